@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from capture.config import ProfilerConfig
-from capture.run_blocks import ROLES, GlobalProfile, at, given, read_role, read_shared
+from capture.run_blocks import (
+    ROLES,
+    GlobalProfile,
+    get_config_block,
+    get_config_value,
+    read_role,
+    read_shared,
+)
 
 _TOKENS = ("profile_token_start", "profile_token_end")
 _OLD_GLOBAL = {
@@ -38,7 +45,7 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     blocks = {
         role: read_role(config, role)
         for role in ROLES
-        if at(config, f"{role}.profiler") is not None
+        if get_config_block(config, f"{role}.profiler") is not None
     }
     enabled = {role: block for role, block in blocks.items() if block.enable}
     yield from _old_keys(config, shared)
@@ -77,7 +84,7 @@ def _absent_steps(steps: Sequence[int], total: int | None) -> list[int]:
 def _total_steps(config: Mapping[str, Any], total: int | None) -> int | None:
     """Return the length of the run, else that of its configuration, else None."""
     if total is None:
-        total = given(at(config, "trainer") or {}, "total_training_steps")
+        total = get_config_value(get_config_block(config, "trainer") or {}, "total_training_steps")
     return total if isinstance(total, int) else None
 
 
@@ -107,16 +114,16 @@ def _role_problems(
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
     """Yield keys of 2025-06 that have no effect next to the block that replaced them."""
-    if at(config, "global_profiler") is None:
+    if get_config_block(config, "global_profiler") is None:
         return
-    trainer = at(config, "trainer") or {}
+    trainer = get_config_block(config, "trainer") or {}
     for old, new in _OLD_GLOBAL.items():
-        if given(trainer, old) is not None:
+        if get_config_value(trainer, old) is not None:
             yield f"trainer.{old}: old key without effect, use {new}"
     for role in ROLES:
-        block = at(config, f"{role}.profiler") or {}
+        block = get_config_block(config, f"{role}.profiler") or {}
         if "discrete" in block and ("enable" in block or "tool" in block):
-            tool = given(block, "tool") or shared.tool or "TOOL"
+            tool = get_config_value(block, "tool") or shared.tool or "TOOL"
             new = f"{role}.profiler.tool_config.{tool}.discrete"
             yield f"{role}.profiler.discrete: old key without effect, use {new}"
 
@@ -137,7 +144,7 @@ def _step_problems(
         )
     if enabled and not shared.plan.steps:
         yield f"{', '.join(enabled)}: enabled, but global_profiler.steps names no step: nothing is profiled"
-    steps = given(at(config, "global_profiler") or {}, "steps")
+    steps = get_config_value(get_config_block(config, "global_profiler") or {}, "steps")
     if isinstance(steps, (int, str)):
         yield f"global_profiler.steps is {steps!r}, not a list: verl's trainers fail on it; write [1,2]"
     total = _total_steps(config, total)
@@ -157,7 +164,7 @@ def _tool_problem(
         return None
     if block.tool is None:
         return "enabled, but neither the role nor the global block names a tool: nothing is profiled; set global_profiler.tool"
-    own = at(config, f"{role}.profiler") or {}
+    own = get_config_block(config, f"{role}.profiler") or {}
     if "tool" in own and own["tool"] is None:
         return (
             f"enabled, but its own tool is null, which the global tool {shared.tool} "
@@ -199,16 +206,20 @@ def _has_rank(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bo
 
 def _world_size(config: Mapping[str, Any], role: str) -> int | None:
     """Return the maximum number of ranks of a role; None if the configuration does not have it."""
-    size = _pool_size(at(config, "trainer") or {})
+    size = _pool_size(get_config_block(config, "trainer") or {})
     if size is None or not _is_server(role):
         return size
-    pools = (at(config, role), at(config, role.rpartition(".")[0]), at(config, "rollout"))
+    pools = (
+        get_config_block(config, role),
+        get_config_block(config, role.rpartition(".")[0]),
+        get_config_block(config, "rollout"),
+    )
     return size + sum(_pool_size(pool) or 0 for pool in pools if pool is not None)
 
 
 def _pool_size(pool: Mapping[str, Any]) -> int | None:
     """Return the number of GPUs in a pool: nodes times GPUs per node; None if either is missing."""
-    nodes, gpus = given(pool, "nnodes"), given(pool, "n_gpus_per_node")
+    nodes, gpus = get_config_value(pool, "nnodes"), get_config_value(pool, "n_gpus_per_node")
     return nodes * gpus if isinstance(nodes, int) and isinstance(gpus, int) else None
 
 
@@ -219,7 +230,7 @@ def _is_server(role: str) -> bool:
 
 def _engine(config: Mapping[str, Any], role: str) -> str:
     """Get the inference engine of a role's servers."""
-    return str(given(at(config, role) or {}, "name") or "vllm")
+    return str(get_config_value(get_config_block(config, role) or {}, "name") or "vllm")
 
 
 def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
@@ -238,8 +249,8 @@ def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig
 
 def _asks_discrete(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
     """Whether a role's own tool settings enable `discrete`, for any tool."""
-    settings = at(config, f"{role}.profiler.tool_config.{block.tool}")
-    return is_discrete(block) if settings is None else bool(given(settings, "discrete"))
+    settings = get_config_block(config, f"{role}.profiler.tool_config.{block.tool}")
+    return is_discrete(block) if settings is None else bool(get_config_value(settings, "discrete"))
 
 
 def is_discrete(block: ProfilerConfig) -> bool:

@@ -20,7 +20,7 @@ _thread: threading.Thread | None = None
 _lock = threading.Lock()
 
 
-def run(action: Callable[[], T]) -> T:
+def run_on_control_thread(action: Callable[[], T]) -> T:
     """Run `action` on the control thread and return its result; raises what it raises."""
     if not _ready() or threading.current_thread() is _thread:
         return action()
@@ -63,10 +63,10 @@ def _work() -> None:
         _tasks.get()()
 
 
-def _after_fork() -> None:
+def _reset_control_thread() -> None:
     """Reset the thread in a forked child, which has its memory but not the thread."""
     global _tasks, _thread, _lock
     _tasks, _thread, _lock = SimpleQueue(), None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_reset_control_thread)

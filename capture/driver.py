@@ -113,7 +113,7 @@ def _follow_in(module: Any) -> None:
             for one in _own_classes(found, module):
                 follow(one)
     except Exception as error:  # noqa: BLE001 - the import of a user's module must not fail
-        _warn_once(f"no request is followed in {module}: {type(error).__name__}: {error}")
+        _warn_driver_once(f"no request is followed in {module}: {type(error).__name__}: {error}")
 
 
 def _own_classes(found: Any, module: Any) -> Iterator[type]:
@@ -172,12 +172,14 @@ def _guarded(action: Callable[[Any], None]) -> Callable[[Any], None]:
         try:
             action(trainer)
         except Exception as error:  # noqa: BLE001 - profiling never ends a trainer
-            _warn_once(f"request for a profile not followed: {type(error).__name__}: {error}")
+            _warn_driver_once(
+                f"request for a profile not followed: {type(error).__name__}: {error}"
+            )
 
     return run
 
 
-def _warn_once(text: str) -> None:
+def _warn_driver_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
         warn("%s", text)
@@ -193,8 +195,8 @@ def _begin(trainer: Any) -> None:
 
         watch = Watch(block.save_path or "outputs/profile", alone=True)
         setattr(trainer, _WATCH, watch)
-        on_signal.announce(watch.folder)
-        _check(trainer)
+        on_signal.announce_watched_folder(watch.folder)
+        _check_trainer_config(trainer)
         return  # a request older than the first step precedes the run
     if step in (block.steps or ()):
         return
@@ -227,12 +229,12 @@ def _warn_of_absent_ranks(groups: Sequence[tuple[str | None, Any]], ranks: Seque
     last = max((size for size in sizes if isinstance(size, int)), default=0) - 1
     absent = [rank for rank in ranks if rank > last]
     if absent and None not in sizes:
-        _warn_once(
+        _warn_driver_once(
             f"request for a profile: ranks {absent} do not exist: the run has ranks 0 to {last}"
         )
 
 
-def _check(trainer: Any) -> None:
+def _check_trainer_config(trainer: Any) -> None:
     """Log the settings of the run without effect; the trainer knows the number of steps."""
     if not isinstance(trainer.config, Mapping):
         return

@@ -49,7 +49,7 @@ def _terminated(number: int, frame: Any) -> None:
     os.kill(os.getpid(), number)
 
 
-def _after_fork() -> None:
+def _drop_parent_captures() -> None:
     """Drop the parent's captures in the child, which neither stops nor writes them."""
     for profiler in live:
         profiler.abandon()
@@ -61,4 +61,4 @@ def _after_fork() -> None:
 
 
 atexit.register(close_all)
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_drop_parent_captures)

@@ -12,7 +12,7 @@ from capture.nsys_ranges import nsight_folder
 log = logging.getLogger("capture")
 
 
-def run(command: str, told: Mapping[str, object]) -> None:
+def run_finish_command(command: str, told: Mapping[str, object]) -> None:
     """Run `command` in a shell, with the items of `told` in its environment as `VERL_PROFILE_<key>`.
 
     The variables are verl's. Waits for it and logs a failure. Raises `OSError` if there is no shell.

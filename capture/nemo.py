@@ -131,20 +131,20 @@ def maybe_gpu_profile_step(policy: Policy, step: int) -> None:
     open_now = any(profiled is policy for profiled in _profiled)
     if step in steps and not open_now:
         if not _profiled:
-            atexit.unregister(_close_all)
-            atexit.register(_close_all)
+            atexit.unregister(_close_open_policies)
+            atexit.register(_close_open_policies)
         _profiled.append(policy)
         _safely(policy.start_gpu_profiling, step)
     elif step not in steps and open_now:
-        _forget(policy)
+        _forget_policy(policy)
         _safely(policy.stop_gpu_profiling, step)
 
 
-def _forget(policy: Policy) -> None:
+def _forget_policy(policy: Policy) -> None:
     _profiled[:] = [profiled for profiled in _profiled if profiled is not policy]
 
 
-def _close_all() -> None:
+def _close_open_policies() -> None:
     """Close what training left open: it ended within the range."""
     while _profiled:
         _safely(_profiled.pop().stop_gpu_profiling, None)

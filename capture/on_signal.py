@@ -62,7 +62,7 @@ def own_name() -> str:
     return f"{os.getpid()} on {socket.gethostname()}"
 
 
-def announce(folder: Path) -> None:
+def announce_watched_folder(folder: Path) -> None:
     """Announce the watched directory to the driver, and log how to ask for a profile. Never raises."""
     pid, _, host = driver_name().partition(" on ")
     warn(
@@ -84,10 +84,12 @@ def _handle(number: int, frame: Any) -> None:
     if os.getpid() != _owner:
         return
     if _folder is not None:
-        _ask(_leave)
+        _leave_request(_leave)
     elif not _is_of_ray():
         # On a thread, because the main one may be inside Ray.
-        threading.Thread(target=_ask, args=(_forward,), name="capture-signal", daemon=True).start()
+        threading.Thread(
+            target=_leave_request, args=(_forward,), name="capture-signal", daemon=True
+        ).start()
 
 
 def _is_of_ray() -> bool:
@@ -105,7 +107,7 @@ def _started_ray() -> Any:
     return ray if ray is not None and ray.is_initialized() else None
 
 
-def _ask(leave: Callable[[], bool]) -> None:
+def _leave_request(leave: Callable[[], bool]) -> None:
     """Write a request with `leave`, and log a failure. Never raises."""
     try:
         if not leave():

@@ -53,7 +53,7 @@ def under_way() -> bool:
     return bool(_profiler_enabled())
 
 
-def ours(action: Callable[[], object]) -> None:
+def run_own_profile_action(action: Callable[[], object]) -> None:
     """Run an action on a capture's own profile, which does not count as another user."""
     before, _local.ours = getattr(_local, "ours", False), True
     try:

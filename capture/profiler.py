@@ -276,9 +276,11 @@ class DistProfiler:
             self._try("moving results", lambda: self._backend.relocate(Path(folder).absolute()))
         command = self._given.get("finish_hook_cmd")
         if run_command and command and self._hook_here:
-            from capture.finish_command import run
+            from capture.finish_command import run_finish_command
 
-            self._try("finish command", lambda: run(command, self._told_to_command()))
+            self._try(
+                "finish command", lambda: run_finish_command(command, self._told_to_command())
+            )
 
     def _told_to_command(self) -> dict[str, object]:
         """Values for the finish command, by the suffixes of verl's variable names."""

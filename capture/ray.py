@@ -63,7 +63,7 @@ def profiled(config: ProfilerConfig | None, *, role: str | None = None) -> Calla
         def built(self: Any, *args: Any, **kwargs: Any) -> None:
             build(self, *args, **kwargs)
             if getattr(self, "profiler", None) is None:
-                rank = _rank(self, kwargs)
+                rank = _get_worker_rank(self, kwargs)
                 name = worker.__name__ if role is None else role
                 self.profiler = DistProfiler(rank, config, save_file_prefix=name)
 
@@ -76,7 +76,7 @@ def profiled(config: ProfilerConfig | None, *, role: str | None = None) -> Calla
     return decorate
 
 
-def _rank(worker: object, arguments: Mapping[str, Any]) -> int:
+def _get_worker_rank(worker: object, arguments: Mapping[str, Any]) -> int:
     """Get the rank that a worker was given in one of the usual ways."""
     for value in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
@@ -101,18 +101,18 @@ def start(
     `workers`: actor handles, or one of verl's worker groups. `role`: the scope in file names. `on_demand`: the
     settings of a request (`capture.trigger`), which override the workers' configuration.
     """
-    _announce()
+    _log_driver_process()
     arguments: dict[str, Any] = {"role": role, "profile_step": step}
     if on_demand is not None:
         arguments["on_demand"] = dict(on_demand)
-    return _ask(workers, "start_profile", timeout_s, arguments)
+    return _call_workers(workers, "start_profile", timeout_s, arguments)
 
 
 def stop(
     workers: Any, *, run_command: bool = True, timeout_s: float = STOP_TIMEOUT_S
 ) -> list[Unreached]:
     """Stop the capture of all workers, which then have written it, and list those that failed to stop."""
-    return _ask(workers, "stop_profile", timeout_s, {"run_command": run_command})
+    return _call_workers(workers, "stop_profile", timeout_s, {"run_command": run_command})
 
 
 @contextmanager
@@ -170,7 +170,9 @@ def _on_demand(
         stop(workers, run_command=False, timeout_s=timeout_s)
 
 
-def _ask(workers: Any, method: str, timeout_s: float, arguments: dict[str, Any]) -> list[Unreached]:
+def _call_workers(
+    workers: Any, method: str, timeout_s: float, arguments: dict[str, Any]
+) -> list[Unreached]:
     """Call a method of all workers and wait for them, together no longer than the time-out."""
     import ray
 
@@ -223,7 +225,7 @@ def _unreached(number: int, method: str, problem: object) -> Unreached:
 
 
 @functools.cache
-def _announce() -> None:
+def _log_driver_process() -> None:
     """Say once where the driver runs: its own report is found by host and process."""
     log.info("the driver is process %s on %s", os.getpid(), socket.gethostname())
 

@@ -31,7 +31,7 @@ def trigger(
     `ranks` None means all ranks; `tool_config` are settings of the tool (`contents=["cpu"]`). Raises `OSError`
     if the file cannot be written, and `ValueError` for a request that no job could follow.
     """
-    _check(tool, ranks, steps, tool_config)
+    _check_request(tool, ranks, steps, tool_config)
     request = {
         "schema": SCHEMA,
         "id": f"{time.time_ns()}-{os.getpid()}",
@@ -46,7 +46,7 @@ def trigger(
     return path
 
 
-def _check(
+def _check_request(
     tool: str, ranks: Sequence[int] | None, steps: int, tool_config: Mapping[str, Any]
 ) -> None:
     """Raise `ValueError` for a request that no job could follow: the job's log may be on another machine."""

@@ -46,22 +46,22 @@ class GlobalProfile:
 
 def read_shared(config: Mapping[str, Any]) -> GlobalProfile:
     """Read the global block as `read_global` does, without a word on what has no effect."""
-    block = at(config, "global_profiler")
+    block = get_config_block(config, "global_profiler")
     if block is None and _GLOBAL_KEYS & set(config) - {"_target_"}:
         block = config
     if block is None:
-        return _read_2025(at(config, "trainer") or {})
+        return _read_2025(get_config_block(config, "trainer") or {})
     unknown = sorted(str(key) for key in block if key not in _GLOBAL_KEYS)
     if unknown:
         log.warning("global_profiler: unknown keys have no effect: %s", ", ".join(unknown))
-    tools = given(block, "global_tool_config") or {}
-    nsys = given(tools, "nsys") or {}
+    tools = get_config_value(block, "global_tool_config") or {}
+    nsys = get_config_value(tools, "nsys") or {}
     return GlobalProfile(
-        tool=given(block, "tool"),
+        tool=get_config_value(block, "tool"),
         plan=_plan(block, "steps"),
-        save_path=given(block, "save_path") or _SAVE_PATH,
-        controller_nsight_options=given(nsys, "controller_nsight_options") or {},
-        worker_nsight_options=given(nsys, "worker_nsight_options") or {},
+        save_path=get_config_value(block, "save_path") or _SAVE_PATH,
+        controller_nsight_options=get_config_value(nsys, "controller_nsight_options") or {},
+        worker_nsight_options=get_config_value(nsys, "worker_nsight_options") or {},
         tool_config=tools,
     )
 
@@ -72,14 +72,14 @@ def _read_2025(trainer: Mapping[str, Any]) -> GlobalProfile:
     return GlobalProfile(
         tool="nsys" if plan.steps else None,
         plan=plan,
-        controller_nsight_options=given(trainer, "controller_nsight_options") or {},
-        worker_nsight_options=given(trainer, "worker_nsight_options") or {},
+        controller_nsight_options=get_config_value(trainer, "controller_nsight_options") or {},
+        worker_nsight_options=get_config_value(trainer, "worker_nsight_options") or {},
     )
 
 
 def _plan(block: Mapping[str, Any], key: str) -> StepPlan:
-    continuous = bool(given(block, "profile_continuous_steps"))
-    return StepPlan.of(given(block, key), continuous=continuous)
+    continuous = bool(get_config_value(block, "profile_continuous_steps"))
+    return StepPlan.of(get_config_value(block, key), continuous=continuous)
 
 
 def read_role(config: Mapping[str, Any], role: str) -> ProfilerConfig:
@@ -90,24 +90,27 @@ def read_role(config: Mapping[str, Any], role: str) -> ProfilerConfig:
     (`torch_memory.context`, `stacks`, `kw_args`). A block of 2025-06 (`discrete`, `all_ranks`,
     `ranks`) is enabled when steps are given. Raises `AssertionError` for values that verl refuses.
     """
-    shared, block = read_shared(config), at(config, f"{role}.profiler") or {}
-    tool, enable = given(block, "tool") or shared.tool, bool(given(block, "enable"))
+    shared, block = read_shared(config), get_config_block(config, f"{role}.profiler") or {}
+    tool, enable = (
+        get_config_value(block, "tool") or shared.tool,
+        bool(get_config_value(block, "enable")),
+    )
     old = "enable" not in block and "tool" not in block
     if old:
         tool, enable = shared.tool, bool(block and shared.plan.steps)
-    settings = dict(given(given(block, "tool_config") or {}, tool) or {})
+    settings = dict(get_config_value(get_config_value(block, "tool_config") or {}, tool) or {})
     if old and "discrete" in block:
         settings["discrete"] = bool(block["discrete"])
     fields = {key: block[key] for key in _AS_THEY_ARE if key in block}
     return ProfilerConfig(
         tool=tool,
         enable=enable,
-        all_ranks=bool(given(block, "all_ranks")),
-        ranks=listed(block, "ranks"),
-        save_path=given(block, "save_path") or shared.save_path,
+        all_ranks=bool(get_config_value(block, "all_ranks")),
+        ranks=list_config_values(block, "ranks"),
+        save_path=get_config_value(block, "save_path") or shared.save_path,
         tool_config=tool_config_of(tool, settings),
         global_tool_config=shared.tool_config or None,
-        finish_hook_ranks=listed(block, "finish_hook_ranks"),
+        finish_hook_ranks=list_config_values(block, "finish_hook_ranks"),
         **fields,
     )
 
@@ -116,12 +119,12 @@ _AS_THEY_ARE = ("relocate_results", "finish_hook_cmd", "finish_hook_all_ranks")
 """Keys of a role's block that are taken over without a look at their values."""
 
 
-def listed(block: Mapping[str, Any], key: str) -> list[Any]:
+def list_config_values(block: Mapping[str, Any], key: str) -> list[Any]:
     """List the values of a key; empty if it is absent."""
-    return list(given(block, key) or ())
+    return list(get_config_value(block, key) or ())
 
 
-def at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
+def get_config_block(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
     """Get the mapping at a dotted path; None if there is none."""
     node: Any = config
     for key in path.split("."):
@@ -131,7 +134,7 @@ def at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
     return node if isinstance(node, Mapping) else None
 
 
-def given(block: Mapping[str, Any], key: str | None) -> Any:
+def get_config_value(block: Mapping[str, Any], key: str | None) -> Any:
     """Get the value of a key; None if it is absent or marked as missing."""
     if key is None or key not in block:
         return None

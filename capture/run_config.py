@@ -46,11 +46,11 @@ def warn_of(config: Mapping[str, Any], total_steps: int | None = None) -> None:
     """Log what `surprises` says of a whole configuration, each sentence once; `total_steps` where the run knows it."""
     with contextlib.suppress(AssertionError):  # values that verl refuses: `read_role` raises
         for text in find_problems(config, total_steps):
-            _warn_once(text)
+            _warn_run_once(text)
 
 
 @functools.cache
-def _warn_once(text: str) -> None:
+def _warn_run_once(text: str) -> None:
     """Record a warning, and log it once per run: in its driver, or on rank 0 without one, as under torchrun.
 
     A worker of verl's groups on Ray has a driver; verl sets a variable for that.

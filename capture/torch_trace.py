@@ -429,10 +429,10 @@ class _Capture:
 
     def _run(self, action: Callable[[], object]) -> None:
         def act() -> None:
-            other_profiles.ours(action)
+            other_profiles.run_own_profile_action(action)
 
         if self._thread is None:
-            control.run(act)
+            control.run_on_control_thread(act)
         else:
             self.require_its_thread()
             act()

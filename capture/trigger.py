@@ -111,7 +111,9 @@ class Watch:
     def _tell(self) -> None:
         """Log that a request is followed, where the whole job is seen, or on the first rank that it asks for."""
         request = self._request
-        if request is None or not (self._alone or _rank() == min(request.ranks or [0])):
+        if request is None or not (
+            self._alone or _get_torchrun_rank() == min(request.ranks or [0])
+        ):
             return
         ranks = "all ranks" if request.ranks is None else f"ranks {request.ranks}"
         steps = (
@@ -140,7 +142,7 @@ class Watch:
         self._request, self._first = request, first
 
 
-def _rank() -> int:
+def _get_torchrun_rank() -> int:
     """Get the rank of this process under torchrun; 0 if there is none."""
     text = os.environ.get("RANK", "0")
     return int(text) if text.isdecimal() else 0

@@ -189,7 +189,7 @@ def _found_in_verl() -> dict[int, Any]:
             if name in vars(module):
                 verls = vars(module)[name]
                 _originals.setdefault(name, verls)
-                replacements[id(verls)] = _ours(name, verls)
+                replacements[id(verls)] = _make_verl_replacement(name, verls)
     if "DistProfiler" not in _originals:
         raise ImportError("verl.utils.profiler.profile has no DistProfiler")
     config = import_module("verl.utils.config")
@@ -199,7 +199,7 @@ def _found_in_verl() -> dict[int, Any]:
     return replacements
 
 
-def _ours(name: str, verls: Any) -> Any:
+def _make_verl_replacement(name: str, verls: Any) -> Any:
     """Return the replacement for an object of verl."""
     if name == "build_rollout_dist_profiler":
         return _deciding(verls)

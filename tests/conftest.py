@@ -95,8 +95,8 @@ def made_once(monkeypatch):
             MADE[key] = really["measure"](found, options)
         return replace(MADE[key])
 
-    really = {"analyze": pipeline.analyze, "measure": pipeline.measure}
-    monkeypatch.setattr(pipeline, "analyze", analyze)
+    really = {"analyze": pipeline.analyze_uncached, "measure": pipeline.measure}
+    monkeypatch.setattr(pipeline, "analyze_uncached", analyze)
     monkeypatch.setattr(pipeline, "measure", measure)
 
 

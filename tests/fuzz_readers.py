@@ -27,7 +27,7 @@ from scan_comparison import differences, real_documents, scan_or_error  # noqa: 
 from tracekit.readers.chrome import events as chrome_events  # noqa: E402
 from tracekit.readers.chrome import stream as chrome_stream  # noqa: E402
 from tracekit.readers.chrome import stretches  # noqa: E402
-from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Keep, Scan  # noqa: E402
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, ScanOptions, TraceScan  # noqa: E402
 
 LARGE = chrome_stream.LARGE_FILE_BYTES
 TOKENS = [
@@ -42,12 +42,12 @@ TOKENS = [
     b'"tid":1.0,', b'"tid":18446744073709551616,', b'"name":null,', b'"name":["a"],',
 ]  # fmt: skip
 KEEPS = [
-    Keep(),
-    Keep(args=("External id", "stream", "Ev Idx")),
-    Keep(skip_args=("Call stack", "External id")),
-    Keep(skip_cats=("python_function", "cpu_op")),
-    Keep(args=("k",), skip_args=("stream",), skip_cats=("kernel",)),
-    Keep(skip_cats=("cpu_op", "X", "kernel", "null"), keep_names=("aten::a", "[", "C:\\")),
+    ScanOptions(),
+    ScanOptions(args=("External id", "stream", "Ev Idx")),
+    ScanOptions(skip_args=("Call stack", "External id")),
+    ScanOptions(skip_cats=("python_function", "cpu_op")),
+    ScanOptions(args=("k",), skip_args=("stream",), skip_cats=("kernel",)),
+    ScanOptions(skip_cats=("cpu_op", "X", "kernel", "null"), keep_names=("aten::a", "[", "C:\\")),
 ]
 
 
@@ -128,7 +128,7 @@ def check(path: Path, rng: random.Random, counts: Counter[str]) -> list[str]:
         chrome_stream.BLOCK_BYTES = rng.choice((2**20, 2**20, 37, 500, 2**12))
         chrome_events.BRIDGE_BYTES = rng.choice((2**14, 7, 60, 800))
         chrome_stream.LARGE_FILE_BYTES = rng.choice((LARGE, 0))
-        chrome_stream.own_core_count = lambda: 3
+        chrome_stream.count_own_cores = lambda: 3
         stretches.STRETCH_BYTES = rng.choice((300, 2000, 9000))
         stretches.LONGEST_STRETCH_BYTES = 4 * stretches.STRETCH_BYTES
         native = scan_or_error(path, keep, pure=False)
@@ -137,7 +137,7 @@ def check(path: Path, rng: random.Random, counts: Counter[str]) -> list[str]:
         chrome_events.BRIDGE_BYTES = 2**14
         chrome_stream.MAX_EVENT_BYTES = MAX_EVENT_BYTES
         chrome_stream.BLOCK_BYTES = 2**20
-    if isinstance(pure, Scan):
+    if isinstance(pure, TraceScan):
         counts["read"] += 1
         counts["rows"] += len(pure.ts_ns)
         counts.update(f"with {loss.kind}" for loss in pure.losses)

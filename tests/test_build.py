@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.cli.compiled import PARTS, missing_parts
+from tracekit.cli.compiled import COMPILED_PARTS, find_missing_parts
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "examples" / "verl_cpu" / "outputs" / "profile"
@@ -64,7 +64,7 @@ def built(tmp_path_factory):
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
 def test_the_compiled_parts_are_hardened(built):
     assert {part.name.partition(".")[0] for part in built} == {
-        name.rpartition(".")[2] for name in PARTS
+        name.rpartition(".")[2] for name in COMPILED_PARTS
     }
     symbols = ""
     for part in built:
@@ -108,8 +108,10 @@ def test_parts_that_do_not_build_are_reported_once_by_name(tmp_path):
     done = run_in(tmp_path, "setup.py", "build_ext", "--inplace", CC="/bin/false")
     assert done.returncode == 0
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("tracekit: "))
-    assert line.startswith(f"tracekit: {len(PARTS)} of {len(PARTS)} compiled parts could not be")
-    assert all(name in line for name in PARTS)
+    assert line.startswith(
+        f"tracekit: {len(COMPILED_PARTS)} of {len(COMPILED_PARTS)} compiled parts could not be"
+    )
+    assert all(name in line for name in COMPILED_PARTS)
 
 
 def test_missing_parts_are_told_by_version_and_doctor_and_nowhere_else(tmp_path):
@@ -131,7 +133,7 @@ def test_missing_parts_are_told_by_version_and_doctor_and_nowhere_else(tmp_path)
 
 def test_the_list_of_compiled_parts_is_that_of_the_build():
     names = set(re.findall(r'Extension\(\s*"(tracekit[\w.]+)"', (ROOT / "setup.py").read_text()))
-    assert names == set(PARTS)
-    assert missing_parts() == {}
+    assert names == set(COMPILED_PARTS)
+    assert find_missing_parts() == {}
     done = run_in(ROOT, "-m", "tracekit", "-v", "--version")
     assert done.stdout.splitlines()[1] == "5 of 5 compiled parts are in use"

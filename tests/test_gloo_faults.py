@@ -8,7 +8,7 @@ from statistics import mean, median
 import pytest
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import analyze_uncached
 
 RUNS = Path(__file__).parent / "data" / "gloo_faults"
 
@@ -16,7 +16,7 @@ RUNS = Path(__file__).parent / "data" / "gloo_faults"
 @cache
 def findings(fault):
     """All that is found in a run, most recoverable first."""
-    report = analyze(RUNS / fault, Options(jobs=1, cache=False)).report
+    report = analyze_uncached(RUNS / fault, Options(jobs=1, cache=False)).report
     return report.findings
 
 

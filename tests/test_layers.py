@@ -213,11 +213,11 @@ RENDERER = '''"""A report as its title, loudly."""
 
 from __future__ import annotations
 
-from tracekit.render.options import Options
+from tracekit.render.options import RenderOptions
 from tracekit.model.report import Report
 
 
-def render_shout(report: Report, options: Options) -> str:
+def render_shout(report: Report, options: RenderOptions) -> str:
     """One line."""
     return f"{report.title.upper()}!\\n"
 '''

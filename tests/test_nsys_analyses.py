@@ -8,7 +8,7 @@ import pytest
 
 import tracekit
 from tracekit.pipeline import run as pipeline
-from tracekit.process.calls.launches import launches
+from tracekit.process.calls.launches import find_launches
 
 QUESTIONS = ("communication", "gpu-time", "kernels", "memory", "steps")
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -64,7 +64,7 @@ def test_collectives_are_known_by_the_names_of_their_kernels(tmp_path):
     found = section(report, "communication")
     assert found.status == "ok"
     assert "all_reduce" in str([sheet.rows for sheet in found.sheets])
-    used = pipeline.measure(pipeline.discover(tmp_path))
+    used = pipeline.measure(pipeline.discover_sources(tmp_path))
     assert used["gpu_time"].query("window == 'step'")["exposed_comm_ns"].tolist() == [996_000] * 3
 
 
@@ -103,7 +103,7 @@ def test_memory_is_what_was_got_from_the_driver_never_called_what_pytorch_alloca
         *nsys.launched("gemm", 5000, 8000, 9000, 1),
     ]  # fmt: skip
     nsys.write(tmp_path / "worker_process_100.sqlite", found, duration_ns=100_000)
-    used = pipeline.measure(pipeline.discover(tmp_path))
+    used = pipeline.measure(pipeline.discover_sources(tmp_path))
     (peak,) = used["memory_peaks"].to_dict("records")
     assert (peak["device_type"], peak["peak_bytes"]) == (101, 22 * 2**20)
     report = pipeline.judge(used)
@@ -116,7 +116,7 @@ def test_whole_graphs_without_kernels_of_their_own_count_as_busy(tmp_path):
         nsys.graph(10_000, 60_000, 1),
     ]  # fmt: skip
     nsys.write(tmp_path / "worker_process_100.sqlite", found, duration_ns=200_000)
-    times = pipeline.measure(pipeline.discover(tmp_path))["gpu_time"]
+    times = pipeline.measure(pipeline.discover_sources(tmp_path))["gpu_time"]
     assert times[times["window"] == "capture"]["compute_ns"].tolist() == [50_000]
 
 
@@ -143,14 +143,16 @@ def test_two_directories_of_nsys_are_compared_and_gated(tmp_path, call):
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 def test_two_gpus_of_one_report_are_kept_apart_and_joined_with_their_own_launches():
     folder = Path(str(REAL)) / "nsys/GindaChen_nsys-ai"
-    found = pipeline.discover(folder / "mfu_2gpu_before.sqlite")
-    traces = list(pipeline.read_source(found.sources[0], lambda _: None, pipeline.wanted()))
+    found = pipeline.discover_sources(folder / "mfu_2gpu_before.sqlite")
+    traces = list(
+        pipeline.read_source(found.sources[0], lambda _: None, pipeline.list_wanted_inputs())
+    )
     assert [set(trace["device_ops"]["device"]) for trace in traces] == [{0}, {1}]
     kernels = linked = 0
     for trace in traces:
         is_kernel = trace["device_ops"]["kind"].isin(("kernel", "collective")).to_numpy()
         kernels += int(is_kernel.sum())
-        linked += int(trace.derived(launches).linked[is_kernel].sum())
+        linked += int(trace.derived(find_launches).linked[is_kernel].sum())
     assert (kernels, linked) == (4010, 3986)
 
 

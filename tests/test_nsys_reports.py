@@ -264,9 +264,9 @@ def test_several_reports_are_exported_at_once_however_small(monkeypatch):
 
     chosen = []
     monkeypatch.setattr(local, "_run_here", lambda *_: chosen.append("here"))
-    monkeypatch.setattr(local, "outcomes_of", lambda *_: chosen.append("processes"))
+    monkeypatch.setattr(local, "yield_outcomes", lambda *_: chosen.append("processes"))
     for reader, count in (("nsys", 5), ("nsys_rep", 1), ("nsys_rep", 2)):
-        local.run(len, [source(reader, n) for n in range(count)])
+        local.run_locally(len, [source(reader, n) for n in range(count)])
     assert chosen == ["here", "here", "processes"]
 
 

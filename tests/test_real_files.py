@@ -14,8 +14,8 @@ import pytest
 
 import tracekit
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.stages import is_collective
-from tracekit.pipeline.run import Options, analyze
+from tracekit.model.stages import is_collective_range
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.readers.chrome import stream as chrome_stream
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -52,7 +52,7 @@ def refusal(function, path):
 
 
 def report_on(path):
-    report = analyze(path, Options(jobs=1)).report
+    report = analyze_uncached(path, Options(jobs=1)).report
     assert [s.id for s in report.sections if s.status == "failed"] == []
     assert [r.code for r in report.remarks if r.code.startswith("failed:")] == []
     assert [r for r in report.remarks if r.severity == "error"] == []
@@ -143,7 +143,7 @@ def whole(era):
             break
         _, at = decode(characters, at)
         ends.append(at)
-    scan = chrome_stream.scan(path, pure=False)
+    scan = chrome_stream.scan_trace(path, pure=False)
     assert len(scan.ts_ns) == len(ends)
     return raw, text, np.array(ends), scan
 
@@ -157,10 +157,10 @@ def check(path, complete, era, *, pure):
     """A cut file holds exactly the first `complete` events of the whole one."""
     if complete == 0:
         with pytest.raises(TraceFormatError):
-            chrome_stream.scan(path, pure=pure)
+            chrome_stream.scan_trace(path, pure=pure)
         return
     full = whole(era)[3]
-    scan = chrome_stream.scan(path, pure=pure)
+    scan = chrome_stream.scan_trace(path, pure=pure)
     assert len(scan.ts_ns) == complete
     for name in ("ts_ns", "dur_ns", "has_dur"):
         assert np.array_equal(getattr(scan, name), getattr(full, name)[:complete])
@@ -214,7 +214,7 @@ def test_a_cut_file_gives_a_report_that_says_so(tmp_path):
     _, text, _, _ = whole("2026")
     path = tmp_path / "rank0.json"
     path.write_bytes(text[: len(text) // 2])
-    report = analyze(path).report
+    report = analyze_uncached(path).report
     assert any(remark.code == "truncated" for remark in report.remarks)
     assert any("ends inside the event array" in line for line in report.unseen)
     assert "failed" not in {section.status for section in report.sections}
@@ -242,7 +242,7 @@ def test_verls_own_files_hold_what_their_manifest_counts(entries):
             "stages": {name: n for name, n in ranges.items() if name in entry["stages"]},
             "mini": sum(n for name, n in ranges.items() if name.startswith("mini_batch")),
             "micro": sum(n for name, n in ranges.items() if name.startswith("micro_batch")),
-            "gloo": sum(n for name, n in ranges.items() if is_collective(name)),
+            "gloo": sum(n for name, n in ranges.items() if is_collective_range(name)),
             "dist_rank": trace.source.rank,
         }
         assert found == {key: entry[key] for key in found}, entry["file"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rules.idle_report import result
 
-from tracekit.job.idle_time.call_tree import blame, inside
-from tracekit.model.keys import summed
+from tracekit.job.idle_time.call_tree import blame_idle_time, sum_idle_subtrees
+from tracekit.model.keys import sum_by_group
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import analyze_uncached
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
@@ -86,7 +86,7 @@ WHOLE_STEPS = (
 @pytest.mark.parametrize("name", WHOLE_STEPS)
 def test_all_that_is_recoverable_is_less_than_the_step(name):
     """Of owlv2 findings gave back 1,299 of 1,211 ms: products of unfused attention counted twice."""
-    report = analyze(Path(REAL).parent / name, Options(jobs=1, cache=False)).report
+    report = analyze_uncached(Path(REAL).parent / name, Options(jobs=1, cache=False)).report
     # Start-up before a capture is a share of the recording, all others are shares of what follows.
     start_up = [f for f in report.findings if f.rule == "start-up" and "the first" in f.claim]
     others = [f for f in report.findings if f not in start_up]
@@ -102,8 +102,8 @@ def test_the_time_below_a_function_is_the_idle_time_while_it_ran():
         events = json.load(file)["traceEvents"]
     (row,) = [event for event in events if event.get("name") == name]
     expected_us = idle_us(events, row["ts"], row["ts"] + row["dur"])
-    of = blame(result(path_of(TIMESFORMER), QUESTIONS).measurements)
-    own = summed(of.node, of.idle_ns, len(of.tree.parent))
+    of = blame_idle_time(result(path_of(TIMESFORMER), QUESTIONS).measurements)
+    own = sum_by_group(of.node, of.idle_ns, len(of.tree.parent))
     (place,) = [n for n, frame in enumerate(of.tree.frame) if frame == name]
     # From the last launch before it on a few microseconds are the launch's and the kernel's.
-    assert inside(of.tree, own)[place] / 1_000 == pytest.approx(expected_us, rel=0.001)
+    assert sum_idle_subtrees(of.tree, own)[place] / 1_000 == pytest.approx(expected_us, rel=0.001)

@@ -8,7 +8,7 @@ from memory_builder import Allocator, pickled, snapshot
 from snapshot_traces import written
 
 from tracekit.analyses.time.gpu_time import breakdown
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.readers.loading import load
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "simulated_gpu"
@@ -20,7 +20,7 @@ BY_TIME = (
 
 @pytest.fixture(scope="module")
 def measured():
-    return analyze(EXAMPLE / "outputs" / "profile").measurements
+    return analyze_uncached(EXAMPLE / "outputs" / "profile").measurements
 
 
 def rank_rows(measured, table, rank):
@@ -110,12 +110,12 @@ def test_a_snapshot_of_a_model_is_told_as_simulated_and_one_without_the_mark_is_
     device = Allocator()
     device.alloc(4096)
     folder = written(tmp_path, {1: device})
-    assert "SIMULATED DATA" in analyze(folder, FEW).report.identity
+    assert "SIMULATED DATA" in analyze_uncached(folder, FEW).report.identity
     made = snapshot(device)
     del made["simulated"]
     written(tmp_path, {1: pickled(made)})
-    assert "SIMULATED DATA" not in analyze(folder, FEW).report.identity
+    assert "SIMULATED DATA" not in analyze_uncached(folder, FEW).report.identity
 
 
 def test_the_report_says_that_the_data_is_simulated():
-    assert "SIMULATED DATA" in analyze(EXAMPLE / "outputs" / "profile").report.identity
+    assert "SIMULATED DATA" in analyze_uncached(EXAMPLE / "outputs" / "profile").report.identity

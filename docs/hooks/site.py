@@ -66,7 +66,7 @@ def _rules_by_subject() -> Iterator[dict[str, list[dict[str, str]]]]:
         yield {title: [{rule.id: f"rules/{rule.id}.md"} for rule in found]}
 
 
-def _folder(rule: rules.Rule) -> str:
+def _folder(rule: rules.RulePage) -> str:
     """The folder of the page of a rule."""
     return next((ROOT / "tracekit/analyses").rglob(f"{rule.id}.md")).parent.name
 
@@ -184,7 +184,7 @@ def _rule_list() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rule_page(rule: rules.Rule) -> str:
+def _rule_page(rule: rules.RulePage) -> str:
     """The page of a rule, and below it which question judges it and with which thresholds."""
     lines = [rule.page.rstrip("\n"), ""]
     for question in ANALYSES:
@@ -203,7 +203,9 @@ def _rule_page(rule: rules.Rule) -> str:
 
 def _measured_tables() -> str:
     """The page of measured tables: the columns that all begin with stand once, on top."""
-    measured = [table for table in analyses.measured_tables() if not table.name.startswith("own_")]
+    measured = [
+        table for table in analyses.list_measured_tables() if not table.name.startswith("own_")
+    ]
     keys = ["Every measured row begins with:", "", *_columns(KEYS)]
     return _tables("Measured tables: what analyses give", measured, tuple(KEYS), "\n".join(keys))
 

@@ -74,5 +74,5 @@ def test_every_tool_and_every_bound_is_in_the_guide():
     assert re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)[: len(TOOLS)] == [
         tool.name for tool in TOOLS
     ]
-    for bound in (bounds.TEXT, bounds.ROWS, bounds.ROW_CHARACTERS):
+    for bound in (bounds.MAX_TEXT_CHARACTERS, bounds.MAX_ANSWER_ROWS, bounds.MAX_ROW_CHARACTERS):
         assert f"{bound:,}" in guide

@@ -55,7 +55,7 @@ MALFORMED = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_line_is_refused_with_its_id_where_that_can_be_found(name):
     line, number, code = MALFORMED[name]
-    answer = json.loads(lines.refusal(line + b"\n", is_notification))
+    answer = json.loads(lines.make_line_error(line + b"\n", is_notification))
     assert answer["jsonrpc"] == "2.0"
     assert answer["id"] == number
     assert answer["error"]["code"] == code
@@ -73,7 +73,7 @@ def test_a_malformed_line_is_refused_with_its_id_where_that_can_be_found(name):
     ],
 )
 def test_messages_and_empty_lines_are_not_refused(line):
-    assert lines.refusal(line, is_notification) == ""
+    assert lines.make_line_error(line, is_notification) == ""
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tracekit.agents import tools
-from tracekit.agents.roots import inside, roots_of
+from tracekit.agents.roots import resolve_inside_roots, resolve_roots
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
@@ -31,12 +31,12 @@ def tree(tmp_path):
 
 @pytest.fixture
 def roots(tree):
-    return roots_of([tree / "root"])
+    return resolve_roots([tree / "root"])
 
 
 @pytest.mark.parametrize("given", ["run", "./run", "root/run", "run/", "root/run/."])
 def test_a_path_is_relative_to_a_root_or_begins_with_its_name(roots, given):
-    assert inside(roots, given) == "root/run"
+    assert resolve_inside_roots(roots, given) == "root/run"
 
 
 OUTSIDE = ["..", "../outside", "run/../../outside", "run/../run", "/etc/passwd", "~", "~root/x"]
@@ -47,23 +47,23 @@ OUTSIDE += ["", " ", "run\0", "outside", "root/../outside", "nothing", "base=run
 @pytest.mark.parametrize("given", OUTSIDE)
 def test_anything_else_is_refused_and_the_roots_are_named(roots, given):
     with pytest.raises(TracekitError) as caught:
-        inside(roots, given)
+        resolve_inside_roots(roots, given)
     assert "below: root" in caught.value.hint
 
 
 def test_an_absolute_path_is_refused_even_inside(roots, tree):
     with pytest.raises(TracekitError, match="absolute"):
-        inside(roots, str(tree / "root" / "run"))
+        resolve_inside_roots(roots, str(tree / "root" / "run"))
 
 
 def test_a_link_is_judged_by_where_it_leads(roots, tree):
     (tree / "root" / "out").symlink_to(tree / "outside")
     (tree / "root" / "in").symlink_to(tree / "root" / "run")
     (tree / "root" / "loop").symlink_to(tree / "root" / "loop")
-    assert inside(roots, "in") == "root/in"
+    assert resolve_inside_roots(roots, "in") == "root/in"
     for given in ("out", "root/out", f"out/{TRACES[1].name}"):
         with pytest.raises(TracekitError, match="nothing of this name in the roots"):
-            inside(roots, given)
+            resolve_inside_roots(roots, given)
 
 
 def test_what_is_there_outside_is_not_told_apart_from_what_is_not(roots, tree):
@@ -71,32 +71,32 @@ def test_what_is_there_outside_is_not_told_apart_from_what_is_not(roots, tree):
     problems = []
     for name in (TRACES[1].name, "x" * len(TRACES[1].name)):
         with pytest.raises(TracekitError) as caught:
-            inside(roots, f"out/{name}")
+            resolve_inside_roots(roots, f"out/{name}")
         problems.append(str(caught.value).replace(name, "NAME"))
     assert problems[0] == problems[1]
 
 
 def test_a_root_may_be_a_link_itself(tree):
     (tree / "link").symlink_to(tree / "root")
-    assert inside(roots_of([tree / "link"]), "run") == "root/run"
+    assert resolve_inside_roots(resolve_roots([tree / "link"]), "run") == "root/run"
 
 
 def test_of_two_roots_a_path_says_which_where_both_have_it(tree):
     (tree / "other" / "run").mkdir(parents=True)
-    roots = roots_of([tree / "root", tree / "other", tree / "root"])
+    roots = resolve_roots([tree / "root", tree / "other", tree / "root"])
     assert roots.names == ("root", "other")
-    assert inside(roots, "other/run") == "other/run"
+    assert resolve_inside_roots(roots, "other/run") == "other/run"
     with pytest.raises(TracekitError, match="could be root/run and other/run"):
-        inside(roots, "run")
+        resolve_inside_roots(roots, "run")
     with pytest.raises(TracekitError, match="nothing of this name"):
-        inside(roots, "outside")
+        resolve_inside_roots(roots, "outside")
 
 
 @pytest.fixture
 def called(roots, monkeypatch):
     """A tool called as the server calls it."""
     monkeypatch.chdir(roots.base)
-    return lambda name, **arguments: tools.called(roots, name, arguments)
+    return lambda name, **arguments: tools.call_tool(roots, name, arguments)
 
 
 def test_links_in_a_directory_that_lead_out_are_not_followed(called, tree):
@@ -107,9 +107,9 @@ def test_links_in_a_directory_that_lead_out_are_not_followed(called, tree):
     _, answer = called("analyze", path="run")
     assert "rank 0 of 2" in answer["identity"]
     assert "1 file, " in str(answer["identity"])
-    everything = pipeline.discover([run], Options())
+    everything = pipeline.discover_sources([run], Options())
     assert len(everything.sources) == 2
-    within = pipeline.discover([run], Options(within=(os.path.realpath(tree / "root"),)))
+    within = pipeline.discover_sources([run], Options(within=(os.path.realpath(tree / "root"),)))
     assert [source.path.name for source in within.sources] == [TRACES[0].name]
     assert {str(i.reason.text) for i in within.ignored if i.path.name in ("linked.pt.trace.json.gz", "folder")} == {
         "a link out of the directories that may be read"
@@ -130,7 +130,7 @@ def test_no_log_above_the_root_is_looked_for(tree):
 
     def readers(root):
         options = Options(within=(os.path.realpath(root),))
-        return {source.reader for source in pipeline.discover([folder], options).sources}
+        return {source.reader for source in pipeline.discover_sources([folder], options).sources}
 
     assert readers(tree / "root") == {"chrome", "driver_log"}
     assert readers(folder) == {"chrome"}
@@ -156,7 +156,7 @@ def test_no_address_is_asked(called, path, monkeypatch):
     def asked(address):
         raise AssertionError(address)
 
-    monkeypatch.setattr("tracekit.discover.fetched.of_address", asked)
+    monkeypatch.setattr("tracekit.discover.fetched.fetch_address", asked)
     with pytest.raises(TracekitError) as caught:
         called("analyze", path=path)
     assert "below: root" in caught.value.hint

@@ -69,8 +69,8 @@ def test_an_answer_is_what_its_schema_says_and_bounded(asked, tool, arguments):
     assert not result.is_error
     validate(result.structured_content, asked.tools()[tool].output_schema)
     (content,) = result.content
-    assert 0 < len(content.text) <= bounds.TEXT
-    assert len(json.dumps(result.structured_content)) < 3 * bounds.ROW_CHARACTERS
+    assert 0 < len(content.text) <= bounds.MAX_TEXT_CHARACTERS
+    assert len(json.dumps(result.structured_content)) < 3 * bounds.MAX_ROW_CHARACTERS
     assert str(ROOT) not in content.text + json.dumps(result.structured_content)
 
 
@@ -144,7 +144,7 @@ def test_documents(asked):
     report = asked.read("tracekit://report/examples/simulated_gpu/outputs/profile")
     assert report.startswith("**examples/simulated_gpu/outputs/profile** · SIMULATED DATA · ")
     assert asked.read("tracekit://report/simulated_gpu%2Foutputs%2Fprofile") == report
-    assert len(report) <= bounds.DOCUMENT
+    assert len(report) <= bounds.MAX_DOCUMENT_CHARACTERS
     listed = asked.portal.call(asked.client.list_resources).resources
     assert [str(page.uri) for page in listed] == [f"tracekit://rule/{rule.id}" for rule in RULES]
     assert asked.read("tracekit://rule/straggler") == asked.read("tracekit://rule/R09")

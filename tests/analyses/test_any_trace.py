@@ -18,7 +18,7 @@ from chrome_builder import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 TIMES = st.sampled_from((0, 1, 5, 20, 99, 100, 180))
 LENGTHS = st.sampled_from((0, 0, 1, 5, 20, 100, 250))
@@ -78,7 +78,7 @@ def answered(tmp_path_factory, files):
     folder = tmp_path_factory.mktemp("any")
     for rank, (name, rows, base_ns) in enumerate(files):
         write(folder / name.format(rank), rows, base_ns=base_ns)
-    report = analyze(folder, Options(jobs=1)).report
+    report = analyze_uncached(folder, Options(jobs=1)).report
     assert [(s.id, s.reason) for s in report.sections if s.status == "failed"] == []
     assert [r.message for r in report.remarks if r.severity == "error"] == []
     for metric in report.headline:

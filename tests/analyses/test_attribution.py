@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.time.attribution import measure
 from tracekit.analyses.time.gpu_time import breakdown
-from tracekit.pipeline.run import Options, analyze
-from tracekit.process.calls.launches import launches as launches_of
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.process.calls.launches import find_launches as launches_of
 
 QUESTIONS = ("attribution",)
 
@@ -22,7 +22,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 def section(path):
     return next(
         s
-        for s in analyze(path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections
         if s.id == "attribution"
     )
 

@@ -16,16 +16,16 @@ from rules.traces_communication import (
     small_ones,
 )
 
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.job.collectives.traffic import (
-    by_rank,
-    collectives,
-    exposed_within,
-    rates,
-    waiting,
-    wire_factor,
+    compute_collective_rates,
+    compute_wire_factor,
+    list_rated_collectives,
+    list_wait_intervals,
+    measure_exposed_coverage,
+    sum_traffic_by_rank,
 )
-from tracekit.job.stages.windows import placed
+from tracekit.job.stages.windows import list_judged_rows
 
 QUESTIONS = ("communication",)
 
@@ -45,7 +45,7 @@ needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here
     ],
 )  # fmt: skip
 def test_what_crosses_the_wire_of_a_rank(op_name, ranks, factor):
-    assert wire_factor(op_name, ranks) == factor
+    assert compute_wire_factor(op_name, ranks) == factor
 
 
 def test_rates_are_all_bytes_over_all_time(tmp_path):
@@ -177,7 +177,9 @@ def test_without_collectives_the_section_is_skipped(tmp_path, rows):
 def test_runs_and_roles_are_judged_by_themselves(tmp_path):
     for run, size in (("a", 4), ("b", LARGE)):
         write(tmp_path / run / "rank0.json", small_ones(size))
-    found = QUESTION.judge(measured([str(tmp_path / "a"), str(tmp_path / "b")]), defaults())
+    found = QUESTION.judge(
+        measured([str(tmp_path / "a"), str(tmp_path / "b")]), load_default_thresholds()
+    )
     assert [f.claim for f in found.findings] == [
         "2 of 10 collectives move less than 64.0 KiB each (run a)"
     ]
@@ -228,18 +230,18 @@ def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
                 rows += nccl(name, 0, start, dur, number, size, device=device)
         write(folder / f"rank{rank}.json", rows, rank=rank, world_size=len(ranks))
     found = measured(folder)
-    judged = QUESTION.judge(found, defaults())
-    rows = collectives(found)
-    windows = placed(found, "gpu_time")
-    wait = exposed_within(waiting(rows), windows)
+    judged = QUESTION.judge(found, load_default_thresholds())
+    rows = list_rated_collectives(found)
+    windows = list_judged_rows(found, "gpu_time")
+    wait = measure_exposed_coverage(list_wait_intervals(rows), windows)
     assert (
         wait.to_numpy("int64", na_value=0) <= windows["exposed_comm_ns"].to_numpy("int64")
     ).all()
-    per_kind = rates(rows, ["op", "group"])
+    per_kind = compute_collective_rates(rows, ["op", "group"])
     assert per_kind["count"].sum() == len(rows)
     assert per_kind["dur_ns"].sum() == rows["dur_ns"].sum()
     if len(rows):
-        per_rank = by_rank(found)
+        per_rank = sum_traffic_by_rank(found)
         assert per_rank["count"].sum() == len(rows)
         assert (per_rank["exposed_ns"].fillna(0) <= per_rank["comm_ns"]).all()
         assert (per_rank["comm_ns"] <= per_rank["window_ns"]).all()
@@ -261,7 +263,7 @@ def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
 def test_every_mini_batch_of_the_toy_reduces_all_its_parameters():
     """4,445,184 bytes of parameters, two mini-batches a step, four ranks; six steps."""
     found = measured(Path(REAL) / "chrome/gloo_cpu/base_run1")
-    rows = collectives(found)
+    rows = list_rated_collectives(found)
     reduced = rows[(rows["canonical"] == "update_actor") & (rows["op"] == "all_reduce")]
     per_step = reduced.groupby(["rank", "step"])["size_bytes"].sum()
     assert len(per_step) == 24
@@ -270,12 +272,14 @@ def test_every_mini_batch_of_the_toy_reduces_all_its_parameters():
     assert set(sent) == {4_445_184}
     assert rows["issue_ns"].notna().all()
     assert rows["wait_ns"].notna()[rows["synchronising"]].all()
-    assert rules(QUESTION.judge(found, defaults())) == []
+    assert rules(QUESTION.judge(found, load_default_thresholds())) == []
 
 
 @needs_data
 def test_the_straggler_of_the_toy_is_waited_for_and_waits_least():
-    ranks = by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).set_index("rank")
+    ranks = sum_traffic_by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).set_index(
+        "rank"
+    )
     assert ranks["wait_ns"].idxmin() == 2
     assert ranks["wait_ns"].min() < ranks["wait_ns"].drop(2).min() / 5
 
@@ -287,15 +291,15 @@ def test_rates_of_a_real_nccl_trace():
     all_reduce: 306,684,384 bytes in 46,762,159 ns = 6.558 GB/s, times 2(n−1)/n = 1.
     """
     found = measured(Path(REAL) / "chrome/hta/nccl_parser_config/nccl_data.json.gz")
-    (row,) = by_rank(found).to_dict("records")
+    (row,) = sum_traffic_by_rank(found).to_dict("records")
     assert (row["comm_ns"], row["exposed_ns"], row["count"]) == (46_876_493, 39_559_468, 21)
-    per = rates(collectives(found), ["op"]).set_index("op")
+    per = compute_collective_rates(list_rated_collectives(found), ["op"]).set_index("op")
     assert (per["size_bytes"]["all_reduce"], per["dur_ns"]["all_reduce"]) == (
         306_684_384,
         46_762_159,
     )
     assert per["busbw"]["all_reduce"] == pytest.approx(306_684_384 / 46_762_159)
-    (one,) = QUESTION.judge(found, defaults()).findings
+    (one,) = QUESTION.judge(found, load_default_thresholds()).findings
     assert (one.rule, one.places[0].name) == ("exposed-communication", "all_reduce")
 
 
@@ -310,5 +314,5 @@ def test_rates_of_a_real_nccl_trace():
     ],
 )
 def test_operations_are_known_without_metadata(path, op_name, count):
-    rows = collectives(measured(Path(REAL) / "chrome" / path))
+    rows = list_rated_collectives(measured(Path(REAL) / "chrome" / path))
     assert (rows["op"] == op_name).sum() == count

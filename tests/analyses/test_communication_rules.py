@@ -21,7 +21,7 @@ from rules.traces_communication import (
     small_ones,
 )
 
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 
 QUESTIONS = ("communication",)
 
@@ -60,7 +60,7 @@ def test_ranks_that_were_not_recorded_may_be_waited_for(tmp_path):
     files = late(rank1_at=90, whole=400)
     for rank, rows in files.items():
         write(tmp_path / f"rank{rank}.json", rows, rank=rank, world_size=8)
-    (found,) = QUESTION.judge(measured(tmp_path), defaults()).findings
+    (found,) = QUESTION.judge(measured(tmp_path), load_default_thresholds()).findings
     assert found.caveats == (
         "2 of 8 ranks were recorded: waiting for the others counts as communication",
     )

@@ -14,7 +14,7 @@ from rules.traces import MIB, pageable
 
 import tracekit
 from tracekit.analyses.ops.copies import measure, parse_copy_name
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("copies",)
 
@@ -35,7 +35,7 @@ def sheet(tmp_path, files):
         write(tmp_path / name, rows)
     section = next(
         s
-        for s in analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        for s in analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.sections
         if s.id == "copies"
     )
     columns = [heading.name for heading in section.sheets[0].headings]
@@ -169,7 +169,7 @@ def test_no_copy_is_lost_or_counted_twice(tmp_path_factory, drawn):
 def test_a_gpu_without_copies_and_a_trace_without_a_gpu_are_told_apart(tmp_path):
     reasons = []
     for name, rows in {"gpu": [kernel("k", 0, 1)], "cpu": [op("a", 0, 1)]}.items():
-        report = analyze(
+        report = analyze_uncached(
             write(tmp_path / name / "r.json", rows), Options(jobs=1, questions=QUESTIONS)
         ).report
         reasons += [(s.status, s.reason) for s in report.sections if s.id == "copies"]
@@ -220,7 +220,7 @@ def test_what_pageable_copies_cost_is_that_of_the_steps_that_count(tmp_path, sta
     if staged:
         rows += [annotation("actor_update", number * 100_000, 100_000) for number in range(4)]
     write(tmp_path / "rank0.json", rows)
-    report = analyze(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
+    report = analyze_uncached(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
     (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
     assert found.recoverable_ns == 10_000_000
     assert found.recoverable_ratio == pytest.approx(0.1)
@@ -238,6 +238,6 @@ def test_the_ranks_are_named_where_at_most_half_have_nearly_all_pageable_copies(
         rows = pageable(16 * MIB, round(1_000 * ms) + rank)
         rows = [row for row in rows if ms or "Pageable" not in row["name"]]
         write(tmp_path / f"rank{rank}.json", rows)
-    report = analyze(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
+    report = analyze_uncached(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
     (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
     assert [place.rank for place in found.places if place.rank is not None] == named

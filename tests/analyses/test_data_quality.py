@@ -20,7 +20,7 @@ from chrome_builder import (
 import tracekit
 from tracekit.analyses.trust.data_quality import measure
 from tracekit.model.tables import TABLES
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("data-quality", "gpu-time")
 
@@ -44,7 +44,7 @@ def capture(tmp_path, rows, **meta):
 
 
 def sources(path):
-    report = analyze(path, Options(jobs=1, questions=QUESTIONS)).report
+    report = analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report
     section = next(s for s in report.sections if s.id == "data-quality")
     columns = [heading.name for heading in section.sheets[0].headings]
     return [dict(zip(columns, cells, strict=True)) for cells in section.sheets[0].rows]
@@ -169,7 +169,7 @@ def test_what_a_cut_file_lacks_does_not_count_as_idle_gpu_time(tmp_path):
     cut = tmp_path / "cut" / "rank0.json"
     cut.parent.mkdir()
     cut.write_bytes(whole.removesuffix(b"]}"))
-    report = analyze(cut.parent, Options(questions=QUESTIONS)).report
+    report = analyze_uncached(cut.parent, Options(questions=QUESTIONS)).report
     assert not [f for f in report.findings if f.rule == "low-gpu-utilization"]
     assert "idle_ratio" not in {metric.name for metric in report.headline}
     section = next(s for s in report.sections if s.id == "gpu-time")

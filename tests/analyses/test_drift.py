@@ -9,8 +9,8 @@ from analyses.waiting_traces import measure_folder, section
 from chrome_builder import annotation, op, step
 from rules.firing import write_sources
 
-from tracekit.analyses import defaults, rules
-from tracekit.analyses.time.drift import Rise, _places, _rise
+from tracekit.analyses import load_default_thresholds, rules
+from tracekit.analyses.time.drift import Rise, _find_rise, _list_rise_candidates
 
 
 def measured_of(folder, lengths):
@@ -63,7 +63,7 @@ def test_five_steps_say_nothing(tmp_path):
 
 @pytest.mark.parametrize("steps", [6, 7, 8])
 def test_chance_finds_a_rise_in_at_most_5_percent_of_all_orders(steps):
-    places = _places(steps, 0.05)
+    places = _list_rise_candidates(steps, 0.05)
     orders = 0
     for order in itertools.permutations(range(steps)):
         orders += any(min(order[place:]) > max(order[:place]) for place in places)
@@ -74,7 +74,7 @@ def test_chance_finds_a_rise_in_at_most_5_percent_of_all_orders(steps):
 def test_places_are_those_of_the_exact_chance(steps):
     chances = {place: 1 / math.comb(steps, place) for place in range(2, steps - 1)}
     for level in (0.01, 0.05, 0.5):
-        places = _places(steps, level)
+        places = _list_rise_candidates(steps, level)
         assert sum(chances[place] for place in places) <= level * (1 + 1e-9)
         further = [chances[place] for place in chances if place not in places]
         if further:
@@ -88,16 +88,16 @@ def test_the_rise_is_the_largest_of_all_that_are_tried_one_by_one(seed):
     walls[random.integers(1, len(walls)) :] += random.integers(0, 150_000)
     if seed % 4 == 0:
         walls.sort()
-    places = _places(len(walls), 0.05)
+    places = _list_rise_candidates(len(walls), 0.05)
     rises = []
     for place in places:
         before, after = walls[:place], walls[place:]
         if after.min() > before.max() and after.mean() >= 1.03 * before.mean():
             rises.append(Rise(place, before.mean(), after.mean()))
     most = max(rises, key=lambda rise: rise.after_ns / rise.before_ns, default=None)
-    assert _rise(walls, places, 0.03) == most
+    assert _find_rise(walls, places, 0.03) == most
 
 
 def test_its_page_names_its_thresholds():
-    for name in defaults().of("drift"):
-        assert name in rules.page("drift")
+    for name in load_default_thresholds().of("drift"):
+        assert name in rules.read_rule_page("drift")

@@ -5,11 +5,11 @@ from analyses.test_any_trace import FILES
 from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.time import exclusive, steps
 from tracekit.analyses.trust import data_quality
-from tracekit.model.tables import TABLES, concat
-from tracekit.model.trace import Measurements, labelled
+from tracekit.model.tables import TABLES, concatenate_table_parts
+from tracekit.model.trace import Measurements, add_key_columns
 from tracekit.pipeline import run as pipeline
 
 QUESTIONS = ("exclusive",)
@@ -18,20 +18,20 @@ QUESTIONS = ("exclusive",)
 def measured(folder):
     """What this question and that about steps measure of a folder's files, nothing else."""
     frames, sources, notes = {}, [], []
-    for source in pipeline.discover(folder).sources:
-        for trace in pipeline.read_source(source, lambda _: None, pipeline.wanted()):
+    for source in pipeline.discover_sources(folder).sources:
+        for trace in pipeline.read_source(source, lambda _: None, pipeline.list_wanted_inputs()):
             sources.append(trace.source)
             notes += trace.notes
             for question in (steps, exclusive, data_quality):
                 for name, columns in question.measure(trace).items():
-                    table = labelled(TABLES[name], columns, trace.source)
+                    table = add_key_columns(TABLES[name], columns, trace.source)
                     frames.setdefault(name, []).append(table)
-    tables = {name: concat(TABLES[name], parts) for name, parts in frames.items()}
+    tables = {name: concatenate_table_parts(TABLES[name], parts) for name, parts in frames.items()}
     return Measurements(tables, tuple(sources), notes=tuple(notes))
 
 
 def section(folder):
-    return exclusive.judge(measured(folder), defaults())
+    return exclusive.judge(measured(folder), load_default_thresholds())
 
 
 def rows(found, name):
@@ -104,7 +104,7 @@ def test_a_step_that_one_process_recorded_twice_is_two_and_no_time_is_negative(t
 
 
 def test_nothing_recorded_is_a_reason(tmp_path):
-    found = exclusive.judge(Measurements({}, ()), defaults())
+    found = exclusive.judge(Measurements({}, ()), load_default_thresholds())
     assert (found.status, bool(found.reason)) == ("skipped", True)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.ranks import fleets
-from tracekit.model.intervals import union
+from tracekit.model.intervals import merge_intervals
 
 QUESTIONS = ("fleets", "rollout")
 
@@ -87,11 +87,11 @@ def test_spans_past_the_cap_close_the_shortest_gaps_and_lose_no_busy_time(tmp_pa
 )
 def test_at_most_so_many_spans_hold_all_that_is_busy(pieces, most):
     start = np.array([at for at, _ in pieces], np.int64)
-    spans = union(start, start + np.array([dur for _, dur in pieces], np.int64))
+    spans = merge_intervals(start, start + np.array([dur for _, dur in pieces], np.int64))
     kept = fleets.MAX_SPANS
     try:
         fleets.MAX_SPANS = most
-        joined, closed = fleets._bounded(spans)
+        joined, closed = fleets._limit_busy_spans(spans)
     finally:
         fleets.MAX_SPANS = kept
     assert len(joined.start) == min(most, len(spans.start))

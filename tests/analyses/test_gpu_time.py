@@ -14,8 +14,8 @@ import tracekit
 from tracekit.analyses.time.gpu_time import breakdown, measure
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
-from tracekit.pipeline.run import Options, analyze
-from tracekit.process.device.busy import PARTS, by_window, running
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.process.device.busy import PARTS, break_down_device_windows, compute_busy_intervals
 
 QUESTIONS = ("gpu-time",)
 
@@ -98,9 +98,9 @@ def test_the_parts_and_idle_add_up_to_any_window(tmp_path_factory, drawn, start,
     trace = load(tmp_path_factory.mktemp("t"), rows)
     whole = breakdown(trace["device_ops"])
     assert (whole[[*PARTS, "idle_ns"]].sum(axis=1) == whole["window_ns"]).all()
-    state = running(trace["device_ops"])
+    state = compute_busy_intervals(trace["device_ops"])
     base = int(trace["device_ops"]["ts_ns"].min())
-    part = by_window(
+    part = break_down_device_windows(
         state, np.array([base + start * 1000]), np.array([base + (start + length) * 1000])
     )
     assert sum(int(part[name][0]) for name in (*PARTS, "idle_ns")) == length * 1000
@@ -136,7 +136,7 @@ def test_a_step_may_launch_more_than_its_wall_but_never_be_busier_than_it():
     if REAL is None:
         pytest.skip("real profiles are not here")
     path = next(Path(REAL, "chrome/hta/ns_resolution_trace").glob("*.gz"))
-    measured = analyze(path, Options(questions=QUESTIONS)).measurements
+    measured = analyze_uncached(path, Options(questions=QUESTIONS)).measurements
     steps, time = measured["steps"], measured["gpu_time"]
     assert (steps["work_busy_ns"] > steps["dur_ns"]).any()
     by_time = time[time["window"] == "step"]
@@ -167,9 +167,9 @@ def test_step_walls_of_real_files_are_the_known_ones(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
     first, walls = STEP_WALLS[name]
-    steps = analyze(Path(REAL) / "chrome" / name, Options(questions=QUESTIONS)).measurements[
-        "steps"
-    ]
+    steps = analyze_uncached(
+        Path(REAL) / "chrome" / name, Options(questions=QUESTIONS)
+    ).measurements["steps"]
     assert steps["step"].tolist() == list(range(first, first + len(walls)))
     digits = 1 if any(isinstance(wall, float) for wall in walls) else 3
     assert [round(ns / 1000, digits) for ns in steps["dur_ns"]] == walls

@@ -14,13 +14,13 @@ from rules.host_report import RULES, STEP, evidence, frame_of, load, of, on, rep
 from rules.traces_host import LOADER, one_by_one
 
 import tracekit
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.ops import optimizer
-from tracekit.analyses.rules import rule
+from tracekit.analyses.rules import find_rule
 from tracekit.analyses.time import data_loading, host, interruptions
-from tracekit.model.intervals import union
+from tracekit.model.intervals import merge_intervals
 from tracekit.pipeline import run as pipeline
-from tracekit.process.host.phases import host_side, uncounted
+from tracekit.process.host.phases import classify_host_rows, measure_uncovered_time
 
 QUESTIONS = ("data-loading", "host", "interruptions", "optimizer")
 
@@ -41,7 +41,7 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, name):
     assert evidence(found) == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places
-    assert rule(name).id == name
+    assert find_rule(name).id == name
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -209,8 +209,8 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size
 def test_uncounted_parts_add_up_to_the_union(drawn):
     start = np.array([s for s, _ in drawn], np.int64)
     end = start + np.array([d for _, d in drawn], np.int64)
-    own = uncounted(start, end)
-    assert own.sum() == union(start, end).total
+    own = measure_uncovered_time(start, end)
+    assert own.sum() == merge_intervals(start, end).total
     assert (own <= end - start).all()
 
 
@@ -252,7 +252,7 @@ def test_the_order_of_rows_and_the_clock_change_nothing(tmp_path_factory, rows, 
 def test_odd_traces_give_sections(tmp_path, rows):
     path = write(tmp_path / "rank0.json", [*rows, {"ph": "M", "name": "process_name", "pid": 1}])
     try:
-        pipeline.discover(path)
+        pipeline.discover_sources(path)
         out = report(path)
     except tracekit.TracekitError:
         return
@@ -263,7 +263,7 @@ def test_odd_traces_give_sections(tmp_path, rows):
 def test_the_leaf_test_is_about_ops_only(tmp_path):
     """A runtime call within an op does not make it an inner op."""
     trace = load(tmp_path, [op("aten::mm", 0, 10), launch(2, 1)])
-    assert trace["host_ops"]["name"][host_side(trace).leaf].tolist() == ["aten::mm"]
+    assert trace["host_ops"]["name"][classify_host_rows(trace).leaf].tolist() == ["aten::mm"]
 
 
 # Real traces
@@ -286,5 +286,5 @@ def test_eight_hundred_scalar_adds_are_found_and_clean_runs_are_not():
 @needs_data
 def test_every_threshold_of_ours_is_used_by_its_page():
     for name in RULES:
-        for key in defaults().of(name):
-            assert key in tracekit.analyses.rules.page(name)
+        for key in load_default_thresholds().of(name):
+            assert key in tracekit.analyses.rules.read_rule_page(name)

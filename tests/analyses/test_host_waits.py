@@ -11,10 +11,10 @@ from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 
 from tracekit.analyses.ops import optimizer
 from tracekit.analyses.time import data_loading, host, interruptions
-from tracekit.job.idle_time.loader_waits import by_rank
-from tracekit.job.steps.steady_steps import counted
-from tracekit.job.steps.warm_up import _OPENING, Dropped
-from tracekit.pipeline.run import Options, analyze
+from tracekit.job.idle_time.loader_waits import sum_loader_waits
+from tracekit.job.steps.steady_steps import drop_left_out_steps
+from tracekit.job.steps.warm_up import _OPENING, DroppedStep
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("data-loading", "host", "interruptions", "optimizer")
 
@@ -59,12 +59,12 @@ def test_the_rank_that_waits_longest_is_named(tmp_path):
 def test_the_first_step_is_left_out_once(tmp_path):
     """Waits of 0, 0, 0, 30 and 0 in steps of 100; the first step compiles, so does not count: 30 of four steps, not of three."""
     path = write_sources(tmp_path, waiting(0, 0, 0, 30, 0))
-    measured = analyze(path, Options(jobs=1, questions=("data-loading",))).measurements
-    first = Dropped(measured["steps"]["run"].iloc[0], 0, None, _OPENING)
-    rows = by_rank(counted(measured, (first,)))
+    measured = analyze_uncached(path, Options(jobs=1, questions=("data-loading",))).measurements
+    first = DroppedStep(measured["steps"]["run"].iloc[0], 0, None, _OPENING)
+    rows = sum_loader_waits(drop_left_out_steps(measured, (first,)))
     assert rows["steps"].tolist() == [4]
     assert rows["wait_ns"].tolist() == [7_500]
-    assert by_rank(measured)["wait_ns"].tolist() == [7_500]
+    assert sum_loader_waits(measured)["wait_ns"].tolist() == [7_500]
 
 
 def test_a_single_step_is_judged_as_it_is(tmp_path):

@@ -14,9 +14,9 @@ from rules.idle_report import RULES, answers, result, rows_of, section
 from rules.traces_idle import between_stages, synchronised
 
 import tracekit
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.model.tables.slots import CAUSES
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("idle", "launch-queues", "stage-edges", "syncs")
 
@@ -111,7 +111,7 @@ NUMBERS = st.sampled_from((0, 1, 7, 100, 20_000, -5, "5", None, 1e18))
 def test_hostile_rows_give_a_section_or_a_reason(tmp_path_factory, rows):
     path = write(tmp_path_factory.mktemp("t") / "rank0.json", rows)
     try:
-        shown = analyze(path, Options(jobs=1, questions=QUESTIONS)).report
+        shown = analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report
     except tracekit.TracekitError:
         return
     mine = [s for s in shown.sections if s.id in ("idle", "syncs", "stage-edges", "launch-queues")]
@@ -124,9 +124,9 @@ def test_hostile_rows_give_a_section_or_a_reason(tmp_path_factory, rows):
 @pytest.mark.parametrize("name", ["idle-causes", *RULES])
 def test_every_page_names_its_thresholds(name):
     if name != "idle-causes":
-        for limit in defaults().of(name):
-            assert limit in tracekit.analyses.rules.page(name)
-    assert defaults().values[name]
+        for limit in load_default_thresholds().of(name):
+            assert limit in tracekit.analyses.rules.read_rule_page(name)
+    assert load_default_thresholds().values[name]
 
 
 # Real files

@@ -9,12 +9,12 @@ from rules.idle_report import evidence, result, rows_of
 from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
-from tracekit.analyses import defaults
-from tracekit.job.frames import summed
-from tracekit.job.idle_time.claims import claims
-from tracekit.job.stages.windows import stage_windows, whole
+from tracekit.analyses import load_default_thresholds
+from tracekit.job.frames import sum_columns_by_keys
+from tracekit.job.idle_time.claims import claim_idle_time
+from tracekit.job.stages.windows import list_stage_windows, read_undamaged_table
 from tracekit.model.thresholds import Thresholds
-from tracekit.process.idle_time.launch_gaps import launch_gaps
+from tracekit.process.idle_time.launch_gaps import find_launch_gaps
 
 R01 = "low-gpu-utilization"
 
@@ -172,7 +172,7 @@ def test_two_causes_in_one_stage_share_nothing_and_are_taken_off_together(tmp_pa
 
 
 def gaps_ns(tmp_path, rows):
-    return sum(found.total for found in launch_gaps(load(tmp_path, rows)))
+    return sum(found.total for found in find_launch_gaps(load(tmp_path, rows)))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ WORK = st.lists(st.tuples(KINDS, st.integers(0, 90), st.integers(1, 15)), max_si
 
 def eager():
     """Limits at which every rule fires as soon as there is anything to tell."""
-    values = {name: dict(block) for name, block in defaults().values.items()}
+    values = {name: dict(block) for name, block in load_default_thresholds().values.items()}
     values["host-sync-stalls"] |= {"stage_ratio": 0.0, "syncs_per_step": 0}
     values["launch-bound"] |= {"gap_ratio": 0.0, "median_kernel_ns": 10**9}
     values["data-loader-wait"] |= {"wait_ratio": 0.0}
@@ -260,12 +260,14 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     measured = result(write(folder / "rank0.json", rows), None).measurements
     if not len(measured["gpu_time"]):
         return
-    told = claims(measured, eager())
-    stages = whole(measured, "gpu_time")
+    told = claim_idle_time(measured, eager())
+    stages = read_undamaged_table(measured, "gpu_time")
     stages = stages[stages["window"] == "stage"]
-    idle = dict(summed(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None))
+    idle = dict(
+        sum_columns_by_keys(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None)
+    )
     assert {key[2] for key in told} <= set(idle)
-    assert len(stage_windows(measured)) == len(idle)
+    assert len(list_stage_windows(measured)) == len(idle)
     for key, parts in told.items():
         assert sum(parts.values()) <= idle[key[2]]
         assert all(part > 0 for part in parts.values())

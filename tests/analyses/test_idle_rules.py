@@ -10,7 +10,7 @@ from rules.firing import write_sources
 from rules.idle_report import RULES, answers, evidence, findings, result, rows_of, section
 from rules.traces_idle import between_stages, silent, synchronised
 
-from tracekit.analyses.rules import rule
+from tracekit.analyses.rules import find_rule
 
 QUESTIONS = ("idle", "launch-queues", "stage-edges", "syncs")
 
@@ -29,7 +29,7 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, name):
     assert evidence(found) == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places
-    assert rule(name).id == name
+    assert find_rule(name).id == name
 
 
 @pytest.mark.parametrize("name", RULES)

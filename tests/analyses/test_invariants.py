@@ -32,7 +32,7 @@ from tracekit.analyses.ops import kernels
 from tracekit.analyses.time import gpu_time
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.process.device import busy
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -71,7 +71,7 @@ def written(folder, ranks, base_ns=BASE_NS, prefixes="aaaa"):
         name = f"{prefixes[rank]}_rank{rank}.json"
         base = base_ns[rank] if isinstance(base_ns, dict) else base_ns
         write(folder / name, rows, rank=rank, world_size=len(ranks), base_ns=base)
-    return analyze(folder, Options(jobs=1))
+    return analyze_uncached(folder, Options(jobs=1))
 
 
 def concluded(result):
@@ -316,4 +316,4 @@ def written_as(folder, document):
     folder = folder / "profile"
     folder.mkdir(parents=True)
     (folder / "rank0.json").write_text(json.dumps(document))
-    return analyze(folder, Options(jobs=1))
+    return analyze_uncached(folder, Options(jobs=1))

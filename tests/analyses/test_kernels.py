@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.ops.kernels import judge, measure, pool_kernels, summary
 from tracekit.model.frame import Frame, concat
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.trace import Measurements, Source, labelled
-from tracekit.pipeline.run import Options, analyze
+from tracekit.model.trace import Measurements, Source, add_key_columns
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("kernels",)
 
@@ -91,7 +91,7 @@ def test_one_kernel_worked_by_hand(tmp_path):
 def test_each_of_more_than_ten_kernels_keeps_its_own_numbers(tmp_path):
     """Kernel i runs i and i + 2 µs: never its total in place of its mean, however many there are."""
     rows = [kernel(f"k{i}", 100 * i + at, i + at // 10) for i in range(1, 15) for at in (0, 20)]
-    found = analyze(
+    found = analyze_uncached(
         write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)
     ).report
     sheet = next(s for s in found.sections if s.id == "kernels").sheets[0]
@@ -147,7 +147,7 @@ def measured_of(*parts):
         source = Source(Path(), f"rank{rank}", "chrome", rank=rank, pid=rank)
         frame = summed_up(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
-        frames.append(Frame.of(labelled(TABLES["kernels"], columns, source)))
+        frames.append(Frame.of(add_key_columns(TABLES["kernels"], columns, source)))
     return concat(frames)
 
 
@@ -176,7 +176,7 @@ def test_pooling_nearly_equal_long_kernels_keeps_their_spread():
 def test_the_share_is_of_all_device_time(tmp_path):
     """30, 60 and 10 of 100 µs; copies and fills are kernels of their own kind here."""
     rows = [*launched("gemm", 0, 0, 30, 1), memcpy("Memcpy DtoD (Device -> Device)", 50, 60, 1)]
-    report = analyze(
+    report = analyze_uncached(
         write(tmp_path / "r.json", [*rows, memset(200, 10, 1)]),
         Options(jobs=1, questions=QUESTIONS),
     ).report
@@ -187,7 +187,7 @@ def test_the_share_is_of_all_device_time(tmp_path):
 
 def test_without_gpu_activity_the_question_is_skipped(tmp_path):
     assert measure(load(tmp_path, [op("a", 0, 5)])) == {}
-    section = judge(Measurements({}, ()), defaults())
+    section = judge(Measurements({}, ()), load_default_thresholds())
     assert (section.status, section.reason) == ("skipped", "no GPU activity was recorded")
 
 

@@ -4,7 +4,7 @@ import pytest
 from benchmarks.job_faults import planned
 from jobsim.truth import make
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tracekit.pipeline.run import Options, analyze
 def test_they_are_named_for_what_they_cost(tmp_path, work, rule, within):
     *job, switch = work
     figures = make(planned(*job), tmp_path, switch)
-    report = analyze(tmp_path / "profile", Options(jobs=1, cache=False)).report
+    report = analyze_uncached(tmp_path / "profile", Options(jobs=1, cache=False)).report
     (found,) = [finding for finding in report.findings if finding.rule == rule]
     assert found.recoverable_ns == pytest.approx(figures["all_faults_ns"], rel=within)
     if (rule, switch) == ("rank-imbalance", "missing_rank"):

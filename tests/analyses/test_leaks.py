@@ -10,12 +10,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.memory import leaks
 from tracekit.discover.names import read_name
 from tracekit.job.memory.survivors import count_warm_up, find_kept_stacks
-from tracekit.model.tables import TABLES, concat
-from tracekit.model.trace import Measurements, Source, Want, labelled
+from tracekit.model.tables import TABLES, concatenate_table_parts
+from tracekit.model.trace import Measurements, Source, Want, add_key_columns
 from tracekit.pipeline import run as pipeline
 from tracekit.readers import torch_memory
 
@@ -57,7 +57,7 @@ def leaking(device, number, size=MIB):
 
 
 def analyze(folder):
-    return pipeline.analyze(folder, pipeline.Options(jobs=1, questions=QUESTIONS))
+    return pipeline.analyze_uncached(folder, pipeline.Options(jobs=1, questions=QUESTIONS))
 
 
 def measured(folder):
@@ -71,8 +71,8 @@ def measured(folder):
         )  # fmt: skip
         (trace,) = torch_memory.read(source, Want())
         columns = leaks.measure(trace)
-        parts.append({n: labelled(TABLES[n], c, trace.source) for n, c in columns.items()})
-    joined = {n: concat(TABLES[n], [part[n] for part in parts]) for n in parts[0]}
+        parts.append({n: add_key_columns(TABLES[n], c, trace.source) for n, c in columns.items()})
+    joined = {n: concatenate_table_parts(TABLES[n], [part[n] for part in parts]) for n in parts[0]}
     return Measurements(leaks.ANALYSIS.fold(joined), ())
 
 
@@ -106,7 +106,7 @@ def test_the_finding_names_site_growth_and_rank_and_is_the_only_one(tmp_path):
 def grown_to(folder, size):
     """The finding on a card of this size."""
     options = pipeline.Options(jobs=1, device_memory=size, questions=QUESTIONS)
-    (found,) = (f for f in pipeline.analyze(folder, options).report.findings if f.rule == "memory-growth")  # fmt: skip
+    (found,) = (f for f in pipeline.analyze_uncached(folder, options).report.findings if f.rule == "memory-growth")  # fmt: skip
     return found
 
 
@@ -146,7 +146,7 @@ def test_files_without_rank_process_or_step_in_their_names_are_not_one_process(t
         shutil.move(path, tmp_path / f"{'abc'[number]}.pickle")
     found = measured(tmp_path)
     assert find_kept_stacks(found, LIMIT) == []
-    section = leaks.judge(found, defaults())
+    section = leaks.judge(found, load_default_thresholds())
     assert (section.status, "of one process" in section.reason) == ("skipped", True)
 
 
@@ -220,7 +220,7 @@ def test_at_least_three_snapshots_are_needed(tmp_path, count, named):
     assert [one.warm_up for one in find_kept_stacks(found, LIMIT)] == [
         0 if count == 3 else 1
     ] * named
-    section = leaks.judge(found, defaults())
+    section = leaks.judge(found, load_default_thresholds())
     assert (section.status == "skipped") == (count == 2)
 
 
@@ -229,7 +229,7 @@ def test_a_history_that_is_not_cleared_counts_nothing_twice(tmp_path):
     found = measured(run(tmp_path, 8, leaking, clear=False))
     (one,) = find_kept_stacks(found, LIMIT)
     assert (one.growth, one.cohorts, one.blocks) == (6 * MIB, 8, 8)
-    caveats = leaks.judge(found, defaults()).caveats
+    caveats = leaks.judge(found, load_default_thresholds()).caveats
     assert any("overlap" in caveat for caveat in caveats)
 
 

@@ -10,8 +10,8 @@ from snapshot_traces import loaded, rows, section, table
 
 from tracekit.analyses.memory import live_steps
 from tracekit.discover.names import read_name
-from tracekit.model.tables import TABLES, concat
-from tracekit.model.trace import Measurements, Source, Want, labelled
+from tracekit.model.tables import TABLES, concatenate_table_parts
+from tracekit.model.trace import Measurements, Source, Want, add_key_columns
 from tracekit.pipeline import run as pipeline
 from tracekit.readers import torch_memory
 
@@ -110,9 +110,12 @@ def measured(folder, **devices):
         (trace,) = torch_memory.read(source, Want())
         for module in (live_steps, _peak()):
             made = module.measure(trace)
-            parts += [(n, labelled(TABLES[n], c, source)) for n, c in made.items()]
+            parts += [(n, add_key_columns(TABLES[n], c, source)) for n, c in made.items()]
     names = {n for n, _ in parts} | {"captures"}
-    tables = {n: concat(TABLES[n], [f for m, f in parts if m == n]) for n in names - {"captures"}}
+    tables = {
+        n: concatenate_table_parts(TABLES[n], [f for m, f in parts if m == n])
+        for n in names - {"captures"}
+    }
     return Measurements({**tables, "captures": TABLES["captures"].cast()}, ())
 
 
@@ -178,7 +181,7 @@ def test_without_snapshots_there_is_no_such_section():
 @pytest.mark.skipif("TRACEKIT_REAL_DATA" not in os.environ, reason="real profiles are not here")
 def test_the_planted_leak_is_the_place_that_grows():
     folder = Path(os.environ["TRACEKIT_REAL_DATA"], "memory", "SIMULATED_cpu_allocsim")
-    found = rows(section(pipeline.analyze(folder, pipeline.Options(jobs=1, questions=("live-steps",))).report, "live-steps"), "live_steps")  # fmt: skip
+    found = rows(section(pipeline.analyze_uncached(folder, pipeline.Options(jobs=1, questions=("live-steps",))).report, "live-steps"), "live_steps")  # fmt: skip
     grows = {row["where"]: row["end_8"] - row["end_1"] for row in found if row["end_8"] > row["end_1"]}  # fmt: skip
     # From the end of step 0 to that of step 7; the ground truth is 3,586,048 bytes from step 0 on.
     assert grows == {"in use": 3_586_048, "simgen.py:13 leak": 3_586_048}

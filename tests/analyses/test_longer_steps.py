@@ -7,7 +7,7 @@ import pytest
 from chrome_builder import kernel, launch, op, step, write
 from jobsim.job import Fault, Job
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000_000
 
@@ -32,7 +32,7 @@ def ahead(works, *, sync_every=3, kernels=10):
 
 def variance(tmp_path, rows):
     write(tmp_path / "rank0.json", rows)
-    report = analyze(tmp_path, Options(jobs=1, cache=False)).report
+    report = analyze_uncached(tmp_path, Options(jobs=1, cache=False)).report
     return [f for f in report.findings if f.rule in ("step-variance", "drift")]
 
 
@@ -55,7 +55,7 @@ def report_on(tmp_path, change, at, *, ranks=None, more=None, **settings):
     job = Job("longer", faults=(Fault("longer", change, ranks, at),), seed=5, **settings)
     documents = [(more or dict)(each) for each in changed_jobs.documents_of(job)]
     changed_jobs.write(documents, tmp_path)
-    return analyze(Path(tmp_path), Options(jobs=1, cache=False)).report
+    return analyze_uncached(Path(tmp_path), Options(jobs=1, cache=False)).report
 
 
 COLLECTS = {"gc_at": ("update_actor",), "gc_ns": 40 * MS}

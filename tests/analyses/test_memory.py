@@ -11,7 +11,7 @@ from rules.firing import Document, write_sources
 from rules.traces_memory import FIRES, MIB, NEAR_MISSES, card, sample, steps_at
 
 import tracekit
-from tracekit.process.memory.levels import MAX_BYTES, capacities, levels
+from tracekit.process.memory.levels import MAX_BYTES, compute_memory_levels, read_gpu_capacities
 
 QUESTIONS = ("memory", "memory-growth")
 
@@ -159,7 +159,7 @@ def test_the_size_of_another_card_says_nothing(tmp_path):
 )  # fmt: skip
 def test_what_is_no_size_of_a_card_is_none(tmp_path, told):
     trace = tracekit.load(write(tmp_path / "r.json", steps_at([5]), deviceProperties=told))
-    assert capacities(trace) == {}
+    assert read_gpu_capacities(trace) == {}
 
 
 def test_ranks_that_fill_less_than_half_of_a_card_may_differ(tmp_path):
@@ -226,7 +226,7 @@ def test_whatever_samples_say_there_is_a_section(tmp_path_factory, drawn_rows):
 def test_levels_of_real_files_are_the_recorded_totals():
     trace = tracekit.load(real("tracelens", "h100", "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"))
     rows = trace["memory_ops"]
-    gpu, host = sorted(levels(trace), key=lambda level: -(level.device_type or 0))
+    gpu, host = sorted(compute_memory_levels(trace), key=lambda level: -(level.device_type or 0))
     mine = rows[rows["device_type"] == 1]
     assert (gpu.allocated.max(), gpu.allocated.min()) == (
         mine["allocated_bytes"].max(), mine["allocated_bytes"].min(),
@@ -235,13 +235,13 @@ def test_levels_of_real_files_are_the_recorded_totals():
     size = mine.sort_values(["ts_ns", "id"], kind="stable")["size_bytes"].to_numpy(np.int64)
     assert (np.diff(gpu.allocated) == size[1:]).all()
     assert (gpu.relative, host.relative) == (False, True)
-    assert capacities(trace)[0] == 85_018_279_936
+    assert read_gpu_capacities(trace)[0] == 85_018_279_936
 
 
 def test_a_file_of_2021_without_totals_is_relative():
     path = real("kineto_tb_plugin", "samples", "resnet50_num_workers_4")
     trace = tracekit.load(min(path.glob("*.json.gz")))
-    assert [level.relative for level in levels(trace)] == [True, True]
+    assert [level.relative for level in compute_memory_levels(trace)] == [True, True]
     found = sections(path)
     assert verdicts(found["memory"])["memory-near-limit"][0] == "insufficient data"
     assert found["memory-growth"].findings == ()

@@ -12,7 +12,7 @@ from timeline_files import CHANGES, OURS, T, put, read
 from tracekit.analyses.memory import fragmentation, memory_categories, memory_peak
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Source, Want
-from tracekit.process.memory.categories import highest, moments
+from tracekit.process.memory.categories import compute_category_moments, find_peak_per_bin
 from tracekit.readers import torch_memory
 
 QUESTIONS = ("memory-categories",)
@@ -65,9 +65,9 @@ def test_a_timeline_without_times_has_levels_and_no_curve(tmp_path):
 
 
 def test_stretches_keep_the_highest_moment_and_what_was_held_when_they_began(tmp_path):
-    of = moments(read(put(tmp_path, STEP)))
+    of = compute_category_moments(read(put(tmp_path, STEP)))
     assert of.total.tolist() == [600, 900, 1400, 1500, 1200, 600]
-    begin, length, chosen = highest(of, 3)
+    begin, length, chosen = find_peak_per_bin(of, 3)
     # 9,000,001 ns in three: up to 3 ms 900, 1,400, 1,500; then 1,200 only, which also the last begins with.
     assert (begin - T).tolist() == [0, 3_000_001, 6_000_002]
     assert set(length.tolist()) == {3_000_001}

@@ -9,11 +9,11 @@ from rules.firing import write_sources
 from rules.traces_memory import FIRES, MIB, card, leak, sample, steps_at
 
 from tracekit.job.memory.trend import list_profiled_series
-from tracekit.model.stats.trend import Limits
+from tracekit.model.stats.trend import GrowthLimits
 
 QUESTIONS = ("memory", "memory-growth")
 
-LIMITS = Limits(6, 262_144, 1e-5, MIB, 0.05, 0.01, 0.5)
+LIMITS = GrowthLimits(6, 262_144, 1e-5, MIB, 0.05, 0.01, 0.5)
 
 
 def grown(tmp_path, files):

@@ -16,9 +16,13 @@ from tracekit.analyses.memory import memory_peak
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Source, Trace, Want
 from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.call_sites import short_path, site_table, tree
-from tracekit.process.memory.metrics import allocated_peak
-from tracekit.process.memory.replay import replays
+from tracekit.process.memory.call_sites import (
+    build_allocation_tree,
+    build_site_table,
+    shorten_frame_path,
+)
+from tracekit.process.memory.metrics import compute_allocated_peak
+from tracekit.process.memory.replay import replay_all_devices
 from tracekit.readers import torch_memory
 
 QUESTIONS = ("allocator", "fragmentation", "memory", "memory-peak", "out-of-memory")
@@ -171,8 +175,10 @@ def test_the_allocated_peak_is_that_of_the_allocator_where_every_rest_is_split_o
             allocator.free(held.pop(seed.randrange(len(held))))
     with tempfile.TemporaryDirectory() as folder:
         trace = loaded(Path(folder), allocator)
-    (replay,) = replays(trace)
-    assert allocated_peak(trace, replay) == max(before, *(level[1] for level in allocator.levels))
+    (replay,) = replay_all_devices(trace)
+    assert compute_allocated_peak(trace, replay) == max(
+        before, *(level[1] for level in allocator.levels)
+    )
 
 
 def test_more_places_than_are_told_of_are_one_row_of_the_rest(tmp_path):
@@ -211,21 +217,23 @@ def test_a_tree_leaves_out_what_is_too_small_with_all_above_it():
             "name": ["a", "top", "b", "other"], "file": ["x.py"] * 4, "line": [1, 2, 3, 4],
         }
     )  # fmt: skip
-    made, missing = tree(stacks, np.array([1, 2]), np.array([90, 10]), most=10, least=20)
+    made, missing = build_allocation_tree(
+        stacks, np.array([1, 2]), np.array([90, 10]), most=10, least=20
+    )
     assert made[["depth", "name"]].to_numpy().tolist() == [[0, "x.py:2 top"], [1, "x.py:1 a"]]
     assert missing == 10
 
 
 def test_places_are_named_by_the_last_parts_of_their_path():
-    assert short_path("C:\\job\\deep\\er\\model.py") == "deep/er/model.py"
-    assert short_path("model.py") == "model.py"
-    assert short_path("??") == ""
+    assert shorten_frame_path("C:\\job\\deep\\er\\model.py") == "deep/er/model.py"
+    assert shorten_frame_path("model.py") == "model.py"
+    assert shorten_frame_path("??") == ""
 
 
 def test_a_program_within_an_installed_looking_folder_is_named_by_any_python(tmp_path):
     allocator = Allocator()
     allocator.alloc(1000, [EMPTY, TORCH, frame("run", "/opt/lib/python3.11/runpy.py", 3)])
-    found = site_table(loaded(tmp_path, allocator))
+    found = build_site_table(loaded(tmp_path, allocator))
     assert found[["site", "kind"]].to_numpy().tolist() == [["torch/nn/functional.py:5 linear", 1]]
 
 
@@ -248,7 +256,7 @@ def test_starts_and_ends_become_ranges(tmp_path, marks, expected):
     for name, stage in marks:
         allocator.annotate(name, stage)
     trace = loaded(tmp_path, allocator)
-    found = trace.derived(snapshot_windows.ranges)
+    found = trace.derived(snapshot_windows.list_annotated_ranges)
     zero = allocator.annotations[0]["time_us"] * 1000 if marks else 0
     told = [
         (str(name), (ts - zero) // 1000, dur // 1000)
@@ -265,7 +273,7 @@ def test_ranges_are_those_of_one_device_though_all_record_them(tmp_path):
         one.annotate("gen", "END")
     trace = loaded(tmp_path, first, second)
     assert len(trace["annotations"]) == 4
-    assert len(trace.derived(snapshot_windows.ranges)) == 1
+    assert len(trace.derived(snapshot_windows.list_annotated_ranges)) == 1
 
 
 def test_a_numbered_range_is_a_step_unless_the_file_is_one(tmp_path):
@@ -274,7 +282,7 @@ def test_a_numbered_range_is_a_step_unless_the_file_is_one(tmp_path):
     allocator.alloc(512)
     allocator.annotate("step 4", "END")
     free, bound = (loaded(tmp_path, allocator, step=number) for number in (None, 9))
-    found = [snapshot_windows.steps(t, t.derived(replays)[0])["step"].tolist() for t in (free, bound)]  # fmt: skip
+    found = [snapshot_windows.list_snapshot_steps(t, t.derived(replay_all_devices)[0])["step"].tolist() for t in (free, bound)]  # fmt: skip
     assert found == [[4], [9]]
 
 
@@ -329,11 +337,11 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
 
 
 def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):
-    from tracekit.pipeline.run import Options, analyze
+    from tracekit.pipeline.run import Options, analyze_uncached
 
     allocator = Allocator()
     allocator.alloc(3 * MIB)
-    found = analyze(
+    found = analyze_uncached(
         written(tmp_path, {4: allocator}), Options(jobs=1, questions=QUESTIONS)
     ).measurements["metrics"]
     told = found[["step", "name", "value"]].astype(object).to_numpy().tolist()
@@ -403,11 +411,13 @@ def test_real_peaks(parts, peak, end):
 
 def test_a_real_history_cut_at_its_front_keeps_the_curve():
     trace = real("SIMULATED_cpu_allocsim", "step7", "torch_memory_rank0_pid1.pickle")
-    (whole,) = trace.derived(replays)
+    (whole,) = trace.derived(replay_all_devices)
     for share in (0.75, 0.25, 0.02):
         kept = round(len(whole.rows) * share)
         history = trace["allocations"].iloc[-kept:].reset_index(drop=True)
-        (part,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replays)
+        (part,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
+            replay_all_devices
+        )
         assert part.requested.tolist() == whole.requested[-kept:].tolist()
         assert part.reserved.tolist() == whole.reserved[-kept:].tolist()
 
@@ -415,7 +425,7 @@ def test_a_real_history_cut_at_its_front_keeps_the_curve():
 def test_complete_real_histories_begin_with_nothing_and_end_with_the_recorded_segments():
     name = "cs336_systems_profile_memory_forward_memory_snapshot_150.pickle"
     trace = real("NiuHuangxiaozi+assignment2-systems", name)
-    (one,) = trace.derived(replays)
+    (one,) = trace.derived(replay_all_devices)
     assert (one.base, one.reserved_before) == (0, 0)
     assert one.reserved[-1] == trace["memory_segments"]["size_bytes"].sum() == 666_894_336
     assert one.requested.max() == 626_943_088

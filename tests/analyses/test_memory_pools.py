@@ -4,8 +4,8 @@ import pytest
 from memory_builder import MIB, Allocator, DeviceFullError, frame, pickled, snapshot, stack
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run import analyze
-from tracekit.process.memory.pools import class_of_frame
+from tracekit.pipeline.run import analyze_uncached
+from tracekit.process.memory.pools import classify_frame_purpose
 
 GIB = 2**30
 VLLM = "/opt/vllm/v1/worker/gpu_worker.py"
@@ -35,7 +35,7 @@ def report_on(folder, *pools, **options):
         address += 1 << 40
     data = {"segments": made, "device_traces": [[]]}
     (folder / "torch_memory_rank0_pid7.pickle").write_bytes(pickled(data))
-    return analyze(folder, Options(jobs=1, **options)).report
+    return analyze_uncached(folder, Options(jobs=1, **options)).report
 
 
 def pools_in(report):
@@ -131,7 +131,7 @@ def test_a_graph_pool_that_is_in_use_needs_no_word(tmp_path):
     ],
 )
 def test_frames_say_what_memory_is_for(name, file, kind):
-    assert class_of_frame(name, file) == kind
+    assert classify_frame_purpose(name, file) == kind
 
 
 def leaking(folder, steps, kept_mib, capacity_mib=400):
@@ -149,7 +149,7 @@ def leaking(folder, steps, kept_mib, capacity_mib=400):
     except DeviceFullError:
         pass
     (folder / "snapshot_rank0.pickle").write_bytes(pickled(snapshot(allocator)))
-    return analyze(folder, Options(jobs=1)).report
+    return analyze_uncached(folder, Options(jobs=1)).report
 
 
 def test_a_leak_comes_before_the_request_that_failed_because_of_it(tmp_path):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from analyses.test_counters import recording
 
-from tracekit.analyses import ANALYSES, defaults
+from tracekit.analyses import ANALYSES, load_default_thresholds
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
@@ -31,7 +31,7 @@ class Watched(Measurements):
 
 
 def measured(folder):
-    found = pipeline.discover(folder)
+    found = pipeline.discover_sources(folder)
     return pipeline.measure(found, pipeline.Options(progress=False))
 
 
@@ -41,7 +41,7 @@ def looked_at(analysis, whole):
         whole.arrays, whole.sources, whole.failures, whole.notes, whole.facts, whole.check
     )
     Watched.looked_at.clear()
-    analysis.judge(watched, defaults())
+    analysis.judge(watched, load_default_thresholds())
     return sorted(watched.looked_at & set(whole.arrays))
 
 
@@ -65,7 +65,7 @@ def failures(whole, analyses):
         for name in looked_at(analysis, whole):
             for what, poorer in variants(whole, name):
                 try:
-                    analysis.judge(poorer, defaults())
+                    analysis.judge(poorer, load_default_thresholds())
                 except AssertionError:
                     continue  # what must add up over tables of one measure is asserted
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
@@ -77,7 +77,7 @@ def test_counters_without_any_stage_are_those_of_the_recording(tmp_path):
     """GPU metrics of a process that annotates nothing: levels over the recording, no table by stage."""
     recording(tmp_path / "worker_process_100.sqlite", annotated=False)
     (analysis,) = [one for one in ANALYSES if one.id == "counters"]
-    section = analysis.judge(measured(tmp_path), defaults())
+    section = analysis.judge(measured(tmp_path), load_default_thresholds())
     assert section.status == "ok"
     assert [sheet.name for sheet in section.sheets] == ["counters"]
     assert failures(measured(tmp_path), [analysis]) == []

@@ -12,7 +12,7 @@ from rules.traces import FIRES
 
 import tracekit
 from tracekit.model.trace import Want
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.pipeline.timeline import document
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -45,7 +45,7 @@ def with_calls(rows, word):
 
 def sections(path):
     """All that the report on a path says, by section; and the rest of it."""
-    told = json.loads(tracekit.render(analyze(path, Options(jobs=1)).report, "json"))
+    told = json.loads(tracekit.render(analyze_uncached(path, Options(jobs=1)).report, "json"))
     for section in told["sections"]:
         without_places(section)
     return {one["id"]: one for one in told["sections"]}, told | {"sections": None, "contents": None}
@@ -139,7 +139,7 @@ def test_a_merged_timeline_holds_them_only_with_all_python_functions(tmp_path):
     texts = []
     for python in (False, True):
         target = tmp_path / f"{python}.json"
-        document.export(tmp_path / "in", target, Options(jobs=1), python=python)
+        document.export_timeline(tmp_path / "in", target, Options(jobs=1), python=python)
         texts.append(target.read_text("utf-8"))
     assert [text.count("nn.Module: Net_0") for text in texts] == [0, 1]
     assert [text.count('"python_function"') for text in texts] == [0, 2]

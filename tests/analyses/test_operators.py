@@ -24,7 +24,7 @@ import tracekit
 from tracekit.analyses.ops.operators import measure
 from tracekit.model import sweeps
 from tracekit.model.tables import TABLES
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("operators",)
 
@@ -45,7 +45,7 @@ def of(tmp_path, rows, name="rank0.json"):
 def sheets(path):
     section = next(
         s
-        for s in analyze(path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections
         if s.id == "operators"
     )
     return {
@@ -221,12 +221,12 @@ def test_the_simulated_run_launches_what_its_maker_says(tmp_path):
 def test_device_time_of_a_real_file_is_that_of_its_linked_kernels():
     if REAL is None:
         pytest.skip("real profiles are not here")
-    from tracekit.process.calls.launches import launches
+    from tracekit.process.calls.launches import find_launches
 
     path = Path(REAL) / "chrome" / "hta/nccl_parser_config/nccl_data.json.gz"
     trace = tracekit.load(path)
     found = operators(trace)
-    linked = launches(trace).linked
+    linked = find_launches(trace).linked
     assert found["device_ns"].sum() == trace["device_ops"]["dur_ns"][linked].sum()
     assert found["launch_count"].sum() == linked.sum() > 3_000
     assert (found["self_ns"] <= found["total_ns"]).all()
@@ -239,9 +239,9 @@ def test_a_step_annotation_is_no_operator(tmp_path):
 
 def test_all_questions_find_the_same_without_the_passes_in_c(monkeypatch):
     path = EXAMPLES / "simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
-    native = analyze(path, Options(cache=False)).measurements
+    native = analyze_uncached(path, Options(cache=False)).measurements
     monkeypatch.setattr(sweeps, "native", None)
-    plain = analyze(path, Options(cache=False)).measurements
+    plain = analyze_uncached(path, Options(cache=False)).measurements
     assert native.tables.keys() == plain.tables.keys()
     for name in native.tables:
         pd.testing.assert_frame_equal(native[name], plain[name])
@@ -249,13 +249,13 @@ def test_all_questions_find_the_same_without_the_passes_in_c(monkeypatch):
 
 def test_all_questions_find_the_same_however_many_rows_are_looked_at_at_once(monkeypatch):
     path = EXAMPLES / "simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
-    whole = analyze(path, Options(cache=False)).measurements
+    whole = analyze_uncached(path, Options(cache=False)).measurements
     for name, count in (
         ("model.keys.COUNTED", 7), ("process.name_filters.MANY_ROWS", 0), ("process.host.tree.EDGES_AT_ONCE", 5),
         ("process.ops.shapes.CALLS_AT_ONCE", 3), ("readers.chrome.COUNTED_ROWS", 9),
     ):  # fmt: skip
         monkeypatch.setattr(f"tracekit.{name}", count)
-    in_parts = analyze(path, Options(cache=False)).measurements
+    in_parts = analyze_uncached(path, Options(cache=False)).measurements
     assert whole.tables.keys() == in_parts.tables.keys()
     for name in whole.tables:
         pd.testing.assert_frame_equal(whole[name], in_parts[name])

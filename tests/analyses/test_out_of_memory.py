@@ -8,7 +8,7 @@ from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 from snapshot_traces import MIB, report, rows, section, written
 
 from tracekit.pipeline import run as pipeline
-from tracekit.process.memory.calls import cause as cause_of
+from tracekit.process.memory.calls import diagnose_oom_cause as cause_of
 
 QUESTIONS = ("out-of-memory",)
 
@@ -130,7 +130,9 @@ def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_wo
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     folder = written(tmp_path_factory.mktemp("full"), {1: capacity()})
-    return pipeline.analyze(folder, pipeline.Options(jobs=1, questions=QUESTIONS)).measurements
+    return pipeline.analyze_uncached(
+        folder, pipeline.Options(jobs=1, questions=QUESTIONS)
+    ).measurements
 
 
 def test_without_the_size_of_the_card_the_report_says_how_to_tell_it(full):
@@ -141,7 +143,7 @@ def test_without_the_size_of_the_card_the_report_says_how_to_tell_it(full):
 @pytest.mark.parametrize("make", [in_pieces, other_pool])
 def test_fragmentation_stays_fragmentation_whatever_others_hold(tmp_path, make):
     folder = written(tmp_path, {1: make()})
-    done = pipeline.analyze(
+    done = pipeline.analyze_uncached(
         folder, pipeline.Options(jobs=1, device_memory=1024 * MIB, questions=QUESTIONS)
     )
     (row,) = rows(section(done.report, "out-of-memory"), "out_of_memory")

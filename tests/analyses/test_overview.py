@@ -8,8 +8,8 @@ from chrome_builder import annotation, kernel, launched, memcpy, memset, op, ste
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.units import numbers
-from tracekit.pipeline.run import Options, analyze
+from tracekit.model.units import format_ranges
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.pipeline.summary.screen import MAX_UNSEEN
 from tracekit.render import render
 
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def report_on(path, questions=QUESTIONS):
-    return analyze(path, Options(jobs=1, questions=questions)).report
+    return analyze_uncached(path, Options(jobs=1, questions=questions)).report
 
 
 def headline(report):
@@ -203,7 +203,7 @@ def test_simulated_data_says_so_and_a_real_run_does_not():
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_numbers_in_short_say_the_same_numbers(values):
     told = set()
-    for part in numbers(values, most=len(values)).split(", "):
+    for part in format_ranges(values, most=len(values)).split(", "):
         low, _, high = part.partition("–")
         told |= set(range(int(low), int(high or low) + 1))
     assert told == values

@@ -9,10 +9,10 @@ import pytest
 from chrome_builder import annotation, kernel, launched, op, projected, write
 
 import tracekit
-from tracekit.pipeline.run import Options, analyze
-from tracekit.process.calls.launches import launches
-from tracekit.process.device.placement import PLACED, placement
-from tracekit.process.ops.work_classes import work_stages
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.process.calls.launches import find_launches
+from tracekit.process.device.placement import PLACED, place_device_ops
+from tracekit.process.ops.work_classes import find_work_stages
 
 QUESTIONS = ("attribution", "data-quality")
 
@@ -22,7 +22,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 def section(path):
     return next(
         s
-        for s in analyze(path, Options(jobs=1, questions=QUESTIONS)).report.sections
+        for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections
         if s.id == "attribution"
     )
 
@@ -82,7 +82,7 @@ def test_the_backlog_of_real_files_is_in_no_step(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
     trace = tracekit.load(Path(REAL) / "chrome" / name)
-    found, links = placement(trace), launches(trace)
+    found, links = place_device_ops(trace), find_launches(trace)
     before = found.how == PLACED.index("before")
     dur = trace["device_ops"]["dur_ns"].to_numpy()
     assert (int(before.sum()), int(dur[before].sum())) == KNOWN[name]
@@ -103,10 +103,10 @@ def test_annotations_put_work_of_real_files_where_its_forgotten_launch_was(name)
     if REAL is None:
         pytest.skip("real profiles are not here")
     trace = tracekit.load(Path(REAL) / "chrome" / name)
-    truth = work_stages(trace)
+    truth = find_work_stages(trace)
     ops = trace["device_ops"].copy()
     ops.loc[ops.index[::2], ["correlation", "external_id"]] = pd.NA
     part = replace(trace, tables={**trace.tables, "device_ops": ops})
-    told = placement(part).how == PLACED.index("annotation")
+    told = place_device_ops(part).how == PLACED.index("annotation")
     assert told.sum() > 100
-    assert (work_stages(part)[told] == truth[told]).all()
+    assert (find_work_stages(part)[told] == truth[told]).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from analyses.waiting_traces import measure_folder, rows_of, section
 
-from tracekit.job.rank_groups import own_work
+from tracekit.job.rank_groups import measure_own_work_of_ranks
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = [
@@ -49,7 +49,7 @@ def test_the_slow_rank_of_a_real_run_is_named_with_its_stage_and_cost():
 def test_no_other_real_run_has_a_straggler(name):
     measured = measure_folder(real("gloo_cpu") / name)
     assert findings(measured) == []
-    own = own_work(measured)
+    own = measure_own_work_of_ranks(measured)
     assert len(own)
 
 
@@ -63,7 +63,7 @@ def test_of_two_ranks_none_is_named_but_the_waits_are_shown():
     rows = rows_of(section(measured), "wait_matrix")
     assert {(r["rank"], r["late_rank"]) for r in rows} == {(0, 1)}
     assert (rows[0]["stage"], rows[0]["cause"]) == ("update_actor", "update_actor")
-    own = own_work(measured).groupby(["canonical", "rank"])["own_ns"].sum()
+    own = measure_own_work_of_ranks(measured).groupby(["canonical", "rank"])["own_ns"].sum()
     assert own["old_log_prob", 1] > 2 * own["old_log_prob", 0]
 
 

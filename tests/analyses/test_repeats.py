@@ -10,10 +10,10 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.time import repeats
-from tracekit.job.steps.metric_samples import Samples
-from tracekit.job.steps.throughput import work_rates
+from tracekit.job.steps.metric_samples import MetricSamples
+from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.model.report import Report
 from tracekit.pipeline import run as pipeline
 from tracekit.render import render
@@ -26,7 +26,9 @@ STEP, TOKENS = ("step_time", None, None), ("tokens", None, None)
 
 
 def judged(*paths):
-    return repeats.judge(pipeline.analyze(list(paths), ONE).measurements, defaults())
+    return repeats.judge(
+        pipeline.analyze_uncached(list(paths), ONE).measurements, load_default_thresholds()
+    )
 
 
 def write_run(folder, lasting, ranks=1, at=0):
@@ -153,11 +155,13 @@ def test_tokens_of_the_drivers_log_give_a_step_per_token(tmp_path):
 def samples_of(key, runs):
     names = tuple(f"run{n}" for n in range(len(runs)))
     steps = tuple(tuple((name, at, None) for at in range(len(run))) for name, run in zip(names, runs, strict=True))  # fmt: skip
-    return Samples(key, names, steps, tuple(map(tuple, runs)))
+    return MetricSamples(key, names, steps, tuple(map(tuple, runs)))
 
 
 def rates(times, tokens, ranks=2):
-    return work_rates({STEP: samples_of(STEP, times), TOKENS: samples_of(TOKENS, tokens)}, ranks)
+    return compute_work_rates(
+        {STEP: samples_of(STEP, times), TOKENS: samples_of(TOKENS, tokens)}, ranks
+    )
 
 
 def test_time_per_token_is_a_ratio_of_sums():
@@ -176,7 +180,7 @@ def test_steps_that_are_long_because_they_hold_more_tokens_do_not_spread():
 
 
 def test_unknown_tokens_or_ranks_give_no_rate():
-    assert work_rates({STEP: samples_of(STEP, [[1e9]])}, 2) == {}
+    assert compute_work_rates({STEP: samples_of(STEP, [[1e9]])}, 2) == {}
     assert rates([[1e9]], [[0.0]]) == {}
     assert set(rates([[1e9]], [[5.0]], ranks=None)) == {("time_per_token", None, None)}
 

@@ -13,11 +13,15 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
 import tracekit
-from tracekit.job.frames import stage_rows
-from tracekit.job.logs.driver_log import logs, timed_stage
-from tracekit.job.stages.matrix import by_rank, cells, residuals
+from tracekit.job.frames import list_stage_rows
+from tracekit.job.logs.driver_log import map_run_driver_logs, parse_timed_stage
+from tracekit.job.stages.matrix import (
+    average_stage_walls_by_rank,
+    build_stage_cells,
+    measure_stage_residuals,
+)
 from tracekit.model.report import Chart
-from tracekit.model.stages import canonical
+from tracekit.model.stages import get_canonical_stage
 
 QUESTIONS = ("driver-log", "rl-matrix")
 
@@ -43,7 +47,7 @@ def write_log(folder, steps, name="metrics.jsonl"):
 
 def states(found):
     """{stage: {step: state}} of the only run."""
-    frame = cells(found.measurements)
+    frame = build_stage_cells(found.measurements)
     out = {}
     for stage, number, state in zip(frame["canonical"], frame["step"], frame["state"], strict=True):
         out.setdefault(stage, {})[None if number is None else int(number)] = state
@@ -112,7 +116,7 @@ def test_the_longest_rank_counts_and_ranges_of_one_rank_add_up(tmp_path):
     """Rank 0: 20 + 30 of reward in two ranges; rank 1: 45 in one."""
     write(tmp_path / verl(1), [annotation("reward", 0, 20), annotation("reward", 50, 30)])
     write(tmp_path / verl(1, rank=1), [annotation("reward", 0, 45)])
-    (cell,) = cells(result(tmp_path).measurements).to_dict("records")
+    (cell,) = build_stage_cells(result(tmp_path).measurements).to_dict("records")
     assert (cell["wall_ns"], cell["rank"], cell["ranks"], cell["instances"]) == (50_000, 0, 2, 2)
 
 
@@ -157,7 +161,7 @@ def test_the_rest_is_unknown_where_stages_were_captured_one_by_one(tmp_path):
     row = rows(found.report, "rl-matrix", "matrix")[-1]
     assert (row["stage"], row["mean"]) == ("(in no stage)", None)
     assert "captured one by one" in row["known from"]
-    assert not len(residuals(found.measurements))
+    assert not len(measure_stage_residuals(found.measurements))
 
 
 def test_the_chart_of_a_rank_adds_up_to_its_step(tmp_path):
@@ -175,13 +179,13 @@ def test_the_chart_of_a_rank_adds_up_to_its_step(tmp_path):
 
 
 def test_timers_are_the_stages_that_traces_know():
-    assert timed_stage("timing_s/sync_rollout_weights") == "update_weights"
-    assert timed_stage("timing/train/prepare_for_generation/transfer_and_update_weights") == "update_weights"  # fmt: skip
-    assert timed_stage("timing_s/rollouter/validate_time") == "test"
-    assert timed_stage("timing/train/data_processing") == "data_processing"
+    assert parse_timed_stage("timing_s/sync_rollout_weights") == "update_weights"
+    assert parse_timed_stage("timing/train/prepare_for_generation/transfer_and_update_weights") == "update_weights"  # fmt: skip
+    assert parse_timed_stage("timing_s/rollouter/validate_time") == "test"
+    assert parse_timed_stage("timing/train/data_processing") == "data_processing"
     for name in ("timing_s/step", "timing_s/stop_profile", "perf/throughput", "timing/train/idle/validation",
                  "timing_s/agent_loop/generate_sequences/mean", "timing/train/total_step_time"):  # fmt: skip
-        assert timed_stage(name) is None
+        assert parse_timed_stage(name) is None
 
 
 def test_profiled_steps_are_compared_with_their_own_timers_and_others_stand_apart(tmp_path):
@@ -207,7 +211,7 @@ def test_the_count_of_a_profiler_joins_no_step_of_the_log(tmp_path):
 def test_timers_within_one_another_count_once(tmp_path):
     write_log(tmp_path, {1: {"update_weights": 2.0, "param_sync": 1.5, "step": 3.0}})
     found = result(tmp_path).measurements
-    (log,) = logs(found).values()
+    (log,) = map_run_driver_logs(found).values()
     assert log.of("update_weights").to_dict() == {1: 2_000_000_000}
     assert log.steps.to_dict() == {1: 3_000_000_000}
 
@@ -248,7 +252,7 @@ def test_impossible_times_are_no_times(tmp_path):
     write_log(tmp_path, {1: {"gen": -1.0, "reward": 1e12, "adv": 1.0}})
     found = result(tmp_path).measurements
     assert found["logged"]["dur_ns"].isna().sum() == 2
-    (log,) = logs(found).values()
+    (log,) = map_run_driver_logs(found).values()
     assert log.stages["canonical"].tolist() == ["adv"]
 
 
@@ -272,9 +276,9 @@ def test_any_trace_with_any_log_has_an_answer(tmp_path_factory, files):
         write(folder / name.format(rank), content, base_ns=base_ns)
     write_log(folder, {1: {"gen": 0.1, "step": 0.2}, 2: {"update_actor": 0.1}})
     found = result(folder).measurements
-    rest = residuals(found)
+    rest = measure_stage_residuals(found)
     assert (rest["residual_ns"] <= rest["wall_ns"]).all()
-    measured = cells(found)
+    measured = build_stage_cells(found)
     assert (measured["state"] == "measured").eq(measured["wall_ns"].notna()).all()
 
 
@@ -282,7 +286,9 @@ def test_files_in_any_order_and_another_clock_give_the_same(tmp_path):
     for folder, base in (("a", 1_700_000_000 * 10**9), ("b", 1_800_000_000 * 10**9)):
         for rank in (0, 1):
             write(tmp_path / folder / verl(1, rank=rank), grpo(late=rank), base_ns=base)
-    one, other = (cells(result(tmp_path / f).measurements).drop(columns="run") for f in "ab")
+    one, other = (
+        build_stage_cells(result(tmp_path / f).measurements).drop(columns="run") for f in "ab"
+    )
     assert one.equals(other)
 
 
@@ -308,17 +314,17 @@ def test_real_verl_runs_hold_the_roles_stages_ranks_steps_and_instances_of_their
             role = "value-model" if "value-model" in entry["file"] else "actor-rollout-ref"
             role = role if "actor-rollout-ref" in entry["file"] or role == "value-model" else None
             for name, count in entry["stages"].items():
-                expected[(role, canonical(name, role), entry["dist_rank"])] += count
+                expected[(role, get_canonical_stage(name, role), entry["dist_rank"])] += count
         found = Counter()
         measured = result(profile).measurements
-        frame = stage_rows(measured)
+        frame = list_stage_rows(measured)
         for role, stage, rank in zip(frame["role"], frame["canonical"], frame["rank"], strict=True):
             found[(role if isinstance(role, str) else None, stage, int(rank))] += 1
         # A scheduled capture holds mini-batches only; one that is named after its stage is that stage.
         scheduled = {key: n for key, n in found.items() if key not in expected}
         assert not scheduled or "schedule" in str(profile), scheduled
         assert {key: found[key] for key in expected} == dict(expected), profile
-        steps = {int(n) for n in cells(measured)["step"].dropna()}
+        steps = {int(n) for n in build_stage_cells(measured)["step"].dropna()}
         named = {
             int(p.split("_step")[1].split("_")[0]) for e in entries if "_step" in (p := e["file"])
         }
@@ -341,12 +347,12 @@ def test_real_gloo_runs_have_the_walls_that_were_timed_without_the_profiler(run)
     folder = Path(REAL) / "chrome/gloo_cpu" / run
     truth = json.loads((folder / "ground_truth.json").read_text())
     measured = result(folder).measurements
-    frame = stage_rows(measured)
+    frame = list_stage_rows(measured)
     found = frame.groupby(["rank", "step", "canonical"])["dur_ns"].sum()
     for stage in truth["stages"]:
         told = {(r["rank"], n + 1): s["stage_ns"][stage] for r in truth["ranks"] for n, s in enumerate(r["steps"])}  # fmt: skip
         off = [float(found[(*key, stage)]) - ns for key, ns in told.items()]
         typical = float(np.median(list(told.values())))
         assert abs(np.median(off)) <= max(0.01 * typical, 1e6), (stage, np.median(off))
-    walls = by_rank(measured)
+    walls = average_stage_walls_by_rank(measured)
     assert set(walls["rank"].dropna().astype(int)) == {r["rank"] for r in truth["ranks"]}

@@ -14,11 +14,11 @@ from rules.firing import write_sources
 from rules.traces_rl import MIB, batches_of, offload_of, update_of
 
 import tracekit
-from tracekit.analyses import defaults, rules
-from tracekit.model.intervals import union, union_all
+from tracekit.analyses import load_default_thresholds, rules
+from tracekit.model.intervals import merge_interval_sets, merge_intervals
 from tracekit.model.tables import TABLES
-from tracekit.process.device.transfers import transfers
-from tracekit.process.micro_batches import micro_batches
+from tracekit.process.device.transfers import measure_transfers
+from tracekit.process.micro_batches import list_micro_batches
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
@@ -63,7 +63,7 @@ def test_on_its_trace_no_other_rule_fires(tmp_path, rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_its_page_names_its_thresholds(rule):
-    assert all(name in rules.page(rule) for name in defaults().of(rule))
+    assert all(name in rules.read_rule_page(rule) for name in load_default_thresholds().of(rule))
 
 
 # Weight sync
@@ -147,7 +147,7 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
         kernel("k", 50, 50, 3),
     ]  # fmt: skip
     trace = tracekit.load(write(tmp_path / "rank0.json", rows_))
-    found = TABLES["transfers"].frame(trace.derived(transfers))
+    found = TABLES["transfers"].frame(trace.derived(measure_transfers))
     exposed = found.groupby("direction", observed=True)["exposed_ns"].sum()
     assert exposed.to_dict() == {"HtoD": 40_000, "DtoH": 30_000, "any": 50_000}
     mine = (
@@ -228,15 +228,16 @@ def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(
     rows_ += [memcpy(f"Memcpy {way}", at, dur, size, None) for way, at, dur, size in copies]
     rows_ += [kernel("k", at, dur) for at, dur in kernels]
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows_))
-    found = TABLES["transfers"].frame(trace.derived(transfers))
+    found = TABLES["transfers"].frame(trace.derived(measure_transfers))
     ops = trace["device_ops"]
     large = ops[(ops["kind"] == "memcpy") & (ops["size_bytes"] > 64_000).fillna(value=False)]
     large = large[large["name"].astype(str).str.contains("HtoD|DtoH")]
     work = ops[ops["kind"] == "kernel"]
     spans = [
-        union(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy()) for f in (large, work)
+        merge_intervals(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy())
+        for f in (large, work)
     ]
-    both = union_all(spans)
+    both = merge_interval_sets(spans)
     mine = found[found["direction"] == "any"]
     assert int(mine["busy_ns"].sum()) == spans[0].total
     assert int(mine["exposed_ns"].sum()) == both.total - spans[1].total
@@ -301,7 +302,7 @@ def test_kernels_count_where_they_were_launched_and_collectives_do_not(tmp_path)
         *launched("k", 10, 200, 20, 1), *launched("k", 50, 300, 30, 2), *launched("ncclKernel", 60, 400, 100, 3, stream=9),
     ]  # fmt: skip
     trace = tracekit.load(write(tmp_path / "rank0.json", rows_))
-    found = TABLES["micro_batches"].frame(trace.derived(micro_batches))
+    found = TABLES["micro_batches"].frame(trace.derived(list_micro_batches))
     assert list(zip(found["kind"], found["own_ns"], found["stage"], strict=True)) == [
         ("mini", 50_000, "actor_update"), ("micro", 20_000, "actor_update"), ("micro", 30_000, "actor_update"),
     ]  # fmt: skip

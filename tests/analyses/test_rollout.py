@@ -13,7 +13,7 @@ from rules.traces_rollout import FIRES, NEAR_MISSES, engine, falling, replicas, 
 
 import tracekit
 from tracekit.analyses.rl import rollout
-from tracekit.job.rollout.generations import generations
+from tracekit.job.rollout.generations import list_generations
 from tracekit.pipeline import run as pipeline
 from tracekit.process import engine_iterations as derived
 
@@ -23,7 +23,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def analyze(path, questions=QUESTIONS):
-    return pipeline.analyze(path, pipeline.Options(jobs=1, questions=questions))
+    return pipeline.analyze_uncached(path, pipeline.Options(jobs=1, questions=questions))
 
 
 def section(tmp_path, files):
@@ -38,7 +38,7 @@ def sheet(found, name):
 
 
 def found_in(tmp_path, files):
-    return generations(analyze(write_sources(tmp_path, files)).measurements)
+    return list_generations(analyze(write_sources(tmp_path, files)).measurements)
 
 
 def test_of_two_spellings_within_one_another_the_outer_counts(tmp_path):

@@ -5,8 +5,14 @@ from chrome_builder import annotation, op, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.stages import STAGES, canonical, is_collective, may_be_stage, scope_stage
-from tracekit.pipeline.run import Options, analyze
+from tracekit.model.stages import (
+    STAGES,
+    get_canonical_stage,
+    get_scope_stage,
+    is_collective_range,
+    is_possible_stage,
+)
+from tracekit.pipeline.run import Options, analyze_uncached
 
 RECORDED = {
     # The controller of verl, by its timers.
@@ -57,29 +63,29 @@ NO_STAGES = (
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_a_recorded_name_has_its_stage(name):
-    assert canonical(name) == RECORDED[name]
-    assert may_be_stage(name)
+    assert get_canonical_stage(name) == RECORDED[name]
+    assert is_possible_stage(name)
 
 
 @pytest.mark.parametrize("name", NO_KNOWN_STAGE)
 def test_a_name_that_is_not_known_stays_as_it_is(name):
-    assert canonical(name) == name
+    assert get_canonical_stage(name) == name
 
 
 @pytest.mark.parametrize("name", NO_STAGES)
 def test_parts_of_stages_are_no_stages(name):
-    assert not may_be_stage(name)
+    assert not is_possible_stage(name)
 
 
 @given(st.sampled_from(sorted(RECORDED)))
 def test_file_names_spell_the_same_with_hyphens(name):
     plain = name.rpartition("/")[2]
-    assert scope_stage(plain.replace("_", "-")) == RECORDED[name]
+    assert get_scope_stage(plain.replace("_", "-")) == RECORDED[name]
 
 
 @pytest.mark.parametrize("scope", [None, "train", "e2e", "step"])
 def test_a_scope_of_the_whole_step_is_no_stage(scope):
-    assert scope_stage(scope, "actor-rollout-ref") is None
+    assert get_scope_stage(scope, "actor-rollout-ref") is None
 
 
 @pytest.mark.parametrize(
@@ -88,23 +94,25 @@ def test_a_scope_of_the_whole_step_is_no_stage(scope):
      ("language-model", "update_actor"), (None, "train_batch")],
 )  # fmt: skip
 def test_a_training_batch_is_the_update_of_its_role(role, stage):
-    assert canonical("train_batch", role) == stage
+    assert get_canonical_stage("train_batch", role) == stage
 
 
 def test_every_alias_leads_to_one_stage_and_every_stage_to_itself():
     aliases = [alias for names in STAGES.values() for alias in names]
     assert len(aliases) == len(set(aliases))
-    assert all(canonical(stage) == stage for stage in STAGES)
-    assert all(canonical(alias) == stage for stage, names in STAGES.items() for alias in names)
+    assert all(get_canonical_stage(stage) == stage for stage in STAGES)
+    assert all(
+        get_canonical_stage(alias) == stage for stage, names in STAGES.items() for alias in names
+    )
 
 
 def test_collectives_are_told_by_their_backend():
-    assert is_collective("nccl:_all_gather_base")
-    assert not is_collective("all_reduce_gradients")
+    assert is_collective_range("nccl:_all_gather_base")
+    assert not is_collective_range("all_reduce_gradients")
 
 
 @pytest.mark.parametrize("name", ["actor_update", "update_actor", "dtensor/policy_training"])
 def test_whatever_a_framework_calls_it_the_report_gives_it_one_name(tmp_path, name):
     write(tmp_path / "rank0.json", [annotation(name, 0, 50), op("a", 0, 9)])
-    report = analyze(tmp_path, Options(jobs=1)).report
+    report = analyze_uncached(tmp_path, Options(jobs=1)).report
     assert [cells[0] for cells in report.overview.rows] == ["update_actor"]

@@ -9,7 +9,7 @@ from chrome_builder import annotation, kernel, launched, op, step, write
 
 from tracekit import render
 from tracekit.model.metrics import METRICS
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("steps",)
 
@@ -21,7 +21,7 @@ def report_on(tmp_path, files, **meta):
     for name, content in files.items():
         rows, rank = content if isinstance(content, tuple) else (content, None)
         write(tmp_path / name, rows, rank=rank, world_size=2, **meta)
-    return analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report
+    return analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report
 
 
 def sheet(report, name):
@@ -285,7 +285,9 @@ def test_ranks_that_are_not_known_are_not_counted_as_none(tmp_path):
 def test_steps_of_two_runs_are_not_mixed(tmp_path):
     for run, dur in (("a", 100), ("b", 300)):
         write(tmp_path / run / "rank0.json", [step(1, 0, dur)], rank=0, world_size=1)
-    report = analyze([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report
+    report = analyze_uncached(
+        [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
+    ).report
     assert [(r["run"], r["wall_ns"]) for r in sheet(report, "steps")] == [
         ("a", 100_000), ("b", 300_000),
     ]  # fmt: skip
@@ -300,7 +302,7 @@ def test_a_trace_of_a_device_alone_is_one_capture(tmp_path):
 def test_what_is_never_compared_is_not_among_the_values_for_a_later_compare(tmp_path):
     rows = [step(1, 0, 100), annotation("gen", 0, 20), annotation("gen", 50, 30)]
     write(tmp_path / "rank0.json", rows, rank=0)
-    values = analyze(tmp_path, Options(jobs=1)).report.values
+    values = analyze_uncached(tmp_path, Options(jobs=1)).report.values
     names = [heading.name for heading in values.headings]
     found = [dict(zip(names, cells, strict=True)) for cells in values.rows]
     assert [(v["name"], v["stage"], v["value"]) for v in found if v["name"].endswith("_time")] == [
@@ -321,7 +323,7 @@ def test_real_single_stage_files_add_up_to_their_known_spans(scenario):
     root = Path(REAL) / "chrome" / "verl_cpu"
     files = json.loads((root / "manifest.json").read_text())
     spans = [f["span_ms"] for f in files if f["file"].startswith(scenario + "/")]
-    report = analyze(
+    report = analyze_uncached(
         root / scenario / "outputs" / "profile", Options(jobs=1, questions=QUESTIONS)
     ).report
     (row,) = sheet(report, "steps")
@@ -333,7 +335,7 @@ def test_a_real_continuous_capture_holds_its_steps():
     if REAL is None:
         pytest.skip("real profiles are not here")
     path = Path(REAL) / "chrome" / "verl_cpu" / "v091_e2e_continuous" / "outputs" / "profile"
-    report = analyze(path, Options(jobs=1, questions=QUESTIONS)).report
+    report = analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report
     assert column(report, "steps", "step") == [1, 2, 4]
     assert {row["canonical"] for row in sheet(report, "stages")} == {
         "gen", "old_log_prob", "ref", "update_actor",
@@ -367,7 +369,7 @@ def test_of_several_runs_each_verdict_and_finding_names_its_own_once(tmp_path, r
     given = [f"{run}={tmp_path / run}" for run in (*runs, "short")]
     section = next(
         s
-        for s in analyze(given, Options(jobs=1, questions=QUESTIONS)).report.sections
+        for s in analyze_uncached(given, Options(jobs=1, questions=QUESTIONS)).report.sections
         if s.id == "steps"
     )
     claims = [found.claim for found in section.findings if found.rule == "step-variance"]

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from rules.firing import write_sources
 from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_group, turns
 
-from tracekit.analyses import defaults, rules
-from tracekit.job.frames import job
-from tracekit.job.rank_groups import of_others, own_work
-from tracekit.job.stragglers.collective_waits import savings, waits
+from tracekit.analyses import load_default_thresholds, rules
+from tracekit.job.frames import summarize_job_steps
+from tracekit.job.rank_groups import compute_medians_of_others, measure_own_work_of_ranks
+from tracekit.job.stragglers.collective_waits import (
+    attribute_collective_waits,
+    estimate_wait_savings,
+)
 
 QUESTIONS = ("imbalance", "stragglers")
 
@@ -57,8 +60,8 @@ def test_a_near_miss_does_not_fire(tmp_path, rule):
 
 @pytest.mark.parametrize("rule", OWNER)
 def test_its_page_names_its_thresholds(rule):
-    for name in defaults().of(rule):
-        assert name in rules.page(rule)
+    for name in load_default_thresholds().of(rule):
+        assert name in rules.read_rule_page(rule)
 
 
 # R09: each condition alone
@@ -323,7 +326,7 @@ def test_a_wait_that_compute_hides_is_not_lost(tmp_path):
         ]
         for rank, came, busy in ((0, 60, 90), (1, 100, 100))
     }  # fmt: skip
-    found = waits(measured_of(tmp_path, rows)).collectives
+    found = attribute_collective_waits(measured_of(tmp_path, rows)).collectives
     assert found.sort_values("rank")["lost_ns"].tolist() == [10_000, 0]
 
 
@@ -365,12 +368,14 @@ def test_of_two_groups_that_lose_the_same_time_one_counts(tmp_path):
         )  # fmt: skip
         regrouped[name] = frame
     measured = with_tables(measured, regrouped)
-    lost = waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
+    lost = (
+        attribute_collective_waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
+    )
     assert {key: ns for key, ns in lost.items() if ns} == {
         (0, "dp0"): 40_000, (1, "dp1"): 40_000, (2, "tp1"): 40_000,
     }  # fmt: skip
     # In a group of two the median is half of what the one waits.
-    assert savings(measured)["saved_ns"].tolist() == [20_000]
+    assert estimate_wait_savings(measured)["saved_ns"].tolist() == [20_000]
 
 
 def test_the_step_without_stragglers_is_shorter_by_the_median_wait(tmp_path):
@@ -505,9 +510,11 @@ WORK = st.lists(
 def test_times_add_up_for_any_work(tmp_path_factory, work):
     """Own, blocked and wall; waits and causes; a wait is the work that the last did more."""
     measured = measured_of(tmp_path_factory.mktemp("any"), rank_group([[list(s) for s in one] for one in work]))  # fmt: skip
-    own = own_work(measured)
-    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * job(measured).walls["wall_ns"].sum()
-    found = waits(measured)
+    own = measure_own_work_of_ranks(measured)
+    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * summarize_job_steps(measured).walls[
+        "wall_ns"
+    ].sum()
+    found = attribute_collective_waits(measured)
     assert (
         found.booked["lost_ns"].sum()
         == found.collectives.loc[
@@ -525,7 +532,7 @@ def test_times_add_up_for_any_work(tmp_path_factory, work):
 def test_the_median_of_the_others(pairs):
     group = np.array([g for g, _ in pairs], np.int64)
     values = np.array([v for _, v in pairs], np.int64)
-    found = of_others(values, group)
+    found = compute_medians_of_others(values, group)
     for k in range(len(pairs)):
         others = np.delete(values, k)[np.delete(group, k) == group[k]]
         assert found[k] == (np.floor(np.median(others)) if len(others) else values[k])

@@ -6,7 +6,7 @@ from jobsim.engine import run
 from jobsim.job import Fault, Job
 from jobsim.truth import truth
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000_000
 CLOCK = ("clock", {"clock": 1.15}, "the same kernels take 1.1")
@@ -21,7 +21,7 @@ def report_and_truth(tmp_path, faults, **settings):
     planted = tuple(Fault(kind, change, ranks) for (kind, change, _), ranks in faults)
     job = Job("two", ranks=8, steps=5, faults=planted, seed=5, **settings)
     changed_jobs.write(changed_jobs.documents_of(job), tmp_path)
-    report = analyze(tmp_path, Options(jobs=1, cache=False)).report
+    report = analyze_uncached(tmp_path, Options(jobs=1, cache=False)).report
     return [f for f in report.findings if f.rule == "straggler"], truth(job, run(job))
 
 

@@ -10,7 +10,7 @@ from jobsim.clean import clean_job
 from jobsim.faults import KINDS, job_of
 from jobsim.job import Fault, Job
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000_000
 STEPS = 8
@@ -28,7 +28,7 @@ def late_job(change, rank=1):
 
 
 def report_on(folder):
-    return analyze(folder, Options(jobs=1, cache=False)).report
+    return analyze_uncached(folder, Options(jobs=1, cache=False)).report
 
 
 def loud(report):

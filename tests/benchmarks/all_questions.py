@@ -37,8 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("path", type=Path)
     path = parser.parse_args().path
-    found = pipeline.discover(path)
-    (source,), want = found.sources, pipeline.wanted()
+    found = pipeline.discover_sources(path)
+    (source,), want = found.sources, pipeline.list_wanted_inputs()
 
     def read() -> tuple[Trace, ...]:
         return tuple(pipeline.read_source(source, _ignore, want))

@@ -216,7 +216,7 @@ def seconds_of(folder: Path) -> Seconds:
         return result
 
     try:
-        sources = part("discover", lambda: pipeline.discover(folder))
+        sources = part("discover", lambda: pipeline.discover_sources(folder))
         measured = part("read and join", lambda: pipeline.measure(sources, Options(jobs=1)))
         report = part("report", lambda: pipeline.judge(measured))
         for name in FORMATS:

@@ -12,11 +12,15 @@ import sys
 
 import numpy as np
 
-from tracekit.model.stats.certainty import is_certain, reach, words
-from tracekit.model.stats.designs import between_runs, spreads_of, terms_of
-from tracekit.model.stats.estimate import t_quantile
-from tracekit.model.stats.speedup import speedup
-from tracekit.model.stats.verdict import why_capped
+from tracekit.model.stats.certainty import choose_words, compute_half_width, is_certain_change
+from tracekit.model.stats.designs import (
+    compute_between_run_terms,
+    compute_design_terms,
+    list_error_spreads,
+)
+from tracekit.model.stats.estimate import compute_t_quantiles
+from tracekit.model.stats.speedup import compute_speedup
+from tracekit.model.stats.verdict import list_caps
 
 STEPS = 5
 DELTA = np.log(1.03)
@@ -109,24 +113,24 @@ def simulated(name, sizes, slower, replications, seed=0):
 def spoken(base, opt, noise=None):
     """The word of each comparison, as the command says it, of its second side being slower."""
     design = "steps" if len(base) == len(opt) == 1 else "runs"
-    first = speedup([run[0] for run in base], [run[0] for run in opt])
-    if noise is None and why_capped(first, assume_independent_steps=False):
+    first = compute_speedup([run[0] for run in base], [run[0] for run in opt])
+    if noise is None and list_caps(first, assume_independent_steps=False):
         return np.full(len(base[0]), "inconclusive", "<U12")
-    terms = terms_of(base, opt, design)
-    spreads = spreads_of(base, opt, design, terms, noise)
+    terms = compute_design_terms(base, opt, design)
+    spreads = list_error_spreads(base, opt, design, terms, noise)
     delta = DELTA if noise is None else np.maximum(DELTA, noise[0])
-    worse, half = -terms.log_ratio, reach(spreads, LEVEL)
-    found = words(worse - half, worse + half, delta)
-    unsure = np.isin(found, ("regression", "improvement")) & ~is_certain(worse, spreads)
+    worse, half = -terms.log_ratio, compute_half_width(spreads, LEVEL)
+    found = choose_words(worse - half, worse + half, delta)
+    unsure = np.isin(found, ("regression", "improvement")) & ~is_certain_change(worse, spreads)
     return np.where(unsure, "inconclusive", found)
 
 
 def by_interval(base, opt):
     """(the word by the interval alone, whether the interval holds a true 0)."""
     means = [np.log(np.stack([run.mean(axis=-1) for run in side], axis=-1)) for side in (base, opt)]
-    terms = between_runs(*means)
-    half = t_quantile(0.5 + LEVEL / 2, terms.df) * np.sqrt(terms.variance)
-    return words(-terms.log_ratio - half, -terms.log_ratio + half, DELTA), abs(
+    terms = compute_between_run_terms(*means)
+    half = compute_t_quantiles(0.5 + LEVEL / 2, terms.df) * np.sqrt(terms.variance)
+    return choose_words(-terms.log_ratio - half, -terms.log_ratio + half, DELTA), abs(
         terms.log_ratio
     ) <= half
 

@@ -40,7 +40,7 @@ from jobsim.switches import SWITCHES
 from jobsim.truth import make
 
 from tracekit.model.report import Finding
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 NAMED, FIRST, ESTIMATED, BEYOND = 0.95, 0.85, 0.90, 0.10
 """What is required: shares of the jobs with a fault, and by how much an estimate and a sum may miss the truth."""
@@ -76,7 +76,7 @@ def case(work: Work) -> dict[str, Any]:
     job = planned(kind, size, seed)
     with tempfile.TemporaryDirectory() as folder:
         truth = make(job, Path(folder), switch)
-        report = analyze(Path(folder) / "profile", Options(jobs=1, cache=False)).report
+        report = analyze_uncached(Path(folder) / "profile", Options(jobs=1, cache=False)).report
     findings = [facts(finding) for finding in report.findings]
     result = {
         "kind": kind,

@@ -17,12 +17,12 @@ from measurement import measure, write_line
 from two_questions import answer, answer_source, check_values
 
 from tracekit.model.trace import Source
-from tracekit.readers.chrome.stream import scan
+from tracekit.readers.chrome.stream import scan_trace
 
 
 def time_scan(path: Path) -> None:
     """Time the scan alone: columns with all arguments."""
-    columns, figures = measure(lambda: scan(path))
+    columns, figures = measure(lambda: scan_trace(path))
     kernel = columns.cat.codes == columns.cat.values.index("kernel")
     total_ns = int(columns.dur_ns[kernel].sum())
     write_line(figures, rows=len(columns.ts_ns), kernels=int(kernel.sum()), kernel_ns=total_ns)
@@ -36,13 +36,13 @@ def time_load(path: Path) -> None:
 
 def time_ranks(paths: list[Path], jobs: int) -> None:
     """Time the two questions asked of each file, by so many workers."""
-    from tracekit.engine.local import run
+    from tracekit.engine.local import run_locally
 
     if jobs == 1 and hasattr(os, "sched_setaffinity"):
         # One core is one core: inflating would otherwise run beside the scan on another.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sources = [Source(path, path.name, "chrome", size_bytes=path.stat().st_size) for path in paths]
-    outcomes, figures = measure(lambda: list(run(answer_source, sources, jobs=jobs)))
+    outcomes, figures = measure(lambda: list(run_locally(answer_source, sources, jobs=jobs)))
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     if len(values) < len(paths):
         raise SystemExit(str([outcome.failure for outcome in outcomes if outcome.failure]))

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import scale_work
 from measurement import cpu_seconds, measure, memory_mb, write_line
 
-from tracekit.engine.ray_cluster import connected
+from tracekit.engine.ray_cluster import connect_cluster
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def warmed_up() -> None:
     """Nothing; everything that judging and rendering imports is there afterwards."""
-    report = pipeline.analyze(EXAMPLE, Options(jobs=1)).report
+    report = pipeline.analyze_uncached(EXAMPLE, Options(jobs=1)).report
     for name in RENDERED:
         render(report, name)
 
@@ -47,7 +47,7 @@ def measured_by(engine: str, found: Any) -> Any:
     """The measurements of what was found; those of Ray with the cluster started and ended."""
     if engine == "local":
         return pipeline.measure(found, Options(jobs=JOBS))
-    with connected("local") as cluster:
+    with connect_cluster("local") as cluster:
         return pipeline.measure(found, Options(jobs=JOBS), cluster)
 
 
@@ -62,7 +62,7 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
     """Measure the profiles of a directory, then what comes after, and print both."""
     os.environ["PYTHONPATH"] = str(HERE)  # where workers find what they are to do
     pipeline.measure_source = scale_work.measure_source
-    reduce, reducing = pipeline.reduce, list[float]()
+    reduce, reducing = pipeline.reduce_outcomes, list[float]()
 
     def timed_reduce(outcomes: Any, *rest: Any, **more: Any) -> Any:
         came = list(outcomes)
@@ -71,8 +71,8 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
         reducing.append(cpu)
         return reduced
 
-    pipeline.reduce = timed_reduce
-    found = pipeline.discover(folder)
+    pipeline.reduce_outcomes = timed_reduce
+    found = pipeline.discover_sources(folder)
     with tempfile.TemporaryDirectory() as log:
         os.environ[scale_work.LOG] = log
         started = time.process_time()

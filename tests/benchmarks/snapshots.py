@@ -103,9 +103,9 @@ def one_run(kind: str, path: Path) -> None:
     from tracekit.readers.torch_memory import opcodes as snapshot_opcodes
 
     def least():
-        with snapshot_load.without_collector():
-            data = snapshot_bytes.pickle_of(path)
-            snapshot_opcodes.check(data, path)
+        with snapshot_load.pause_collector():
+            data = snapshot_bytes.read_pickle(path)
+            snapshot_opcodes.check_pickle(data, path)
             return snapshot_load.unpickle(data, path)
 
     def ours():

@@ -46,7 +46,7 @@ def test_as_many_files_are_written_as_ranks_and_steps_ask_for(analyze_run, tmp_p
     assert len(files) == 6
     assert len({path.read_bytes() for path in files}) == 6
     assert {re.search(r"rank(\d)", path.name)[1] for path in files} == {"0", "1", "2"}
-    assert len(pipeline.discover(folder).sources) == 6
+    assert len(pipeline.discover_sources(folder).sources) == 6
 
 
 def test_a_ratio_is_of_the_least_cpu_seconds_and_missed_below_what_is_required(analyze_run):

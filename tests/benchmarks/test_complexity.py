@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.job.frames import stage_rows, step_walls
+from tracekit.job.frames import list_stage_rows, measure_step_walls
 from tracekit.job.idle_time import launching
-from tracekit.job.rank_groups import rank_groups
-from tracekit.model.keys import of_arrays
+from tracekit.job.rank_groups import list_rank_groups
+from tracekit.model.keys import group_arrays
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options
-from tracekit.pipeline.summary.screen import _most_own_work
-from tracekit.process.impossible_times import cut_late_ends
+from tracekit.pipeline.summary.screen import _find_slowest_ranks
+from tracekit.process.impossible_times import find_late_stream_ends
 from tracekit.readers import chrome
 
 HERE = Path(__file__).resolve().parent
@@ -60,10 +60,12 @@ def test_walls_of_steps_take_as_many_calls_for_few_steps_as_for_many(complexity,
     for count in (10, 200):
         folder = tmp_path / str(count)
         folder.mkdir()
-        found = pipeline.discover(complexity.write(folder, complexity.KINDS["steps"], count))
+        found = pipeline.discover_sources(
+            complexity.write(folder, complexity.KINDS["steps"], count)
+        )
         measured = pipeline.measure(found, Options(jobs=1))
-        assert len(step_walls(measured)) == count
-        calls.append(calls_of(step_walls, measured))
+        assert len(measure_step_walls(measured)) == count
+        calls.append(calls_of(measure_step_walls, measured))
     assert calls[1] < 1.2 * calls[0] + 50
 
 
@@ -83,10 +85,12 @@ def test_late_ends_take_as_many_calls_for_few_streams_as_for_many(complexity, tm
 def _late_ends(trace):
     start = trace.numbers("device_ops", "ts_ns")
     end = start + 10 * trace.numbers("device_ops", "dur_ns")
-    number, _ = of_arrays([trace.nullable("device_ops", "stream")])
+    number, _ = group_arrays([trace.nullable("device_ops", "stream")])
     rows = np.arange(len(start))
     may_overlap = np.zeros(len(start), np.bool_)
-    return cut_late_ends(start, end, number, rows, may_overlap=may_overlap, is_in_order=True)
+    return find_late_stream_ends(
+        start, end, number, rows, may_overlap=may_overlap, is_in_order=True
+    )
 
 
 @pytest.fixture
@@ -96,15 +100,22 @@ def measured_of_stages(complexity, tmp_path):
     for count in (10, 300):
         folder = tmp_path / str(count)
         folder.mkdir()
-        found = pipeline.discover(complexity.write(folder, complexity.KINDS["stages"], count))
+        found = pipeline.discover_sources(
+            complexity.write(folder, complexity.KINDS["stages"], count)
+        )
         runs.append(pipeline.measure(found, Options(jobs=1)))
-        assert len(stage_rows(runs[-1])) == count  # their names take a call each, once
+        assert len(list_stage_rows(runs[-1])) == count  # their names take a call each, once
     return runs
 
 
 def test_pooled_launches_take_as_many_calls_for_few_stages_as_for_many(measured_of_stages):
-    few, many = (calls_of(launching.pooled, measured) for measured in measured_of_stages)
-    assert [len(launching.pooled(measured)) for measured in measured_of_stages] == [11, 301]
+    few, many = (
+        calls_of(launching.pool_launch_counts, measured) for measured in measured_of_stages
+    )
+    assert [len(launching.pool_launch_counts(measured)) for measured in measured_of_stages] == [
+        11,
+        301,
+    ]
     assert many < 1.2 * few + 50
 
 
@@ -112,7 +123,8 @@ def test_the_rank_with_most_own_work_takes_as_many_calls_for_few_stages_as_for_m
     measured_of_stages,
 ):
     few, many = (
-        calls_of(_most_own_work, rank_groups(measured)[0], 0.0) for measured in measured_of_stages
+        calls_of(_find_slowest_ranks, list_rank_groups(measured)[0], 0.0)
+        for measured in measured_of_stages
     )
     assert many < 1.2 * few + 50
 

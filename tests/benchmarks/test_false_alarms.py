@@ -7,9 +7,9 @@ import pytest
 from benchmarks.false_alarms import PROMISED, SIZES, WORLDS, by_interval, percent, simulated, spoken
 from compare.made import report, step_rows
 
-from tracekit.model.stats.speedup import speedup
-from tracekit.model.stats.verdict import verdict
-from tracekit.render import to_json
+from tracekit.model.stats.speedup import compute_speedup
+from tracekit.model.stats.verdict import choose_verdict
+from tracekit.render import write_report_json
 
 TRIALS = 8_000
 WITHOUT_SESSIONS = [name for name in WORLDS if not name.startswith("sessions")]
@@ -33,7 +33,7 @@ def test_the_words_of_the_table_are_those_of_single_comparisons(world, sizes, sl
     sides = simulated(world, sizes, slower, 100)
     words = spoken(*sides)
     for trial in range(100):
-        assert verdict(speedup(*of_trial(sides, trial))).word == words[trial]
+        assert choose_verdict(compute_speedup(*of_trial(sides, trial))).word == words[trial]
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_the_words_of_the_table_are_those_of_the_command(call, tmp_path, world, 
     for trial in range(8):
         paths = [tmp_path / f"{name}{trial}.json" for name in ("base", "opt")]
         for path, runs in zip(paths, of_trial(sides, trial), strict=True):
-            path.write_text(to_json(report(step_rows(*runs))), encoding="utf-8")
+            path.write_text(write_report_json(report(step_rows(*runs))), encoding="utf-8")
         result = call("compare", *paths, "--drop-first", 0, "--fail-on", "step_time>3%")
         assert ("inconclusive" in result.stdout.split("\n\n")[1]) == (
             words[trial] == "inconclusive"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("unexplained.txt")
@@ -69,7 +69,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 def share_of(path: Path) -> float | None:
     """The unexplained share of a profile; None where there is no time to explain, or nothing readable."""
     try:
-        report = analyze(path, Options(cache=False)).report
+        report = analyze_uncached(path, Options(cache=False)).report
     except TracekitError:
         return None
     shares = [m.value for m in report.headline if m.name == "unexplained_ratio"]

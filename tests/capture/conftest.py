@@ -17,7 +17,7 @@ def torch(monkeypatch):
     marks._nvtx.cache_clear()
     monkeypatch.setattr(endings, "live", [])
     monkeypatch.setattr(manifest, "_OF_PROCESS", {})
-    run_config._warn_once.cache_clear()
+    run_config._warn_run_once.cache_clear()
     monkeypatch.setattr(run_config, "without_effect", [])
     monkeypatch.setattr(nsys_ranges, "_open_ranges", 0)
     monkeypatch.setattr(on_signal, "_folder", None)

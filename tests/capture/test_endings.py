@@ -9,7 +9,7 @@ import verl_python
 
 from capture import DistProfiler, ProfilerConfig, control
 from tracekit.discover import discover
-from tracekit.process.calls.garbage_collection import collection_spans
+from tracekit.process.calls.garbage_collection import find_garbage_collections
 from tracekit.readers.loading import load, sniff
 
 WORKER = """
@@ -98,11 +98,14 @@ assert ended[0] and os.waitstatus_to_exitcode(ended[1]) == 7, ended
 
 
 def test_what_is_asked_of_the_control_thread_is_done_there_and_raises_here():
-    there = control.run(threading.get_ident)
+    there = control.run_on_control_thread(threading.get_ident)
     assert there != threading.get_ident()
-    assert control.run(lambda: control.run(threading.get_ident)) == there
+    assert (
+        control.run_on_control_thread(lambda: control.run_on_control_thread(threading.get_ident))
+        == there
+    )
     with pytest.raises(ZeroDivisionError):
-        control.run(lambda: 1 / 0)
+        control.run_on_control_thread(lambda: 1 / 0)
 
 
 def test_a_process_that_imported_ray_and_did_not_start_it_starts_no_cluster(tmp_path, monkeypatch):
@@ -215,7 +218,7 @@ if verl_python.PYTHON:
         verl_python.run("-c", code, tmp_path)
         (source,) = discover(tmp_path, sniff=sniff).sources
         trace = load(source.path, tables=["host_ops", "python_calls", "threads"])
-        assert len(collection_spans(trace).start) == 1
+        assert len(find_garbage_collections(trace).start) == 1
 
     @pytest.mark.slow
     @pytest.mark.parametrize("contents", ["cpu", "stack"])

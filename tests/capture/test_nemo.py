@@ -104,7 +104,7 @@ def test_the_range_opens_before_its_first_step_and_closes_after_its_last(monkeyp
         maybe_gpu_profile_step(policy, step)
         log.append(step)
     assert log == [1, "start", 2, 3, "stop", 4, 5]
-    nemo._close_all()
+    nemo._close_open_policies()
     assert log[-1] == 5
 
 
@@ -113,8 +113,8 @@ def test_a_range_that_training_ended_in_is_closed_once_at_the_end(monkeypatch):
     for name, value in variables().items():
         monkeypatch.setenv(name, value)
     maybe_gpu_profile_step(Policy(log), 3)
-    nemo._close_all()
-    nemo._close_all()
+    nemo._close_open_policies()
+    nemo._close_open_policies()
     assert log == ["start", "stop"]
 
 

@@ -83,7 +83,7 @@ def test_a_signal_to_the_driver_before_the_first_step_is_ignored_with_a_word(ray
 
 
 def test_a_signal_to_the_driver_leaves_a_request_where_the_trainer_watches(tmp_path, ray, caplog):
-    on_signal.announce(tmp_path)
+    on_signal.announce_watched_folder(tmp_path)
     assert f"python -m capture.trigger {tmp_path}" in caplog.text
     assert f"kill -USR2 {os.getpid()}" in caplog.text
     on_signal.install()
@@ -93,7 +93,7 @@ def test_a_signal_to_the_driver_leaves_a_request_where_the_trainer_watches(tmp_p
 
 
 def test_a_trainer_on_another_node_is_reached_by_a_task_there(tmp_path, ray):
-    on_signal.announce(tmp_path)
+    on_signal.announce_watched_folder(tmp_path)
     ray.node = "node-2"
     on_signal.install()
     signalled()
@@ -104,7 +104,7 @@ def test_a_trainer_on_another_node_is_reached_by_a_task_there(tmp_path, ray):
 def test_a_worker_ignores_the_signal_and_names_the_driver(tmp_path, ray, monkeypatch, caplog):
     monkeypatch.setenv(on_signal.DRIVER, "4711 on head")
     ray.worker.mode = ray.WORKER_MODE
-    on_signal.announce(tmp_path)
+    on_signal.announce_watched_folder(tmp_path)
     assert "on head: kill -USR2 4711" in caplog.text
     on_signal.install()
     signalled()
@@ -114,7 +114,7 @@ def test_a_worker_ignores_the_signal_and_names_the_driver(tmp_path, ray, monkeyp
 def test_a_ray_that_is_not_started_is_asked_for_nothing(tmp_path, ray, monkeypatch, caplog):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: pytest.fail("this starts a cluster"))
-    on_signal.announce(tmp_path)
+    on_signal.announce_watched_folder(tmp_path)
     on_signal.install()
     signalled()
     assert "SIGUSR2 ignored: no step has begun" in caplog.text
@@ -123,7 +123,7 @@ def test_a_ray_that_is_not_started_is_asked_for_nothing(tmp_path, ray, monkeypat
 
 def test_what_ray_raises_is_logged_and_ends_nothing(tmp_path, ray, monkeypatch, caplog):
     monkeypatch.setattr(ray.experimental, "internal_kv", None)
-    on_signal.announce(tmp_path)
+    on_signal.announce_watched_folder(tmp_path)
     on_signal.install()
     signalled()
     assert (
@@ -192,7 +192,7 @@ def test_a_program_that_the_switch_runs_survives_the_signal_from_its_first_line_
 
 
 def test_the_announcement_is_json_that_names_folder_and_node(tmp_path, ray):
-    on_signal.announce(tmp_path)
+    on_signal.announce_watched_folder(tmp_path)
     ((key, text),) = ray.store.items()
     assert key == "capture/watched/01"
     assert json.loads(text) == {"folder": str(tmp_path), "node": "node-1"}

@@ -50,7 +50,7 @@ def ray(monkeypatch):
             raise DeadError("killed\nwith a long story")
 
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(wait=wait, get=get))
-    capture.ray._announce.cache_clear()
+    capture.ray._log_driver_process.cache_clear()
 
 
 def workers(*states):

@@ -210,7 +210,7 @@ def test_reading_the_global_block_logs_what_surprises_once_and_never_fails_for_a
         global_profiler__save_path="somewhere/else",
         actor_rollout_ref__actor__profiler__ranks=[7],
     )
-    run_config._warn_once.cache_clear()
+    run_config._warn_run_once.cache_clear()
     with caplog.at_level(logging.WARNING, "capture"):
         for _ in range(2):
             assert read_global(wrong).tool == "nsys"
@@ -349,7 +349,7 @@ def test_a_run_logs_it_once_in_its_driver_or_on_rank_0(caplog, monkeypatch, else
     read_global(wrong)
     assert caplog.text == ""
     assert run_config.without_effect == ["steps [0]: steps count from 1; nothing is profiled"]
-    run_config._warn_once.cache_clear()
+    run_config._warn_run_once.cache_clear()
     monkeypatch.delenv("WG_BACKEND", raising=False)
     monkeypatch.setenv("RANK", "0")
     read_global(wrong)

@@ -8,7 +8,7 @@ import pytest
 from command_line import invoke
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import analyze_uncached
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 
@@ -21,7 +21,7 @@ def analyze_case(name):
     assert screen.exit_code in (0, 2), screen.output
     return SimpleNamespace(
         path=path,
-        report=analyze(path, Options()).report,
+        report=analyze_uncached(path, Options()).report,
         screen=screen.stdout,
         doctor=doctor.stdout,
         status=screen.exit_code,

@@ -9,11 +9,11 @@ from command_line import invoke
 from tracekit.health.checks import diagnose
 from tracekit.health.symptoms import Capture
 from tracekit.model.errors import TracekitError
-from tracekit.model.recording_kinds import KINDS, NORMAL, Classified, Count
+from tracekit.model.recording_kinds import KINDS, NORMAL, Classification, RecordingCount
 from tracekit.model.sources import Note, Source
-from tracekit.pipeline.doctor import examine
+from tracekit.pipeline.doctor import examine_captures
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import analyze_uncached
 from tracekit.render import render
 
 CASES = {
@@ -71,8 +71,8 @@ def words(text):
 
 def recordings(path):
     """What the two commands take the files of a path for."""
-    report = analyze(path, Options(progress=False)).report
-    return report.recordings, examine([path], Options(progress=False)).recordings
+    report = analyze_uncached(path, Options(progress=False)).report
+    return report.recordings, examine_captures([path], Options(progress=False)).recordings
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,7 +84,7 @@ def test_a_case_is_named_in_one_sentence_with_one_command(case, name):
     assert sentence in first.sentence
     assert len(first.sentence.split()) <= 25
     assert first.command.startswith(command)
-    assert examine([case.path], Options()).recordings == case.report.recordings
+    assert examine_captures([case.path], Options()).recordings == case.report.recordings
     for screen in (case.screen, case.doctor):
         assert words(first.sentence.rstrip(".")) in words(screen)
         assert words(first.command) in words(screen)
@@ -137,20 +137,20 @@ def test_a_known_file_is_recognized_alone_and_beside_a_trace(tmp_path, name):
     kind, file, data, sentence, command = made.KNOWN[name]
     made.put(tmp_path / file, data)
     with pytest.raises(TracekitError) as raised:
-        analyze(tmp_path, Options())
+        analyze_uncached(tmp_path, Options())
     assert sentence.rstrip(".") in raised.value.problem
     assert command in raised.value.hint
-    (alone,) = examine([tmp_path], Options()).recordings
+    (alone,) = examine_captures([tmp_path], Options()).recordings
     assert (alone.kind, alone.sentence) == (kind, sentence)
     assert alone.command.startswith(command)
-    codes = {diagnosis.code for diagnosis in examine([tmp_path], Options()).diagnoses}
+    codes = {diagnosis.code for diagnosis in examine_captures([tmp_path], Options()).diagnoses}
     assert codes == {KINDS[kind].problem}
 
     made.MADE["gpu"][1](tmp_path)
     of_report, of_doctor = recordings(tmp_path)
     assert of_report == of_doctor
     assert [recording.kind for recording in of_report] == [kind, "gpu"]
-    assert not analyze(tmp_path, Options()).report.findings
+    assert not analyze_uncached(tmp_path, Options()).report.findings
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_known_file_is_recognized_alone_and_beside_a_trace(tmp_path, name):
 )
 def test_what_only_resembles_a_dump_is_none(tmp_path, near):
     made.put(tmp_path / "nccl_trace_rank_0.json", near)
-    kinds = [recording.kind for recording in examine([tmp_path], Options()).recordings]
+    kinds = [recording.kind for recording in examine_captures([tmp_path], Options()).recordings]
     assert "flight-recorder" not in kinds
 
 
@@ -225,13 +225,13 @@ def test_short_operators_may_be_those_of_a_gpu_program_without_its_launches(tmp_
 @pytest.mark.parametrize(
     ("code", "severity", "data"),
     [
-        ("merged-ranks", "info", (Count("ranks", 2),)),
+        ("merged-ranks", "info", (RecordingCount("ranks", 2),)),
         ("interleaved-processes", "data_loss", ()),
     ],
 )
 def test_how_a_file_was_written_is_a_kind(code, severity, data):
     source = Source(None, "a.json", "chrome")
-    capture = Capture(source, 0, 10, True, 5, 5, recording=Classified(code, data))
+    capture = Capture(source, 0, 10, True, 5, 5, recording=Classification(code, data))
     lost = Note("data_loss", "damaged", "damaged text was passed over", "a.json")
     noted = Note(severity, code, "…", "a.json")
     notes = [noted, lost] if severity == "data_loss" else [noted]
@@ -243,7 +243,7 @@ def test_text_from_a_trace_is_in_no_command_and_is_escaped(tmp_path):
     evil = "\x1b[31m<script>`rm -rf ~`</script>"
     rows = [made.chrome._x(evil, "a", at, 1, 0, 7) for at in range(5)]
     made.torch(rows, deviceProperties=[{"id": 0, "name": evil}])(tmp_path)
-    report = analyze(tmp_path, Options()).report
+    report = analyze_uncached(tmp_path, Options()).report
     assert all("rm -rf" not in recording.command for recording in report.recordings)
     for form in ("text", "md", "html"):
         page = str(render(report, form))

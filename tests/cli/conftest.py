@@ -12,7 +12,8 @@ import tracekit.pipeline
 from tracekit.model.report import Heading, Metric, Report, Section, Sheet
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Source
-from tracekit.pipeline.run import Options, Result, options_of
+from tracekit.pipeline.options import parse_options
+from tracekit.pipeline.run import Options, RunResult
 
 SHEET = Sheet("stages", "Stages", (Heading("stage", "stage"),), (("rollout",), ("actor",)))
 REPORT = Report(
@@ -40,7 +41,7 @@ class Pipeline(SimpleNamespace):
     """A stand-in that notes how it was called and returns, or raises, what a test sets."""
 
     Options = Options
-    options_of = staticmethod(options_of)
+    parse_options = staticmethod(parse_options)
 
     def analyze(self, paths, options, discovery=None):
         self.calls.append((list(paths), options))
@@ -60,7 +61,7 @@ class Pipeline(SimpleNamespace):
 @pytest.fixture
 def pipeline(monkeypatch):
     stand_in = Pipeline(calls=[], discovery=None)
-    stand_in.result = Result(REPORT, measurements())
+    stand_in.result = RunResult(REPORT, measurements())
     monkeypatch.setitem(sys.modules, "tracekit.pipeline.run", stand_in)
     monkeypatch.setattr(tracekit.pipeline, "run", stand_in, raising=False)
     return stand_in
@@ -82,10 +83,10 @@ def report():
 
 @pytest.fixture
 def report_file(tmp_path):
-    from tracekit.render import to_json
+    from tracekit.render import write_report_json
 
     path = tmp_path / "saved.json"
-    path.write_text(to_json(REPORT), encoding="utf-8")
+    path.write_text(write_report_json(REPORT), encoding="utf-8")
     assert json.loads(path.read_text())["title"] == REPORT.title
     return path
 
@@ -93,6 +94,6 @@ def report_file(tmp_path):
 @pytest.fixture
 def fail_some(pipeline):
     def fail(read, failed):
-        pipeline.result = Result(REPORT, measurements(read, failed))
+        pipeline.result = RunResult(REPORT, measurements(read, failed))
 
     return fail

@@ -43,7 +43,7 @@ def two_ranks(folder, rows=STEP, **meta):
 def exported(folder, target, **options):
     python = options.pop("python", False)
     correct = options.pop("correct_clocks", True)
-    return document.export(folder, target, pipeline.Options(jobs=1, **options), python=python,
+    return document.export_timeline(folder, target, pipeline.Options(jobs=1, **options), python=python,
                            correct_clocks=correct)  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tracekit.analyses import rules
 from tracekit.discover import Discovery
-from tracekit.discover.arguments import Ignored
+from tracekit.discover.arguments import UnreadFile
 from tracekit.model import tables as schema
 from tracekit.model.codes import Reason
 from tracekit.model.trace import Measurements, Note, Source
@@ -23,7 +23,9 @@ def found(pipeline, tmp_path, monkeypatch):
     pipeline.discovery = Discovery(
         sources=(first, Source(Path("/d/b.json"), "b.json", "chrome", run="r", size_bytes=2048)),
         ignored=(
-            Ignored(tmp_path / "notes.txt", Reason("no-format", "no format that tracekit reads")),
+            UnreadFile(
+                tmp_path / "notes.txt", Reason("no-format", "no format that tracekit reads")
+            ),
         ),
         notes=(Note("info", "left-out", "1 file left out"),),
         title="outputs/profile",
@@ -51,7 +53,7 @@ def test_inspect_shows_what_is_ignored_and_why(call, found):
 
 
 def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
-    many = tuple(Ignored(Path(f"/d/{n}"), Reason("no-format", "no")) for n in range(30))
+    many = tuple(UnreadFile(Path(f"/d/{n}"), Reason("no-format", "no")) for n in range(30))
     found.discovery = Discovery((), many)
     result = call("inspect", "x")
     assert "… and 10 more (-v)" in result.stdout
@@ -159,7 +161,7 @@ def two_rules(monkeypatch):
     first = SimpleNamespace(id="straggler", number="R02", title="One rank is late")
     second = SimpleNamespace(id="idle", number="R01", title="The GPU waits")
     monkeypatch.setattr(rules, "RULES", (first, second))
-    monkeypatch.setattr(rules, "page", lambda asked: f"# {asked}\n\nText\n")
+    monkeypatch.setattr(rules, "read_rule_page", lambda asked: f"# {asked}\n\nText\n")
 
 
 def test_all_rules_are_listed(call, two_rules):

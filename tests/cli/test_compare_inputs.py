@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows, write_run
 
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci"
@@ -164,7 +164,9 @@ def test_the_commands_of_the_workflow_work_with_its_rules(call):
         Path(folder).mkdir()
         for number, run in enumerate(runs, 1):
             rows = step_rows(run, label=f"run{number}-")
-            Path(folder, f"run{number}.json").write_text(to_json(report(rows)), encoding="utf-8")
+            Path(folder, f"run{number}.json").write_text(
+                write_report_json(report(rows)), encoding="utf-8"
+            )
     assert call(*gate).exit_code == 0, "the gate can fail"
     done = call(*compare, "--drop-first", "0")
     assert done.exit_code == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracekit.cli import main
 from tracekit.compare.comparison import SCHEMA
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 
 RULES = ("--fail-on", "step_time>3%", "--fail-on", "throughput>1%")
 HOSTILE = "</script><img src=x>|`@octocat #1\x1b[31m\u202e\ud800\r\n"
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
             *step_rows(stage, name="gpu_idle"),
             *step_rows([7, 8], name="comm_bytes"),
         ]
-        (found / f"{name}.json").write_text(to_json(report(rows)), encoding="utf-8")
+        (found / f"{name}.json").write_text(write_report_json(report(rows)), encoding="utf-8")
     files = [part for kind in KINDS for part in ("-o", str(found / f"c.{kind}"))]
     others = ["--export", f"csv={found / 'c.csv'}", "--export", f"github={found / 'c.notes'}"]
     args = ["compare", str(found / "a.json"), str(found / "b.json"), "--drop-first", "0", "--isolated"]  # fmt: skip

@@ -15,7 +15,7 @@ from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 
 import tracekit
 from tracekit.cli import gating
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 
 RULE = ("--fail-on", "step_time>3%")
 
@@ -29,7 +29,7 @@ def alone(tmp_path, monkeypatch):
 
 
 def save(name, rows, **facts):
-    Path(name).write_text(to_json(report(rows, **facts)), encoding="utf-8")
+    Path(name).write_text(write_report_json(report(rows, **facts)), encoding="utf-8")
     return name
 
 
@@ -122,7 +122,7 @@ def test_a_crash_is_2(call, fast, slow, monkeypatch):
     def crash(*args, **kwargs):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(tracekit.compare.judge, "gates", crash)
+    monkeypatch.setattr(tracekit.compare.judge, "apply_gate_rules", crash)
     assert call("compare", fast, slow, *RULE).exit_code == 2
 
 
@@ -148,9 +148,9 @@ def test_an_exception_is_judged_by_the_day(call, fast, slow, monkeypatch):
     Path("tracekit.toml").write_text(
         '[[gate.accept]]\nmetric = "step_time"\nuntil = 2026-12-31\nreason = "larger vocabulary"\n'
     )
-    monkeypatch.setattr(gating, "today", lambda: date(2026, 12, 31))
+    monkeypatch.setattr(gating, "get_today", lambda: date(2026, 12, 31))
     assert call("compare", fast, slow, *RULE).exit_code == 0
-    monkeypatch.setattr(gating, "today", lambda: date(2027, 1, 1))
+    monkeypatch.setattr(gating, "get_today", lambda: date(2027, 1, 1))
     assert call("compare", fast, slow, *RULE).exit_code == 1
     done = call("compare", slow, fast, *RULE)
     assert done.exit_code == 2
@@ -158,7 +158,7 @@ def test_an_exception_is_judged_by_the_day(call, fast, slow, monkeypatch):
 
 
 def test_the_day_is_not_asked_for_without_exceptions(call, fast, slow, monkeypatch):
-    monkeypatch.setattr(gating, "today", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(gating, "get_today", lambda: pytest.fail("asked"))
     assert call("compare", slow, fast, *RULE).exit_code == 0
 
 

@@ -116,8 +116,8 @@ def test_many_problems_stay_on_one_screen(call, healthy, monkeypatch):
         failures = [Failure(f"rank{n}.json", f"problem {n}") for n in range(40)]
         return replace(found, diagnoses=diagnose((), (), failures))
 
-    examined = doctor.examine
-    monkeypatch.setattr(doctor, "examine", examine)
+    examined = doctor.examine_captures
+    monkeypatch.setattr(doctor, "examine_captures", examine)
     lines = call("doctor", healthy).stdout.splitlines()
     assert lines[0].endswith(": 40 things to know")
     assert "… and 28 more (-v)" in lines

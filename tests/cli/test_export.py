@@ -38,7 +38,7 @@ from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements, Source
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.timeline import annotations, lanes
-from tracekit.process.calls.launches import launches
+from tracekit.process.calls.launches import find_launches
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
@@ -73,7 +73,7 @@ def test_times_are_exact_on_the_one_clock(tmp_path):
 def test_a_launch_finds_its_own_kernel_and_no_other_ranks(tmp_path):
     exported(two_ranks(tmp_path / "in"), tmp_path / "out.json.gz")
     merged = tracekit.load(tmp_path / "out.json.gz")
-    links = launches(merged)
+    links = find_launches(merged)
     assert links.linked.all()
     device, host = merged["device_ops"], merged["host_ops"]
     assert device["correlation"].is_unique
@@ -240,7 +240,7 @@ def test_a_broken_time_does_not_move_the_others_away(tmp_path):
 
 def test_steps_stages_and_findings_stand_where_they_are(tmp_path):
     folder = two_ranks(tmp_path / "in")
-    found = pipeline.discover(folder)
+    found = pipeline.discover_sources(folder)
     measured = pipeline.measure(found, pipeline.Options(jobs=1))
     findings = [
         Finding("on-a-stage", "high", "c", "a", places=(Place(rank=1, step=3, stage="update_actor"),)),
@@ -251,8 +251,8 @@ def test_steps_stages_and_findings_stand_where_they_are(tmp_path):
     report = Report(
         "t", "1", sections=(tracekit.model.report.Section("s", "S", findings=tuple(findings)),)
     )
-    where = lanes.plan(measured)
-    told = annotations.annotate(measured, report, where)
+    where = lanes.plan_timeline(measured)
+    told = annotations.annotate_timeline(measured, report, where)
     rows = json.loads(f"[{told.text.removeprefix(',')}]")
     names = processes(rows)
     drawn = sorted(
@@ -283,7 +283,7 @@ def test_overlapping_stages_get_tracks_of_their_own():
 
     rows = pd.DataFrame({"name": list("abc"), "begin": [0, 5, 10], "end": [10, 15, 20],
                          "length": [10, 10, 10], "step": [None, 1, 2]})  # fmt: skip
-    text = "".join(annotations._ranges(rows, 9, 1, "stages", Counter()))
+    text = "".join(annotations._draw_ranges(rows, 9, 1, "stages", Counter()))
     drawn = {row["name"]: row["tid"] for row in json.loads(f"[{text[1:]}]") if row["ph"] == "X"}
     assert drawn == {"a": 1, "b": 2, "c": 1}
 
@@ -308,8 +308,8 @@ def test_no_two_processes_share_a_place_or_a_name(keys):
         "device_op_count": [0] * len(sources), "absolute_time": [False] * len(sources)} |
         {name: [None] * len(sources) for name in TABLES["captures"].columns
          if name not in ("source", "ts_ns", "dur_ns", "row_count", "host_op_count", "device_op_count", "absolute_time")})  # fmt: skip
-    where = lanes.plan(Measurements({"captures": frame}, sources))
-    distinct = {lanes.process_of(source) for source in sources}
+    where = lanes.plan_timeline(Measurements({"captures": frame}, sources))
+    distinct = {lanes.make_lane_key(source) for source in sources}
     assert len(where.processes()) == len(distinct)
     assert len({lane.name for lane in where.processes()}) == len(distinct)
     places = [lane.pid(at) for lane in where.processes() for at in (0, 1, 2, 999, 10**9)]
@@ -328,11 +328,13 @@ def test_of_real_files_every_row_comes_back(tmp_path, folder):
     root = Path(REAL) / "chrome" / folder
     done = exported(root, tmp_path / "out.json.gz")
     merged = tracekit.load(tmp_path / "out.json.gz")
-    given = [tracekit.load(source.path) for source in pipeline.discover(root).sources]
+    given = [tracekit.load(source.path) for source in pipeline.discover_sources(root).sources]
     for table in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
         frame = merged.get(table)
         if table == "host_ops":
-            frame = frame[(frame["cat"] != annotations.CATEGORY).to_numpy(bool, na_value=True)]
+            frame = frame[
+                (frame["cat"] != annotations.ANNOTATION_CATEGORY).to_numpy(bool, na_value=True)
+            ]
         assert len(frame) == sum(len(trace.get(table)) for trace in given)
         assert done.rows.get(table, 0) == len(frame)
         if "dur_ns" in frame:

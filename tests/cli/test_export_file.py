@@ -59,7 +59,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
     folder = two_ranks(tmp_path / "in")
     target = tmp_path / "out.json.gz"
     target.write_bytes(b"before")
-    monkeypatch.setattr(document, "rows", lambda *_, **__: iter(["broken"]))
+    monkeypatch.setattr(document, "format_trace", lambda *_, **__: iter(["broken"]))
     with pytest.raises(TracekitError, match="no trace could be written out"):
         exported(folder, target)
     assert target.read_bytes() == b"before"
@@ -78,9 +78,9 @@ def test_a_disk_that_fills_up_ends_the_export_whatever_part_it_was(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         really(descriptor, piece)
 
-    really, begun = files.write_all, set()
-    monkeypatch.setattr(document, "write_all", write_all)
-    monkeypatch.setattr(files, "write_all", write_all)
+    really, begun = files.write_all_bytes, set()
+    monkeypatch.setattr(document, "write_all_bytes", write_all)
+    monkeypatch.setattr(files, "write_all_bytes", write_all)
     target = tmp_path / "out.json.gz"
     result = call("export", two_ranks(tmp_path / "in"), "--perfetto", target)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -98,7 +98,7 @@ def test_a_full_place_for_the_parts_is_named(call, tmp_path, monkeypatch):
     def write_all(descriptor, piece):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(document, "write_all", write_all)
+    monkeypatch.setattr(document, "write_all_bytes", write_all)
     result = call("export", two_ranks(tmp_path / "in"), "--perfetto", "/dev/null")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[0] == (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, row, step_rows
 
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def alone(tmp_path, monkeypatch):
 
 
 def save(name, rows):
-    Path(name).write_text(to_json(report(rows)), encoding="utf-8")
+    Path(name).write_text(write_report_json(report(rows)), encoding="utf-8")
     return name
 
 

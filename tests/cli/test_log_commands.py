@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_session import session
 
-from tracekit.model.escape import Lines, visible, visible_lines
-from tracekit.render.github import annotation as github_annotation
+from tracekit.model.escape import Lines, escape_lines, make_visible
+from tracekit.render.github import make_annotation as github_annotation
 
 NAMES = (
     "::stop-commands::x",
@@ -49,18 +49,18 @@ def hidden(text):
 @example("\x1c::error::x")
 @example("####[error]x")
 def test_lines_hold_no_command_and_nothing_hidden(text):
-    lines = visible_lines(text)
+    lines = escape_lines(text)
     assert commands(lines) == []
     assert {
         character for character in hidden(lines) if unicodedata.category(character) != "Zs"
     } == set()
-    assert visible_lines(lines) == lines
+    assert escape_lines(lines) == lines
 
 
 def test_colors_stay_where_they_are_asked_for_and_other_escapes_do_not():
     text = "\x1b[1;31mred\x1b[0m \x1b[2J\x1b]0;x\x07"
-    assert visible(text, keeps_color=True) == "\x1b[1;31mred\x1b[0m \\x1b[2J\\x1b]0;x\\x07"
-    assert "\x1b" not in visible(text)
+    assert make_visible(text, keeps_color=True) == "\x1b[1;31mred\x1b[0m \\x1b[2J\\x1b]0;x\\x07"
+    assert "\x1b" not in make_visible(text)
 
 
 def test_an_annotation_is_one_line_whatever_it_says():
@@ -171,4 +171,4 @@ def test_a_client_of_agents_is_sent_nothing_hidden(profile):
 
 
 def test_the_type_of_lines_is_what_streams_take():
-    assert visible_lines("a") == Lines("a")
+    assert escape_lines("a") == Lines("a")

@@ -6,8 +6,10 @@ import sys
 def test_plots_are_written_into_their_directory(call, pipeline, tmp_path, monkeypatch):
     from tracekit.render.charts import images as plots
 
-    monkeypatch.setattr(plots, "matplotlib_or_refuse", lambda: None)
-    monkeypatch.setattr(plots, "plots", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")]))
+    monkeypatch.setattr(plots, "import_matplotlib", lambda: None)
+    monkeypatch.setattr(
+        plots, "paint_report_charts", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")])
+    )
     result = call("analyze", "x", "--plots", tmp_path / "images")
     assert result.exit_code == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "images").iterdir()} == {

@@ -108,14 +108,14 @@ STAND_IN = """
 from pathlib import Path
 from tracekit.pipeline import run as pipeline
 from tracekit.cli import main
-from tracekit.engine.local import run
+from tracekit.engine.local import run_locally
 from tracekit.model.trace import Source
 import workloads
 
 def analyze(paths, options, discovery):
     folder = Path(paths[0])
     sources = [Source(folder / n, n, "none") for n in ("1", "2")]
-    return list(run(workloads.sleep_long, sources, jobs=options.jobs, where="processes"))
+    return list(run_locally(workloads.sleep_long, sources, jobs=options.jobs, where="processes"))
 
 pipeline.analyze = analyze
 main()

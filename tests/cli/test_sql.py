@@ -80,7 +80,7 @@ def test_a_format_may_be_named_and_goes_to_standard_output(call):
 def test_a_text_shows_the_first_rows_and_says_that_there_are_more(call):
     every = "SELECT id FROM device_ops ORDER BY id"
     result = call("sql", ONE, every)
-    assert len(result.stdout.splitlines()) == 1 + command.SHOWN_ROWS
+    assert len(result.stdout.splitlines()) == 1 + command.DEFAULT_TEXT_ROWS
     assert "more than 100 rows: --limit shows more" in result.stderr
     result = call("sql", ONE, every, "--limit", 5)
     assert (len(result.stdout.splitlines()), result.stderr) == (6, "")
@@ -197,8 +197,8 @@ def test_a_file_that_cannot_be_read_is_named_and_strict_makes_it_the_status(call
 
 def test_a_table_that_failed_is_not_said_to_be_unrecorded(call, monkeypatch):
     fault = Fault("kernels", "measured", "ZeroDivisionError: x", "a.json", 1, ("kernels",))
-    rows = table_reading.Rows({}, (), (fault,))
-    monkeypatch.setattr(table_reading, "rows_of", lambda *_args, **_more: rows)
+    rows = table_reading.QueriedRows({}, (), (fault,))
+    monkeypatch.setattr(table_reading, "query_rows", lambda *_args, **_more: rows)
     result = call("sql", ONE, "SELECT name FROM kernels")
     assert result.exit_code == 0
     assert "a.json: kernels could not be measured: ZeroDivisionError: x" in result.stderr
@@ -268,12 +268,12 @@ def typed(monkeypatch, capsys):
 
         prompts = []
         monkeypatch.setattr("builtins.input", read)
-        session = tracekit.sql.session.Session([], lambda _names, _step: {})
+        session = tracekit.sql.session.SqlSession([], lambda _names, _step: {})
 
         def show(statement):
             print(session.run(statement).rows(10))
 
-        sql_shell.run(session, show)
+        sql_shell.run_sql_shell(session, show)
         assert remaining == []
         return prompts, capsys.readouterr()
 
@@ -310,7 +310,7 @@ def test_the_shell_tells_what_it_knows_and_ends_when_told(typed):
 
 def test_the_shell_opens_on_a_terminal(monkeypatch):
     opened = []
-    monkeypatch.setattr(sql_shell, "run", lambda session, *_: opened.append(session))
+    monkeypatch.setattr(sql_shell, "run_sql_shell", lambda session, *_: opened.append(session))
     monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     assert piped("", ONE).exit_code == 0
     assert "kernels" in opened[0].tables
@@ -318,7 +318,7 @@ def test_the_shell_opens_on_a_terminal(monkeypatch):
 
 def test_errors_of_a_session_are_ours():
     with pytest.raises(TracekitError):
-        tracekit.sql.session.Session([], lambda _names, _step: {}).run("SELECT 1 / 'x'").rows(1)
+        tracekit.sql.session.SqlSession([], lambda _names, _step: {}).run("SELECT 1 / 'x'").rows(1)
 
 
 def test_the_hint_for_memory_names_the_option(call):

@@ -64,7 +64,7 @@ def work():
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)
 
-sys.exit(child.run(work, False))
+sys.exit(child.run_in_child(work, False))
 """
 
 

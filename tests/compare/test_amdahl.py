@@ -10,10 +10,15 @@ from compare.made import change_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.compare.amdahl import factor, largest, step_ratio, with_steps
-from tracekit.compare.changes import Choices
+from tracekit.compare.amdahl import (
+    add_step_speedups,
+    apply_amdahls_law,
+    describe_largest_stage_effect,
+    format_speedup_with_interval,
+)
+from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Change
-from tracekit.compare.origins import Attribution, StageTime
+from tracekit.compare.origins import Attribution, StageTimeChange
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
 
@@ -34,7 +39,7 @@ def profile(path, *steps, gap=0):
 
 
 def compared(base, opt):
-    chosen = Choices(drop_first=0)
+    chosen = ComparisonChoices(drop_first=0)
     return compare_paths([base], [opt], Options(jobs=1), chosen).comparison
 
 
@@ -46,32 +51,36 @@ def stage(name="gen", role=None, **values):
 
 def test_half_of_the_step_twice_as_fast_with_the_ends_of_its_interval():
     """p = 0.5: 1/(0.5 + 0.5/2) = 4/3; at 1 the step stays, at 4 it is 1/(0.5 + 0.125) = 1.6."""
-    origin = Attribution(base=100.0, opt=75.0, stage_times=(StageTime(None, "gen", 50.0, 25.0),))
-    (told,) = with_steps([stage()], origin)
+    origin = Attribution(
+        base=100.0, opt=75.0, stage_times=(StageTimeChange(None, "gen", 50.0, 25.0),)
+    )
+    (told,) = add_step_speedups([stage()], origin)
     assert (told.step_ratio, told.step_low, told.step_high) == pytest.approx((4 / 3, 1.0, 1.6))
-    whole = Attribution(base=100.0, stage_times=(StageTime(None, "gen", 100.0 + 1e-12, 50.0),))
-    assert with_steps([stage()], whole)[0].step_ratio == 2.0
-    (told,) = with_steps([stage(ratio=0.5, low=None, high=None)], origin)
+    whole = Attribution(
+        base=100.0, stage_times=(StageTimeChange(None, "gen", 100.0 + 1e-12, 50.0),)
+    )
+    assert add_step_speedups([stage()], whole)[0].step_ratio == 2.0
+    (told,) = add_step_speedups([stage(ratio=0.5, low=None, high=None)], origin)
     assert (told.step_ratio, told.step_low, told.step_high) == (pytest.approx(1 / 1.5), None, None)
 
 
 @pytest.mark.parametrize(
     ("change", "times"),
     [
-        (stage(ratio=None, low=None, high=None), (StageTime(None, "gen", 50.0, 0.0),)),
-        (stage(), (StageTime(None, "gen", 0.0, 50.0),)),
-        (stage(), (StageTime("critic", "gen", 50.0, 50.0),)),
+        (stage(ratio=None, low=None, high=None), (StageTimeChange(None, "gen", 50.0, 0.0),)),
+        (stage(), (StageTimeChange(None, "gen", 0.0, 50.0),)),
+        (stage(), (StageTimeChange("critic", "gen", 50.0, 50.0),)),
         (stage(role="critic"), ()),
-        (replace(stage(), word="not comparable"), (StageTime(None, "gen", 50.0, 25.0),)),
-        (stage(), (StageTime(None, "gen", 101.0, 25.0),)),
-        (replace(stage(), name="comm"), (StageTime(None, "gen", 50.0, 25.0),)),
+        (replace(stage(), word="not comparable"), (StageTimeChange(None, "gen", 50.0, 25.0),)),
+        (stage(), (StageTimeChange(None, "gen", 101.0, 25.0),)),
+        (replace(stage(), name="comm"), (StageTimeChange(None, "gen", 50.0, 25.0),)),
     ],
 )
 def test_what_has_no_ratio_or_no_part_of_the_step_makes_nothing_of_it(change, times):
     """Absent on a side; of another role; beside the step; not comparable; more than the step; no stage."""
-    assert with_steps([change], Attribution(base=100.0, stage_times=times)) == (change,)
-    assert with_steps([change], Attribution(missing="saved")) == (change,)
-    assert with_steps([change], None) == (change,)
+    assert add_step_speedups([change], Attribution(base=100.0, stage_times=times)) == (change,)
+    assert add_step_speedups([change], Attribution(missing="saved")) == (change,)
+    assert add_step_speedups([change], None) == (change,)
 
 
 def test_the_stage_that_matters_most_is_told_and_only_if_it_is_clear_of_1():
@@ -82,18 +91,36 @@ def test_the_stage_that_matters_most_is_told_and_only_if_it_is_clear_of_1():
         "update", ratio=0.5, low=0.4, high=0.8, step_ratio=0.8, step_low=0.7, step_high=0.9
     )
     unsure = stage("ref", low=0.9, step_ratio=2.0, step_low=0.9, step_high=3.0)
-    assert list(largest([gen, unsure])) == [
+    assert list(describe_largest_stage_effect([gen, unsure])) == [
         "gen 1.40× faster [1.31×, 1.50×] → step 1.12× faster [1.09×, 1.14×] from this alone"
     ]
-    assert list(largest([gen, replace(update, role="actor")])) == [
+    assert list(describe_largest_stage_effect([gen, replace(update, role="actor")])) == [
         "actor update 2.00× slower [1.25×, 2.50×] → step 1.25× slower [1.11×, 1.43×] from this alone"
     ]
-    (line,) = largest([replace(gen, word="inconclusive")])
+    (line,) = describe_largest_stage_effect([replace(gen, word="inconclusive")])
     assert line.startswith("inconclusive: gen 1.40× faster [")
-    assert list(largest([unsure, stage("gen", low=None, high=None, step_ratio=1.1)])) == []
-    assert list(largest([])) == []
-    assert factor(None, None, None) == factor(0.0, -1.0, 0.0) == ""
-    assert list(largest([stage(low=2.0, step_ratio=value) for value in (0.0, -1.0)])) == []
+    assert (
+        list(
+            describe_largest_stage_effect(
+                [unsure, stage("gen", low=None, high=None, step_ratio=1.1)]
+            )
+        )
+        == []
+    )
+    assert list(describe_largest_stage_effect([])) == []
+    assert (
+        format_speedup_with_interval(None, None, None)
+        == format_speedup_with_interval(0.0, -1.0, 0.0)
+        == ""
+    )
+    assert (
+        list(
+            describe_largest_stage_effect(
+                [stage(low=2.0, step_ratio=value) for value in (0.0, -1.0)]
+            )
+        )
+        == []
+    )
 
 
 def test_a_stage_alone_of_a_real_step(tmp_path):
@@ -156,4 +183,4 @@ def test_if_only_one_stage_changes_the_step_is_what_it_alone_makes_of_it(steps, 
         found = compared(*paths)
     gen = change_of(found, "stage_time", "gen")
     assert gen.step_ratio == pytest.approx(found.headline.grand_ratio, rel=1e-9)
-    assert step_ratio(1.0, gen.ratio) == pytest.approx(times if faster else 1 / times)
+    assert apply_amdahls_law(1.0, gen.ratio) == pytest.approx(times if faster else 1 / times)

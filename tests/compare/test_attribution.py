@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.compare import report_attribution as attribution_sheets
-from tracekit.compare.attribution import attribute, attributed
-from tracekit.compare.changes import STEP, Choices
-from tracekit.compare.judge import compare
-from tracekit.compare.slot_table import KEYS, Half, SlotTable
+from tracekit.compare.attribution import attribute_sides, attribute_slot_table
+from tracekit.compare.changes import STEP, ComparisonChoices
+from tracekit.compare.judge import compare_sides
+from tracekit.compare.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 from tracekit.model.report import Report
 from tracekit.pipeline.comparing import compare_paths, read_side
 from tracekit.pipeline.run import Options
@@ -35,9 +35,9 @@ def folder(path, *ranks):
 
 
 def attribution(base, opt, drop_first=0):
-    chosen = Choices(drop_first=drop_first)
+    chosen = ComparisonChoices(drop_first=drop_first)
     sides = [read_side(p.name, [p], ALONE, chosen) for p in (base, opt)]
-    return attribute(*sides, 0.95)
+    return attribute_sides(*sides, 0.95)
 
 
 def by_what(rows):
@@ -84,12 +84,12 @@ def test_fewer_and_longer_calls_are_told_apart(tmp_path):
 
 def test_the_split_of_the_method_is_reproduced():
     """96 × 110 → 48 × 190: −7200 + 5760 = −1440."""
-    keys = pd.DataFrame([["", "compute", "", "aten::mm", "gemm"]], columns=KEYS)
+    keys = pd.DataFrame([["", "compute", "", "aten::mm", "gemm"]], columns=SLOT_KEYS)
     halves = [
-        Half(np.array([[n * d]], float), np.array([[float(n)]]), np.array([0]), np.array([n * d], float))
+        SlotHalf(np.array([[n * d]], float), np.array([[float(n)]]), np.array([0]), np.array([n * d], float))
         for n, d in ((96, 110), (48, 190))
     ]  # fmt: skip
-    (row,) = attributed(SlotTable(keys, *halves), 0.95).leaves
+    (row,) = attribute_slot_table(SlotTable(keys, *halves), 0.95).leaves
     assert (row.by_count, row.by_duration, row.difference) == (-7_200, 5_760, -1_440)
 
 
@@ -195,10 +195,12 @@ def test_roles_that_would_fit_but_overlap_are_not_added(tmp_path):
 def test_a_saved_report_has_no_attribution_and_that_is_said(tmp_path):
     base = folder(tmp_path / "a", gen_step(1, 0, 100, 60, ("aten::mm", 40)))
     other = made_side("saved", step_rows([1.0, 1.1]))
-    found = compare(read_side("a", [base], ALONE, Choices(drop_first=0)), other, Choices())
+    found = compare_sides(
+        read_side("a", [base], ALONE, ComparisonChoices(drop_first=0)), other, ComparisonChoices()
+    )
     assert found.origin.missing.startswith("saved: saved reports do not hold where time went")
     assert found.origin.ops == ()
-    assert attribution_sheets.overview(found.origin, found.headline) is None
+    assert attribution_sheets.make_attribution_overview(found.origin, found.headline) is None
 
 
 def test_the_first_screen_adds_up_and_stages_go_below(tmp_path):
@@ -209,11 +211,11 @@ def test_the_first_screen_adds_up_and_stages_go_below(tmp_path):
     opt = folder(
         tmp_path / "b", gen_step(1, 0, 180, 130, *[(n, 1 + k % 3) for k, n in enumerate(names)])
     )
-    found = compare_paths([base], [opt], ALONE, Choices(drop_first=0)).comparison
+    found = compare_paths([base], [opt], ALONE, ComparisonChoices(drop_first=0)).comparison
     report: Report = found.report()
     assert report.overview.title == "Where the change came from (adds up to −20.0 µs)"
     column = [h.name for h in report.overview.headings].index("difference")
-    assert len(report.overview.rows) == attribution_sheets.FIRST + 1
+    assert len(report.overview.rows) == attribution_sheets.FIRST_SCREEN_PARTS + 1
     assert sum(row[column] for row in report.overview.rows) == pytest.approx(-20_000)
     assert "stages" in [section.id for section in report.sections]
 
@@ -224,10 +226,10 @@ def test_what_is_not_comparable_is_not_attributed(tmp_path):
         for rank in range(size):
             write(tmp_path / name / f"rank{rank}.json", rows, rank=rank, world_size=size)
     paths = [tmp_path / "a"], [tmp_path / "b"]
-    found = compare_paths(*paths, ALONE, Choices(drop_first=0)).comparison
+    found = compare_paths(*paths, ALONE, ComparisonChoices(drop_first=0)).comparison
     assert found.verdict == "not comparable"
     assert found.origin is None
-    forced = compare_paths(*paths, ALONE, Choices(drop_first=0, force=True)).comparison
+    forced = compare_paths(*paths, ALONE, ComparisonChoices(drop_first=0, force=True)).comparison
     assert forced.origin.ops
 
 
@@ -254,8 +256,8 @@ def tables(draw):
         numbers = st.lists(st.integers(0, 4), min_size=size * len(run), max_size=size * len(run))
         ns = np.array(draw(numbers), float).reshape(shape) * 1_000_003
         count = np.array(draw(numbers), float).reshape(shape)
-        halves.append(Half(ns, count, run, ns.sum(axis=0)))
-    return SlotTable(pd.DataFrame(rows, columns=KEYS), *halves)
+        halves.append(SlotHalf(ns, count, run, ns.sum(axis=0)))
+    return SlotTable(pd.DataFrame(rows, columns=SLOT_KEYS), *halves)
 
 
 def exact_mean(half, row):
@@ -269,7 +271,7 @@ def exact_mean(half, row):
 @settings(max_examples=60, deadline=None)
 @given(tables())
 def test_every_level_adds_up_to_the_change_and_to_the_level_above(table):
-    found = attributed(table, 0.95)
+    found = attribute_slot_table(table, 0.95)
     total = [
         sum(exact_mean(half, row) for row in range(len(table.keys)))
         for half in (table.base, table.opt)
@@ -293,8 +295,8 @@ def test_every_level_adds_up_to_the_change_and_to_the_level_above(table):
 @settings(max_examples=10, deadline=None)
 @given(tables())
 def test_swapping_the_sides_turns_every_difference_round(table):
-    there = attributed(table, 0.95)
-    back = attributed(SlotTable(table.keys, table.opt, table.base), 0.95)
+    there = attribute_slot_table(table, 0.95)
+    back = attribute_slot_table(SlotTable(table.keys, table.opt, table.base), 0.95)
     assert sorted(round(r.difference) for r in there.leaves) == sorted(
         round(-r.difference) for r in back.leaves
     )
@@ -326,7 +328,7 @@ def real_pairs():
 
 @cache
 def real_comparison(name):
-    return compare_paths(*real_pairs()[name], choices=Choices(force=True)).comparison
+    return compare_paths(*real_pairs()[name], choices=ComparisonChoices(force=True)).comparison
 
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
@@ -370,7 +372,7 @@ def test_the_order_of_files_changes_nothing(tmp_path):
         for n, name in enumerate("abc")
     ]
     first, second = (
-        attribute(*[read_side("x", given, ALONE, Choices(drop_first=0))] * 2, 0.95)
+        attribute_sides(*[read_side("x", given, ALONE, ComparisonChoices(drop_first=0))] * 2, 0.95)
         for given in (paths, paths[::-1])
     )
     assert first == second

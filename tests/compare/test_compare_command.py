@@ -6,14 +6,14 @@ import re
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 
 HOSTILE = "</script><img src=x onerror=alert(1)>|`\x1b[31m\u202e=cmd()\r\n"
 
 
 def kept(folder, name, rows, **facts):
     path = folder / f"{name}.json"
-    path.write_text(to_json(report(rows, **facts)), encoding="utf-8")
+    path.write_text(write_report_json(report(rows, **facts)), encoding="utf-8")
     return path
 
 

@@ -13,7 +13,7 @@ from tracekit.compare.comparison import Comparison
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 
 BASE = ([3000, 1020, 1040, 1010, 1060, 1030], [2500, 1050, 1020, 1040], [2000, 1010, 1000, 1030])
 OPT = ([3000, 910, 930, 900, 920, 940], [2000, 930, 910], [1500, 900, 940, 920])
@@ -53,12 +53,12 @@ def saved_as(form, path, folder):
     """The path of the same runs in another form."""
     if form == "profile":
         return path
-    result = pipeline.analyze(path, pipeline.Options(jobs=1))
+    result = pipeline.analyze_uncached(path, pipeline.Options(jobs=1))
     folder.mkdir(parents=True, exist_ok=True)
     if form == "measurements":
         saved_measurements.save(result.measurements, folder / f"{path.name}.tkm")
         return folder / f"{path.name}.tkm"
-    (folder / f"{path.name}.json").write_text(to_json(result.report), encoding="utf-8")
+    (folder / f"{path.name}.json").write_text(write_report_json(result.report), encoding="utf-8")
     return folder / f"{path.name}.json"
 
 

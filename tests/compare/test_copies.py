@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, compared, report, step_rows, write_run
 
-from tracekit.compare.sides import Input, side
-from tracekit.render import to_json
+from tracekit.compare.sides import ComparedInput, build_side
+from tracekit.render import write_report_json
 
 
 def made(name, *runs, contents):
     """A side of one report a run, the files of each holding what the digest says."""
     inputs = [
-        Input(f"{name}{n}", replace(report(step_rows(run)), contents=(("run1", digest),)), None)
+        ComparedInput(
+            f"{name}{n}", replace(report(step_rows(run)), contents=(("run1", digest),)), None
+        )
         for n, (run, digest) in enumerate(zip(runs, contents, strict=True), 1)
     ]
-    return side(name, inputs, 0)
+    return build_side(name, inputs, 0)
 
 
 def said(base, opt):
@@ -104,4 +106,6 @@ def test_copies_of_a_log_are_one_run(call, tmp_path, monkeypatch):
 
 
 def test_a_saved_report_carries_what_its_files_hold():
-    assert json.loads(to_json(replace(report([]), contents=(("run1", "ab"),))))["contents"]
+    assert json.loads(write_report_json(replace(report([]), contents=(("run1", "ab"),))))[
+        "contents"
+    ]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, made_side, report, step_rows
 
-from tracekit.compare.changes import Choices
-from tracekit.compare.design import design_warnings
-from tracekit.compare.judge import compare
-from tracekit.compare.report import answer
-from tracekit.compare.sides import Input, side
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.design import list_confounder_warnings
+from tracekit.compare.judge import compare_sides
+from tracekit.compare.report import describe_comparison
+from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 
@@ -30,7 +30,7 @@ def made(name, *captures):
         if key not in columns and column.dtype not in ("Int64", "Float64")
     }
     measured = Measurements({"captures": table.cast(columns, len(captures))}, (), (), (), {})
-    return side(name, [Input(name, report(step_rows([1, 1])), measured)], 0)
+    return build_side(name, [ComparedInput(name, report(step_rows([1, 1])), measured)], 0)
 
 
 def runs(*starts, host="node1", absolute=True, label="run"):
@@ -38,7 +38,7 @@ def runs(*starts, host="node1", absolute=True, label="run"):
 
 
 def warnings(base, opt):
-    return list(design_warnings(made("base", *base), made("opt", *opt)))
+    return list(list_confounder_warnings(made("base", *base), made("opt", *opt)))
 
 
 def test_all_base_runs_before_all_opt_runs_is_said():
@@ -51,15 +51,15 @@ def test_all_base_runs_before_all_opt_runs_is_said():
 def test_a_verdict_between_sessions_is_not_plain():
     sides = [made("base", *runs(1, 2)), made("opt", *runs(3, 4))]
     faster = [replace(one, samples=side.samples) for one, side in zip(sides, SAMPLED, strict=True)]
-    found = compare(*faster, Choices())
+    found = compare_sides(*faster, ComparisonChoices())
     assert found.verdict == "improvement"
     assert found.sessions_apart
-    assert answer(found).endswith(" · if nothing else changed in between")
+    assert describe_comparison(found).endswith(" · if nothing else changed in between")
     alternating = [made("base", *runs(1, 3)), made("opt", *runs(2, 4))]
     plain = [
         replace(one, samples=side.samples) for one, side in zip(alternating, SAMPLED, strict=True)
     ]
-    assert "nothing else" not in answer(compare(*plain, Choices()))
+    assert "nothing else" not in describe_comparison(compare_sides(*plain, ComparisonChoices()))
 
 
 def test_on_other_hosts_as_well_is_one_warning():
@@ -103,6 +103,6 @@ def test_a_run_lasts_from_its_first_rank_to_its_last():
 
 
 def test_saved_reports_say_nothing_of_the_design():
-    saved = side("base", [Input("base", report(step_rows([1, 1])), None)], 0)
-    assert list(design_warnings(saved, made("opt", *runs(1, 2)))) == []
+    saved = build_side("base", [ComparedInput("base", report(step_rows([1, 1])), None)], 0)
+    assert list(list_confounder_warnings(saved, made("opt", *runs(1, 2)))) == []
     assert saved.measured == ()

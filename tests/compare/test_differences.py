@@ -4,8 +4,8 @@ import pytest
 from chrome_builder import op, step, write
 from compare.made import report, step_rows, write_run
 
-from tracekit.compare.differences import FACTS, differences
-from tracekit.compare.sides import Input, side
+from tracekit.compare.differences import FACTS, list_side_differences
+from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.comparing import read_side
@@ -29,25 +29,27 @@ def made(kernels=None, ops=None, rows=(), **facts):
             columns |= {"name": list(found), column: list(found.values())}
             tables[name] = table.cast(columns, len(found))
     measured = Measurements(tables, (), (), (), {}) if tables else None
-    return side("side", [Input("side", report([*step_rows([1, 1]), *rows], **facts), measured)], 0)
+    return build_side(
+        "side", [ComparedInput("side", report([*step_rows([1, 1]), *rows], **facts), measured)], 0
+    )
 
 
 def names(base, opt):
-    return [(one.name, one.blocking) for one in differences(base, opt)]
+    return [(one.name, one.blocking) for one in list_side_differences(base, opt)]
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_a_fact_that_differs_is_told_with_what_it_means(name):
-    (one,) = differences(made(**{name: "a"}), made(**{name: "b"}))
+    (one,) = list_side_differences(made(**{name: "a"}), made(**{name: "b"}))
     assert (one.name, one.base, one.opt) == (name, "a", "b")
     assert (one.blocking, one.meaning) == (FACTS[name].blocking, FACTS[name].meaning)
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_what_is_alike_or_unknown_is_no_difference(name):
-    assert differences(made(**{name: "a"}), made(**{name: "a"})) == ()
-    assert differences(made(**{name: "a"}), made()) == ()
-    assert differences(made(**{name: "a"}), made(**{name: ""})) == ()
+    assert list_side_differences(made(**{name: "a"}), made(**{name: "a"})) == ()
+    assert list_side_differences(made(**{name: "a"}), made()) == ()
+    assert list_side_differences(made(**{name: "a"}), made(**{name: ""})) == ()
 
 
 def test_the_blocking_ones_stand_first():
@@ -61,12 +63,16 @@ def test_the_blocking_ones_stand_first():
 
 
 def test_runs_of_one_side_on_two_gpus_are_not_those_of_one():
-    mixed = side(
-        "side", [Input(g, report(step_rows([1, 1]), gpu=g), None) for g in ("A100", "H100")], 0
+    mixed = build_side(
+        "side",
+        [ComparedInput(g, report(step_rows([1, 1]), gpu=g), None) for g in ("A100", "H100")],
+        0,
     )
     assert names(mixed, made(gpu="H100")) == [("gpu", True)]
-    again = side(
-        "side", [Input(g, report(step_rows([1, 1]), gpu=g), None) for g in ("H100", "A100")], 0
+    again = build_side(
+        "side",
+        [ComparedInput(g, report(step_rows([1, 1]), gpu=g), None) for g in ("H100", "A100")],
+        0,
     )
     assert names(mixed, again) == []
 
@@ -77,7 +83,7 @@ def test_kernels_of_which_a_tenth_of_the_time_is_common_are_the_same_work():
     assert names(base, opt) == []
     less = made(kernels={"b": 9, "c": 91})
     assert names(base, less) == [("work", True)]
-    (one,) = differences(base, less)
+    (one,) = list_side_differences(base, less)
     assert (one.base, one.opt) == ("mostly a", "mostly c")
     assert "9 % of the time" in one.meaning
 
@@ -110,7 +116,7 @@ def test_what_a_profiler_records_besides_is_told_where_it_differs(tmp_path):
         )
         for name, on in (("a", 0), ("b", 1))
     ]
-    (one,) = differences(*sides)
+    (one,) = list_side_differences(*sides)
     assert (one.name, one.blocking) == ("profiler options", False)
     assert one.base == "record_shapes on, with_stack off"
     assert one.opt == "record_shapes on, with_stack on"
@@ -129,7 +135,7 @@ def test_the_types_of_matrix_products_are_told_where_they_differ(tmp_path):
 
     before = profile("a", (8, 16, 32, "float"), (8, 1, 1, "double"))
     after = profile("b", (8, 16, 32, "c10::BFloat16"), (8, 16, 32, "float"))
-    (one,) = differences(before, after)
+    (one,) = list_side_differences(before, after)
     assert (one.name, one.blocking) == ("number types", False)
     assert (one.base, one.opt) == ("float", "BFloat16, float")
-    assert differences(before, before) == ()
+    assert list_side_differences(before, before) == ()

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.compare.gate_file import find, read, together
-from tracekit.compare.gate_rules import MOST_RULES, NAMES, recorded, rule_of_text
+from tracekit.compare.gate_file import combine_gate_rules, find_gate_file, read
+from tracekit.compare.gate_rules import (
+    MOST_RULES,
+    RULE_METRIC_ALIASES,
+    parse_rule_text,
+    resolve_rule_metric,
+)
 from tracekit.model.errors import TracekitError
 
 WHOLE = """
@@ -147,19 +152,19 @@ def test_the_nearest_file_upwards_that_says_something_is_taken(tmp_path):
     deep.mkdir(parents=True)
     (tmp_path / "tracekit.toml").write_text('[gate]\nfail-on = ["regression"]\n')
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
-    assert find(deep) == tmp_path / "tracekit.toml"
+    assert find_gate_file(deep) == tmp_path / "tracekit.toml"
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.tracekit.gate]\n")
-    assert find(deep) == tmp_path / "a" / "pyproject.toml"
+    assert find_gate_file(deep) == tmp_path / "a" / "pyproject.toml"
     (deep / "tracekit.toml").write_text("")
-    assert find(deep) == deep / "tracekit.toml"
+    assert find_gate_file(deep) == deep / "tracekit.toml"
 
 
 def test_rules_of_the_command_line_join_those_of_the_file(tmp_path):
-    found = together(gate_of(tmp_path, WHOLE), ["step_time>3%"])
+    found = combine_gate_rules(gate_of(tmp_path, WHOLE), ["step_time>3%"])
     assert len(found.rules) == 6
     assert found.sources == ("pyproject.toml", "the command line")
     with pytest.raises(TracekitError, match="too many"):
-        together(gate_of(tmp_path, WHOLE), [f"step_time>{n}%" for n in range(MOST_RULES)])
+        combine_gate_rules(gate_of(tmp_path, WHOLE), [f"step_time>{n}%" for n in range(MOST_RULES)])
 
 
 @pytest.mark.parametrize(
@@ -168,13 +173,16 @@ def test_rules_of_the_command_line_join_those_of_the_file(tmp_path):
 )
 def test_what_is_no_rule_is_refused(text):
     with pytest.raises(TracekitError):
-        rule_of_text(text)
+        parse_rule_text(text)
 
 
 def test_every_other_name_means_a_recorded_metric():
-    for name in NAMES:
-        assert recorded(name if name != "time" else "stage.x.time")
-    assert recorded("stage.a.b.memory.peak_allocated") == ("device_peak_allocated", "a.b")
+    for name in RULE_METRIC_ALIASES:
+        assert resolve_rule_metric(name if name != "time" else "stage.x.time")
+    assert resolve_rule_metric("stage.a.b.memory.peak_allocated") == (
+        "device_peak_allocated",
+        "a.b",
+    )
 
 
 def test_the_example_is_a_gate():

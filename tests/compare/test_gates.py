@@ -12,11 +12,11 @@ from compare.made import BASE_RUNS, OPT_RUNS, compared, made_side, row, step_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.compare.changes import Choices
-from tracekit.compare.gate import gates, overall
-from tracekit.compare.gate_rules import Accept, Rules, rule, rule_of_text
-from tracekit.compare.gate_sheet import gate_word
-from tracekit.compare.slowed import self_test
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.gate import apply_gate_rules, summarize_gates
+from tracekit.compare.gate_rules import GateException, GateRules, make_gate_rule, parse_rule_text
+from tracekit.compare.gate_sheet import describe_gate_result
+from tracekit.compare.slowed import run_gate_self_test
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 def held(sides, *texts, accepts=(), today=None, **choices):
     """The gates of these rules on two lists of rows."""
-    rules = Rules(tuple(map(rule_of_text, texts)), accepts, today=today)
+    rules = GateRules(tuple(map(parse_rule_text, texts)), accepts, today=today)
     return compared(*sides, gate=rules, **choices).gates
 
 
@@ -117,9 +117,9 @@ def test_directions_come_from_the_registry():
     assert outcome(falls, "throughput>point:5%") == "fail"
     assert outcome(rises, "throughput>point:5%") == "pass"
     with pytest.raises(TracekitError, match="for the better"):
-        rule("throughput", "5%", "change", rise=True)
+        make_gate_rule("throughput", "5%", "change", rise=True)
     with pytest.raises(TracekitError, match="for the better"):
-        rule("step_time", "5%", "change", rise=False)
+        make_gate_rule("step_time", "5%", "change", rise=False)
 
 
 def peaks(*values, role=None, name="device_peak_allocated"):
@@ -181,7 +181,7 @@ def test_every_role_is_tested_and_named():
 def test_what_was_not_recorded_is_never_a_pass():
     (gate,) = held(SLOWER, "memory.peak_allocated>1")
     assert gate.outcome == "not tested"
-    assert overall([gate]) == "not tested"
+    assert summarize_gates([gate]) == "not tested"
     one_side = SLOWER[0] + peaks(10), SLOWER[1]
     assert outcome(one_side, "memory.peak_allocated>1") == "not tested"
 
@@ -197,8 +197,8 @@ def test_a_stage_may_be_named_as_it_is_known():
 
 
 def budget(side_rows, metric, limit, *, rise=True):
-    rules = Rules((rule(metric, limit, "budget", rise=rise),))
-    (gate,) = gates(rules, None, made_side("after", side_rows), Choices())
+    rules = GateRules((make_gate_rule(metric, limit, "budget", rise=rise),))
+    (gate,) = apply_gate_rules(rules, None, made_side("after", side_rows), ComparisonChoices())
     return gate.outcome
 
 
@@ -229,15 +229,18 @@ def test_the_idle_share_is_of_busy_and_idle_in_each_step():
 
 
 def test_a_change_needs_a_baseline():
-    found = gates(
-        Rules((rule_of_text("step_time>3%"),)), None, made_side("a", SLOWER[0]), Choices()
+    found = apply_gate_rules(
+        GateRules((parse_rule_text("step_time>3%"),)),
+        None,
+        made_side("a", SLOWER[0]),
+        ComparisonChoices(),
     )
     assert [gate.outcome for gate in found] == ["not tested"]
 
 
 def test_sides_that_must_not_be_compared_break_budgets_alone():
-    rules = Rules(
-        (rule_of_text("step_time>3%"), rule("step_time", "9 s", "budget", rise=True)),
+    rules = GateRules(
+        (parse_rule_text("step_time>3%"), make_gate_rule("step_time", "9 s", "budget", rise=True)),
     )
     sides = made_side("a", SLOWER[0], world_size="8"), made_side("b", SLOWER[1], world_size="16")
     found = compared(*sides, gate=rules)
@@ -246,34 +249,34 @@ def test_sides_that_must_not_be_compared_break_budgets_alone():
     assert [gate.outcome for gate in forced.gates] == ["fail", "fail"]
 
 
-ACCEPT = Accept("step_time", date(2026, 12, 31), "larger vocabulary")
+ACCEPT = GateException("step_time", date(2026, 12, 31), "larger vocabulary")
 
 
 def test_an_exception_holds_through_its_last_day():
     (gate,) = held(SLOWER, "step_time>3%", accepts=(ACCEPT,), today=date(2026, 12, 31))
     assert gate.outcome == "accepted"
     assert "larger vocabulary" in gate.caveats[-1]
-    assert overall([gate]) == "pass"
-    assert gate_word([gate]) == "gate: pass (1 accepted)"
+    assert summarize_gates([gate]) == "pass"
+    assert describe_gate_result([gate]) == "gate: pass (1 accepted)"
 
 
 def test_an_exception_that_ran_out_excuses_nothing_and_is_an_error_of_its_own():
     over = {"accepts": (ACCEPT,), "today": date(2027, 1, 1)}
     broken = held(SLOWER, "step_time>3%", **over)
     assert [gate.outcome for gate in broken] == ["fail", "expired"]
-    assert overall(broken) == "fail"
+    assert summarize_gates(broken) == "fail"
     fine = held(FASTER, "step_time>3%", **over)
     assert [gate.outcome for gate in fine] == ["pass", "expired"]
-    assert overall(fine) == "expired"
+    assert summarize_gates(fine) == "expired"
     assert "2026-12-31" in fine[-1].claim
 
 
 def test_a_rule_that_only_warns_decides_nothing():
-    rules = Rules((rule("step_time", "3%", "change", rise=True, severity="warn"),))
+    rules = GateRules((make_gate_rule("step_time", "3%", "change", rise=True, severity="warn"),))
     found = compared(*SLOWER, gate=rules).gates
     assert [gate.outcome for gate in found] == ["fail"]
-    assert overall(found) == "pass"
-    assert gate_word(found) == "gate: pass (1 beyond a limit that only warns)"
+    assert summarize_gates(found) == "pass"
+    assert describe_gate_result(found) == "gate: pass (1 beyond a limit that only warns)"
 
 
 def test_without_rules_there_is_no_word():
@@ -281,15 +284,15 @@ def test_without_rules_there_is_no_word():
     assert found.gates == ()
     assert "gate" not in found.report().answer
     assert (
-        compared(*SLOWER, gate=Rules((rule_of_text("step_time>3%"),)))
+        compared(*SLOWER, gate=GateRules((parse_rule_text("step_time>3%"),)))
         .report()
         .answer.endswith("gate: fail")
     )
 
 
 def tried(rows, *texts, rules=None, **choices):
-    rules = rules or Rules(tuple(map(rule_of_text, texts)))
-    return self_test(rules, made_side("base", rows), Choices(**choices))
+    rules = rules or GateRules(tuple(map(parse_rule_text, texts)))
+    return run_gate_self_test(rules, made_side("base", rows), ComparisonChoices(**choices))
 
 
 def test_a_gate_is_shown_to_fail_on_steps_20_percent_longer():
@@ -312,23 +315,23 @@ def test_rules_that_can_never_fail_are_named():
     assert found.fails
     assert [one.can_fail for one in found.rules] == [True, False, True]
     assert "not recorded" in found.rules[1].reason
-    warns = Rules((rule("step_time", "3%", "change", rise=True, severity="warn"),))
+    warns = GateRules((make_gate_rule("step_time", "3%", "change", rise=True, severity="warn"),))
     only_warns = tried(SLOWER[1], rules=warns)
     assert not only_warns.fails
     assert only_warns.rules[0].reason == "it only warns"
 
 
 def test_a_budget_that_is_broken_already_shows_nothing():
-    rules = Rules((rule("step_time", "9 s", "budget", rise=True),))
+    rules = GateRules((make_gate_rule("step_time", "9 s", "budget", rise=True),))
     found = tried(SLOWER[1], rules=rules)
     assert not found.fails
     assert found.rules[0].already
-    both = Rules((*rules.rules, rule_of_text("step_time>3%")))
+    both = GateRules((*rules.rules, parse_rule_text("step_time>3%")))
     assert tried(SLOWER[1], rules=both).fails
 
 
 def test_an_exception_does_not_hide_from_the_test_of_the_gate():
-    rules = Rules((rule_of_text("step_time>3%"),), (ACCEPT,), today=date(2026, 1, 1))
+    rules = GateRules((parse_rule_text("step_time>3%"),), (ACCEPT,), today=date(2026, 1, 1))
     assert tried(SLOWER[1], rules=rules).fails
 
 
@@ -367,9 +370,11 @@ def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_one
         name: read_side(name, [folder / f"{name}_run{n}" for n in (1, 2, 3)], Options(jobs=1))
         for name in ("base", "opt")
     }
-    rules = Rules((rule_of_text("step_time>3%"),))
+    rules = GateRules((parse_rule_text("step_time>3%"),))
     said = {
-        (one, two): overall(gates(rules, sides[one], sides[two], Choices()))
+        (one, two): summarize_gates(
+            apply_gate_rules(rules, sides[one], sides[two], ComparisonChoices())
+        )
         for one in sides
         for two in sides
     }
@@ -380,15 +385,17 @@ def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_one
 
 def test_where_nothing_tells_that_memory_ran_out_the_rule_never_passes():
     """Histories of memory snapshots tell it: `test_memory_compare.py`."""
-    rules = Rules((rule("new-oom", "0", "change", rise=True),), inconclusive_fails=True)
+    rules = GateRules(
+        (make_gate_rule("new-oom", "0", "change", rise=True),), inconclusive_fails=True
+    )
     found = compared(*FASTER, gate=rules).gates
     (gate,) = found
     assert gate.outcome == "not tested"
     assert gate.claim == (
         "new-oom was not tested: no profile that was given records whether memory ran out"
     )
-    assert overall(found) == "not tested"
-    tested = self_test(rules, made_side("base", SLOWER[0]), Choices())
+    assert summarize_gates(found) == "not tested"
+    tested = run_gate_self_test(rules, made_side("base", SLOWER[0]), ComparisonChoices())
     assert not tested.rules[0].can_fail
 
 
@@ -435,7 +442,8 @@ def test_the_sentence_of_a_change_tells_its_sign_its_interval_and_what_is_missin
     ],
 )  # fmt: skip
 def test_the_sentence_of_a_budget_tells_what_is_allowed(rows, metric, limit, rise, claim):
-    rules = Rules((rule(metric, limit, "budget", rise=rise),))
-    assert [gate.claim for gate in gates(rules, None, made_side("after", rows), Choices())] == [
-        claim
-    ]
+    rules = GateRules((make_gate_rule(metric, limit, "budget", rise=rise),))
+    assert [
+        gate.claim
+        for gate in apply_gate_rules(rules, None, made_side("after", rows), ComparisonChoices())
+    ] == [claim]

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.kernels import kernel_changes
+from tracekit.compare.kernels import find_kernel_changes
 from tracekit.compare.origins import Attribution
-from tracekit.compare.report_attribution import sections
-from tracekit.compare.slot_table import KEYS, Half, SlotTable
+from tracekit.compare.report_attribution import build_attribution_sections
+from tracekit.compare.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 from tracekit.model.report import Sheet
 
 STEPS = 8
@@ -28,12 +28,12 @@ def table(times, factors, *, kind="compute", kernel="elementwise_kernel_{}", noi
     for scale in (np.ones(len(times)), factors):
         ns = (times * scale)[:, None] * (1 + noise * random.standard_normal((len(times), STEPS)))
         run = np.zeros(STEPS, int)
-        halves.append(Half(ns, np.ones(ns.shape), run, ns.sum(axis=0)))
-    return SlotTable(pd.DataFrame(rows, columns=KEYS), *halves)
+        halves.append(SlotHalf(ns, np.ones(ns.shape), run, ns.sum(axis=0)))
+    return SlotTable(pd.DataFrame(rows, columns=SLOT_KEYS), *halves)
 
 
 def test_a_shift_that_all_kernels_share_is_one_warning_and_no_kernel():
-    found = kernel_changes(table([1e6] * 30, [1.011] * 30))
+    found = find_kernel_changes(table([1e6] * 30, [1.011] * 30))
     (warning,) = found.warnings
     assert warning.startswith(
         "memory-bound kernels and copies uniformly take 1.1 % more time (30 of 30)"
@@ -45,7 +45,7 @@ def test_a_shift_that_all_kernels_share_is_one_warning_and_no_kernel():
 
 def test_the_one_kernel_that_changed_is_told_beside_the_shift():
     """1.2 times slower as measured, 1.2 / 1.02 without what all share; before over after, as everywhere."""
-    found = kernel_changes(table([1e6] * 30, [1.02] * 29 + [1.2]))
+    found = find_kernel_changes(table([1e6] * 30, [1.02] * 29 + [1.2]))
     (one,) = found.changed
     assert one.name == "elementwise_kernel_bd"
     assert one.ratio == pytest.approx(1 / 1.2, abs=0.005)
@@ -55,21 +55,21 @@ def test_the_one_kernel_that_changed_is_told_beside_the_shift():
 
 
 def test_kernels_that_move_either_way_are_no_shift():
-    found = kernel_changes(table([1e6] * 30, [1.01, 0.99] * 15))
+    found = find_kernel_changes(table([1e6] * 30, [1.01, 0.99] * 15))
     assert found.warnings == ()
 
 
 def test_a_shift_too_small_to_matter_is_not_told():
-    assert kernel_changes(table([1e6] * 30, [1.004] * 30)).warnings == ()
+    assert find_kernel_changes(table([1e6] * 30, [1.004] * 30)).warnings == ()
 
 
 def test_few_kernels_tell_nothing_of_the_machine():
-    assert kernel_changes(table([1e6] * 19, [1.02] * 19)).warnings == ()
-    assert kernel_changes(table([1e6] * 20, [1.02] * 20)).warnings != ()
+    assert find_kernel_changes(table([1e6] * 19, [1.02] * 19)).warnings == ()
+    assert find_kernel_changes(table([1e6] * 20, [1.02] * 20)).warnings != ()
 
 
 def test_where_most_changed_by_much_it_is_no_clock():
-    found = kernel_changes(table([1e6] * 30, [1.3] * 30))
+    found = find_kernel_changes(table([1e6] * 30, [1.3] * 30))
     assert found.warnings == ()
     assert len(found.changed) == 30
 
@@ -78,32 +78,34 @@ def test_each_class_has_a_shift_of_its_own():
     one = table([1e6] * 24, [1.02] * 24)
     two = table([1e6] * 24, [1.0] * 24, kernel="ampere_sgemm_{}", seed=2)
     halves = [
-        Half(np.concatenate([a.ns, b.ns]), np.concatenate([a.count, b.count]), a.run, a.wall + b.wall)
+        SlotHalf(np.concatenate([a.ns, b.ns]), np.concatenate([a.count, b.count]), a.run, a.wall + b.wall)
         for a, b in ((one.base, two.base), (one.opt, two.opt))
     ]  # fmt: skip
     both = SlotTable(pd.concat([one.keys, two.keys], ignore_index=True), *halves)
-    (warning,) = kernel_changes(both).warnings
+    (warning,) = find_kernel_changes(both).warnings
     assert warning.startswith("memory-bound kernels")
 
 
 def test_without_a_device_ops_are_compared_and_that_is_said():
-    found = kernel_changes(table([1e6] * 30, [1.03] * 30, kind="host", kernel="aten::{}"))
+    found = find_kernel_changes(table([1e6] * 30, [1.03] * 30, kind="host", kernel="aten::{}"))
     assert found.on_host
     (warning,) = found.warnings
     assert warning.startswith("host ops uniformly take 3.0 % more time")
     assert "load of the machine" in warning
     step = Change("step_time", "step", None, None, "ns", "lower", "improvement", 1.0, 1.0)
-    shown = list(sections(Attribution(kernels=found), Sheet("s", "S", (), ()), step))[-1]
+    shown = list(
+        build_attribution_sections(Attribution(kernels=found), Sheet("s", "S", (), ()), step)
+    )[-1]
     assert shown.title == "Which host ops changed?"
     assert shown.caveats[0].startswith("no device was recorded")
 
 
 def test_kernels_of_one_side_carry_their_full_time_and_no_ratio():
     made = table([1e6] * 21, [1.0] * 20 + [0.0])
-    (gone,) = kernel_changes(made).changed
+    (gone,) = find_kernel_changes(made).changed
     assert (gone.presence, gone.opt, gone.ratio, gone.q) == ("gone", 0.0, None, None)
     assert gone.difference == pytest.approx(-1e6, rel=0.01)
-    (new,) = kernel_changes(SlotTable(made.keys, made.opt, made.base)).changed
+    (new,) = find_kernel_changes(SlotTable(made.keys, made.opt, made.base)).changed
     assert (new.presence, new.base, new.ratio) == ("new", 0.0, None)
 
 
@@ -114,20 +116,20 @@ def test_of_several_runs_a_side_runs_are_the_sample():
     after = made.opt.ns.copy()
     after[0, 6:] *= 2
     halves = [
-        Half(ns, h.count, run, ns.sum(axis=0))
+        SlotHalf(ns, h.count, run, ns.sum(axis=0))
         for ns, h in ((made.base.ns, made.base), (after, made.opt))
     ]
-    found = kernel_changes(SlotTable(made.keys, *halves))
+    found = find_kernel_changes(SlotTable(made.keys, *halves))
     assert found.unit == "run"
     assert found.changed == ()
-    assert kernel_changes(made).unit == "step"
+    assert find_kernel_changes(made).unit == "step"
 
 
 def test_one_step_a_side_tests_nothing_and_still_tells_what_is_new():
     made = table([1e6] * 3, [1.0, 1.5, 0.0])
     halves = [
-        Half(h.ns[:, :1], h.count[:, :1], h.run[:1], h.wall[:1]) for h in (made.base, made.opt)
+        SlotHalf(h.ns[:, :1], h.count[:, :1], h.run[:1], h.wall[:1]) for h in (made.base, made.opt)
     ]
-    found = kernel_changes(SlotTable(made.keys, *halves))
+    found = find_kernel_changes(SlotTable(made.keys, *halves))
     assert found.tested == 0
     assert [one.presence for one in found.changed] == ["gone"]

@@ -13,24 +13,24 @@ from memory_builder import Allocator, DeviceFullError, frame, pickled, snapshot
 
 import tracekit
 from tracekit.analyses.memory import fragmentation, out_of_memory
-from tracekit.compare.changes import Choices
+from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import SCHEMA, Comparison
-from tracekit.compare.gate import gates, overall
-from tracekit.compare.gate_rules import Rules, rule, rule_of_text
-from tracekit.compare.judge import compare
-from tracekit.compare.report import report_comparison
-from tracekit.compare.slowed import self_test
-from tracekit.job.steps.step_values import job_values
+from tracekit.compare.gate import apply_gate_rules, summarize_gates
+from tracekit.compare.gate_rules import GateRules, make_gate_rule, parse_rule_text
+from tracekit.compare.judge import compare_sides
+from tracekit.compare.report import build_comparison_report
+from tracekit.compare.slowed import run_gate_self_test
+from tracekit.job.steps.step_values import list_job_values
 from tracekit.model.errors import NothingComparableError
 from tracekit.model.tables import TABLES
-from tracekit.pipeline.summary.notes import value_rows
-from tracekit.render.json import read_json
+from tracekit.pipeline.summary.notes import list_value_rows
+from tracekit.render.json import read_schema_json
 
 MIB = 2**20
 
 
 def compared(base, opt, **choices):
-    return compare(base, opt, Choices(**choices))
+    return compare_sides(base, opt, ComparisonChoices(**choices))
 
 
 def sheet(report, name):
@@ -63,7 +63,7 @@ def printed(files):
 def found(files, printed):
     """The comparison as it was saved."""
     assert printed.exit_code == 0, printed.output
-    return read_json((files / "kept.json").read_text(), {SCHEMA: Comparison})
+    return read_schema_json((files / "kept.json").read_text(), {SCHEMA: Comparison})
 
 
 def test_two_snapshots_are_compared_without_any_step(printed):
@@ -94,7 +94,7 @@ def test_the_comparison_carries_what_became_of_memory(found):
     )  # fmt: skip
     assert found.memory.headline.difference == -38 * MIB
     assert found.memory.failed == (0, 0)
-    report = report_comparison(found)
+    report = build_comparison_report(found)
     assert report.answer == "memory: peak 64.0 MiB → 26.0 MiB (−59 %)"
     assert [(row["site"], row["state"], row["difference"]) for row in sheet(report, "memory-sites-peak")] == [
         ("train.py forward", "shrunk", -40 * MIB),
@@ -130,7 +130,7 @@ def test_what_was_saved_may_take_the_place_of_a_snapshot(tmp_path):
     assert [(one.name, one.base, one.opt) for one in levels.memory.pairs[0].levels[:6]] == [
         (one.name, one.base, one.opt) for one in whole.memory.pairs[0].levels[:6]
     ]
-    report = report_comparison(levels)
+    report = build_comparison_report(levels)
     assert any("saved report tells levels" in caution for caution in report.cautions)
 
 
@@ -144,7 +144,7 @@ def test_beside_times_memory_is_a_line_and_a_section(tmp_path):
     both = tracekit.compare(tmp_path / "base", tmp_path / "opt", jobs=1)
     assert both.headline.name == "step_time"
     assert both.memory.headline.difference == -2 * MIB
-    report = report_comparison(both)
+    report = build_comparison_report(both)
     assert "faster" in report.answer or "inconclusive" in report.answer
     assert "memory" not in report.answer
     assert "memory: peak 8.00 MiB → 6.00 MiB (−25 %)" in report.basis
@@ -157,10 +157,10 @@ def test_beside_times_memory_is_a_line_and_a_section(tmp_path):
 def test_another_number_of_ranks_forbids_a_verdict_on_memory(tmp_path):
     sides = [of_one(tmp_path / name, holding((size, "f"))) for name, size in (("a", 100), ("b", 50))]  # fmt: skip
     sides = [replace(one, fingerprint={"world_size": world, "gpu": gpu}) for one, world, gpu in zip(sides, "84", ("H100", "H200"), strict=True)]  # fmt: skip
-    held = Rules((rule_of_text("memory.peak_requested>1"),))
+    held = GateRules((parse_rule_text("memory.peak_requested>1"),))
     found = compared(*sides, gate=held)
     assert (found.verdict, found.gates[0].outcome) == ("not comparable", "not comparable")
-    assert report_comparison(found).answer.startswith("memory: not comparable · peak")
+    assert build_comparison_report(found).answer.startswith("memory: not comparable · peak")
     assert compared(*sides, force=True).verdict == "no change"
     same = [replace(one, fingerprint={**one.fingerprint, "world_size": "8"}) for one in sides]
     assert compared(*same).verdict == "no change", "another GPU holds the same bytes"
@@ -222,18 +222,18 @@ def ran_out(tmp_path_factory):
 def test_the_second_side_may_not_run_out_of_memory_where_the_first_did_not(
     ran_out, base, opt, expected
 ):
-    rules = Rules((rule("new-oom", "0", "change", rise=True),))
-    (gate,) = gates(rules, ran_out[base], ran_out[opt], Choices())
+    rules = GateRules((make_gate_rule("new-oom", "0", "change", rise=True),))
+    (gate,) = apply_gate_rules(rules, ran_out[base], ran_out[opt], ComparisonChoices())
     assert gate.outcome == expected
     if expected == "fail":
         assert gate.claim.startswith("new-oom +1, ")
-    assert overall([gate]) == expected
+    assert summarize_gates([gate]) == expected
 
 
 def test_a_rule_on_running_out_of_memory_can_fail_where_a_history_was_read(ran_out):
-    rules = Rules((rule("new-oom", "0", "change", rise=True),))
+    rules = GateRules((make_gate_rule("new-oom", "0", "change", rise=True),))
     for name, can_fail in (("never", True), ("bare", False)):
-        (tested,) = self_test(rules, ran_out[name], Choices()).rules
+        (tested,) = run_gate_self_test(rules, ran_out[name], ComparisonChoices()).rules
         assert tested.can_fail is can_fail
 
 
@@ -242,8 +242,8 @@ def test_a_run_that_ran_out_is_not_made_up_for_by_others(ran_out, tmp_path):
         f"{n}.pickle": (full() if n == 2 else holding((MIB, "f")), {"run": f"r{n}"}) for n in (1, 2, 3)
     }  # fmt: skip
     side = memory_side(tmp_path / "runs", runs, out_of_memory)
-    rules = Rules((rule("new-oom", "0", "change", rise=True),))
-    (gate,) = gates(rules, ran_out["never"], side, Choices())
+    rules = GateRules((make_gate_rule("new-oom", "0", "change", rise=True),))
+    (gate,) = apply_gate_rules(rules, ran_out["never"], side, ComparisonChoices())
     assert (gate.outcome, gate.base, gate.opt) == ("fail", 0, 1)
 
 
@@ -251,7 +251,8 @@ def test_that_memory_ran_out_is_the_first_thing_said(ran_out):
     found = compared(ran_out["never"], ran_out["twice"])
     assert found.memory.failed == (0, 2)
     assert (
-        report_comparison(found).cautions[0] == "memory ran out 2 times in twice, 0 times in never"
+        build_comparison_report(found).cautions[0]
+        == "memory ran out 2 times in twice, 0 times in never"
     )
 
 
@@ -262,7 +263,7 @@ def test_a_request_that_two_snapshots_tell_of_failed_once(tmp_path):
         made.alloc(300 * MIB)
     later = snapshot(made)  # the history was not cleared
     held = {"1.pickle": (early, {"step": 1, "pid": 7}), "2.pickle": (later, {"step": 2, "pid": 7})}
-    values = job_values(measured(tmp_path / "run", held, out_of_memory))
+    values = list_job_values(measured(tmp_path / "run", held, out_of_memory))
     rows = values[values["name"] == "out_of_memory"]
     assert rows[["run", "value"]].to_numpy().tolist() == [["run", 2]]
     assert rows["step"].isna().all()
@@ -283,7 +284,7 @@ def test_a_request_that_two_snapshots_tell_of_failed_once(tmp_path):
     ],
 )
 def test_levels_of_one_snapshot_a_side_decide_a_gate(grown, text, expected):
-    (gate,) = gates(Rules((rule_of_text(text),)), *grown, Choices())
+    (gate,) = apply_gate_rules(GateRules((parse_rule_text(text),)), *grown, ComparisonChoices())
     assert gate.outcome == expected
 
 
@@ -308,7 +309,7 @@ def grown(tmp_path_factory):
 
 def test_every_rank_and_step_has_a_row_the_worst_first(grown):
     found = compared(*grown)
-    report = report_comparison(found)
+    report = build_comparison_report(found)
     assert report.answer == "memory: peak 500 MiB → 756 MiB (+51 %)"
     rows = sheet(report, "memory-pairs")
     assert [(r["who"], r["step"], r["peak_requested_opt"], r["peak_requested_difference"]) for r in rows] == [
@@ -329,7 +330,7 @@ def test_a_snapshot_and_a_trace_of_one_process_are_not_put_together(tmp_path):
     traced = rows[rows["name"] == "device_peak_reserved"].assign(tool="torch", value=5.0)
     both = pd.concat([rows, traced, rows.assign(rank=1)], ignore_index=True)
     metrics = TABLES["metrics"].cast({name: both[name].to_numpy(object) for name in both})
-    values = value_rows(replace(found, arrays={**found.arrays, "metrics": metrics}))
+    values = list_value_rows(replace(found, arrays={**found.arrays, "metrics": metrics}))
     told = values[~values["whole"].astype(bool)][["rank", "name", "value"]].to_numpy().tolist()
     assert sorted(told) == [
         [0, "device_peak_allocated", MIB],

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.compare import memory_sites
-from tracekit.compare.memory_sites import shortened, site_changes
-from tracekit.compare.memory_snapshots import END, PEAK, Snapshot, Whose
+from tracekit.compare.memory_sites import compare_memory_sites, shorten_sites
+from tracekit.compare.memory_snapshots import END, PEAK, MemoryOwner, MemorySnapshot
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns
-from tracekit.model.trace import Measurements, Source, labelled
+from tracekit.model.trace import Measurements, Source, add_key_columns
 from tracekit.process.memory import live as snapshot_live
-from tracekit.process.memory.call_sites import place_texts
-from tracekit.process.memory.live import Live, by_site
+from tracekit.process.memory.call_sites import format_frame_places
+from tracekit.process.memory.live import LiveMemory, sum_live_memory_by_site
 
 KIB = 1024
 BEFORE = "/opt/env/lib/python3.11/site-packages/verl/a.py"
@@ -123,7 +123,7 @@ def test_files_that_a_compiler_calls_by_a_hash_are_one_place():
             "line": [33, 40, 1, 7, 0],
         }
     )  # fmt: skip
-    assert place_texts(stacks, np.arange(5)).tolist() == [
+    assert format_frame_places(stacks, np.arange(5)).tolist() == [
         "(compiled) call", "(compiled) call", "cab.py call", "call", "call",
     ]  # fmt: skip
 
@@ -135,12 +135,12 @@ def test_measurements_that_were_saved_without_places_are_compared_by_site(tmp_pa
         columns = kept.columns("live_sites")
         no_place = Coded(np.full(len(columns), -1, np.int8), ())
         sites = Columns(len(columns), {**columns.arrays, "place": no_place})
-        return Snapshot(
-            Whose("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: 1000, END: 1000},
+        return MemorySnapshot(
+            MemoryOwner("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: 1000, END: 1000},
             kept["snapshot_levels"].iloc[0].to_dict(), Measurements({**kept.arrays, "live_sites": sites}, ()),
         )  # fmt: skip
 
-    rows = site_changes(old("a", 1), old("b", 2), "peak").rows
+    rows = compare_memory_sites(old("a", 1), old("b", 2), "peak").rows
     assert [(row.site, row.state) for row in rows] == [
         ("job/a.py:2 f", "new"), ("job/a.py:1 f", "gone"),
     ]  # fmt: skip
@@ -190,15 +190,19 @@ def snapshot_of(pieces):
     )  # fmt: skip
     total = int(frame["size_bytes"].sum())
     source = Source(Path("a"), "a", "torch_memory", "torch_memory")
-    rows = by_site(Live(frame, total)).assign(moment="peak", memory="device", device=0)
+    rows = sum_live_memory_by_site(LiveMemory(frame, total)).assign(
+        moment="peak", memory="device", device=0
+    )
     columns = {
         n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows
     }
     columns["device"] = pd.array([0] * len(rows), dtype="Int64")
-    tables = {"live_sites": labelled(TABLES["live_sites"], columns, source)} if len(rows) else {}
+    tables = (
+        {"live_sites": add_key_columns(TABLES["live_sites"], columns, source)} if len(rows) else {}
+    )
     row = {"source": "a", "pid": pd.NA, "memory": "device", "device": 0}
-    return Snapshot(
-        Whose("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,
+    return MemorySnapshot(
+        MemoryOwner("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,
         Measurements(tables, (source,)),
     )  # fmt: skip
 
@@ -211,9 +215,9 @@ def test_whatever_is_held_rows_add_up_and_none_is_called_new_or_gone_that_is_not
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot_live, "MAX_SITES", named)
         patch.setattr(memory_sites, "MAX_PLACES", shown)
-        found = site_changes(snapshot_of(base), snapshot_of(opt), "peak")
+        found = compare_memory_sites(snapshot_of(base), snapshot_of(opt), "peak")
     change = sum(size for *_, size in opt) - sum(size for *_, size in base)
-    for rows in (found.rows, shortened(found.rows, 1)):
+    for rows in (found.rows, shorten_sites(found.rows, 1)):
         assert sum(row.difference for row in rows) == change
     assert not found.categories or sum(row.difference for row in found.categories) == change
     assert sum(row.opt_bytes for row in found.rows) == found.opt

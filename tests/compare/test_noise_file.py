@@ -18,8 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.cli import main
-from tracekit.compare.noise import NoiseFile, calibrated, read, to_json, usable
-from tracekit.compare.noise_report import noise_notes, report_noise, resolves
+from tracekit.compare.noise import NoiseFile, calibrated, check_noise_fits, read, write_noise_json
+from tracekit.compare.noise_report import (
+    build_noise_report,
+    find_resolvable_change,
+    list_noise_notes,
+)
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.stats.noise import Noise
 from tracekit.pipeline.comparing import read_side
@@ -66,14 +70,14 @@ def test_one_run_tells_nothing():
 def test_a_file_holds_what_was_written_byte_for_byte(tmp_path):
     found = calibrated(four_runs(gpu="H100"), ("the runs span 3 s",))
     path = tmp_path / "noise.json"
-    path.write_text(to_json(found), encoding="utf-8")
+    path.write_text(write_noise_json(found), encoding="utf-8")
     assert read(path) == found
     turned = NoiseFile(dict(reversed(found.metrics.items())), found.fingerprint, found.runs, found.notes, found.tool_version)  # fmt: skip
-    assert to_json(turned) == to_json(found)
+    assert write_noise_json(turned) == write_noise_json(found)
 
 
 def good(**changed):
-    document = json.loads(to_json(NoiseFile({STEP: EIGHT}, {"gpu": "H100"}, ("a", "b"))))
+    document = json.loads(write_noise_json(NoiseFile({STEP: EIGHT}, {"gpu": "H100"}, ("a", "b"))))
     return document | changed
 
 
@@ -181,25 +185,25 @@ def test_noise_of_other_hardware_is_not_used_and_that_is_said(name):
     found = one_run_each(noise, other, other)
     assert found.headline.label == "within-run"
     assert any(line.startswith("the A/A noise was not used: it is of") and "two" in line for line in found.warnings)  # fmt: skip
-    assert usable(None, made_side("base", step_rows([1.0])), None) == (None, "")
+    assert check_noise_fits(None, made_side("base", step_rows([1.0])), None) == (None, "")
 
 
 def test_a_small_table_says_what_can_be_seen():
     side = four_runs(gpu="H100", world_size="8")
     found = calibrated(side)
-    report = report_noise(found, side)
+    report = build_noise_report(found, side)
     assert report.identity == ("4 runs of one setting", "H100", "world size 8")
     # Beyond t(3, .996) · √2 · 0.0550274 = 6.322101 · 0.0778205 = 0.491989, which is more than the least effect and
     # the interval, .055027 + 3.182446 · 0.0778205; and z(.8) more of what √2 sd may be, √(3 / χ²(3, .2) = 1.005174)
     # times as large: 0.841621 · 0.0778205 · 1.727592 = 0.113149.
-    assert resolves(found.of(STEP)) == pytest.approx(math.expm1(0.605138), rel=2e-3)
+    assert find_resolvable_change(found.of(STEP)) == pytest.approx(math.expm1(0.605138), rel=2e-3)
     assert report.answer.startswith("runs differ by 5.5 % in the step")
     assert report.answer.endswith("one run a side shows changes from 83 % on")
     titles = [heading.name for heading in report.overview.headings]
     assert [line[titles.index("title")] for line in report.overview.rows] == ["step", "gen"]
-    few = report_noise(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip
+    few = build_noise_report(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip
     assert "from 4 runs on" in few.answer
-    assert resolves(Noise(0.0, 3.0, 4, 2, None)) is None
+    assert find_resolvable_change(Noise(0.0, 3.0, 4, 2, None)) is None
 
 
 def write_runs(folder, gap_us, lasting=(1000, 1100, 1050, 1150)):
@@ -211,9 +215,9 @@ def write_runs(folder, gap_us, lasting=(1000, 1100, 1050, 1150)):
 
 def test_the_times_of_the_runs_tell_how_they_were_made(tmp_path):
     apart = read_side("n", write_runs(tmp_path / "a", 1_000_000), Options(jobs=1))
-    assert [line.split(":")[0] for line in noise_notes(apart)] == ["the runs span 3,005 ms"]
+    assert [line.split(":")[0] for line in list_noise_notes(apart)] == ["the runs span 3,005 ms"]
     together = read_side("n", write_runs(tmp_path / "b", 1_000), Options(jobs=1))
-    assert "overlap" in next(noise_notes(together))
+    assert "overlap" in next(list_noise_notes(together))
 
 
 def test_the_command_writes_what_compare_uses(tmp_path, capsys):

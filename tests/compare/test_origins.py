@@ -4,21 +4,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.compare.attribution import attributed
-from tracekit.compare.origins import Row, shortened
-from tracekit.compare.slot_table import KEYS, Half, SlotTable
+from tracekit.compare.attribution import attribute_slot_table
+from tracekit.compare.origins import AttributionRow, shorten_attribution_rows
+from tracekit.compare.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 
 
 def test_rows_that_do_not_add_up_are_no_attribution():
-    keys = pd.DataFrame([["", "compute", "", "a", ""]], columns=KEYS)
-    half = Half(np.array([[5e6]]), np.ones((1, 1)), np.array([0]), np.array([6e6]))
+    keys = pd.DataFrame([["", "compute", "", "a", ""]], columns=SLOT_KEYS)
+    half = SlotHalf(np.array([[5e6]]), np.ones((1, 1)), np.array([0]), np.array([6e6]))
     with pytest.raises(AssertionError, match="is attributed"):
-        attributed(SlotTable(keys, half, half), 0.95)
+        attribute_slot_table(SlotTable(keys, half, half), 0.95)
 
 
 def test_the_rest_of_many_rows_is_one_row():
-    rows = [Row("", str(n), 1.0, 3.0, 2.0) for n in range(10)]
-    found = shortened(rows, 8)
+    rows = [AttributionRow("", str(n), 1.0, 3.0, 2.0) for n in range(10)]
+    found = shorten_attribution_rows(rows, 8)
     assert len(found) == 9
     assert (found[-1].what, found[-1].difference, found[-1].rows) == ("other (2 rows)", 4.0, 2)
-    assert shortened(rows[:9], 8) == rows[:9]
+    assert shorten_attribution_rows(rows[:9], 8) == rows[:9]

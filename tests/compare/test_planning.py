@@ -5,14 +5,14 @@ from compare.made import BASE_RUNS, OPT_RUNS, compared, step_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.compare.planning import what_to_record
-from tracekit.model.stats.needed import needed
-from tracekit.model.stats.speedup import speedup
+from tracekit.compare.planning import recommend_recording
+from tracekit.model.stats.needed import compute_needed_runs
+from tracekit.model.stats.speedup import compute_speedup
 from tracekit.render import render
 
 
 def said(base, opt, effect=0.03):
-    return what_to_record(speedup(base, opt), effect)
+    return recommend_recording(compute_speedup(base, opt), effect)
 
 
 def test_what_decides_on_the_least_effect_is_told():
@@ -25,7 +25,7 @@ def test_how_unsure_a_plan_of_few_runs_is_is_a_range():
     """Spread 1.5 % of three runs a side; it may be 1.56 times as much: (1.2134 / .6072)² ~ 2.4 times the runs."""
     base, opt = [[10.0], [9.85], [10.15]], [[9.0], [8.865], [9.135]]
     text = said(base, opt)
-    plan = needed(speedup(base, opt))
+    plan = compute_needed_runs(compute_speedup(base, opt))
     assert text.startswith(
         f"record {plan.runs} to {plan.most_runs} runs per side: in 80 % of cases"
     )
@@ -36,7 +36,7 @@ def test_where_that_takes_too_many_runs_a_larger_effect_is_planned_for():
     """Runs that differ by 12 %: 100 a side leave 1.7 % of SE, so .95 of no interval is inside of 3 %."""
     base, opt = [[10.0], [8.8], [11.2]], [[9.0], [7.92], [10.08]]
     text = said(base, opt)
-    plan = needed(speedup(base, opt), change=0.1)
+    plan = compute_needed_runs(compute_speedup(base, opt), change=0.1)
     assert text == (
         f"record {plan.runs} to more than 100 runs per side to show a change of 10 % in 80 % of cases: that nothing"
         " changed by 3.0 % takes more than 100 runs"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from compare.made import change_of
 
-from tracekit.compare.changes import Choices
-from tracekit.compare.judge import compare
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.judge import compare_sides
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
 
@@ -23,11 +23,13 @@ WORKERS = "kineto_tb_plugin/samples/resnet50_num_workers_"
 def given(name, paths, first=None):
     """One side of these paths below the real data."""
     full = [Path(REAL) / "chrome" / path for path in paths]
-    return read_side(name, full, Options(jobs=1), Choices(drop_first=first))
+    return read_side(name, full, Options(jobs=1), ComparisonChoices(drop_first=first))
 
 
 def pair(base, opt, first=None, **choices):
-    return compare(given("base", base, first), given("opt", opt, first), Choices(**choices))
+    return compare_sides(
+        given("base", base, first), given("opt", opt, first), ComparisonChoices(**choices)
+    )
 
 
 def interval(step):
@@ -54,7 +56,7 @@ def test_two_captures_of_one_setting_are_no_change(first):
     captures = sorted((Path(REAL) / "chrome" / f"{WORKERS}0").iterdir())
     sides = [given(f"capture{n}", (path,), first) for n, path in enumerate(captures, 1)]
     for base, opt in itertools.permutations(sides):
-        found = compare(base, opt, Choices())
+        found = compare_sides(base, opt, ComparisonChoices())
         assert {c.word for c in found.changes} & {"improvement", "regression"} == set()
 
 

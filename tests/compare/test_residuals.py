@@ -3,8 +3,8 @@
 import pytest
 from chrome_builder import op, write
 
-from tracekit.compare.attribution import attribute
-from tracekit.compare.changes import Choices
+from tracekit.compare.attribution import attribute_sides
+from tracekit.compare.changes import ComparisonChoices
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
 
@@ -20,8 +20,8 @@ def recorded(path, *files):
 
 
 def attribution(base, opt):
-    sides = [read_side(p.name, [p], ALONE, Choices(drop_first=0)) for p in (base, opt)]
-    return attribute(*sides, 0.95)
+    sides = [read_side(p.name, [p], ALONE, ComparisonChoices(drop_first=0)) for p in (base, opt)]
+    return attribute_sides(*sides, 0.95)
 
 
 def told(found):

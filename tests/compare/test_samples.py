@@ -7,7 +7,7 @@ from compare.made import COLUMNS, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.steps.metric_samples import samples
+from tracekit.job.steps.metric_samples import collect_metric_samples
 from tracekit.model.metrics import METRICS
 
 
@@ -18,7 +18,7 @@ def frame(rows):
 
 
 def values_of(rows, name, stage=None, role=None):
-    return samples(frame(rows))[name, role, stage].values
+    return collect_metric_samples(frame(rows))[name, role, stage].values
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_as_many_identical_ranks_again_change_nothing(name):
     def rows(ranks):
         return [row(name, 10.0 + s, rank=r, step=s) for s in (1, 2, 3) for r in range(ranks)]
 
-    assert samples(frame(rows(8))) == samples(frame(rows(4)))
+    assert collect_metric_samples(frame(rows(8))) == collect_metric_samples(frame(rows(4)))
 
 
 def test_steps_stand_in_the_order_of_their_numbers_and_unnumbered_ones_last():
@@ -61,7 +61,7 @@ def test_steps_stand_in_the_order_of_their_numbers_and_unnumbered_ones_last():
         row("step_time", v, step=s, part=p)
         for s, p, v in [(10, None, 1), (2, None, 2), (None, "b", 3), (None, "a", 4)]
     ]
-    found = samples(frame(rows))["step_time", None, None]
+    found = collect_metric_samples(frame(rows))["step_time", None, None]
     assert found.steps == (
         (("run", 2, None), ("run", 10, None), ("run", None, "a"), ("run", None, "b")),
     )
@@ -73,7 +73,7 @@ def test_captures_of_one_process_are_runs_of_their_own():
         row("step_time", v, step=s, part=p)
         for s, p, v in [(1, "capture1", 5), (2, "capture1", 6), (1, "capture2", 7)]
     ]
-    found = samples(frame(rows))["step_time", None, None]
+    found = collect_metric_samples(frame(rows))["step_time", None, None]
     assert found.runs == ("run capture1", "run capture2")
     assert found.values == ((5.0, 6.0), (7.0,))
 
@@ -98,8 +98,8 @@ def test_a_part_that_is_no_capture_does_not_split_a_numbered_step():
 
 def test_names_that_are_no_metric_and_unknown_values_are_left_out():
     rows = [row("made_up", 1.0, step=1), row("step_time", None, step=1)]
-    assert samples(frame(rows)) == {}
-    assert samples(frame([])) == {}
+    assert collect_metric_samples(frame(rows)) == {}
+    assert collect_metric_samples(frame([])) == {}
 
 
 def test_roles_and_stages_are_metrics_of_their_own():
@@ -107,7 +107,7 @@ def test_roles_and_stages_are_metrics_of_their_own():
         row("stage_time", v, step=1, role=r, stage=s)
         for r, s, v in [("actor", "gen", 1), (None, "gen", 2), ("actor", None, 3)]
     ]
-    found = samples(frame(rows))
+    found = collect_metric_samples(frame(rows))
     assert {key: one.values for key, one in found.items()} == {
         ("stage_time", "actor", "gen"): ((1.0,),),
         ("stage_time", None, "gen"): ((2.0,),),
@@ -119,7 +119,9 @@ def test_categories_are_as_good_as_text():
     rows = [row("gpu_busy", 1.0 * s, step=s, rank=0, role="actor", stage="gen") for s in (1, 2)]
     plain = frame(rows)
     texts = ["run", "role", "part", "stage", "name"]
-    assert samples(plain.astype(dict.fromkeys(texts, "category"))) == samples(plain)
+    assert collect_metric_samples(
+        plain.astype(dict.fromkeys(texts, "category"))
+    ) == collect_metric_samples(plain)
 
 
 KEYS = st.tuples(
@@ -135,7 +137,7 @@ KEYS = st.tuples(
 def test_the_order_of_the_rows_changes_nothing(keys, random):
     rows = [row(n, v, run=r, rank=k, step=s, part=p, stage=g) for r, k, s, p, g, n, v in keys]
     mixed = random.sample(rows, len(rows))
-    assert samples(frame(mixed)) == samples(frame(rows))
+    assert collect_metric_samples(frame(mixed)) == collect_metric_samples(frame(rows))
 
 
 def test_the_values_of_a_thousand_ranks_are_grouped():
@@ -151,6 +153,6 @@ def test_the_values_of_a_thousand_ranks_are_grouped():
         {"run": "run", "role": None, "rank": ranks, "step": steps, "part": None, "stage": stages,
          "name": names, "value": 1.0}
     ).astype({"step": "Int64", "value": "Float64"})  # fmt: skip
-    found = samples(rows)
+    found = collect_metric_samples(rows)
     assert {len(one.values[0]) for one in found.values()} == {5}
     assert len(found) == 20

@@ -7,13 +7,13 @@ import pytest
 from compare.made import made_side, report, row, step_rows
 
 from tracekit.compare.changes import STEP
-from tracekit.compare.sides import Input, side
+from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Report
 
 
 def made(*inputs):
-    return side("base", [Input(label, given, None) for label, given in inputs], 0)
+    return build_side("base", [ComparedInput(label, given, None) for label, given in inputs], 0)
 
 
 def runs_of(side):

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.cli import main
-from tracekit.compare.changes import Choices
-from tracekit.compare.judge import compare
-from tracekit.compare.report import report_comparison
-from tracekit.compare.step_log import StepLog, table_log, with_logs
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.judge import compare_sides
+from tracekit.compare.report import build_comparison_report
+from tracekit.compare.step_log import StepLog, add_step_logs, read_step_table
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline.comparing import compare_paths, read_logs
+from tracekit.pipeline.comparing import compare_paths, read_step_logs
 from tracekit.pipeline.run import Options
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -40,15 +40,15 @@ def verl_log(path, steps):
 
 def logs(folder, runs, name="log"):
     """One table a run."""
-    return read_logs([csv_log(folder / f"{name}{n}.csv", run) for n, run in enumerate(runs)])
+    return read_step_logs([csv_log(folder / f"{name}{n}.csv", run) for n, run in enumerate(runs)])
 
 
 def both(base_logs, opt_logs, base=None, opt=None, drop_first=None, **choices):
     """Two sides whose profiles tell 20 s and 10 s a step, with these logs, compared."""
     before = base or made_side("base", step_rows([20.0, 20.0, 20.0]))
     after = opt or made_side("opt", step_rows([10.0, 10.0, 10.0]))
-    sides = with_logs(before, after, base_logs, opt_logs, drop_first)
-    return compare(*sides, Choices(**choices))
+    sides = add_step_logs(before, after, base_logs, opt_logs, drop_first)
+    return compare_sides(*sides, ComparisonChoices(**choices))
 
 
 def test_the_answer_is_of_the_un_profiled_steps(tmp_path):
@@ -60,21 +60,23 @@ def test_the_answer_is_of_the_un_profiled_steps(tmp_path):
     assert found.verdict == "improvement"
     assert change_of(found, "step_time").ratio == pytest.approx(2.0)
     assert [change.name for change in found.changes[:2]] == ["unprofiled_step_time", "step_time"]
-    assert "un-profiled" in report_comparison(found).answer
+    assert "un-profiled" in build_comparison_report(found).answer
     assert not any("times are under the profiler" in line for line in found.warnings)
 
 
 def test_what_the_profiler_adds_is_told_for_each_side(tmp_path):
     found = both(logs(tmp_path, [[16.0, 16.0]]), logs(tmp_path, [[8.0, 8.0]], "opt"), drop_first=0)
     assert [(one.side, one.ratio) for one in found.overhead] == [("base", 1.25), ("opt", 1.25)]
-    sheets = [sheet for section in report_comparison(found).sections for sheet in section.sheets]
+    sheets = [
+        sheet for section in build_comparison_report(found).sections for sheet in section.sheets
+    ]
     overhead = next(sheet for sheet in sheets if sheet.name == "overhead")
     assert overhead.rows[0] == ("base", 20e9, 16e9, 1.25)
 
 
 def test_without_logs_nothing_is_said_of_them():
     sides = made_side("base", step_rows([2.0, 2.0])), made_side("opt", step_rows([1.0, 1.0]))
-    found = compare(*sides, Choices())
+    found = compare_sides(*sides, ComparisonChoices())
     assert found.headline.name == "step_time"
     assert found.overhead == ()
     assert any("times are under the profiler" in line for line in found.warnings)
@@ -100,7 +102,7 @@ def test_logs_of_which_nothing_is_left_are_refused(tmp_path):
 def profiled_steps(tmp_path, start, stop):
     """Which steps of a log count as profiled: seconds that starting and stopping took, by step."""
     steps = [{"step": 1.0, "start_profile": a, "stop_profile": b} for a, b in zip(start, stop, strict=True)]  # fmt: skip
-    (found,) = read_logs([verl_log(tmp_path / "metrics.jsonl", steps)], ONE)
+    (found,) = read_step_logs([verl_log(tmp_path / "metrics.jsonl", steps)], ONE)
     return sorted(found.profiled)
 
 
@@ -117,7 +119,7 @@ def test_steps_with_a_profiler_are_known_by_what_starting_and_stopping_took(tmp_
 
 def test_profiled_steps_of_a_log_do_not_count(tmp_path):
     steps = [{"step": s, "start_profile": p, "stop_profile": p} for s, p in ((5.0, 0.0), (9.0, 0.1), (4.0, 0.0))]  # fmt: skip
-    base = read_logs([verl_log(tmp_path / "metrics.jsonl", steps)], ONE)
+    base = read_step_logs([verl_log(tmp_path / "metrics.jsonl", steps)], ONE)
     found = both(base, logs(tmp_path, [[3.0, 2.0]]))
     assert found.headline.base == 4e9
     assert ("base", 2, "logged while a profiler ran") in [(one.side, one.step, one.reason) for one in found.dropped]  # fmt: skip
@@ -129,7 +131,7 @@ def test_stages_come_from_logs_only_where_no_profile_has_them(tmp_path):
         for name in ("base", "opt")
     ]  # fmt: skip
     base, opt = (
-        read_logs([verl_log(tmp_path / f"{name}.jsonl", [{"step": 9.0, "gen": 2.0, "reward": r}] * 3)], ONE)
+        read_step_logs([verl_log(tmp_path / f"{name}.jsonl", [{"step": 9.0, "gen": 2.0, "reward": r}] * 3)], ONE)
         for name, r in (("a", 4.0), ("b", 2.0))
     )  # fmt: skip
     found = both(base, opt, *staged)
@@ -144,7 +146,7 @@ def test_tokens_of_logs_give_time_and_rate_per_token(tmp_path):
         steps = [
             {"step": s, "perf/total_num_tokens": t} for s, t in zip(seconds, tokens, strict=True)
         ]
-        return read_logs([verl_log(tmp_path / name, steps)], ONE)
+        return read_step_logs([verl_log(tmp_path / name, steps)], ONE)
 
     facts = {"world_size": "4"}
     sides = [made_side(name, step_rows([9.0]), **facts) for name in ("base", "opt")]
@@ -171,22 +173,22 @@ def test_equal_names_are_different_runs(tmp_path):
     for folder, last in (("a", 2.0), ("b", 2.5)):
         (tmp_path / folder).mkdir()
         paths.append(csv_log(tmp_path / folder / "steps.csv", [2.0, last]))
-    found = both(read_logs(paths), read_logs(paths))
+    found = both(read_step_logs(paths), read_step_logs(paths))
     assert (found.headline.base_runs, found.headline.base_steps) == (2, 2)
-    named = both(read_logs([f"x={paths[0]}"]), read_logs([f"y={paths[1]}"]))
+    named = both(read_step_logs([f"x={paths[0]}"]), read_step_logs([f"y={paths[1]}"]))
     assert [one.run for one in named.dropped] == ["x", "y"]
 
 
 def test_tables_are_read_as_csv_and_as_json_lines(tmp_path):
     path = tmp_path / "steps"
     path.write_text("\ufeffstep , seconds, other\n1, 2.5,x\n2,3\n\n", encoding="utf-8")
-    (one,) = read_logs([path])
+    (one,) = read_step_logs([path])
     assert one.values["value"].tolist() == [2.5e9, 3e9]
     path.write_text('{"step": 1, "seconds": 2.5}\n\n{"step": 2, "seconds": 3, "loss": null}\n')
-    (two,) = read_logs([path])
+    (two,) = read_step_logs([path])
     assert two.values["value"].tolist() == [2.5e9, 3e9]
     path.write_text("step,seconds\n1,2\n1,4\n")
-    assert read_logs([path])[0].values["value"].tolist() == [4e9], (
+    assert read_step_logs([path])[0].values["value"].tolist() == [4e9], (
         "what is logged again counts last"
     )
 
@@ -204,16 +206,16 @@ def test_what_is_no_list_of_step_times_is_refused_with_a_hint(tmp_path, text):
     path = tmp_path / "steps.csv"
     path.write_text(text)
     with pytest.raises(TracekitError) as refused:
-        read_logs([path])
+        read_step_logs([path])
     assert "step" in refused.value.hint
 
 
 def test_a_log_that_is_missing_or_times_no_step_is_refused(tmp_path):
     with pytest.raises(TracekitError):
-        read_logs([tmp_path / "none.csv"])
+        read_step_logs([tmp_path / "none.csv"])
     path = verl_log(tmp_path / "metrics.jsonl", [{"gen": 1.0}])
     with pytest.raises(TracekitError, match="no step is timed"):
-        read_logs([path], ONE)
+        read_step_logs([path], ONE)
 
 
 @given(st.binary(max_size=120))
@@ -221,7 +223,7 @@ def test_any_bytes_are_a_log_or_are_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("log") / "steps.csv"
     path.write_bytes(content)
     try:
-        found = table_log(path, "log")
+        found = read_step_table(path, "log")
     except TracekitError:
         return
     assert isinstance(found, StepLog)
@@ -244,10 +246,10 @@ def test_a_row_of_a_log_is_no_row_of_the_profile():
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 def test_logs_of_real_drivers():
     folder = Path(REAL) / "chrome" / "verl_cpu"
-    (plain,) = read_logs([folder / "v091_disabled" / "metrics.jsonl"], ONE)
+    (plain,) = read_step_logs([folder / "v091_disabled" / "metrics.jsonl"], ONE)
     assert plain.profiled == frozenset()
     steps = plain.values[plain.values["name"] == "unprofiled_step_time"]
     assert steps["step"].tolist() == [1, 2, 3, 4]
     assert steps["value"].iloc[3] == pytest.approx(80e6, rel=0.02)
-    (known,) = read_logs([folder / "v091_e2e_continuous" / "metrics.jsonl"], ONE)
+    (known,) = read_step_logs([folder / "v091_e2e_continuous" / "metrics.jsonl"], ONE)
     assert known.profiled == frozenset({1, 2, 4}), "started in 1, stopped in 2; both in 4"

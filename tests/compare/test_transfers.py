@@ -4,8 +4,8 @@ from chrome_builder import annotation, op, step
 from compare.test_attribution import attribution, folder
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.origins import Attribution, Row, Transfer
-from tracekit.compare.report_attribution import overview
+from tracekit.compare.origins import Attribution, AttributionRow, TransferChange
+from tracekit.compare.report_attribution import make_attribution_overview
 
 
 def reduces(length):
@@ -21,7 +21,7 @@ def test_communication_is_split_into_transfer_and_wait(tmp_path):
     base = folder(tmp_path / "a", reduces(20), reduces(60))
     opt = folder(tmp_path / "b", reduces(20), reduces(30))
     assert attribution(base, opt).transfers == (
-        Transfer("", "all_reduce", (20_000, 20_000, 0), (20_000, 5_000, 0)),
+        TransferChange("", "all_reduce", (20_000, 20_000, 0), (20_000, 5_000, 0)),
     )
 
 
@@ -33,31 +33,31 @@ def test_one_rank_cannot_tell_transfer_from_wait(tmp_path):
 def test_what_moved_is_told_of_the_row_that_holds_the_time():
     """The call on the host changed more, the collective itself takes the time."""
     rows = (
-        Row("gen", "communication: c10d::allreduce_", 6.0, 1.0, -5.0),
-        Row("gen", "communication: gloo:all_reduce", 50.0, 54.0, 4.0),
-        Row("adv", "communication: gloo:all_reduce", 90.0, 93.0, 3.0),
+        AttributionRow("gen", "communication: c10d::allreduce_", 6.0, 1.0, -5.0),
+        AttributionRow("gen", "communication: gloo:all_reduce", 50.0, 54.0, 4.0),
+        AttributionRow("adv", "communication: gloo:all_reduce", 90.0, 93.0, 3.0),
     )
-    moved = (Transfer("gen", "all_reduce", (20.0, 30.0, 0.0), (21.0, 33.0, 0.0)),)
+    moved = (TransferChange("gen", "all_reduce", (20.0, 30.0, 0.0), (21.0, 33.0, 0.0)),)
     found = Attribution(146.0, 148.0, ops=rows, transfers=moved)
     step = Change("step_time", "step", None, None, "ns", "lower", "inconclusive", 146.0, 148.0)
-    sheet = overview(found, step)
+    sheet = make_attribution_overview(found, step)
     how = [heading.name for heading in sheet.headings].index("how")
     assert [row[how] for row in sheet.rows] == ["", "transfer +1.00 ns, wait +3.00 ns", ""]
 
 
 def test_a_reduce_is_not_the_all_reduce_whose_name_contains_it():
     rows = (
-        Row("gen", "communication: nccl:all_reduce", 90.0, 93.0, 3.0),
-        Row("gen", "communication: nccl:reduce", 50.0, 54.0, 4.0),
-        Row("gen", "communication: ncclDevKernel_SendRecv", 5.0, 6.0, 1.0),
+        AttributionRow("gen", "communication: nccl:all_reduce", 90.0, 93.0, 3.0),
+        AttributionRow("gen", "communication: nccl:reduce", 50.0, 54.0, 4.0),
+        AttributionRow("gen", "communication: ncclDevKernel_SendRecv", 5.0, 6.0, 1.0),
     )
     moved = (
-        Transfer("gen", "reduce", (20.0, 30.0, 0.0), (21.0, 33.0, 0.0)),
-        Transfer("gen", "send", (5.0, 0.0, 0.0), (6.0, 0.0, 0.0)),
+        TransferChange("gen", "reduce", (20.0, 30.0, 0.0), (21.0, 33.0, 0.0)),
+        TransferChange("gen", "send", (5.0, 0.0, 0.0), (6.0, 0.0, 0.0)),
     )
     found = Attribution(145.0, 153.0, ops=rows, transfers=moved)
     step = Change("step_time", "step", None, None, "ns", "lower", "inconclusive", 145.0, 153.0)
-    sheet = overview(found, step)
+    sheet = make_attribution_overview(found, step)
     how = [heading.name for heading in sheet.headings].index("how")
     told = {row[1]: row[how] for row in sheet.rows}
     assert told == {

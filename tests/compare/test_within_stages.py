@@ -9,9 +9,9 @@ from compare.test_attribution import tables
 from hypothesis import given, settings
 from scipy import stats
 
-from tracekit.compare.attribution import attributed
-from tracekit.compare.changes import Choices
-from tracekit.compare.first_screen import basis
+from tracekit.compare.attribution import attribute_slot_table
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.first_screen import describe_comparison_basis
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
 
@@ -32,7 +32,7 @@ def profile(path, *steps, name="run"):
 
 
 def compared(base, opt, logs=((), ()), **choices):
-    chosen = Choices(drop_first=0, **choices)
+    chosen = ComparisonChoices(drop_first=0, **choices)
     return compare_paths([base], [opt], Options(jobs=1), chosen, *logs).comparison
 
 
@@ -133,7 +133,7 @@ def test_the_stages_that_changed_most_are_told_op_by_op(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(tables())
 def test_the_ops_of_a_stage_are_all_of_it_and_few(table):
-    found = attributed(table, 0.95)
+    found = attribute_slot_table(table, 0.95)
     whole = {}
     for row in found.stages:
         whole[row.stage] = whole.get(row.stage, 0) + row.difference
@@ -226,6 +226,6 @@ def test_the_answer_says_which_stage_alone_changes_the_step_most(tmp_path):
     found = compared(base, opt)
     gen = change_of(found, "stage_time", "gen")
     assert gen.step_low < gen.step_ratio < gen.step_high
-    (line,) = (line for line in basis(found) if "from this alone" in line)
+    (line,) = (line for line in describe_comparison_basis(found) if "from this alone" in line)
     assert line.startswith("inconclusive: gen 1.99× faster [")
     assert "→ step 1.59× faster [" in line

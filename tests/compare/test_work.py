@@ -16,13 +16,13 @@ from compare.made import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.compare.changes import Choices
-from tracekit.compare.gate import overall
-from tracekit.compare.gate_rules import Rules, rule_of_text
-from tracekit.compare.judge import compare
-from tracekit.job.steps.throughput import work_of_texts
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.gate import summarize_gates
+from tracekit.compare.gate_rules import GateRules, parse_rule_text
+from tracekit.compare.judge import compare_sides
+from tracekit.job.steps.throughput import parse_work_counts
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline.comparing import compare_paths, read_logs
+from tracekit.pipeline.comparing import compare_paths, read_step_logs
 from tracekit.pipeline.run import Options
 from tracekit.render import render
 
@@ -111,17 +111,17 @@ def test_stages_have_their_time_for_one_too():
 
 
 def test_rules_on_times_are_not_tested_with_other_work_but_rules_on_rates_are():
-    rules = Rules(tuple(map(rule_of_text, ("step_time>3%", "time_per_token>3%", "gpu.idle_share>5%"))))  # fmt: skip
+    rules = GateRules(tuple(map(parse_rule_text, ("step_time>3%", "time_per_token>3%", "gpu.idle_share>5%"))))  # fmt: skip
     found = compared(counted(BASE_RUNS, 1000), counted(OPT_RUNS, 500), gate=rules)
     assert [gate.outcome for gate in found.gates] == ["not comparable", "fail", "not tested"]
-    assert overall(found.gates[:1]) == "not comparable"
+    assert summarize_gates(found.gates[:1]) == "not comparable"
 
 
 def test_drivers_logs_tell_samples_and_images(tmp_path):
     def log(name, counts):
         lines = [{"step": at, "data": {"timing_s/step": 2.0, **one}} for at, one in enumerate(counts, 1)]  # fmt: skip
         (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return read_logs([tmp_path / name], ONE)
+        return read_step_logs([tmp_path / name], ONE)
 
     both = [{"perf/total_num_images": 64, "train/global_valid_seqs": 16, "perf/throughput": 9}] * 2
     (found,) = log("a.jsonl", both)
@@ -133,14 +133,14 @@ def test_drivers_logs_tell_samples_and_images(tmp_path):
 def test_a_table_of_step_times_may_tell_the_work(tmp_path):
     path = tmp_path / "steps.csv"
     path.write_text("step,seconds,tokens,images\n1,2.0,4096,\n2,2.5,8192,32\n")
-    (found,) = read_logs([path], ONE)
+    (found,) = read_step_logs([path], ONE)
     told = {(r.name, r.step): r.value for r in found.values.itertuples()}
     assert told == {
         ("unprofiled_step_time", 1): 2e9, ("tokens", 1): 4096.0,
         ("unprofiled_step_time", 2): 2.5e9, ("tokens", 2): 8192.0, ("images", 2): 32.0,
     }  # fmt: skip
     path.write_text('{"step": 1, "seconds": 2.0, "samples": 8}\n')
-    (found,) = read_logs([path], ONE)
+    (found,) = read_step_logs([path], ONE)
     assert {r.name: r.value for r in found.values.itertuples()}["samples"] == 8
 
 
@@ -149,7 +149,7 @@ def test_a_count_that_is_none_is_refused(tmp_path, cell):
     path = tmp_path / "steps.csv"
     path.write_text(f"step,seconds,tokens\n1,2.0,{cell}\n")
     with pytest.raises(TracekitError, match="line 2: tokens of a step are no numbers above 0"):
-        read_logs([path], ONE)
+        read_step_logs([path], ONE)
 
 
 def test_logs_with_other_work_are_told_apart_from_the_profiles(tmp_path):
@@ -188,7 +188,7 @@ def test_work_given_by_a_person_is_that_of_every_step(tmp_path, call):
 @pytest.mark.parametrize("text", ["", "x", "1,2,3", "0", "-4", "nan", "inf", "1e16", "100,"])
 def test_work_that_is_no_number_is_refused(text):
     with pytest.raises(TracekitError, match="is no number of tokens in a step"):
-        work_of_texts({"tokens": text})
+        parse_work_counts({"tokens": text})
 
 
 def test_one_side_alone_tells_its_rates(tmp_path, call):
@@ -229,7 +229,7 @@ def test_the_time_for_one_does_not_see_how_much_work_there_was(slower, before, a
     base = counted([[v * before for v in run] for run in BASE_RUNS], before)
     opt = counted([[v * after * slower for v in run] for run in BASE_RUNS], after)
     sides = (made_side(name, rows) for name, rows in (("base", base), ("opt", opt)))
-    found = compare(*sides, Choices())
+    found = compare_sides(*sides, ComparisonChoices())
     assert change_of(found, "time_per_token").ratio == pytest.approx(1 / slower)
 
 

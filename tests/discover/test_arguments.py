@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.discover.arguments import read_arguments, refuse_missing, refuse_special, split_label
+from tracekit.discover.arguments import (
+    parse_path_arguments,
+    refuse_missing,
+    refuse_special,
+    split_label,
+)
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
@@ -56,7 +61,7 @@ def test_a_label_is_split_off_where_nothing_is_called_so(tmp_path, monkeypatch, 
     (tmp_path / "data" / "x=1").mkdir(parents=True)
     assert split_label(typed) == (label, Path(path))
     if "nosuch" not in str(typed) and label is not None:
-        assert read_arguments([typed])[0].label == label
+        assert parse_path_arguments([typed])[0].label == label
 
 
 def test_home_is_meant_behind_a_label_too(tmp_path, monkeypatch):
@@ -69,12 +74,12 @@ def test_a_label_with_a_slash_names_profiles_saved_files_and_logs_alike(
 ):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(PROFILE, tmp_path / "profile")
-    result = pipeline.analyze("profile", pipeline.Options(jobs=1))
+    result = pipeline.analyze_uncached("profile", pipeline.Options(jobs=1))
     saved_measurements.save(result.measurements, tmp_path / "saved.tkm")
     Path("log.csv").write_text(STEPS)
-    of_profile = pipeline.discover(["a/b=profile"])
+    of_profile = pipeline.discover_sources(["a/b=profile"])
     assert {source.run for source in of_profile.sources} == {"a/b"}
-    of_saved = pipeline.analyze(["a/b=saved.tkm"]).measurements
+    of_saved = pipeline.analyze_uncached(["a/b=saved.tkm"]).measurements
     assert {source.run for source in of_saved.sources} == {"a/b"}
     assert is_step_log("a/b=log.csv")
 
@@ -145,8 +150,8 @@ def test_sockets_and_devices_are_refused_and_what_is_asked_of_them_is_no(tmp_pat
             with pytest.raises(TracekitError, match=kind):
                 refuse_special(path)
             with pytest.raises(TracekitError, match=kind):
-                read_arguments([path])
-            assert saved_measurements.saved_form(Path(path)) is None
+                parse_path_arguments([path])
+            assert saved_measurements.sniff_saved_form(Path(path)) is None
             assert not is_step_log(path)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from chrome_builder import step, write
 
-from tracekit.discover.contents import content_digest
+from tracekit.discover.contents import digest_content
 from tracekit.model.trace import Source
 from tracekit.pipeline import measure_source
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.measure_source import with_content
-from tracekit.pipeline.run import Options, analyze
-from tracekit.render import from_json, to_json
+from tracekit.pipeline.measure_source import add_content_digest
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.render import read_report_json, write_report_json
 
 QUESTIONS = ("kernels",)
 
@@ -34,7 +34,7 @@ def digests(folder):
 
 
 def test_every_source_that_was_measured_says_what_its_file_held(profile):
-    result = analyze(profile, Options(questions=QUESTIONS))
+    result = analyze_uncached(profile, Options(questions=QUESTIONS))
     assert {s.name: s.content for s in result.measurements.sources} == digests(profile)
     assert result.report.contents == tuple(
         sorted(("profile", digest) for digest in digests(profile).values())
@@ -44,24 +44,24 @@ def test_every_source_that_was_measured_says_what_its_file_held(profile):
 def test_workers_tell_it_as_this_process_does(profile, monkeypatch):
     monkeypatch.setattr("tracekit.engine.local.SMALL_BYTES", 0)
     assert (
-        analyze(profile, Options(jobs=2, questions=QUESTIONS)).report.contents
-        == analyze(profile, Options(questions=QUESTIONS)).report.contents
+        analyze_uncached(profile, Options(jobs=2, questions=QUESTIONS)).report.contents
+        == analyze_uncached(profile, Options(questions=QUESTIONS)).report.contents
     )
 
 
 def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile, tmp_path):
-    result = analyze(profile, Options(questions=QUESTIONS))
+    result = analyze_uncached(profile, Options(questions=QUESTIONS))
     saved_measurements.save(result.measurements, tmp_path / "a.tkm")
-    renamed = merging.labelled(saved_measurements.load(tmp_path / "a.tkm"), "base")
+    renamed = merging.label_runs(saved_measurements.load(tmp_path / "a.tkm"), "base")
     assert [(s.run, s.content) for s in renamed.sources] == [
         ("base", digest) for digest in digests(profile).values()
     ]
-    assert from_json(to_json(result.report)).contents == result.report.contents
+    assert read_report_json(write_report_json(result.report)).contents == result.report.contents
 
 
 def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp_path):
     saved_measurements.save(
-        analyze(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm"
+        analyze_uncached(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm"
     )
     with (
         zipfile.ZipFile(tmp_path / "new.tkm") as new,
@@ -75,23 +75,25 @@ def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp
                     del source["content"]
                 data = json.dumps(manifest).encode()
             old.writestr(entry.filename, data)
-    result = analyze(tmp_path / "old.tkm", Options(questions=QUESTIONS))
+    result = analyze_uncached(tmp_path / "old.tkm", Options(questions=QUESTIONS))
     assert [s.content for s in result.measurements.sources] == [None, None]
     assert result.report.contents == ()
 
 
 def test_a_file_that_cannot_be_read_has_none_and_one_that_is_known_is_not_read_again(tmp_path):
     gone = Source(Path(tmp_path / "gone.json"), "gone.json", "chrome")
-    assert with_content(gone) == gone
+    assert add_content_digest(gone) == gone
     with pytest.raises(FileNotFoundError):
-        content_digest(gone.path)
+        digest_content(gone.path)
     known = Source(gone.path, "gone.json", "chrome", content="abc")
-    assert with_content(known).content == "abc"
+    assert add_content_digest(known).content == "abc"
 
 
 def test_without_being_asked_no_digest_is_made_and_all_else_is_the_same(profile, monkeypatch):
-    told = analyze(profile, Options(questions=QUESTIONS, cache=False)).report
-    monkeypatch.setattr(measure_source, "content_digest", None)
-    untold = analyze(profile, Options(questions=QUESTIONS, cache=False, details=False)).report
+    told = analyze_uncached(profile, Options(questions=QUESTIONS, cache=False)).report
+    monkeypatch.setattr(measure_source, "digest_content", None)
+    untold = analyze_uncached(
+        profile, Options(questions=QUESTIONS, cache=False, details=False)
+    ).report
     assert len(told.contents) == 2
     assert untold == replace(told, contents=(), values=None)

@@ -10,10 +10,10 @@ from chrome_builder import BASE_NS, step, write
 from pipeline.test_pipeline import rank_rows
 
 from tracekit.discover import contents
-from tracekit.discover.contents import same_contents
+from tracekit.discover.contents import find_same_contents
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import doctor
-from tracekit.pipeline.run import Options, analyze, discover
+from tracekit.pipeline.run import Options, analyze_uncached, discover_sources
 
 QUESTIONS = ("gpu-time", "kernels")
 
@@ -52,11 +52,11 @@ COPIES = {
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 def test_a_copy_counts_once_and_is_told(profile, make):
-    alone = analyze(profile, Options(questions=QUESTIONS))
+    alone = analyze_uncached(profile, Options(questions=QUESTIONS))
     make(profile)
-    found = discover(profile)
+    found = discover_sources(profile)
     assert found.state_counts() == {"duplicate": 1}
-    result = analyze(profile, Options(questions=QUESTIONS))
+    result = analyze_uncached(profile, Options(questions=QUESTIONS))
     assert len(result.measurements.sources) == 2
     assert result.report.headline == alone.report.headline
     assert {s.run for s in result.measurements.sources} == {"profile"}
@@ -64,7 +64,7 @@ def test_a_copy_counts_once_and_is_told(profile, make):
 
 def test_the_note_names_both_files(profile):
     shutil.copy(profile / "rank1.json", profile / "a copy.json")
-    (note,) = copies(discover(profile))
+    (note,) = copies(discover_sources(profile))
     assert note.severity == "warning"
     assert (note.source, note.message) == (
         "a copy.json",
@@ -75,7 +75,7 @@ def test_the_note_names_both_files(profile):
 def test_a_copied_directory_is_no_second_run_and_one_note(profile):
     shutil.copytree(profile, profile.parent / "all" / "run1")
     shutil.copytree(profile, profile.parent / "all" / "run1 copy")
-    found = discover(profile.parent / "all")
+    found = discover_sources(profile.parent / "all")
     assert names(found) == ["run1/rank0.json", "run1/rank1.json"]
     (note,) = copies(found)
     assert (
@@ -92,10 +92,10 @@ def test_two_compressions_of_one_text_are_one_content_and_two_texts_of_one_lengt
     for rank in (0, 1):
         compress(tmp_path / f"rank{rank}.json", tmp_path / f"rank{rank}.fast.json.gz", level=1)
         compress(tmp_path / f"rank{rank}.json", tmp_path / f"rank{rank}.json.gz", level=9)
-    same = same_contents(sorted(tmp_path.iterdir()))
+    same = find_same_contents(sorted(tmp_path.iterdir()))
     assert len(same) == 6
     assert len(set(same.values())) == 2
-    assert names(discover(tmp_path)) == ["rank0.json", "rank1.json"]
+    assert names(discover_sources(tmp_path)) == ["rank0.json", "rank1.json"]
 
 
 def test_two_damaged_copies_are_one_content(tmp_path):
@@ -103,7 +103,7 @@ def test_two_damaged_copies_are_one_content(tmp_path):
     data = (tmp_path / "whole.json.gz").read_bytes()
     for name in ("rank0.json.gz", "rank0_copy.json.gz"):
         (tmp_path / name).write_bytes(data[: len(data) // 2])
-    assert names(discover(tmp_path)) == ["rank0.json.gz", "whole.json.gz"]
+    assert names(discover_sources(tmp_path)) == ["rank0.json.gz", "whole.json.gz"]
 
 
 def test_files_that_are_the_same_at_both_ends_and_differ_between_are_two(tmp_path):
@@ -112,7 +112,7 @@ def test_files_that_are_the_same_at_both_ends_and_differ_between_are_two(tmp_pat
         data = bytearray(block)
         data[block // 2] = place
         (tmp_path / f"{place}").write_bytes(data)
-    assert same_contents(tmp_path.iterdir()) == {}
+    assert find_same_contents(tmp_path.iterdir()) == {}
 
 
 def test_a_thousand_different_files_of_one_length_are_not_read_whole(tmp_path, monkeypatch):
@@ -122,19 +122,19 @@ def test_a_thousand_different_files_of_one_length_are_not_read_whole(tmp_path, m
     def whole(path):
         raise AssertionError(path)
 
-    monkeypatch.setattr(contents, "_inflated_digest", whole)
-    assert same_contents(tmp_path.iterdir()) == {}
+    monkeypatch.setattr(contents, "_digest_inflated", whole)
+    assert find_same_contents(tmp_path.iterdir()) == {}
 
 
 def test_a_path_that_is_named_twice_counts_once(profile):
-    one, both = discover([profile]), discover([profile, profile])
+    one, both = discover_sources([profile]), discover_sources([profile, profile])
     assert [(s.path, s.run) for s in both.sources] == [(s.path, s.run) for s in one.sources]
     assert [n.message for n in copies(both)] == [
         "2 files were named more than once, and counted once"
     ]
-    inside = discover([profile, profile / "rank1.json"])
+    inside = discover_sources([profile, profile / "rank1.json"])
     assert len(inside.sources) == 2
-    loose = discover([profile / "rank1.json", profile / "rank1.json"])
+    loose = discover_sources([profile / "rank1.json", profile / "rank1.json"])
     assert len(loose.sources) == 1
 
 
@@ -145,7 +145,7 @@ def test_what_a_person_names_as_two_runs_stays_two_and_it_is_told(profile):
         [f"a={profile}", f"b={profile}"],
         [profile, profile.parent / "copy"],
     ):
-        found = discover(given)
+        found = discover_sources(given)
         assert len({s.run for s in found.sources}) == 2
         (note,) = copies(found)
         assert note.message.startswith("2 files hold the same as in ")
@@ -160,14 +160,14 @@ def test_a_log_copied_beside_itself_counts_once_and_those_of_two_runs_are_kept(t
             write(tmp_path / run / f"rank{rank}.json", rows, rank=rank)
         for name in ("metrics.jsonl", "metrics copy.jsonl"):
             (tmp_path / run / name).write_text(line)
-    found = discover(tmp_path)
+    found = discover_sources(tmp_path)
     logs = [source.name for source in found.sources if source.tool == "log"]
     assert logs == ["one/metrics.jsonl", "two/metrics.jsonl"]
 
 
 def test_doctor_tells_of_copies_and_reads_each_content_once(profile):
     shutil.copy(profile / "rank1.json", profile / "rank1 (1).json")
-    examination = doctor.examine([profile], Options(questions=QUESTIONS))
+    examination = doctor.examine_captures([profile], Options(questions=QUESTIONS))
     (told,) = (d for d in examination.diagnoses if d.code == "same-content")
     assert told.places == ("rank1 (1).json",)
     assert told.what == "the same content as rank1.json, which counts"
@@ -176,9 +176,9 @@ def test_doctor_tells_of_copies_and_reads_each_content_once(profile):
 
 def test_where_only_copies_are_left_out_there_is_still_a_profile(profile):
     with pytest.raises(TracekitError, match="no profile"):
-        discover(profile, Options(exclude=("*.json",), questions=QUESTIONS))
-    assert discover([profile, profile]).notes
-    assert not [n for n in discover([profile, profile]).notes if n.code == "nothing"]
+        discover_sources(profile, Options(exclude=("*.json",), questions=QUESTIONS))
+    assert discover_sources([profile, profile]).notes
+    assert not [n for n in discover_sources([profile, profile]).notes if n.code == "nothing"]
 
 
 def cut_off(folder):
@@ -196,9 +196,9 @@ ALMOST = {"cut off": cut_off, "with more behind": with_more_behind}
 
 @pytest.mark.parametrize("make", ALMOST.values(), ids=ALMOST)
 def test_a_copy_that_is_cut_off_or_longer_is_the_same_recording_and_counts_once(profile, make):
-    alone = analyze(profile, Options(questions=QUESTIONS))
+    alone = analyze_uncached(profile, Options(questions=QUESTIONS))
     make(profile)
-    result = analyze(profile, Options(questions=QUESTIONS))
+    result = analyze_uncached(profile, Options(questions=QUESTIONS))
     assert [source.name for source in result.measurements.sources] == ["rank0.json", "rank1.json"]
     assert result.report.headline == alone.report.headline
     assert result.report.files == (("read", 2), ("duplicate", 1))
@@ -221,7 +221,7 @@ OTHERS = {
 @pytest.mark.parametrize("meta", OTHERS.values(), ids=OTHERS)
 def test_another_recording_of_a_process_of_that_name_counts(profile, meta):
     write(profile / "again.json", [*rank_rows(1), step(9, 9_000, 10)], world_size=4, **meta)
-    result = analyze(profile, Options(questions=QUESTIONS))
+    result = analyze_uncached(profile, Options(questions=QUESTIONS))
     assert len(result.measurements.sources) == 3
     assert result.report.files == (("read", 3),)
 
@@ -230,5 +230,5 @@ def test_what_a_person_names_as_two_runs_stays_two_where_one_is_cut_off(profile,
     cut_off(profile)
     (tmp_path / "b").mkdir()
     (profile / "cut_rank1.json").rename(tmp_path / "b" / "rank1.json")
-    result = analyze([f"a={profile}", f"b={tmp_path / 'b'}"], Options(questions=QUESTIONS))
+    result = analyze_uncached([f"a={profile}", f"b={tmp_path / 'b'}"], Options(questions=QUESTIONS))
     assert len(result.measurements.sources) == 3

@@ -22,7 +22,7 @@ from discovered import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracekit.discover import complete, discover, inspect_rows
+from tracekit.discover import apply_file_facts, discover, list_inspect_rows
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Source
 
@@ -234,15 +234,15 @@ def plain(**known):
 
 
 def test_content_fills_what_names_leave_open():
-    got = complete(
+    got = apply_file_facts(
         plain(), {"distributedInfo": {"rank": 3, "world_size": 8}, "host_name": "n1", "pid": 5}
     )
     assert (got.rank, got.world_size, got.host, got.pid, got.notes) == (3, 8, "n1", 5, ())
-    assert complete(plain(), {"rank": None, "distributedInfo": {"rank": 3}}).rank == 3
+    assert apply_file_facts(plain(), {"rank": None, "distributedInfo": {"rank": 3}}).rank == 3
 
 
 def test_content_is_believed_before_the_name_and_the_note_says_both():
-    got = complete(plain(rank=0, world_size=2), {"rank": 3, "world_size": 2})
+    got = apply_file_facts(plain(rank=0, world_size=2), {"rank": 3, "world_size": 2})
     assert got.rank == 3
     assert [n.message for n in got.notes] == ["the name says rank 0, the file says 3: 3 is used"]
     assert (got.notes[0].severity, got.notes[0].source) == ("warning", "x.json")
@@ -250,7 +250,7 @@ def test_content_is_believed_before_the_name_and_the_note_says_both():
 
 def test_a_manifest_is_believed_before_the_content_where_it_spoke(tmp_path):
     put(manifest(tmp_path, pid=None), "trace.json")
-    got = complete(
+    got = apply_file_facts(
         find(tmp_path).sources[0], {"distributedInfo": {"rank": 0, "world_size": 2}, "pid": 9}
     )
     assert (got.rank, got.pid) == (1, 9)
@@ -258,12 +258,12 @@ def test_a_manifest_is_believed_before_the_content_where_it_spoke(tmp_path):
 
 
 def test_a_step_that_a_name_states_stays():
-    got = complete(plain(step=2), {"step": 40})
+    got = apply_file_facts(plain(step=2), {"step": 40})
     assert (got.step, codes(got)) == (2, ["conflict"])
 
 
 def test_hosts_agree_with_and_without_their_domain():
-    assert complete(plain(host="n1"), {"host_name": "N1.example.org"}) == plain(host="n1")
+    assert apply_file_facts(plain(host="n1"), {"host_name": "N1.example.org"}) == plain(host="n1")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_hosts_agree_with_and_without_their_domain():
      {"distributedInfo": [0]}, {"distributedInfo": {"rank": 1.0}}, {"host_name": 5}, {"host_name": ""}],
 )  # fmt: skip
 def test_content_that_is_no_rank_leaves_it_unknown(facts):
-    assert complete(plain(), facts) == plain()
+    assert apply_file_facts(plain(), facts) == plain()
 
 
 # Hostile names
@@ -290,7 +290,7 @@ def test_hostile_names_are_found_and_shown_on_one_line(tmp_path):
     folder = put(tmp_path / "d[1]*=\n\udcfe", "rank11.json")
     got = find(tmp_path)
     assert len(got.sources) == len(HOSTILE) + 2
-    for row in inspect_rows(got):
+    for row in list_inspect_rows(got):
         text = json.dumps(row, ensure_ascii=False)
         assert "\n" not in text.encode().decode()
         assert len(str(row["file"]).splitlines()) == 1
@@ -338,7 +338,7 @@ def test_any_tree_is_discovered_the_same_way_twice(tmp_path_factory, names):
 
 def test_rows_hold_plain_values_and_unknown_is_none(tmp_path):
     put(tmp_path, "rank0.json")
-    (row,) = inspect_rows(find(tmp_path))
+    (row,) = list_inspect_rows(find(tmp_path))
     assert (row["file"], row["reader"], row["rank"], row["step"], row["notes"]) == (
         "rank0.json",
         "chrome",

@@ -17,7 +17,7 @@ from discovered import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.discover import Sniffed, discover, parse_numbers, wanted
+from tracekit.discover import Sniffed, discover, may_match_filters, parse_numbers
 from tracekit.discover import arguments as listing
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.trace import Source
@@ -255,9 +255,9 @@ def test_filtering_does_not_change_what_runs_are_called(tmp_path):
 
 def test_wanted_judges_a_completed_source():
     source = Source(Path("x"), "x", "chrome", rank=3)
-    assert wanted(source)
-    assert wanted(source, ranks=[3], steps=[1])
-    assert not wanted(source, ranks=[2])
+    assert may_match_filters(source)
+    assert may_match_filters(source, ranks=[3], steps=[1])
+    assert not may_match_filters(source, ranks=[2])
 
 
 def test_an_empty_filter_filters_nothing(tmp_path):
@@ -267,4 +267,4 @@ def test_an_empty_filter_filters_nothing(tmp_path):
 
 def test_a_window_of_steps_is_wanted_for_each_of_its_steps():
     source = Source(Path("x"), "x", "chrome", step=3, part="steps3-5")
-    assert [n for n in range(8) if wanted(source, steps=[n])] == [3, 4, 5]
+    assert [n for n in range(8) if may_match_filters(source, steps=[n])] == [3, 4, 5]

@@ -16,7 +16,7 @@ from discovered import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.discover.runs import short_names
+from tracekit.discover.runs import shorten_run_names
 
 # Runs
 
@@ -100,12 +100,12 @@ def test_a_role_directory_given_itself_still_says_its_role(tmp_path):
     ],
 )
 def test_short_names_are_unique_and_the_same_for_the_same_path(paths, names):
-    assert short_names(paths) == names
+    assert shorten_run_names(paths) == names
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=4).map(tuple), min_size=1, max_size=8))
 def test_short_names_tell_any_paths_apart(paths):
-    names = short_names(paths)
+    names = shorten_run_names(paths)
     assert len(set(names)) == len(set(paths))
     assert all(names[paths.index(p)] == n for p, n in zip(paths, names, strict=True))
 

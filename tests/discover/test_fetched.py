@@ -29,8 +29,8 @@ def kept(tmp_path, monkeypatch):
 
 
 def forget():
-    fetched.of_address.cache_clear()
-    fetched._of_archive.cache_clear()
+    fetched.fetch_address.cache_clear()
+    fetched._extract_archive_state.cache_clear()
 
 
 def trace(rank):
@@ -269,7 +269,9 @@ def test_two_members_of_one_name_are_named(tmp_path):
         info = tarfile.TarInfo("rank0.json")
         info.size = len(trace(0))
         archive.addfile(info, io.BytesIO(trace(0)))
-    assert tracekit.load(fetched.here(tar) / "rank0.json").source.rank == 0, "as tar unpacks it"
+    assert tracekit.load(fetched.get_local_path(tar) / "rank0.json").source.rank == 0, (
+        "as tar unpacks it"
+    )
 
 
 def test_an_encrypted_member_is_named(tmp_path):
@@ -297,7 +299,9 @@ def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(
     # Of a young one even the inode's time of change may be the same: clocks tick every few ms.
     monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12) if not is_young else 10**12)
     if is_young:
-        monkeypatch.setattr(fetched, "sign_of", lambda status: (1, 1, status.st_size, 1, 10**18))
+        monkeypatch.setattr(
+            fetched, "make_file_sign", lambda status: (1, 1, status.st_size, 1, 10**18)
+        )
         monkeypatch.setattr(fetched.time, "time_ns", lambda: 10**18)
     path = tmp_path / f"run.{'zip' if make is zipped else 'tar'}"
     for name in ("gemm", "GEMM"):
@@ -305,17 +309,17 @@ def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(
         make(path, {"rank0.json": data, "notes.json": b"[]"})
         os.utime(path, ns=(10**18, 10**18))
         forget()
-        folder = fetched.here(path)
+        folder = fetched.get_local_path(path)
         assert name.encode() in (folder / "rank0.json").read_bytes()
 
 
 def test_copies_are_counted_and_cleared(store, tmp_path):
     tracekit.analyze("memory://runs/a")
-    ((_, size, index),) = cache.entries("fetched")
+    ((_, size, index),) = cache.list_cache_entries("fetched")
     assert size >= 2 * len(trace(0))
     assert json.loads(index.read_bytes()).keys() == {"a/rank0.json", "a/rank1.json"}
     fetched._held.close()
-    assert cache.removed(index)
+    assert cache.remove_if_unlocked(index)
     assert not index.parent.exists()
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.discover.names import NameFacts, read_name, says_something, stem_of
-from tracekit.model.labels import natural, shown, words
+from tracekit.discover.names import NameFacts, read_name, states_any_fact, strip_format_suffixes
+from tracekit.model.labels import make_displayable, make_natural_key, normalize_label_words
 
 T1 = "20261120073304048"
 ACTOR = "actor-rollout-ref"
@@ -312,7 +312,7 @@ def test_the_file_name_is_believed_before_its_directory():
     ],
 )
 def test_role_stage_step_rank_and_replica_folders_say_something(folder):
-    assert says_something(folder)
+    assert states_any_fact(folder)
 
 
 @pytest.mark.parametrize(
@@ -320,22 +320,23 @@ def test_role_stage_step_rank_and_replica_folders_say_something(folder):
     ["run1", "outputs", "profile", "base", "reference", "v080_e2e", "20261120", "train", ""],
 )
 def test_other_folders_say_nothing(folder):
-    assert not says_something(folder)
+    assert not states_any_fact(folder)
 
 
 def test_numbers_sort_as_numbers():
     names = ["rank10", "rank2", "a", "rank2b", "9", "10"]
-    assert sorted(names, key=natural) == ["9", "10", "a", "rank2", "rank2b", "rank10"]
+    assert sorted(names, key=make_natural_key) == ["9", "10", "a", "rank2", "rank2b", "rank10"]
 
 
 def test_shown_escapes_what_a_terminal_or_utf8_would_not_take():
-    assert shown("a\nb\x1b[31m\udcff\u202e€") == "a\\nb\\x1b[31m\\xff\\u202e€"
+    assert make_displayable("a\nb\x1b[31m\udcff\u202e€") == "a\\nb\\x1b[31m\\xff\\u202e€"
 
 
 def test_suffixes_that_say_only_how_a_file_is_written_are_not_part_of_the_stem():
-    assert {stem_of(f"a{s}") for s in (".json", ".json.gz", ".pt.trace.json.gz", ".nsys-rep")} == {
-        "a"
-    }
+    assert {
+        strip_format_suffixes(f"a{s}")
+        for s in (".json", ".json.gz", ".pt.trace.json.gz", ".nsys-rep")
+    } == {"a"}
 
 
 names = st.text(max_size=80) | st.from_regex(
@@ -359,18 +360,20 @@ def test_rank_zero_is_never_invented(parts):
 
 @given(st.text())
 def test_shown_text_is_always_encodable_and_on_one_line(text):
-    assert len(shown(text).encode().splitlines()) <= 1
+    assert len(make_displayable(text).encode().splitlines()) <= 1
 
 
 @given(st.text(), st.text())
 def test_natural_keys_of_any_two_texts_can_be_compared(one, other):
-    assert (natural(one) < natural(other)) or (natural(one) >= natural(other))
+    assert (make_natural_key(one) < make_natural_key(other)) or (
+        make_natural_key(one) >= make_natural_key(other)
+    )
 
 
 @pytest.mark.parametrize("one", ["actor-rollout-ref", "Actor_Rollout.Ref", " actor__rollout ref"])
 def test_labels_match_in_any_spelling(one):
-    assert words(one) == "actor_rollout_ref"
+    assert normalize_label_words(one) == "actor_rollout_ref"
 
 
 def test_labels_of_other_scripts_stay_distinct():
-    assert len({words("演员"), words("评论家"), ""}) == 3
+    assert len({normalize_label_words("演员"), normalize_label_words("评论家"), ""}) == 3

@@ -8,7 +8,7 @@ from memory_builder import pickled, snapshot
 
 import tracekit
 from tracekit.model.errors import TracekitError
-from tracekit.model.stages import stage_filter
+from tracekit.model.stages import make_stage_filter
 from tracekit.pipeline.run import Options, measure
 
 QUESTIONS = frozenset({"steps"})
@@ -49,7 +49,7 @@ def measure_all(path, **options):
     from tracekit.pipeline import run as pipeline
 
     chosen = Options(jobs=1, **options, questions=QUESTIONS)
-    return measure(pipeline.discover([path], chosen), chosen)
+    return measure(pipeline.discover_sources([path], chosen), chosen)
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "content"])
@@ -149,17 +149,17 @@ def test_steps_of_the_log_alone_are_there(run):
     ],
 )
 def test_patterns_are_globs_on_the_names_of_stages(pattern, stages):
-    wanted = stage_filter((pattern,))
+    wanted = make_stage_filter((pattern,))
     canonical = ("gen", "old_log_prob", "update_actor", "update_weights")
     assert {name for name in canonical if wanted(name, None)} == stages
 
 
 def test_recorded_names_are_matched_as_well_and_the_role_tells_whose_training_it_is():
-    assert stage_filter(("actor-*",))("actor_update", None)
-    assert stage_filter(("train_*",))("train_batch", "critic")
-    assert stage_filter(("update_critic",))("train_batch", "critic")
-    assert not stage_filter(("update_actor",))("train_batch", "critic")
-    assert stage_filter(("gen", "ref"))("compute_ref_log_prob", None)
+    assert make_stage_filter(("actor-*",))("actor_update", None)
+    assert make_stage_filter(("train_*",))("train_batch", "critic")
+    assert make_stage_filter(("update_critic",))("train_batch", "critic")
+    assert not make_stage_filter(("update_actor",))("train_batch", "critic")
+    assert make_stage_filter(("gen", "ref"))("compute_ref_log_prob", None)
 
 
 def test_every_command_refuses_what_selects_nothing(run, tmp_path, call):

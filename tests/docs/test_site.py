@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
 
 if tools.HERE["docs"]():
-    from tracekit.analyses import measured_tables, rules
+    from tracekit.analyses import list_measured_tables, rules
     from tracekit.cli import main
     from tracekit.health.problems import PROBLEMS
     from tracekit.model.tables import RAW
@@ -71,7 +71,7 @@ if tools.HERE["docs"]():
         assert rule.id in text_of("rules/index.html")
 
     def test_every_table_has_its_columns():
-        for name, tables in (("raw", RAW), ("measured", measured_tables())):
+        for name, tables in (("raw", RAW), ("measured", list_measured_tables())):
             text = text_of(f"tables/{name}.html")
             for table in tables:
                 assert set(re.findall(r"\w+", " ".join(table.columns))) <= {

@@ -1,12 +1,12 @@
 import pytest
 
 from tracekit.engine import local
-from tracekit.engine.batches import MOST, SMALL_SOURCE_BYTES, batches_of
+from tracekit.engine.batches import MAX_BATCH_SOURCES, SMALL_SOURCE_BYTES, group_into_batches
 
 
 def collect(function, sources, combine, **options):
     options = {"jobs": 2, "where": "processes", **options}
-    return list(local.run(function, sources, combine=combine, **options))
+    return list(local.run_locally(function, sources, combine=combine, **options))
 
 
 def names_of(count):
@@ -65,9 +65,9 @@ def test_every_source_is_in_one_batch_in_order_and_large_ones_are_alone(make_sou
     sources = make_sources(*names_of(300))
     large = make_sources("large", size_bytes=SMALL_SOURCE_BYTES + 1)
     mixed = [*sources[:40], *large, *sources[40:]]
-    batches = batches_of(mixed, list(range(len(mixed))), workers=2)
+    batches = group_into_batches(mixed, list(range(len(mixed))), workers=2)
     assert [source for batch in batches for source in batch.sources] == mixed
-    assert max(len(batch.sources) for batch in batches) == MOST
+    assert max(len(batch.sources) for batch in batches) == MAX_BATCH_SOURCES
     assert [b.cost_bytes for b in batches if large[0] in b.sources] == [40]
     assert [len(b.sources) for b in batches if large[0] in b.sources] == [1]
-    assert batches_of(sources[:15], [1] * 15, workers=2) == []
+    assert group_into_batches(sources[:15], [1] * 15, workers=2) == []

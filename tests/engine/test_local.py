@@ -11,7 +11,7 @@ import pytest
 
 import tracekit
 from tracekit.engine import local
-from tracekit.model.capacity import core_count
+from tracekit.model.capacity import count_cores
 from tracekit.model.errors import TracekitError
 
 EVERYWHERE = pytest.mark.parametrize("where", ["here", "processes"])
@@ -19,7 +19,7 @@ ROOT = Path(tracekit.__file__).parents[1]
 
 
 def collect(*args, **options):
-    return list(local.run(*args, **{"jobs": 2, **options}))
+    return list(local.run_locally(*args, **{"jobs": 2, **options}))
 
 
 @EVERYWHERE
@@ -59,7 +59,7 @@ def test_large_files_share_the_cores_that_small_ones_leave_free(
     files = [f"large{n}" for n in range(large)]
     sources = make_sources(*files, size_bytes=2**20) + make_sources("a", "b", "c")
     outcomes = collect(work.cores_of, sources, where=where, jobs=jobs)
-    assert {outcome.value for outcome in outcomes} == {min(cores, core_count())}
+    assert {outcome.value for outcome in outcomes} == {min(cores, count_cores())}
 
 
 @EVERYWHERE
@@ -137,7 +137,7 @@ def test_no_more_sources_run_at_once_than_jobs(work, make_sources):
 
 
 def test_no_more_sources_run_at_once_than_memory_holds(work, make_sources, monkeypatch):
-    monkeypatch.setattr(local, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(local, "read_available_memory", lambda: 1000)
     outcomes = collect(
         work.running_at_once,
         make_sources(*"abcd"),
@@ -158,7 +158,7 @@ def test_small_files_are_read_in_this_process_and_large_ones_are_not(work, make_
 
 def test_fewer_than_one_job_is_refused_at_once(work):
     with pytest.raises(TracekitError, match="0 jobs"):
-        local.run(work.name_of, [], jobs=0)
+        local.run_locally(work.name_of, [], jobs=0)
 
 
 @EVERYWHERE
@@ -178,7 +178,7 @@ def test_a_failed_source_counts_as_done_and_as_failed(work, make_sources):
 
 
 def test_closing_the_iterator_stops_what_still_runs(work, make_sources):
-    outcomes = local.run(work.sleep_long, make_sources("0", "1"), jobs=2, where="processes")
+    outcomes = local.run_locally(work.sleep_long, make_sources("0", "1"), jobs=2, where="processes")
     assert next(outcomes).value == "0"
     started = time.monotonic()
     outcomes.close()
@@ -203,11 +203,11 @@ def run_script(tmp_path, text):
 SCRIPT = """
 from pathlib import Path
 import workloads
-from tracekit.engine.local import run
+from tracekit.engine.local import run_locally
 from tracekit.model.trace import Source
 print("started", flush=True)
 sources = [Source(Path({folder!r}) / n, n, "none") for n in ("0", "1", "2")]
-print([o.value for o in run(workloads.{function}, sources, jobs=2, where={where!r})])
+print([o.value for o in run_locally(workloads.{function}, sources, jobs=2, where={where!r})])
 """
 
 

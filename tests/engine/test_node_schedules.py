@@ -3,7 +3,7 @@
 import pytest
 
 from tracekit.engine.node_schedules import NodeSchedules
-from tracekit.engine.ray import connected_by_key
+from tracekit.engine.ray import group_by_shared_keys
 from tracekit.engine.ray_cluster import Cluster, Node
 
 
@@ -66,4 +66,4 @@ def test_a_source_that_no_node_sees_starts_nowhere():
 
 def test_a_chain_of_shared_keys_is_one_group():
     keys = [frozenset({1}), frozenset(), frozenset({1, 2}), frozenset({3}), frozenset({2, 3})]
-    assert connected_by_key(keys) == [(0, 2, 3, 4), (1,)]
+    assert group_by_shared_keys(keys) == [(0, 2, 3, 4), (1,)]

@@ -7,7 +7,7 @@ import pytest
 from discovered import TRACE, manifest, put, reasons, sniff
 
 from tracekit.discover import Sniffed, discover
-from tracekit.engine.ray_surveys import Sighting, look, union
+from tracekit.engine.ray_surveys import Sighting, merge_sightings, survey_node
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def see(tmp_path, monkeypatch):
         for node in nodes:
             monkeypatch.setenv("NODE", str(tmp_path / node))
             # As it travels: what a node saw must not ask its disk again.
-            sighting = pickle.loads(pickle.dumps(look(pattern, (), sniff)))
+            sighting = pickle.loads(pickle.dumps(survey_node(pattern, (), sniff)))
             assert isinstance(sighting, Sighting), sighting
             sightings[node] = sighting
         monkeypatch.delenv("NODE")
         names = {node: f"{node} (10.0.0.1)" for node in nodes}
-        return union(pattern, sightings, names, {node: node for node in nodes})
+        return merge_sightings(pattern, sightings, names, {node: node for node in nodes})
 
     return seen
 
@@ -127,7 +127,7 @@ def test_what_is_passed_over_on_any_node_is_told(tmp_path, see):
 @pytest.mark.parametrize("pattern", ["$NODE/absent", "$UNKNOWN_VARIABLE/p", "$NODE/none*"])
 def test_a_node_without_any_of_it_says_so(tmp_path, monkeypatch, pattern):
     monkeypatch.setenv("NODE", str(tmp_path))
-    assert "no such file or directory" in look(pattern, (), sniff)
+    assert "no such file or directory" in survey_node(pattern, (), sniff)
 
 
 def test_a_label_and_a_home_are_those_of_the_node(tmp_path, see, monkeypatch):

@@ -19,13 +19,13 @@ SCRIPT = """
 import sys, threading
 from pathlib import Path
 import workloads
-from tracekit.engine.local import run
+from tracekit.engine.local import run_locally
 from tracekit.model.trace import Source
 
 def read():
     folder = Path(sys.argv[1])
     sources = [Source(folder / name, name, "none") for name in sys.argv[3:]]
-    list(run(workloads.sleep_silently, sources, jobs=len(sources), where="processes"))
+    list(run_locally(workloads.sleep_silently, sources, jobs=len(sources), where="processes"))
 
 if sys.argv[2] == "main":
     read()

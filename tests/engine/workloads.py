@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from tracekit.model.capacity import own_core_count
+from tracekit.model.capacity import count_own_cores
 from tracekit.model.errors import TraceFormatError, TracekitError
 
 
@@ -109,7 +109,7 @@ def with_its_batch(values):
 
 
 def cores_of(source, advance):
-    return own_core_count()
+    return count_own_cores()
 
 
 def sleep_silently(source, advance):

@@ -27,7 +27,7 @@ from sick_runs import (
     without,
 )
 
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.trust import data_quality
 from tracekit.health.checks import GRAVE, diagnose
 from tracekit.health.problems import PROBLEMS
@@ -35,9 +35,9 @@ from tracekit.health.symptoms import Capture
 from tracekit.model.codes import IGNORED, Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Failure, Note, Source
-from tracekit.model.units import numbers
+from tracekit.model.units import format_ranges
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.doctor import examine, held
+from tracekit.pipeline.doctor import examine_captures, summarize_examination
 from tracekit.pipeline.run import Options
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def no_nsys(tmp_path, monkeypatch):
 
 
 def diagnoses(*paths, **options):
-    return {d.code: d for d in examine(list(paths), Options(jobs=1, **options)).diagnoses}
+    return {d.code: d for d in examine_captures(list(paths), Options(jobs=1, **options)).diagnoses}
 
 
 @pytest.mark.parametrize("code", [*TORCH, *NSYS])
@@ -89,13 +89,13 @@ def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off
     os.utime(report, (1.7e9, 1.7e9))
     says = "echo 'missing required fields: DeviceState.Props; permission denied'; exit 1"
     nsys_programs.install(tmp_path / "old", monkeypatch, says, version="2022.4.2.1-df9881f")
-    (only,) = examine([tmp_path / "runs"], Options(jobs=1)).diagnoses
+    (only,) = examine_captures([tmp_path / "runs"], Options(jobs=1)).diagnoses
     assert only.code == "newer-report"
     assert only.what == (
         "recorded by nsys 2023.1.2.43, a version that the nsys 2022.4.2.1 here cannot read"
     )
     nsys_programs.install(tmp_path / "new", monkeypatch, says, version="2024.2.3.38-1")
-    (only,) = examine([tmp_path / "runs"], Options(jobs=1)).diagnoses
+    (only,) = examine_captures([tmp_path / "runs"], Options(jobs=1)).diagnoses
     assert only.code == "refused-report"
     assert only.what.startswith("it ends as whole reports do, recorded by nsys 2023.1.2.43")
 
@@ -116,7 +116,7 @@ def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_a_trace_of_nothing_is_never_called_sound(tmp_path, rows, code, said, pack):
     put(tmp_path / "rank0.json", pack(chrome.text(rows, rank=0, world_size=1)))
-    first, *others = examine([tmp_path], Options(jobs=1)).diagnoses
+    first, *others = examine_captures([tmp_path], Options(jobs=1)).diagnoses
     assert (first.code, first.what) == (code, said)
     assert first.places == ("rank0.json",)
     assert [other.code for other in others] == ["cpu-only"] * (code == "odd-times")
@@ -125,14 +125,14 @@ def test_a_trace_of_nothing_is_never_called_sound(tmp_path, rows, code, said, pa
 @pytest.mark.parametrize("key", ["ts", "ph", None])
 def test_the_first_screen_says_that_a_trace_holds_nothing(tmp_path, key):
     chrome.write(tmp_path / "rank0.json", without(key) if key else [], rank=0, world_size=1)
-    report = pipeline.analyze(tmp_path, Options(jobs=1)).report
+    report = pipeline.analyze_uncached(tmp_path, Options(jobs=1)).report
     assert any(line.startswith("rank0.json (") for line in report.unseen)
     assert "cut off" not in str([asdict(one) for one in report.sections])
 
 
 def test_a_file_that_was_named_alone_is_named_once(tmp_path):
     named = put(tmp_path / "rank0.json", '{"traceEvents": []}'.encode("utf-16"))
-    (only,) = examine([named], Options(jobs=1)).diagnoses
+    (only,) = examine_captures([named], Options(jobs=1)).diagnoses
     assert (only.code, only.places) == ("other-text", ("rank0.json",))
 
 
@@ -201,14 +201,16 @@ def test_the_gravest_comes_first(tmp_path):
     two(tmp_path, {}, {"base_ns": None})
     put(tmp_path / "rank2.json", LFS)
     put(tmp_path / "rank3.json")
-    found = examine([tmp_path], Options(jobs=1)).diagnoses
+    found = examine_captures([tmp_path], Options(jobs=1)).diagnoses
     assert [d.severity for d in found] == ["error", "data_loss", "warning"]
     assert [d.code for d in found] == ["lfs-pointer", "empty-file", "no-common-clock"]
 
 
 def test_what_was_excluded_is_not_missing(tmp_path):
     healthy(tmp_path)
-    assert "few-ranks" in {d.code for d in examine([tmp_path / "rank0.json"], Options()).diagnoses}
+    assert "few-ranks" in {
+        d.code for d in examine_captures([tmp_path / "rank0.json"], Options()).diagnoses
+    }
     assert diagnoses(tmp_path, exclude=("rank1*",)) == {}
 
 
@@ -313,8 +315,8 @@ TOLD_BY_BOTH = ("no-kernels", "open-ranges", "missing-ranges", "nested-ranges", 
 def test_the_report_tells_in_its_data_quality_what_the_doctor_tells(tmp_path, code):
     NSYS[code][0](tmp_path)
     asked = pipeline.Options(questions=("data-quality",))
-    found = pipeline.measure(pipeline.discover(tmp_path), asked)
-    section = data_quality.judge(found, defaults())
+    found = pipeline.measure(pipeline.discover_sources(tmp_path), asked)
+    section = data_quality.judge(found, load_default_thresholds())
     (rows,) = [sheet.rows for sheet in section.sheets if sheet.name == "diagnoses"]
     told = [d.what for d in diagnoses(tmp_path).values() if d.severity != "info"]
     assert [row[0] for row in rows] == told != []
@@ -406,19 +408,19 @@ def test_what_is_wrong_is_known_by_codes_and_data_whatever_the_words_are(notes):
 
 
 def test_numbers_are_bounded():
-    assert numbers(range(0, 100, 2)) == "0, 2, 4, 6, 8, 10 …"
+    assert format_ranges(range(0, 100, 2)) == "0, 2, 4, 6, 8, 10 …"
 
 
 def test_what_is_held_is_summed_up(tmp_path):
     healthy(tmp_path)
-    assert held(examine([tmp_path], Options(jobs=1))) == (
+    assert summarize_examination(examine_captures([tmp_path], Options(jobs=1))) == (
         "2 of 2 files read", "ranks 0, 1", "steps 1, 2", "GPU work in 2",
     )  # fmt: skip
 
 
 def test_a_path_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(TracekitError, match="no such file"):
-        examine([tmp_path / "gone"], Options())
+        examine_captures([tmp_path / "gone"], Options())
 
 
 # --- real files

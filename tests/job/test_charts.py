@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.job import charts
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 DRAWING = ("data-quality", "steps", "gpu-time", "communication")
 
@@ -15,7 +15,7 @@ def report_of(folder, ranks, **meta):
     """The sections with these pictures, and what the clocks are compared by."""
     for rank, rows in ranks.items():
         write(folder / f"rank{rank}.json", rows, rank=rank, world_size=len(ranks), **meta)
-    return analyze(folder, Options(jobs=1, questions=DRAWING)).report
+    return analyze_uncached(folder, Options(jobs=1, questions=DRAWING)).report
 
 
 def chart(report, section, chart_id):
@@ -225,7 +225,7 @@ def test_the_pieces_add_up_to_the_busy_time(tmp_path_factory, spans):
     for number, (start, dur) in enumerate(spans):
         rows += launched("k", 0, start, dur, number + 1, stream=number % 3)
     path = write(tmp_path_factory.mktemp("bins") / "rank0.json", rows)
-    measured = analyze(path, Options(jobs=1)).measurements
+    measured = analyze_uncached(path, Options(jobs=1)).measurements
     bins, time = measured["busy_bins"], measured["gpu_time"]
     whole = time[time["window"] == "capture"]
     assert bins["busy_ns"].sum() == (whole["window_ns"] - whole["idle_ns"]).sum()

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from chrome_builder import annotation, launch, launched, memcpy, op, step, write
 
-from tracekit.analyses.time.repeats import kept_samples
-from tracekit.job.steps.steady_steps import counted, left_out_steps
+from tracekit.analyses.time.repeats import select_steady_samples
+from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
 from tracekit.job.steps.warm_up import _AHEAD, _EMPTY, _OPENING
 from tracekit.model.metrics import STEP_TIME
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 AHEAD, EMPTY, FIRST = _AHEAD, _EMPTY, _OPENING
@@ -32,11 +32,11 @@ def run_of(walls, works, *, launches=10):
 
 
 def analysis(tmp_path, rows, **options):
-    return analyze(write(tmp_path / "rank0.json", rows), Options(**options))
+    return analyze_uncached(write(tmp_path / "rank0.json", rows), Options(**options))
 
 
 def told(result):
-    return [(s.step, s.reason) for s in left_out_steps(result.measurements)]
+    return [(s.step, s.reason) for s in list_left_out_steps(result.measurements)]
 
 
 def headline(result):
@@ -60,7 +60,7 @@ def test_steps_that_a_person_chose_all_count(tmp_path):
 
 def test_comparisons_rest_on_the_same_steps(tmp_path):
     result = analysis(tmp_path, run_of([35, 72, 96, 95, 97], [90] * 5))
-    samples, left_out, _ = kept_samples(result.measurements)
+    samples, left_out, _ = select_steady_samples(result.measurements)
     assert [step for _, step, _ in samples[STEP_TIME, None, None].steps[0]] == [3, 4, 5]
     assert [(s.step, s.reason) for s in left_out.steps] == told(result)
 
@@ -140,7 +140,7 @@ def test_the_table_of_steps_shows_every_step_with_its_reason(tmp_path):
 
 def test_where_every_step_counts_the_measurements_are_the_same(tmp_path):
     measured = analysis(tmp_path, run_of([600, 620], [150, 150])).measurements
-    assert counted(measured, ()) is measured
+    assert drop_left_out_steps(measured, ()) is measured
 
 
 def test_the_last_window_of_what_repeats_has_no_end_of_its_own(tmp_path):
@@ -166,6 +166,6 @@ def test_the_last_window_of_what_repeats_has_no_end_of_its_own(tmp_path):
     ],
 )  # fmt: skip
 def test_steps_of_real_captures(file, wall_us, left_out):
-    result = analyze(Path(str(REAL)).parent / file, Options())
+    result = analyze_uncached(Path(str(REAL)).parent / file, Options())
     assert [step for step, _ in told(result)] == left_out
     assert headline(result)["step_wall"] / 1000 == pytest.approx(wall_us, abs=1)

@@ -9,15 +9,15 @@ from snapshot_traces import MIB, section, written
 import tracekit
 from tracekit.job.memory.device_size import add_card_sizes, device_sizes, parse_device_memory
 from tracekit.model.errors import TracekitError
-from tracekit.model.facts import Facts, of_json
+from tracekit.model.facts import Facts, parse_facts
 from tracekit.model.frame import Frame, texts
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import numbers_or_none
+from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("memory-peak",)
 GIB = 2**30
@@ -67,11 +67,15 @@ def test_processes_of_unknown_rank_that_disagree_tell_nothing():
 
 @pytest.mark.parametrize("size", [0, -1, True, 2**60, "80", 1.5, None])
 def test_what_a_saved_file_cannot_mean_is_no_size(size):
-    assert device_sizes(Measurements({}, (), facts=of_json({"device_memory": size}))).given is None
+    assert (
+        device_sizes(Measurements({}, (), facts=parse_facts({"device_memory": size}))).given is None
+    )
 
 
 def test_pinned_memory_of_a_host_has_no_card():
-    memories = Frame.of({"memory": texts(["device", "host"]), "device": numbers_or_none([0, None])})
+    memories = Frame.of(
+        {"memory": texts(["device", "host"]), "device": make_nullable_numbers([0, None])}
+    )
     memories = memories.with_columns(run="a", rank=0)
     found = add_card_sizes(Measurements({}, (), facts=Facts(device_memory=GIB)), memories)
     assert found.values("card_bytes") == [GIB, None]
@@ -106,22 +110,24 @@ def test_peaks_are_shares_of_the_card_where_its_size_is_given(half_full, tmp_pat
     assert metrics["card_ratio"] == (0.2, "of the card (80.0 MiB, given)")
     assert metrics["reserved_ratio"][0] == 0.25
     # Saved measurements keep it, and another option goes before it.
-    measured = analyze(
+    measured = analyze_uncached(
         half_full, Options(jobs=1, device_memory=80 * MIB, questions=QUESTIONS)
     ).measurements
     path = tmp_path / "run.tkm"
     saved_measurements.save(measured, path)
-    assert peaks(analyze(path, Options(questions=QUESTIONS)).report)[0]["card_ratio"] == 0.2
     assert (
-        peaks(analyze(path, Options(device_memory=40 * MIB, questions=QUESTIONS)).report)[0][
-            "card_ratio"
-        ]
+        peaks(analyze_uncached(path, Options(questions=QUESTIONS)).report)[0]["card_ratio"] == 0.2
+    )
+    assert (
+        peaks(analyze_uncached(path, Options(device_memory=40 * MIB, questions=QUESTIONS)).report)[
+            0
+        ]["card_ratio"]
         == 0.4
     )
 
 
 def test_without_a_size_no_share_is_shown_and_a_size_too_small_is_said_to_be(half_full):
-    measured = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
+    measured = analyze_uncached(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
     assert "card_ratio" not in peaks(pipeline.judge(measured))[0]
     small = merging.replace(measured, facts=Facts(device_memory=10 * MIB))
     caveats = section(pipeline.judge(small), "memory-peak").caveats
@@ -131,7 +137,7 @@ def test_without_a_size_no_share_is_shown_and_a_size_too_small_is_said_to_be(hal
 def test_a_trace_without_memory_samples_tells_the_card_of_its_rank(half_full):
     properties = [{"id": 0, "name": "GPU", "totalGlobalMem": 40 * MIB}]
     trace = write(half_full / "step1" / "trace_rank0.json", [op("a", 0, 9)], rank=0, deviceProperties=properties)  # fmt: skip
-    report = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).report
+    report = analyze_uncached(half_full, Options(jobs=1, questions=QUESTIONS)).report
     trace.unlink()
     metrics = {m.name: m.label for m in section(report, "memory-peak").metrics}
     assert metrics["card_ratio"] == "of the card (40.0 MiB, from the trace of rank 0)"
@@ -148,7 +154,7 @@ def test_the_command_line_takes_it(half_full, call, tmp_path):
 
 
 def test_parts_that_were_given_different_sizes_have_none_together(half_full):
-    measured = analyze(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
+    measured = analyze_uncached(half_full, Options(jobs=1, questions=QUESTIONS)).measurements
     parts = [merging.replace(measured, facts=Facts(device_memory=n * GIB)) for n in (1, 1, 2)]
     assert merging.merge(parts[:2], ["a", "b"]).facts.device_memory == GIB
     assert merging.merge(parts[1:], ["a", "b"]).facts.device_memory is None

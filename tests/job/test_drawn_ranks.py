@@ -1,6 +1,6 @@
 """Which of many ranks a picture draws, by hand."""
 
-from tracekit.job.ranks_to_plot import MAX_ROWS, MOST_DRAWN, drawn
+from tracekit.job.ranks_to_plot import MAX_ROWS, MOST_DRAWN, choose_rows_to_plot
 
 
 def values(count, **odd):
@@ -10,14 +10,14 @@ def values(count, **odd):
 
 def test_few_ranks_are_all_drawn_and_sort_as_numbers():
     every = values(MAX_ROWS, r7=90)
-    found = drawn(dict(reversed(every.items())), "work")
+    found = choose_rows_to_plot(dict(reversed(every.items())), "work")
     assert list(found.rows) == [f"rank {at}" for at in range(MAX_ROWS)]
     assert (found.omitted, found.note) == (0, "")
     assert all(name == shown for name, shown in found.rows.items())
 
 
 def test_of_one_more_those_that_differ_and_one_of_the_others():
-    found = drawn(values(MAX_ROWS + 1, r7=90, r8=10), "work")
+    found = choose_rows_to_plot(values(MAX_ROWS + 1, r7=90, r8=10), "work")
     # 63 ranks of 50 are left, numbered 0 to 6 and 9 to 64: the 32nd is 33.
     assert dict(found.rows) == {
         "rank 7": "rank 7",
@@ -31,7 +31,7 @@ def test_of_one_more_those_that_differ_and_one_of_the_others():
 
 
 def test_however_much_they_differ_a_picture_has_an_end():
-    found = drawn({f"rank {at}": 1.5**at for at in range(300)}, "work")
+    found = choose_rows_to_plot({f"rank {at}": 1.5**at for at in range(300)}, "work")
     assert len(found.rows) == MOST_DRAWN
     assert (
         sum(int(text.split(" ")[-2]) for text in found.rows.values() if "like" in text)
@@ -40,4 +40,6 @@ def test_however_much_they_differ_a_picture_has_an_end():
 
 
 def test_a_picture_with_less_room_has_fewer_rows():
-    assert len(drawn({f"rank {at}": 1.5**at for at in range(300)}, "work", 5).rows) == 5
+    assert (
+        len(choose_rows_to_plot({f"rank {at}": 1.5**at for at in range(300)}, "work", 5).rows) == 5
+    )

@@ -5,8 +5,13 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.job.frames import grouped, ordered, summed, whole_if_exact
-from tracekit.model.keys import row_dicts
+from tracekit.job.frames import (
+    aggregate_by_keys,
+    narrow_exact_floats,
+    sort_by_columns,
+    sum_columns_by_keys,
+)
+from tracekit.model.keys import list_row_dicts
 
 NUMBER = st.integers(-(2**40), 2**40)
 ROW = st.fixed_dictionaries(
@@ -29,7 +34,7 @@ def frame_of(rows):
 @given(st.lists(ROW, max_size=12))
 def test_sums_are_those_of_pandas(rows):
     frame = frame_of(rows)
-    sums = summed(frame, KEYS, ["plain", "whole", "real"])
+    sums = sum_columns_by_keys(frame, KEYS, ["plain", "whole", "real"])
     groups = frame.groupby(KEYS, dropna=False, sort=False)
     for name in ("plain", "whole", "real"):
         expected = groups[name].sum(min_count=1)
@@ -42,7 +47,7 @@ def test_groups_are_reduced_as_pandas_reduces_them(rows):
     frame = frame_of(rows)
     how = ("sum", "mean", "max", "min")
     parts = {f"{name}_{each}": (name, each) for name in ("plain", "whole", "real") for each in how}
-    groups = grouped(frame, KEYS, **parts)
+    groups = aggregate_by_keys(frame, KEYS, **parts)
     of_pandas = frame.groupby(KEYS, dropna=False, sort=False).agg(**parts)
     for name in parts:
         assert groups[name].dtype == of_pandas[name].dtype
@@ -54,20 +59,20 @@ def test_rows_are_sorted_as_pandas_sorts_them(rows, by_stage, by_whole, by_real)
     frame = frame_of(rows)
     order = {"stage": by_stage, "whole": by_whole, "real": by_real}
     expected = frame.sort_values(list(order), ascending=list(order.values()), kind="stable")
-    assert ordered(frame, **order).index.tolist() == expected.index.tolist()
+    assert sort_by_columns(frame, **order).index.tolist() == expected.index.tolist()
 
 
 @given(st.lists(ROW, max_size=6))
 def test_rows_are_the_dictionaries_of_pandas(rows):
     frame = frame_of(rows)
     expected = frame.to_dict("records")
-    assert str(row_dicts(frame)) == str(expected)
+    assert str(list_row_dicts(frame)) == str(expected)
 
 
 def test_numbers_are_whole_where_all_that_are_known_are():
-    whole = whole_if_exact(pd.Series([192.0, None, 3.0], dtype="Float64"))
+    whole = narrow_exact_floats(pd.Series([192.0, None, 3.0], dtype="Float64"))
     assert whole.dtype == "Int64"
     assert whole.tolist() == [192, pd.NA, 3]
-    part = whole_if_exact(pd.Series([0.5, np.nan, 3.0]))
+    part = narrow_exact_floats(pd.Series([0.5, np.nan, 3.0]))
     assert part.dtype == "Float64"
     assert part.tolist() == [0.5, pd.NA, 3.0]

@@ -4,8 +4,8 @@ import pandas as pd
 from analyses.waiting_traces import measure_folder
 from chrome_builder import annotation, launched, step, write
 
-from tracekit.job.gpu_shares import SUMMED, shares
-from tracekit.job.stages.windows import judged_windows, shares_by_stage
+from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
+from tracekit.job.stages.windows import compute_gpu_shares_by_stage, list_judged_windows
 from tracekit.process.device.busy import PARTS
 
 
@@ -15,14 +15,16 @@ def told(column):
 
 def test_a_share_is_of_the_window_and_unknown_of_nothing_and_of_the_unknown():
     """Windows of 200, of one nanosecond, of nothing, and of an unknown length; of the 40 of collectives 10 overlap."""
-    columns = {name: [0, 0, 0, 0] for name in SUMMED} | {
+    columns = {name: [0, 0, 0, 0] for name in GPU_TIME_SUMS} | {
         "window_ns": [200, 1, 0, None],
         "compute_ns": [100, 1, 0, 7],
         "idle_ns": [50, 0, 0, 10],
         "comm_ns": [40, 0, None, 5],
         "overlap_ns": [10, 0, 3, None],
     }
-    found = shares(pd.DataFrame({name: pd.array(of, "Int64") for name, of in columns.items()}))
+    found = add_gpu_time_shares(
+        pd.DataFrame({name: pd.array(of, "Int64") for name, of in columns.items()})
+    )
     assert told(found["busy_ratio"]) == [0.75, 1.0, None, None]
     assert told(found["compute_ratio"]) == [0.5, 1.0, None, None]
     assert told(found["idle_ratio"]) == [0.25, 0.0, None, None]
@@ -41,7 +43,7 @@ def recorded(folder, role, stages, start=0):
 
 def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
     recorded(tmp_path, "actor", [("gen", 100, 200), ("reward", 400, 400)])
-    found = shares_by_stage(measure_folder(tmp_path, ("steps", "gpu-time")))
+    found = compute_gpu_shares_by_stage(measure_folder(tmp_path, ("steps", "gpu-time")))
     assert found["canonical"].tolist() == ["reward", "gen"]
     assert found["window_ns"].tolist() == [400_000, 200_000]
     assert told(found["busy_ratio"]) == [0.25, 0.5]
@@ -50,7 +52,7 @@ def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
 def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(tmp_path):
     recorded(tmp_path, "actor", [])
     recorded(tmp_path, "critic", [("values", 100, 400)], start=5000)
-    found = judged_windows(measure_folder(tmp_path, ("steps", "gpu-time")))
+    found = list_judged_windows(measure_folder(tmp_path, ("steps", "gpu-time")))
     assert [(window.role, window.canonical) for window in found] == [
         ("critic", "values"),
         ("actor", None),

@@ -13,10 +13,10 @@ from changed_tables import with_tables
 from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
-from tracekit.job.hosts import with_hosts
+from tracekit.job.hosts import add_host_columns
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import analyze_uncached
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def on(measured, *hosts):
 
 def shown(measured, name):
     """The headings and the rows of a table with its hosts."""
-    sheets = with_hosts(measured, section(measured)).sheets
+    sheets = add_host_columns(measured, section(measured)).sheets
     (sheet,) = (sheet for sheet in sheets if sheet.name == name)
     names = [heading.name for heading in sheet.headings]
     return names, [dict(zip(names, row, strict=True)) for row in sheet.rows]
@@ -80,7 +80,7 @@ def test_a_rank_that_several_hosts_have_is_of_none(measured):
     apart = Sheet("apart", "", (roles, ranks), (("actor", 0), ("rollout", 0), ("critic", 0)))
     whole = Sheet("process", "", (Heading("who", "process"),), (("rank 0 actor",), ("rank 1 rollout",), ("median of 3",)))  # fmt: skip
     of = Section("x", "x", sheets=(alone, apart, whole))
-    sheets = with_hosts(with_tables(measured, {"captures": both}), of).sheets
+    sheets = add_host_columns(with_tables(measured, {"captures": both}), of).sheets
     assert [sheet.rows for sheet in sheets] == [
         ((0, None), (2, "b")),
         (("actor", 0, "a"), ("rollout", 0, "b"), ("critic", 0, None)),
@@ -94,7 +94,7 @@ def test_every_table_of_ranks_of_a_report_on_two_hosts_names_them(tmp_path):
     subprocess.run(
         [sys.executable, str(script), "16", str(tmp_path / "ranks"), "--steps", "2"], check=True
     )
-    report = analyze(tmp_path / "ranks", Options(jobs=1, cache=False)).report
+    report = analyze_uncached(tmp_path / "ranks", Options(jobs=1, cache=False)).report
     checked = set()
     for sheet in (sheet for part in report.sections for sheet in part.sheets):
         names = [heading.name for heading in sheet.headings]

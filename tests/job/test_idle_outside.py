@@ -3,8 +3,8 @@
 import pytest
 from chrome_builder import annotation, launched, op, step, write
 
-from tracekit.job.idle_time.outside_stages import idle_outside_stages
-from tracekit.pipeline.run import Options, analyze
+from tracekit.job.idle_time.outside_stages import sum_idle_outside_stages
+from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000
 
@@ -27,7 +27,7 @@ def logging_steps(count, pause, *, mark=step, inside=None, around=None):
 
 
 def report_of(folder, rows, **options):
-    return analyze(write(folder / "rank0.json", rows), Options(jobs=1, **options))
+    return analyze_uncached(write(folder / "rank0.json", rows), Options(jobs=1, **options))
 
 
 def silence(report):
@@ -48,7 +48,7 @@ def test_behind_the_last_kernel_no_more_counts_than_in_the_other_steps(tmp_path)
     """10 ms in steps 1 to 3, 60 in the last, whose recording goes on: 4 · 10 in all, not 90."""
     rows = logging_steps(4, 10 * MS)
     rows = [row for row in rows if row["name"] != "ProfilerStep#4"] + [step(4, 300 * MS, 150 * MS)]
-    (outside,) = idle_outside_stages(report_of(tmp_path, rows).measurements).values()
+    (outside,) = sum_idle_outside_stages(report_of(tmp_path, rows).measurements).values()
     assert outside.silent_ns == pytest.approx(40_000_000, abs=40_000)
     assert outside.code_ns == 0
 
@@ -61,14 +61,14 @@ def test_an_op_outside_stages_is_no_pause(tmp_path):
 def test_a_pause_in_a_stage_is_of_that_stage(tmp_path):
     """`reward` launches nothing, and what idles in it is by design; none of it is outside."""
     result = report_of(tmp_path, logging_steps(4, 10 * MS, inside="reward"))
-    (outside,) = idle_outside_stages(result.measurements).values()
+    (outside,) = sum_idle_outside_stages(result.measurements).values()
     assert sum(outside) < 100_000
 
 
 def test_without_marks_of_steps_the_time_between_stages_is_not_the_hosts(tmp_path):
     """Another process may have worked meanwhile: stages alone do not tell."""
     rows = [row for row in logging_steps(4, 10 * MS) if not row["name"].startswith("ProfilerStep")]
-    assert not idle_outside_stages(report_of(tmp_path, rows).measurements)
+    assert not sum_idle_outside_stages(report_of(tmp_path, rows).measurements)
 
 
 def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):

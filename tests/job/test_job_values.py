@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from chrome_builder import BASE_NS, annotation, op, step, write
 
-from tracekit.job.steps.step_values import NAMES, job_values, timed_steps
+from tracekit.job.steps.step_values import JOB_VALUE_NAMES, list_job_values, list_timed_step_values
 from tracekit.model.metrics import STEP_TIME, WINDOW, WORK_MARKS
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
@@ -17,8 +17,10 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def values_of(path):
-    measured = pipeline.analyze(path, pipeline.Options(jobs=1, questions=("repeats",))).measurements
-    return measured, job_values(measured)
+    measured = pipeline.analyze_uncached(
+        path, pipeline.Options(jobs=1, questions=("repeats",))
+    ).measurements
+    return measured, list_job_values(measured)
 
 
 def told(values, name):
@@ -81,7 +83,7 @@ def test_times_are_lower_better_nanoseconds_and_marks_are_counts(two_ranks):
     rows = two_ranks[1][["name", "unit", "better"]].drop_duplicates().set_index("name")
     assert rows.loc["step_time"].tolist() == rows.loc["stage_time"].tolist() == ["ns", "lower"]
     assert rows.loc["first_of_window"].tolist() == ["count", "neither"]
-    assert set(rows.index) <= set(NAMES)
+    assert set(rows.index) <= set(JOB_VALUE_NAMES)
 
 
 def test_equal_numbers_in_two_captures_of_a_process_are_other_steps(tmp_path):
@@ -121,17 +123,17 @@ def test_shifting_the_clock_of_a_file_changes_no_value(tmp_path):
 def test_a_report_that_cannot_hold_all_values_holds_those_of_the_job(two_ranks, monkeypatch):
     """As many as the job has and three more: none of the job's is lost, what is cut is counted."""
     measured, values = two_ranks
-    whole = appendix.values(measured)
-    monkeypatch.setattr(appendix, "MOST_VALUES", len(values) + 3)
-    cut = appendix.values(measured)
+    whole = appendix.make_value_table(measured)
+    monkeypatch.setattr(appendix, "MAX_REPORT_VALUES", len(values) + 3)
+    cut = appendix.make_value_table(measured)
     assert cut.omitted == len(whole.rows) - len(values) - 3 > 0
     name = [heading.name for heading in cut.headings].index("name")
-    assert sum(row[name] in NAMES for row in cut.rows) == len(values)
+    assert sum(row[name] in JOB_VALUE_NAMES for row in cut.rows) == len(values)
     assert set(cut.rows) <= set(whole.rows)
 
 
 def test_what_was_not_measured_has_no_values():
-    assert appendix.values(Measurements({}, (), (), (), {})) is None
+    assert appendix.make_value_table(Measurements({}, (), (), (), {})) is None
 
 
 def test_what_tells_which_steps_count_are_rows_of_all_values(two_ranks):
@@ -156,6 +158,6 @@ def assert_rows_of_all_values(measured, values):
     """Of times and marks of steps the same rows are told alone as among all values."""
     names = {STEP_TIME, WINDOW, *WORK_MARKS, "first_of_window", "compilations"}
     among_all = values[values["name"].isin(names)].reset_index(drop=True)
-    alone = timed_steps(measured)
+    alone = list_timed_step_values(measured)
     columns = ["run", "step", "part", "name", "value"]
     assert alone[columns].astype(str).equals(among_all[columns].astype(str))

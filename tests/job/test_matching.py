@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.collectives.matching import clocks, matched, middles
+from tracekit.job.collectives.matching import (
+    compute_group_medians,
+    match_collectives,
+    measure_clock_offsets,
+)
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 
@@ -41,7 +45,7 @@ def on_rank(rank, times, **more):
 
 def by_rank(rows, name):
     """`name` of every row, one list a rank."""
-    found = matched(measured(rows))
+    found = match_collectives(measured(rows))
     ranks = [row["rank"] for row in rows]
     values = [None if pd.isna(v) else v for v in found[name]]
     return {r: [v for v, at in zip(values, ranks, strict=True) if at == r] for r in dict.fromkeys(ranks)}  # fmt: skip
@@ -97,7 +101,7 @@ def test_else_a_long_collective_is_a_long_transfer(size, times):
 
 def test_rows_keep_the_order_of_the_table():
     shuffled = [THREE[k] for k in (8, 3, 0, 5, 1, 7, 2, 6, 4)]
-    whole, other = matched(measured(THREE)), matched(measured(shuffled))
+    whole, other = match_collectives(measured(THREE)), match_collectives(measured(shuffled))
     assert other["wait_ns"].tolist() == [whole["wait_ns"][k] for k in (8, 3, 0, 5, 1, 7, 2, 6, 4)]
     assert other["match"].tolist() == [whole["match"][k] for k in (8, 3, 0, 5, 1, 7, 2, 6, 4)]
 
@@ -108,7 +112,7 @@ def test_a_clock_is_off_by_the_median_of_the_ends():
         *on_rank(0, [(0, 100), (200, 300), (400, 500)]),
         *on_rank(1, [(1010, 1100), (1250, 1300), (1430, 1497)]),
     ]
-    table = clocks(measured(rows))
+    table = measure_clock_offsets(measured(rows))
     assert table["offset_ns"].tolist() == [0, 1000]
     assert table["uncertainty_ns"].tolist() == [0, 0]
     assert table["count"].tolist() == [3, 3]
@@ -123,7 +127,7 @@ def test_a_skew_within_the_uncertainty_of_the_clocks_makes_nobody_last():
         *on_rank(0, [(1000 * k, 1000 * k + 500) for k in range(5)]),
         *on_rank(1, [(1000 * k + s, 1000 * k + 500 + e) for k, (s, e) in enumerate(zip(starts, ends, strict=True))]),
     ]  # fmt: skip
-    assert clocks(measured(rows))["uncertainty_ns"].tolist() == [0, 20]
+    assert measure_clock_offsets(measured(rows))["uncertainty_ns"].tolist() == [0, 20]
     assert by_rank(rows, "trusted")[0] == [False, True, False, False, False]
     assert by_rank(rows, "is_last")[1] == [False, True, False, False, False]
 
@@ -147,7 +151,7 @@ def test_clocks_are_solved_over_groups_that_share_ranks():
         *on_rank(8, [(0, 700)] * 3, group="c"),
         *on_rank(9, [(0, 777)] * 3, group="c"),
     ]
-    table = clocks(measured(rows)).set_index("rank")
+    table = measure_clock_offsets(measured(rows)).set_index("rank")
     assert table["offset_ns"].to_dict() == {0: 0, 1: 10, 2: 15, 8: 0, 9: 77}
     assert table["set"].nunique() == 2
     assert table["set"][8] == table["set"][9] != table["set"][0]
@@ -161,7 +165,7 @@ def test_a_clock_is_solved_also_against_the_way_in_which_it_was_compared():
         *on_rank(1, [(200, 800)] * 3, group="b"),
         *on_rank(2, [(200, 1500)] * 3, group="b"),
     ]
-    offsets = clocks(measured(rows)).set_index("rank")["offset_ns"].to_dict()
+    offsets = measure_clock_offsets(measured(rows)).set_index("rank")["offset_ns"].to_dict()
     assert offsets == {0: 0, 1: 300, 2: 1000}
 
 
@@ -170,12 +174,12 @@ def test_what_has_no_common_end_tells_nothing_of_clocks_and_waits():
         *on_rank(0, [(0, 10)], op="broadcast", synchronising=False),
         *on_rank(1, [(0, 500)], op="broadcast", synchronising=False),
     ]
-    found = matched(measured(rows))
+    found = match_collectives(measured(rows))
     assert found["match"].tolist() == [0, 0]
     assert found["transfer_ns"].tolist() == [10, 10]
     assert found["wait_ns"].isna().all()
     assert not found["is_last"].any()
-    assert len(clocks(measured(rows))) == 0
+    assert len(measure_clock_offsets(measured(rows))) == 0
 
 
 BROADCAST = {"op": "broadcast", "synchronising": False}
@@ -259,7 +263,7 @@ def test_otherwise_unequal_numbers_match_nothing_and_say_so(sizes):
         for rank, mine in enumerate(sizes)
         for row in on_rank(rank, [(100 * k, 100 * k + 50) for k in range(len(mine))], size_bytes=list(mine))
     ]  # fmt: skip
-    found = matched(measured(rows))
+    found = match_collectives(measured(rows))
     assert found["match"].isna().all()
     assert set(found["reason"]) == {"counts"}
     assert found["wait_ns"].isna().all()
@@ -270,7 +274,7 @@ def test_sizes_that_differ_by_design_do_not_align_anything():
         *on_rank(0, [(0, 10), (20, 30)], op="all_to_all", size_bytes=[1, 2]),
         *on_rank(1, [(20, 30)], op="all_to_all", size_bytes=[2]),
     ]
-    assert set(matched(measured(rows))["reason"]) == {"counts"}
+    assert set(match_collectives(measured(rows))["reason"]) == {"counts"}
 
 
 def test_equally_many_of_different_sizes_are_not_the_same():
@@ -289,7 +293,7 @@ def test_nothing_matches_across(key):
     values = {"replica": (0, 1), "step": (1, 2), "op": ("all_reduce", "all_gather"), "tool": ("torch", "nsys")}  # fmt: skip
     one, other = values.get(key, ("x", "y"))
     rows = [*on_rank(0, [(0, 10)], **{key: one}), *on_rank(1, [(0, 10)], **{key: other})]
-    found = matched(measured(rows))
+    found = match_collectives(measured(rows))
     assert set(found["reason"]) == {"alone"}
     assert found["match"].isna().all()
 
@@ -305,7 +309,7 @@ def test_without_a_step_number_a_repeated_capture_stands_for_one():
 
 def test_a_process_without_a_rank_matches_nothing():
     rows = [*on_rank(0, [(0, 10)]), *[row | {"rank": None} for row in on_rank(1, [(0, 10)])]]
-    assert matched(measured(rows))["reason"].tolist() == ["alone", "rank"]
+    assert match_collectives(measured(rows))["reason"].tolist() == ["alone", "rank"]
 
 
 @pytest.mark.parametrize("odd", [{"pid": 999}, {"host": "other"}, {"device": 1}])
@@ -315,7 +319,7 @@ def test_two_that_claim_one_rank_are_not_merged(odd):
     rows = [*on_rank(0, times, device=0), *on_rank(1, times, device=0)]
     rows[3] |= odd
     assert by_rank(rows, "reason")[1] == ["several", "several"]
-    assert matched(measured(rows))["match"].isna().all()
+    assert match_collectives(measured(rows))["match"].isna().all()
 
 
 def test_the_order_in_a_step_goes_on_over_the_files_of_a_process():
@@ -339,8 +343,10 @@ def test_a_collective_without_a_position_is_the_first_of_its_step():
 
 def test_nothing_gives_nothing():
     empty = Measurements({}, ())
-    assert len(matched(empty)) == len(clocks(empty)) == 0
-    assert {"match", "wait_ns", "transfer_ns", "skew_ns", "is_last"} <= set(matched(empty))
+    assert len(match_collectives(empty)) == len(measure_clock_offsets(empty)) == 0
+    assert {"match", "wait_ns", "transfer_ns", "skew_ns", "is_last"} <= set(
+        match_collectives(empty)
+    )
 
 
 STARTS = st.lists(st.tuples(*[st.integers(0, 90)] * 3), min_size=1, max_size=6)
@@ -365,10 +371,13 @@ def common_ends(starts, shift=(0, 0, 0), wobble=(0, 0, 0)):
 @given(STARTS, st.tuples(*[st.integers(-(10**9), 10**9)] * 3), st.tuples(*[st.integers(0, 9)] * 3))
 def test_shifting_a_clock_changes_nothing_but_its_offset(starts, shift, wobble):
     still, moved = (measured(common_ends(starts, by, wobble)) for by in ((0, 0, 0), shift))
-    pd.testing.assert_frame_equal(matched(still), matched(moved))
-    moved_by = clocks(moved)["offset_ns"] - clocks(still)["offset_ns"]
+    pd.testing.assert_frame_equal(match_collectives(still), match_collectives(moved))
+    moved_by = measure_clock_offsets(moved)["offset_ns"] - measure_clock_offsets(still)["offset_ns"]
     assert moved_by.tolist() == [by - shift[0] for by in shift]
-    assert clocks(moved)["uncertainty_ns"].tolist() == clocks(still)["uncertainty_ns"].tolist()
+    assert (
+        measure_clock_offsets(moved)["uncertainty_ns"].tolist()
+        == measure_clock_offsets(still)["uncertainty_ns"].tolist()
+    )
 
 
 @settings(max_examples=10, deadline=None)
@@ -377,9 +386,9 @@ def test_the_order_of_rows_changes_nothing(starts, random):
     rows = common_ends(starts)
     place = list(range(len(rows)))
     random.shuffle(place)
-    shuffled = matched(measured([rows[k] for k in place]))
+    shuffled = match_collectives(measured([rows[k] for k in place]))
     pd.testing.assert_frame_equal(
-        matched(measured(rows)).iloc[place].reset_index(drop=True), shuffled
+        match_collectives(measured(rows)).iloc[place].reset_index(drop=True), shuffled
     )
 
 
@@ -395,7 +404,7 @@ def test_every_wait_is_what_arithmetic_says(starts):
 def test_a_median_in_whole_numbers_is_rounded_down(pairs):
     number, group = np.unique([g for g, _ in pairs], return_inverse=True)
     values = np.array([v for _, v in pairs], np.int64)
-    found = middles(values, group.astype(np.int64), len(number))
+    found = compute_group_medians(values, group.astype(np.int64), len(number))
     expected = [int(np.floor(np.median(values[group == k]))) for k in range(len(number))]
     assert found.tolist() == expected
 
@@ -407,9 +416,9 @@ def test_the_clocks_of_processes_on_one_host_agree_within_their_uncertainty_or_a
 
     for folder in ("base_run1", "opt_run3", "straggler"):
         found = measure_folder(Path(REAL) / "chrome/gloo_cpu" / folder)
-        table = clocks(found)
+        table = measure_clock_offsets(found)
         assert table["rank"].tolist() == [0, 1, 2, 3]
         within = table["uncertainty_ns"].clip(lower=1_000_000)
         assert (table["offset_ns"].abs() <= within).all(), folder
-        shares = matched(found)["match"].notna().mean()
+        shares = match_collectives(found)["match"].notna().mean()
         assert shares > 0.99, folder

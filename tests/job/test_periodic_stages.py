@@ -7,9 +7,9 @@ from chrome_builder import annotation, launched, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.stages.durations import of_step, stage_walls
-from tracekit.job.stages.periodic import period, periodic_stages
-from tracekit.pipeline.run import Options, analyze
+from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
+from tracekit.job.stages.periodic import find_stage_period, list_periodic_stages
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("steps", "rl-matrix")
 GEN, UPDATE, TEST = 60_000, 40_000, 30_000
@@ -46,13 +46,19 @@ def result_of(folder, *ranks, **options):
             rank=rank,
             world_size=len(ranks),
         )
-    return analyze(folder, Options(jobs=1, questions=QUESTIONS))
+    return analyze_uncached(folder, Options(jobs=1, questions=QUESTIONS))
 
 
 def shares(measured):
     """The share of the step of each stage."""
-    walls = stage_walls(measured)
-    return dict(zip(walls["canonical"], map(float, of_step(walls).fillna(-1)), strict=True))
+    walls = measure_stage_walls(measured)
+    return dict(
+        zip(
+            walls["canonical"],
+            map(float, compute_stage_shares_of_step(walls).fillna(-1)),
+            strict=True,
+        )
+    )
 
 
 def with_validation(count, every, length=TEST):
@@ -164,10 +170,10 @@ def test_shares_are_of_all_steps_and_add_up(tmp_path_factory, steps):
 def test_a_period_is_found_whatever_the_first_recorded_step(every, phase, count, first):
     recorded = range(first, first + count)
     present = [number for number in recorded if number % every == phase % every]
-    assert period(present, recorded) == (every if len(present) > 1 else None)
+    assert find_stage_period(present, recorded) == (every if len(present) > 1 else None)
     # One of them missing, with one after it, is no schedule.
     if len(present) > 3:
-        assert period([*present[:1], *present[2:]], recorded) is None
+        assert find_stage_period([*present[:1], *present[2:]], recorded) is None
 
 
 def test_periodic_stages_of_a_job_that_was_captured_stage_by_stage_are_not_guessed(tmp_path):
@@ -181,7 +187,10 @@ def test_periodic_stages_of_a_job_that_was_captured_stage_by_stage_are_not_guess
             name = f"actor-rollout-ref_{scope}_step{number}_rank0-of-1_pid7_20260101000000000.json"
             write(tmp_path / name, [annotation(scope, 0, 50)], rank=0, world_size=1)
     assert (
-        periodic_stages(analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).measurements) == []
+        list_periodic_stages(
+            analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).measurements
+        )
+        == []
     )
 
 
@@ -217,6 +226,6 @@ def test_gpus_that_idle_in_a_scheduled_stage_are_the_stage_and_no_silence(
 ):
     """5 steps of which the first does not count: 18 ms of 20 idle in 2 of 4, once, or in all; an update is no chore."""
     path = write(tmp_path / "rank0.json", idle_in(name, 5, every))
-    findings = analyze(path, Options(jobs=1)).report.findings
+    findings = analyze_uncached(path, Options(jobs=1)).report.findings
     of_idle = ("periodic-stage", "host-silence", "low-gpu-utilization")
     assert {f.rule: f.severity for f in findings if f.rule in of_idle} == rules

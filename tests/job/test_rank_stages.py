@@ -7,7 +7,7 @@ from changed_tables import with_tables
 from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
-from tracekit.render.charts import draw
+from tracekit.render.charts import draw_svg_chart
 
 
 def group_of(folder, ranks, slow):
@@ -81,7 +81,7 @@ def test_without_hosts_a_row_is_ranks_that_follow_one_another(many):
 
 
 def test_the_picture_tells_what_it_shows_and_takes_no_markup_from_names(some):
-    svg = draw(picture(on_hosts(some, lambda rank: f"<b>{rank % 2}")))
+    svg = draw_svg_chart(picture(on_hosts(some, lambda rank: f"<b>{rank % 2}")))
     assert "<b>" not in svg
     assert "&lt;b&gt;1 rank 9: 40.0 µs" in svg
     assert "Coloured cells, the darker the larger: 32 marks; 32 rows, " in svg

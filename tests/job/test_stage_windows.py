@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rules.firing import Document
 from rules.traces import FIRES
 
-from tracekit.analyses import ANALYSES, defaults
+from tracekit.analyses import ANALYSES, load_default_thresholds
 from tracekit.engine import Outcome
-from tracekit.job.stages.windows import ExistingSteps, gpu_steps
+from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps
 from tracekit.model.thresholds import Thresholds
 from tracekit.pipeline import run as pipeline
 
@@ -19,7 +19,7 @@ from tracekit.pipeline import run as pipeline
 def report_of(folder, rule="low-gpu-utilization"):
     """The report of the questions that judge a rule."""
     questions = tuple(analysis.id for analysis in ANALYSES if rule in analysis.rules)
-    return pipeline.analyze([folder], pipeline.Options(questions=questions)).report
+    return pipeline.analyze_uncached([folder], pipeline.Options(questions=questions)).report
 
 
 def finding(report, rule):
@@ -85,7 +85,7 @@ def test_a_share_of_the_step_is_one_of_the_steps_that_the_time_is_from(tmp_path)
     later = [{**row, "ts": row["ts"] + 9_000} for row in idle_for_780((2, 3, 4))]
     write(tmp_path / "rank0.json", [*long_step, *later])
     write(tmp_path / "rank1.json", long_step)
-    report = pipeline.analyze([tmp_path]).report
+    report = pipeline.analyze_uncached([tmp_path]).report
     # The pauses of 7.8 ms are told by their own rule; each nanosecond counts once.
     found = [finding(report, rule) for rule in ("low-gpu-utilization", "host-silence")]
     assert sum(one.recoverable_ns for one in found) == 3_588_000
@@ -97,8 +97,8 @@ def test_a_gpu_counts_only_in_the_steps_of_files_that_tell_of_it(tmp_path):
     write(tmp_path / "a" / "rank0.json", idle_for_780((1,)))
     both = [*idle_for_780((2,)), *launched("gemm", 2000, 2000, 220, 77, device=1)]
     write(tmp_path / "a" / "rank0_part2.json", both)
-    result = pipeline.analyze([tmp_path / "a"], pipeline.Options(questions=("gpu-time",)))
-    (steps,) = gpu_steps(result.measurements).values()
+    result = pipeline.analyze_uncached([tmp_path / "a"], pipeline.Options(questions=("gpu-time",)))
+    (steps,) = count_gpu_steps(result.measurements).values()
     assert steps == ExistingSteps(3, 1_000_000)
     assert finding(result.report, "low-gpu-utilization").recoverable_ns == 780_000
 
@@ -198,9 +198,9 @@ def test_what_a_finding_says_of_a_step_its_table_says_too(tmp_path_factory, name
         rows = repeated(firing.rows, times)
         write(folder / f"rank{rank}.json", on_two_gpus(rows) if two_gpus else rows)
     (analysis,) = [one for one in ANALYSES if name in one.rules]
-    found = pipeline.discover(folder)
+    found = pipeline.discover_sources(folder)
     outcomes = [Outcome(s, pipeline.measure_source(s, lambda _: None)) for s in found.sources]
-    measured = pipeline.reduce(outcomes, found, pipeline.Options())
+    measured = pipeline.reduce_outcomes(outcomes, found, pipeline.Options())
     section = analysis.judge(measured, at_any_share(name))
     (told,) = [finding for finding in section.findings if finding.rule == name]
     sheet, numbers = TOLD_TWICE[name]
@@ -213,7 +213,7 @@ def test_what_a_finding_says_of_a_step_its_table_says_too(tmp_path_factory, name
 
 def at_any_share(name):
     """Limits at which the rule speaks whatever share of the step it is."""
-    values = {rule: dict(block) for rule, block in defaults().values.items()}
+    values = {rule: dict(block) for rule, block in load_default_thresholds().values.items()}
     values[name] |= {
         key: 0.0 for key in values[name] if key.endswith("_ratio") and key != "call_ratio"
     }

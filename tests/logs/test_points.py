@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit.logs import SYSTEMS, Logged, send
-from tracekit.logs.points import points_of, summary_of
+from tracekit.logs import SYSTEMS, ExportedReport, send_report
+from tracekit.logs.points import extract_points, summarize_for_tracker
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Finding, Heading, Metric, Report, Sheet
 
@@ -32,7 +32,7 @@ def test_values_of_the_job_stay_and_those_of_ranks_are_a_mean_and_a_largest():
         ("a", 0, 4, None, "peak", None, "bytes"),
         ("a", 0, 4, None, "peak", 7, "bytes"),
     )
-    assert {(p.name, p.step, p.value) for p in points_of(report)} == {
+    assert {(p.name, p.step, p.value) for p in extract_points(report)} == {
         ("tracekit/step_time_s", 3, 2.0),
         ("tracekit/gen/gpu_idle_s/mean", 3, 2.0),
         ("tracekit/gen/gpu_idle_s/max", 3, 3.0),
@@ -43,7 +43,7 @@ def test_values_of_the_job_stay_and_those_of_ranks_are_a_mean_and_a_largest():
 
 def test_several_runs_are_told_apart():
     report = of(*((run, None, 1, None, "step_time", 10**9, "ns") for run in ("a", "b/c")))
-    assert {point.name for point in points_of(report)} == {
+    assert {point.name for point in extract_points(report)} == {
         "tracekit/a/step_time_s", "tracekit/b_c/step_time_s",
     }  # fmt: skip
 
@@ -53,12 +53,15 @@ def test_the_summary_has_the_headline_and_what_each_rule_would_give_back():
     headline = (Metric("step", 3 * 10**9, "ns"), Metric("unknown", None, "ns"))
     section = tracekit.analyze(EXAMPLE).sections[0]
     report = of(headline=headline, sections=(type(section)("s", "s", findings=findings),))
-    assert summary_of(report) == {"tracekit/step_s": 3.0, "tracekit/recoverable/idle_s": 2.0}
+    assert summarize_for_tracker(report) == {
+        "tracekit/step_s": 3.0,
+        "tracekit/recoverable/idle_s": 2.0,
+    }
 
 
 def test_a_real_report_has_a_number_for_each_of_its_steps():
     report = tracekit.analyze(EXAMPLE)
-    points = points_of(report)
+    points = extract_points(report)
     times = {point.step: point.value for point in points if point.name == "tracekit/step_time_s"}
     values = report.tables["values"]
     told = values[(values["name"] == "step_time") & values["rank"].isna()]
@@ -69,14 +72,14 @@ def test_a_real_report_has_a_number_for_each_of_its_steps():
 
 
 def test_a_system_that_is_unknown_or_missing_is_said_in_two_lines(monkeypatch):
-    logged = Logged("t", (), {}, "", "", "")
+    logged = ExportedReport("t", (), {}, "", "", "")
     with pytest.raises(TracekitError, match=r"no system 'tensorbord'.*did you mean"):
-        send(logged, "tensorbord", "x", None)
+        send_report(logged, "tensorbord", "x", None)
     for system in SYSTEMS:
         monkeypatch.setitem(sys.modules, system.package, None)
         monkeypatch.delitem(sys.modules, f"tracekit.logs.{system.name}", raising=False)
         with pytest.raises(TracekitError, match=f"{system.name} needs the package") as caught:
-            send(logged, system.name, "x", None)
+            send_report(logged, system.name, "x", None)
         assert caught.value.hint == f"pip install {system.package}"
 
 

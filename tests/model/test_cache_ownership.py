@@ -101,7 +101,7 @@ def test_a_place_that_cannot_be_a_folder_is_named_once_where_the_user_chose_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cache.folder("reports") is None
+        assert cache.make_kind_folder("reports") is None
 
 
 def test_the_cache_command_names_a_place_that_is_a_file(tmp_path):
@@ -112,20 +112,20 @@ def test_the_cache_command_names_a_place_that_is_a_file(tmp_path):
 
 
 def test_foreign_names_in_a_cache_stay_whatever_the_limit(place):
-    assert cache.folder("reports") == place / "reports"
+    assert cache.make_kind_folder("reports") == place / "reports"
     own = [f"{kind}/{name}" for kind, name in OWN.items()]
     own += [f"fetched/{'e' * 32}/index", f"fetched/{'e' * 32}/copies/rank0.json"]
     own += [f"nsys/partial-{'0f' * 8}/export.sqlite", "nsys/partial-abc_1234/export.sqlite"]
     put_old(place, [*FOREIGN, *own])
-    cache.forget_oldest(0)
+    cache.evict_oldest(0)
     assert files(place) == {cache.MARKER, *FOREIGN}
 
 
 def test_a_link_to_a_folder_of_the_user_is_not_followed(place, tmp_path):
-    cache.folder("nsys")
+    cache.make_kind_folder("nsys")
     put_old(tmp_path / "mine", ["weights.bin"])
     (place / "nsys" / f"partial-{'0f' * 8}").symlink_to(tmp_path / "mine")
-    cache.forget_oldest(0)
+    cache.evict_oldest(0)
     assert files(tmp_path / "mine") == {"weights.bin"}
 
 
@@ -143,11 +143,11 @@ def test_only_empty_folders_and_caches_of_before_are_marked(place, before, is_ta
     place.mkdir()
     put_old(place, before)
     if is_taken:
-        assert cache.folder("reports") == place / "reports"
+        assert cache.make_kind_folder("reports") == place / "reports"
         assert (place / cache.MARKER).read_bytes().startswith(b"Signature: 8a477f597d28d1727")
         return
     with pytest.warns(UserWarning, match="contains other files"):
-        assert cache.folder("reports") is None
+        assert cache.make_kind_folder("reports") is None
     assert files(place) == set(before)
 
 
@@ -155,14 +155,14 @@ def test_the_marker_of_another_program_is_not_ours(place):
     place.mkdir()
     (place / cache.MARKER).write_bytes(cache._MARK + b"# This is a cache of cargo.\n")
     with pytest.warns(UserWarning, match="contains other files"):
-        assert cache.folder("reports") is None
+        assert cache.make_kind_folder("reports") is None
 
 
 def test_a_marker_that_a_crash_left_empty_is_written_again(place):
     place.mkdir()
     (place / cache.MARKER).touch()
-    assert cache.folder("reports") is not None
-    assert cache.is_ours(place)
+    assert cache.make_kind_folder("reports") is not None
+    assert cache.is_own_cache(place)
 
 
 @given(st.text("abcdef0123456789-._xy", min_size=1, max_size=80))

@@ -2,10 +2,10 @@ import pytest
 
 from tracekit.model import capacity
 from tracekit.model.capacity import (
-    available_memory_bytes,
-    core_count,
-    own_core_count,
-    share_of_cores,
+    count_cores,
+    count_own_cores,
+    limit_cores,
+    read_available_memory,
 )
 
 GIB = 1 << 30
@@ -29,7 +29,7 @@ MEMINFO = {"proc/meminfo": "MemTotal: 99 kB\nMemAvailable: 16777216 kB\n"}
 
 
 def test_memory_is_what_the_system_says_is_available(machine):
-    assert available_memory_bytes(machine(MEMINFO)) == 16 * GIB
+    assert read_available_memory(machine(MEMINFO)) == 16 * GIB
 
 
 def test_a_container_limit_below_it_counts_without_droppable_file_pages(machine):
@@ -43,7 +43,7 @@ def test_a_container_limit_below_it_counts_without_droppable_file_pages(machine)
             group + "memory.stat": f"anon 5\ninactive_file {GIB}\n",
         }
     )
-    assert available_memory_bytes(root) == 6 * GIB
+    assert read_available_memory(root) == 6 * GIB
 
 
 def test_a_limit_of_an_outer_group_counts_too(machine):
@@ -56,7 +56,7 @@ def test_a_limit_of_an_outer_group_counts_too(machine):
             "sys/fs/cgroup/jobs/memory.current": f"{GIB}\n",
         }
     )
-    assert available_memory_bytes(root) == GIB
+    assert read_available_memory(root) == GIB
 
 
 def test_the_older_kind_of_limit_counts_and_its_no_limit_does_not(machine):
@@ -66,11 +66,11 @@ def test_the_older_kind_of_limit_counts_and_its_no_limit_does_not(machine):
         "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{5 * GIB}",
         "sys/fs/cgroup/memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {2 * GIB}\n",
     }
-    assert available_memory_bytes(machine(MEMINFO | files)) == GIB
+    assert read_available_memory(machine(MEMINFO | files)) == GIB
     unlimited = files | {
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
     }
-    assert available_memory_bytes(machine(MEMINFO | unlimited)) == 16 * GIB
+    assert read_available_memory(machine(MEMINFO | unlimited)) == 16 * GIB
 
 
 def test_a_group_that_is_over_its_limit_leaves_nothing(machine):
@@ -82,11 +82,11 @@ def test_a_group_that_is_over_its_limit_leaves_nothing(machine):
             "sys/fs/cgroup/memory.current": "200\n",
         }
     )
-    assert available_memory_bytes(root) == 0
+    assert read_available_memory(root) == 0
 
 
 def test_without_such_files_memory_is_what_posix_tells(tmp_path):
-    assert available_memory_bytes(tmp_path) > 0
+    assert read_available_memory(tmp_path) > 0
 
 
 def test_a_group_path_that_climbs_out_is_not_followed(machine):
@@ -98,7 +98,7 @@ def test_a_group_path_that_climbs_out_is_not_followed(machine):
             "sys/other/memory.current": "0\n",
         }
     )
-    assert available_memory_bytes(root) == 16 * GIB
+    assert read_available_memory(root) == 16 * GIB
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def eight_cores(monkeypatch):
 )
 def test_cores_are_limited_by_the_quota_of_the_container(machine, eight_cores, quota, cores):
     root = machine({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota})
-    assert core_count(root) == cores
+    assert count_cores(root) == cores
 
 
 def test_cores_are_limited_by_the_older_kind_of_quota(machine, eight_cores):
@@ -121,26 +121,26 @@ def test_cores_are_limited_by_the_older_kind_of_quota(machine, eight_cores):
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "300000\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }
-    assert core_count(machine(files)) == 3
+    assert count_cores(machine(files)) == 3
     files["sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"] = "-1\n"
-    assert core_count(machine(files)) == 8
+    assert count_cores(machine(files)) == 8
 
 
 def test_there_is_always_a_core_and_some_memory_here():
-    assert core_count() >= 1
-    assert available_memory_bytes() > 0
+    assert count_cores() >= 1
+    assert read_available_memory() > 0
 
 
 def test_work_beside_other_work_has_its_share_of_the_cores_and_never_more_than_there_are(
     monkeypatch,
 ):
-    monkeypatch.setattr(capacity, "core_count", lambda: 6)
-    assert own_core_count() == 6
-    with share_of_cores(2):
-        assert own_core_count() == 2
-        with share_of_cores(1):
-            assert own_core_count() == 1
-        assert own_core_count() == 2
-    with share_of_cores(9):
-        assert own_core_count() == 6
-    assert own_core_count() == 6
+    monkeypatch.setattr(capacity, "count_cores", lambda: 6)
+    assert count_own_cores() == 6
+    with limit_cores(2):
+        assert count_own_cores() == 2
+        with limit_cores(1):
+            assert count_own_cores() == 1
+        assert count_own_cores() == 2
+    with limit_cores(9):
+        assert count_own_cores() == 6
+    assert count_own_cores() == 6

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from tracekit.model import codes
-from tracekit.model.codes import CODES, NO_DATA, Data, OtherPackingError, Reason, why_unread
-from tracekit.model.errors import TraceFormatError, refused
+from tracekit.model.codes import (
+    CODES,
+    NO_DATA,
+    Data,
+    Reason,
+    UnsupportedPackingError,
+    explain_os_error,
+)
+from tracekit.model.errors import TraceFormatError, make_format_error
 from tracekit.readers import chrome, unpack
 from tracekit.readers.nsys import memory, nvtx
 
@@ -64,7 +71,9 @@ def test_data_cannot_be_changed_and_travel():
 
 
 def test_a_refusal_keeps_its_code_and_data_between_processes():
-    error = refused("x.json", Reason("cut-stream", "nothing", Data(form="gzip")), "again", "byte 7")
+    error = make_format_error(
+        "x.json", Reason("cut-stream", "nothing", Data(form="gzip")), "again", "byte 7"
+    )
     same = pickle.loads(pickle.dumps(error))
     assert isinstance(same, TraceFormatError)
     assert (same.code, same.data) == ("cut-stream", Data(form="gzip"))
@@ -79,11 +88,15 @@ def test_a_refusal_keeps_its_code_and_data_between_processes():
         (OSError(errno.EIO, "no"), "cannot-be-read", Data(errno=errno.EIO)),
         (OSError("no"), "cannot-be-read", NO_DATA),
         (OSError(errno.ENOMEM, "no"), "out-of-memory", NO_DATA),
-        (OtherPackingError("a box", "open it"), "archive", Data(what="a box", remedy="open it")),
+        (
+            UnsupportedPackingError("a box", "open it"),
+            "archive",
+            Data(what="a box", remedy="open it"),
+        ),
     ],
 )
 def test_what_the_system_says_becomes_a_code_by_its_number(error, code, data):
-    reason = why_unread(error)
+    reason = explain_os_error(error)
     assert (reason.code, reason.data) == (code, data)
     assert reason.text.startswith("cannot be read: ")
 

@@ -9,7 +9,7 @@ import pytest
 
 import tracekit
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import refuse_unwritable, write_atomically
+from tracekit.model.files import check_writable, write_atomically
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def refused(path, data=b"data"):
 def test_a_directory_is_refused_before_and_at_writing(tmp_path):
     assert "is a directory" in refused(tmp_path).problem
     with pytest.raises(TracekitError, match="is a directory"):
-        refuse_unwritable(tmp_path)
+        check_writable(tmp_path)
 
 
 def test_a_missing_directory_is_refused_and_named(tmp_path):
@@ -95,7 +95,7 @@ def test_a_missing_directory_is_refused_and_named(tmp_path):
     assert "there is no directory" in error.problem
     assert error.hint == f"mkdir -p {tmp_path / 'no' / 'where'}"
     with pytest.raises(TracekitError, match="no directory"):
-        refuse_unwritable(tmp_path / "no" / "x")
+        check_writable(tmp_path / "no" / "x")
 
 
 def test_a_file_as_directory_is_refused(tmp_path):
@@ -123,7 +123,7 @@ def test_what_may_not_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "write-protected" in refused(tmp_path / "x").problem
     with pytest.raises(TracekitError, match="Permission denied"):
-        refuse_unwritable(tmp_path / "new")
+        check_writable(tmp_path / "new")
     assert (tmp_path / "x").read_bytes() == b"old"
 
 
@@ -175,6 +175,6 @@ def test_a_pipe_is_written_to_and_stays(tmp_path):
 
 
 def test_what_can_be_written_passes_and_nothing_is_made(tmp_path):
-    refuse_unwritable(tmp_path / "x")
-    refuse_unwritable("/dev/null")
+    check_writable(tmp_path / "x")
+    check_writable("/dev/null")
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from tracekit.model.frame import (
     texts,
     where,
 )
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, numbers_or_none
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, make_nullable_numbers
 
 BIG = 2**60
 
@@ -37,7 +37,7 @@ def frame(rows):
     return Frame.of(
         {
             "run": texts(run),
-            "rank": numbers_or_none(rank),
+            "rank": make_nullable_numbers(rank),
             "dur_ns": np.array(dur, np.int64),
             "share": Nullable(np.array([v or 0.0 for v in share], np.float64), missing),
             "is_last": np.array(last, np.bool_),
@@ -208,7 +208,9 @@ def test_joins_are_those_of_pandas_without_missing_keys(left, right, how):
 
 def test_a_missing_key_matches_only_where_it_is_optional():
     left = frame([("a", None, 1, None, True)])
-    right = Frame.of({"run": texts(["a"]), "rank": numbers_or_none([None]), "wall": np.array([9])})
+    right = Frame.of(
+        {"run": texts(["a"]), "rank": make_nullable_numbers([None]), "wall": np.array([9])}
+    )
     assert len(left.join(right, on=["run", "rank"])) == 0
     assert not left.is_among(right, ["run", "rank"]).any()
     assert left.join(right, on=["run", "rank"], optional=["rank"]).values("wall") == [9]
@@ -217,7 +219,7 @@ def test_a_missing_key_matches_only_where_it_is_optional():
 
 def test_a_left_join_keeps_types_where_every_row_matches():
     left = Frame.of({"rank": np.array([1, 0])})
-    right = Frame.of({"rank": numbers_or_none([0, 1]), "wall_ns": np.array([7, BIG + 1])})
+    right = Frame.of({"rank": make_nullable_numbers([0, 1]), "wall_ns": np.array([7, BIG + 1])})
     assert left.join(right, on=["rank"], how="left")["wall_ns"].tolist() == [BIG + 1, 7]
     gaps = left.join(right.head(1), on=["rank"], how="left")
     assert gaps.values("wall_ns") == [None, 7]
@@ -270,12 +272,12 @@ def test_where_and_choose_keep_kinds():
     assert Frame.of({"x": where(mask, np.array([BIG + 1, 2]))}).values("x") == [BIG + 1, None]
     chosen = choose(mask, texts(["a", "b"]), texts(["c", "d"]))
     assert Frame.of({"x": chosen}).values("x") == ["a", "d"]
-    mixed = choose(mask, numbers_or_none([None, 1]), np.array([7, BIG + 1]))
+    mixed = choose(mask, make_nullable_numbers([None, 1]), np.array([7, BIG + 1]))
     assert Frame.of({"x": mixed}).values("x") == [None, BIG + 1]
 
 
 def test_a_quotient_is_missing_where_a_part_is_missing_or_the_divisor_is_0():
-    above, below = numbers_or_none([1, None, 1, 1]), numbers_or_none([4, 4, None, 0])
+    above, below = make_nullable_numbers([1, None, 1, 1]), make_nullable_numbers([4, 4, None, 0])
     assert Frame.of({"x": divide(above, below)}).values("x") == [0.25, None, None, None]
     assert Frame.of({"x": divide(np.array([1, 0]), np.array([2.0, 2.0]))}).values("x") == [0.5, 0.0]
 

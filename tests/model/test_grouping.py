@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 
 from tracekit.job import frames as pooling
 from tracekit.model.keys import (
-    FEW,
-    as_python,
-    counted,
-    equal,
-    first_of_each,
-    is_among,
-    joined,
-    largest,
-    looked_up,
-    numbered_alike,
-    of_keys,
-    ordered,
-    place_of,
-    places_of,
-    records,
-    summed,
+    MIN_TABLE_ROOM,
+    count_by_group,
+    find_first_rows,
+    find_largest,
+    find_matching_rows,
+    group_rows_by,
+    inner_join,
+    iterate_records,
+    left_join,
+    list_python_values,
+    look_up_keys,
+    mask_equal,
+    mask_matching_rows,
+    number_frames_alike,
+    order_with_ties,
+    sum_by_group,
 )
-from tracekit.model.tables.arrays import Coded, Nullable, framed, holds
+from tracekit.model.tables.arrays import Coded, Nullable, make_frame, mask_value
 
 numbers = st.lists(st.integers(-9, 9), max_size=10)
 
@@ -35,29 +35,32 @@ def test_sums_are_exact_and_group_minus_one_counts_nowhere(rows):
     group = np.array([at for at, _ in rows], np.int64)
     values = np.array([value for _, value in rows], np.int64)
     expected = [sum(value for at, value in rows if at == k) for k in range(4)]
-    assert summed(group, values, 4).tolist() == expected
+    assert sum_by_group(group, values, 4).tolist() == expected
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 2**18])
 @given(st.lists(st.integers(-1, 3), max_size=9))
 def test_rows_of_groups_are_counted_whatever_their_type(at_once, group):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracekit.model.keys.COUNTED", at_once)
+        patch.setattr("tracekit.model.keys.COUNT_CHUNK_ROWS", at_once)
         for kind in (np.int8, np.int32, np.int64):
-            counts = counted(np.array(group, kind), 5)
+            counts = count_by_group(np.array(group, kind), 5)
             assert counts.tolist() == [group.count(number) for number in range(5)]
 
 
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-(2**62), 2**62)), max_size=7))
 def test_sums_of_narrow_groups_are_those_of_wide_ones(rows):
     group, values = np.array(rows, np.int64).reshape(-1, 2).T
-    assert summed(group.astype(np.int32), values, 4).tolist() == summed(group, values, 4).tolist()
+    assert (
+        sum_by_group(group.astype(np.int32), values, 4).tolist()
+        == sum_by_group(group, values, 4).tolist()
+    )
 
 
 @given(numbers, numbers)
 def test_what_is_among_the_keys_has_its_place(keys, wanted):
     ascending = np.unique(np.array(keys, np.int64))
-    place, there = place_of(ascending, np.array(wanted, np.int64))
+    place, there = look_up_keys(ascending, np.array(wanted, np.int64))
     assert there.tolist() == [number in keys for number in wanted]
     assert ascending[place[there]].tolist() == [number for number in wanted if number in keys]
 
@@ -74,20 +77,20 @@ KEYED = pd.DataFrame(
 
 
 def test_combinations_of_keys_are_numbered_as_they_appear_missing_ones_being_one_key():
-    number, first = of_keys(KEYED, ["role", "rank"])
+    number, first = group_rows_by(KEYED, ["role", "rank"])
     assert number.tolist() == [0, 1, 0, 1, 2]
     assert first.tolist() == [0, 1, 4]
-    assert [part.tolist() for part in of_keys(KEYED[:0], ["role"])] == [[], []]
+    assert [part.tolist() for part in group_rows_by(KEYED[:0], ["role"])] == [[], []]
 
 
 def test_more_combinations_than_a_number_can_hold_stay_apart():
     # 4,096 of each of 7 keys are 2⁸⁴; the last row differs from the first in the first key alone.
     wide = pd.DataFrame({f"key{at}": [*range(4_096), int(at == 0)] for at in range(7)})
-    assert of_keys(wide, list(wide))[0].tolist() == list(range(4_097))
+    assert group_rows_by(wide, list(wide))[0].tolist() == list(range(4_097))
 
 
 def test_sums_of_few_rows_are_exact_and_unknown_where_nothing_is_known():
-    found = pooling.summed(KEYED, ["role", "rank"], ["dur_ns", "size_bytes", "share"])
+    found = pooling.sum_columns_by_keys(KEYED, ["role", "rank"], ["dur_ns", "size_bytes", "share"])
     assert found["dur_ns"].tolist() == [2**53 + 1, 3, 4]
     assert found["size_bytes"].tolist() == [pd.NA, 3, 2**60]
     assert found["share"].tolist() == [0.75, pd.NA, 1.0]
@@ -97,7 +100,7 @@ def test_sums_of_few_rows_are_exact_and_unknown_where_nothing_is_known():
 
 
 def test_parts_of_groups_are_what_pandas_makes_of_them():
-    found = pooling.grouped(
+    found = pooling.aggregate_by_keys(
         KEYED, ["role", "rank"],
         total=("dur_ns", "sum"), longest=("dur_ns", "max"), mean=("share", "mean"),
         size=("size_bytes", "first"), leading=("size_bytes", "leading"), rows=("share", "size"),
@@ -128,16 +131,20 @@ def numbered_by_pandas(frame, by):
 @given(st.lists(st.tuples(TEXTS, TEXTS, st.integers(-1, 2)), min_size=1, max_size=6), st.data())
 def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
     # Few objects in many rows, some of them equal without being the same, in a slice of an array.
-    at = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=FEW + 1, max_size=FEW + 9))
+    at = data.draw(
+        st.lists(
+            st.integers(0, len(rows) - 1), min_size=MIN_TABLE_ROOM + 1, max_size=MIN_TABLE_ROOM + 9
+        )
+    )
     role, stage, rank = (np.empty(2 * len(at), object) for _ in range(3))
     for place, row in enumerate(at):
         role[2 * place], stage[2 * place] = rows[row][0], fresh(rows[row][1])
         rank[2 * place] = rows[row][2] if rows[row][2] >= 0 else pd.NA
     named = pd.array([None if pd.isna(text) else text for text in stage[::2]], dtype=PYTHON_TEXT)
     columns = {"role": role[::2], "stage": stage[::2], "rank": pd.array(rank[::2], dtype="Int64")}
-    frame = framed({**columns, "name": named}, len(at))
+    frame = make_frame({**columns, "name": named}, len(at))
     for by in (["role"], ["rank"], ["name"], ["stage", "role"], ["role", "rank", "name"]):
-        number, first = of_keys(frame, by)
+        number, first = group_rows_by(frame, by)
         wanted, wanted_first = numbered_by_pandas(frame, by)
         assert number.tolist() == wanted.tolist()
         assert first.tolist() == wanted_first.tolist()
@@ -145,23 +152,26 @@ def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
         held = [
             value is None or value != value if pd.isna(one) else one == value for one in role[::2]
         ]
-        assert equal(frame["role"], value).tolist() == held
+        assert mask_equal(frame["role"], value).tolist() == held
 
 
 def test_a_column_of_one_value_is_one_key():
     for value in ("actor", None):
-        column = np.full(FEW + 1, value, object)
-        frame = framed({"role": column}, FEW + 1)
-        assert [part.tolist() for part in of_keys(frame, ["role"])] == [[0] * (FEW + 1), [0]]
-        assert equal(frame["role"], value).all()
-        assert not equal(frame["role"], "ref").any()
+        column = np.full(MIN_TABLE_ROOM + 1, value, object)
+        frame = make_frame({"role": column}, MIN_TABLE_ROOM + 1)
+        assert [part.tolist() for part in group_rows_by(frame, ["role"])] == [
+            [0] * (MIN_TABLE_ROOM + 1),
+            [0],
+        ]
+        assert mask_equal(frame["role"], value).all()
+        assert not mask_equal(frame["role"], "ref").any()
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_the_first_row_of_each_number_is_found(numbers_):
     number, distinct = pd.factorize(np.array(numbers_))
     wanted = [number.tolist().index(at) for at in range(len(distinct))]
-    assert first_of_each(number, len(distinct)).tolist() == wanted
+    assert find_first_rows(number, len(distinct)).tolist() == wanted
 
 
 @pytest.mark.parametrize(
@@ -178,32 +188,36 @@ def test_the_first_row_of_each_number_is_found(numbers_):
     ids=str,
 )
 def test_values_are_plain_and_missing_ones_none(column):
-    found = as_python(column)
+    found = list_python_values(column)
     wanted = [None if pd.isna(value) else value for value in column]
     assert found == wanted
     assert {type(value) for value in found} <= {int, float, str, bool, type(None)}
 
 
 def test_rows_come_as_python_has_them():
-    assert list(records(KEYED, ("role", "rank", "share")))[:2] == [
+    assert list(iterate_records(KEYED, ("role", "rank", "share")))[:2] == [
         ("actor", 0, 0.5),
         (None, None, None),
     ]
 
 
 def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones():
-    assert equal(KEYED["rank"], 0).tolist() == [True, False, True, False, True]
-    assert equal(KEYED["rank"], None).tolist() == [False, True, False, True, False]
-    assert equal(KEYED["dur_ns"], 1).tolist() == [False, True, True, False, False]
+    assert mask_equal(KEYED["rank"], 0).tolist() == [True, False, True, False, True]
+    assert mask_equal(KEYED["rank"], None).tolist() == [False, True, False, True, False]
+    assert mask_equal(KEYED["dur_ns"], 1).tolist() == [False, True, True, False, False]
     kinds = pd.Series(["a", None, "b"], dtype="category")
-    assert equal(kinds, "b").tolist() == [False, False, True]
-    assert equal(kinds, "c").tolist() == [False, False, False]
+    assert mask_equal(kinds, "b").tolist() == [False, False, True]
+    assert mask_equal(kinds, "c").tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize("amount", [2**20, 2**52, 2**62])
 def test_sums_are_exact_however_large(amount):
     values = np.array([amount, 1, -amount, 3, amount], np.int64)
-    assert summed(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [amount + 1, 3 - amount, 0]
+    assert sum_by_group(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [
+        amount + 1,
+        3 - amount,
+        0,
+    ]
 
 
 RANKS = pd.DataFrame(
@@ -222,51 +236,56 @@ def rows_of(*keys):
 
 def test_rows_that_lack_a_key_match_nothing():
     rows = rows_of(("a", 1), (None, 1), ("a", None), ("b", 0))
-    assert places_of(rows, RANKS, ["host", "rank"]).tolist() == [1, -1, -1, -1]
+    assert find_matching_rows(rows, RANKS, ["host", "rank"]).tolist() == [1, -1, -1, -1]
 
 
 def test_a_missing_optional_key_equals_a_missing_one():
     rows = rows_of(("a", 1), (None, 1), (None, 0), ("a", None))
-    assert places_of(rows, RANKS, ["host", "rank"], optional=["host"]).tolist() == [1, 2, -1, -1]
+    assert find_matching_rows(rows, RANKS, ["host", "rank"], optional=["host"]).tolist() == [
+        1,
+        2,
+        -1,
+        -1,
+    ]
 
 
 def test_a_key_that_stands_in_several_rows_of_the_table_is_refused():
     with pytest.raises(AssertionError, match="several rows"):
-        places_of(rows_of(("a", 0)), RANKS, ["rank"])
+        find_matching_rows(rows_of(("a", 0)), RANKS, ["rank"])
 
 
 def test_keys_match_whatever_the_types_of_their_columns():
     rows = rows_of(("a", 1), ("a", 0))
     as_objects = RANKS.iloc[:2].astype({"rank": object})
     as_categories = rows.astype({"host": "category"})
-    assert places_of(as_categories, as_objects, ["host", "rank"]).tolist() == [1, 0]
+    assert find_matching_rows(as_categories, as_objects, ["host", "rank"]).tolist() == [1, 0]
 
 
 def test_what_is_looked_up_is_missing_where_nothing_matches_and_stays_whole_where_all_do():
-    some = looked_up(rows_of(("a", 1), ("b", 0)), RANKS, ["host", "rank"])
+    some = left_join(rows_of(("a", 1), ("b", 0)), RANKS, ["host", "rank"])
     assert some["wall_ns"].isna().tolist() == [False, True]
     assert some["wall_ns"].iloc[0] == 7
-    every = looked_up(rows_of(("a", 1), ("a", 0)), RANKS, ["host", "rank"])
+    every = left_join(rows_of(("a", 1), ("a", 0)), RANKS, ["host", "rank"])
     assert every["wall_ns"].dtype == np.int64
     assert every["wall_ns"].tolist() == [7, 5]
 
 
 def test_joined_rows_are_those_that_match_in_their_order():
     rows = rows_of(("a", 1), ("b", 0), ("a", 0), ("a", 1)).assign(row=[0, 1, 2, 3])
-    found = joined(rows, RANKS, ["host", "rank"])
+    found = inner_join(rows, RANKS, ["host", "rank"])
     assert found["row"].tolist() == [0, 2, 3]
     assert found["wall_ns"].tolist() == [7, 5, 7]
 
 
 def test_among_the_rows_of_a_table_missing_is_a_key_like_any_other():
     rows = rows_of(("a", 0), (None, 1), (None, 0))
-    assert is_among(rows, RANKS, ["host", "rank"]).tolist() == [True, True, False]
+    assert mask_matching_rows(rows, RANKS, ["host", "rank"]).tolist() == [True, True, False]
 
 
 def test_numbers_in_order_do_not_depend_on_the_order_of_rows():
     rows = rows_of(("b", 10), ("a", 9), ("b", 9), ("a", None))
     forth, back = (
-        numbered_alike(["host", "rank"], f, in_order=True)[0] for f in (rows, rows[::-1])
+        number_frames_alike(["host", "rank"], f, in_order=True)[0] for f in (rows, rows[::-1])
     )
     assert forth.tolist() == [3, 0, 2, 1]
     assert back.tolist() == forth.tolist()[::-1]
@@ -276,23 +295,23 @@ def test_numbers_in_order_do_not_depend_on_the_order_of_rows():
 def test_of_equal_values_the_first_are_among_the_largest(values, count):
     array = np.array(values, np.int64)
     expected = np.sort(np.argsort(-array, kind="stable")[:count])
-    assert largest(array, count).tolist() == expected.tolist()
+    assert find_largest(array, count).tolist() == expected.tolist()
 
 
 @given(st.lists(st.tuples(*[st.integers(-3, 3)] * 3), max_size=60))
 def test_equal_values_are_ordered_by_the_first_tie_then_by_the_next(rows):
     values, first, second = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     expected = np.lexsort((second, first, values))
-    assert ordered(values, first, second).tolist() == expected.tolist()
+    assert order_with_ties(values, first, second).tolist() == expected.tolist()
 
 
 def test_rows_that_hold_a_value_are_told_in_every_kind_of_column():
     twice = Coded(np.array([0, 2, -1, 1], np.int8), ("gen", "ref", "gen"))
-    assert holds(twice, "gen").tolist() == [True, True, False, False]
-    assert holds(twice, None).tolist() == [False, False, True, False]
-    assert holds(twice, "none").tolist() == [False] * 4
+    assert mask_value(twice, "gen").tolist() == [True, True, False, False]
+    assert mask_value(twice, None).tolist() == [False, False, True, False]
+    assert mask_value(twice, "none").tolist() == [False] * 4
     numbers = Nullable(np.array([3, 0, 0]), np.array([False, True, False]))
-    assert holds(numbers, 0).tolist() == [False, False, True]
-    assert holds(numbers, None).tolist() == [False, True, False]
-    assert holds(np.array([1, 0]), 0).tolist() == [False, True]
-    assert holds(np.array([1, 0]), None).tolist() == [False, False]
+    assert mask_value(numbers, 0).tolist() == [False, False, True]
+    assert mask_value(numbers, None).tolist() == [False, True, False]
+    assert mask_value(np.array([1, 0]), 0).tolist() == [False, True]
+    assert mask_value(np.array([1, 0]), None).tolist() == [False, False]

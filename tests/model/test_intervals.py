@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from tracekit.model import intervals
 from tracekit.model.intervals import (  # fmt: skip
     EMPTY,
-    affordable,
-    covered,
-    exclusive,
-    gaps,
+    compute_running_max,
+    find_gaps,
+    find_window_at,
     intersect,
-    running_max,
-    side_by_side,
+    line_up_lanes,
+    make_disjoint,
+    mask_affordable_windows,
+    measure_coverage,
+    measure_group_unions,
+    merge_interval_sets,
+    merge_intervals,
     subtract,
-    union,
-    union_all,
-    union_totals,
-    window_at,
 )
 
 pairs = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 15)), max_size=12)
@@ -44,7 +44,7 @@ def assert_canonical(intervals):
 
 @given(pairs)
 def test_union_covers_the_same_points_and_is_disjoint(spans):
-    result = union(*arrays(spans))
+    result = merge_intervals(*arrays(spans))
     assert as_points(result) == points(spans)
     assert_canonical(result)
     assert result.total == len(points(spans))
@@ -52,11 +52,11 @@ def test_union_covers_the_same_points_and_is_disjoint(spans):
 
 @given(pairs, pairs)
 def test_intersect_and_subtract_are_set_operations(a, b):
-    first, second = union(*arrays(a)), union(*arrays(b))
+    first, second = merge_intervals(*arrays(a)), merge_intervals(*arrays(b))
     for result, expected in (
         (intersect(first, second), points(a) & points(b)),
         (subtract(first, second), points(a) - points(b)),
-        (union_all([first, second]), points(a) | points(b)),
+        (merge_interval_sets([first, second]), points(a) | points(b)),
     ):
         assert as_points(result) == expected
         assert_canonical(result)
@@ -64,7 +64,7 @@ def test_intersect_and_subtract_are_set_operations(a, b):
 
 @given(st.lists(pairs, max_size=4))
 def test_exclusive_slots_are_disjoint_and_add_up_to_the_union(sets):
-    slots = exclusive([union(*arrays(spans)) for spans in sets])
+    slots = make_disjoint([merge_intervals(*arrays(spans)) for spans in sets])
     seen = set()
     for slot, spans in zip(slots, sets, strict=True):
         assert as_points(slot) == points(spans) - seen
@@ -75,14 +75,14 @@ def test_exclusive_slots_are_disjoint_and_add_up_to_the_union(sets):
 @given(pairs, pairs)
 def test_covered_measures_each_window_however_windows_overlap(spans, windows):
     start, end = arrays(windows)
-    result = covered(union(*arrays(spans)), start, end)
+    result = measure_coverage(merge_intervals(*arrays(spans)), start, end)
     expected = [len(points(spans) & set(range(s, e))) for s, e in zip(start, end, strict=True)]
     assert result.tolist() == expected
 
 
 @given(pairs)
 def test_gaps_are_what_is_left_of_the_window(spans):
-    result = gaps(union(*arrays(spans)), -10, 30)
+    result = find_gaps(merge_intervals(*arrays(spans)), -10, 30)
     assert as_points(result) == set(range(-10, 30)) - points(spans)
 
 
@@ -91,7 +91,7 @@ def test_union_totals_unite_each_group_alone(spans, data):
     group = np.array(
         data.draw(st.lists(st.integers(0, 3), min_size=len(spans), max_size=len(spans))), np.int64
     )
-    result = union_totals(*arrays(spans), group, 4)
+    result = measure_group_unions(*arrays(spans), group, 4)
     expected = [
         len(points([s for s, g in zip(spans, group, strict=True) if g == k])) for k in range(4)
     ]
@@ -100,25 +100,25 @@ def test_union_totals_unite_each_group_alone(spans, data):
 
 def test_nanoseconds_of_the_present_day_stay_exact():
     start = np.array([1_712_195_495_519_689_047, 1_712_195_495_519_689_050])
-    assert union(start, start + 2).total == 4
+    assert merge_intervals(start, start + 2).total == 4
 
 
 def test_nothing_covers_nothing():
     assert EMPTY.total == 0
-    assert covered(EMPTY, np.array([0]), np.array([5])).tolist() == [0]
-    assert union_all([]) == EMPTY
+    assert measure_coverage(EMPTY, np.array([0]), np.array([5])).tolist() == [0]
+    assert merge_interval_sets([]) == EMPTY
 
 
 def test_groups_whose_times_are_too_far_apart_for_one_axis_stay_apart():
     start = np.array([0, 2**61, 5, 2**61 + 3], np.int64)
     group = np.array([0, 0, 9, 9], np.int64)
-    assert union_totals(start, start + 10, group, 10).tolist() == [20, *[0] * 8, 20]
+    assert measure_group_unions(start, start + 10, group, 10).tolist() == [20, *[0] * 8, 20]
 
 
 @given(pairs, st.lists(st.integers(-25, 60), max_size=8))
 def test_a_point_is_in_the_window_that_began_last_if_that_still_lasts(spans, asked):
     spans = sorted(spans)
-    found = window_at(*arrays(spans), np.array(asked, np.int64))
+    found = find_window_at(*arrays(spans), np.array(asked, np.int64))
     for point, at in zip(asked, found.tolist(), strict=True):
         begun = [k for k, (start, _) in enumerate(spans) if start <= point]
         lasts = bool(begun) and point < sum(spans[begun[-1]])
@@ -127,7 +127,7 @@ def test_a_point_is_in_the_window_that_began_last_if_that_still_lasts(spans, ask
 
 def laid(line, begin, end):
     """(which intervals, their shifts) of every part, as lists."""
-    found = side_by_side(*(np.array(part, np.int64) for part in (line, begin, end)))
+    found = line_up_lanes(*(np.array(part, np.int64) for part in (line, begin, end)))
     return [(which.tolist(), shift.tolist()) for which, shift in found]
 
 
@@ -144,11 +144,11 @@ def test_windows_are_shared_out_as_far_as_four_pairs_an_op_go(monkeypatch):
     """Of ops at 0, 10 and 20 two begin in each window of 8 … 30 and none lies over its start: 12 pairs are six windows."""
     monkeypatch.setattr(intervals, "FREE_PAIRS", 0)
     start = np.array([0, 10, 20])
-    kept = affordable(start, start + 5, np.full(7, 8), np.full(7, 30))
+    kept = mask_affordable_windows(start, start + 5, np.full(7, 8), np.full(7, 30))
     assert kept.tolist() == [True] * 6 + [False]
 
 
 def test_the_running_maximum_begins_anew_also_where_groups_do_not_fit_on_one_axis():
     """Four times 2**61 and more is beyond 64 bits."""
     values, group = np.array([2**61, 0, 5, 3]), np.array([0, 4, 4, 4])
-    assert running_max(values, group).tolist() == [2**61, 0, 5, 5]
+    assert compute_running_max(values, group).tolist() == [2**61, 0, 5, 5]

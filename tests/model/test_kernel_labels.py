@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.kernel_labels import MAX_FUNCTION, short_kernel
+from tracekit.model.kernel_labels import MAX_FUNCTION, shorten_kernel_name
 
 AT = "void at::native::"
 LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const"
@@ -31,14 +31,14 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const"
     ],
 )  # fmt: skip
 def test_known_names(name, short):
-    assert short_kernel(name) == short
+    assert shorten_kernel_name(name) == short
 
 
 @given(st.text(max_size=300))
 def test_any_text_has_a_bounded_form(name):
-    assert len(short_kernel(name)) <= max(len(name), MAX_FUNCTION + 60)
+    assert len(shorten_kernel_name(name)) <= max(len(name), MAX_FUNCTION + 60)
 
 
 def test_a_name_without_end_is_read_in_part():
     name = "void at::native::vectorized_elementwise_kernel<" + "(<" * 1_000_000
-    assert len(short_kernel(name)) < 100
+    assert len(shorten_kernel_name(name)) < 100

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.tables import KEYS, TABLES, concat
+from tracekit.model.tables import KEYS, TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns, Keyed, Nullable
-from tracekit.model.trace import Labels, Source
+from tracekit.model.trace import KeyLabels, Source
 
 TABLE = TABLES["quality"]
 SOURCE = Source(Path("a.json"), "a.json", "chrome", run="r")
 
 
 def rows_of(source: Source, counts: list[int]) -> Columns:
-    return Labels(source).before(TABLE, {"name": ["lost"] * len(counts), "count": counts})
+    return KeyLabels(source).before(TABLE, {"name": ["lost"] * len(counts), "count": counts})
 
 
 def made(rows: Columns) -> Columns:
@@ -59,8 +59,8 @@ parts = st.lists(
 @given(parts, st.randoms(use_true_random=False))
 def test_as_rows_with_all_columns_made(of_sources, random):
     keyed = [rows_of(source, counts) for source, counts in of_sources]
-    together = concat(TABLE, keyed)
-    assert same(together, concat(TABLE, list(map(made, keyed))))
+    together = concatenate_table_parts(TABLE, keyed)
+    assert same(together, concatenate_table_parts(TABLE, list(map(made, keyed))))
     TABLE.fits(together)
     is_kept = np.array([random.random() < 0.5 for _ in range(len(together))], np.bool_)
     kept = together.where(is_kept)
@@ -71,7 +71,9 @@ def test_as_rows_with_all_columns_made(of_sources, random):
 
 
 def test_keys_are_made_only_where_they_are_looked_at():
-    rows = concat(TABLE, [rows_of(SOURCE, [1, 2]), rows_of(replace(SOURCE, rank=3), [4])])
+    rows = concatenate_table_parts(
+        TABLE, [rows_of(SOURCE, [1, 2]), rows_of(replace(SOURCE, rank=3), [4])]
+    )
     arrays = rows.arrays
     assert isinstance(arrays, Keyed)
     assert "rank" in arrays
@@ -87,13 +89,13 @@ def test_keys_are_made_only_where_they_are_looked_at():
 
 
 def test_rows_that_bring_a_key_of_their_own_keep_it():
-    rows = Labels(replace(SOURCE, rank=3)).before(
+    rows = KeyLabels(replace(SOURCE, rank=3)).before(
         TABLE, {"rank": [7, 8], "name": ["lost", "odd"], "count": [1, 1]}
     )
     assert not isinstance(rows.arrays, Keyed)
     assert rows["rank"].values.tolist() == [7, 8]
     assert list(rows.arrays) == list(TABLE.columns)
-    beside = concat(TABLE, [rows, rows_of(SOURCE, [5])])
+    beside = concatenate_table_parts(TABLE, [rows, rows_of(SOURCE, [5])])
     assert beside["rank"].missing.tolist() == [False, False, True]
     TABLE.fits(beside)
 
@@ -102,8 +104,8 @@ def test_a_key_or_an_unknown_column_among_the_measured_ones_is_an_error():
     with pytest.raises(SchemaError, match="unknown"):
         TABLE.cast_arrays({"name": ["lost"], "count": [1], "pid": [1]}, 1, tuple(KEYS))
     with pytest.raises(SchemaError, match="unknown"):
-        Labels(SOURCE).before(TABLE, {"name": ["lost"], "count": [1], "other": [1]})
+        KeyLabels(SOURCE).before(TABLE, {"name": ["lost"], "count": [1], "other": [1]})
     with pytest.raises(SchemaError, match="missing"):
-        Labels(SOURCE).before(TABLES["steps"], {"step": [1]})
+        KeyLabels(SOURCE).before(TABLES["steps"], {"step": [1]})
     with pytest.raises(SchemaError, match="not 1 values"):
-        Labels(SOURCE).before(TABLE, {"name": ["lost"], "count": [1, 2]})
+        KeyLabels(SOURCE).before(TABLE, {"name": ["lost"], "count": [1, 2]})

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.lasting import ALL_ALONG, chance, lasting, rounds_needed, votes_of
+from tracekit.model.stats.lasting import (
+    ALL_ROUNDS_SHARE,
+    compute_lasting_chance,
+    compute_vote_chance,
+    count_rounds_needed,
+    count_votes,
+)
 
 
 @pytest.mark.parametrize(("rows", "size", "rounds"), [(3, 1, 3), (4, 1, 3), (4, 2, 3), (5, 2, 2)])
@@ -21,28 +27,30 @@ def test_the_chance_of_a_set_that_was_chosen_beforehand_is_counted(rows, size, r
     factor = len(sets) * (2**size if rows > 3 else 1)
     for votes in range(size * rounds + 1):
         counted = sum(number >= votes for number in hits) / len(hits)
-        assert chance(rows, size, rounds, votes) == pytest.approx(min(1, factor * counted))
+        assert compute_vote_chance(rows, size, rounds, votes) == pytest.approx(
+            min(1, factor * counted)
+        )
 
 
 def test_of_very_many_votes_the_bound_is_never_below_the_chance():
     """500 of 1,000 rows in 9 rounds are 4,500 votes; all of them are worked out exactly, fewer are bounded."""
-    assert chance(1000, 500, 9, 4500) < 1e-300
-    assert chance(1000, 500, 9, 4499) >= chance(1000, 500, 9, 4500)
-    assert chance(1000, 4, 2, 8) == pytest.approx(16 / math.comb(1000, 4))
-    assert chance(1000, 500, 9, 2200) == 1
+    assert compute_vote_chance(1000, 500, 9, 4500) < 1e-300
+    assert compute_vote_chance(1000, 500, 9, 4499) >= compute_vote_chance(1000, 500, 9, 4500)
+    assert compute_vote_chance(1000, 4, 2, 8) == pytest.approx(16 / math.comb(1000, 4))
+    assert compute_vote_chance(1000, 500, 9, 2200) == 1
 
 
 def test_a_tie_with_one_that_was_not_chosen_is_no_vote():
     values = np.array([[5, 5, 7], [5, 4, 1], [1, 1, 1.0]])
-    assert votes_of(values, np.array([True, False, False])) == 2
-    assert votes_of(values, np.array([True, True, False])) == 5
+    assert count_votes(values, np.array([True, False, False])) == 2
+    assert count_votes(values, np.array([True, True, False])) == 5
 
 
 @pytest.mark.parametrize("rows", [2, 3, 4, 8, 64])
 def test_so_many_rounds_are_enough_and_one_less_is_not(rows):
-    rounds = rounds_needed(rows, 1, 0.05)
-    assert chance(rows, 1, rounds, rounds) / ALL_ALONG <= 0.05
-    assert chance(rows, 1, rounds - 1, rounds - 1) / ALL_ALONG > 0.05
+    rounds = count_rounds_needed(rows, 1, 0.05)
+    assert compute_vote_chance(rows, 1, rounds, rounds) / ALL_ROUNDS_SHARE <= 0.05
+    assert compute_vote_chance(rows, 1, rounds - 1, rounds - 1) / ALL_ROUNDS_SHARE > 0.05
 
 
 DRAWS = 300
@@ -65,9 +73,9 @@ def test_random_imbalance_names_nobody_and_a_lasting_one_is_named(shape, seed):
         values -= np.median(values, axis=0)
         chosen = late_by_half(values)
         if 2 * chosen.sum() <= len(chosen):
-            innocent += lasting(values, chosen, since_of(values, chosen)) <= 0.05
+            innocent += compute_lasting_chance(values, chosen, since_of(values, chosen)) <= 0.05
         values[0] += 200
-        named += lasting(values, late_by_half(values)) <= 0.05
+        named += compute_lasting_chance(values, late_by_half(values)) <= 0.05
     assert innocent <= DRAWS * 0.05 + 3 * math.sqrt(DRAWS * 0.05 * 0.95)
     assert named == DRAWS
 

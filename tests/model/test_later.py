@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tracekit.model.later import Later, later
+from tracekit.model.later import LazySequence, make_lazy_sequence
 
 
 def counted(made):
@@ -14,7 +14,7 @@ def counted(made):
         made.append(1)
         yield from ("a", "b")
 
-    return Later(make)
+    return LazySequence(make)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_what_breaks_while_it_is_made_is_raised_at_every_look():
         yield 1
         raise ValueError("torn")
 
-    parts = Later(broken)
+    parts = LazySequence(broken)
     for _ in range(2):
         with pytest.raises(ValueError, match="torn"):
             list(parts)
 
 
 def test_what_there_is_already_is_a_tuple():
-    assert later(["a"]) == ("a",)
-    assert isinstance(later(["a"]), tuple)
-    assert later(lambda: ["a"]) == ("a",)
+    assert make_lazy_sequence(["a"]) == ("a",)
+    assert isinstance(make_lazy_sequence(["a"]), tuple)
+    assert make_lazy_sequence(lambda: ["a"]) == ("a",)

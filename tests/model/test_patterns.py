@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 
 
 @pytest.mark.parametrize("text", ["a+(b)?", b"a+(b)?"])
 def test_an_expression_does_what_a_compiled_one_does(text):
-    lazy, compiled = expression(text, re.IGNORECASE), re.compile(text, re.IGNORECASE)
+    lazy, compiled = compile_lazily(text, re.IGNORECASE), re.compile(text, re.IGNORECASE)
     for subject in (text[:0], text[:1].upper() * 3, text[:1] * 2 + text[3:4]):
         for _ in range(2):
             for method in ("match", "search", "fullmatch"):
@@ -23,7 +23,7 @@ def test_an_expression_does_what_a_compiled_one_does(text):
 def test_an_expression_is_compiled_once_and_where_it_is_used(monkeypatch):
     compiled = []
     monkeypatch.setattr(re, "compile", lambda *given: compiled.append(given) or re.Pattern)
-    lazy = expression("a")
+    lazy = compile_lazily("a")
     assert not compiled
     for _ in range(2):
         assert lazy.search is re.Pattern.search
@@ -31,8 +31,8 @@ def test_an_expression_is_compiled_once_and_where_it_is_used(monkeypatch):
 
 
 def test_what_is_no_expression_is_told_at_its_first_use():
-    broken = expression("(")
+    broken = compile_lazily("(")
     with pytest.raises(re.error):
         broken.search("")
     with pytest.raises(AttributeError):
-        expression("a").nothing  # noqa: B018 - it is the question
+        compile_lazily("a").nothing  # noqa: B018 - it is the question

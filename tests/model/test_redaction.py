@@ -18,9 +18,9 @@ import tracekit
 from tracekit.discover import fetched
 from tracekit.model import redaction
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import shown
-from tracekit.model.redaction import redact, remember
-from tracekit.render.escape import printable
+from tracekit.model.labels import make_displayable
+from tracekit.model.redaction import redact, remember_secrets
+from tracekit.render.escape import make_printable
 
 SECRET = "S3cr3tValue"
 SCHEMES = st.sampled_from(["https", "http", "s3", "ssh", "hf", "ftp"])
@@ -101,15 +101,20 @@ def test_text_without_an_address_stays(text_):
 @example("%40", "\u202e")
 def test_the_password_of_an_argument_is_removed_wherever_it_is_quoted(before, said):
     secret = f"{SECRET}{before}".replace("://", "")
-    remember(f"https://me:{quote(secret, safe='')}@host/x")
-    remember(f"ssh://me:{secret}@host/x")
+    remember_secrets(f"https://me:{quote(secret, safe='')}@host/x")
+    remember_secrets(f"ssh://me:{secret}@host/x")
     for spelling in (secret, quote(secret), repr(secret)):
-        for sink in (redact, shown, printable, lambda text_: str(TracekitError(text_))):
+        for sink in (
+            redact,
+            make_displayable,
+            make_printable,
+            lambda text_: str(TracekitError(text_)),
+        ):
             assert SECRET not in sink(f"{said}login of me with {spelling} failed")
 
 
 def test_short_secrets_do_not_eat_other_words():
-    remember("ssh://me:pw@host/x")
+    remember_secrets("ssh://me:pw@host/x")
     assert redact("me: time pwd; me:pw@host") == "me: time pwd; …host"
 
 
@@ -166,7 +171,7 @@ def leaky(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TRACEKIT_NO_CACHE", raising=False)
     monkeypatch.setattr(Leaky, "password", "")
-    fetched.of_address.cache_clear()
+    fetched.fetch_address.cache_clear()
     rows = [step(1, 0, 100), launch(5, 1), kernel("k", 10, 80, 1)]
     for rank in (0, 1):
         for top in ("host/run", "run"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analyses import measured_tables
+from tracekit.analyses import list_measured_tables
 from tracekit.model.errors import SchemaError, TracekitError
 from tracekit.model.tables import (
     DEVICE_OP_KINDS,
@@ -19,10 +19,10 @@ from tracekit.model.tables import (
     Column,
     Table,
     arrays,
-    coded,
-    concat,
+    concatenate_table_parts,
+    make_categorical_like,
 )
-from tracekit.model.tables.arrays import FEW_TEXTS
+from tracekit.model.tables.arrays import MAX_CACHED_TEXTS
 
 TEXTS = pd.Index([], dtype="str").dtype
 """How this pandas keeps texts: as objects before version 3."""
@@ -71,7 +71,7 @@ def test_no_data_gives_the_empty_table():
 def test_every_table_has_an_empty_frame_that_is_its_own(table):
     frame = table.frame()
     table.check(frame)
-    table.check(concat(table, [table.cast(), table.cast()]).frame())
+    table.check(concatenate_table_parts(table, [table.cast(), table.cast()]).frame())
     for name, column in table.columns.items():
         if column.dtype == "category":
             assert frame[name].cat.categories.dtype == TEXTS
@@ -145,7 +145,7 @@ def test_arrays_of_the_right_type_are_not_copied():
     assert frame["kind"].tolist() == ["b", "a"] * many
 
 
-@pytest.mark.parametrize("count", [FEW_TEXTS, FEW_TEXTS + 1, 20_000])
+@pytest.mark.parametrize("count", [MAX_CACHED_TEXTS, MAX_CACHED_TEXTS + 1, 20_000])
 def test_open_categories_are_sorted_however_many_there_are(count):
     texts = [f"{at * 7919 % count:05}" for at in range(count)]
     assert len({*texts}) == count
@@ -159,7 +159,7 @@ def test_open_categories_are_sorted_however_many_there_are(count):
 def test_joining_unites_categories_and_keeps_the_order_of_rows():
     one = SMALL.cast({**ROWS, "name": ["x", None]})
     other = SMALL.cast({**ROWS, "id": [3, 4], "name": ["y", "x"]})
-    both = concat(SMALL, [one, other]).frame()
+    both = concatenate_table_parts(SMALL, [one, other]).frame()
     SMALL.check(both)
     assert both["id"].tolist() == [1, 2, 3, 4]
     assert [None if pd.isna(n) else n for n in both["name"]] == ["x", None, "y", "x"]
@@ -169,8 +169,8 @@ def test_joining_unites_categories_and_keeps_the_order_of_rows():
 
 def test_joining_nothing_is_the_empty_table_and_joining_one_is_that_one():
     one = SMALL.cast(ROWS)
-    assert concat(SMALL, [one]) is one
-    assert len(concat(SMALL, [])) == 0
+    assert concatenate_table_parts(SMALL, [one]) is one
+    assert len(concatenate_table_parts(SMALL, [])) == 0
 
 
 def test_joining_does_not_change_what_is_joined():
@@ -179,14 +179,14 @@ def test_joining_does_not_change_what_is_joined():
         SMALL.cast({**ROWS, "name": ["y", "x"]}),
     )
     before = one.frame().copy(deep=True)
-    concat(SMALL, [one, other])
+    concatenate_table_parts(SMALL, [one, other])
     assert one.frame().equals(before)
     assert one["name"].texts == ("x", "z")
 
 
 def test_codes_take_the_categories_of_another_column():
     like = SMALL.frame({**ROWS, "name": ["x", "y"]})["name"]
-    made = coded(np.array([1, -1, 0]), like)
+    made = make_categorical_like(np.array([1, -1, 0]), like)
     assert [None if pd.isna(v) else v for v in made] == ["y", None, "x"]
     assert made.dtype == like.dtype
 
@@ -216,7 +216,7 @@ def frames(draw):
 @given(frames(), frames())
 def test_what_goes_in_comes_out_also_after_joining(one, other):
     (first, _), (second, _) = one, other
-    joined = concat(SMALL, [SMALL.cast(first), SMALL.cast(second)]).frame()
+    joined = concatenate_table_parts(SMALL, [SMALL.cast(first), SMALL.cast(second)]).frame()
     SMALL.check(joined)
     for name in SMALL.columns:
         expected = [*first[name], *second[name]]
@@ -244,8 +244,8 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
 
 
 def test_no_table_is_declared_twice_and_measured_rows_begin_with_their_keys():
-    assert len(TABLES) == len(RAW) + len(measured_tables())
-    for table in measured_tables():
+    assert len(TABLES) == len(RAW) + len(list_measured_tables())
+    for table in list_measured_tables():
         assert list(table.columns)[: len(KEYS)] == list(KEYS)
 
 
@@ -257,7 +257,7 @@ def test_closed_sets_are_those_of_the_contract():
     assert TABLES["host_ops"].columns["name"].nullable
 
 
-@pytest.mark.parametrize("length", [0, 3, arrays.FEW_ROWS + 1])
+@pytest.mark.parametrize("length", [0, 3, arrays.MAX_COPIED_ROWS + 1])
 def test_a_frame_of_arrays_is_what_pandas_makes_of_them(length, monkeypatch):
     numbers = np.arange(length)
     given = {
@@ -271,11 +271,11 @@ def test_a_frame_of_arrays_is_what_pandas_makes_of_them(length, monkeypatch):
         "pid": pd.array(np.resize(np.array([None, 7], object), length), dtype="Int64"),
         "rank": pd.Series(numbers).array,
     }
-    made = arrays.framed(given, length)
+    made = arrays.make_frame(given, length)
     # Of more rows they are shared, as all are before pandas 3.
-    is_copied = arrays._of_blocks is not None and length <= arrays.FEW_ROWS
+    is_copied = arrays._of_blocks is not None and length <= arrays.MAX_COPIED_ROWS
     monkeypatch.setattr(arrays, "_of_blocks", None)
-    pd.testing.assert_frame_equal(made, arrays.framed(given, length))
+    pd.testing.assert_frame_equal(made, arrays.make_frame(given, length))
     assert made.dtypes.astype(str).tolist() == [
         "int64", "int64", "float64", "bool", "object", "object", "category", "Int64", "int64",
     ]  # fmt: skip
@@ -287,4 +287,4 @@ def test_a_frame_of_arrays_is_what_pandas_makes_of_them(length, monkeypatch):
 def test_a_frame_is_not_made_of_arrays_of_other_lengths():
     for odd in (np.arange(2), pd.array([1, 2], dtype="Int64"), np.array(["a", "b"], object)):
         with pytest.raises((AssertionError, ValueError)):
-            arrays.framed({"ts": np.arange(3), "odd": odd}, 3)
+            arrays.make_frame({"ts": np.arange(3), "odd": odd}, 3)

@@ -39,16 +39,16 @@ def assert_same(function):
 
 @given(SPANS)
 def test_unions_are_the_same(spans):
-    assert_same(lambda: intervals.union(*arrays(spans)))
+    assert_same(lambda: intervals.merge_intervals(*arrays(spans)))
 
 
 @given(SPANS, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_unions_of_chosen_rows_are_those_of_these_rows_alone(spans, marks):
     chosen = np.array(marks[: len(spans)], np.bool_)
     for start, end in (arrays(sorted(spans)), arrays(spans)):
-        low, high, is_whole = sweeps.joined_rows(chosen, start, end - start)
-        expected = intervals.union(start[chosen], end[chosen])
-        union = intervals.Intervals(low, high) if is_whole else intervals.union(low, high)
+        low, high, is_whole = sweeps.merge_chosen_rows(chosen, start, end - start)
+        expected = intervals.merge_intervals(start[chosen], end[chosen])
+        union = intervals.Intervals(low, high) if is_whole else intervals.merge_intervals(low, high)
         for times, expected_times in zip(union, expected, strict=True):
             np.testing.assert_array_equal(times, expected_times)
         lasting = start[chosen & (end > start)]
@@ -57,38 +57,38 @@ def test_unions_of_chosen_rows_are_those_of_these_rows_alone(spans, marks):
 
 def test_each_run_of_rows_in_order_has_a_union_of_its_own():
     start, length = np.array([5, 6, 9, 0, 6, 1, 3]), np.array([2, 2, 1, 3, 1, 1, 2])
-    low, high, is_whole = sweeps.joined_rows(np.ones(7, np.bool_), start, length)
+    low, high, is_whole = sweeps.merge_chosen_rows(np.ones(7, np.bool_), start, length)
     assert (low.tolist(), high.tolist(), is_whole) == ([5, 9, 0, 6, 1, 3], [8, 10, 3, 7, 2, 5], False)  # fmt: skip
     chosen = np.array([1, 1, 1, 0, 0, 0, 0], np.bool_)
-    low, high, is_whole = sweeps.joined_rows(chosen, start, length)
+    low, high, is_whole = sweeps.merge_chosen_rows(chosen, start, length)
     assert (low.tolist(), high.tolist(), is_whole) == ([5, 9], [8, 10], True)
 
 
 @given(SPANS, SPANS)
 def test_what_two_sets_share_and_do_not_is_the_same(first, second):
-    a, b = intervals.union(*arrays(first)), intervals.union(*arrays(second))
+    a, b = intervals.merge_intervals(*arrays(first)), intervals.merge_intervals(*arrays(second))
     assert_same(lambda: intervals.intersect(a, b))
     assert_same(lambda: intervals.subtract(a, b))
 
 
 @given(SPANS, SPANS)
 def test_what_is_covered_of_windows_is_the_same(spans, windows):
-    a = intervals.union(*arrays(spans))
-    assert_same(lambda: intervals.covered(a, *arrays(windows)))
+    a = intervals.merge_intervals(*arrays(spans))
+    assert_same(lambda: intervals.measure_coverage(a, *arrays(windows)))
 
 
 @given(st.lists(st.tuples(TIMES, st.integers(-3, 20), st.integers(0, 3)), max_size=40))
 def test_the_unions_of_groups_are_as_long(spans):
     start, end = arrays([span[:2] for span in spans])
     group = np.array([span[2] for span in spans], np.int64)
-    assert_same(lambda: intervals.union_totals(start, end, group, 5))
+    assert_same(lambda: intervals.measure_group_unions(start, end, group, 5))
 
 
 @given(st.lists(TIMES, max_size=60), st.lists(TIMES, max_size=60))
 def test_places_are_those_of_a_search(values, points):
     ascending, asked = np.array(sorted(values), np.int64), np.array(points, np.int64)
-    assert_same(lambda: sweeps.places(ascending, asked))
-    assert_same(lambda: sweeps.places(ascending, asked, right=True))
+    assert_same(lambda: sweeps.count_below(ascending, asked))
+    assert_same(lambda: sweeps.count_below(ascending, asked, right=True))
 
 
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
@@ -96,8 +96,8 @@ def test_what_a_sparse_column_holds_of_rows_is_the_same(rows, asked):
     value_of = {row: 3 * row - 40 for row in sorted(rows)}
     column = np.array([*value_of], np.int32), np.array([*value_of.values()], np.int64)
     at = np.array(sorted(asked), np.int64)
-    assert_same(lambda: sweeps.values_at(*column, at))
-    values, missing = sweeps.values_at(*column, at)
+    assert_same(lambda: sweeps.look_up_sparse(*column, at))
+    values, missing = sweeps.look_up_sparse(*column, at)
     assert values.tolist() == [value_of.get(row, 0) for row in at.tolist()]
     assert missing.tolist() == [row not in value_of for row in at.tolist()]
 
@@ -105,7 +105,7 @@ def test_what_a_sparse_column_holds_of_rows_is_the_same(rows, asked):
 @given(SPANS, st.lists(TIMES, max_size=60))
 def test_the_windows_that_points_lie_in_are_the_same(spans, points):
     start, end = arrays(sorted(spans))
-    assert_same(lambda: intervals.window_at(start, end, np.array(points, np.int64)))
+    assert_same(lambda: intervals.find_window_at(start, end, np.array(points, np.int64)))
 
 
 CALLS = st.lists(st.tuples(TIMES, st.integers(0, 20), st.integers(0, 2)), max_size=40)
@@ -116,7 +116,9 @@ def ops(calls):
     columns = (np.array([call[i] for call in calls], np.int64) for i in range(3))
     start, length, thread = columns
     rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
-    order = nesting.by_start(thread[rows].astype(np.int32), start[rows], (start + length)[rows])
+    order = nesting.sort_by_start(
+        thread[rows].astype(np.int32), start[rows], (start + length)[rows]
+    )
     return rows[order], thread.astype(np.int32), start, length
 
 
@@ -129,31 +131,31 @@ def test_the_latest_of_a_group_before_a_limit_is_the_same(rows, asks, is_in_orde
     ]
     (group, times), (asked, limit) = columns
     if is_in_order:
-        assert sweeps.latest_before(group, times, asked, limit) is not None
+        assert sweeps.find_latest_times(group, times, asked, limit) is not None
     if len(group) and len(asked):
-        assert_same(lambda: idle._last_before(group, times, asked, limit))
+        assert_same(lambda: idle._find_latest_time_before(group, times, asked, limit))
         expected = [
             max((time for one, time in rows if one == wanted and time < before), default=-(2**63))
             for wanted, before in zip(asked.tolist(), limit.tolist(), strict=True)
         ]
-        assert idle._last_before(group, times, asked, limit).tolist() == expected
+        assert idle._find_latest_time_before(group, times, asked, limit).tolist() == expected
 
 
 @given(CALLS)
 def test_trees_beside_which_rows_lie_are_the_same(calls):
     rows, thread, start, length = ops(calls)
-    assert_same(lambda: nesting.nested(rows, thread, start, length))
-    tree = nesting.Nesting(nesting.nested(rows, thread, start, length), rows)
-    assert_same(lambda: nesting.own_times_in(tree, start, length))
-    wide = nesting.Nesting(tree.parent.astype(np.int64), rows)
-    own = nesting.own_times_in(wide, start, length)
-    assert own.tolist() == nesting.own_times_in(tree, start, length).tolist()
+    assert_same(lambda: nesting.find_parent_rows(rows, thread, start, length))
+    tree = nesting.CallTree(nesting.find_parent_rows(rows, thread, start, length), rows)
+    assert_same(lambda: nesting.measure_exclusive_times_in_tree(tree, start, length))
+    wide = nesting.CallTree(tree.parent.astype(np.int64), rows)
+    own = nesting.measure_exclusive_times_in_tree(wide, start, length)
+    assert own.tolist() == nesting.measure_exclusive_times_in_tree(tree, start, length).tolist()
 
 
 def test_rows_have_narrow_numbers_as_long_as_these_have_all_of_them():
-    assert sweeps.row_type(0) is np.int32
-    assert sweeps.row_type(2**31) is np.int32
-    assert sweeps.row_type(2**31 + 1) is np.int64
+    assert sweeps.choose_row_type(0) is np.int32
+    assert sweeps.choose_row_type(2**31) is np.int32
+    assert sweeps.choose_row_type(2**31 + 1) is np.int64
 
 
 def test_passes_take_rows_of_either_type():
@@ -169,35 +171,37 @@ def test_passes_take_rows_of_either_type():
         made = np.empty(4, kind)
         assert sweeps.native.by_thread(np.array([0, 3, 2, 1]), thread, start, length, made) == 4
         assert made.tolist() == order.tolist()
-        assert sweeps.own_times(rows, above, start, length).tolist() == [50, 5, 45, 7]
+        assert sweeps.compute_own_times(rows, above, start, length).tolist() == [50, 5, 45, 7]
         wanted = np.array([True, False, False, False])
-        assert sweeps.nearest(above, wanted, order)[0].tolist() == [-1, 0, 0, -1]
-        assert sweeps.running(above, start + length, start + 60, order)[0].tolist() == [0] * 3 + [
-            -1
-        ]
+        assert sweeps.find_wanted_ancestors(above, wanted, order)[0].tolist() == [-1, 0, 0, -1]
+        assert sweeps.find_running_ancestors(above, start + length, start + 60, order)[
+            0
+        ].tolist() == [0] * 3 + [-1]
         spans, asked = (thread, start, length), np.array([0, 1], np.int32)
-        assert sweeps.innermost(rows, spans, above, asked, np.array([12, 99])).tolist() == [1, -1]
-        lanes = sweeps.lanes(rows, spans, np.array([0, 1000, 0]))
+        assert sweeps.find_innermost_rows(
+            rows, spans, above, asked, np.array([12, 99])
+        ).tolist() == [1, -1]
+        lanes = sweeps.place_on_lanes(rows, spans, np.array([0, 1000, 0]))
         assert [column.tolist() for column in lanes[1:]] == [
             [1000, 1005, 1010, 2000],
             [-1, 0, 1, -1],
         ]
         assert (lanes[0].tolist(), lanes[2].dtype) == ([100, 55, 15, 7], np.int32)
         tree = np.array([-1, 0, 1, -1], kind)
-        assert [found if type(found) is int else found.tolist() for found in sweeps.depths(tree)] == [[0, 1, 2, 0], 2]  # fmt: skip
+        assert [found if type(found) is int else found.tolist() for found in sweeps.compute_depths(tree)] == [[0, 1, 2, 0], 2]  # fmt: skip
         marked = np.array([False, False, True, False])
-        sweeps.mark_enclosing(tree, marked)
+        sweeps.mark_ancestors(tree, marked)
         assert marked.tolist() == [True, True, True, False]
-        number, first = sweeps.paths(tree, np.arange(4), np.array([5, 6, 6, 5]))
+        number, first = sweeps.number_call_paths(tree, np.arange(4), np.array([5, 6, 6, 5]))
         assert (number.tolist(), first.tolist()) == ([0, 1, 2, 0], [0, 1, 2])
-        pools = sweeps.pooled(start, start + length, tree, 2, np.array([7]))
+        pools = sweeps.pool_pieces(start, start + length, tree, 2, np.array([7]))
         assert [column.tolist() for column in pools] == [[1, 2], [5, 50]]
         whole = np.array([15]), np.array([70]), np.array([1000]), np.array([0]), np.array([0])
         in_rows = lanes[1], lanes[0], tree
-        found = sweeps.pieces(np.array([1050]), in_rows, np.array([0, 1000]), whole, 2)
+        found = sweeps.cut_segments(np.array([1050]), in_rows, np.array([0, 1000]), whole, 2)
         assert found[2].dtype == kind
         assert [column.tolist() for column in found] == [[15, 50], [50, 70], [1, 1]]
-        totals = sweeps.outermost(rows, thread, start, length, of_group, 2)
+        totals = sweeps.measure_outermost_times(rows, thread, start, length, of_group, 2)
         assert totals.tolist() == [100, 12]
 
 
@@ -206,10 +210,12 @@ def test_the_innermost_op_of_a_thread_at_an_instant_is_the_same(calls, asks):
     rows, thread, start, length = ops(calls)
     columns = {"ts_ns": start, "dur_ns": length, "thread": thread}
     trace = SimpleNamespace(numbers=lambda _, name: columns[name])
-    tree = nesting.Nesting(nesting.nested(rows, thread, start, length), rows)
+    tree = nesting.CallTree(nesting.find_parent_rows(rows, thread, start, length), rows)
     lane, ts_ns = np.array(asks, np.int64).reshape(-1, 2).T
     for asked in (lane, lane.astype(np.int32)):
-        assert_same(lambda asked=asked: nesting.innermost_in(trace, tree, asked, ts_ns))
+        assert_same(
+            lambda asked=asked: nesting.find_innermost_rows_in_tree(trace, tree, asked, ts_ns)
+        )
 
 
 def test_what_is_innermost_is_found_however_deep_an_op_lies():
@@ -217,16 +223,18 @@ def test_what_is_innermost_is_found_however_deep_an_op_lies():
     rows, zeros = np.arange(count), np.zeros(count, np.int64)
     columns = {"ts_ns": rows, "dur_ns": np.where(rows == 3, 9_999, 600 - rows), "thread": zeros}
     trace = SimpleNamespace(numbers=lambda _, name: columns[name])
-    tree = nesting.Nesting(rows - 1, rows)
+    tree = nesting.CallTree(rows - 1, rows)
     spans = (zeros, rows, columns["dur_ns"])
-    assert sweeps.innermost(rows, spans, tree.parent, zeros[:1], zeros[:1] + 700) is None
-    assert nesting.innermost_in(trace, tree, zeros[:2], np.array([700, 20])).tolist() == [3, 20]
+    assert sweeps.find_innermost_rows(rows, spans, tree.parent, zeros[:1], zeros[:1] + 700) is None
+    assert nesting.find_innermost_rows_in_tree(
+        trace, tree, zeros[:2], np.array([700, 20])
+    ).tolist() == [3, 20]
 
 
 @given(CALLS, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_the_nearest_wanted_op_above_is_the_same(calls, wanted):
     rows, *columns = ops(calls)
-    tree = nesting.Nesting(nesting.nested(rows, *columns), rows)
+    tree = nesting.CallTree(nesting.find_parent_rows(rows, *columns), rows)
     mask = np.array(wanted[: len(calls)], np.bool_)
     assert_same(lambda: tree.nearest(mask, rows))
 
@@ -235,16 +243,16 @@ def test_the_nearest_wanted_op_above_is_the_same(calls, wanted):
 def test_the_time_of_a_group_is_that_of_the_union_of_its_calls_on_each_thread(calls):
     rows, thread, start, length = ops(calls)
     group = np.array([row % 3 for row in range(len(calls))], np.int64)
-    totals = sweeps.outermost(rows, thread, start, length, group, 3)
-    again, low, high, first = sweeps.united_calls(rows, thread, start, length, group, 3)
+    totals = sweeps.measure_outermost_times(rows, thread, start, length, group, 3)
+    again, low, high, first = sweeps.list_united_calls(rows, thread, start, length, group, 3)
     np.testing.assert_array_equal(totals, again)
     for number in range(3):
         expected_ns, expected = 0, []
         for lane in range(3):
             of_lane = rows[(group[rows] == number) & (thread[rows] == lane)]
             begin, end = start[of_lane], (start + length)[of_lane]
-            expected_ns += intervals.union(begin, end).total
-            joined = intervals.union(begin, np.maximum(end, begin + 1))
+            expected_ns += intervals.merge_intervals(begin, end).total
+            joined = intervals.merge_intervals(begin, np.maximum(end, begin + 1))
             expected += [
                 (lane, *span) for span in zip(*map(np.ndarray.tolist, joined), strict=True)
             ]
@@ -256,8 +264,8 @@ def test_the_time_of_a_group_is_that_of_the_union_of_its_calls_on_each_thread(ca
 
 def test_keys_at_both_ends_of_what_there_is_have_no_table():
     ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
-    assert sweeps.numbered(ends) is None
-    distinct, place = keys.numbered(np.repeat(ends, 300))
+    assert sweeps.number_dense_keys(ends) is None
+    distinct, place = keys.number_keys(np.repeat(ends, 300))
     assert distinct.tolist() == ends.tolist()
     assert place.tolist() == [0] * 300 + [1] * 300
 
@@ -269,7 +277,7 @@ def test_time_is_shared_out_the_same(spans, windows, kinds):
     kind = np.array(kinds[: len(spans)], np.int64)
     if len(start):
         assert_same(
-            lambda: intervals.shared((start, end, kind), low, high, lambda ops: (kind[ops],))
+            lambda: intervals.share_time((start, end, kind), low, high, lambda ops: (kind[ops],))
         )
 
 
@@ -277,7 +285,7 @@ def test_time_is_shared_out_the_same(spans, windows, kinds):
 def test_the_last_that_reaches_is_the_same_in_any_order(spans):
     start, end = arrays(spans)
     if len(start):
-        assert_same(lambda: nesting.last_reaching(start, end))
+        assert_same(lambda: nesting.find_last_reaching(start, end))
 
 
 @given(CALLS, st.sampled_from(["sorted", "halves", "as they are", "reversed"]))
@@ -291,14 +299,18 @@ def test_rows_have_the_same_order_by_thread_whatever_order_they_are_in(calls, or
     rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
     rows = rows[::-1].copy() if order == "reversed" else rows
     for narrow in (thread, thread.astype(np.int32)):
-        assert_same(lambda narrow=narrow: nesting.in_order(rows, narrow, start, length))
-        ordered = sweeps.by_thread(rows, narrow, start, length)
+        assert_same(lambda narrow=narrow: nesting.sort_rows_by_thread(rows, narrow, start, length))
+        ordered = sweeps.sort_by_thread(rows, narrow, start, length)
         assert ordered is not None
         mask = np.zeros(len(calls), np.bool_)
         mask[rows] = True
-        ascending = sweeps.by_thread(np.flatnonzero(mask), narrow, start, length)
-        assert sweeps.by_thread(mask, narrow, start, length).tolist() == ascending.tolist()
-        assert_same(lambda narrow=narrow, mask=mask: nesting.in_order(mask, narrow, start, length))
+        ascending = sweeps.sort_by_thread(np.flatnonzero(mask), narrow, start, length)
+        assert sweeps.sort_by_thread(mask, narrow, start, length).tolist() == ascending.tolist()
+        assert_same(
+            lambda narrow=narrow, mask=mask: nesting.sort_rows_by_thread(
+                mask, narrow, start, length
+            )
+        )
 
 
 @pytest.mark.parametrize("run", [1, 2, 3, 7, 100, 999, 1_000])
@@ -309,8 +321,8 @@ def test_runs_of_rows_in_order_are_merged(run):
         start[first : first + run].sort()
     thread, length = chance.integers(0, 3, 1_000), chance.integers(0, 9, 1_000)
     rows = np.flatnonzero(chance.random(1_000) < 0.9)
-    expected = rows[nesting.by_start(thread[rows], start[rows], (start + length)[rows])]
-    merged = sweeps.by_thread(rows, thread, start, length)
+    expected = rows[nesting.sort_by_start(thread[rows], start[rows], (start + length)[rows])]
+    merged = sweeps.sort_by_thread(rows, thread, start, length)
     assert merged.dtype == np.int32
     np.testing.assert_array_equal(merged, expected)
 
@@ -318,35 +330,41 @@ def test_runs_of_rows_in_order_are_merged(run):
 def test_threads_without_end_and_rows_that_start_at_once_are_left_to_numpy():
     two = np.arange(2)
     for thread in (-1, 2**16, 2**40):
-        assert sweeps.by_thread(two, two * thread, two, two) is None
+        assert sweeps.sort_by_thread(two, two * thread, two, two) is None
     count = 2_000  # each is longer than all before it, and they start at once
     rows = np.arange(count)
-    assert sweeps.by_thread(rows, rows * 0, rows * 0, rows) is None
-    assert nesting.in_order(rows, rows * 0, rows * 0, rows).tolist() == rows[::-1].tolist()
+    assert sweeps.sort_by_thread(rows, rows * 0, rows * 0, rows) is None
+    assert (
+        nesting.sort_rows_by_thread(rows, rows * 0, rows * 0, rows).tolist() == rows[::-1].tolist()
+    )
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), TIMES), max_size=40), st.lists(st.tuples(st.integers(-5, 5), TIMES), max_size=40))  # fmt: skip
 def test_the_last_row_of_a_key_before_a_limit_is_the_same(rows, asks):
     starts, keys_ = np.array(sorted((ts, key) for key, ts in rows), np.int64).reshape(-1, 2).T
     asked, limit = np.array(asks, np.int64).reshape(-1, 2).T
-    assert_same(lambda: launches.latest(keys_, starts, asked, limit))
+    assert_same(lambda: launches.find_latest_match(keys_, starts, asked, limit))
     narrow = keys_.astype(np.int32), starts, asked.astype(np.int32), limit
-    assert_same(lambda: launches.latest(*narrow))
+    assert_same(lambda: launches.find_latest_match(*narrow))
     assert (
-        launches.latest(*narrow).tolist() == launches.latest(keys_, starts, asked, limit).tolist()
+        launches.find_latest_match(*narrow).tolist()
+        == launches.find_latest_match(keys_, starts, asked, limit).tolist()
     )
 
 
 def test_rows_of_keys_that_collide_or_fall_in_start_are_found_without_a_table():
     ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
-    assert_same(lambda: launches.latest(ends, ends, ends, ends))
-    assert sweeps.latest(np.zeros(2, np.int64), ends[::-1].copy(), ends, ends) is None
-    assert sweeps.latest(ends[:0], ends[:0], ends, ends).tolist() == [-1, -1]
+    assert_same(lambda: launches.find_latest_match(ends, ends, ends, ends))
+    assert sweeps.find_latest_rows(np.zeros(2, np.int64), ends[::-1].copy(), ends, ends) is None
+    assert sweeps.find_latest_rows(ends[:0], ends[:0], ends, ends).tolist() == [-1, -1]
     # Multiples of the square of the room of a table.
     numbers, starts = np.arange(3_000) << 26, np.arange(3_000)
-    assert sweeps.latest(numbers, starts, numbers, starts) is None
-    assert sweeps.latest(numbers[:1], starts[:1], numbers, starts).tolist() == [0] + [-1] * 2_999
-    assert launches.latest(numbers, starts, numbers, starts).tolist() == starts.tolist()
+    assert sweeps.find_latest_rows(numbers, starts, numbers, starts) is None
+    assert (
+        sweeps.find_latest_rows(numbers[:1], starts[:1], numbers, starts).tolist()
+        == [0] + [-1] * 2_999
+    )
+    assert launches.find_latest_match(numbers, starts, numbers, starts).tolist() == starts.tolist()
 
 
 def colliding(count):
@@ -359,23 +377,23 @@ KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))),
 
 
 def test_rows_of_one_key_are_of_one_group_and_no_rows_of_none():
-    number, first = keys.of_arrays([np.array([7, 7, 7]), np.zeros(3, np.int64)])
+    number, first = keys.group_arrays([np.array([7, 7, 7]), np.zeros(3, np.int64)])
     assert (number.tolist(), first.tolist()) == ([0, 0, 0], [0])
-    number, first = keys.of_arrays([np.array([], np.int64)])
+    number, first = keys.group_arrays([np.array([], np.int64)])
     assert (number.tolist(), first.tolist()) == ([], [])
 
 
 @given(KEYS)
 def test_keys_have_the_same_numbers(values):
     given_keys = np.array(values, np.int64)
-    assert_same(lambda: np.concatenate(keys.numbered(given_keys)))
-    assert_same(lambda: np.concatenate(keys.of_arrays([given_keys, given_keys % 3])))
+    assert_same(lambda: np.concatenate(keys.number_keys(given_keys)))
+    assert_same(lambda: np.concatenate(keys.group_arrays([given_keys, given_keys % 3])))
 
 
 @given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-(2**62), 2**62)), max_size=40))
 def test_sums_of_groups_are_the_same_also_where_they_pass_64_bits(rows):
     group, values = np.array(rows, np.int64).reshape(-1, 2).T
-    assert_same(lambda: keys.summed(group, values, 5))
+    assert_same(lambda: keys.sum_by_group(group, values, 5))
 
 
 @given(SPANS, st.lists(TIMES, min_size=40, max_size=40))
@@ -383,8 +401,8 @@ def test_what_encloses_a_row_is_the_same(spans, times):
     start, end = arrays([(start, abs(length)) for start, length in spans])
     if not len(start):
         return
-    order = nesting.by_start(start % 2, start, end)
-    tree = nesting.Nesting(nesting.nested(order, start % 2, start, end - start), order)
+    order = nesting.sort_by_start(start % 2, start, end)
+    tree = nesting.CallTree(nesting.find_parent_rows(order, start % 2, start, end - start), order)
     rows, instants = np.arange(len(start)), np.array(times[: len(start)], np.int64)
     assert_same(lambda: tree.nearest(instants % 3 == 0, rows))
     assert_same(lambda: tree.running(rows - 1, end, instants))
@@ -393,7 +411,7 @@ def test_what_encloses_a_row_is_the_same(spans, times):
 def test_what_encloses_a_row_is_found_however_deep_the_row_lies():
     count = 500
     rows = np.arange(count)
-    tree = nesting.Nesting(rows - 1, rows)
+    tree = nesting.CallTree(rows - 1, rows)
     wanted = rows == 3
     assert tree.nearest(wanted, rows).tolist() == [-1] * 4 + [3] * (count - 4)
     lasting = np.where(rows == 7, 10, 1)
@@ -402,8 +420,8 @@ def test_what_encloses_a_row_is_found_however_deep_the_row_lies():
 
 def test_keys_that_were_made_to_collide_are_left_to_pandas():
     numbers = colliding(3_000)
-    assert sweeps.appearing(numbers) is None
-    assert_same(lambda: np.concatenate(keys.of_arrays([numbers[::-1]])))
+    assert sweeps.number_by_appearance(numbers) is None
+    assert_same(lambda: np.concatenate(keys.group_arrays([numbers[::-1]])))
 
 
 def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
@@ -411,7 +429,9 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     start = np.arange(count)
     end = np.arange(3 * count, 2 * count, -1)
     start[-1] = end[7] - 1
-    assert sweeps.last_reaching(start, end)[[0, 1, count - 2, count - 1]].tolist() == [
+    assert sweeps.find_last_reaching_interval(start, end)[
+        [0, 1, count - 2, count - 1]
+    ].tolist() == [
         -1,
         0,
         count - 3,
@@ -470,8 +490,10 @@ def test_few_values_and_many_are_put_in_order_alike(count):
     """Addresses that come again and again, of more than 16 bits, on both sides of 0."""
     for room in (251, 99_991):
         values = (np.arange(count) * 7919 % room - 100) * 2**40
-        assert_same(lambda values=values: keys.stable_order(values))
-        assert keys.stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
+        assert_same(lambda values=values: keys.compute_stable_order(values))
+        assert (
+            keys.compute_stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
+        )
 
 
 PARENTS = st.lists(st.integers(0, 100), max_size=40)
@@ -495,13 +517,13 @@ def test_paths_of_rows_are_those_of_their_names(back, names, marks):
     for row in reversed(range(len(parent))):
         if marked[row] and parent[row] >= 0:
             marked[parent[row]] = True
-    found, most = sweeps.depths(parent)
+    found, most = sweeps.compute_depths(parent)
     assert (found.tolist(), most) == (depth, max(depth, default=0))
     in_c = np.array([row in marks for row in range(len(parent))], np.bool_)
-    sweeps.mark_enclosing(parent, in_c)
+    sweeps.mark_ancestors(parent, in_c)
     assert in_c.tolist() == marked
     rows = np.flatnonzero(in_c)
-    number, first = sweeps.paths(parent, rows, np.array(names, np.int64)[rows])
+    number, first = sweeps.number_call_paths(parent, rows, np.array(names, np.int64)[rows])
     numbers = {}
     assert number.tolist() == [numbers.setdefault(path[row], len(numbers)) for row in rows.tolist()]
     assert [path[row] for row in rows[first].tolist()] == list(numbers)
@@ -513,7 +535,7 @@ def test_paths_of_rows_are_those_of_their_names(back, names, marks):
 def test_what_is_pooled_adds_up_between_any_two_points(pieces, points):
     start, length, node = np.array(pieces, np.int64).reshape(-1, 3).T
     edges = np.array(sorted(points), np.int64)
-    first, total = sweeps.pooled(start, start + length, node, 4, edges)
+    first, total = sweeps.pool_pieces(start, start + length, node, 4, edges)
     between = np.searchsorted(edges, start, side="right")
     sums = {}
     for place, of_node, ns in zip(between.tolist(), node.tolist(), length.tolist(), strict=True):
@@ -525,7 +547,7 @@ def test_what_is_pooled_adds_up_between_any_two_points(pieces, points):
         pooled[key] = pooled.get(key, 0) + ns
     assert pooled == sums
     in_order = np.argsort(start, kind="stable")
-    first, _ = sweeps.pooled(
+    first, _ = sweeps.pool_pieces(
         *(column[in_order] for column in (start, start + length, node)), 4, edges
     )
     assert len(first) == len(sums)
@@ -536,7 +558,7 @@ def test_the_nodes_of_each_window_are_those_of_the_pieces_that_begin_in_it(piece
     """Worked out piece by piece; in a gap lie those that begin before the next multiple of 7."""
     start, length, node = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
     low, high = arrays(spans)
-    found = sweeps.in_windows((start, start // 7, node, length), 4, low, high)
+    found = sweeps.group_pieces_by_window((start, start // 7, node, length), 4, low, high)
     expected = []
     for window, (first, last) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
         of_node = {}
@@ -553,7 +575,7 @@ def test_what_encloses_a_row_on_the_axis_ends_after_it_but_for_jitter(rows):
     """Worked out row by row: the last one before it, of its thread, that ends after it begins and not 3 before its end."""
     start, length, thread = np.array(rows, np.int64).reshape(-1, 3).T
     order = np.lexsort((-length, start, thread))
-    ended, begin, parent = sweeps.lanes(
+    ended, begin, parent = sweeps.place_on_lanes(
         order, (thread.astype(np.int32), start, length), np.array([-31, 90, 3])
     )
     assert ended.tolist() == (start + length)[order].tolist()
@@ -581,21 +603,21 @@ def test_paths_of_keys_that_collide_are_given_up():
         keys_of.append(plain * inverse % 2**64)
     key = np.array(keys_of, np.uint64).astype(np.int64)
     rows = np.arange(count)
-    assert sweeps.paths(np.full(count, -1), rows, key) is None
-    number, first = sweeps.paths(np.full(count, -1), rows, rows)
+    assert sweeps.number_call_paths(np.full(count, -1), rows, key) is None
+    number, first = sweeps.number_call_paths(np.full(count, -1), rows, rows)
     assert number.tolist() == first.tolist() == rows.tolist()
 
 
 def test_trees_in_which_a_row_stands_before_what_encloses_it_have_no_depths():
     two = np.array([0, 1])
-    assert sweeps.depths(np.array([1, -1])) is None
+    assert sweeps.compute_depths(np.array([1, -1])) is None
     with pytest.raises(ValueError, match="before what encloses it"):
-        sweeps.mark_enclosing(np.array([1, -1]), two > 0)
+        sweeps.mark_ancestors(np.array([1, -1]), two > 0)
     for parent, row in ((two, 1), (two - 1, 2), (two - 1, -1)):
         with pytest.raises(ValueError, match="no such row"):
-            sweeps.paths(parent, np.array([row]), np.zeros(1, np.int64))
+            sweeps.number_call_paths(parent, np.array([row]), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="no such node"):
-        sweeps.pooled(two, two + 1, two, 1, two)
+        sweeps.pool_pieces(two, two + 1, two, 1, two)
     for low, room in ((1, 3), (0, 2)):
         with pytest.raises(ValueError, match="no such group"):
             sweeps.native.latest_before(
@@ -603,10 +625,10 @@ def test_trees_in_which_a_row_stands_before_what_encloses_it_have_no_depths():
             )
     for node in (two, two - 1):
         with pytest.raises(ValueError, match="no such node"):
-            sweeps.in_windows((two, two, node, two), 1, two[:1], two[:1] + 9)
+            sweeps.group_pieces_by_window((two, two, node, two), 1, two[:1], two[:1] + 9)
     for row in (-1, 2):
         with pytest.raises(ValueError, match="no such row"):
-            sweeps.lanes(np.array([row]), (two, two, two), np.zeros(3, np.int64))
+            sweeps.place_on_lanes(np.array([row]), (two, two, two), np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize(("edge", "first", "problem"), [
@@ -618,7 +640,7 @@ def test_pieces_beyond_their_edges_or_room_are_refused(edge, first, problem):
     segments = two, two + 5, two * 0 + 10, np.array([edge, 0]), np.array(first)
     rows = two + 10, two + 9, two * 0 - 1
     with pytest.raises(ValueError, match=problem):
-        sweeps.pieces(np.array([12]), rows, np.array([0, 10]), segments, 4)
+        sweeps.cut_segments(np.array([12]), rows, np.array([0, 10]), segments, 4)
 
 
 def test_pieces_in_rows_that_lie_too_deep_are_left_to_others():
@@ -627,14 +649,15 @@ def test_pieces_in_rows_that_lie_too_deep_are_left_to_others():
     whole = tuple(np.array([value]) for value in (100, 101, 1_000, 0, 0))
     end = np.where(rows, 100, 200)
     assert (
-        sweeps.pieces(rows[:0], (rows + 1_000, end, rows - 1), np.array([0, 999]), whole, 1) is None
+        sweeps.cut_segments(rows[:0], (rows + 1_000, end, rows - 1), np.array([0, 999]), whole, 1)
+        is None
     )
-    start, end, row = sweeps.pieces(
+    start, end, row = sweeps.cut_segments(
         rows[:0], (rows + 1_000, end * 2, rows - 1), np.array([0, 999]), whole, 1
     )
     assert (start.tolist(), end.tolist(), row.tolist()) == ([100], [101], [count - 1])
     with pytest.raises(ValueError, match="before what encloses it"):
-        sweeps.pieces(rows[:0], (rows + 1_000, rows * 0, rows), np.array([0, 999]), whole, 1)
+        sweeps.cut_segments(rows[:0], (rows + 1_000, rows * 0, rows), np.array([0, 999]), whole, 1)
 
 
 def test_groups_and_trees_that_cannot_be_are_refused():
@@ -642,40 +665,40 @@ def test_groups_and_trees_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="no such group"):
         sweeps.native.united(two, two + 1, two, one.copy(), one.copy())
     with pytest.raises(ValueError, match="no such group"):
-        sweeps.summed(two, two, 1)
+        sweeps.sum_groups_natively(two, two, 1)
     for row in (-1, 2):
         with pytest.raises(ValueError, match="no such row"):
-            sweeps.nearest(two - 1, two == 0, np.array([row]))
+            sweeps.find_wanted_ancestors(two - 1, two == 0, np.array([row]))
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.running(two + 1, two, two, two)
+        sweeps.find_running_ancestors(two + 1, two, two, two)
     with pytest.raises(ValueError, match="not in order"):
-        sweeps.united(two[::-1], two[::-1] + 1, two * 0, 1)
+        sweeps.measure_unions(two[::-1], two[::-1] + 1, two * 0, 1)
     for row in (-1, 2):
         with pytest.raises(ValueError, match="no such row"):
-            sweeps.own_times(np.array([0, row]), two - 1, two, two)
+            sweeps.compute_own_times(np.array([0, row]), two - 1, two, two)
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.own_times(two, two + 1, two, two)
+        sweeps.compute_own_times(two, two + 1, two, two)
     far = np.array([0, 9])
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.nearest(two - 1, two > 0, far)
+        sweeps.find_wanted_ancestors(two - 1, two > 0, far)
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.nested(far, two, two, two)
+        sweeps.find_parents(far, two, two, two)
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.outermost(far, two, two, two, two * 0, 1)
+        sweeps.measure_outermost_times(far, two, two, two, two * 0, 1)
     with pytest.raises(ValueError, match="no such group"):
-        sweeps.outermost(two, two, two, two, two, 1)
+        sweeps.measure_outermost_times(two, two, two, two, two, 1)
     with pytest.raises(ValueError, match="not in order"):
-        sweeps.outermost(two, two * 0, -two, two, two * 0, 1)
+        sweeps.measure_outermost_times(two, two * 0, -two, two, two * 0, 1)
     with pytest.raises(ValueError, match="no such class"):
-        sweeps.swept(np.arange(4), np.arange(4), far, 2)
+        sweeps.sweep_class_times(np.arange(4), np.arange(4), far, 2)
     with pytest.raises(ValueError, match="no such edge"):
-        sweeps.swept(np.array([0, 1, 2, 9]), np.arange(4), np.array([0]), 1)
+        sweeps.sweep_class_times(np.array([0, 1, 2, 9]), np.arange(4), np.array([0]), 1)
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.by_thread(far, two, two, two)
+        sweeps.sort_by_thread(far, two, two, two)
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.innermost(far, (two, two, two), two, two, two)
+        sweeps.find_innermost_rows(far, (two, two, two), two, two, two)
     with pytest.raises(ValueError, match="no such row"):
-        sweeps.innermost(two, (two * 0, two, two * 0), two + 9, two * 0, two)
+        sweeps.find_innermost_rows(two, (two * 0, two, two * 0), two + 9, two * 0, two)
     with pytest.raises(TypeError):
         sweeps.native.last_reaching(two)
     frozen = np.zeros(2, np.int64)

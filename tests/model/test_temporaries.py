@@ -55,12 +55,12 @@ def test_what_a_killed_program_left_is_removed_and_what_is_in_use_stays(holder, 
     if path.is_dir():
         (path / "copy.sqlite").write_bytes(b"x")
     prefix = prefix_of(path)
-    temporaries.remove_abandoned(tmp_path, prefix)
+    temporaries.remove_abandoned_files(tmp_path, prefix)
     assert path.exists()
     os.kill(program.pid, signal.SIGKILL)
     program.wait()
     assert path.exists()
-    temporaries.remove_abandoned(tmp_path, prefix)
+    temporaries.remove_abandoned_files(tmp_path, prefix)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_whoever_makes_a_temporary_removes_the_abandoned_ones_beside_it(tmp_path
 def test_files_and_folders_of_other_names_stay(tmp_path, name):
     (tmp_path / name).mkdir()
     for prefix in (temporaries.BESIDE, temporaries.IN_TMPDIR, "partial-"):
-        temporaries.remove_abandoned(tmp_path, prefix)
+        temporaries.remove_abandoned_files(tmp_path, prefix)
     assert (tmp_path / name).exists()
 
 
@@ -92,7 +92,7 @@ def test_links_pipes_and_files_of_other_users_stay(tmp_path, monkeypatch):
     other = tmp_path / f"{temporaries.BESIDE}{'3' * 16}.tmp"
     other.touch()
     monkeypatch.setattr(os, "getuid", lambda: other.stat().st_uid + 1)
-    temporaries.remove_abandoned(tmp_path, temporaries.BESIDE)
+    temporaries.remove_abandoned_files(tmp_path, temporaries.BESIDE)
     monkeypatch.undo()
     assert target.is_dir()
     assert link.is_symlink()
@@ -117,7 +117,7 @@ def test_nothing_is_removed_where_nothing_can_be_locked(tmp_path, monkeypatch):
 def test_a_temporary_that_was_removed_before_it_was_locked_is_made_again(
     tmp_path, monkeypatch, kind
 ):
-    lock, calls = temporaries._lock, []
+    lock, calls = temporaries._try_flock, []
 
     def robbed(descriptor):
         calls.append(descriptor)
@@ -126,7 +126,7 @@ def test_a_temporary_that_was_removed_before_it_was_locked_is_made_again(
                 path.rmdir() if path.is_dir() else path.unlink()
         return lock(descriptor)
 
-    monkeypatch.setattr(temporaries, "_lock", robbed)
+    monkeypatch.setattr(temporaries, "_try_flock", robbed)
     with getattr(temporaries, kind)(tmp_path) as made:
         path = made if kind == "new_folder" else made[1]
         assert path.exists()

@@ -9,7 +9,7 @@ import pytest
 from tracekit.model.errors import SchemaError, TracekitError
 from tracekit.model.tables import KEYS, TABLES
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.trace import Measurements, Note, Source, Trace, Want, labelled
+from tracekit.model.trace import Measurements, Note, Source, Trace, Want, add_key_columns
 from tracekit.readers.chrome.scan import Sparse
 
 SOURCE = Source(Path("/nowhere/rank3.json"), "rank3.json", "chrome", run="r", rank=3, pid=7)
@@ -181,7 +181,7 @@ def test_a_note_on_a_source_leaves_the_source_as_it_was():
 
 def quality(**columns):
     columns = {"name": ["a", "b"], "count": [1, None], **columns}
-    return labelled(TABLES["quality"], columns, SOURCE).frame()
+    return add_key_columns(TABLES["quality"], columns, SOURCE).frame()
 
 
 def test_measured_rows_begin_with_whose_they_are():
@@ -200,12 +200,14 @@ def test_what_is_unknown_of_a_source_is_missing_never_zero():
     for name in ("role", "host", "replica", "scope", "part"):
         assert frame[name].isna().all(), name
     source = Source(Path("x"), "x", "chrome", rank=0)
-    assert labelled(TABLES["quality"], {"name": ["a"]}, source).frame()["rank"].tolist() == [0]
+    assert add_key_columns(TABLES["quality"], {"name": ["a"]}, source).frame()["rank"].tolist() == [
+        0
+    ]
 
 
 def test_no_columns_and_no_rows_give_the_empty_table():
     for columns in ({}, {"name": [], "count": []}):
-        frame = labelled(TABLES["quality"], columns, SOURCE).frame()
+        frame = add_key_columns(TABLES["quality"], columns, SOURCE).frame()
         TABLES["quality"].check(frame)
         assert len(frame) == 0
 

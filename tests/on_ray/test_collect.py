@@ -7,7 +7,7 @@ import pytest
 from tracekit.engine import ray_cluster
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.collecting import nodes as node_collecting
-from tracekit.pipeline.collecting.ray_sessions import Wanted
+from tracekit.pipeline.collecting.ray_sessions import CopyRequest
 
 pytestmark = pytest.mark.slow
 
@@ -46,18 +46,20 @@ def test_reports_of_every_node_are_copied_once_and_kept_apart(reports, tmp_path,
 
 
 def test_a_report_that_changes_or_vanishes_is_not_copied(nodes, reports, tmp_path):
-    with ray_cluster.connected() as cluster:
-        offer = node_collecting.offers(cluster, ["$NODE_ROOT/ray"], tmp_path)
+    with ray_cluster.connect_cluster() as cluster:
+        offer = node_collecting.collect_offers(cluster, ["$NODE_ROOT/ray"], tmp_path)
         large = max(offer.plan.wanted, key=lambda one: one.size_bytes)
-        copy = node_collecting.copier(cluster)
+        copy = node_collecting.make_node_copier(cluster)
         chunk = node_collecting.CHUNK_BYTES
-        remote = node_collecting._Remote.at(cluster, nodes.id("two"), large.path)
+        remote = node_collecting._RemoteFile.at(cluster, nodes.id("two"), large.path)
         blocks = remote.blocks()
         assert next(blocks) == reports["two"][:chunk]
         large.path.write_bytes(bytes(chunk + 1))
         with pytest.raises(TracekitError, match="changed meanwhile"):
             next(blocks)
-        gone = Wanted(large.session, large.path.with_name("gone"), tmp_path / "x", 1, large.node)
+        gone = CopyRequest(
+            large.session, large.path.with_name("gone"), tmp_path / "x", 1, large.node
+        )
         with pytest.raises(TracekitError, match="No such file"):
             copy(gone)
     assert not list(tmp_path.iterdir())

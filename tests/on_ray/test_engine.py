@@ -33,8 +33,8 @@ def sources(nodes):
 
 
 def run(function, given, **more):
-    with ray_cluster.connected() as cluster:
-        return list(engine.run(function, given, cluster=cluster, **more))
+    with ray_cluster.connect_cluster() as cluster:
+        return list(engine.run_on_ray(function, given, cluster=cluster, **more))
 
 
 def test_every_call_runs_on_the_node_of_its_source_and_outcomes_keep_their_order(
@@ -101,10 +101,10 @@ def test_nodes_that_cannot_reach_the_program_are_named(asking_for_tokens, nodes,
 def test_a_file_that_two_nodes_see_is_read_by_the_one_that_lives(nodes, work, sources):
     (source,) = sources(a="three")
     both = {"a": (nodes.id("three"), nodes.id("two"))}
-    with ray_cluster.connected() as cluster:
+    with ray_cluster.connect_cluster() as cluster:
         nodes.kill("three")
-        (outcome,) = engine.run(work.node_of, [source], cluster=cluster, seen_by=both)
-        (alone,) = engine.run(work.node_of, [source], cluster=cluster)
+        (outcome,) = engine.run_on_ray(work.node_of, [source], cluster=cluster, seen_by=both)
+        (alone,) = engine.run_on_ray(work.node_of, [source], cluster=cluster)
     assert outcome.value == str(nodes.root("two"))
     assert "lost with its node" in alone.failure.problem
 
@@ -126,13 +126,13 @@ def begun(nodes, name):
 
 def test_closing_the_iterator_leaves_no_call_behind(nodes, work, sources):
     ticks = nodes.root("two") / "marks" / "a.ticks"
-    with ray_cluster.connected() as cluster:
+    with ray_cluster.connect_cluster() as cluster:
 
         def closed(progress):
             if progress.bytes_done and ticks.exists():
                 raise KeyboardInterrupt
 
-        outcomes = engine.run(
+        outcomes = engine.run_on_ray(
             work.tick, sources(b="one", a="two"), cluster=cluster, on_progress=closed
         )
         with pytest.raises(KeyboardInterrupt):
@@ -178,10 +178,10 @@ def refuse():
     raise TracekitError("not here", "look elsewhere")
 
 refusals = 0
-with ray_cluster.connected() as cluster:
+with ray_cluster.connect_cluster() as cluster:
     for _ in range(100):
         try:
-            ray_cluster.everywhere(cluster, refuse)
+            ray_cluster.run_on_every_node(cluster, refuse)
         except TracekitError as error:
             refusals += error.problem == "not here"
 print(refusals)
@@ -202,21 +202,21 @@ def test_without_an_address_ray_is_started_here_and_ended(nodes, work, monkeypat
     import ray
 
     monkeypatch.delenv("RAY_ADDRESS")
-    with ray_cluster.connected() as cluster:
+    with ray_cluster.connect_cluster() as cluster:
         assert len(cluster.nodes) == 1
         assert cluster.nodes[0].id not in {nodes.id(name) for name in nodes.members}
     assert not ray.is_initialized()
     assert capfd.readouterr().out == ""
     monkeypatch.undo()
     # The workers of this cluster show no tokens, and ask for none.
-    with ray_cluster.connected(nodes.address) as cluster:
-        told = ray_cluster.everywhere(cluster, work.size, ray.put(b"from the driver"))
+    with ray_cluster.connect_cluster(nodes.address) as cluster:
+        told = ray_cluster.run_on_every_node(cluster, work.size, ray.put(b"from the driver"))
     assert [one.value for one in told.values()] == [15] * 3, told
 
 
 def test_an_address_where_nobody_listens_is_an_error_of_one_line():
     with (
         pytest.raises(TracekitError, match=r"no Ray cluster reached at 127\.0\.0\.1:9: Conn"),
-        ray_cluster.connected("127.0.0.1:9"),
+        ray_cluster.connect_cluster("127.0.0.1:9"),
     ):
         pass

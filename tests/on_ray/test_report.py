@@ -22,7 +22,7 @@ LINE = "read by Ray on 3 nodes"
 
 
 def on_ray(pattern, **more):
-    return pipeline.analyze([], Options(engine="ray", on_every_node=(pattern,), **more))
+    return pipeline.analyze_uncached([], Options(engine="ray", on_every_node=(pattern,), **more))
 
 
 def shown(report):
@@ -34,7 +34,7 @@ def shown(report):
 
 
 def same(pattern, result):
-    here = pipeline.analyze(pattern)
+    here = pipeline.analyze_uncached(pattern)
     assert LINE in result.report.identity
     for name, text in shown(result.report).items():
         assert text.splitlines() == shown(here.report)[name].splitlines()
@@ -56,7 +56,7 @@ def snapshots():
 
 
 def test_three_nodes_are_asked(nodes):
-    with ray_cluster.connected() as cluster:
+    with ray_cluster.connect_cluster() as cluster:
         ids = {node.id for node in cluster.nodes}
     assert ids == {nodes.id(name) for name in ("one", "two", "three")}
     assert len(ids) == 3
@@ -143,13 +143,13 @@ def test_a_node_that_is_lost_before_its_files_are_known_is_a_hole_too(
     spread, example, nodes, monkeypatch, call
 ):
     pattern = spread(example)
-    look, lost = on_nodes.surveys, nodes.id("three")
+    look, lost = on_nodes.survey_cluster, nodes.id("three")
 
     def kill_and_look(*args):
         nodes.kill("three")
         return look(*args)
 
-    monkeypatch.setattr(on_nodes, "surveys", kill_and_look)
+    monkeypatch.setattr(on_nodes, "survey_cluster", kill_and_look)
     done = call("analyze", "--engine", "ray", "--on-every-node", pattern, "--strict")
     assert done.exit_code == 2
     (told,) = [line for line in done.stderr.splitlines() if "the node was not looked at" in line]
@@ -158,13 +158,13 @@ def test_a_node_that_is_lost_before_its_files_are_known_is_a_hole_too(
 
 def test_what_a_node_measured_is_lost_with_it_before_it_is_folded(spread, nodes, monkeypatch):
     pattern = spread(snapshots())
-    fold = engine._folded_there
+    fold = engine._fold_on_nodes
 
     def kill_and_fold(*args):
         nodes.kill("two")
         return fold(*args)
 
-    monkeypatch.setattr(engine, "_folded_there", kill_and_fold)
+    monkeypatch.setattr(engine, "_fold_on_nodes", kill_and_fold)
     measured = on_ray(pattern).measurements
     kept, lost = {s.name for s in measured.sources}, {f.source for f in measured.failures}
     assert all("lost with its node" in failure.problem for failure in measured.failures)
@@ -176,12 +176,12 @@ def test_what_a_node_measured_is_lost_with_it_before_it_is_folded(spread, nodes,
 def test_a_file_that_every_node_sees_is_read_once(spread, example, nodes, tmp_path):
     spread(example)
     (folder,) = (tmp_path / "$NODE_ROOT").rename(tmp_path / "shared").glob("*/outputs/profile")
-    here = pipeline.analyze(folder)
+    here = pipeline.analyze_uncached(folder)
     result = on_ray(str(folder))
     assert len(result.measurements.sources) == 13
     assert shown(result.report) == shown(here.report)
     # The same path given as files of the driver: whichever node sees them may read them.
-    named = pipeline.analyze(folder, Options(engine="ray"))
+    named = pipeline.analyze_uncached(folder, Options(engine="ray"))
     assert shown(named.report) == shown(here.report)
     assert named.report.title == str(folder)
 

@@ -13,11 +13,11 @@ from chrome_builder import step, write
 from click.testing import CliRunner
 
 from tracekit.cli import main
-from tracekit.model.codes import why_unread
+from tracekit.model.codes import explain_os_error
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.run import Options, analyze, discover
-from tracekit.render import from_json, render, to_json
+from tracekit.pipeline.run import Options, analyze_uncached, discover_sources
+from tracekit.render import read_report_json, render, write_report_json
 
 QUESTIONS = ("kernels",)
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -72,14 +72,16 @@ def with_unreadable(monkeypatch, name):
     """Let the system not read files of that name."""
     import tracekit.discover.surveys
 
-    real = tracekit.discover.surveys._read_head
+    real = tracekit.discover.surveys._classify_file
 
     def read_head(found, sniff):
         if found.path.name == name:
-            return tracekit.discover.surveys.Unreadable(why_unread(OSError(errno.EIO, "")))
+            return tracekit.discover.surveys.UnreadableFile(
+                explain_os_error(OSError(errno.EIO, ""))
+            )
         return real(found, sniff)
 
-    monkeypatch.setattr(tracekit.discover.surveys, "_read_head", read_head)
+    monkeypatch.setattr(tracekit.discover.surveys, "_classify_file", read_head)
 
 
 def test_what_may_not_be_read_is_said_and_strict_ends_with_2(locked, tmp_path):
@@ -106,7 +108,7 @@ def test_doctor_names_what_may_not_be_read_and_ends_with_2(locked):
 def test_the_first_screen_counts_the_files_of_every_state(mixed, monkeypatch, kind):
     write(mixed / "rank9.json", [step(1, 0, 100)], rank=9)
     with_unreadable(monkeypatch, "rank9.json")
-    report = analyze(mixed, Options(questions=QUESTIONS)).report
+    report = analyze_uncached(mixed, Options(questions=QUESTIONS)).report
     assert report.files == (("read", 2), ("refused", 1), ("unreadable", 1), ("duplicate", 1))
     assert report.unseen[0] == ACCOUNT
     lines = [line for line in render(report, kind).splitlines() if ACCOUNT in line]
@@ -114,14 +116,14 @@ def test_the_first_screen_counts_the_files_of_every_state(mixed, monkeypatch, ki
 
 
 def test_where_every_profile_was_read_nothing_is_counted(profile):
-    report = analyze(profile, Options(questions=QUESTIONS)).report
+    report = analyze_uncached(profile, Options(questions=QUESTIONS)).report
     assert report.files == (("read", 2),)
     assert not [line for line in report.unseen if line.startswith("2 files")]
 
 
 def test_a_source_whose_reader_fails_is_refused(profile):
     (profile / "rank3.json").write_bytes(b'{"schemaVersion": 1, "traceEvents": 5}')
-    report = analyze(profile, Options(questions=QUESTIONS)).report
+    report = analyze_uncached(profile, Options(questions=QUESTIONS)).report
     assert report.files == (("read", 2), ("refused", 1))
 
 
@@ -135,11 +137,11 @@ def test_a_refused_profile_ends_with_2_and_a_copy_does_not(profile, command):
 
 
 def test_the_account_is_kept_by_what_is_saved_merged_and_written(mixed, tmp_path):
-    result = analyze(mixed, Options(questions=QUESTIONS))
-    assert from_json(to_json(result.report)).files == result.report.files
+    result = analyze_uncached(mixed, Options(questions=QUESTIONS))
+    assert read_report_json(write_report_json(result.report)).files == result.report.files
     saved_measurements.save(result.measurements, tmp_path / "a.tkm")
     assert (
-        analyze(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.files
+        analyze_uncached(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.files
         == result.report.files
     )
     part = saved_measurements.load(tmp_path / "a.tkm")
@@ -150,4 +152,4 @@ def test_the_account_is_kept_by_what_is_saved_merged_and_written(mixed, tmp_path
 def test_a_manifest_that_may_not_be_read_is_unreadable_too(profile, monkeypatch):
     (profile / "capture.json").write_text('{"schema": "capture/1"}')
     with_unreadable(monkeypatch, "capture.json")
-    assert discover(profile).state_counts() == {"unreadable": 1}
+    assert discover_sources(profile).state_counts() == {"unreadable": 1}

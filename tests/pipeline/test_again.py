@@ -20,12 +20,12 @@ import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.discover import Sniffed
 from tracekit.model.codes import Data, Reason
-from tracekit.model.later import Later
+from tracekit.model.later import LazySequence
 from tracekit.model.report import Finding, Metric, Place, Report, Section, Sheet
 from tracekit.pipeline import report_cache, report_format
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import file_index, saved_measurements
-from tracekit.pipeline.cache.file_index import Record
+from tracekit.pipeline.cache.file_index import FileRecord
 from tracekit.pipeline.options import Options
 from tracekit.readers import READERS
 
@@ -66,15 +66,15 @@ def write_rank(folder, rank, longer=0, count=1):
 def is_kept(path, **options):
     """Whether the report is taken as it was kept; it is the one that is made now."""
     options = {"questions": FEW, **options}
-    result = report_cache.analyze(path, Options(**options))
-    fresh = pipeline.analyze(path, Options(**{**options, "cache": False, "jobs": 1}))
+    result = report_cache.analyze_cached(path, Options(**options))
+    fresh = pipeline.analyze_uncached(path, Options(**{**options, "cache": False, "jobs": 1}))
     assert repr(asdict(result.report)) == repr(asdict(fresh.report))
     assert (result.read, result.failures, result.failed) == (
         fresh.read,
         fresh.failures,
         fresh.failed,
     )
-    return isinstance(result, report_cache.KeptResult)
+    return isinstance(result, report_cache.CachedResult)
 
 
 def written(path, folder, *args):
@@ -120,7 +120,7 @@ def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
     shown = invoke("analyze", path, "--no-cache", "-o", tmp_path / "all.json").stdout
     with monkeypatch.context() as patched:
         if example != PROFILES[2]:  # of which the first screen shows a table
-            patched.setattr(Later, "made", None)  # whoever looks breaks
+            patched.setattr(LazySequence, "made", None)  # whoever looks breaks
         assert invoke("analyze", path, "--no-cache").stdout == shown
         assert invoke("analyze", path).stdout == shown
     of_the_screen = entries(cache)[0].stat().st_size
@@ -139,7 +139,7 @@ def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
 
 
 def test_who_is_strict_is_told_of_what_breaks_below_the_screen(profile, monkeypatch):
-    monkeypatch.setattr("tracekit.analyses.ops.kernels.sheet", None)
+    monkeypatch.setattr("tracekit.analyses.ops.kernels.make_sheet", None)
     assert invoke("analyze", profile).exit_code == 0
     told = invoke("analyze", profile, "--strict")
     assert told.exit_code == 2
@@ -148,25 +148,28 @@ def test_who_is_strict_is_told_of_what_breaks_below_the_screen(profile, monkeypa
 
 @pytest.mark.parametrize(("many", "is_kept_whole"), [(RANKS, True), (RANKS + 1, False)])
 def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, is_kept_whole):
-    monkeypatch.setattr(report_cache, "MANY_SOURCES", many)
-    report_cache.analyze(str(profile), Options(details=False))
-    assert isinstance(report_cache.analyze(str(profile)), report_cache.KeptResult) is is_kept_whole
+    monkeypatch.setattr(report_cache, "FULL_DETAIL_SOURCES", many)
+    report_cache.analyze_cached(str(profile), Options(details=False))
+    assert (
+        isinstance(report_cache.analyze_cached(str(profile)), report_cache.CachedResult)
+        is is_kept_whole
+    )
 
 
 @pytest.mark.parametrize("example", OF_PROFILES)
 def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
     at_once, later = (
-        pipeline.analyze(EXAMPLES / example, Options(details=details)).report
+        pipeline.analyze_uncached(EXAMPLES / example, Options(details=details)).report
         for details in (True, False)
     )
-    assert any(isinstance(section.sheets, Later) for section in later.sections)
-    assert not any(isinstance(section.sheets, Later) for section in at_once.sections)
+    assert any(isinstance(section.sheets, LazySequence) for section in later.sections)
+    assert not any(isinstance(section.sheets, LazySequence) for section in at_once.sections)
     assert at_once == replace(later, values=at_once.values)
 
 
 @pytest.mark.parametrize("example", OF_PROFILES)
 def test_a_report_holds_plain_values_alone(example):
-    assert kinds_in(pipeline.analyze(EXAMPLES / example).report) <= {
+    assert kinds_in(pipeline.analyze_uncached(EXAMPLES / example).report) <= {
         int,
         float,
         str,
@@ -224,12 +227,14 @@ def test_the_name_that_was_typed_is_part_of_it(profile, monkeypatch):
 
 def test_a_report_on_measurements_that_were_saved_is_kept_until_they_change(profile, tmp_path):
     path = tmp_path / "m.tkm"
-    saved_measurements.save(pipeline.analyze(profile).measurements, path)
+    saved_measurements.save(pipeline.analyze_uncached(profile).measurements, path)
     assert not is_kept(path)
     assert is_kept(path)
     assert not is_kept([path, profile])
     assert is_kept([path, profile])
-    saved_measurements.save(pipeline.analyze(profile, Options(ranks="0")).measurements, path)
+    saved_measurements.save(
+        pipeline.analyze_uncached(profile, Options(ranks="0")).measurements, path
+    )
     assert not is_kept(path)
     assert not is_kept([path, profile])
 
@@ -258,13 +263,13 @@ def settled(monkeypatch):
 def digested(monkeypatch):
     """The names of the files that are read as a whole for their digest."""
     names = []
-    really = file_index.content_digest
+    really = file_index.digest_content
 
     def noted(path):
         names.append(path.name)
         return really(path)
 
-    monkeypatch.setattr(file_index, "content_digest", noted)
+    monkeypatch.setattr(file_index, "digest_content", noted)
     return names
 
 
@@ -294,10 +299,10 @@ def test_a_large_file_that_was_written_moments_ago_is_read_as_a_whole(profile, d
 def test_a_file_that_changed_again_within_a_tick_of_the_clock_is_seen(profile, monkeypatch):
     path = profile / "rank0.json"
     size, moment = path.stat().st_size, time.time_ns()
-    monkeypatch.setattr(file_index, "_sign", lambda path: (1, 1, size, moment, moment))
-    files = file_index.SeenFiles({})
+    monkeypatch.setattr(file_index, "_get_file_sign", lambda path: (1, 1, size, moment, moment))
+    files = file_index.FileIndex({})
     files.sniff(path)
-    contents = {path: file_index.content_digest(path)}
+    contents = {path: file_index.digest_content(path)}
     assert files.are_unchanged(contents)
     path.write_bytes(path.read_bytes().replace(b'"gemm"', b'"GEMM"'))
     assert not files.are_unchanged(contents)
@@ -308,7 +313,9 @@ def test_ends_that_changed_are_seen_where_all_that_a_system_tells_is_the_same(
 ):
     path = write_rank(profile, 2, count=5000)
     settled(monkeypatch)
-    monkeypatch.setattr(file_index, "_sign", lambda path: (1, 1, path.stat().st_size, 1, 1))
+    monkeypatch.setattr(
+        file_index, "_get_file_sign", lambda path: (1, 1, path.stat().st_size, 1, 1)
+    )
     assert not is_kept(profile)
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"aten::mm"', b'"aten::MM"'))
@@ -354,16 +361,16 @@ def test_a_new_file_of_many_is_the_one_that_is_measured(profile, monkeypatch):
         return really(source, advance, **chosen)
 
     monkeypatch.setattr(pipeline, "measure_source", noted)
-    report_cache.analyze(profile)
+    report_cache.analyze_cached(profile)
     write(profile / "rank9.json", [step(1, 0, 90)], rank=9, world_size=RANKS)
     measured.clear()
-    report_cache.analyze(profile)
+    report_cache.analyze_cached(profile)
     assert measured == ["rank9.json"]
 
 
 def test_other_code_and_other_libraries_judge_anew(profile, monkeypatch):
     assert not is_kept(profile)
-    monkeypatch.setattr(report_cache, "_installed", lambda: "another version")
+    monkeypatch.setattr(report_cache, "_digest_installation", lambda: "another version")
     assert not is_kept(profile)
 
 
@@ -373,15 +380,15 @@ def test_every_file_of_the_code_tells_when_it_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(report_cache, "__file__", str(package / "pipeline" / "again.py"))
     code = package / "analyses.toml"
     code.write_text("limit = 1")
-    first = report_cache._installed.__wrapped__()
-    assert report_cache._installed.__wrapped__() == first
+    first = report_cache._digest_installation.__wrapped__()
+    assert report_cache._digest_installation.__wrapped__() == first
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "a.pyc").write_text("compiled")
-    assert report_cache._installed.__wrapped__() == first
+    assert report_cache._digest_installation.__wrapped__() == first
     os.utime(code, ns=(1, 1))
-    assert report_cache._installed.__wrapped__() != first
+    assert report_cache._digest_installation.__wrapped__() != first
     monkeypatch.setattr(report_cache, "_LIBRARIES", ("numpy",))
-    assert report_cache._installed.__wrapped__() != first
+    assert report_cache._digest_installation.__wrapped__() != first
 
 
 def entries(cache):
@@ -398,8 +405,10 @@ def test_a_damaged_report_is_judged_anew_and_replaced(profile, cache, how):
             "empty": b"",
             "cut": whole[:-1],
             "other": b"something else",
-            "no head": report_format.packed(Report("", ""), None),
-            "no report": report_format.packed(Metric("a", 1, ""), report_format.unpacked(whole)[0]),
+            "no head": report_format.serialize_report(Report("", ""), None),
+            "no report": report_format.serialize_report(
+                Metric("a", 1, ""), report_format.parse_report(whole)[0]
+            ),
         }[how]
     )
     assert not is_kept(profile)
@@ -415,7 +424,7 @@ def test_any_byte_that_changed_is_found(profile, cache):
         spot = dice.randrange(len(data))
         changed = data[:spot] + bytes([data[spot] ^ dice.randrange(1, 256)]) + data[spot + 1 :]
         with pytest.raises(ValueError, match="damaged"):
-            report_format.unpacked(changed)
+            report_format.parse_report(changed)
 
 
 def test_what_failed_is_not_kept(profile, cache, monkeypatch):
@@ -429,11 +438,11 @@ def test_what_failed_is_not_kept(profile, cache, monkeypatch):
         )
         with monkeypatch.context() as patched:
             patched.setattr(pipeline, "ANALYSES", broken)
-            assert not isinstance(report_cache.analyze(profile), report_cache.KeptResult)
+            assert not isinstance(report_cache.analyze_cached(profile), report_cache.CachedResult)
         assert entries(cache) == []
     (profile / "rank0.json").write_text('{"traceEvents": [{"ph": "X", "name": "half')
     (profile / "rank1.json").write_bytes(b'{"schemaVersion": 1, "traceEvents": 3}')
-    result = report_cache.analyze(profile)
+    result = report_cache.analyze_cached(profile)
     assert (entries(cache) == []) == result.failed
 
 
@@ -442,8 +451,8 @@ def test_questions_of_ones_own_and_what_ray_reads_is_not_looked_up(profile, cach
     assert not is_kept(profile, question_files=own)
     assert not is_kept(profile, question_files=own)
     assert not cache.exists()
-    assert report_cache._look([profile], Options(engine="ray")) is None
-    assert report_cache._look([profile], Options(on_every_node=("x",))) is None
+    assert report_cache._look_up_report([profile], Options(engine="ray")) is None
+    assert report_cache._look_up_report([profile], Options(on_every_node=("x",))) is None
 
 
 def test_no_cache_neither_keeps_nor_takes(profile, cache, monkeypatch):
@@ -463,26 +472,26 @@ def test_a_file_that_changes_before_the_report_is_kept_keeps_nothing(profile, ca
         return really(measured, **options)
 
     monkeypatch.setattr(pipeline, "judge", slowly)
-    report_cache.analyze(profile)
+    report_cache.analyze_cached(profile)
     assert entries(cache) == []
 
 
 def test_saved_measurements_that_change_before_the_report_is_kept_keep_nothing(
     profile, tmp_path, cache, monkeypatch
 ):
-    first = pipeline.analyze(profile, Options(questions=FEW)).measurements
+    first = pipeline.analyze_uncached(profile, Options(questions=FEW)).measurements
     path = tmp_path / "m.tkm"
     saved_measurements.save(first, path)
     really = pipeline.judge
 
     def slowly(measured, **options):
         saved_measurements.save(
-            pipeline.measured_all(profile, Options(ranks="0", questions=FEW)), path
+            pipeline.measure_all(profile, Options(ranks="0", questions=FEW)), path
         )
         return really(measured, **options)
 
     monkeypatch.setattr(pipeline, "judge", slowly)
-    report_cache.analyze(path)
+    report_cache.analyze_cached(path)
     assert entries(cache) == []
 
 
@@ -515,16 +524,16 @@ def test_strict_is_as_strict_with_a_kept_report(profile):
     (profile / "rank9.pt.trace.json").write_text("no trace")
     codes = [invoke("analyze", profile, "--strict").exit_code for _ in range(2)]
     assert codes == [2, 2]
-    assert report_cache.analyze(str(profile)).report.files
-    assert isinstance(report_cache.analyze(str(profile)), report_cache.KeptResult)
+    assert report_cache.analyze_cached(str(profile)).report.files
+    assert isinstance(report_cache.analyze_cached(str(profile)), report_cache.CachedResult)
 
 
 def test_measurements_behind_a_kept_report_are_those_it_was_judged_from(profile, tmp_path):
     for name in ("first", "second"):
         assert invoke("analyze", profile, "-q", "--save", tmp_path / f"{name}.tkm").exit_code == 0
     assert (tmp_path / "first.tkm").read_bytes() == (tmp_path / "second.tkm").read_bytes()
-    result = report_cache.analyze(str(profile), Options(details=False))
-    assert isinstance(result, report_cache.KeptResult)
+    result = report_cache.analyze_cached(str(profile), Options(details=False))
+    assert isinstance(result, report_cache.CachedResult)
     assert result.measurements is result.measurements
     assert len(result.measurements.sources) == RANKS
 
@@ -592,18 +601,19 @@ def test_a_report_of_nsys_is_kept_with_its_export(tmp_path, monkeypatch, digeste
     report = put_report(tmp_path / "data" / "worker_process_4711.1.nsys-rep")
     install(tmp_path, monkeypatch, copies(export))
     looks = [
-        isinstance(report_cache.analyze(str(report)), report_cache.KeptResult) for _ in range(4)
+        isinstance(report_cache.analyze_cached(str(report)), report_cache.CachedResult)
+        for _ in range(4)
     ]
     assert looks == [False, False, True, True]
     settled(monkeypatch)
     database = put_export(tmp_path / "alone" / "b.sqlite")
     with database.open("ab") as stream:
         stream.truncate(file_index.WHOLE_BYTES + 4096)
-    assert not isinstance(report_cache.analyze(str(database)), report_cache.KeptResult)
-    assert isinstance(report_cache.analyze(str(database)), report_cache.KeptResult)
+    assert not isinstance(report_cache.analyze_cached(str(database)), report_cache.CachedResult)
+    assert isinstance(report_cache.analyze_cached(str(database)), report_cache.CachedResult)
     assert "b.sqlite" not in digested
     (tmp_path / "alone" / "b.sqlite-wal").write_bytes(b"changes")
-    assert not isinstance(report_cache.analyze(str(database)), report_cache.KeptResult)
+    assert not isinstance(report_cache.analyze_cached(str(database)), report_cache.CachedResult)
 
 
 def test_every_reader_that_reads_more_than_the_file_says_so():
@@ -622,28 +632,28 @@ def test_a_report_that_was_packed_comes_out_as_it_was(text, rows, cell):
     finding = Finding("a", "high", text, "", (metric,), (Place(name=text),), caveats=(text,))
     sections = (Section(text, text, sheets=(sheet,), findings=(finding,)),)
     report = Report(text, text, (text,), (metric,), sheet, sections, fingerprint=((text, text),))
-    head, unpack = report_format.unpacked(report_format.packed(report, [text]))
+    head, unpack = report_format.parse_report(report_format.serialize_report(report, [text]))
     assert (head, repr(asdict(unpack()))) == ([text], repr(asdict(report)))
 
 
 def test_a_number_that_is_none_comes_out_as_it_was():
     report = Report("", "", headline=tuple(Metric("a", float(x), "") for x in ("nan", "inf", "-0")))
-    assert repr(asdict(report_format.unpacked(report_format.packed(report, 1))[1]())) == repr(
-        asdict(report)
-    )
+    assert repr(
+        asdict(report_format.parse_report(report_format.serialize_report(report, 1))[1]())
+    ) == repr(asdict(report))
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])
 def test_what_is_nothing_of_a_report_is_not_packed(value):
     with pytest.raises(TypeError):
-        report_format.packed(Report(value, ""), None)
+        report_format.serialize_report(Report(value, ""), None)
 
 
 def test_what_a_look_told_comes_out_of_its_record_as_it_was():
     reason = Reason("no-format", "text", Data(suffix=".a", number=1, names=("a", "b")))
     for record in (
-        Record("digest", Sniffed("chrome")),
-        Record("digest", None, (1, 2, 3, 4, 5), "ends"),
-        Record("digest", Sniffed(None, "torch", reason, certain=True), (1, 2, 3, 4, 5), "ends"),
+        FileRecord("digest", Sniffed("chrome")),
+        FileRecord("digest", None, (1, 2, 3, 4, 5), "ends"),
+        FileRecord("digest", Sniffed(None, "torch", reason, certain=True), (1, 2, 3, 4, 5), "ends"),
     ):
-        assert Record.of_json(record.as_json()) == record
+        assert FileRecord.of_json(record.as_json()) == record

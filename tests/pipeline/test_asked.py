@@ -7,15 +7,15 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 
 import tracekit
-from tracekit.analyses import ANALYSES, defaults
+from tracekit.analyses import ANALYSES, load_default_thresholds
 from tracekit.model.errors import TracekitError
-from tracekit.model.facts import of_json
+from tracekit.model.facts import parse_facts
 from tracekit.model.tables import SHARED
 from tracekit.pipeline import question_selection
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.run import Options, analyze
-from tracekit.pipeline.run_grouping.primary_tool import one_tool
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.render import render
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,20 +34,22 @@ def profile(tmp_path):
 @pytest.fixture(scope="module", params=["simulated_gpu/outputs/profile", "simulated_memory"])
 def every_table(request):
     """All that is measured of an example, each step told by one tool."""
-    return one_tool(analyze(EXAMPLES / request.param, Options(jobs=1)).measurements)
+    return select_primary_tool(
+        analyze_uncached(EXAMPLES / request.param, Options(jobs=1)).measurements
+    )
 
 
 @pytest.mark.parametrize("id_", IDS)
 def test_a_question_says_the_same_from_the_tables_that_are_measured_for_it(every_table, id_):
     (analysis,) = [analysis for analysis in ANALYSES if analysis.id == id_]
-    measured = question_selection.to_measure([id_], (), ANALYSES)
+    measured = question_selection.select_measured_questions([id_], (), ANALYSES)
     names = {table for one in measured for table in one.tables}
     few = {name: frame for name, frame in every_table.arrays.items() if name in names}
     alone = replace(every_table, arrays=few)
     with alone.watched() as looked_at:
-        section = analysis.judge(alone, defaults())
+        section = analysis.judge(alone, load_default_thresholds())
     assert looked_at <= names
-    assert section == analysis.judge(replace(every_table), defaults())
+    assert section == analysis.judge(replace(every_table), load_default_thresholds())
 
 
 @pytest.mark.slow
@@ -67,7 +69,7 @@ def test_every_measured_table_is_written_by_a_question():
 
 @pytest.mark.parametrize("example", ["simulated_gpu/outputs/profile", "simulated_memory"])
 def test_a_question_measures_the_tables_and_metrics_of_its_record_and_no_others(example):
-    source = pipeline.discover(EXAMPLES / example).sources[0]
+    source = pipeline.discover_sources(EXAMPLES / example).sources[0]
     of = {analysis.id: analysis for analysis in ANALYSES}
     (part,) = pipeline.measure_source(source, lambda _: None)
     assert part.tables
@@ -114,18 +116,22 @@ def test_of_few_that_are_skipped_the_first_screen_names_these(profile):
 
 
 def test_only_what_the_questions_need_is_measured_and_read(profile):
-    tables = analyze(profile, Options(questions=("kernels",))).measurements.tables
+    tables = analyze_uncached(profile, Options(questions=("kernels",))).measurements.tables
     assert {"kernels", "steps", "captures"} <= set(tables)
     assert not {"operators", "slots", "gpu_time", "collectives"} & set(tables)
-    few = pipeline.wanted(question_selection.to_measure(["kernels"], (), ANALYSES))
+    few = pipeline.list_wanted_inputs(
+        question_selection.select_measured_questions(["kernels"], (), ANALYSES)
+    )
     assert not {"allocations", "syncs"} & few.tables
     assert "Input Dims" not in few.args
-    snapshot = pipeline.wanted(question_selection.to_measure(["memory-peak"], (), ANALYSES))
+    snapshot = pipeline.list_wanted_inputs(
+        question_selection.select_measured_questions(["memory-peak"], (), ANALYSES)
+    )
     assert "allocations" in snapshot.tables
 
 
 def test_a_question_that_rests_on_another_s_table_has_it_measured_and_not_judged(profile):
-    result = analyze(profile, Options(questions=("idle",)))
+    result = analyze_uncached(profile, Options(questions=("idle",)))
     assert "gpu_time" in result.measurements.tables
     assert [section.id for section in result.report.sections] == ["idle", "rules"]
 
@@ -140,7 +146,7 @@ def test_a_question_that_rests_on_another_s_table_has_it_measured_and_not_judged
 )
 def test_what_no_question_is_called_is_an_error_that_lists_them(profile, options, problem):
     with pytest.raises(TracekitError) as caught:
-        analyze(profile, options)
+        analyze_uncached(profile, options)
     assert caught.value.problem == problem
     assert "kernels" in caught.value.hint or "skip fewer" in caught.value.hint
 
@@ -155,21 +161,21 @@ def test_the_command_line_takes_several(profile, call):
 
 
 def test_saved_for_few_questions_is_asked_these_again_and_no_others(profile, tmp_path):
-    result = analyze(profile, Options(questions=("kernels", "steps")))
+    result = analyze_uncached(profile, Options(questions=("kernels", "steps")))
     saved_measurements.save(result.measurements, tmp_path / "few.tkm")
-    assert analyze(tmp_path / "few.tkm").report == result.report
-    one = analyze(tmp_path / "few.tkm", Options(questions=("kernels",))).report
+    assert analyze_uncached(tmp_path / "few.tkm").report == result.report
+    one = analyze_uncached(tmp_path / "few.tkm", Options(questions=("kernels",))).report
     assert [section.id for section in one.sections] == ["kernels"]
     with pytest.raises(TracekitError, match="does not hold idle") as caught:
-        analyze(tmp_path / "few.tkm", Options(questions=("idle",)))
+        analyze_uncached(tmp_path / "few.tkm", Options(questions=("idle",)))
     assert "it holds steps, kernels" in caught.value.hint
     with pytest.raises(TracekitError, match=r"few\.tkm: it was saved for other questions"):
         tracekit.compare(tmp_path / "few.tkm", tmp_path / "few.tkm")
 
 
 def test_what_was_saved_for_all_can_be_asked_less(profile, tmp_path):
-    saved_measurements.save(analyze(profile).measurements, tmp_path / "all.tkm")
-    report = analyze(tmp_path / "all.tkm", Options(questions=("kernels",))).report
+    saved_measurements.save(analyze_uncached(profile).measurements, tmp_path / "all.tkm")
+    report = analyze_uncached(tmp_path / "all.tkm", Options(questions=("kernels",))).report
     assert [section.id for section in report.sections] == ["kernels"]
     assert "only asked: kernels" in report.identity
 
@@ -177,10 +183,11 @@ def test_what_was_saved_for_all_can_be_asked_less(profile, tmp_path):
 def test_what_is_put_together_is_asked_what_all_parts_hold(profile, tmp_path):
     for name, questions in (("a", ("kernels", "steps")), ("b", ("kernels", "host"))):
         saved_measurements.save(
-            analyze(profile, Options(questions=questions)).measurements, tmp_path / f"{name}.tkm"
+            analyze_uncached(profile, Options(questions=questions)).measurements,
+            tmp_path / f"{name}.tkm",
         )
     several = [tmp_path / "a.tkm", tmp_path / "b.tkm", f"c={profile}"]
-    result = analyze(several)
+    result = analyze_uncached(several)
     assert [section.id for section in result.report.sections] == ["kernels"]
     assert "host_counts" in result.measurements.facts.unasked
     assert len(result.measurements["kernels"]["run"].unique()) == 3
@@ -194,6 +201,6 @@ def test_a_report_on_few_questions_is_no_baseline(profile, tmp_path):
 
 
 def test_facts_of_a_saved_file_may_be_anything(profile, tmp_path):
-    measured = analyze(profile).measurements
-    odd = replace(measured, facts=of_json({"questions": "kernels", "unasked": 3, "work": [1]}))
+    measured = analyze_uncached(profile).measurements
+    odd = replace(measured, facts=parse_facts({"questions": "kernels", "unasked": 3, "work": [1]}))
     assert len(pipeline.judge(odd).sections) == len(pipeline.judge(measured).sections)

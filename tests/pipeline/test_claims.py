@@ -4,9 +4,9 @@ import pytest
 from chrome_builder import kernel, launch, launched, write
 
 import tracekit
-from tracekit.analyses import defaults
+from tracekit.analyses import load_default_thresholds
 from tracekit.model.report import Finding, Place, Section
-from tracekit.pipeline.claims import counted_once
+from tracekit.pipeline.claims import deduct_causes_from_symptoms
 
 
 def finding(rule, recoverable_ns, *places, severity="high"):
@@ -17,7 +17,9 @@ def finding(rule, recoverable_ns, *places, severity="high"):
 def left(*findings):
     """What each of the findings, each in a section of its own, counts at the end."""
     sections = [Section(str(number), "", findings=(one,)) for number, one in enumerate(findings)]
-    return [one.findings[0] for one in counted_once(sections, defaults())]
+    return [
+        one.findings[0] for one in deduct_causes_from_symptoms(sections, load_default_thresholds())
+    ]
 
 
 RANK = Place(run="a", role="actor", rank=2, stage="gen")

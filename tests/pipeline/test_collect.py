@@ -47,7 +47,10 @@ def reasons(plan):
 
 
 def collect(roots, target, host=None):
-    return [k.outcome for k in collecting.carry_out(collecting.plan(roots, target, host).wanted)]
+    return [
+        k.outcome
+        for k in collecting.copy_reports(collecting.plan_copies(roots, target, host).wanted)
+    ]
 
 
 # What is found
@@ -60,22 +63,22 @@ def test_every_session_below_a_root_is_found_once(ray, tmp_path):
         f"{ONE}/worker_process_2.nsys-rep",
         f"{TWO}/worker_process_1.nsys-rep",
     ]
-    assert targets(collecting.plan([ray], out), out) == expected
+    assert targets(collecting.plan_copies([ray], out), out) == expected
     roots = [ray, ray / "session_latest", ray / ONE / "logs" / "nsight", tmp_path]
-    assert targets(collecting.plan(roots, out), out) == expected
+    assert targets(collecting.plan_copies(roots, out), out) == expected
 
 
 @pytest.mark.parametrize("below", ["", "logs", "logs/nsight"])
 def test_a_root_may_be_a_session_or_a_directory_in_it(ray, tmp_path, below):
     out = tmp_path / "out"
-    plan = collecting.plan([ray / "session_latest" / below], out)
+    plan = collecting.plan_copies([ray / "session_latest" / below], out)
     assert targets(plan, out) == [f"{TWO}/worker_process_1.nsys-rep"]
 
 
 def test_a_root_may_be_a_plain_directory_of_reports(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.nsys-rep").write_bytes(REPORT)
-    plan = collecting.plan([tmp_path / "mine"], tmp_path / "out")
+    plan = collecting.plan_copies([tmp_path / "mine"], tmp_path / "out")
     assert targets(plan, tmp_path / "out") == ["mine/a.nsys-rep"]
 
 
@@ -91,7 +94,7 @@ def test_what_belongs_to_a_report_comes_with_it_and_other_files_do_not(ray, tmp_
     (folder / "worker_process_8.nsys-rep").write_bytes(b"")
     (folder / "link.nsys-rep").symlink_to("/etc/hostname")
     os.mkfifo(folder / "pipe.nsys-rep")
-    plan = collecting.plan([ray / ONE], tmp_path / "out")
+    plan = collecting.plan_copies([ray / ONE], tmp_path / "out")
     assert {one.path.name for one in plan.wanted} == {
         "worker_process_1.nsys-rep", "worker_process_2.nsys-rep", "worker_process_1.sqlite",
         "alone.sqlite", "worker_process_9.qdstrm", "capture.json",
@@ -110,7 +113,7 @@ def test_what_belongs_to_a_report_comes_with_it_and_other_files_do_not(ray, tmp_
 def test_links_in_a_circle_end(ray, tmp_path):
     (ray / "loop").symlink_to(ray)
     (ray / ONE / "logs" / "nsight" / "up").symlink_to(ray)
-    assert len(collecting.plan([ray], tmp_path / "out").wanted) == 3
+    assert len(collecting.plan_copies([ray], tmp_path / "out").wanted) == 3
 
 
 def test_what_was_collected_before_is_not_collected_again(ray):
@@ -118,12 +121,12 @@ def test_what_was_collected_before_is_not_collected_again(ray):
     collect([ray], out)
     nsight(out, TWO)
     (out / TWO / "logs" / "nsight" / "x.nsys-rep").write_bytes(REPORT)
-    assert len(collecting.plan([ray], out).wanted) == 3
+    assert len(collecting.plan_copies([ray], out).wanted) == 3
 
 
 def test_a_root_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(TracekitError, match="no such directory"):
-        collecting.plan([tmp_path / "gone"], tmp_path / "out")
+        collecting.plan_copies([tmp_path / "gone"], tmp_path / "out")
 
 
 # Several hosts
@@ -131,21 +134,21 @@ def test_a_root_that_is_not_there_is_an_error(tmp_path):
 
 def test_a_label_keeps_hosts_apart(ray, tmp_path):
     out = tmp_path / "out"
-    plan = collecting.plan([ray / TWO], out, "node-7.local")
+    plan = collecting.plan_copies([ray / TWO], out, "node-7.local")
     assert targets(plan, out) == [f"{TWO}/host=node-7.local/worker_process_1.nsys-rep"]
 
 
 @pytest.mark.parametrize("host", ["", "..", "a/b", "-x", "a b", "x\n", "é"])
 def test_a_label_that_is_no_name_of_a_host_is_refused(ray, tmp_path, host):
     with pytest.raises(TracekitError, match="--host"):
-        collecting.plan([ray], tmp_path / "out", host)
+        collecting.plan_copies([ray], tmp_path / "out", host)
 
 
 def test_one_session_below_two_directories_is_of_two_hosts(tmp_path):
     for host in ("node1", "node 2"):
         nsight(tmp_path / host, ONE, worker_process_1=REPORT + host.encode())
     out = tmp_path / "out"
-    plan = collecting.plan([tmp_path], out)
+    plan = collecting.plan_copies([tmp_path], out)
     assert sorted(targets(plan, out)) == [
         f"{ONE}/host=node-2/worker_process_1.nsys-rep",
         f"{ONE}/host=node1/worker_process_1.nsys-rep",
@@ -193,8 +196,8 @@ def test_a_different_file_is_never_overwritten(ray, tmp_path):
     there.parent.mkdir(parents=True)
     for data in (b"longer than the report itself is" * 9, REPORT + b"4"):
         there.write_bytes(data)
-        plan = collecting.plan([ray / TWO], tmp_path / "out")
-        (kept,) = collecting.carry_out(plan.wanted)
+        plan = collecting.plan_copies([ray / TWO], tmp_path / "out")
+        (kept,) = collecting.copy_reports(plan.wanted)
         assert kept.outcome == "failed"
         assert "is there, and is different" in str(kept.error)
         assert there.read_bytes() == data
@@ -210,22 +213,26 @@ def test_a_link_where_the_copy_should_be_is_not_written_through(ray, tmp_path):
 
 
 def test_one_that_fails_does_not_end_the_others(ray, tmp_path):
-    plan = collecting.plan([ray], tmp_path / "out")
+    plan = collecting.plan_copies([ray], tmp_path / "out")
     plan.wanted[0].path.unlink()
-    assert [k.outcome for k in collecting.carry_out(plan.wanted)] == ["failed", "copied", "copied"]
+    assert [k.outcome for k in collecting.copy_reports(plan.wanted)] == [
+        "failed",
+        "copied",
+        "copied",
+    ]
 
 
 def test_a_file_that_changes_meanwhile_is_not_copied(tmp_path, monkeypatch):
     source = tmp_path / "a.nsys-rep"
     source.write_bytes(b"x" * 1000)
-    write = file_copies._write
+    write = file_copies._write_blocks
 
     def growing(*args):
         digest = write(*args)
         source.write_bytes(b"x" * 2000)
         return digest
 
-    monkeypatch.setattr(file_copies, "_write", growing)
+    monkeypatch.setattr(file_copies, "_write_blocks", growing)
     with pytest.raises(TracekitError, match="changed meanwhile"):
         copy_verified(source, tmp_path / "out" / "a")
     assert list((tmp_path / "out").iterdir()) == []
@@ -234,14 +241,14 @@ def test_a_file_that_changes_meanwhile_is_not_copied(tmp_path, monkeypatch):
 def test_a_copy_that_the_disk_spoils_is_noticed(tmp_path, monkeypatch):
     source = tmp_path / "a.nsys-rep"
     source.write_bytes(b"x" * 1000)
-    write = file_copies._write
+    write = file_copies._write_blocks
 
     def spoiled(blocks, descriptor, mode):
         digest = write(blocks, descriptor, mode)
         os.pwrite(descriptor, b"y", 999)
         return digest
 
-    monkeypatch.setattr(file_copies, "_write", spoiled)
+    monkeypatch.setattr(file_copies, "_write_blocks", spoiled)
     with pytest.raises(TracekitError, match="differs"):
         copy_verified(source, tmp_path / "out" / "a")
     assert list((tmp_path / "out").iterdir()) == []
@@ -255,7 +262,7 @@ def test_somebody_faster_with_the_same_file_is_no_failure(tmp_path, monkeypatch)
         at.write_bytes(b"same")
         return False
 
-    monkeypatch.setattr(file_copies, "_put", beaten)
+    monkeypatch.setattr(file_copies, "_link_into_place", beaten)
     assert copy_verified(source, target) == "already there"
 
 
@@ -294,7 +301,7 @@ def test_directories_within_keep_their_place(ray, tmp_path):
     deeper = nsight(ray, ONE) / "sub"
     deeper.mkdir()
     (deeper / "a.nsys-rep").write_bytes(REPORT)
-    plan = collecting.plan([ray], tmp_path / "out")
+    plan = collecting.plan_copies([ray], tmp_path / "out")
     assert f"{ONE}/sub/a.nsys-rep" in targets(plan, tmp_path / "out")
     assert isinstance(plan.wanted[0].path, Path)
 
@@ -315,8 +322,8 @@ def test_files_of_little_use_are_copied_and_named_with_the_reason(tmp_path):
     put_export(folder / "half.sqlite")
     (folder / "half.sqlite").write_bytes((folder / "half.sqlite").read_bytes()[:4096])
     (folder / "half.nsys-rep").write_bytes(REPORT)
-    plan = collecting.plan([tmp_path / "ray"], tmp_path / "out")
-    told = {one.path.name: one.reason for one in collecting.suspects(plan.wanted)}
+    plan = collecting.plan_copies([tmp_path / "ray"], tmp_path / "out")
+    told = {one.path.name: one.reason for one in collecting.find_useless_reports(plan.wanted)}
     assert {name: reason.partition(":")[0] for name, reason in told.items()} == {
         "cut.nsys-rep": "named like an Nsight Systems report, and holds none",
         "dead.nsys-rep": "no NVTX range, CUDA call or GPU work in it",

@@ -13,20 +13,20 @@ import pytest
 from chrome_builder import annotation, launched, op, step, write
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
-from tracekit.compare.changes import Choices
-from tracekit.compare.gate import gates, overall
-from tracekit.compare.gate_rules import Rules, rule_of_text
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.gate import apply_gate_rules, summarize_gates
+from tracekit.compare.gate_rules import GateRules, parse_rule_text
 from tracekit.engine import Outcome
-from tracekit.model.faults import judged
+from tracekit.model.faults import judge_without_faults
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Measurements, Source
 from tracekit.pipeline import comparing
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.measure_source import folded, measured, processes
+from tracekit.pipeline.measure_source import fold_sources, list_shared_processes, measure_trace
 from tracekit.pipeline.run import Options, judge
 from tracekit.readers.loading import load
-from tracekit.render import RENDERERS, from_json, render, to_json
+from tracekit.render import RENDERERS, read_report_json, render, write_report_json
 
 ALL = pipeline.ANALYSES
 EVERYWHERE = frozenset({"data-quality", "steps"})
@@ -72,17 +72,17 @@ def profile(tmp_path_factory):
 @pytest.fixture(scope="module")
 def parts(profile):
     """What was measured of each rank, without an error."""
-    return [measured(load(profile / f"rank{rank}.json"), ALL) for rank in (0, 1)]
+    return [measure_trace(load(profile / f"rank{rank}.json"), ALL) for rank in (0, 1)]
 
 
 @pytest.fixture(scope="module")
 def reduced(profile):
     """A function: the measurements that these parts make together."""
-    found = pipeline.discover(profile)
+    found = pipeline.discover_sources(profile)
 
     def of(given):
         outcomes = [Outcome(s, (p,)) for s, p in zip(found.sources, given, strict=True)]
-        return pipeline.reduce(outcomes, found, Options())
+        return pipeline.reduce_outcomes(outcomes, found, Options())
 
     return of
 
@@ -95,7 +95,7 @@ def good(parts, reduced):
 def broken_part(profile, part, id_):
     """The part of a rank, as it is where measuring one question breaks."""
     path = profile / f"rank{part.source.rank}.json"
-    failed = measured(load(path), [replace(BY_ID[id_], measure=explode, any_source=True)])
+    failed = measure_trace(load(path), [replace(BY_ID[id_], measure=explode, any_source=True)])
     rest = {name: frames for name, frames in part.tables.items() if name != id_}
     return replace(part, tables=rest, faults=failed.faults)
 
@@ -178,7 +178,7 @@ def test_a_question_that_could_not_be_measured_is_failed_and_nothing_else_change
     report = judge(measurements)
     check_sections(report, good, id_)
     check_first_screen(report, good, id_)
-    assert pipeline.Result(report, measurements).failed
+    assert pipeline.RunResult(report, measurements).failed
     pages = {renderer.name: render(report, renderer.name) for renderer in RENDERERS}
     for name in ("text", "md", "html", "json"):
         assert f"an error of tracekit, not of the run: {id_}" in " ".join(pages[name].split())
@@ -282,9 +282,9 @@ def test_a_fold_that_breaks_fails_for_that_process_alone(snapshots):
             raise ValueError("boom")
         return frames
 
-    sources = [(measured(trace, FEW),) for trace in snapshots]
+    sources = [(measure_trace(trace, FEW),) for trace in snapshots]
     few = [replace(LEAKS, fold=breaks_on_process_1)]
-    first, second, other = (part for (part,) in folded(sources, few))
+    first, second, other = (part for (part,) in fold_sources(sources, few))
     for part in (first, second):
         (fault,) = part.faults
         assert (fault.question, fault.action, fault.error) == (
@@ -301,9 +301,9 @@ def test_a_fold_that_breaks_fails_for_that_process_alone(snapshots):
 def test_what_is_folded_has_failed_where_a_part_of_it_could_not_be_measured(snapshots):
     """What lives on from the first snapshot of a process is not told without the second."""
     questions = [FEW, [replace(LEAKS, measure=explode), *FEW[1:]], FEW]
-    parts = [measured(*each) for each in zip(snapshots, questions, strict=True)]
-    assert processes([parts[1]], FEW) == processes([parts[0]], FEW)
-    first, second, other = (part for (part,) in folded([(part,) for part in parts], FEW))
+    parts = [measure_trace(*each) for each in zip(snapshots, questions, strict=True)]
+    assert list_shared_processes([parts[1]], FEW) == list_shared_processes([parts[0]], FEW)
+    first, second, other = (part for (part,) in fold_sources([(part,) for part in parts], FEW))
     assert [fault.action for fault in first.faults] == ["folded"]
     assert [fault.action for fault in second.faults] == ["measured"]
     assert first.faults[0].error == second.faults[0].error == "RuntimeError: boom\nsecond line"
@@ -313,11 +313,11 @@ def test_what_is_folded_has_failed_where_a_part_of_it_could_not_be_measured(snap
 
 def test_faults_travel_from_the_nodes_of_a_cluster(snapshots, profile):
     """What Ray's nodes send is pickled, and was folded there."""
-    sources = [(measured(trace, FEW),) for trace in snapshots]
-    there = pickle.loads(pickle.dumps(folded(sources, [replace(LEAKS, fold=explode)])))
+    sources = [(measure_trace(trace, FEW),) for trace in snapshots]
+    there = pickle.loads(pickle.dumps(fold_sources(sources, [replace(LEAKS, fold=explode)])))
     outcomes = [Outcome(part.source, (part,)) for (part,) in there]
-    found = pipeline.discover(profile)
-    measurements = pipeline.reduce(outcomes, found, Options(), already_folded=True)
+    found = pipeline.discover_sources(profile)
+    measurements = pipeline.reduce_outcomes(outcomes, found, Options(), already_folded=True)
     assert [(f.question, f.action) for f in measurements.faults] == [("leaks", "folded")] * 3
     assert measurements.has("captures")
     assert not measurements.has("survivors")
@@ -327,22 +327,22 @@ def test_faults_travel_from_the_nodes_of_a_cluster(snapshots, profile):
 
 
 def side_of(name, measurements):
-    report = from_json(to_json(judge(measurements)))
-    return comparing.side(name, [comparing.Input(name, report, measurements)])
+    report = read_report_json(write_report_json(judge(measurements)))
+    return comparing.build_side(name, [comparing.ComparedInput(name, report, measurements)])
 
 
-RULES = Rules(tuple(map(rule_of_text, ("gpu_busy>3%", "host_ops>3%", "step_time>point:3%"))))
+RULES = GateRules(tuple(map(parse_rule_text, ("gpu_busy>3%", "host_ops>3%", "step_time>point:3%"))))
 
 
 @pytest.mark.usefixtures("first_screen_only")
 @pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["one rank", "every rank"])
 def test_a_gate_does_not_pass_on_what_failed(parts, reduced, failing, ranks):
     base, opt = side_of("base", reduced(parts)), side_of("opt", failing("gpu-time", ranks))
-    busy, ops, step_time = gates(RULES, base, opt, Choices())
+    busy, ops, step_time = apply_gate_rules(RULES, base, opt, ComparisonChoices())
     assert busy.outcome == "not tested"
     assert "opt: gpu-time could not be measured" in busy.claim
     assert (ops.outcome, step_time.outcome) == ("pass", "pass")
-    assert overall((busy, ops, step_time)) == "not tested"
+    assert summarize_gates((busy, ops, step_time)) == "not tested"
     assert any("an error of tracekit" in note for note in opt.notes)
     assert not opt.measured
 
@@ -367,5 +367,5 @@ def test_of_several_processes_in_one_source_only_the_rows_of_the_failed_one_are_
         tuple(Source(Path("f"), "f", "chrome", pid=pid) for pid in pids),
         faults=(Fault("communication", "measured", "boom", "f", failed, ("collectives",)),),
     )
-    told = judged(whole, lambda some: some["collectives"]["pid"].tolist())
+    told = judge_without_faults(whole, lambda some: some["collectives"]["pid"].tolist())
     assert [None if pd.isna(pid) else pid for pid in told.value] == left

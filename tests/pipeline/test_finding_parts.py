@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analyses import ANALYSES, defaults
+from tracekit.analyses import ANALYSES, load_default_thresholds
 from tracekit.model.report import CONFIDENCE, Finding, Place, Report, Section
-from tracekit.pipeline.build_report import rate_findings
-from tracekit.pipeline.summary.finding_parts import merge_stages
+from tracekit.pipeline.build_report import cap_finding_confidence
+from tracekit.pipeline.summary.finding_parts import merge_stage_findings
 
-LIMITS = defaults()
+LIMITS = load_default_thresholds()
 
 
 def found(rule, ns, *stages, step_ns=1_000, **more):
@@ -23,7 +23,7 @@ def found(rule, ns, *stages, step_ns=1_000, **more):
 
 
 def merged(*findings):
-    (section,) = merge_stages([Section("idle", "", findings=findings)], LIMITS)
+    (section,) = merge_stage_findings([Section("idle", "", findings=findings)], LIMITS)
     return section.findings
 
 
@@ -132,5 +132,5 @@ def test_every_basis_is_of_a_rule_of_its_question():
 def test_a_finding_is_as_sure_as_its_rule_and_may_be_less_sure():
     analysis = next(a for a in ANALYSES if a.id == "host")
     plain, doubtful = found("launch-bound", 5, "a"), found("launch-bound", 5, "a", confidence=0.1)
-    rated = rate_findings(Section("host", "", findings=(plain, doubtful)), analysis)
+    rated = cap_finding_confidence(Section("host", "", findings=(plain, doubtful)), analysis)
     assert [f.confidence for f in rated.findings] == [CONFIDENCE["bound"], 0.1]

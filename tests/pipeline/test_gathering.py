@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from tracekit.analyses import ANALYSES
-from tracekit.model.tables import TABLES, Column, Table, concat
+from tracekit.model.tables import TABLES, Column, Table, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.trace import Source
-from tracekit.pipeline.measure_source import measured
+from tracekit.pipeline.measure_source import measure_trace
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 from tracekit.readers.loading import load
 
@@ -47,7 +47,7 @@ def parts():
 
 
 def test_rows_are_the_same_when_their_columns_have_travelled(parts):
-    joined = concat(OPS, pickle.loads(pickle.dumps(parts))).frame()
+    joined = concatenate_table_parts(OPS, pickle.loads(pickle.dumps(parts))).frame()
     OPS.check(joined)
     assert joined["name"].astype(object).where(joined["name"].notna(), None).tolist() == [
         "a",
@@ -60,13 +60,13 @@ def test_rows_are_the_same_when_their_columns_have_travelled(parts):
     assert joined["ts_ns"].tolist() == [1, 2, 3, 4, 5]
     assert joined["stream"].tolist() == [7, pd.NA, pd.NA, 8, 9]
     assert joined["share"].tolist() == [0.7, pd.NA, pd.NA, 0.8, 0.9]
-    pd.testing.assert_frame_equal(joined, concat(OPS, parts).frame())
+    pd.testing.assert_frame_equal(joined, concatenate_table_parts(OPS, parts).frame())
     pd.testing.assert_frame_equal(Columns.of(joined).frame(), joined)
 
 
 def test_one_part_alone_and_one_without_rows_are_as_they_were(parts):
-    assert concat(OPS, parts[:1]) is parts[0]
-    assert concat(OPS, [OPS.cast()]).frame().equals(OPS.empty())
+    assert concatenate_table_parts(OPS, parts[:1]) is parts[0]
+    assert concatenate_table_parts(OPS, [OPS.cast()]).frame().equals(OPS.empty())
 
 
 def test_only_the_rows_that_are_asked_for_are_kept(parts):
@@ -77,7 +77,7 @@ def test_only_the_rows_that_are_asked_for_are_kept(parts):
 
 def test_texts_that_are_missing_stay_missing_and_codes_are_narrow(parts):
     many = ops([f"name {at}" for at in range(300)], ["kernel"] * 300, [*range(300)], [1] * 300)
-    joined = concat(OPS, [parts[0], many]).frame()
+    joined = concatenate_table_parts(OPS, [parts[0], many]).frame()
     assert joined["name"].tolist()[-1] == "name 299"
     assert joined["name"].array.codes.dtype == np.int16
     assert joined["name"].isna().tolist() == [False, True] + [False] * 300
@@ -85,7 +85,7 @@ def test_texts_that_are_missing_stay_missing_and_codes_are_narrow(parts):
 
 def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request):
     root = request.config.rootpath
-    parts = [measured(load(root / EXAMPLE.format(rank)), ANALYSES) for rank in (0, 1)]
+    parts = [measure_trace(load(root / EXAMPLE.format(rank)), ANALYSES) for rank in (0, 1)]
     there = [pickle.loads(pickle.dumps(part)) for part in parts]
     for here, came in zip(parts, there, strict=True):
         assert isinstance(came, MeasuredSource)
@@ -97,8 +97,10 @@ def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request)
         }
     for id_, of in parts[0].tables.items():
         for name in of:
-            came = concat(TABLES[name], [part.tables[id_][name] for part in there])
-            apart = concat(TABLES[name], [part.tables[id_][name] for part in parts])
+            came = concatenate_table_parts(TABLES[name], [part.tables[id_][name] for part in there])
+            apart = concatenate_table_parts(
+                TABLES[name], [part.tables[id_][name] for part in parts]
+            )
             assert isinstance(came, Columns)
             pd.testing.assert_frame_equal(came.frame(), apart.frame())
 

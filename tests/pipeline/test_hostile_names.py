@@ -8,8 +8,8 @@ import pytest
 from chrome_builder import BASE_NS, annotation, kernel, launch, memcpy, memory, op, step
 
 import tracekit
-from tracekit.pipeline.run import analyze
-from tracekit.render import RENDERERS, from_json, render, to_json
+from tracekit.pipeline.run import analyze_uncached
+from tracekit.render import RENDERERS, read_report_json, render, write_report_json
 
 NAMES = {
     "long": "kernel_" + "x" * 5_000,
@@ -77,7 +77,7 @@ def profile(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(profile):
-    return analyze(profile[1]).report
+    return analyze_uncached(profile[1]).report
 
 
 def test_a_name_is_kept_as_recorded(profile):
@@ -127,7 +127,7 @@ def test_a_page_holds_no_markup_of_others(report):
 
 
 def test_the_report_survives_its_json_form(report):
-    again = from_json(to_json(report))
+    again = read_report_json(write_report_json(report))
     for renderer in RENDERERS:
         assert render(again, renderer.name) == render(report, renderer.name)
 
@@ -138,7 +138,7 @@ def test_a_hostile_file_name_is_shown_safely(tmp_path):
     for rank in (0, 1):
         path = folder / f"\x1b]0;x\x07rank{rank}.json"
         path.write_text(json.dumps({"traceEvents": rows("k")}))
-    report = analyze(folder).report
+    report = analyze_uncached(folder).report
     for kind in ("text", "md", "html"):
         (text,) = texts(render(report, kind, verbose=True))
         assert not {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs")}
@@ -151,5 +151,5 @@ def test_thousands_of_distinct_names_are_summed_up_not_all_printed(tmp_path, cou
     path = tmp_path / "many.json"
     many = [step(1, 0, 10 * count), *(op(f"op{i}", 10 * i, 5) for i in range(count))]
     path.write_text(json.dumps({"traceEvents": many}))
-    report = analyze(path).report
+    report = analyze_uncached(path).report
     assert len(texts(render(report, "text", verbose=True))[0].splitlines()) < 300

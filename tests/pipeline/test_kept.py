@@ -18,17 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_programs import copies, install, put_export, put_report
 
-from tracekit.discover.selection import Holding
+from tracekit.discover.selection import SelectableParts
 from tracekit.model.codes import Data
 from tracekit.model.tables import SHARED, TABLES
-from tracekit.model.trace import Labels, Note, Source
+from tracekit.model.trace import KeyLabels, Note, Source
 from tracekit.pipeline import measure_source
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import measurement_cache, saved_measurements
 from tracekit.pipeline.run import Options
 from tracekit.pipeline.wire_format import packed_tables
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
-from tracekit.readers.loading import reader_named
+from tracekit.readers.loading import find_reader
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RANKS = 4
@@ -77,7 +77,7 @@ def measured_now(monkeypatch):
 
 def look(paths, tmp_path, **options):
     """The bytes of the measurements, and those of the report."""
-    result = pipeline.analyze(paths, Options(**options))
+    result = pipeline.analyze_uncached(paths, Options(**options))
     saved_measurements.save(result.measurements, tmp_path / "m.tkm")
     return (tmp_path / "m.tkm").read_bytes(), repr(asdict(result.report))
 
@@ -158,7 +158,7 @@ def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
     look(profile, tmp_path)
     write(profile / "rank9.json", rows_of(9), rank=9, world_size=RANKS)
     read = []
-    really = measurement_cache.with_content
+    really = measurement_cache.add_content_digest
     for module in (measurement_cache, measure_source):
         monkeypatch.setattr(
             module, "with_content", lambda one: read.append(one.name) or really(one)
@@ -171,19 +171,19 @@ def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
 def test_a_digest_that_a_thread_makes_meanwhile_is_the_same(profile, tmp_path, monkeypatch, cache):
     before = look(profile, tmp_path, cache=False)
     digests = []
-    really = measure_source.with_content
+    really = measure_source.add_content_digest
     monkeypatch.setattr(measure_source, "LARGE_FILE_BYTES", 0)
-    monkeypatch.setattr(measure_source, "own_core_count", lambda: 2)
+    monkeypatch.setattr(measure_source, "count_own_cores", lambda: 2)
     monkeypatch.setattr(
         measure_source,
-        "with_content",
+        "add_content_digest",
         lambda source: digests.append(threading.current_thread().name) or really(source),
     )
     assert look(profile, tmp_path, cache=cache) == before
     assert len(digests) == RANKS
     assert all(name.startswith("tracekit-digest") for name in digests)
     if cache:
-        monkeypatch.setattr(measure_source, "with_content", really)
+        monkeypatch.setattr(measure_source, "add_content_digest", really)
         assert look(profile, tmp_path) == before
 
 
@@ -191,20 +191,20 @@ def test_a_file_that_is_gone_meanwhile_has_no_digest_and_is_not_kept(
     profile, tmp_path, cache, monkeypatch
 ):
     monkeypatch.setattr(measure_source, "LARGE_FILE_BYTES", 0)
-    monkeypatch.setattr(measure_source, "own_core_count", lambda: 2)
+    monkeypatch.setattr(measure_source, "count_own_cores", lambda: 2)
 
     def gone(path):
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(measure_source, "content_digest", gone)
-    report = pipeline.analyze(profile, Options())
+    monkeypatch.setattr(measure_source, "digest_content", gone)
+    report = pipeline.analyze_uncached(profile, Options())
     assert [source.content for source in report.measurements.sources] == [None] * RANKS
     assert not list(cache.rglob("*.measured"))
 
 
 def test_other_code_measures_again(profile, tmp_path, measured_now, monkeypatch):
     look(profile, tmp_path)
-    monkeypatch.setattr(measurement_cache, "_code", lambda: "of another version")
+    monkeypatch.setattr(measurement_cache, "_digest_measuring_code", lambda: "of another version")
     measured_now.clear()
     look(profile, tmp_path)
     assert len(measured_now) == RANKS
@@ -244,9 +244,9 @@ def test_what_failed_is_not_kept(profile, tmp_path, cache, monkeypatch):
     )
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "ANALYSES", broken)
-        assert pipeline.analyze(profile).measurements.faults
+        assert pipeline.analyze_uncached(profile).measurements.faults
     assert list(cache.iterdir()) == []
-    assert not pipeline.analyze(profile).measurements.faults
+    assert not pipeline.analyze_uncached(profile).measurements.faults
 
 
 def test_what_a_question_of_the_users_own_measures_is_not_kept(profile, tmp_path, cache):
@@ -282,7 +282,9 @@ def test_a_file_that_changes_within_a_tick_of_the_clock_is_not_kept(
 
     moment = time.time_ns()
     monkeypatch.setattr(
-        measurement_cache, "_state", lambda path: (1, 1, path.stat().st_size, moment, moment)
+        measurement_cache,
+        "_get_source_sign",
+        lambda path: (1, 1, path.stat().st_size, moment, moment),
     )
     monkeypatch.setattr(pipeline, "measure_source", quickly)
     look(profile, tmp_path)
@@ -341,9 +343,9 @@ def test_two_at_once_do_not_disturb_each_other(profile, tmp_path, cache):
 
 
 def test_a_database_with_a_journal_is_not_kept(tmp_path):
-    assert reader_named("nsys").beside(tmp_path / "a.sqlite") == ()
+    assert find_reader("nsys").beside(tmp_path / "a.sqlite") == ()
     (tmp_path / "a.sqlite-wal").write_bytes(b"changes")
-    assert reader_named("nsys").beside(tmp_path / "a.sqlite") is None
+    assert find_reader("nsys").beside(tmp_path / "a.sqlite") is None
 
 
 def test_a_report_that_is_exported_now_is_kept_once_its_export_is(
@@ -384,9 +386,11 @@ def test_what_was_packed_comes_out_as_it_was(text, data, steps, length):
         {text: text},
         simulated=True,
         options={"with_stack": "on"},
-        holding=Holding(None, frozenset(steps), frozenset({text})),
+        holding=SelectableParts(None, frozenset(steps), frozenset({text})),
     )
-    (after,) = packed_tables.unpacked(packed_tables.packed([part], SOURCE), SOURCE)
+    (after,) = packed_tables.unpack_source_tables(
+        packed_tables.pack_source_tables([part], SOURCE), SOURCE
+    )
     assert pipeline.replace(after, tables={}) == pipeline.replace(part, tables={})
     assert after.tables["kernels"][table.name].frame().equals(rows.frame())
 
@@ -399,10 +403,10 @@ def test_keys_that_are_those_of_the_source_are_left_out_and_others_are_not(lengt
     source = pipeline.replace(SOURCE, rank=rank, role="actor")
     sizes = {}
     for of_rows in (source, pipeline.replace(source, rank=8)):
-        rows = Labels(of_rows).before(table, columns)
+        rows = KeyLabels(of_rows).before(table, columns)
         part = MeasuredSource(source, {"data-quality": {"quality": rows}}, (), {}, simulated=False)
-        data = packed_tables.packed([part], SOURCE)
-        (after,) = packed_tables.unpacked(data, SOURCE)
+        data = packed_tables.pack_source_tables([part], SOURCE)
+        (after,) = packed_tables.unpack_source_tables(data, SOURCE)
         assert after.tables["data-quality"]["quality"].frame().equals(rows.frame())
         sizes[of_rows.rank] = len(zlib.decompress(data[len(packed_tables._MAGIC) :]))
     assert (sizes[rank] < sizes[8]) == (length > 0)
@@ -411,18 +415,20 @@ def test_keys_that_are_those_of_the_source_are_left_out_and_others_are_not(lengt
 def test_whatever_byte_is_changed_it_is_found_or_makes_no_difference(profile, tmp_path, cache):
     look(profile, tmp_path)
     data = min(cache.iterdir()).read_bytes()
-    whole = packed_tables.packed(packed_tables.unpacked(data, SOURCE), SOURCE)
+    whole = packed_tables.pack_source_tables(
+        packed_tables.unpack_source_tables(data, SOURCE), SOURCE
+    )
     dice = random.Random(1)
     found = 0
     for _ in range(300):
         spot = dice.randrange(len(data))
         changed = data[:spot] + bytes([data[spot] ^ dice.randrange(1, 256)]) + data[spot + 1 :]
         try:
-            parts = packed_tables.unpacked(changed, SOURCE)
+            parts = packed_tables.unpack_source_tables(changed, SOURCE)
         except ValueError:
             found += 1
         else:
-            assert packed_tables.packed(parts, SOURCE) == whole
+            assert packed_tables.pack_source_tables(parts, SOURCE) == whole
     assert found > 290
 
 

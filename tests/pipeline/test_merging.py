@@ -9,7 +9,7 @@ from chrome_builder import annotation, launched, step, write
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.merge import merge
-from tracekit.pipeline.run import Options, analyze, judge
+from tracekit.pipeline.run import Options, analyze_uncached, judge
 
 QUESTIONS = ("communication", "data-quality", "gpu-time", "operators", "steps", "stragglers")
 
@@ -38,10 +38,12 @@ def names(result):
     ids=lambda p: p.parts[-3],
 )
 def test_saved_measurements_give_the_report_they_were_saved_with(path, tmp_path):
-    result = analyze(path, Options(questions=QUESTIONS))
+    result = analyze_uncached(path, Options(questions=QUESTIONS))
     saved_measurements.save(result.measurements, tmp_path / "run.tkm")
     assert judge(saved_measurements.load(tmp_path / "run.tkm")) == result.report
-    assert analyze(tmp_path / "run.tkm", Options(questions=QUESTIONS)).report == result.report
+    assert (
+        analyze_uncached(tmp_path / "run.tkm", Options(questions=QUESTIONS)).report == result.report
+    )
 
 
 def comparable(measured, name, without=("run", "source")):
@@ -56,7 +58,8 @@ def make_runs(folder):
             path = folder / run / "profile" / f"rank{rank}.json"
             write(path, rank_rows(rank, steps), rank=rank, world_size=2)
         saved_measurements.save(
-            analyze(path.parent, Options(questions=QUESTIONS)).measurements, folder / f"{run}.tkm"
+            analyze_uncached(path.parent, Options(questions=QUESTIONS)).measurements,
+            folder / f"{run}.tkm",
         )
     return folder
 
@@ -70,10 +73,10 @@ def two_runs(tmp_path_factory):
 @pytest.mark.slow
 def test_saved_measurements_and_a_directory_together_are_as_if_both_were_measured(two_runs):
     base, new = two_runs / "base.tkm", two_runs / "new" / "profile"
-    whole = analyze([two_runs / "base" / "profile", new], Options(questions=QUESTIONS))
+    whole = analyze_uncached([two_runs / "base" / "profile", new], Options(questions=QUESTIONS))
     for mixed in (
-        analyze([base, new], Options(questions=QUESTIONS)),
-        analyze([base, two_runs / "new.tkm"], Options(questions=QUESTIONS)),
+        analyze_uncached([base, new], Options(questions=QUESTIONS)),
+        analyze_uncached([base, two_runs / "new.tkm"], Options(questions=QUESTIONS)),
     ):
         assert set(mixed.measurements.tables) == set(whole.measurements.tables)
         for name in whole.measurements.tables:
@@ -87,7 +90,9 @@ def test_saved_measurements_and_a_directory_together_are_as_if_both_were_measure
 
 
 def test_runs_that_were_saved_under_one_name_stay_apart_by_the_names_of_their_files(two_runs):
-    result = analyze([two_runs / "base.tkm", two_runs / "new.tkm"], Options(questions=QUESTIONS))
+    result = analyze_uncached(
+        [two_runs / "base.tkm", two_runs / "new.tkm"], Options(questions=QUESTIONS)
+    )
     captures = result.measurements["captures"]
     assert captures["run"].tolist() == ["base", "base", "new", "new"]
     assert [f"{s.run}/rank{s.rank}.json" for s in result.measurements.sources] == names(result)
@@ -95,11 +100,13 @@ def test_runs_that_were_saved_under_one_name_stay_apart_by_the_names_of_their_fi
 
 
 def test_saved_measurements_take_a_label(two_runs):
-    result = analyze(
+    result = analyze_uncached(
         [f"a={two_runs / 'base.tkm'}", f"b={two_runs / 'new.tkm'}"], Options(questions=QUESTIONS)
     )
     assert result.measurements["captures"]["run"].tolist() == ["a", "a", "b", "b"]
-    alone = analyze(f"a={two_runs / 'base.tkm'}", Options(questions=QUESTIONS)).measurements
+    alone = analyze_uncached(
+        f"a={two_runs / 'base.tkm'}", Options(questions=QUESTIONS)
+    ).measurements
     assert set(alone["steps"]["run"]) == {"a"} == {source.run for source in alone.sources}
 
 
@@ -111,15 +118,15 @@ def test_what_two_nodes_saved_of_one_run_is_one_run_under_one_label(tmp_path):
         write(tmp_path / f"node{rank // 2}" / f"rank{rank}.json", rows, rank=rank, world_size=4)
     for node in ("node0", "node1"):
         saved_measurements.save(
-            analyze(tmp_path / node, Options(questions=QUESTIONS)).measurements,
+            analyze_uncached(tmp_path / node, Options(questions=QUESTIONS)).measurements,
             tmp_path / f"{node}.tkm",
         )
         halves.append(f"job={tmp_path / node}.tkm")
     saved_measurements.save(
-        analyze(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm"
+        analyze_uncached(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm"
     )
-    one = analyze(f"job={tmp_path / 'whole.tkm'}", Options(questions=QUESTIONS))
-    put_together = analyze(halves, Options(questions=QUESTIONS))
+    one = analyze_uncached(f"job={tmp_path / 'whole.tkm'}", Options(questions=QUESTIONS))
+    put_together = analyze_uncached(halves, Options(questions=QUESTIONS))
     assert names(put_together) == names(one)
     title = one.report.title
     assert replace(put_together.report, title=title, identity=one.report.identity) == one.report
@@ -128,7 +135,7 @@ def test_what_two_nodes_saved_of_one_run_is_one_run_under_one_label(tmp_path):
 
 def test_one_file_of_measurements_twice_is_two_runs(two_runs):
     twice = [two_runs / "base.tkm"] * 2
-    result = analyze(twice, Options(questions=QUESTIONS))
+    result = analyze_uncached(twice, Options(questions=QUESTIONS))
     assert len(set(names(result))) == 4
     assert result.measurements["captures"]["run"].nunique() == 2
     assert "failed" not in {section.status for section in result.report.sections}
@@ -143,9 +150,10 @@ def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
         path = folder / "rank0.json"
         path.write_bytes(path.read_bytes()[:-40])
         saved_measurements.save(
-            analyze(folder, Options(questions=QUESTIONS)).measurements, two_runs / f"{run}.tkm"
+            analyze_uncached(folder, Options(questions=QUESTIONS)).measurements,
+            two_runs / f"{run}.tkm",
         )
-    measured = analyze(
+    measured = analyze_uncached(
         [two_runs / "base.tkm", two_runs / "new.tkm"], Options(questions=QUESTIONS)
     ).measurements
     assert [f.source for f in measured.failures] == ["base/rank1.json", "new/rank1.json"]
@@ -156,9 +164,9 @@ def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
 @pytest.mark.slow
 def test_a_part_limited_to_some_stages_is_still_known_as_such(two_runs):
     folders = [two_runs / run / "profile" for run in ("base", "new")]
-    whole = analyze(folders[0], Options(questions=QUESTIONS)).measurements
+    whole = analyze_uncached(folders[0], Options(questions=QUESTIONS)).measurements
     limited = [
-        analyze(folder, Options(stages=("gen",), questions=QUESTIONS)).measurements
+        analyze_uncached(folder, Options(stages=("gen",), questions=QUESTIONS)).measurements
         for folder in folders
     ]
     alike, unlike = merge(limited), merge([whole, limited[1]])
@@ -180,5 +188,7 @@ def test_merging_changes_none_of_its_parts(two_runs):
 @pytest.mark.parametrize("options", [{"ranks": "0"}, {"steps": "1"}, {"stages": ("gen",)}])
 def test_what_was_saved_is_not_cut_and_that_is_said(two_runs, options):
     with pytest.raises(TracekitError, match="what was saved cannot be cut"):
-        analyze(two_runs / "base.tkm", Options(**options, questions=QUESTIONS))
-    assert analyze(two_runs / "base.tkm", Options(exclude=("*.bak",), questions=QUESTIONS)).report
+        analyze_uncached(two_runs / "base.tkm", Options(**options, questions=QUESTIONS))
+    assert analyze_uncached(
+        two_runs / "base.tkm", Options(exclude=("*.bak",), questions=QUESTIONS)
+    ).report

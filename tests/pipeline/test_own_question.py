@@ -11,7 +11,7 @@ from tracekit.engine import local
 from tracekit.model.errors import TracekitError
 from tracekit.model.tables import TABLES
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_question.py"
 
@@ -103,16 +103,19 @@ def test_a_file_that_holds_no_question_is_an_error_that_names_it(profile, tmp_pa
     file = tmp_path / "mine.py"
     file.write_text(text)
     with pytest.raises(TracekitError, match=r"mine\.py") as caught:
-        analyze(profile, Options(question_files=(str(file),)))
+        analyze_uncached(profile, Options(question_files=(str(file),)))
     assert problem in caught.value.problem
 
 
 def test_what_was_saved_with_it_answers_again_and_what_was_not_does_not(profile, tmp_path):
     files = (str(EXAMPLE),)
     saved_measurements.save(
-        analyze(profile, Options(question_files=files)).measurements, tmp_path / "with.tkm"
+        analyze_uncached(profile, Options(question_files=files)).measurements, tmp_path / "with.tkm"
     )
-    assert times(analyze(tmp_path / "with.tkm", Options(question_files=files)).report) == EXPECTED
-    saved_measurements.save(analyze(profile).measurements, tmp_path / "without.tkm")
+    assert (
+        times(analyze_uncached(tmp_path / "with.tkm", Options(question_files=files)).report)
+        == EXPECTED
+    )
+    saved_measurements.save(analyze_uncached(profile).measurements, tmp_path / "without.tkm")
     with pytest.raises(TracekitError, match="does not hold named-time"):
-        analyze(tmp_path / "without.tkm", Options(question_files=files))
+        analyze_uncached(tmp_path / "without.tkm", Options(question_files=files))

@@ -17,10 +17,10 @@ from tracekit import readers
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run import Options, analyze, judge
+from tracekit.pipeline.run import Options, analyze_uncached, judge
 from tracekit.pipeline.summary import screen as first_screen
 from tracekit.readers import loading
-from tracekit.render import RENDERERS, from_json, render, to_json
+from tracekit.render import RENDERERS, read_report_json, render, write_report_json
 
 ROOT = Path(__file__).parents[2]
 PROFILES = [ROOT / f"examples/{name}/outputs/profile" for name in ("verl_cpu", "simulated_gpu")]
@@ -105,7 +105,7 @@ def test_load_limits_tables_and_arguments(profile):
 
 
 def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
-    reader = loading.reader_named("chrome")
+    reader = loading.find_reader("chrome")
     twice = SimpleNamespace(
         name="chrome",
         tool="torch",
@@ -117,7 +117,7 @@ def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
         monkeypatch.setattr(module, "READERS", (twice,))
     with pytest.raises(TracekitError, match="holds 2 processes: rank 0 pid 100; rank 0 pid 100"):
         tracekit.load(profile / "rank0.json")
-    assert len(analyze(profile / "rank0.json").measurements.sources) == 2
+    assert len(analyze_uncached(profile / "rank0.json").measurements.sources) == 2
 
 
 @pytest.mark.parametrize("form", ["file", "directory", "glob", "label", "both"])
@@ -130,7 +130,7 @@ def test_a_profile_is_named_in_every_way(profile, form):
         "label": (f"base={profile}", [0, 1], 1),
         "both": ([f"base={profile}", f"new={profile}"], [0, 0, 1, 1], 2),
     }[form]
-    captures = analyze(paths).measurements["captures"]
+    captures = analyze_uncached(paths).measurements["captures"]
     assert sorted(captures["rank"]) == ranks
     assert captures["run"].nunique() == runs
     if form in ("label", "both"):
@@ -141,11 +141,11 @@ def test_a_profile_is_named_in_every_way(profile, form):
 def test_what_is_not_there_is_an_error(paths, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TracekitError):
-        analyze(paths)
+        analyze_uncached(paths)
 
 
 def test_figures_of_the_steps_are_those_worked_by_hand(profile):
-    steps = analyze(profile).measurements["steps"].sort_values(["rank", "step"])
+    steps = analyze_uncached(profile).measurements["steps"].sort_values(["rank", "step"])
     assert steps["step"].tolist() == [1, 2, 1, 2]
     assert steps["dur_ns"].tolist() == [100_000] * 4
     assert steps["launch_count"].tolist() == [2] * 4
@@ -153,7 +153,7 @@ def test_figures_of_the_steps_are_those_worked_by_hand(profile):
 
 
 def test_ranks_that_were_not_asked_for_are_left_out_and_that_is_said(profile):
-    result = analyze(profile, Options(ranks="1"))
+    result = analyze_uncached(profile, Options(ranks="1"))
     assert names(result) == ["rank1.json"]
     assert codes(result)["left-out"] == "1 of 2 sources left out by rank"
 
@@ -161,16 +161,16 @@ def test_ranks_that_were_not_asked_for_are_left_out_and_that_is_said(profile):
 def test_a_rank_known_only_from_the_content_is_filtered_as_well(tmp_path):
     for name, rank in (("a.json", 0), ("b.json", 1)):
         write(tmp_path / name, rank_rows(rank), rank=rank, world_size=2)
-    result = analyze(tmp_path, Options(ranks="1"))
+    result = analyze_uncached(tmp_path, Options(ranks="1"))
     assert [source.rank for source in result.measurements.sources] == [1]
     assert codes(result)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
 
 
 def test_steps_are_cut_out_of_a_longer_capture(profile):
-    result = analyze(profile, Options(steps="2"))
+    result = analyze_uncached(profile, Options(steps="2"))
     assert steps_of(result) == [2]
     assert result.measurements["steps"]["launch_count"].tolist() == [2, 2]
-    whole, part = (analyze(profile, Options(steps=s)).measurements for s in (None, "2"))
+    whole, part = (analyze_uncached(profile, Options(steps=s)).measurements for s in (None, "2"))
     second = whole["stages"][whole["stages"]["step"] == 2]
     for column in ("stage", "dur_ns", "work_ns", "launch_count"):
         assert second[column].tolist() == part["stages"][column].tolist()
@@ -180,10 +180,10 @@ def test_steps_are_cut_out_of_a_longer_capture(profile):
 def test_work_of_before_the_recording_left_out_by_a_cut_is_said(profile):
     rows = [*rank_rows(0), kernel("orphan", 15, 5, 9)]  # the first recorded call has id 11
     write(profile / "rank0.json", rows, rank=0, world_size=2)
-    result = analyze(profile, Options(steps="2"))
+    result = analyze_uncached(profile, Options(steps="2"))
     assert "unlinked-left-out" in codes(result)
     assert "orphan" not in set(result.measurements["kernels"]["name"])
-    assert "orphan" in set(analyze(profile).measurements["kernels"]["name"])
+    assert "orphan" in set(analyze_uncached(profile).measurements["kernels"]["name"])
 
 
 @pytest.mark.parametrize(
@@ -196,30 +196,30 @@ def test_work_of_before_the_recording_left_out_by_a_cut_is_said(profile):
 )
 def test_what_no_source_holds_is_an_error_not_an_empty_answer(profile, options, what):
     with pytest.raises(TracekitError, match=f"none of 2 profiles has a {what} that was") as caught:
-        analyze(profile, options)
+        analyze_uncached(profile, options)
     assert caught.value.hint == "there are ranks 0, 1; steps 1, 2; stages gen, update_actor"
 
 
 def test_a_source_that_holds_nothing_of_what_was_asked_for_is_left_out_and_that_is_said(profile):
     write(profile / "rank1.json", rank_rows(1, (3, 4)), rank=1, world_size=2)
-    result = analyze(profile, Options(steps="1,4"))
+    result = analyze_uncached(profile, Options(steps="1,4"))
     assert steps_of(result) == [1, 4]
-    one = analyze(profile, Options(steps="1"))
+    one = analyze_uncached(profile, Options(steps="1"))
     assert names(one) == ["rank0.json"]
     assert codes(one)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
 
 
 def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(profile):
     for pattern in ("update_actor", "update*", "*actor"):
-        measured = analyze(profile / "rank0.json", Options(stages=(pattern,))).measurements
+        measured = analyze_uncached(profile / "rank0.json", Options(stages=(pattern,))).measurements
         assert set(measured["stages"]["stage"]) == {"update_actor"}
         assert set(measured["kernels"]["name"]) == {"ncclDevKernel_AllReduce"}
 
 
 def test_a_failing_source_is_named_and_the_others_stand(profile):
-    alone = analyze(profile / "rank0.json").measurements
+    alone = analyze_uncached(profile / "rank0.json").measurements
     (profile / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
-    result = analyze(profile)
+    result = analyze_uncached(profile)
     (failure,) = result.measurements.failures
     assert failure.source == "rank1.json"
     assert "no complete event" in failure.problem
@@ -237,13 +237,13 @@ def test_when_every_source_fails_there_is_no_report(profile):
     with pytest.raises(
         TracekitError, match=r"no source could be read: rank0\.json: .*\(and 1 more\)"
     ):
-        analyze(profile)
+        analyze_uncached(profile)
 
 
 def test_a_damaged_source_is_read_and_its_loss_is_shown(profile):
     path = profile / "rank1.json"
     path.write_bytes(path.read_bytes()[:-40])
-    result = analyze(profile)
+    result = analyze_uncached(profile)
     assert len(names(result)) == 2
     assert "truncated" in codes(result)
     assert any("rank1.json" in line for line in result.report.unseen)
@@ -264,7 +264,7 @@ def explode(*_):
 def good(tmp_path_factory):
     """The result for one rank."""
     path = tmp_path_factory.mktemp("good") / "rank0.json"
-    return analyze(write(path, rank_rows(0), rank=0, world_size=2))
+    return analyze_uncached(write(path, rank_rows(0), rank=0, world_size=2))
 
 
 AT_ONCE = ("steps", "stragglers", "gpu-time", "memory", "data-quality")
@@ -281,8 +281,8 @@ def test_a_question_that_breaks_when_judged_loses_only_its_section(good, monkeyp
     assert section(report, id_).status == "failed"
     assert "RuntimeError: boom" in section(report, id_).reason
     assert any(f"{id_} could not be judged: RuntimeError: boom" in c for c in report.cautions)
-    assert pipeline.Result(report, good.measurements).failed
-    assert not pipeline.Result(good.report, good.measurements).failed
+    assert pipeline.RunResult(report, good.measurements).failed
+    assert not pipeline.RunResult(good.report, good.measurements).failed
     own = {id_, "rules"}  # the latter tells what became of the rules
     others = [s for s in report.sections if s.id not in own]
     assert others == [s for s in good.report.sections if s.id not in own]
@@ -308,7 +308,7 @@ def test_a_part_of_the_first_screen_that_breaks_loses_only_itself(good, monkeypa
 def test_measured_columns_that_break_the_schema_lose_only_their_question(profile, monkeypatch):
     wrong = broken("kernels", measure=lambda trace: {"kernels": {"nonsense": [1]}})
     monkeypatch.setattr(pipeline, "ANALYSES", wrong)
-    result = analyze(profile)
+    result = analyze_uncached(profile)
     assert "SchemaError" in codes(result)["failed:kernels"]
     assert section(result.report, "steps").status == "ok"
 
@@ -320,8 +320,8 @@ def some_profile(request, profile):
 
 def test_the_same_profile_gives_the_same_report_whatever_the_workers(monkeypatch, some_profile):
     monkeypatch.setattr(local, "SMALL_BYTES", 0)  # or so little would be read without any workers
-    one, two = (analyze(some_profile, Options(jobs=jobs)).report for jobs in (1, 2))
-    assert to_json(one) == to_json(two)
+    one, two = (analyze_uncached(some_profile, Options(jobs=jobs)).report for jobs in (1, 2))
+    assert write_report_json(one) == write_report_json(two)
 
 
 def test_the_order_in_which_files_were_made_does_not_matter(tmp_path, some_profile):
@@ -331,7 +331,7 @@ def test_the_order_in_which_files_were_made_does_not_matter(tmp_path, some_profi
         folder.mkdir(parents=True)
         for path in order:
             shutil.copy(path, folder)
-        return analyze(folder).report
+        return analyze_uncached(folder).report
 
     files = sorted(some_profile.iterdir())
     assert copied(files) == copied(files[::-1])
@@ -339,7 +339,10 @@ def test_the_order_in_which_files_were_made_does_not_matter(tmp_path, some_profi
 
 def test_files_named_one_by_one_are_read_in_any_order(profile):
     one, two = profile / "rank0.json", profile / "rank1.json"
-    forth, back = analyze([one, two]).measurements, analyze([two, one]).measurements
+    forth, back = (
+        analyze_uncached([one, two]).measurements,
+        analyze_uncached([two, one]).measurements,
+    )
     key = ["rank", "step"]
     columns = [*key, "dur_ns", "work_ns", "launch_count"]
     assert forth["steps"].sort_values(key)[columns].astype("str").values.tolist() == (
@@ -368,8 +371,8 @@ def reports():
 
     def of(path):
         if path not in known:
-            report = analyze(path).report
-            known[path] = report, from_json(to_json(report))
+            report = analyze_uncached(path).report
+            known[path] = report, read_report_json(write_report_json(report))
         return known[path]
 
     return of
@@ -377,10 +380,10 @@ def reports():
 
 PURE = """
 import hashlib, os, sys
-from tracekit.pipeline.run import analyze
+from tracekit.pipeline.run import analyze_uncached
 from tracekit.render import to_json
 for path in sys.argv[1:]:
-    print(hashlib.sha256(to_json(analyze(path).report).encode()).hexdigest())
+    print(hashlib.sha256(to_json(analyze_uncached(path).report).encode()).hexdigest())
 print([name for name in sys.modules if name.startswith("tracekit.readers.chrome._scan")])
 """
 

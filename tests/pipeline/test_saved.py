@@ -212,13 +212,15 @@ def test_loaded_frames_can_be_changed(path):
 
 
 def test_the_head_tells_saved_measurements_from_other_files(path, tmp_path):
-    assert saved_measurements.is_saved(path.read_bytes()[: saved_measurements.HEAD_BYTES])
+    assert saved_measurements.is_saved_measurements(
+        path.read_bytes()[: saved_measurements.HEAD_BYTES]
+    )
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("manifest.json", '{"schema": "other/1"}')
-    assert not saved_measurements.is_saved(other.read_bytes())
-    assert not saved_measurements.is_saved(b"")
-    assert not saved_measurements.is_saved(b'{"traceEvents": []}')
+    assert not saved_measurements.is_saved_measurements(other.read_bytes())
+    assert not saved_measurements.is_saved_measurements(b"")
+    assert not saved_measurements.is_saved_measurements(b'{"traceEvents": []}')
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -297,7 +299,7 @@ def test_facts_that_are_not_json_are_refused_and_leave_no_file(tmp_path):
 
 
 def test_more_than_can_be_loaded_is_not_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_measurements, "MAX_BYTES", 10)
+    monkeypatch.setattr(saved_measurements, "MAX_SAVED_BYTES", 10)
     with pytest.raises(TracekitError, match="too much to save"):
         saved_measurements.save(sample(), tmp_path / "x.tkm")
 

@@ -222,7 +222,9 @@ def test_the_memory_of_lists_counts_more_than_their_text(path):
 
 def test_another_version_is_refused_by_its_name(path):
     rewrite(path, lambda m: m.update(schema="tracekit.measurements/2"))
-    assert saved_measurements.is_saved(path.read_bytes()[: saved_measurements.HEAD_BYTES])
+    assert saved_measurements.is_saved_measurements(
+        path.read_bytes()[: saved_measurements.HEAD_BYTES]
+    )
     with pytest.raises(TraceFormatError, match="measurements/2"):
         saved_measurements.load(path)
 

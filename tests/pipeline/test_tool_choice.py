@@ -6,7 +6,7 @@ from chrome_builder import annotation, kernel, launch, write
 
 import tracekit
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run_grouping.primary_tool import one_tool
+from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 
 QUESTIONS = ("cross-check", "gpu-time", "gpu-time", "steps")
 STEP_US = 100
@@ -55,8 +55,8 @@ def mixed(tmp_path):
 
 
 def test_the_tool_that_saw_more_answers_and_the_other_checks(mixed):
-    measured = pipeline.measure(pipeline.discover(mixed))
-    used = one_tool(measured)
+    measured = pipeline.measure(pipeline.discover_sources(mixed))
+    used = select_primary_tool(measured)
     assert {s.run for s in measured.sources} == {measured.sources[0].run}
     assert sources(used) == [("torch", 0), ("torch", 1)]
     assert sources(used.check) == [("nsys", 0), ("nsys", 1)]
@@ -83,7 +83,7 @@ def test_the_step_is_that_of_one_tool_and_the_difference_is_told(mixed):
 def test_ranks_and_steps_that_only_one_tool_saw_are_all_in_the_report(tmp_path):
     torch(tmp_path, 0, (1, 2))
     nsight(tmp_path, 1, (1, 2))
-    used = one_tool(pipeline.measure(pipeline.discover(tmp_path)))
+    used = select_primary_tool(pipeline.measure(pipeline.discover_sources(tmp_path)))
     assert sources(used) == [("nsys", 1), ("torch", 0)]
     assert used.check is None
 
@@ -92,14 +92,14 @@ def test_a_recording_without_step_numbers_may_be_of_any_step(tmp_path):
     torch(tmp_path, 0, (1, 2, 3))
     rows = [nsys.variable("RANK", 0), nsys.nvtx("gen", 0, 50_000)]
     nsys.write(tmp_path / "worker_process_100.sqlite", rows, duration_ns=10**6)
-    used = one_tool(pipeline.measure(pipeline.discover(tmp_path)))
+    used = select_primary_tool(pipeline.measure(pipeline.discover_sources(tmp_path)))
     assert (sources(used), sources(used.check)) == ([("torch", 0)], [("nsys", 0)])
 
 
 def test_one_tool_alone_is_left_as_it_is(tmp_path):
     torch(tmp_path, 0, (1, 2))
-    measured = pipeline.measure(pipeline.discover(tmp_path))
-    assert one_tool(measured) is measured
+    measured = pipeline.measure(pipeline.discover_sources(tmp_path))
+    assert select_primary_tool(measured) is measured
     assert all(
         s.id != "cross-check" for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections
     )

@@ -11,12 +11,12 @@ from rules.firing import write_sources
 from rules.traces import FIRES, NEAR_MISSES
 
 from tracekit.model.report import Finding, Metric, Place, Section
-from tracekit.pipeline.run import Options, analyze
-from tracekit.pipeline.summary.coverage import WORTH_SAYING
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.pipeline.summary.coverage import MIN_UNEXPLAINED_RATIO
 from tracekit.pipeline.summary.unexplained_time import (
-    covered_ns,
-    covering_findings,
-    unexplained_time,
+    list_covering_findings,
+    measure_covered_ns,
+    measure_unexplained_time,
 )
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -34,15 +34,15 @@ def assert_told(report):
         return
     unexplained = values["unexplained_ratio"]
     covered = sum(
-        covered_ns(finding) / finding.recoverable_ns * (finding.recoverable_ratio or 0)
-        for finding in covering_findings(report.sections)
+        measure_covered_ns(finding) / finding.recoverable_ns * (finding.recoverable_ratio or 0)
+        for finding in list_covering_findings(report.sections)
         if finding.rule != "start-up" or "start_up" not in values
     )
     # What comes before the work of a capture is explained.
     covered += values.get("start_up", 0) / values["step_wall"]
     assert -1e-9 <= unexplained <= idle + exposed + 1e-9
     assert unexplained >= idle + exposed - covered - 1e-6
-    if idle - covered > WORTH_SAYING:
+    if idle - covered > MIN_UNEXPLAINED_RATIO:
         assert any("idle time is unexplained" in text for text in report.cautions)
 
 
@@ -71,20 +71,20 @@ def test_idle_time_beside_no_findings_has_a_reason(tmp_path_factory, parts, mark
     if marks == "stage":
         rows.append(annotation("update_actor", 0, at + tail + 3))
     folder = tmp_path_factory.mktemp("gaps")
-    report = analyze(write(folder / "rank0.json", rows), Options(cache=False)).report
+    report = analyze_uncached(write(folder / "rank0.json", rows), Options(cache=False)).report
     assert not [section for section in report.sections if section.status == "failed"]
     assert_told(report)
 
 
 @pytest.mark.parametrize("rule", sorted(NEAR_MISSES))
 def test_idle_time_of_near_misses_has_a_reason(tmp_path, rule):
-    assert_told(analyze(write_sources(tmp_path, NEAR_MISSES[rule]), Options()).report)
+    assert_told(analyze_uncached(write_sources(tmp_path, NEAR_MISSES[rule]), Options()).report)
 
 
 def test_a_sentence_names_the_largest_cause(tmp_path):
     """1,000 µs of which a kernel runs for 100: it was launched at once, and began 700 µs later."""
     rows = [op("aten::loop", 0, 1000), *launched("gemm", 10, 700, 100, 1)]
-    report = analyze(write(tmp_path / "rank0.json", rows), Options()).report
+    report = analyze_uncached(write(tmp_path / "rank0.json", rows), Options()).report
     assert report.cautions[1:] == (
         "90 % idle time is unexplained: largest part 69 % launched but not started (cause unknown)",
     )
@@ -99,14 +99,14 @@ def test_where_no_ops_are_recorded_nothing_is_said_to_lie_between_them(tmp_path,
     """Kernels of 92 µs, each launched 8 µs after the one before has ended: 7 % of the time."""
     call = op(first, 0, 3) if first.startswith("aten") else launch(0, 99, 3, name=first)
     rows = [row for k in range(10) for row in launched("gemm", 100 * k + 7, 100 * k + 8, 92, k + 1)]
-    report = analyze(write(tmp_path / "rank0.json", [call, *rows]), Options()).report
+    report = analyze_uncached(write(tmp_path / "rank0.json", [call, *rows]), Options()).report
     (reason,) = [text for text in report.cautions if "is unexplained" in text]
     assert reason.endswith(f" {said}")
 
 
 def test_a_catch_all_explains_nothing(tmp_path):
     rows = FIRES["low-gpu-utilization"].rows
-    report = analyze(write_sources(tmp_path, rows), Options()).report
+    report = analyze_uncached(write_sources(tmp_path, rows), Options()).report
     values = headline(report)
     (finding,) = [f for f in report.findings if f.rule == "low-gpu-utilization"]
     assert finding.is_catch_all
@@ -132,7 +132,7 @@ def two_ranks(rank, gap):
 def test_the_largest_part_has_its_rank_and_stage(tmp_path):
     """Both ranks idle 60 of 100 µs; on rank 1, 30 more of them are before the first op than on rank 0."""
     sources = {rank: two_ranks(rank, 30) for rank in (0, 1)}
-    report = analyze(write_sources(tmp_path, sources), Options()).report
+    report = analyze_uncached(write_sources(tmp_path, sources), Options()).report
     (sentence,) = [text for text in report.cautions if "idle time is unexplained" in text]
     assert sentence == (
         "60 % idle time is unexplained: largest part 33 % between ops, rank 1, update_actor"
@@ -146,8 +146,8 @@ def finding(rule, ns, *places, **more):
 def covered_by(tmp_path, *findings, section="idle"):
     """The unexplained idle ns of two ranks × three steps, with these findings: 60 µs each without any."""
     sources = {rank: two_ranks(rank, 30) for rank in (0, 1)}
-    measured = analyze(write_sources(tmp_path, sources), Options()).measurements
-    idle, _ = unexplained_time(measured, [Section(section, "", findings=findings)])
+    measured = analyze_uncached(write_sources(tmp_path, sources), Options()).measurements
+    idle, _ = measure_unexplained_time(measured, [Section(section, "", findings=findings)])
     assert (idle.cells["time_ns"] >= 0).all()
     return round(idle.time_ns)
 
@@ -203,7 +203,9 @@ def test_steps_that_differ_are_unexplained(tmp_path):
             annotation("update_actor", at, length),
             op("aten::mm", at, length),
         ]
-    report = analyze(write(tmp_path / "rank0.json", rows, rank=0, world_size=1), Options()).report
+    report = analyze_uncached(
+        write(tmp_path / "rank0.json", rows, rank=0, world_size=1), Options()
+    ).report
     (sentence,) = [text for text in report.cautions if "step-to-step" in text]
     assert sentence == (
         "17 % step-to-step time is unexplained: step 3 takes 160 µs, the median 100 µs,"
@@ -217,14 +219,14 @@ def test_waits_and_silence_of_hosts_are_unexplained(tmp_path):
         *(step(n, 20_000 * n, 10_000) for n in (1, 2, 3)),
         *(op("aten::mm", 20_000 * n + at, 1_000) for n in (1, 2, 3) for at in (0, 9_000)),
     ]
-    report = analyze(write(tmp_path / "rank0.json", rows), Options()).report
+    report = analyze_uncached(write(tmp_path / "rank0.json", rows), Options()).report
     assert headline(report)["unexplained_ratio"] == pytest.approx(0.8)
     assert report.cautions == ("80 % idle time is unexplained: largest part 80 % no host activity",)
 
 
 def test_work_that_takes_much_less_than_its_window_is_told(tmp_path):
     rows = [op("aten::loop", 0, 1000), *launched("gemm", 10, 700, 100, 1)]
-    report = analyze(write(tmp_path / "rank0.json", rows), Options()).report
+    report = analyze_uncached(write(tmp_path / "rank0.json", rows), Options()).report
     assert report.cautions[0] == (
         "GPU work covers 100 µs of the capture (1.00 ms), starting 700 µs into it; GPUs are busy 100 % of that span"
     )
@@ -232,7 +234,7 @@ def test_work_that_takes_much_less_than_its_window_is_told(tmp_path):
 
 def test_work_that_fits_its_window_needs_no_word(tmp_path):
     rows = [op("aten::loop", 0, 1000), *launched("gemm", 10, 20, 980, 1)]
-    assert analyze(write(tmp_path / "rank0.json", rows), Options()).report.cautions == ()
+    assert analyze_uncached(write(tmp_path / "rank0.json", rows), Options()).report.cautions == ()
 
 
 @pytest.mark.skipif(REAL is None, reason="TRACEKIT_REAL_DATA is not set")
@@ -246,14 +248,14 @@ def test_work_that_fits_its_window_needs_no_word(tmp_path):
     "data/chrome/tracelens/mi210/gpu_only_trace/gpu_only_trace.json.gz",
 ])  # fmt: skip
 def test_idle_time_of_real_profiles_has_a_finding_or_a_reason(file):
-    assert_told(analyze(Path(str(REAL)).parent / file, Options()).report)
+    assert_told(analyze_uncached(Path(str(REAL)).parent / file, Options()).report)
 
 
 @pytest.mark.skipif(REAL is None, reason="TRACEKIT_REAL_DATA is not set")
 def test_a_device_that_was_busy_with_earlier_work_is_not_idle(tmp_path):
     """156.466 ms with 156.086 ms of work, launched within 26 ms, 151 ms before the device came to it."""
     file = "more/chrome/tracelens/inference/vllm_prefilldecode_piecewise/graph_execution.json.gz"
-    report = analyze(Path(str(REAL)).parent / file, Options()).report
+    report = analyze_uncached(Path(str(REAL)).parent / file, Options()).report
     values = {metric.name: metric.value for metric in report.headline}
     assert values["step_wall"] == 156_466_417
     assert values["idle_ratio"] == pytest.approx(380_624 / 156_466_417)

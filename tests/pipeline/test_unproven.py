@@ -8,16 +8,16 @@ from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
 from tracekit.model.report import Finding, Report, Section, Verdict
-from tracekit.pipeline.claims import priced_once
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.claims import drop_duplicate_estimates
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.render import phrases, render
-from tracekit.render.json import from_json, to_json
+from tracekit.render.json import read_report_json, write_report_json
 
 
 def report_on(folder, steps):
     """Two ranks, ten collectives a step: rank 1 works 70 µs before each, rank 0 only 50."""
     rows = rank_group([[[50, 70]] * 10] * steps)
-    return analyze(write_sources(folder, rows), Options()).report
+    return analyze_uncached(write_sources(folder, rows), Options()).report
 
 
 def test_a_late_rank_in_too_few_steps_has_a_price(tmp_path):
@@ -30,7 +30,7 @@ def test_a_late_rank_in_too_few_steps_has_a_price(tmp_path):
     assert verdict.price_ns == 200_000
     assert verdict.claim == "rank 1 is 27 % busier in 3 of 3 steps"
     assert verdict.needs == "6 steps would prove it"
-    assert phrases.unproven(report, report.findings)[0] == (
+    assert phrases.list_unproven_claims(report, report.findings)[0] == (
         "rank 1 is 27 % busier in 3 of 3 steps (200 µs of 1.00 ms); 6 steps would prove it"
     )
 
@@ -55,7 +55,9 @@ def finding(ns, rule="launch-bound"):
 
 def test_the_most_expensive_comes_first_and_three_are_shown():
     prices = [20, 50, 30, 40]
-    shown = phrases.unproven(report(*(abstention(price=p, ratio=p / 1000) for p in prices)), [])
+    shown = phrases.list_unproven_claims(
+        report(*(abstention(price=p, ratio=p / 1000) for p in prices)), []
+    )
     assert [text.split("(")[1].split(" of")[0] for text in shown] == ["50 ns", "40 ns", "30 ns"]
 
 
@@ -70,7 +72,7 @@ def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_fin
         finding(ns) if ns else replace(finding(1), recoverable_ns=None) for ns in others
     )
     of = report(abstention(price=price, ratio=price / 1000), findings=findings)
-    assert len(phrases.unproven(of, findings)) == shown
+    assert len(phrases.list_unproven_claims(of, findings)) == shown
 
 
 def test_what_has_no_claim_or_no_price_is_no_line():
@@ -79,19 +81,19 @@ def test_what_has_no_claim_or_no_price_is_no_line():
         abstention(price=None),
         Verdict("drift", "clear", "", None, 9, 1.0),
     )
-    assert phrases.unproven(report(*silent), []) == []
+    assert phrases.list_unproven_claims(report(*silent), []) == []
 
 
 def test_a_run_is_named():
-    (text,) = phrases.unproven(report(abstention(run="base")), [])
+    (text,) = phrases.list_unproven_claims(report(abstention(run="base")), [])
     assert text == "run base: rank 1 is late (50 ns of 1.00 µs); more steps prove it"
 
 
 def test_idle_time_without_host_activity_says_its_amount_once_and_no_run(tmp_path):
     """One capture without a mark: two kernels of 10 µs, the second launched 50 ms after the first."""
     rows = [*launched("a", 0, 5, 10, 1), *launched("b", 50_000, 50_005, 10, 2)]
-    of = analyze(write_sources(tmp_path, {"rank0.json": rows}), Options()).report
-    (text,) = [text for text in phrases.unproven(of, []) if "host" in text]
+    of = analyze_uncached(write_sources(tmp_path, {"rank0.json": rows}), Options()).report
+    (text,) = [text for text in phrases.list_unproven_claims(of, []) if "host" in text]
     assert text == (
         "no host activity while GPUs wait (50.0 ms of 50.0 ms); a range around each stage would prove it"
     )
@@ -99,12 +101,12 @@ def test_idle_time_without_host_activity_says_its_amount_once_and_no_run(tmp_pat
 
 def test_a_symptom_of_a_cause_with_a_price_or_a_finding_has_none():
     late, uneven = abstention(), abstention("rank-imbalance")
-    (section,) = priced_once([Section("s", "", verdicts=(late, uneven))])
+    (section,) = drop_duplicate_estimates([Section("s", "", verdicts=(late, uneven))])
     assert [v.claim for v in section.verdicts] == ["rank 1 is late", ""]
-    (section,) = priced_once([Section("s", "", verdicts=(uneven,))])
+    (section,) = drop_duplicate_estimates([Section("s", "", verdicts=(uneven,))])
     assert section.verdicts[0].claim
     named = Section("s", "", findings=(finding(5, "straggler"),), verdicts=(late, uneven))
-    assert [v.claim for v in priced_once([named])[0].verdicts] == ["", ""]
+    assert [v.claim for v in drop_duplicate_estimates([named])[0].verdicts] == ["", ""]
 
 
 HOSTILE = "rank 1 <script>alert(1)</script> ::error::x"
@@ -123,11 +125,11 @@ def test_every_screen_has_the_line_and_no_markup_of_a_trace(form, has_finding):
 
 def test_it_survives_json_and_older_files_load():
     of = report(abstention(), findings=(replace(finding(5), parts=(finding(3), finding(2))),))
-    assert from_json(to_json(of)) == of
+    assert read_report_json(write_report_json(of)) == of
     plain = report(Verdict("drift", "clear"), findings=(finding(5),))
-    text = to_json(plain)
+    text = write_report_json(plain)
     for name in ("price_ns", "price_ratio", "needs", "confidence", "is_catch_all", "parts"):
         text = "\n".join(line for line in text.splitlines() if f'"{name}":' not in line)
     for comma in (",\n    }", ",\n   }"):
         text = text.replace(comma, comma[1:])
-    assert from_json(text) == plain
+    assert read_report_json(text) == plain

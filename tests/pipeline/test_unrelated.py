@@ -9,7 +9,7 @@ import pytest
 from chrome_builder import BASE_NS, HOST_PID, annotation, launched, op, step, write
 
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.render import render
 
 QUESTIONS = ("gpu-time", "kernels", "steps")
@@ -48,7 +48,7 @@ def models(tmp_path):
 
 
 def test_three_models_in_a_folder_are_three_runs_and_the_first_screen_says_so(models):
-    result = analyze(models, Options(questions=QUESTIONS))
+    result = analyze_uncached(models, Options(questions=QUESTIONS))
     assert runs_of(result) == {name: [f"{name}.json"] for name in ("bert", "llama", "owl")}
     assert [(m.label, m.value) for m in result.report.headline] == [
         ("step of llama", 1_600_000), ("step of owl", 400_000), ("step of bert", 100_000),
@@ -65,16 +65,16 @@ def test_three_models_in_a_folder_are_three_runs_and_the_first_screen_says_so(mo
 
 
 def test_a_label_makes_them_one_run(models):
-    result = analyze(f"all={models}", Options(questions=QUESTIONS))
+    result = analyze_uncached(f"all={models}", Options(questions=QUESTIONS))
     assert list(runs_of(result)) == ["all"]
     assert not any("share no process" in text for text in result.report.cautions)
 
 
 def test_what_was_saved_says_so_too(models, tmp_path):
-    result = analyze(models, Options(questions=QUESTIONS))
+    result = analyze_uncached(models, Options(questions=QUESTIONS))
     saved_measurements.save(result.measurements, tmp_path / "a.tkm")
     assert (
-        analyze(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.headline
+        analyze_uncached(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.headline
         == result.report.headline
     )
 
@@ -94,7 +94,9 @@ TOGETHER = {
 def test_files_that_share_something_or_of_which_nothing_is_known_are_one_run(tmp_path, files):
     for name, (pid, start_ns, meta) in zip("ab", files, strict=True):
         put(tmp_path / "run" / f"{name}.json", pid, start_ns, 100 + ord(name), **meta)
-    assert list(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == ["run"]
+    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == [
+        "run"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -108,14 +110,19 @@ def test_files_that_share_something_or_of_which_nothing_is_known_are_one_run(tmp
 def test_files_whose_names_say_whose_they_are_stay_one_run_at_whatever_times(tmp_path, names):
     for number, name in enumerate(names):
         put(tmp_path / "run" / name, 7 + number, HOUR * (1 + number), 100 + number)
-    assert list(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == ["run"]
+    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == [
+        "run"
+    ]
 
 
 def test_two_worlds_of_one_rank_each_are_two_runs(tmp_path):
     for number in (0, 1):
         path = tmp_path / "run" / f"{'ab'[number]}.json"
         put(path, 7 + number, HOUR * (1 + number), 100 + number, rank=0, world_size=1)
-    assert list(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == ["a", "b"]
+    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == [
+        "a",
+        "b",
+    ]
 
 
 def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tmp_path):
@@ -129,7 +136,7 @@ def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tm
             world_size=2,
         )
     put(tmp_path / "run" / "other.json", 90, 9 * HOUR, 300)
-    assert runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS))) == {
+    assert runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))) == {
         "other": ["other.json"],
         "run": ["rank0.json", "rank1.json"],
     }
@@ -139,7 +146,7 @@ def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tm
 def test_real_captures_of_two_inference_engines_are_two_runs(tmp_path):
     for name in ("vllm_decode_full/graph_execution", "sglang_decode/sglang_Qwen3-8B_decode"):
         shutil.copy(REAL / "inference" / f"{name}.json.gz", tmp_path)
-    result = analyze(tmp_path, Options(questions=QUESTIONS))
+    result = analyze_uncached(tmp_path, Options(questions=QUESTIONS))
     assert list(runs_of(result)) == ["graph_execution", "sglang_Qwen3-8B_decode"]
     cautions = json.loads(render(result.report, "json"))["cautions"]
     assert len([text for text in cautions if "share no process" in text]) == 1
@@ -169,7 +176,7 @@ def test_before_and_after_of_one_program_are_two_runs_and_the_screen_says_which_
             stage_file(
                 tmp_path / "run" / f"{when}_{'ab'[rank]}.json", 144 + 4 * place + rank, start_ns, rank=rank, world_size=2
             )  # fmt: skip
-    result = analyze(tmp_path / "run", Options(questions=QUESTIONS))
+    result = analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))
     assert sorted(runs_of(result).values()) == [
         ["after_a.json", "after_b.json"],
         ["before_a.json", "before_b.json"],
@@ -188,7 +195,7 @@ def test_before_and_after_of_one_program_are_two_runs_and_the_screen_says_which_
 def test_names_do_not_make_one_run_of_two_launches(tmp_path, names):
     for place, name in enumerate(names):
         stage_file(tmp_path / "run" / name, 7 + place, HOUR * (1 + place), rank=0)
-    runs = runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))
+    runs = runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))
     assert list(runs) == ["run", "run#2"]
 
 
@@ -221,7 +228,7 @@ def test_roles_that_take_turns_and_jobs_that_go_on_stay_one_run(tmp_path, files,
             tmp_path / "run" / name.format(n=place, pid=pid), pid, int(HOUR + start_s * SECOND),
             *filter(None, [stage]), number=number, rank=0, world_size=2,
         )  # fmt: skip
-    result = analyze(tmp_path / "run", Options(questions=QUESTIONS))
+    result = analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))
     assert list(runs_of(result)) == ["run"]
     assert caution_of(result) == []
 
@@ -238,7 +245,7 @@ def test_a_pid_that_passes_its_steps_again_is_of_another_launch(tmp_path, names,
     """As in containers, where every program is process 1; steps of one number would be taken for one."""
     for place, name in enumerate(names):
         stage_file(tmp_path / "run" / name, 1, HOUR * (1 + place), "actor_update", rank=0)
-    result = analyze(tmp_path / "run", Options(questions=QUESTIONS))
+    result = analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))
     assert sorted(runs_of(result)) == runs
     assert [text for text in caution_of(result) if "hold the same steps twice (rank 0 passes step 1 again 3,600 s later)" in text] == caution_of(result)  # fmt: skip
     assert len(caution_of(result)) == len(runs) - 1
@@ -249,7 +256,7 @@ def test_a_job_that_begins_its_steps_anew_after_it_was_killed_is_a_run_of_its_ow
         for number in (1, 2):
             path = tmp_path / "run" / f"part{number}_pid{pid}.json"
             stage_file(path, pid, HOUR * (1 + place) + number * SECOND, "actor_update", number=number, rank=0)  # fmt: skip
-    assert [len(names) for names in runs_of(analyze(tmp_path / "run")).values()] == [2, 2]
+    assert [len(names) for names in runs_of(analyze_uncached(tmp_path / "run")).values()] == [2, 2]
 
 
 @pytest.mark.parametrize(("hosts", "runs"), [(("a", "a"), 2), (("a", "b"), 1)])
@@ -259,7 +266,7 @@ def test_of_unknown_ranks_only_the_same_step_on_one_machine_is_another_launch(
     for place, host in enumerate(hosts):
         path = tmp_path / "run" / f"host={host}" / f"trace_pid{7 + place}.json"
         stage_file(path, 7 + place, HOUR * (1 + place))
-    assert len(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS)))) == runs
+    assert len(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == runs
 
 
 def test_several_launches_of_ranks_that_were_captured_one_after_the_other_are_sorted_out(tmp_path):
@@ -268,7 +275,9 @@ def test_several_launches_of_ranks_that_were_captured_one_after_the_other_are_so
             path = tmp_path / "run" / f"launch{launch}_{'ab'[rank]}.json"
             start_ns = HOUR * (1 + launch) + rank * 60 * SECOND
             stage_file(path, 10 * launch + rank, start_ns, rank=rank, world_size=2)
-    assert sorted(runs_of(analyze(tmp_path / "run", Options(questions=QUESTIONS))).values()) == [
+    assert sorted(
+        runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))).values()
+    ) == [
         ["launch0_a.json", "launch0_b.json"],
         ["launch1_a.json", "launch1_b.json"],
     ]
@@ -277,7 +286,9 @@ def test_several_launches_of_ranks_that_were_captured_one_after_the_other_are_so
 @real
 def test_a_real_pair_of_before_and_after_is_two_runs():
     """Ranks 0 and 1 are pids 144 and 145, and 80 minutes later 148 and 149; each capture is of 0.3 s."""
-    result = analyze(REAL.parents[1] / "nsys" / "GindaChen_nsys-ai", Options(questions=QUESTIONS))
+    result = analyze_uncached(
+        REAL.parents[1] / "nsys" / "GindaChen_nsys-ai", Options(questions=QUESTIONS)
+    )
     captures = result.measurements["captures"]
     assert {
         run: sorted(rows["pid"]) for run, rows in captures.groupby("run", observed=True) if rows["rank"].notna().any()

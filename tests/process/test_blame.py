@@ -24,11 +24,11 @@ from process.idle_traces import LIMITS, between, stream_wait, sync
 
 import tracekit
 from tracekit.model import sweeps
-from tracekit.model.intervals import union
-from tracekit.process.calls.segments import Segments
-from tracekit.process.host.tree import host_rows
-from tracekit.process.idle_time.attribution import MAX_NODES, MAX_ROWS, short_name
-from tracekit.process.idle_time.tables import WINDOWS, idle_by_window
+from tracekit.model.intervals import merge_intervals
+from tracekit.process.calls.segments import ThreadSegments
+from tracekit.process.host.tree import build_host_tree
+from tracekit.process.idle_time.attribution import MAX_NODES, MAX_ROWS, shorten_frame_name
+from tracekit.process.idle_time.tables import WINDOWS, sum_idle_time_by_window
 
 WAIT = {"start": 150, "at": 150}
 """Idle from 100 to 150, all of it before the launch."""
@@ -52,7 +52,7 @@ def test_it_is_the_innermost_python_function_until_the_launch_has_returned(tmp_p
 def far_rows_stay(monkeypatch):
     """As where a reader has no way to tell that times are impossible."""
     none = np.zeros(1, np.bool_)
-    monkeypatch.setattr("tracekit.readers.chrome.times.find_stranded", lambda *_: none)
+    monkeypatch.setattr("tracekit.readers.chrome.times.find_stranded_rows", lambda *_: none)
 
 
 @pytest.mark.usefixtures("far_rows_stay")
@@ -64,7 +64,7 @@ def test_what_has_not_begun_yet_does_not_run(tmp_path, base_ns, far):
     strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
     rows = between(*frames, *strays, **WAIT)
     path = write(tmp_path / "rank0.json", rows, base_ns=base_ns)
-    host = tracekit.load(path, tables=TABLES).derived(host_rows)
+    host = tracekit.load(path, tables=TABLES).derived(build_host_tree)
     running = [-1, *(host.name.texts[code] for code in host.name.codes)]
     at = np.array([-5, 100, 103.999, 104, 139.999, 140, 200, 300]) * 1_000
     rows = host.at(np.zeros(len(at), np.int64), (base_ns or 0) + at.astype(np.int64))
@@ -84,13 +84,13 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
     deep = [python(f"f{n}", 2_000 - 10 * n, 20 * n + 5) for n in range(depth, 0, -1)]
     strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
     trace = traced(tmp_path, [*deep, op("aten::x", 2_002, 2, tid=BACKWARD), *strays])
-    host = trace.derived(host_rows)
+    host = trace.derived(build_host_tree)
     start = host.axis.times(host.thread, host.begin).min() + np.array(
         [-5_000, 0, 7_000, 20_000, 25_000, 40_000, 60_000]
     )
     end = start + np.array([2_000, 7_000, 13_000, 3_000, 9_000, 20_000, 9_000_000])
-    whole = Segments(start, end, np.array([0, 0, 0, 1, -1, 0, 0]), np.arange(len(start)))
-    within = host_rows(trace, union(start, end))
+    whole = ThreadSegments(start, end, np.array([0, 0, 0, 1, -1, 0, 0]), np.arange(len(start)))
+    within = build_host_tree(trace, merge_intervals(start, end))
     assert len(within.edges) <= len(host.edges)
     part = host.cut(whole)
     for rows in (host, within):
@@ -109,7 +109,7 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
 def test_rows_are_those_that_last_with_or_without_python(tmp_path, beside, instant):
     """By thread, start, longest first; in a tree of all rows, and where other rows lie beside it."""
     ops = [op("aten::a", 10, 5), op("aten::b", 10, 20), op("aten::c", 5, 0.5 * (not instant))]
-    host = host_rows(traced(tmp_path, [*beside, *ops, op("aten::d", 1, 4, tid=BACKWARD)]))
+    host = build_host_tree(traced(tmp_path, [*beside, *ops, op("aten::d", 1, 4, tid=BACKWARD)]))
     names = [host.name.texts[code] for code in host.name.codes]
     lasting = ["aten::b", "aten::a", "aten::d"] if instant else ["aten::c", "aten::b", "aten::a", "aten::d"]  # fmt: skip
     assert [name for name in names if name.startswith("aten::")] == lasting
@@ -227,7 +227,7 @@ def test_where_nothing_is_recorded_its_neighbours_are_named_and_nothing_is_guess
 def test_a_row_holds_no_instant_before_it_begins_however_far_apart_rows_are(tmp_path, far):
     """Also where times of 1970 and many years later, on as many threads, do not fit on one axis of nanoseconds."""
     rows = [op("aten::first", 80, 20), op("aten::second", 140, 10), *far]
-    host = host_rows(traced(tmp_path, rows, base_ns=0))
+    host = build_host_tree(traced(tmp_path, rows, base_ns=0))
     instants = np.array([79, 80, 99, 100, 139, 140, 149, 150]) * 1000
     place = host.at(np.zeros(len(instants), np.int64), instants)
     names = [host.name.texts[host.name.codes[row]] if row >= 0 else None for row in place]
@@ -292,15 +292,15 @@ def test_devices_are_told_apart_and_share_one_tree(tmp_path):
 
 def test_instances_addresses_and_numbers_make_one_place():
     assert (
-        short_name("nn.Module: Linear_12")
-        == short_name("nn.Module: Linear_3")
+        shorten_frame_name("nn.Module: Linear_12")
+        == shorten_frame_name("nn.Module: Linear_3")
         == "nn.Module: Linear"
     )
     assert (
-        short_name("<built-in method mm of type object at 0x7f1abc>")
+        shorten_frame_name("<built-in method mm of type object at 0x7f1abc>")
         == "<built-in method mm of type object>"
     )
-    assert len(short_name("x" * 5_000)) == 160
+    assert len(shorten_frame_name("x" * 5_000)) == 160
 
 
 def test_numbered_ranges_add_up_and_one_alone_keeps_its_name(tmp_path):
@@ -496,7 +496,7 @@ def test_each_idle_nanosecond_of_every_window_is_blamed_once(tmp_path_factory, d
         for with_c, without in zip((found, frames), tables(traced(folder, rows)), strict=True):
             pd.testing.assert_frame_equal(with_c, without)
     for idle in trace.derived(LIMITS):
-        by_cause = idle_by_window(trace, idle)
+        by_cause = sum_idle_time_by_window(trace, idle)
         expected = _by_window(by_cause["window"].codes, by_cause["idle_ns"])
         blamed = {}
         if len(found):

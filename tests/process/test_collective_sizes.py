@@ -5,7 +5,12 @@ import pytest
 from process.collective_traces import found, only
 from rules.traces_communication import nccl
 
-from tracekit.process.collectives.names import ITEM_BYTES, dtype_of, message, op_of
+from tracekit.process.collectives.names import (
+    ITEM_BYTES,
+    normalize_dtype,
+    parse_collective_op,
+    parse_message_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +44,7 @@ def test_a_message_is_the_input_of_all_gather_the_output(tmp_path, name, in_, ou
 )  # fmt: skip
 def test_every_type_that_is_sent_has_its_size(tmp_path, dtype, size):
     row = only(tmp_path, nccl("allreduce", 0, 20, 10, 1, 3, dtype))
-    assert (row["size_bytes"], row["dtype"]) == (3 * size, dtype_of(dtype))
+    assert (row["size_bytes"], row["dtype"]) == (3 * size, normalize_dtype(dtype))
     assert row["dtype"] in ITEM_BYTES
 
 
@@ -100,7 +105,7 @@ def test_numbers_may_be_quoted_and_what_cannot_be_a_size_is_unknown(tmp_path, ne
     ],
 )
 def test_bytes_of_recorded_shapes(dims, types, expected):
-    assert message(dims, types) == expected
+    assert parse_message_size(dims, types) == expected
 
 
 @pytest.mark.parametrize(
@@ -116,4 +121,4 @@ def test_bytes_of_recorded_shapes(dims, types, expected):
     ],
 )  # fmt: skip
 def test_names_tell_the_operation(name, expected):
-    assert op_of(name) == expected
+    assert parse_collective_op(name) == expected

@@ -24,8 +24,8 @@ import tracekit
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.model.tables import KEYS, TABLES
 from tracekit.process.collectives import table as module
-from tracekit.process.collectives.names import group_key
-from tracekit.process.collectives.table import COLUMNS, collectives
+from tracekit.process.collectives.names import make_group_key
+from tracekit.process.collectives.table import COLUMNS, list_collectives
 
 
 def test_it_has_the_columns_of_the_table():
@@ -42,13 +42,13 @@ def test_a_group_is_its_name_and_its_members(tmp_path):
         *nccl("allreduce", 2, 40, 10, 3, 1, ranks=(0, 1)),
     ]
     group = found(tmp_path, rows).rows.frame()["group"].tolist()
-    assert group[0] == group[2] == group_key("0", ("0", "1")) != group[1]
+    assert group[0] == group[2] == make_group_key("0", ("0", "1")) != group[1]
 
 
 def test_members_that_are_cut_short_still_tell_groups_apart(tmp_path):
     told = {"Process Group Ranks": "[0, 1, ..., 63]", "Group size": 64}
     row = only(tmp_path, nccl("allreduce", 0, 20, 10, 1, 1, **told))
-    assert (row["group"], row["group_size"]) == (group_key("0", ("0", "1", "...", "63")), 64)
+    assert (row["group"], row["group_size"]) == (make_group_key("0", ("0", "1", "...", "63")), 64)
 
 
 def test_what_the_call_does_not_tell_the_list_of_the_file_does(tmp_path):
@@ -60,8 +60,8 @@ def test_what_the_call_does_not_tell_the_list_of_the_file_does(tmp_path):
         b'"world_size": 2', b'"world_size": 2, ' + str(listed)[1:-1].replace("'", '"').encode()
     )
     path.write_bytes(text)
-    (row,) = collectives(tracekit.load(path)).rows.frame().to_dict("records")
-    assert (row["group"], row["group_size"]) == (group_key("0", ("0", "1")), 2)
+    (row,) = list_collectives(tracekit.load(path)).rows.frame().to_dict("records")
+    assert (row["group"], row["group_size"]) == (make_group_key("0", ("0", "1")), 2)
 
 
 def test_without_any_metadata_the_name_of_the_kernel_is_all_there_is(tmp_path):
@@ -82,7 +82,7 @@ def test_the_metadata_may_stand_at_the_call_instead_of_the_kernel(tmp_path):
     ]  # fmt: skip
     row = only(tmp_path, rows)
     assert [row[n] for n in ("op", "group", "group_size", "dtype", "seq", "size_bytes")] == [
-        "all_gather", group_key("3", ("4", "5")), 2, "float16", 17, 20,
+        "all_gather", make_group_key("3", ("4", "5")), 2, "float16", 17, 20,
     ]  # fmt: skip
 
 
@@ -249,7 +249,7 @@ def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
         name = "ncclDevKernel_AllReduce" if comm else "gemm"
         rows += launched(name, 0, begin, dur, number, device=device, stream=9 if comm else 7)
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows))
-    frame = collectives(trace).rows.frame()
+    frame = list_collectives(trace).rows.frame()
     assert (frame["exposed_ns"] <= frame["dur_ns"]).all()
     assert (frame["exposed_ns"] >= 0).all()
     assert int(frame["exposed_ns"].sum()) == int(
@@ -274,11 +274,11 @@ def test_whatever_the_arguments_are_there_is_a_row(tmp_path_factory, args):
         rows += launched("ncclDevKernel_AllReduce", number, 10 * number, 5, number, **told)
         rows += [gloo("all_reduce", 10 * number, 3) | {"args": told}]
     folder = tmp_path_factory.mktemp("any")
-    frame = collectives(tracekit.load(write(folder / "rank0.json", rows))).rows.frame()
+    frame = list_collectives(tracekit.load(write(folder / "rank0.json", rows))).rows.frame()
     assert 1 <= len(frame) <= len(args)
     assert not (frame["size_bytes"].dropna() < 0).any()
     host = [row for row in rows if row["cat"] != "kernel"]
-    frame = collectives(tracekit.load(write(folder / "rank1.json", host))).rows.frame()
+    frame = list_collectives(tracekit.load(write(folder / "rank1.json", host))).rows.frame()
     assert 1 <= len(frame) <= len(args)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model import sweeps
-from tracekit.process.ops.shapes import Calls, during
+from tracekit.process.ops.shapes import MergedCalls, sum_during_calls
 
 TIMES = st.integers(-9, 9)
 CALLS = st.lists(
@@ -26,7 +26,7 @@ def test_instants_count_in_each_call_of_their_thread_that_holds_them(
     start, end = start * far, (start + length) * far
     at_thread, ts_ns, value = np.array(instants, np.int64).reshape(-1, 3).T
     ts_ns = ts_ns * far
-    made = Calls(3, group.astype(np.int32), thread.astype(np.int32), start, end, np.zeros(3))
+    made = MergedCalls(3, group.astype(np.int32), thread.astype(np.int32), start, end, np.zeros(3))
     expected = np.zeros((2, 3), np.int64)
     for call in range(len(calls)):
         inside = (at_thread == thread[call]) & (start[call] <= ts_ns) & (ts_ns < end[call])
@@ -35,5 +35,5 @@ def test_instants_count_in_each_call_of_their_thread_that_holds_them(
         patch.setattr("tracekit.process.ops.shapes.CALLS_AT_ONCE", at_once)
         if not native:
             patch.setattr(sweeps, "native", None)
-        sums, counts = during(made, at_thread, ts_ns, value, np.ones_like(value))
+        sums, counts = sum_during_calls(made, at_thread, ts_ns, value, np.ones_like(value))
     assert (sums.tolist(), counts.tolist()) == (expected[0].tolist(), expected[1].tolist())

@@ -6,14 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.process.ops.flops import OPS, Product, product, shapes, types
+from tracekit.process.ops.flops import (
+    OPS,
+    MatrixProduct,
+    compute_matrix_product,
+    parse_input_shapes,
+    parse_input_types,
+)
 
 F = "float"
 
 
 def sizes(name, dims, kind=F):
     told = json.dumps([kind if entry else "Scalar" for entry in dims])
-    found = product(name, json.dumps(dims), told)
+    found = compute_matrix_product(name, json.dumps(dims), told)
     return (
         None if found is None else (found.kind, found.batch, found.m, found.n, found.k, found.flops)
     )
@@ -82,15 +88,15 @@ def test_two_numbers_in_one_element_are_not_guessed():
 
 def test_the_type_is_that_of_the_first_factor():
     kinds = '["float","c10::BFloat16","c10::BFloat16"]'
-    assert product("aten::addmm", "[[5],[2,3],[3,5]]", kinds) == Product("gemm", "BFloat16", 1, 2, 5, 3, 60)  # fmt: skip
+    assert compute_matrix_product("aten::addmm", "[[5],[2,3],[3,5]]", kinds) == MatrixProduct("gemm", "BFloat16", 1, 2, 5, 3, 60)  # fmt: skip
 
 
 @given(st.sampled_from(sorted(OPS)), st.one_of(st.none(), st.integers(), st.text(), st.lists(st.lists(st.integers(-2, 2**40), max_size=5), max_size=8).map(json.dumps)), st.text())  # fmt: skip
 def test_no_recorded_text_breaks_it(name, dims, kinds):
-    found = product(name, dims, kinds)
+    found = compute_matrix_product(name, dims, kinds)
     assert found is None or 0 < found.flops <= 2**62
 
 
 def test_nested_text_without_end_is_no_shape():
-    assert shapes("[" * 15_000) == ()
-    assert types('{"a": 1}') == ()
+    assert parse_input_shapes("[" * 15_000) == ()
+    assert parse_input_types('{"a": 1}') == ()

@@ -18,13 +18,18 @@ from process.idle_traces import LIMITS, between, causes, frame_of, load, only, s
 
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
-from tracekit.process.device.busy import by_window, running
-from tracekit.process.idle_time.causes import IdleTime, _last_before
-from tracekit.process.idle_time.launch_queues import launch_delays, queues
-from tracekit.process.idle_time.stalls import stage_edges, stalls
-from tracekit.process.idle_time.tables import histogram, idle_by_window, longest, main_causes
-from tracekit.process.steps.stage_lookup import outermost_ranges
-from tracekit.process.steps.windows import windows
+from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals
+from tracekit.process.idle_time.causes import IdleTime, _find_latest_time_before
+from tracekit.process.idle_time.launch_queues import measure_launch_delays, measure_launch_queues
+from tracekit.process.idle_time.stalls import find_sync_stalls, measure_stage_edges
+from tracekit.process.idle_time.tables import (
+    find_main_causes,
+    list_longest_gaps,
+    make_gap_histogram,
+    sum_idle_time_by_window,
+)
+from tracekit.process.steps.stage_lookup import make_outer_range_frame
+from tracekit.process.steps.windows import find_steps_and_stages
 
 # Causes
 
@@ -207,7 +212,7 @@ def test_windows_clip_gaps_and_parts_add_up(tmp_path):
     """Idle 100–150, launched at 130; the steps part at 120. The stage `gen` is the second step."""
     rows = [step(1, 0, 120), step(2, 120, 80), annotation("gen", 120, 80), *between(start=130)]
     trace, idle = only(tmp_path, rows)
-    frame = frame_of(idle_by_window(trace, idle))
+    frame = frame_of(sum_idle_time_by_window(trace, idle))
     found = {
         (r["window"], None if r["step"] is None or r["step"] != r["step"] else int(r["step"]), r["cause"]): (r["gap_count"], r["idle_ns"])
         for r in frame.astype({"step": object}).where(frame["step"].notna() | True).to_dict("records")
@@ -227,7 +232,7 @@ def test_the_longest_gaps_say_what_was_before_after_and_on_the_host(tmp_path):
     """The wait for the launch is 100–180, halfway the host is in `aten::sort`."""
     rows = [step(4, 0, 300), annotation("gen", 0, 300), *between(op("aten::sort", 110, 60), start=180, at=190)]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    first = frame_of(longest(trace, [idle], [main_causes(idle)])).iloc[0]
+    first = frame_of(list_longest_gaps(trace, [idle], [find_main_causes(idle)])).iloc[0]
     assert (first["dur_ns"], first["cause"], first["cause_ns"]) == (90_000, "host_op", 60_000)
     assert (first["before"], first["after"], first["host"]) == ("a", "b", "aten::sort")
     assert (first["step"], first["stage"]) == (4, "gen")
@@ -238,7 +243,7 @@ def test_a_late_start_shows_the_call_that_the_host_was_in_meanwhile(tmp_path):
     rows = [*launched("a", 0, 0, 100, 1), launch(100, 2, 800, name="hipMemcpyWithStream")]
     rows += [memcpy("CopyHostToDevice", 890, 10, 8, 2)]
     trace, idle = only(tmp_path, rows)
-    first = frame_of(longest(trace, [idle], [main_causes(idle)])).iloc[0]
+    first = frame_of(list_longest_gaps(trace, [idle], [find_main_causes(idle)])).iloc[0]
     assert (first["cause"], first["host"]) == ("other", "hipMemcpyWithStream")
 
 
@@ -246,7 +251,7 @@ def test_gaps_are_counted_by_powers_of_two(tmp_path):
     """Gaps of 1024 ns are 1.024 µs: of 1, 2 and 2 µs, the last two in [1024, 2048) ns; 1 µs is below."""
     rows = [kernel("k", 0, 10), kernel("k", 11, 9), kernel("k", 22, 8), kernel("k", 32, 8)]
     _, idle = only(tmp_path, rows)
-    found = frame_of(histogram(idle, main_causes(idle)[0]))
+    found = frame_of(make_gap_histogram(idle, find_main_causes(idle)[0]))
     assert found[["cause", "low_ns", "gap_count", "idle_ns"]].to_numpy().tolist() == [
         ["unknown", 512, 1, 1000],
         ["unknown", 1024, 2, 4000],
@@ -280,17 +285,17 @@ def tables(trace, limits):
     zero = min(map(int, starts), default=0)
     found = []
     for idle in devices:
-        gaps = frame_of(longest(trace, [idle], [main_causes(idle)]))
+        gaps = frame_of(list_longest_gaps(trace, [idle], [find_main_causes(idle)]))
         if len(gaps):
             gaps["ts_ns"] -= zero
             gaps = gaps.drop(
                 columns="host"
             )  # of two that begin and end together either may be inside
         frames = (
-            frame_of(idle_by_window(trace, idle)), frame_of(histogram(idle, main_causes(idle)[0])), gaps, frame_of(launch_delays(trace, idle)),
-            frame_of(queues(trace, idle)), frame_of(stage_edges(trace, idle, stalls(trace, idle).after)),
+            frame_of(sum_idle_time_by_window(trace, idle)), frame_of(make_gap_histogram(idle, find_main_causes(idle)[0])), gaps, frame_of(measure_launch_delays(trace, idle)),
+            frame_of(measure_launch_queues(trace, idle)), frame_of(measure_stage_edges(trace, idle, find_sync_stalls(trace, idle).after)),
         )  # fmt: skip
-        sums = stalls(trace, idle)
+        sums = find_sync_stalls(trace, idle)
         told = [sorted(map(str, frame.to_dict("records"))) for frame in frames]
         found.append((idle.device, int(sums.idle_ns.sum()), len(sums.row), *told))
     return found
@@ -307,7 +312,7 @@ def _shares_are_parts_of_their_gaps(idle):
     of_gaps = list(zip(*share_of.values(), strict=True))
     assert [sum(parts) for parts in of_gaps] == lengths
     largest = [max(parts) for parts in of_gaps]
-    causes_of, longest_ns = main_causes(idle)
+    causes_of, longest_ns = find_main_causes(idle)
     assert longest_ns.tolist() == largest
     assert causes_of.tolist() == [parts.index(max(parts)) for parts in of_gaps]
 
@@ -320,22 +325,25 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     limits = IdleTime(kernel_wait_ns=3_000, silence_ns=8_000)
     devices = trace.derived(limits)
     ops = trace.get("device_ops")
-    framed = {"step": trace.derived(windows).steps, "stage": outermost_ranges(trace)}
+    framed = {
+        "step": trace.derived(find_steps_and_stages).steps,
+        "stage": make_outer_range_frame(trace),
+    }
     for idle in devices:
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
         _shares_are_parts_of_their_gaps(idle)
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device
-        state = running(ops[chosen.fillna(value=False)])
-        told = frame_of(idle_by_window(trace, idle))
+        state = compute_busy_intervals(ops[chosen.fillna(value=False)])
+        told = frame_of(sum_idle_time_by_window(trace, idle))
         for window, frame in framed.items():
             start = frame["ts_ns"].to_numpy()
-            parts = by_window(state, start, start + frame["dur_ns"].to_numpy())
+            parts = break_down_device_windows(state, start, start + frame["dur_ns"].to_numpy())
             assert told["idle_ns"][told["window"] == window].sum() == parts["idle_ns"].sum()
-        cost = stalls(trace, idle)
+        cost = find_sync_stalls(trace, idle)
         assert (cost.idle_ns >= 0).all()
         assert int(cost.idle_ns.sum()) <= cost.after.total <= idle.gaps.total
-        assert int(frame_of(histogram(idle, main_causes(idle)[0]))["idle_ns"].sum()) == int(told["idle_ns"][told["window"] == "capture"].sum())  # fmt: skip
-        edge = frame_of(stage_edges(trace, idle, cost.after))
+        assert int(frame_of(make_gap_histogram(idle, find_main_causes(idle)[0]))["idle_ns"].sum()) == int(told["idle_ns"][told["window"] == "capture"].sum())  # fmt: skip
+        edge = frame_of(measure_stage_edges(trace, idle, cost.after))
         assert (edge["idle_ns"] <= edge["edge_ns"]).all()
         assert (edge["explained_ns"] + edge["after_sync_ns"] <= edge["idle_ns"]).all()
         assert (edge["explained_ns"] + edge["host_ns"] <= edge["idle_ns"]).all()
@@ -356,7 +364,7 @@ def test_the_latest_time_of_a_group_before_a_limit_is_found_however_far_times_li
 ):
     group, ts = np.array(times, np.int64).T
     wanted, limit = np.array(asked, np.int64).T
-    found = _last_before(group, ts * unit, wanted, limit * unit)
+    found = _find_latest_time_before(group, ts * unit, wanted, limit * unit)
     for number, until, latest in zip(wanted.tolist(), limit.tolist(), found.tolist(), strict=True):
         earlier = [t * unit for g, t in times if g == number and t < until]
         assert latest == max(earlier, default=np.iinfo(np.int64).min)

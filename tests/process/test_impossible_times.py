@@ -11,12 +11,12 @@ from tracekit.process.impossible_times import (
     MIN_ALIKE,
     SECOND_NS,
     SKEW_NS,
-    cut_late_ends,
-    early_ops,
-    far_rows,
-    overlong_ops,
-    usual_durations,
-    zero_rows,
+    compute_typical_durations,
+    find_far_rows,
+    find_late_stream_ends,
+    find_ops_before_launch,
+    find_overlong_ops,
+    find_rows_at_time_zero,
 )
 
 
@@ -27,7 +27,7 @@ def ints(*values):
 def cut(start, end, stream=None, launch=None, may_overlap=None, is_in_order=False):
     """{row: new end} of the ops with a late end; times in µs, every op of a launch of its own."""
     count = len(start)
-    rows, ends = cut_late_ends(
+    rows, ends = find_late_stream_ends(
         1_000 * ints(*start),
         1_000 * ints(*end),
         ints(*(stream or [0] * count)),
@@ -90,7 +90,7 @@ def test_jitter_is_no_late_end():
     rest = {"may_overlap": np.zeros(2, np.bool_), "is_in_order": True}
     for beyond, count in ((JITTER_NS, 0), (JITTER_NS + 1, 1)):
         end = ints(10_000 + beyond, 10_000)
-        rows, _ = cut_late_ends(start, end, stream, ints(1, 2), **rest)
+        rows, _ = find_late_stream_ends(start, end, stream, ints(1, 2), **rest)
         assert len(rows) == count
 
 
@@ -115,11 +115,11 @@ def test_ops_in_turn_are_left_alone_and_an_overrun_is_cut_to_its_bound(ops, is_i
     start, end, stream = in_turn(ops)
     launch = np.arange(len(start))
     rest = {"may_overlap": np.zeros(len(start), np.bool_), "is_in_order": is_in_order}
-    assert not len(cut_late_ends(start, end, stream, launch, **rest)[0])
+    assert not len(find_late_stream_ends(start, end, stream, launch, **rest)[0])
     late = random.sample(range(len(start)), max(1, len(start) // 4))
     overrun = end.copy()
     overrun[late] += 10**9
-    rows, ends = cut_late_ends(start, overrun, stream, launch, **rest)
+    rows, ends = find_late_stream_ends(start, overrun, stream, launch, **rest)
     last = {int(np.flatnonzero(stream == number)[-1]) for number in set(stream.tolist())}
     # Behind an op that is late itself only the last of a stream has an end to be compared with.
     judged = {row for row in late if row not in last}
@@ -135,21 +135,23 @@ def test_the_usual_duration_is_the_median_of_the_sound_ops_of_the_name():
     name = ints(0, 0, 0, 0, 1, 1, 2)
     dur = ints(99, 5, 7, 6, 99, 5, 99)
     is_sound = np.array([False, True, True, True, False, True, False])
-    usual = usual_durations(name, dur, is_sound, ints(0, 4, 6))
+    usual = compute_typical_durations(name, dur, is_sound, ints(0, 4, 6))
     assert MIN_ALIKE == 3
     assert usual.tolist() == [6, np.iinfo(np.int64).max, np.iinfo(np.int64).max]
 
 
 def test_rows_a_day_from_most_are_far():
     start = ints(5, 10, 20, 20 + DAY_NS, 20 + 2 * DAY_NS)
-    assert far_rows(start).tolist() == [False, False, False, True, True]
-    assert not far_rows(ints(0, DAY_NS - 1)).any()
-    assert not far_rows(ints()).any()
+    assert find_far_rows(start).tolist() == [False, False, False, True, True]
+    assert not find_far_rows(ints(0, DAY_NS - 1)).any()
+    assert not find_far_rows(ints()).any()
 
 
 def zeros(start, length):
     start = ints(*start)
-    return zero_rows(start, start + ints(*length), np.ones(len(start), np.bool_)).tolist()
+    return find_rows_at_time_zero(
+        start, start + ints(*length), np.ones(len(start), np.bool_)
+    ).tolist()
 
 
 def test_rows_at_zero_are_wrong_where_the_rest_is_elsewhere():
@@ -169,22 +171,24 @@ def test_a_trace_that_begins_at_zero_is_left_alone():
 
 
 def test_ops_before_their_launch_are_early_beyond_what_clocks_differ():
-    assert early_ops(ints(5, 9, 7, -SKEW_NS, -SKEW_NS - 1), 0).tolist() == [False] * 4 + [True]
-    assert early_ops(ints(5, 9, -SKEW_NS - 1), 1_000).tolist() == [False, False, False]
-    assert not early_ops(ints(), 0).any()
+    assert find_ops_before_launch(ints(5, 9, 7, -SKEW_NS, -SKEW_NS - 1), 0).tolist() == [
+        False
+    ] * 4 + [True]
+    assert find_ops_before_launch(ints(5, 9, -SKEW_NS - 1), 1_000).tolist() == [False, False, False]
+    assert not find_ops_before_launch(ints(), 0).any()
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 10**6), min_size=3, max_size=20), st.integers(0, 10**15))
 def test_clocks_that_differ_make_no_op_early(lags, skew):
-    assert not early_ops(np.array(lags) - skew, 0).any()
+    assert not find_ops_before_launch(np.array(lags) - skew, 0).any()
 
 
 def test_an_op_longer_than_the_recording_is_impossible():
     """The recording lasts 100: ten times as long is still possible for a last kernel that the host does not wait for."""
     host = (ints(0, 50), ints(10, 100))
-    assert overlong_ops(ints(1_000, 1_001), [host], ints(5, 20)).tolist() == [False, True]
-    assert not overlong_ops(ints(10**9), [], ints(5)).any()
+    assert find_overlong_ops(ints(1_000, 1_001), [host], ints(5, 20)).tolist() == [False, True]
+    assert not find_overlong_ops(ints(10**9), [], ints(5)).any()
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.process.engine_iterations import batch
+from tracekit.process.engine_iterations import parse_engine_batch
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ from tracekit.process.engine_iterations import batch
     ],
 )  # fmt: skip
 def test_the_name_of_an_iteration_tells_its_batch(name, expected):
-    found = batch(name)
+    found = parse_engine_batch(name)
     assert (found if found is None else found[:4]) == expected
 
 
@@ -64,11 +64,11 @@ def test_the_name_of_an_iteration_tells_its_batch(name, expected):
     ],
 )  # fmt: skip
 def test_sums_of_keys_and_of_pairs_are_read(name, context, pairs):
-    found = batch(name)
+    found = parse_engine_batch(name)
     assert (found.context_tokens, found.attention_pairs) == (context, pairs)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="execut_contxgra()0123456789sqk[]= DECOsp", max_size=40))
 def test_no_name_breaks_the_reading(name):
-    batch(name)
+    parse_engine_batch(name)

@@ -2,7 +2,12 @@
 
 import pytest
 
-from tracekit.process.ops.kernel_names import is_gemm, is_plain_convolution, loaded_elements, unit
+from tracekit.process.ops.kernel_names import (
+    classify_matrix_unit,
+    is_gemm_kernel,
+    is_plain_convolution,
+    parse_loaded_elements,
+)
 
 TENSOR = (
     "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn",
@@ -54,28 +59,28 @@ NO_GEMM = (
 
 @pytest.mark.parametrize("name", TENSOR)
 def test_tensor_cores_are_told(name):
-    assert unit(name) == "tensor"
+    assert classify_matrix_unit(name) == "tensor"
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_other_cores_are_told(name):
-    assert unit(name) == "plain"
+    assert classify_matrix_unit(name) == "plain"
 
 
 @pytest.mark.parametrize("name", SILENT)
 def test_a_name_that_says_neither_is_left_out(name):
-    assert unit(name) is None
+    assert classify_matrix_unit(name) is None
 
 
 @pytest.mark.parametrize("name", NO_GEMM)
 def test_other_kernels_are_no_matrix_products(name):
-    assert not is_gemm(name)
-    assert unit(name) is None
+    assert not is_gemm_kernel(name)
+    assert classify_matrix_unit(name) is None
 
 
 @pytest.mark.parametrize("name", [*TENSOR, *PLAIN, *SILENT])
 def test_matrix_products_are_told_by_name(name):
-    assert is_gemm(name)
+    assert is_gemm_kernel(name)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,7 @@ def test_other_kernels_are_no_convolution_in_32_bits(name):
 
 
 def test_how_much_a_kernel_loads_is_the_least_that_it_names():
-    assert loaded_elements("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn") == 8
-    assert loaded_elements("sm80_xmma_gemm_f32f32_ffma_aligna4_alignc2_execute_kernel") == 2
-    assert loaded_elements("sm90_xmma_gemm_bf16bf16_tn_n_tilesize64x128x64") is None
-    assert loaded_elements("gemm_align" + "9" * 400) is None
+    assert parse_loaded_elements("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn") == 8
+    assert parse_loaded_elements("sm80_xmma_gemm_f32f32_ffma_aligna4_alignc2_execute_kernel") == 2
+    assert parse_loaded_elements("sm90_xmma_gemm_bf16bf16_tn_n_tilesize64x128x64") is None
+    assert parse_loaded_elements("gemm_align" + "9" * 400) is None

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.model import sweeps
 from tracekit.process.calls.nesting import (
-    Nesting,
-    by_start,
-    innermost,
-    innermost_in,
-    nesting,
-    own_times,
-    own_times_in,
-    tree_of,
+    CallTree,
+    build_call_tree,
+    build_call_tree_of_rows,
+    find_innermost_host_rows,
+    find_innermost_rows_in_tree,
+    measure_exclusive_host_times,
+    measure_exclusive_times_in_tree,
+    sort_by_start,
 )
 
 LEVELS = "tracekit.process.calls.nesting.FEW_LEVELS"
@@ -42,14 +42,14 @@ def tree(thread, start, end, jitter_ns=0):
     trace = SimpleNamespace(
         numbers=lambda _, name: columns_by_name[name], derived=lambda _: jitter_ns
     )
-    return tree_of(trace, np.arange(len(start)))
+    return build_call_tree_of_rows(trace, np.arange(len(start)))
 
 
 @given(spans)
 def test_the_parent_is_the_last_one_started_that_still_runs(rows):
     thread, start, end = columns(rows)
     parent = tree(thread, start, end).parent
-    order = by_start(thread, start, end).tolist()
+    order = sort_by_start(thread, start, end).tolist()
     for place, row in enumerate(order):
         running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
         assert parent[row] == (running[-1] if running else -1)
@@ -60,7 +60,7 @@ def test_what_begins_in_the_last_instants_of_another_and_outlasts_it_is_beside_i
     """Each candidate is asked, the last that began first; one that overlaps by rounding is passed over."""
     thread, start, end = columns(rows)
     parent = tree(thread, start, end, jitter).parent
-    order = by_start(thread, start, end).tolist()
+    order = sort_by_start(thread, start, end).tolist()
     for place, row in enumerate(order):
         running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
         while running:
@@ -76,8 +76,8 @@ def test_what_begins_in_the_last_instants_of_another_and_outlasts_it_is_beside_i
 def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, jitter, few_levels):
     thread, start, end = columns(rows)
     with patch(LEVELS, few_levels):
-        own = own_times_in(tree(thread, start, end, jitter), start, end - start)
-    order = by_start(thread, start, end).tolist()
+        own = measure_exclusive_times_in_tree(tree(thread, start, end, jitter), start, end - start)
+    order = sort_by_start(thread, start, end).tolist()
     counted = np.zeros(len(rows), np.int64)
     for t in range(3):
         for now in range(40):
@@ -111,7 +111,7 @@ def test_at_an_instant_what_started_last_and_still_runs_is_innermost(
     rows, instants, jitter, few_levels
 ):
     thread, start, end = columns(rows)
-    order = by_start(thread, start, end)
+    order = sort_by_start(thread, start, end)
     trace = SimpleNamespace(
         numbers=lambda _, name: {"ts_ns": start, "dur_ns": end - start, "thread": thread}[name],
         derived=lambda _: jitter,
@@ -119,7 +119,9 @@ def test_at_an_instant_what_started_last_and_still_runs_is_innermost(
     at_thread = np.array([t for t, _ in instants], np.int32)
     at = np.array([ts for _, ts in instants], np.int64)
     with patch(LEVELS, few_levels):
-        found = innermost_in(trace, tree_of(trace, np.arange(len(rows))), at_thread, at)
+        found = find_innermost_rows_in_tree(
+            trace, build_call_tree_of_rows(trace, np.arange(len(rows))), at_thread, at
+        )
     for row, (on, now) in zip(found.tolist(), instants, strict=True):
         running = [r for r in order.tolist() if thread[r] == on and start[r] <= now < end[r]]
         assert row == (running[-1] if running else -1)
@@ -127,11 +129,14 @@ def test_at_an_instant_what_started_last_and_still_runs_is_innermost(
 
 def test_nothing_is_innermost_where_the_tree_has_no_rows():
     none = np.empty(0, np.int64)
-    nothing = Nesting(none, none)
+    nothing = CallTree(none, none)
     thread = np.zeros(2, np.int32)
     trace = SimpleNamespace(numbers=lambda *_: none)
-    assert innermost_in(trace, nothing, thread, np.array([5, 7])).tolist() == [-1, -1]
-    assert innermost_in(trace, nothing, thread[:0], none).tolist() == []
+    assert find_innermost_rows_in_tree(trace, nothing, thread, np.array([5, 7])).tolist() == [
+        -1,
+        -1,
+    ]
+    assert find_innermost_rows_in_tree(trace, nothing, thread[:0], none).tolist() == []
 
 
 def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
@@ -148,7 +153,7 @@ def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
         sys.setprofile(on_call)
         try:
             made = tree(np.zeros(depth, np.int32), start, end)
-            own = own_times_in(made, start, end - start)
+            own = measure_exclusive_times_in_tree(made, start, end - start)
             none = np.zeros(depth, np.bool_)
             assert (made.nearest(none, np.arange(depth)) == -1).all()
         finally:
@@ -162,7 +167,7 @@ def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
 def test_the_order_is_by_thread_then_start_then_longest(rows):
     thread, start, end = columns(rows)
     expected = sorted(range(len(rows)), key=lambda i: (thread[i], start[i], -end[i], i))
-    assert by_start(thread, start, end).tolist() == expected
+    assert sort_by_start(thread, start, end).tolist() == expected
 
 
 def test_spans_too_long_for_one_axis_nest_all_the_same():
@@ -182,7 +187,11 @@ def test_numbers_of_rows_take_four_bytes(monkeypatch, in_c):
     assert (made.parent.dtype, made.order.dtype) == (np.int32, np.int32)
     assert made.parent.tolist() == [-1, 2, 0]
     assert made.order.tolist() == [0, 2, 1]
-    assert own_times_in(made, start, np.array([100, 5, 50])).tolist() == [50, 5, 45]
+    assert measure_exclusive_times_in_tree(made, start, np.array([100, 5, 50])).tolist() == [
+        50,
+        5,
+        45,
+    ]
 
 
 @pytest.fixture
@@ -197,24 +206,28 @@ def trace(tmp_path):
 
 
 def test_calls_ranges_and_ops_nest_on_their_thread(trace):
-    assert nesting(trace).parent.tolist() == [-1, 0, 1, -1]
-    assert own_times(trace).tolist() == [50_000, 48_000, 2_000, 10_000]
+    assert build_call_tree(trace).parent.tolist() == [-1, 0, 1, -1]
+    assert measure_exclusive_host_times(trace).tolist() == [50_000, 48_000, 2_000, 10_000]
 
 
 def test_the_nearest_op_above_a_call_skips_what_is_no_op(trace):
     is_range = np.array([True, False, False, False])
-    assert nesting(trace).nearest(is_range, np.array([2, 0, 3])).tolist() == [0, -1, -1]
+    assert build_call_tree(trace).nearest(is_range, np.array([2, 0, 3])).tolist() == [0, -1, -1]
 
 
 def test_an_instant_belongs_to_what_runs_innermost_then(trace):
     base = trace["host_ops"]["ts_ns"].iloc[0]
     thread = trace["host_ops"]["thread"].to_numpy()[[0, 0, 0, 3]]
-    found = innermost(trace, thread, base + np.array([5, 21, 60, 205]) * 1000)
+    found = find_innermost_host_rows(trace, thread, base + np.array([5, 21, 60, 205]) * 1000)
     assert found.tolist() == [0, 2, 0, 3]
 
 
 def test_threads_beyond_two_bytes_are_in_order_and_none_at_all_is_an_order():
     none = np.empty(0, np.int64)
-    assert by_start(none.astype(np.int32), none, none).tolist() == []
+    assert sort_by_start(none.astype(np.int32), none, none).tolist() == []
     start = np.array([0, 0, 0])
-    assert by_start(np.array([40_000, 1, 32_768], np.int32), start, start + 1).tolist() == [1, 2, 0]
+    assert sort_by_start(np.array([40_000, 1, 32_768], np.int32), start, start + 1).tolist() == [
+        1,
+        2,
+        0,
+    ]

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.time.attribution import measure
-from tracekit.process.calls.launches import launches
-from tracekit.process.collectives.table import collectives
-from tracekit.process.device.placement import PLACED, placement
-from tracekit.process.device.work_per_window import work_within
+from tracekit.process.calls.launches import find_launches
+from tracekit.process.collectives.table import list_collectives
+from tracekit.process.device.placement import PLACED, place_device_ops
+from tracekit.process.device.work_per_window import measure_work_per_window
 from tracekit.process.idle_time.causes import IdleTime
-from tracekit.process.idle_time.launch_gaps import launch_gaps
-from tracekit.process.idle_time.launch_queues import queues
-from tracekit.process.ops.work_classes import work_stages
-from tracekit.process.slice_trace import cut
-from tracekit.process.steps.windows import windows
+from tracekit.process.idle_time.launch_gaps import find_launch_gaps
+from tracekit.process.idle_time.launch_queues import measure_launch_queues
+from tracekit.process.ops.work_classes import find_work_stages
+from tracekit.process.slice_trace import slice_trace
+from tracekit.process.steps.windows import find_steps_and_stages
 
 
 def load(tmp_path, rows, **meta):
@@ -44,7 +44,7 @@ def named_range(name, ts, dur, external, tid=100):
 
 def places(trace):
     """Of every device op by name: how it is placed, and the instant in µs (None: in no step or stage)."""
-    found = placement(trace)
+    found = place_device_ops(trace)
     at = (found.ts_ns - BASE_NS) / 1000
     return {
         name: (PLACED[how], None if PLACED[how] == "before" else when)
@@ -54,8 +54,8 @@ def places(trace):
 
 def stages(trace):
     """The stage of every device op by name, None outside all."""
-    names = [*windows(trace).stages["stage"].cat.categories, None]
-    codes = work_stages(trace)
+    names = [*find_steps_and_stages(trace).stages["stage"].cat.categories, None]
+    codes = find_work_stages(trace)
     return {
         name: names[code] for name, code in zip(trace["device_ops"]["name"], codes, strict=True)
     }
@@ -108,9 +108,9 @@ def test_of_nested_ranges_the_innermost_counts(tmp_path):
     ]  # fmt: skip
     trace = load(tmp_path, rows)
     assert places(trace) == {"inner": ("annotation", 5), "outer": ("annotation", 0)}
-    found = windows(trace).stages
+    found = find_steps_and_stages(trace).stages
     start = found["ts_ns"].to_numpy()
-    work = work_within(trace, start, start + found["dur_ns"].to_numpy())
+    work = measure_work_per_window(trace, start, start + found["dur_ns"].to_numpy())
     assert dict(zip(found["stage"], work["work_ns"], strict=True)) == {
         "gen": 10_000, "mini_batch0": 5_000, "ref": 0,
     }  # fmt: skip
@@ -196,9 +196,9 @@ def test_a_step_is_told_by_its_range_too(tmp_path):
         kernel("k", 120, 5),
     ]
     trace = load(tmp_path, rows)
-    steps = windows(trace).steps
+    steps = find_steps_and_stages(trace).steps
     start = steps["ts_ns"].to_numpy()
-    assert work_within(trace, start, start + 100_000)["work_ns"].tolist() == [5_000, 0]
+    assert measure_work_per_window(trace, start, start + 100_000)["work_ns"].tolist() == [5_000, 0]
 
 
 def test_what_was_launched_before_the_first_recorded_call_is_in_no_step(tmp_path):
@@ -213,9 +213,9 @@ def test_what_was_launched_before_the_first_recorded_call_is_in_no_step(tmp_path
         "queued": ("before", None), "other stream": ("before", None), "k": ("launch", 90),
         "lost": ("time", 120), "no id": ("time", 20), "out of order": ("time", 110),
     }  # fmt: skip
-    start = windows(trace).steps["ts_ns"].to_numpy()
+    start = find_steps_and_stages(trace).steps["ts_ns"].to_numpy()
     # k, lost, no id and out of order.
-    assert work_within(trace, start, start + 300_000)["work_ns"].tolist() == [20_000]
+    assert measure_work_per_window(trace, start, start + 300_000)["work_ns"].tolist() == [20_000]
 
 
 def test_annotation_beats_the_order_of_ids(tmp_path):
@@ -230,18 +230,18 @@ def test_without_recorded_calls_ids_say_nothing(tmp_path):
 def test_devices_alone_are_placed_by_time(tmp_path):
     trace = load(tmp_path, [kernel("a", 0, 5, 1), kernel("b", 10, 5, 2), projected("gen", 0, 20)])
     assert places(trace) == {"a": ("time", 0), "b": ("time", 10)}
-    steps = windows(trace).steps
+    steps = find_steps_and_stages(trace).steps
     start = steps["ts_ns"].to_numpy()
-    assert work_within(trace, start, start + steps["dur_ns"].to_numpy())["work_ns"].tolist() == [
-        10_000
-    ]
+    assert measure_work_per_window(trace, start, start + steps["dur_ns"].to_numpy())[
+        "work_ns"
+    ].tolist() == [10_000]
 
 
 def test_a_trace_without_devices_has_nothing_to_place(tmp_path):
     trace = load(tmp_path, TWO)
-    assert len(placement(trace).how) == 0
+    assert len(place_device_ops(trace).how) == 0
     assert measure(trace) == {}
-    found = work_within(trace, np.array([BASE_NS]), np.array([BASE_NS + 9]))
+    found = measure_work_per_window(trace, np.array([BASE_NS]), np.array([BASE_NS + 9]))
     assert all(found[name].missing.all() for name in found)
 
 
@@ -262,9 +262,9 @@ def test_a_cut_keeps_the_places_that_the_whole_trace_told(tmp_path):
         step(1, 0, 100), step(2, 100, 100), launch(1, 50), *launched("k", 110, 150, 5, 52),
         projected("ProfilerStep#1", 90, 30), kernel("of 1", 105, 5), kernel("of 2", 130, 5), kernel("earlier", 115, 5, 3),
     ]  # fmt: skip
-    part = cut(load(tmp_path, rows), frozenset({2}), None)
+    part = slice_trace(load(tmp_path, rows), frozenset({2}), None)
     assert set(part["device_ops"]["name"]) == {"k", "of 2"}
-    assert [PLACED[how] for how in part.derived(placement).how] == ["launch", "time"]
+    assert [PLACED[how] for how in part.derived(place_device_ops).how] == ["launch", "time"]
 
 
 def test_questions_about_launches_take_no_place_for_a_launch(tmp_path):
@@ -272,15 +272,19 @@ def test_questions_about_launches_take_no_place_for_a_launch(tmp_path):
     rows = [*TWO, *launched("k", 1, 10, 10, 1), kernel("lost", 60, 5), projected("gen", 5, 100)]
     rows += [kernel("ncclDevKernel_AllReduce", 70, 5)]
     trace = load(tmp_path, rows)
-    assert [PLACED[how] for how in placement(trace).how] == ["launch", "annotation", "annotation"]
-    assert launches(trace).linked.tolist() == [True, False, False]
+    assert [PLACED[how] for how in place_device_ops(trace).how] == [
+        "launch",
+        "annotation",
+        "annotation",
+    ]
+    assert find_launches(trace).linked.tolist() == [True, False, False]
     (idle,) = trace.derived(IdleTime(kernel_wait_ns=3_000, silence_ns=1_000_000))
     gap = {name: part.total for name, part in idle.causes.items() if part.total}
     # 20-60 and 65-70.
     assert gap["unknown"] == 45_000
-    assert queues(trace, idle)["count"].tolist() == [1]
-    assert sum(found.total for found in launch_gaps(trace)) == 0
-    one = collectives(trace).rows.frame().iloc[0]
+    assert measure_launch_queues(trace, idle)["count"].tolist() == [1]
+    assert sum(found.total for found in find_launch_gaps(trace)) == 0
+    one = list_collectives(trace).rows.frame().iloc[0]
     assert one["stage"] == "gen"
     assert pd.isna(one["issue_ns"])
 
@@ -337,17 +341,17 @@ def test_neither_clock_nor_order_matter_and_nothing_is_lost(
     assert {n: (how, None if at is None else at + shift) for n, (how, at) in one.items()} == other
     assert stages(first) == stages(second)
     # What has a launch stays where it was launched.
-    links = launches(first)
-    place = placement(first)
+    links = find_launches(first)
+    place = place_device_ops(first)
     assert ((place.how == PLACED.index("launch")) == links.linked).all()
     assert (place.ts_ns[links.linked] == links.ts_ns[links.linked]).all()
     # Every op is in one step, or outside both, or known to be in none.
-    steps = windows(first).steps
+    steps = find_steps_and_stages(first).steps
     start = steps["ts_ns"].to_numpy()
     end = start + steps["dur_ns"].to_numpy()
     inside = place.known & (place.ts_ns >= start[0]) & (place.ts_ns < end[-1])
     dur = first["device_ops"]["dur_ns"].to_numpy()
-    work = work_within(first, start, end)
+    work = measure_work_per_window(first, start, end)
     assert int(sum(work["work_ns"])) == int(dur[inside].sum())
     assert int(sum(work["launch_count"])) == int(inside.sum())
     table = measure(first)["launches"]

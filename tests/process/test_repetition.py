@@ -7,14 +7,14 @@ import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, projected, step, write
 
 import tracekit
-from tracekit.process.steps.windows import windows
+from tracekit.process.steps.windows import find_steps_and_stages
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 US = 1000
 
 
 def found(tmp_path, rows, name="rank0.json"):
-    return windows(tracekit.load(write(tmp_path / name, rows)))
+    return find_steps_and_stages(tracekit.load(write(tmp_path / name, rows)))
 
 
 def told(found_windows):
@@ -298,7 +298,7 @@ def test_windows_of_real_captures_hold_their_work(file, length_us):
     From the first device op on, where it had been launched long before: the device was busy with earlier work.
     """
     trace = tracekit.load(Path(str(REAL)).parent / file)
-    steps = windows(trace).step_rows
+    steps = find_steps_and_stages(trace).step_rows
     device_end = trace["device_ops"]["ts_ns"] + trace["device_ops"]["dur_ns"]
     assert len(steps) == 1
     # Their work begins after what was in progress when they began; the capture is both.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.process.collectives import compute_between_collectives as module
-from tracekit.process.collectives.compute_between_collectives import segments
-from tracekit.process.steps.windows import windows
+from tracekit.process.collectives.compute_between_collectives import measure_collective_segments
+from tracekit.process.steps.windows import find_steps_and_stages
 
 RUNLOOP = 102
 
@@ -27,7 +27,7 @@ def found(tmp_path, rows):
 
 
 def frames(trace):
-    part = segments(trace)
+    part = measure_collective_segments(trace)
     return Frames(part.arrivals.frame(), part.segments.frame(), part.cut)
 
 
@@ -175,7 +175,7 @@ ROWS = st.lists(
 @given(ROWS)
 def test_own_and_blocked_time_add_up_to_steps_and_stages(tmp_path_factory, rows):
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows))
-    part, windows_of = frames(trace), windows(trace)
+    part, windows_of = frames(trace), find_steps_and_stages(trace)
     both = [windows_of.steps, windows_of.stages[windows_of.stages["parent"].isna()]]
     instants = {
         instant

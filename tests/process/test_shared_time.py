@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.model import intervals
-from tracekit.model.intervals import affordable, shared
+from tracekit.model.intervals import mask_affordable_windows, share_time
 
 
 def ints(*values):
@@ -18,7 +18,7 @@ def ints(*values):
 def share(ops, low, high, ties=()):
     """ns of each op (start, end, class) in each window, rows are ops."""
     columns = [ints(*column) for column in zip(*ops, strict=True)]
-    found = shared(
+    found = share_time(
         tuple(columns), ints(*low), ints(*high), lambda at: [ints(*tie)[at] for tie in ties]
     )
     out = np.zeros((len(ops), len(low)), np.int64)
@@ -118,5 +118,5 @@ def test_windows_beyond_what_can_be_afforded_are_left_out(monkeypatch):
     monkeypatch.setattr(intervals, "FREE_PAIRS", 0)
     start, end = ints(0, 1), ints(5, 5)
     many = np.zeros(6, np.int64)
-    assert affordable(start, end, many[:4], many[:4] + 9).tolist() == [True] * 4
-    assert affordable(start, end, many, many + 9).tolist() == [True] * 4 + [False] * 2
+    assert mask_affordable_windows(start, end, many[:4], many[:4] + 9).tolist() == [True] * 4
+    assert mask_affordable_windows(start, end, many, many + 9).tolist() == [True] * 4 + [False] * 2

@@ -7,7 +7,11 @@ import pytest
 from memory_builder import Allocator, frame
 from snapshot_traces import loaded
 
-from tracekit.process.memory.call_sites import short_name, site_table, tree
+from tracekit.process.memory.call_sites import (
+    build_allocation_tree,
+    build_site_table,
+    shorten_function_name,
+)
 from tracekit.process.memory.site_grades import (
     ANYTHING,
     FRAMEWORK,
@@ -16,8 +20,8 @@ from tracekit.process.memory.site_grades import (
     NATIVE,
     OPERATOR,
     PROGRAM,
-    file_grade,
-    name_grade,
+    grade_frame_file,
+    grade_frame_name,
 )
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -34,7 +38,7 @@ MAIN = frame("main", "/home/me/project/main.py", 3)
 def site(tmp_path, *frames):
     allocator = Allocator()
     allocator.alloc(512, list(frames))
-    (row,) = site_table(loaded(tmp_path, allocator)).itertuples(index=False)
+    (row,) = build_site_table(loaded(tmp_path, allocator)).itertuples(index=False)
     return row.site, row.kind
 
 
@@ -89,7 +93,7 @@ def test_of_two_frames_of_one_kind_the_inner_one_does(tmp_path):
     ],
 )
 def test_files_have_their_grade(file, grade):
-    assert file_grade(file) == grade
+    assert grade_frame_file(file) == grade
 
 
 @pytest.mark.parametrize(
@@ -105,8 +109,8 @@ def test_files_have_their_grade(file, grade):
     ],
 )  # fmt: skip
 def test_functions_without_a_file_have_their_grade_and_a_short_name(name, grade, text):
-    assert name_grade(name) == grade
-    assert short_name(name) == text
+    assert grade_frame_name(name) == grade
+    assert shorten_function_name(name) == text
 
 
 def test_the_tree_of_stacks_without_python_begins_and_ends_with_what_tells_something(tmp_path):
@@ -119,7 +123,9 @@ def test_the_tree_of_stacks_without_python_begins_and_ends_with_what_tells_somet
     stack = trace["allocations"]["stack"][trace["allocations"]["action"] == "alloc"].to_numpy(
         "int64"
     )
-    made, missing = tree(trace["stacks"], stack, np.array([4096, 1024]), most=20, least=1)
+    made, missing = build_allocation_tree(
+        trace["stacks"], stack, np.array([4096, 1024]), most=20, least=1
+    )
     assert made[["depth", "name"]].to_numpy().tolist() == [
         [0, "at::_ops::mul::call"], [0, "clone"], [1, "at::native::mul"], [1, "malloc"],
     ]  # fmt: skip
@@ -132,8 +138,8 @@ def test_every_package_of_the_machinery_has_a_reason():
 
 def test_names_made_to_be_slow_to_match_are_not():
     for text in ("(" * 100_000, "a.py(" * 20_000, "/site-packages" * 20_000, "a" * 100_000 + ".py"):
-        file_grade(text + ".py")
-        name_grade(text)
+        grade_frame_file(text + ".py")
+        grade_frame_name(text)
 
 
 def test_a_tree_costs_its_frames_once_however_long_the_name_of_one(tmp_path):
@@ -147,7 +153,7 @@ def test_a_tree_costs_its_frames_once_however_long_the_name_of_one(tmp_path):
     stacks = trace.get("stacks")
     ids = np.unique(stacks["stack"].to_numpy())
     tracemalloc.start()
-    shown, rest = tree(stacks, ids, np.full(len(ids), 512), 1000, 1)
+    shown, rest = build_allocation_tree(stacks, ids, np.full(len(ids), 512), 1000, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2_000_000

@@ -14,10 +14,10 @@ from process.idle_traces import LIMITS, frame_of, load
 import tracekit
 from tracekit.model.errors import TracekitError
 from tracekit.model.tables.arrays import Columns
-from tracekit.process.device.busy import PARTS, by_window, running
-from tracekit.process.device.windows import device_windows
-from tracekit.process.exclusive_time.summary import exclusive_slots
-from tracekit.process.idle_time.tables import idle_by_window
+from tracekit.process.device.busy import PARTS, break_down_device_windows, compute_busy_intervals
+from tracekit.process.device.windows import align_windows_to_device
+from tracekit.process.exclusive_time.summary import compute_exclusive_slots
+from tracekit.process.idle_time.tables import sum_idle_time_by_window
 
 LINKED = st.tuples(
     st.sampled_from(("k", "j", "nccl_x")), st.integers(0, 90), st.integers(0, 40), st.integers(0, 1)
@@ -47,7 +47,7 @@ def anything(draw):
 
 def slot_table(trace):
     devices = trace.derived(LIMITS) if trace.has("device_ops") else ()
-    return frame_of(exclusive_slots(trace, devices))
+    return frame_of(compute_exclusive_slots(trace, devices))
 
 
 @settings(max_examples=10, deadline=None)
@@ -72,7 +72,7 @@ def test_classes_and_causes_add_up_to_what_is_measured_elsewhere(tmp_path_factor
 
 def step_frame(trace):
     """The steps where their device work ran, as rows of number, occurrence, origin, start and length."""
-    rows = trace.derived(device_windows).step_rows
+    rows = trace.derived(align_windows_to_device).step_rows
     return Columns(len(rows), rows.arrays).frame()
 
 
@@ -95,7 +95,9 @@ def check_sums(trace):
             its = ops[
                 (ops["device"].isna() if device is None else ops["device"] == device).to_numpy(bool)
             ]
-            parts = by_window(running(its), np.array([ts]), np.array([ts + dur]))
+            parts = break_down_device_windows(
+                compute_busy_intervals(its), np.array([ts]), np.array([ts + dur])
+            )
             got = rows.groupby("class", observed=False)["exclusive_ns"].sum()
             for name, part in zip(
                 ("compute", "collective", "memcpy", "memset"), PARTS, strict=True
@@ -106,7 +108,7 @@ def check_sums(trace):
         mine = frame[
             frame["device"].isna() if idle.device is None else frame["device"] == idle.device
         ]
-        expected = frame_of(idle_by_window(trace, idle)).query("window == 'step'")
+        expected = frame_of(sum_idle_time_by_window(trace, idle)).query("window == 'step'")
         sums = expected.groupby("cause", observed=True)["idle_ns"].sum()
         got = mine.groupby("cause", observed=True)["exclusive_ns"].sum()
         assert got[got > 0].to_dict() == sums[sums > 0].to_dict()

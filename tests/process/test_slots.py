@@ -5,13 +5,13 @@ from chrome_builder import BACKWARD, annotation, kernel, launched, op, step
 from process.idle_traces import LIMITS, frame_of, load
 
 from tracekit.process.exclusive_time import summary as slots
-from tracekit.process.exclusive_time.summary import exclusive_slots
+from tracekit.process.exclusive_time.summary import compute_exclusive_slots
 
 # Traces with a device
 
 
 def table(trace, limits=LIMITS):
-    return frame_of(exclusive_slots(trace, trace.derived(limits)))
+    return frame_of(compute_exclusive_slots(trace, trace.derived(limits)))
 
 
 def told(frame, *columns):
@@ -169,7 +169,7 @@ def test_a_step_without_device_work_is_idle(tmp_path):
 
 
 def host_table(tmp_path, rows):
-    return frame_of(exclusive_slots(load(tmp_path, rows), ()))
+    return frame_of(compute_exclusive_slots(load(tmp_path, rows), ()))
 
 
 def test_without_a_device_the_innermost_op_counts(tmp_path):
@@ -238,7 +238,7 @@ def test_while_another_thread_runs_the_backward_pass_its_ops_count(tmp_path):
 
 def test_a_file_that_is_a_stage_is_a_window_of_its_own(tmp_path):
     trace = load(tmp_path, [op("a", 0, 20), op("b", 30, 20)])
-    frame = frame_of(exclusive_slots(trace, ()))
+    frame = frame_of(compute_exclusive_slots(trace, ()))
     assert frame["step"].isna().all()
     assert told(frame, "class", "op") == {
         ("host", "a"): (1, 20), ("host", "b"): (1, 20), ("no_op", "(no op)"): (1, 10),

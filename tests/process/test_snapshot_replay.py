@@ -12,11 +12,21 @@ from snapshot_traces import MIB, loaded
 
 from tracekit.model.trace import Trace
 from tracekit.process.memory import replay as snapshot_replay
-from tracekit.process.memory.calls import needless, retries
-from tracekit.process.memory.live import by_site, live
-from tracekit.process.memory.replay import NEVER, has_segments, is_made_up, replays
-from tracekit.process.memory.space import free_at, free_at_end, rounded, segments
-from tracekit.process.slice_trace import cut
+from tracekit.process.memory.calls import find_allocation_retries, find_needless_segments
+from tracekit.process.memory.live import list_live_memory, sum_live_memory_by_site
+from tracekit.process.memory.replay import (
+    NEVER,
+    has_allocator_segments,
+    is_synthetic_segments,
+    replay_all_devices,
+)
+from tracekit.process.memory.space import (
+    list_memory_segments,
+    measure_free_space_at,
+    measure_free_space_at_end,
+    round_up_requests,
+)
+from tracekit.process.slice_trace import slice_trace
 
 SIZES = (1, 511, 512, 70_000, 900_000, 2 * MIB, 4 * MIB, 6 * MIB, 14 * MIB)
 """Whatever a large one leaves of its segment is split off: pieces by addresses are those of blocks."""
@@ -46,7 +56,7 @@ def programs(draw, lengths=(None, None, 7, 30)):
 
 
 def check_levels(trace, allocator):
-    for one in trace.derived(replays):
+    for one in trace.derived(replay_all_devices):
         truth = np.array(allocator.levels, np.int64).reshape(-1, 3)
         assert one.requested.tolist() == truth[:, 0].tolist()
         assert one.reserved.tolist() == truth[:, 2].tolist()
@@ -54,16 +64,18 @@ def check_levels(trace, allocator):
 
 
 def check_live(trace):
-    for one in trace.derived(replays):
+    for one in trace.derived(replay_all_devices):
         for at in {-1, (len(one.rows) - 1) // 2, len(one.rows) - 1}:
-            found = live(trace, one, at)
-            assert found.total == one.held(at) == by_site(found)["size_bytes"].sum()
+            found = list_live_memory(trace, one, at)
+            assert found.total == one.held(at) == sum_live_memory_by_site(found)["size_bytes"].sum()
 
 
 def check_free_pieces(trace):
-    for one in trace.derived(replays):
-        by_blocks = free_at_end(trace, one).drop(columns="internal_bytes")
-        by_address = free_at(trace, one, segments(trace, one), len(one.rows) - 1)
+    for one in trace.derived(replay_all_devices):
+        by_blocks = measure_free_space_at_end(trace, one).drop(columns="internal_bytes")
+        by_address = measure_free_space_at(
+            trace, one, list_memory_segments(trace, one), len(one.rows) - 1
+        )
         keys = ["pool", "stream", "kind"]
         pd.testing.assert_frame_equal(
             by_blocks.sort_values(keys, ignore_index=True),
@@ -81,10 +93,16 @@ def check_earlier(tmp_path_factory, first, more):
         first.free(address)
     first.empty_cache()
     late = read(tmp_path_factory, first)
-    for then, one in zip(early.derived(replays), late.derived(replays), strict=True):
+    for then, one in zip(
+        early.derived(replay_all_devices), late.derived(replay_all_devices), strict=True
+    ):
         keys = ["pool", "stream", "kind"]
-        want = free_at_end(early, then).drop(columns="internal_bytes").sort_values(keys)
-        have = free_at(late, one, segments(late, one), -1).sort_values(keys)
+        want = (
+            measure_free_space_at_end(early, then).drop(columns="internal_bytes").sort_values(keys)
+        )
+        have = measure_free_space_at(late, one, list_memory_segments(late, one), -1).sort_values(
+            keys
+        )
         assert want.to_dict("list") == have[list(want)].to_dict("list")
 
 
@@ -125,7 +143,7 @@ def program(seed, most=None):
 def test_levels_and_pieces_are_those_of_the_allocator(tmp_path, seed, most):
     allocator = program(seed, most)
     trace = loaded(tmp_path, allocator)
-    assert trace.derived(replays)[0].base > 0
+    assert trace.derived(replay_all_devices)[0].base > 0
     check_levels(trace, allocator)
     check_live(trace)
     check_free_pieces(trace)
@@ -142,7 +160,7 @@ def test_pieces_know_their_entries_and_blocks(tmp_path):
     allocator.alloc(1024)  # entry 0
     allocator.free(gone)  # entries 1 and 2
     trace = loaded(tmp_path, allocator)
-    (one,) = trace.derived(replays)
+    (one,) = trace.derived(replay_all_devices)
     by_size = {int(s): i for i, s in enumerate(one.pieces.size)}
     assert one.base == 4096 + 2048
     assert one.requested.tolist() == [7168, 7168, 5120]
@@ -165,7 +183,7 @@ def test_the_highest_level_may_lie_before_the_history(tmp_path):
     allocator.clear_history()
     allocator.free(block)
     allocator.alloc(512)
-    (one,) = loaded(tmp_path, allocator).derived(replays)
+    (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)
     # free_requested changes nothing: the level before the history is that of its first entry.
     assert (one.base, one.peak(), one.requested.tolist()) == (4096, 0, [4096, 0, 512])
 
@@ -174,10 +192,10 @@ def test_a_block_that_waits_for_another_stream_counts_until_it_is_free(tmp_path)
     allocator = Allocator()
     block = allocator.alloc(4096)
     allocator.free(block, wait=True)
-    (one,) = loaded(tmp_path, allocator).derived(replays)
+    (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)
     assert one.requested.tolist()[-1] == 4096
     allocator.synchronize()
-    (one,) = loaded(tmp_path, allocator).derived(replays)
+    (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)
     assert one.requested.tolist()[-1] == 0
 
 
@@ -188,7 +206,9 @@ def test_entries_without_a_size_are_left_out_and_counted(tmp_path):
     trace = loaded(tmp_path, allocator)
     history = trace["allocations"].copy()
     history.loc[2, "size_bytes"] = pd.NA
-    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replays)
+    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
+        replay_all_devices
+    )
     assert one.unsound == 1
     # Its block is still there at the end: it counts as allocated before the history.
     assert one.requested.tolist() == [8192, 12288, 12288]
@@ -200,7 +220,9 @@ def test_a_free_ends_what_was_allocated_whatever_size_it_names(tmp_path):
     trace = loaded(tmp_path, allocator)
     history = trace["allocations"].copy()
     history.loc[history["action"] == "free_completed", "size_bytes"] = 5000
-    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replays)
+    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
+        replay_all_devices
+    )
     assert one.requested.tolist() == [0, 4096, 4096, 0]
 
 
@@ -214,8 +236,10 @@ def test_blocks_that_overlap_are_counted_once(tmp_path):
     for frame in (blocks, history):
         frame["address"] = frame["address"].where(frame["address"] != second, first + 2 * MIB)
     odd = Trace(trace.source, {**trace.tables, "allocations": history, "blocks": blocks})
-    (one,) = odd.derived(replays)
-    (row,) = free_at(odd, one, segments(odd, one), len(one.rows) - 1).to_dict("records")
+    (one,) = odd.derived(replay_all_devices)
+    (row,) = measure_free_space_at(
+        odd, one, list_memory_segments(odd, one), len(one.rows) - 1
+    ).to_dict("records")
     assert (row["reserved_bytes"], row["free_bytes"]) == (20 * MIB, 14 * MIB)
     assert row["largest_free_bytes"] == 14 * MIB
 
@@ -226,9 +250,9 @@ def test_a_snapshot_is_cut_whole(tmp_path, steps, kept):
     allocator.alloc(4096)
     trace = loaded(tmp_path, allocator, step=1)
     chosen = None if steps is None else frozenset(steps)
-    assert (cut(trace, chosen, None) is trace) == bool(kept)
+    assert (slice_trace(trace, chosen, None) is trace) == bool(kept)
     nameless = loaded(tmp_path, allocator)
-    assert cut(nameless, chosen, None) is nameless
+    assert slice_trace(nameless, chosen, None) is nameless
 
 
 def test_sums_beyond_64_bits_give_no_replay(tmp_path):
@@ -238,7 +262,7 @@ def test_sums_beyond_64_bits_give_no_replay(tmp_path):
     history = trace["allocations"].iloc[np.arange(8194) % 2].reset_index(drop=True)
     history["size_bytes"] = pd.array([2**50 - 1] * len(history), dtype="Int64")
     huge = Trace(trace.source, {**trace.tables, "allocations": history})
-    assert huge.derived(replays) == ()
+    assert huge.derived(replay_all_devices) == ()
 
 
 def test_without_times_entries_are_in_order_and_positions_stand_for_times(tmp_path):
@@ -246,7 +270,9 @@ def test_without_times_entries_are_in_order_and_positions_stand_for_times(tmp_pa
     allocator.free(allocator.alloc(4096))
     trace = loaded(tmp_path, allocator)
     history = trace["allocations"].assign(ts_ns=pd.array([pd.NA] * 4, dtype="Int64"))
-    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replays)
+    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
+        replay_all_devices
+    )
     assert not one.timed
     assert one.ts_ns.tolist() == [0, 1, 2, 3]
 
@@ -256,12 +282,12 @@ def test_devices_are_replayed_apart(tmp_path):
     first.alloc(1024)
     second.alloc(2048)
     second.alloc(4096)
-    found = {one.device: one for one in loaded(tmp_path, first, second).derived(replays)}
+    found = {one.device: one for one in loaded(tmp_path, first, second).derived(replay_all_devices)}
     assert {device: int(one.requested[-1]) for device, one in found.items()} == {0: 1024, 1: 6144}
 
 
 def test_requests_are_rounded_up_as_the_allocator_does():
-    assert rounded(np.array([0, 1, 512, 513])).tolist() == [512, 512, 512, 1024]
+    assert round_up_requests(np.array([0, 1, 512, 513])).tolist() == [512, 512, 512, 1024]
 
 
 def test_a_segment_got_although_as_much_was_free_is_needless(tmp_path):
@@ -271,8 +297,8 @@ def test_a_segment_got_although_as_much_was_free_is_needless(tmp_path):
     allocator.free(blocks[3])
     allocator.alloc(8 * MIB + 1)  # 8 MiB are free: not enough
     trace = loaded(tmp_path, allocator)
-    (one,) = trace.derived(replays)
-    assert needless(trace, one, segments(trace, one)).tolist() == []
+    (one,) = trace.derived(replay_all_devices)
+    assert find_needless_segments(trace, one, list_memory_segments(trace, one)).tolist() == []
     allocator = Allocator()
     blocks = [allocator.alloc(4 * MIB) for _ in range(5)]
     allocator.free(blocks[1])
@@ -280,9 +306,11 @@ def test_a_segment_got_although_as_much_was_free_is_needless(tmp_path):
     allocator.alloc(8 * MIB, stream=5)  # another stream has nothing free
     allocator.alloc(8 * MIB)
     trace = loaded(tmp_path, allocator)
-    (one,) = trace.derived(replays)
+    (one,) = trace.derived(replay_all_devices)
     got = one.during("segment_alloc")
-    assert needless(trace, one, segments(trace, one)).tolist() == [got[-1]]
+    assert find_needless_segments(trace, one, list_memory_segments(trace, one)).tolist() == [
+        got[-1]
+    ]
 
 
 def test_a_retry_is_told_from_a_cache_that_the_program_emptied(tmp_path):
@@ -294,7 +322,10 @@ def test_a_retry_is_told_from_a_cache_that_the_program_emptied(tmp_path):
     emptied.empty_cache(stack("c"))
     emptied.alloc(14 * MIB, stack("b"))
     trace = loaded(tmp_path, retried, emptied)
-    found = {one.device: len(retries(trace, one)) for one in trace.derived(replays)}
+    found = {
+        one.device: len(find_allocation_retries(trace, one))
+        for one in trace.derived(replay_all_devices)
+    }
     assert found == {0: 1, 1: 0}
 
 
@@ -310,7 +341,7 @@ def test_what_was_reserved_before_is_what_the_history_gives_back(tmp_path):
         allocator.free(address)
     allocator.clear_history()
     allocator.empty_cache()  # gives back 2 MiB, then 20 MiB
-    (one,) = loaded(tmp_path, allocator).derived(replays)
+    (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)
     assert one.reserved.tolist() == [20 * MIB, 0]
     assert one.reserved_before == 22 * MIB
 
@@ -321,11 +352,11 @@ def test_less_than_nothing_reserved_is_a_contradiction_and_says_nothing(tmp_path
     allocator.alloc(4096)
     allocator.alloc(4 * MIB)
     trace = loaded(tmp_path, allocator)
-    (one,) = trace.derived(replays)
+    (one,) = trace.derived(replay_all_devices)
     assert one.reserved.tolist() == [2 * MIB, 2 * MIB, 22 * MIB, 22 * MIB]
     assert one.reserved_before == 0
     sizes = pd.array([MIB, MIB], "Int64")
-    (one,) = with_table(trace, "memory_segments", size_bytes=sizes).derived(replays)
+    (one,) = with_table(trace, "memory_segments", size_bytes=sizes).derived(replay_all_devices)
     assert one.reserved is None
     assert one.reserved_before == 0
 
@@ -335,7 +366,7 @@ def test_a_segment_of_unknown_size_is_unsound_and_was_there_before(tmp_path):
     allocator.alloc(4096)
     trace = loaded(tmp_path, allocator)
     (one,) = with_table(trace, "allocations", size_bytes=pd.array([pd.NA, 4096], "Int64")).derived(
-        replays
+        replay_all_devices
     )
     assert (one.unsound, one.size.tolist()) == (1, [0, 4096])
     assert (one.reserved.tolist(), one.reserved_before) == ([2 * MIB, 2 * MIB], 2 * MIB)
@@ -347,7 +378,7 @@ def test_no_bytes_are_a_size_and_a_pebibyte_is_none(tmp_path, size, unsound):
     allocator.alloc(4096)
     trace = loaded(tmp_path, allocator)
     sizes = pd.array([2 * MIB, size], "Int64")
-    (one,) = with_table(trace, "allocations", size_bytes=sizes).derived(replays)
+    (one,) = with_table(trace, "allocations", size_bytes=sizes).derived(replay_all_devices)
     assert one.unsound == unsound
 
 
@@ -357,7 +388,7 @@ def test_a_block_in_use_where_the_history_ends_with_a_free_was_there_before(tmp_
     allocator.alloc(4096)  # at the same address, but of unknown size
     trace = loaded(tmp_path, allocator)
     sizes = pd.array([2 * MIB, 4096, 4096, 4096, pd.NA], "Int64")
-    (one,) = with_table(trace, "allocations", size_bytes=sizes).derived(replays)
+    (one,) = with_table(trace, "allocations", size_bytes=sizes).derived(replay_all_devices)
     assert (one.base, one.requested.tolist()) == (4096, [4096, 8192, 8192, 4096, 4096])
 
 
@@ -365,10 +396,10 @@ def test_the_level_before_a_history_of_one_free_is_its_peak(tmp_path):
     allocator = Allocator()
     allocator.free(allocator.alloc(4096), wait=True)
     allocator.clear_history()
-    (one,) = loaded(tmp_path, allocator).derived(replays)  # no history at all
+    (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)  # no history at all
     assert (one.peak(), one.held(-1), one.reserved_before) == (-1, 4096, 0)
     allocator.synchronize()
-    (one,) = loaded(tmp_path, allocator).derived(replays)
+    (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)
     assert (one.peak(), one.held(-1), one.held(0)) == (-1, 4096, 0)
     assert one.pieces.block.tolist() == [-1]
 
@@ -382,7 +413,7 @@ def test_times_never_go_back_and_are_all_known_or_none(tmp_path, times, timed, e
     allocator.alloc(4096)
     allocator.alloc(4096)
     trace = with_table(loaded(tmp_path, allocator), "allocations", ts_ns=pd.array(times, "Int64"))
-    (one,) = trace.derived(replays)
+    (one,) = trace.derived(replay_all_devices)
     assert (one.timed, one.ts_ns.tolist()) == (timed, expected)
 
 
@@ -401,9 +432,9 @@ def test_bytes_of_history_and_blocks_are_bounded_together(tmp_path):
         requested_bytes=most, state=trace["blocks"]["state"].iloc[[0] * 2100].array
     )
     few = Trace(trace.source, {**trace.tables, "allocations": history})
-    assert len(few.derived(replays)) == 1
+    assert len(few.derived(replay_all_devices)) == 1
     both = Trace(trace.source, {**trace.tables, "allocations": history, "blocks": blocks})
-    assert both.derived(replays) == ()
+    assert both.derived(replay_all_devices) == ()
 
 
 def test_of_many_devices_those_with_the_longest_histories_are_replayed(tmp_path, monkeypatch):
@@ -412,7 +443,7 @@ def test_of_many_devices_those_with_the_longest_histories_are_replayed(tmp_path,
     first.alloc(1024)
     second.alloc(2048)
     second.alloc(4096)
-    (one,) = loaded(tmp_path, first, second).derived(replays)
+    (one,) = loaded(tmp_path, first, second).derived(replay_all_devices)
     assert one.device == 1
 
 
@@ -423,7 +454,7 @@ def test_only_what_tells_nothing_of_an_allocator_is_made_up(tmp_path):
     names = ["allocated_bytes", "active_bytes", "kind"]
     unknown = segment.assign(**dict.fromkeys(names, pd.NA))
     partly = segment.assign(active_bytes=pd.NA)
-    assert [is_made_up(s) for s in (None, segment.iloc[:0], segment, partly, unknown)] == [
+    assert [is_synthetic_segments(s) for s in (None, segment.iloc[:0], segment, partly, unknown)] == [
         False, False, False, False, True,
     ]  # fmt: skip
 
@@ -438,7 +469,7 @@ def test_segments_that_are_made_up_or_not_recorded_are_no_allocators(tmp_path):
     }
     made_up = with_table(trace, "memory_segments", **unknown)
     tables = {name: frame for name, frame in trace.tables.items() if name != "memory_segments"}
-    found = [has_segments(one) for one in (trace, made_up, Trace(trace.source, tables))]
+    found = [has_allocator_segments(one) for one in (trace, made_up, Trace(trace.source, tables))]
     assert found == [True, False, False]
 
 
@@ -457,7 +488,7 @@ def test_memories_without_a_device_are_apart_and_all_come_in_order(tmp_path):
         frame["memory"] = pd.Categorical(memory, ["device", "host"])
         frame["device"] = frame["device"].mask(frame["device"] > 1)
         changed[name] = frame
-    found = Trace(trace.source, {**trace.tables, **changed}).derived(replays)
+    found = Trace(trace.source, {**trace.tables, **changed}).derived(replay_all_devices)
     assert [(one.memory, one.device, int(one.requested[-1])) for one in found] == [
         ("device", 0, 1024), ("device", 1, 2048), ("device", None, 3072), ("host", None, 4096),
     ]  # fmt: skip
@@ -470,7 +501,7 @@ def test_a_block_is_that_of_the_last_that_was_allocated_at_its_address(tmp_path)
     allocator.free(address)
     assert allocator.alloc(4096) == address
     trace = loaded(tmp_path, allocator)
-    (one,) = trace.derived(replays)
+    (one,) = trace.derived(replay_all_devices)
     in_use = trace["blocks"]["requested_bytes"].tolist().index(4096)
     assert one.pieces.block.tolist() == [-1, in_use]
 
@@ -482,7 +513,7 @@ def test_what_is_kept_has_no_block_where_none_or_only_others_were_recorded(tmp_p
     for left, expected in (({other}, [-1, 0]), (set(), [-1, -1])):
         blocks = trace["blocks"]
         blocks = blocks[blocks["address"].isin(left)].reset_index(drop=True)
-        (one,) = Trace(trace.source, {**trace.tables, "blocks": blocks}).derived(replays)
+        (one,) = Trace(trace.source, {**trace.tables, "blocks": blocks}).derived(replay_all_devices)
         assert one.pieces.address.tolist() == [kept, other]
         assert one.pieces.block.tolist() == expected
 
@@ -495,11 +526,13 @@ def test_sums_may_be_just_what_fits(tmp_path, rows, known):
     trace = loaded(tmp_path, allocator)
     most = {"size_bytes": pd.array([2**49] * rows, "Int64")}
     segments = trace["memory_segments"].iloc[[0] * rows].reset_index(drop=True).assign(**most)
-    (one,) = Trace(trace.source, {**trace.tables, "memory_segments": segments}).derived(replays)
+    (one,) = Trace(trace.source, {**trace.tables, "memory_segments": segments}).derived(
+        replay_all_devices
+    )
     assert (one.reserved is not None) == known
     history = trace["allocations"].iloc[[0] * rows].reset_index(drop=True).assign(**most)
     tables = {"allocations": history, "blocks": trace["blocks"].iloc[:0]}
-    assert len(Trace(trace.source, {**trace.tables, **tables}).derived(replays)) == known
+    assert len(Trace(trace.source, {**trace.tables, **tables}).derived(replay_all_devices)) == known
 
 
 def test_an_address_that_is_not_known_is_told_as_0(tmp_path):
@@ -507,5 +540,5 @@ def test_an_address_that_is_not_known_is_told_as_0(tmp_path):
     address = allocator.alloc(4096)
     trace = loaded(tmp_path, allocator)
     unknown = pd.array([pd.NA, address], "Int64")
-    (one,) = with_table(trace, "allocations", address=unknown).derived(replays)
+    (one,) = with_table(trace, "allocations", address=unknown).derived(replay_all_devices)
     assert one.address.tolist() == [0, address]

@@ -12,16 +12,16 @@ from chrome_builder import (
 )
 from process.idle_traces import between, frame_of, load, only, sync
 
-from tracekit.process.calls.activity import sync_calls
-from tracekit.process.idle_time.launch_queues import launch_delays, queues
-from tracekit.process.idle_time.stalls import stage_edges, stalls
+from tracekit.process.calls.activity import find_sync_calls
+from tracekit.process.idle_time.launch_queues import measure_launch_delays, measure_launch_queues
+from tracekit.process.idle_time.stalls import find_sync_stalls, measure_stage_edges
 
 # Synchronising calls
 
 
 def synced(tmp_path, rows):
     trace, idle = only(tmp_path, rows)
-    return stalls(trace, idle)
+    return find_sync_stalls(trace, idle)
 
 
 def test_a_call_stalls_from_its_return_to_the_next_op(tmp_path):
@@ -45,7 +45,7 @@ def test_a_copy_and_the_wait_for_it_in_one_op_are_one_occasion(tmp_path):
         *between(start=130),
     ]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    found = stalls(trace, idle)
+    found = find_sync_stalls(trace, idle)
     host = trace["host_ops"]["name"].astype(str)
     assert host.iloc[found.row].tolist() == ["cudaStreamSynchronize"]
     assert host.iloc[found.op].tolist() == ["aten::item"]
@@ -99,17 +99,17 @@ def test_what_follows_counts_until_the_host_is_ahead_again(tmp_path, rows, later
 def test_which_copies_synchronise(tmp_path, name, copy, dur, counts):
     """The call begins at 0, the copy ends at 10."""
     rows = [launch(0, 1, dur, name=name), memcpy(copy, 2, 8, 4, 1)]
-    assert (len(load(tmp_path, rows).derived(sync_calls).row) == 1) == counts
+    assert (len(load(tmp_path, rows).derived(find_sync_calls).row) == 1) == counts
 
 
 @pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cuCtxSynchronize", "cudaEventSynchronize"])  # fmt: skip
 def test_which_calls_synchronise(tmp_path, name):
-    assert len(load(tmp_path, [sync(0, 1, 5, name=name)]).derived(sync_calls).row) == 1
+    assert len(load(tmp_path, [sync(0, 1, 5, name=name)]).derived(find_sync_calls).row) == 1
 
 
 @pytest.mark.parametrize("name", ["cudaEventQuery", "cudaStreamWaitEvent", "cudaLaunchKernel"])
 def test_which_calls_do_not(tmp_path, name):
-    assert len(load(tmp_path, [sync(0, 1, 5, name=name)]).derived(sync_calls).row) == 0
+    assert len(load(tmp_path, [sync(0, 1, 5, name=name)]).derived(find_sync_calls).row) == 0
 
 
 def test_the_stall_of_a_call_ends_at_the_next_call_and_with_its_stage(tmp_path):
@@ -134,7 +134,7 @@ def test_a_call_after_which_nothing_runs_any_more_stalls_nothing(tmp_path):
 
 def edges(tmp_path, rows):
     trace, idle = only(tmp_path, rows)
-    return frame_of(stage_edges(trace, idle, stalls(trace, idle).after))
+    return frame_of(measure_stage_edges(trace, idle, find_sync_stalls(trace, idle).after))
 
 
 def test_an_edge_reaches_to_the_first_op_that_the_next_stage_launched(tmp_path):
@@ -206,7 +206,7 @@ def test_delays_are_from_the_end_of_the_call_and_may_be_negative(tmp_path):
         kernel("unlinked", 200, 5),
     ]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    (row,) = frame_of(launch_delays(trace, idle)).to_dict("records")
+    (row,) = frame_of(measure_launch_delays(trace, idle)).to_dict("records")
     assert (row["count"], row["negative_count"], row["max_ns"]) == (3, 1, 100_000)
     assert (row["p50_ns"], row["p95_ns"]) == (8_000, pytest.approx(90_800))
 
@@ -214,7 +214,7 @@ def test_delays_are_from_the_end_of_the_call_and_may_be_negative(tmp_path):
 def test_a_graph_counts_once_by_its_first_op(tmp_path):
     rows = [launch(0, 1, name="cudaGraphLaunch"), *(kernel("k", 10 + 20 * i, 10, 1) for i in range(5))]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    (row,) = frame_of(launch_delays(trace, idle)).to_dict("records")
+    (row,) = frame_of(measure_launch_delays(trace, idle)).to_dict("records")
     assert (row["count"], row["p50_ns"]) == (1, 8_000)
 
 
@@ -225,7 +225,7 @@ def test_depth_is_what_is_launched_and_not_finished(tmp_path):
         *launched("other", 0, 0, 1, 4, stream=9),
     ]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    found = frame_of(queues(trace, idle)).set_index("stream")
+    found = frame_of(measure_launch_queues(trace, idle)).set_index("stream")
     assert found.loc[7].to_dict() == {
         "count": 3, "span_ns": 100_000, "p50_count": 1, "p95_count": 3, "max_count": 3, "full_ns": 0,
     }  # fmt: skip
@@ -236,4 +236,4 @@ def test_a_queue_of_1024_is_full(tmp_path):
     """1,024 launches at 0 (calls of no length), each op of 1: full until the first has finished."""
     rows = [row for i in range(1024) for row in (launch(0, i + 1, 0), kernel("k", i, 1, i + 1))]
     trace, idle = only(tmp_path, rows)
-    assert queues(trace, idle)["full_ns"].tolist() == [1_000]
+    assert measure_launch_queues(trace, idle)["full_ns"].tolist() == [1_000]

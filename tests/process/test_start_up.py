@@ -5,10 +5,10 @@ from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from process.blame_traces import python
 
 import tracekit
-from tracekit.process.slice_trace import after_start_up
-from tracekit.process.steps.recording_start import early_collective, early_wait
-from tracekit.process.steps.start_up import KINDS, start_up
-from tracekit.process.steps.windows import windows
+from tracekit.process.slice_trace import drop_start_up
+from tracekit.process.steps.recording_start import find_early_collective, find_early_wait
+from tracekit.process.steps.start_up import KINDS, find_start_up_calls
+from tracekit.process.steps.windows import find_steps_and_stages
 
 MS, NS = 1_000, 1_000
 TABLES = ("host_ops", "device_ops", "python_calls", "syncs", "threads")
@@ -21,7 +21,7 @@ def loaded(tmp_path, rows, name="rank0.json"):
 
 def calls(tmp_path, rows):
     """(kind, name, duration in µs) of every call of start-up."""
-    found = loaded(tmp_path, rows).derived(start_up)
+    found = loaded(tmp_path, rows).derived(find_start_up_calls)
     names = [found.name.texts[code] for code in found.name.codes.tolist()]
     kinds = [KINDS[kind] for kind in found.kind.tolist()]
     return list(zip(kinds, names, (found.dur_ns // NS).tolist(), strict=True))
@@ -30,7 +30,7 @@ def calls(tmp_path, rows):
 def window(tmp_path, rows):
     """(start of the one step after the first row, its length, start-up before it, skew), in µs."""
     trace = loaded(tmp_path, rows)
-    steps = trace.derived(windows).step_rows
+    steps = trace.derived(find_steps_and_stages).step_rows
     assert len(steps) == 1
     first = min(row["ts"] for row in rows)
     zero = int(trace.numbers("host_ops", "ts_ns").min()) - first * NS
@@ -283,14 +283,14 @@ def test_rows_before_the_work_are_left_out_of_questions(tmp_path):
         op("aten::empty", 0, 20), *launched("early", 30, 35, 9, 1), launch(100, 2, 300_000), kernel("a", 300_104, 50, 2),
         op("aten::mul", 300_200, 10), *steady(300_300, 30),
     ]  # fmt: skip
-    part = after_start_up(loaded(tmp_path, rows))
+    part = drop_start_up(loaded(tmp_path, rows))
     assert "aten::empty" not in set(part["host_ops"]["name"])
     assert "aten::mul" in set(part["host_ops"]["name"])
     assert "early" not in set(part["device_ops"]["name"])
     # The call that loaded the code launched the first kernel: the link stays.
     assert int((part["host_ops"]["dur_ns"] == 300_000 * NS).sum()) == 1
     assert len(part["device_ops"]) == 31
-    assert part.derived(start_up).dur_ns.tolist() == [300_000 * NS]
+    assert part.derived(find_start_up_calls).dur_ns.tolist() == [300_000 * NS]
 
 
 def waiting(at, length, work=0, name="hipMemcpyWithStream"):
@@ -303,7 +303,7 @@ def test_a_call_in_progress_when_the_recording_began_is_no_cause(tmp_path):
     """It waits for work that was launched before: it begins 0.3 ms after the recording and lasts 463 ms."""
     start, _, before, _ = window(tmp_path, waiting(300, 463_000))
     assert (start, before) == (463_300, 463_300)
-    assert loaded(tmp_path, waiting(300, 463_000)).derived(early_wait).dur_ns == 463_000 * NS
+    assert loaded(tmp_path, waiting(300, 463_000)).derived(find_early_wait).dur_ns == 463_000 * NS
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_call_in_progress_when_the_recording_began_is_no_cause(tmp_path):
 def test_a_wait_at_the_start_is_long_soon_and_for_nothing_that_was_recorded(
     tmp_path, at, length, work, is_wait
 ):
-    found = loaded(tmp_path, waiting(at, length, work)).derived(early_wait)
+    found = loaded(tmp_path, waiting(at, length, work)).derived(find_early_wait)
     assert (found is not None) == is_wait
 
 
@@ -332,7 +332,7 @@ def test_a_first_collective_that_waits_for_a_recording_is_cut_away(tmp_path):
     """04: 8.0 s, the others 14 µs: the capture begins when it ends."""
     start, _, before, skew = window(tmp_path, reducing(8_000_014))
     assert (start, before, skew) == (8_000_114, 0, 8_000_114)
-    found = loaded(tmp_path, reducing(8_000_014)).derived(early_collective)
+    found = loaded(tmp_path, reducing(8_000_014)).derived(find_early_collective)
     assert (found.dur_ns, found.usual_ns) == (8_000_014 * NS, 14 * NS)
 
 
@@ -340,9 +340,10 @@ def test_a_first_collective_that_waits_for_a_recording_is_cut_away(tmp_path):
 def test_a_first_collective_like_others_is_part_of_the_capture(tmp_path, change):
     """A hundred times 14 µs; three others to compare with; at most a tenth of the other work (19 × 214) before it."""
     assert (
-        loaded(tmp_path, reducing(**{"first": 1_400, **change})).derived(early_collective) is None
+        loaded(tmp_path, reducing(**{"first": 1_400, **change})).derived(find_early_collective)
+        is None
     )
-    assert loaded(tmp_path, reducing(1_400), "b.json").derived(early_collective) is not None
+    assert loaded(tmp_path, reducing(1_400), "b.json").derived(find_early_collective) is not None
 
 
 def test_a_host_alone_has_no_start_up(tmp_path):

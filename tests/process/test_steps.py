@@ -5,7 +5,7 @@ from chrome_builder import BACKWARD, annotation, op, step, write
 
 import tracekit
 from tracekit.process.steps import windows as module
-from tracekit.process.steps.windows import windows
+from tracekit.process.steps.windows import find_steps_and_stages
 
 
 def load(tmp_path, rows, name="rank0.json"):
@@ -13,20 +13,24 @@ def load(tmp_path, rows, name="rank0.json"):
 
 
 def test_profiler_steps_are_the_steps(tmp_path):
-    found = windows(load(tmp_path, [step(5, 0, 10), step(6, 10, 30), op("a", 1, 2)])).steps
+    found = find_steps_and_stages(
+        load(tmp_path, [step(5, 0, 10), step(6, 10, 30), op("a", 1, 2)])
+    ).steps
     assert found["step"].tolist() == [5, 6]
     assert found["dur_ns"].tolist() == [10_000, 30_000]
     assert set(found["origin"]) == {"profiler"}
 
 
 def test_a_number_that_comes_twice_keeps_its_occurrence(tmp_path):
-    found = windows(load(tmp_path, [step(1, 0, 10), step(1, 20, 10), step(2, 30, 10)])).steps
+    found = find_steps_and_stages(
+        load(tmp_path, [step(1, 0, 10), step(1, 20, 10), step(2, 30, 10)])
+    ).steps
     assert found["occurrence"].tolist() == [0, 1, 0]
 
 
 def test_without_profiler_steps_the_file_is_the_step_its_name_says(tmp_path):
     name = "actor-rollout-ref_train_step7_rank1-of-2_pid9_20260101000000000.json"
-    found = windows(load(tmp_path, [op("a", 10, 5), op("b", 90, 10)], name)).steps
+    found = find_steps_and_stages(load(tmp_path, [op("a", 10, 5), op("b", 90, 10)], name)).steps
     assert found[["step", "ts_ns", "dur_ns"]].iloc[0].tolist()[::2] == [7, 90_000]
     assert found["origin"].tolist() == ["file"]
 
@@ -36,7 +40,7 @@ def test_ranges_that_a_program_numbers_as_its_steps_are_the_steps(tmp_path):
         annotation("step 3", 0, 50), annotation("gen", 0, 20), annotation("update_actor", 20, 25),
         annotation("step 4", 50, 40), annotation("gen", 50, 30), op("between", 95, 3), annotation("step 5", 100, 10),
     ]  # fmt: skip
-    found = windows(load(tmp_path, rows))
+    found = find_steps_and_stages(load(tmp_path, rows))
     assert found.steps["step"].tolist() == [3, 4, 5]
     assert found.steps["dur_ns"].tolist() == [50_000, 40_000, 10_000]
     assert set(found.steps["origin"]) == {"range"}
@@ -47,33 +51,37 @@ def test_ranges_that_a_program_numbers_as_its_steps_are_the_steps(tmp_path):
 
 def test_numbered_ranges_within_a_stage_or_one_another_are_no_steps(tmp_path):
     denoising = [annotation(f"step {n}", 10 * n, 10) for n in range(4)]
-    found = windows(load(tmp_path, [annotation("generate_sequences", 0, 40), *denoising]))
+    found = find_steps_and_stages(
+        load(tmp_path, [annotation("generate_sequences", 0, 40), *denoising])
+    )
     assert found.steps["origin"].tolist() == ["file"]
     nested = [annotation("train_step_1", 0, 40), *denoising, annotation("train_step_2", 40, 20)]
-    assert windows(load(tmp_path, nested)).steps["step"].tolist() == [1, 2]
+    assert find_steps_and_stages(load(tmp_path, nested)).steps["step"].tolist() == [1, 2]
 
 
 def test_the_profilers_steps_and_the_files_own_come_before_numbered_ranges(tmp_path):
     rows = [step(7, 0, 30), annotation("step 1", 0, 30)]
-    assert windows(load(tmp_path, rows)).steps["origin"].tolist() == ["profiler"]
+    assert find_steps_and_stages(load(tmp_path, rows)).steps["origin"].tolist() == ["profiler"]
     name = "actor-rollout-ref_train_step7_rank1-of-2_pid9_20260101000000000.json"
-    found = windows(load(tmp_path, rows[1:], name)).steps
+    found = find_steps_and_stages(load(tmp_path, rows[1:], name)).steps
     assert (found["step"].tolist(), found["origin"].tolist()) == ([7], ["file"])
 
 
 def test_a_step_without_a_number_does_not_hide_its_stages(tmp_path):
     rows = [annotation("step", 0, 50), annotation("gen", 0, 20), annotation("update_actor", 20, 25)]
-    found = windows(load(tmp_path, rows))
+    found = find_steps_and_stages(load(tmp_path, rows))
     assert found.stages["stage"].tolist() == ["gen", "update_actor"]
     assert found.stages["parent"].isna().all()
     assert (found.steps["origin"].tolist(), found.steps["dur_ns"].tolist()) == (["file"], [50_000])
-    alone = windows(load(tmp_path, [annotation("step", 0, 50), annotation("my_part", 0, 20)]))
+    alone = find_steps_and_stages(
+        load(tmp_path, [annotation("step", 0, 50), annotation("my_part", 0, 20)])
+    )
     assert alone.stages["stage"].tolist() == ["step", "my_part"]
 
 
 def test_a_file_of_one_stage_says_that_it_is_not_the_whole_step(tmp_path):
     name = "actor-rollout-ref_actor-update_step3_rank0-of-2_pid9_20260101000000000.json"
-    found = windows(load(tmp_path, [annotation("actor_update", 0, 50)], name)).steps
+    found = find_steps_and_stages(load(tmp_path, [annotation("actor_update", 0, 50)], name)).steps
     assert found["origin"].tolist() == ["stage"]
 
 
@@ -85,7 +93,7 @@ def test_stages_are_the_ranges_of_the_step_thread_with_their_parents(tmp_path):
         annotation("gloo:all_reduce", 60, 5, tid=BACKWARD),
         annotation("nccl:all_gather", 71, 3),
     ]  # fmt: skip
-    found = windows(load(tmp_path, rows)).stages
+    found = find_steps_and_stages(load(tmp_path, rows)).stages
     pairs = list(
         zip(
             found["stage"],
@@ -101,7 +109,7 @@ def test_stages_are_the_ranges_of_the_step_thread_with_their_parents(tmp_path):
 
 
 def test_of_a_range_within_its_like_the_outer_one_counts(tmp_path):
-    found = windows(
+    found = find_steps_and_stages(
         load(tmp_path, [annotation("update", 0, 50), annotation("update", 10, 20)])
     ).stages
     assert found["dur_ns"].tolist() == [50_000]
@@ -110,20 +118,20 @@ def test_of_a_range_within_its_like_the_outer_one_counts(tmp_path):
 def test_a_stage_that_runs_again_in_a_step_is_its_next_occurrence(tmp_path):
     rows = [step(1, 0, 100), step(2, 100, 100)]
     rows += [annotation("gen", at, 10) for at in (0, 20, 110)]
-    found = windows(load(tmp_path, rows)).stages
+    found = find_steps_and_stages(load(tmp_path, rows)).stages
     assert found["occurrence"].tolist() == [0, 1, 0]
 
 
 def test_beyond_the_cap_the_outermost_and_the_longest_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_STAGES", 2)
     rows = [annotation("update", 0, 100), annotation("x", 10, 5), annotation("y", 20, 30)]
-    found = windows(load(tmp_path, rows))
+    found = find_steps_and_stages(load(tmp_path, rows))
     assert found.stages["stage"].tolist() == ["update", "y"]
     assert found.dropped == 1
 
 
 def test_a_trace_without_annotations_has_no_stages(tmp_path):
-    assert len(windows(load(tmp_path, [op("a", 0, 5)])).stages) == 0
+    assert len(find_steps_and_stages(load(tmp_path, [op("a", 0, 5)])).stages) == 0
 
 
 def test_a_range_of_another_name_around_known_stages_is_a_stage(tmp_path):
@@ -132,7 +140,7 @@ def test_a_range_of_another_name_around_known_stages_is_a_stage(tmp_path):
         step(1, 0, 100), annotation("my_loop", 0, 90), annotation("gen", 5, 20),
         op("step", 30, 40), annotation("update_actor", 40, 20),
     ]  # fmt: skip
-    found = windows(load(tmp_path, rows)).stages
+    found = find_steps_and_stages(load(tmp_path, rows)).stages
     assert found["stage"].tolist() == ["my_loop", "gen", "update_actor"]
 
 
@@ -142,10 +150,10 @@ def test_a_file_of_several_steps_is_divided_where_its_first_stage_begins_again(t
         annotation(stage, at, 10)
         for stage, at in (("gen", 0), ("reward", 20), ("gen", 50), ("reward", 70))
     ]
-    found = windows(load(tmp_path, rows, name.format("actor"))).steps
+    found = find_steps_and_stages(load(tmp_path, rows, name.format("actor"))).steps
     assert found["step"].tolist() == [7, 8]
     assert found["dur_ns"].tolist() == [50_000, 30_000]
-    found = windows(
+    found = find_steps_and_stages(
         load(tmp_path, rows, "actor_actor-update_step7_rank1-of-2_pid9_20260101000000000.json")
     ).steps
     assert found["step"].tolist() == [7]
@@ -155,7 +163,7 @@ def test_a_range_that_holds_whole_steps_is_no_stage_of_them(tmp_path):
     """`whole_run` is around both steps, `load` begins before the first one, `forward` is as long as the second."""
     rows = [step(1, 100, 50), step(2, 150, 50), annotation("whole_run", 90, 200), annotation("load", 95, 20)]  # fmt: skip
     rows += [annotation("forward", 150, 50), op("aten::mm", 120, 10)]
-    stages = load(tmp_path, rows).derived(windows).stages
+    stages = load(tmp_path, rows).derived(find_steps_and_stages).stages
     assert stages["stage"].astype(str).tolist() == ["load", "forward"]
 
 
@@ -164,7 +172,7 @@ def test_what_the_profiler_and_the_system_did_is_no_part_of_the_file_as_a_step(t
     rows = nsys.launched("gemm", 100, 2_500, 4_000, 11)
     rows += [nsys.overhead("flush", 3, 4), nsys.overhead("flush", 9_000, 9_500)]
     trace = tracekit.load(nsys.write(tmp_path / "x.sqlite", rows))
-    (found,) = windows(trace).steps.to_dict("records")
+    (found,) = find_steps_and_stages(trace).steps.to_dict("records")
     assert found["ts_ns"] == nsys.BASE_NS + 100
     assert found["dur_ns"] == 3_900
 
@@ -172,5 +180,5 @@ def test_what_the_profiler_and_the_system_did_is_no_part_of_the_file_as_a_step(t
 def test_of_a_device_alone_the_step_is_from_its_first_op_to_its_last(tmp_path):
     rows = [nsys.kernel("a", 100, 200), nsys.kernel("b", 900, 1_000)]
     trace = tracekit.load(nsys.write(tmp_path / "x.sqlite", rows))
-    (found,) = windows(trace).steps.to_dict("records")
+    (found,) = find_steps_and_stages(trace).steps.to_dict("records")
     assert (found["ts_ns"], found["dur_ns"]) == (nsys.BASE_NS + 100, 900)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.process.ops.unfused import _latest
+from tracekit.process.ops.unfused import _find_latest_start_of_thread
 
 INSTANTS = st.lists(st.tuples(st.integers(-1, 3), st.integers(-9, 9)), max_size=20)
 
@@ -17,4 +17,7 @@ def test_it_is_the_last_of_the_thread_or_of_one_before_it(factor, begun, asked):
     thread, start = np.array(begun, np.int64).reshape(-1, 2).T
     at_thread, at = np.array(asked, np.int64).reshape(-1, 2).T
     expected = [sum(each <= instant for each in begun) - 1 for instant in asked]
-    assert _latest(thread, start * factor, at_thread, at * factor).tolist() == expected
+    assert (
+        _find_latest_start_of_thread(thread, start * factor, at_thread, at * factor).tolist()
+        == expected
+    )

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tracekit.readers.ahead import BLOCKS_AHEAD, ahead
+from tracekit.readers.ahead import BLOCKS_AHEAD, prefetch_blocks
 
 
 def inflating_threads():
@@ -13,7 +13,7 @@ def inflating_threads():
 
 def test_the_blocks_come_in_order_and_the_thread_ends():
     blocks = [bytes([n]) for n in range(50)]
-    assert list(ahead(iter(blocks))) == blocks
+    assert list(prefetch_blocks(iter(blocks))) == blocks
     assert not inflating_threads()
 
 
@@ -22,7 +22,7 @@ def test_what_goes_wrong_in_the_thread_is_raised_after_the_blocks_before_it():
         yield b"good"
         raise OSError("the disk is gone")
 
-    found = ahead(breaks())
+    found = prefetch_blocks(breaks())
     assert next(found) == b"good"
     with pytest.raises(OSError, match="the disk is gone"):
         next(found)
@@ -39,7 +39,7 @@ def test_giving_up_half_way_ends_the_thread_and_closes_the_source():
         finally:
             closed.set()
 
-    found = ahead(endless())
+    found = prefetch_blocks(endless())
     next(found)
     found.close()
     assert closed.wait(5)
@@ -55,7 +55,7 @@ def test_the_thread_runs_ahead_only_so_far():
             made += 1
             yield b"x"
 
-    found = ahead(counted())
+    found = prefetch_blocks(counted())
     next(found)
     threading.Event().wait(0.3)
     # One is used, BLOCKS_AHEAD wait, and the thread holds one more.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
-from tracekit.pipeline.run import discover
+from tracekit.pipeline.run import discover_sources
 from tracekit.readers import driver_log
 from tracekit.readers.driver_log import sniff
 from tracekit.readers.lines import MAX_LINE_BYTES
@@ -145,7 +145,7 @@ def test_other_files_are_none(text):
 
 @needs_data
 def test_of_all_real_files_the_metrics_of_verl_alone_are_logs():
-    found = {s.path.name for s in discover(REAL).sources if s.tool == "log"}
+    found = {s.path.name for s in discover_sources(REAL).sources if s.tool == "log"}
     assert found == {"metrics.jsonl"}
 
 
@@ -169,7 +169,7 @@ def profile(tmp_path, *folders):
 
 
 def logs_of(path, **options):
-    found = discover(path, **options)
+    found = discover_sources(path, **options)
     return [(s.name, s.run) for s in found.sources if s.tool == "log"], found
 
 
@@ -213,7 +213,7 @@ def test_each_run_has_the_log_that_lies_in_it(tmp_path):
 
 def test_a_log_says_nothing_of_rank_or_role_by_its_name(tmp_path):
     put(tmp_path, VERL_JSON, "actor_step5_rank3.jsonl")
-    (source,) = discover(tmp_path).sources
+    (source,) = discover_sources(tmp_path).sources
     assert (source.role, source.step, source.rank) == (None, None, None)
 
 
@@ -306,4 +306,4 @@ def test_a_file_that_is_gone_is_the_documented_error(tmp_path):
     ],
 )
 def test_what_begins_as_a_trace_is_not_searched_for_lines_of_a_log(head, is_trace):
-    assert driver_log.is_of_trace(head) == is_trace
+    assert driver_log.is_json_trace_head(head) == is_trace

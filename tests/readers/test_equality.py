@@ -16,7 +16,7 @@ from tracekit.readers import chrome
 from tracekit.readers.chrome import events as chrome_events
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome.pure import PureScanner
-from tracekit.readers.chrome.scan import BAD, END, MORE, Keep
+from tracekit.readers.chrome.scan import BAD, END, MORE, ScanOptions
 
 try:
     from tracekit.readers.chrome.scanner_c import NativeScanner
@@ -54,10 +54,10 @@ PIECES = [
 def test_any_text_is_read_alike_in_blocks_of_any_size(tmp_path, monkeypatch, pieces, block):
     path = tmp_path / "trace.json"
     path.write_bytes(b'{"traceEvents":[' + b"".join(pieces))
-    pure = scan_or_error(path, Keep(), pure=True)
+    pure = scan_or_error(path, ScanOptions(), pure=True)
     with monkeypatch.context() as patch:
         patch.setattr(chrome_stream, "BLOCK_BYTES", block)
-        native = scan_or_error(path, Keep(), pure=False)
+        native = scan_or_error(path, ScanOptions(), pure=False)
     assert differences(pure, native) == []
 
 
@@ -71,7 +71,7 @@ def test_damaged_text_is_read_alike(tmp_path, seed):
         data[start : start + rng.choice((0, 0, 1, 30))] = rng.choice(PIECES)
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(bytes(data)) if seed % 5 == 0 else bytes(data))
-    keep = Keep(skip_args=("w",), skip_cats=("a",)) if seed % 3 == 0 else Keep()
+    keep = ScanOptions(skip_args=("w",), skip_cats=("a",)) if seed % 3 == 0 else ScanOptions()
     pure, native = (scan_or_error(path, keep, pure=pure) for pure in (True, False))
     assert differences(pure, native) == []
 
@@ -85,11 +85,11 @@ def test_damaged_text_is_read_alike(tmp_path, seed):
 def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, pieces, block, bridge):
     path = tmp_path / "trace.json"
     path.write_bytes(b"[" + b"".join(pieces) + b"," + EVENT % (1, 2) + b"]")
-    whole = scan_or_error(path, Keep(), pure=True)
+    whole = scan_or_error(path, ScanOptions(), pure=True)
     with monkeypatch.context() as patch:
         patch.setattr(chrome_stream, "BLOCK_BYTES", block)
         patch.setattr(chrome_events, "BRIDGE_BYTES", bridge)
-        assert differences(whole, scan_or_error(path, Keep(), pure=True)) == []
+        assert differences(whole, scan_or_error(path, ScanOptions(), pure=True)) == []
 
 
 @pytest.mark.parametrize("scanner_class", SCANNERS)
@@ -97,7 +97,7 @@ def test_an_element_that_the_data_cuts_is_left_for_the_next_call(scanner_class):
     text = b' , {"a": [1, "]"], "args": {"b": "\\"", "c": 1}} ,'
     start, end = text.index(b"{"), text.rindex(b"}") + 1
     for cut in range(len(text) + 1):
-        consumed, state = scanner_class(Keep()).feed(text[:cut])
+        consumed, state = scanner_class(ScanOptions()).feed(text[:cut])
         assert state == MORE
         if start < cut < end:
             assert consumed == start
@@ -123,17 +123,17 @@ def test_an_element_that_the_data_cuts_is_left_for_the_next_call(scanner_class):
     ],
 )
 def test_where_and_why_a_scanner_stops(scanner_class, text, consumed, state):
-    assert scanner_class(Keep()).feed(text) == (consumed, state)
-    assert scanner_class(Keep()).feed(memoryview(bytearray(text))) == (consumed, state)
+    assert scanner_class(ScanOptions()).feed(text) == (consumed, state)
+    assert scanner_class(ScanOptions()).feed(memoryview(bytearray(text))) == (consumed, state)
 
 
 @pytest.mark.parametrize("scanner_class", SCANNERS)
 def test_the_longest_element_that_is_read(scanner_class):
     text = b'{"a": "' + b"x" * 90 + b'"}'
-    assert scanner_class(Keep(), len(text)).feed(text) == (len(text), MORE)
-    assert scanner_class(Keep(), len(text) - 1).feed(text) == (0, BAD)
-    assert scanner_class(Keep(), 50).feed(text[:49]) == (0, MORE)
-    assert scanner_class(Keep(), 50).feed(text[:50]) == (0, BAD)
+    assert scanner_class(ScanOptions(), len(text)).feed(text) == (len(text), MORE)
+    assert scanner_class(ScanOptions(), len(text) - 1).feed(text) == (0, BAD)
+    assert scanner_class(ScanOptions(), 50).feed(text[:49]) == (0, MORE)
+    assert scanner_class(ScanOptions(), 50).feed(text[:50]) == (0, BAD)
 
 
 @pytest.mark.parametrize("split", [1, 7, 64, 1000])
@@ -141,8 +141,8 @@ def test_json_windows_and_the_strict_layer_give_the_same_columns(tmp_path, split
     # Fed in small pieces the scanner sees one event at a time and never uses the json module.
     path = tmp_path / "trace.json"
     path.write_bytes(DOCUMENT)
-    whole = chrome_stream.scan(path, pure=True)
-    scanner = PureScanner(Keep())
+    whole = chrome_stream.scan_trace(path, pure=True)
+    scanner = PureScanner(ScanOptions())
     events = DOCUMENT[DOCUMENT.index(b"[\n") + 1 :]
     rest = b""
     for start in range(0, len(events), split):
@@ -175,7 +175,7 @@ def is_sound(path: Path) -> bool:
 @needs_native
 def test_the_traces_beside_the_tests_are_read_alike():
     for path in traces(DATA):
-        pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
+        pure, native = (scan_or_error(path, ScanOptions(), pure=pure) for pure in (True, False))
         assert differences(pure, native) == [], path
         assert pure.losses == () or not is_sound(path), path
         # A reader notes each loss, and no other one.
@@ -191,7 +191,7 @@ def test_the_traces_beside_the_tests_are_read_alike():
 def test_all_real_traces_are_read_alike_and_without_loss(small):
     for path in traces(Path(REAL_DATA) / "chrome"):
         if (path.stat().st_size <= 300_000) == small:
-            pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
+            pure, native = (scan_or_error(path, ScanOptions(), pure=pure) for pure in (True, False))
             assert differences(pure, native) == [], path
             assert pure.losses == (), path
 
@@ -202,4 +202,4 @@ def test_documents_cut_from_real_traces_lose_nothing(tmp_path):
     for trace in traces(Path(REAL_DATA) / "chrome")[:10]:
         for document in list(real_documents(gzip.decompress(trace.read_bytes()), 20000))[:5]:
             path.write_bytes(document)
-            assert chrome_stream.scan(path, pure=True).losses == ()
+            assert chrome_stream.scan_trace(path, pure=True).losses == ()

@@ -5,7 +5,7 @@ from chrome_builder import op, write
 
 import tracekit
 from tracekit.health.checks import diagnose
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 
 def ops(numbers):
@@ -46,7 +46,7 @@ def test_operators_without_numbers_say_nothing(tmp_path):
 
 def test_the_screen_and_the_doctor_say_it(tmp_path):
     path = write(tmp_path / "t.json", ops(range(0, 600, 3)))
-    report = analyze(path, Options(jobs=1)).report
+    report = analyze_uncached(path, Options(jobs=1)).report
     assert any("33 % of the operators are left" in caution for caution in report.cautions)
     (finding,) = [f for s in report.sections for f in s.findings if f.rule == "profiling-artefact"]
     assert finding.claim.startswith("1 of 1 sources are a sample of the recorded rows")

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from tracekit.readers import gunzip, unpack
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 
 TEXT = b"".join(b'{"ph": "X", "ts": %d.%03d},\n' % (i, i * 7 % 1000) for i in range(400))
 HEADER = b"\x1f\x8b\x08%c\0\0\0\0\0\xff"
@@ -16,8 +16,8 @@ HEADER = b"\x1f\x8b\x08%c\0\0\0\0\0\xff"
 def read(path, data, *, careful=True, **options):
     """The text that a file with these bytes gives, and its faults."""
     path.write_bytes(data)
-    losses: list[Loss] = []
-    return b"".join(unpack.blocks(path, losses, careful=careful, **options)), losses
+    losses: list[DataLoss] = []
+    return b"".join(unpack.unpack_blocks(path, losses, careful=careful, **options)), losses
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def body_and_trailer(text):
 @pytest.mark.parametrize("size", [1, 1000, 2**20])
 def test_a_whole_file_gives_its_text_in_blocks_of_any_size(path, careful, size):
     path.write_bytes(gzip.compress(TEXT))
-    losses: list[Loss] = []
-    pieces = list(unpack.blocks(path, losses, size=size, careful=careful))
+    losses: list[DataLoss] = []
+    pieces = list(unpack.unpack_blocks(path, losses, size=size, careful=careful))
     assert b"".join(pieces) == TEXT
     assert all(0 < len(piece) <= size for piece in pieces)
     assert losses == []
@@ -83,7 +83,7 @@ def test_a_file_cut_anywhere_gives_the_text_before_the_cut(path):
         text, losses = read(path, data[:cut])
         assert TEXT.startswith(text)
         assert len(text) >= longest
-        assert losses == [Loss("gzip-truncated", len(text), 1, 0)]
+        assert losses == [DataLoss("gzip-truncated", len(text), 1, 0)]
         longest = len(text)
     assert longest == len(TEXT)
 
@@ -98,32 +98,32 @@ def test_a_cut_delivers_what_zlib_can_decode_of_it(path):
 def test_a_wrong_checksum_is_reported_and_the_next_member_read(path):
     data = bytearray(gzip.compress(TEXT))
     data[-6] ^= 1
-    expected = [Loss("gzip-crc", len(TEXT), 1, 0)]
+    expected = [DataLoss("gzip-crc", len(TEXT), 1, 0)]
     assert read(path, bytes(data) + gzip.compress(b"next")) == (TEXT + b"next", expected)
 
 
 def test_a_wrong_length_is_a_checksum_fault(path):
     data = bytearray(gzip.compress(TEXT))
     data[-1] ^= 1
-    assert read(path, bytes(data)) == (TEXT, [Loss("gzip-crc", len(TEXT), 1, 0)])
+    assert read(path, bytes(data)) == (TEXT, [DataLoss("gzip-crc", len(TEXT), 1, 0)])
 
 
 @pytest.mark.parametrize("rest", [b"x", b"\0\0x", b"{}", b"\x1fx"])
 def test_other_bytes_after_a_member_are_damage(path, rest):
-    expected = [Loss("gzip-damaged", len(TEXT), 1, 0)]
+    expected = [DataLoss("gzip-damaged", len(TEXT), 1, 0)]
     assert read(path, gzip.compress(TEXT) + rest) == (TEXT, expected)
 
 
 @pytest.mark.parametrize("header", [b"\x1f\x8b\x07" + b"\0" * 20, b"\x1f\x8b\x08\x80" + b"\0" * 20])
 def test_an_unknown_method_or_flag_is_damage(path, header):
-    assert read(path, header) == (b"", [Loss("gzip-damaged", 0, 1, 0)])
+    assert read(path, header) == (b"", [DataLoss("gzip-damaged", 0, 1, 0)])
 
 
 def test_text_before_a_broken_place_is_delivered(path):
     stored = zlib.compressobj(0, wbits=-15)  # stored blocks: the text lies bare in the file
     data = HEADER % 0 + stored.compress(TEXT) + stored.flush(zlib.Z_FULL_FLUSH)
     broken = data + b"\x07" + b"x" * 100  # a block of the reserved type
-    assert read(path, broken) == (TEXT, [Loss("gzip-damaged", len(TEXT), 1, 0)])
+    assert read(path, broken) == (TEXT, [DataLoss("gzip-damaged", len(TEXT), 1, 0)])
 
 
 def test_text_before_a_fault_does_not_depend_on_the_block_size(path):
@@ -155,7 +155,7 @@ def test_the_fast_library_asks_for_care_at_any_fault(path):
 def test_a_bomb_comes_in_bounded_blocks(path):
     path.write_bytes(gzip.compress(b"\0" * 30_000_000))
     losses = []
-    sizes = [len(piece) for piece in unpack.blocks(path, losses, size=2**16, careful=True)]
+    sizes = [len(piece) for piece in unpack.unpack_blocks(path, losses, size=2**16, careful=True)]
     assert 2**24 - 2**16 <= sum(sizes) <= 2**24
     assert max(sizes) <= 2**16
     assert [loss.kind for loss in losses] == ["packed-bomb"]
@@ -173,4 +173,4 @@ def test_progress_counts_the_bytes_of_the_file(path):
 
 def test_a_missing_file_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        list(unpack.blocks(tmp_path / "none", []))
+        list(unpack.unpack_blocks(tmp_path / "none", []))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scan_comparison import differences
 
 from tracekit.readers.chrome import stream as chrome_stream
-from tracekit.readers.chrome.scan import Keep
+from tracekit.readers.chrome.scan import ScanOptions
 
 try:
     from tracekit.readers.chrome.scanner_c import NativeScanner
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("pure", [True, pytest.param(False, marks=ne
 STRICT = b',{"id":-0},{}'
 """Two rows after which no window is given to the json module, so that the strict layer reads all of them."""
 
-KEEP = Keep(skip_cats=("py", "w"), keep_names=("nn.Module: ", "é"))
+KEEP = ScanOptions(skip_cats=("py", "w"), keep_names=("nn.Module: ", "é"))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def read(tmp_path, pure):
     def scanned(events, keep=KEEP, strict=False):
         path = tmp_path / "trace.json"
         path.write_bytes(b'{"traceEvents":[' + events + STRICT * strict + b"]}")
-        return chrome_stream.scan(path, keep, pure=pure)
+        return chrome_stream.scan_trace(path, keep, pure=pure)
 
     return scanned
 
@@ -99,22 +99,22 @@ def test_a_row_that_stays_has_its_args_and_fields_wherever_they_stand(read, even
     assert found.args["Python id"].values.tolist() == [7]
     assert found.fields["id"].values.tolist() == [3]
     assert found.skipped == {"py": 2}
-    limited = read(event, Keep(args=("k",), skip_cats=("py",), keep_names=("nn",)))
+    limited = read(event, ScanOptions(args=("k",), skip_cats=("py",), keep_names=("nn",)))
     assert list(limited.args) == ["k"]
 
 
 def test_without_names_to_keep_all_of_the_category_goes(read):
-    found = read(b'{"cat":"py","name":"nn.Module: x"},{"cat":"op","name":"a"}', Keep(skip_cats=("py",)))  # fmt: skip
+    found = read(b'{"cat":"py","name":"nn.Module: x"},{"cat":"op","name":"a"}', ScanOptions(skip_cats=("py",)))  # fmt: skip
     assert (names(found), found.skipped) == (["a"], {"py": 1})
 
 
 def test_names_to_keep_leave_other_categories_alone(read):
-    found = read(b'{"cat":"op","name":"a"}', Keep(keep_names=("nn",)))
+    found = read(b'{"cat":"op","name":"a"}', ScanOptions(keep_names=("nn",)))
     assert (names(found), found.skipped) == (["a"], {})
 
 
 def test_an_empty_beginning_keeps_every_named_row(read):
-    keep = Keep(skip_cats=("py",), keep_names=("",))
+    keep = ScanOptions(skip_cats=("py",), keep_names=("",))
     found = read(b'{"cat":"py","name":""},{"cat":"py","name":"\\u0061"},{"cat":"py"}', keep)
     assert (names(found), found.skipped) == (["", "a"], {"py": 1})
 
@@ -146,7 +146,7 @@ def test_both_scanners_keep_what_python_says_begins_so(
     text = json.dumps(members, ensure_ascii=ascii_only)
     path = tmp_path_factory.mktemp("t") / "a.json"
     path.write_bytes(b'{"traceEvents":[' + text.encode() + b',{"ph":"X"}' + STRICT * strict + b"]}")
-    keep = Keep(skip_cats=("py",), keep_names=(prefix,))
-    one, other = (chrome_stream.scan(path, keep, pure=which) for which in (True, False))
+    keep = ScanOptions(skip_cats=("py",), keep_names=(prefix,))
+    one, other = (chrome_stream.scan_trace(path, keep, pure=which) for which in (True, False))
     assert differences(one, other) == []
     assert len(one.ts_ns) == 1 + 2 * strict + name.startswith(prefix)

@@ -6,7 +6,7 @@ import pytest
 
 from tracekit.model.trace import Source, Want
 from tracekit.readers import driver_log, memory_log
-from tracekit.readers.lines import MAX_LINE_BYTES, lines
+from tracekit.readers.lines import MAX_LINE_BYTES, read_bounded_lines
 
 BOM = b"\xef\xbb\xbf"
 
@@ -14,15 +14,19 @@ BOM = b"\xef\xbb\xbf"
 def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path):
     path = tmp_path / "a.log"
     path.write_bytes(BOM + b"one\n" + BOM + b"two\nthree")
-    assert list(lines(path, [], careful=False)) == [(1, "one"), (2, "\ufefftwo"), (3, "three")]
+    assert list(read_bounded_lines(path, [], careful=False)) == [
+        (1, "one"),
+        (2, "\ufefftwo"),
+        (3, "three"),
+    ]
     path.write_bytes(BOM + b"alone")
-    assert list(lines(path, [], careful=False)) == [(1, "alone")]
+    assert list(read_bounded_lines(path, [], careful=False)) == [(1, "alone")]
 
 
 def test_a_line_over_the_limit_has_no_text_and_its_number(tmp_path):
     path = tmp_path / "a.log"
     path.write_bytes(BOM + b"x" * (MAX_LINE_BYTES + 1) + b"\ntwo\n")
-    assert list(lines(path, [], careful=False)) == [(1, None), (2, "two")]
+    assert list(read_bounded_lines(path, [], careful=False)) == [(1, None), (2, "two")]
 
 
 @pytest.mark.parametrize("mark", [b"", BOM])

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tracekit.readers.chrome import stream as chrome_stream
-from tracekit.readers.chrome.scan import Keep
+from tracekit.readers.chrome.scan import ScanOptions
 
 try:
     from tracekit.readers.chrome.scanner_c import NativeScanner
@@ -25,7 +25,7 @@ def scan(tmp_path, pure):
         rows = [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1, key: label} for label in labels]
         path = tmp_path / "trace.json"
         path.write_text(json.dumps({"traceEvents": rows}))
-        return getattr(chrome_stream.scan(path, Keep(), pure=pure), key)
+        return getattr(chrome_stream.scan_trace(path, ScanOptions(), pure=pure), key)
 
     return scanned
 

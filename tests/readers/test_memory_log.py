@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
-from tracekit.process.memory.names import quantity_of
+from tracekit.process.memory.names import parse_memory_quantity
 from tracekit.readers import driver_log, memory_log
 from tracekit.readers.lines import MAX_LINE_BYTES
 from tracekit.readers.loading import sniff as claimed
@@ -70,7 +70,7 @@ def values(trace):
     ],
 )
 def test_names_tell_what_an_amount_is_of_and_its_unit(name, expected):
-    assert quantity_of(name) == expected
+    assert parse_memory_quantity(name) == expected
 
 
 def test_json_lines_are_read_in_bytes_by_rank(tmp_path):
@@ -204,7 +204,9 @@ def growth():
     """A function that gives the section on growth of a run's folder."""
 
     def of(folder):
-        report = pipeline.analyze(folder, pipeline.Options(jobs=1, questions=QUESTIONS)).report
+        report = pipeline.analyze_uncached(
+            folder, pipeline.Options(jobs=1, questions=QUESTIONS)
+        ).report
         return next(s for s in report.sections if s.id == "memory-growth")
 
     return of

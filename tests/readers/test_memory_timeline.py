@@ -26,7 +26,7 @@ from tracekit import load
 from tracekit.model.errors import TracekitError
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Want
-from tracekit.pipeline.run import discover
+from tracekit.pipeline.run import discover_sources
 from tracekit.readers import READERS
 from tracekit.readers.loading import sniff as claimed
 from tracekit.readers.no_profiles import PICTURE
@@ -177,7 +177,7 @@ def test_a_directory_gives_its_timelines_and_leaves_other_files_aside(tmp_path):
     put(tmp_path, {"lr": 1}, "config.json")
     page = b"<html>\n<head><meta charset=\"utf-8\" /><title>GPU Memory Timeline HTML</title></head>\n<body>\n  <img src='data:image/png;base64,AA=='>"
     put(tmp_path, page, "rank3_memory.html")
-    found = discover(tmp_path)
+    found = discover_sources(tmp_path)
     assert [(s.reader, s.tool, s.rank, s.step) for s in found.sources] == [
         ("memory_timeline", "torch_memory", 3, 2), ("memory_timeline", "torch_memory", 4, 2)
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from readers.native_scans import RAGGED, arg, fed, ns, pieces, read, values
 
 from tracekit.readers.chrome import _scan, scan
-from tracekit.readers.chrome.scan import BAD, MORE, Json, Keep
+from tracekit.readers.chrome.scan import BAD, MORE, Json, ScanOptions
 from tracekit.readers.chrome.scanner_c import NativeScanner
 
 
@@ -258,31 +258,34 @@ TWO_ARGS = b'{"args":{"a":1,"b":"x","c":[1]}},{"args":{"c":2}}'
 
 
 def test_only_the_args_asked_for_are_kept():
-    assert read(TWO_ARGS, Keep(args=("c", "zz")))["args"].keys() == {"c"}
-    assert read(TWO_ARGS, Keep(args=()))["args"] == {}
+    assert read(TWO_ARGS, ScanOptions(args=("c", "zz")))["args"].keys() == {"c"}
+    assert read(TWO_ARGS, ScanOptions(args=()))["args"] == {}
 
 
 def test_args_can_be_left_out():
-    assert read(TWO_ARGS, Keep(skip_args=("a", "c")))["args"].keys() == {"b"}
-    assert read(TWO_ARGS, Keep(args=("a", "b"), skip_args=("a",)))["args"].keys() == {"b"}
+    assert read(TWO_ARGS, ScanOptions(skip_args=("a", "c")))["args"].keys() == {"b"}
+    assert read(TWO_ARGS, ScanOptions(args=("a", "b"), skip_args=("a",)))["args"].keys() == {"b"}
 
 
 def test_an_arg_of_broken_utf8_is_kept_by_its_decoded_name():
-    assert read(b'{"args":{"\xff":1}}', Keep(args=("\ufffd",)))["args"].keys() == {"\ufffd"}
-    assert read(b'{"args":{"\xff":1}}', Keep(skip_args=("\ufffd",)))["args"] == {}
+    assert read(b'{"args":{"\xff":1}}', ScanOptions(args=("\ufffd",)))["args"].keys() == {"\ufffd"}
+    assert read(b'{"args":{"\xff":1}}', ScanOptions(skip_args=("\ufffd",)))["args"] == {}
 
 
 def test_names_that_no_text_has_match_nothing():
-    keep = Keep(args=("\ud800", 'a"b', "\\"), skip_cats=("\udfff",))
+    keep = ScanOptions(args=("\ud800", 'a"b', "\\"), skip_cats=("\udfff",))
     assert read(b'{"cat":"\xed\xbf\xbf","args":{"\xed\xa0\x80":1}}', keep)["args"] == {}
 
 
 def test_fields_are_kept_whatever_args_are():
-    assert read(b'{"id":1,"a":2}', Keep(args=(), skip_args=("id",)))["fields"].keys() == {"id", "a"}
+    assert read(b'{"id":1,"a":2}', ScanOptions(args=(), skip_args=("id",)))["fields"].keys() == {
+        "id",
+        "a",
+    }
 
 
 def test_args_left_out_still_have_to_be_sound():
-    scanner = NativeScanner(Keep(args=(), skip_cats=("c",)))
+    scanner = NativeScanner(ScanOptions(args=(), skip_cats=("c",)))
     assert scanner.feed(b'{"args":{"a":1;}}') == (0, BAD)
     assert scanner.feed(b'{"cat":"c","args":{"a":1;}}') == (0, BAD)
     assert scanner.feed(b'{"cat":"c","args":{"a\\":1}}') == (0, BAD)
@@ -297,7 +300,9 @@ def test_args_left_out_still_have_to_be_sound():
     ],
 )
 def test_events_of_a_skipped_category_leave_no_row(event):
-    columns = read(event + b',{"cat":"d","args":{"a":2}},' + event, Keep(skip_cats=("c", "unused")))
+    columns = read(
+        event + b',{"cat":"d","args":{"a":2}},' + event, ScanOptions(skip_cats=("c", "unused"))
+    )
     assert values(columns["cat"]) == ["d"]
     assert values(columns["args"]["a"]) == [2]
     assert columns["args"]["a"].rows.tolist() == [0]
@@ -306,7 +311,7 @@ def test_events_of_a_skipped_category_leave_no_row(event):
 
 
 def test_a_category_that_takes_back_a_skipped_one_keeps_the_row_and_its_args():
-    columns = read(b'{"cat":"c","args":{"a":1},"ts":1,"cat":"d"}', Keep(skip_cats=("c",)))
+    columns = read(b'{"cat":"c","args":{"a":1},"ts":1,"cat":"d"}', ScanOptions(skip_cats=("c",)))
     assert values(columns["cat"]) == ["d"]
     assert values(columns["args"]["a"]) == [1]
     assert columns["skipped"] == {}
@@ -316,7 +321,7 @@ def test_a_category_that_only_decoded_is_a_skipped_one_leaves_no_row():
     columns = read(
         b'{"cat":"c","name":"w"},{"cat":"\\u0063","name":"x","ts":1e0,"args":{"a":"t","b":"q"}},'
         b'{"cat":"d","name":"y","ts":2e0,"args":{"a":1}},{"cat":5,"name":"z"},{"name":"y","args":{"a":2}}',
-        Keep(skip_cats=("c", "5")),
+        ScanOptions(skip_cats=("c", "5")),
     )
     assert (columns["cat"].values, columns["cat"].codes.tolist()) == (["d"], [0, -1])
     assert (columns["name"].values, columns["name"].codes.tolist()) == (["y"], [0, 0])
@@ -331,7 +336,7 @@ def test_a_category_that_only_decoded_is_a_skipped_one_leaves_no_row():
 
 
 def test_nothing_can_be_fed_after_the_end():
-    scanner = NativeScanner(Keep())
+    scanner = NativeScanner(ScanOptions())
     scanner.finish()
     with pytest.raises(ValueError, match="over"):
         scanner.feed(b"{}")
@@ -342,7 +347,7 @@ def test_nothing_can_be_fed_after_the_end():
 @pytest.mark.parametrize("limit", [0, -1, 2**31])
 def test_a_limit_that_cannot_be_kept_is_refused(limit):
     with pytest.raises(ValueError, match="max_event_bytes"):
-        NativeScanner(Keep(), limit)
+        NativeScanner(ScanOptions(), limit)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from readers.native_scans import values
 
-from tracekit.readers.chrome.scan import END, Json, Keep
+from tracekit.readers.chrome.scan import END, Json, ScanOptions
 from tracekit.readers.chrome.scanner_c import NativeScanner
-from tracekit.readers.chrome.values import Number, compact
+from tracekit.readers.chrome.values import Number, format_compact_json
 
 REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
 
@@ -34,7 +34,7 @@ def expected_columns(events: list[dict]) -> list[dict]:
 def column_value(parsed: object) -> object:
     if isinstance(parsed, Number):
         return float(parsed)
-    return Json(compact(parsed)) if isinstance(parsed, list | dict) else parsed
+    return Json(format_compact_json(parsed)) if isinstance(parsed, list | dict) else parsed
 
 
 def rebuilt(columns: dict) -> list[dict]:
@@ -73,7 +73,7 @@ def assert_read_as_json_reads(path):
     content = gzip.decompress(path.read_bytes())
     events = json.JSONDecoder(parse_float=Number).decode(content.decode("utf-8"))["traceEvents"]
     start = content.index(b"[", content.index(b'"traceEvents"')) + 1
-    scanner = NativeScanner(Keep())
+    scanner = NativeScanner(ScanOptions())
     assert scanner.feed(memoryview(content)[start:])[1] == END, path
     assert exactly(rebuilt(scanner.finish())) == exactly(expected_columns(events)), path
     return len(events)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers.native_scans import arg, fed, ns, read, values
 
-from tracekit.readers.chrome.scan import BAD, END, MORE, Json, Keep
+from tracekit.readers.chrome.scan import BAD, END, MORE, Json, ScanOptions
 from tracekit.readers.chrome.scanner_c import NativeScanner
 
 # --- where it stops
@@ -61,14 +61,14 @@ def test_an_event_that_the_data_cuts_waits_for_more(event):
 
 
 def test_a_value_that_touches_the_end_of_the_data_may_go_on():
-    scanner = NativeScanner(Keep())
+    scanner = NativeScanner(ScanOptions())
     assert scanner.feed(b'{"args":{"a":12') == (0, MORE)
     scanner.feed(b'{"args":{"a":123}}')
     assert values(scanner.finish()["args"]["a"]) == [123]
 
 
 def test_a_cut_or_bad_event_leaves_nothing_behind():
-    scanner = NativeScanner(Keep())
+    scanner = NativeScanner(ScanOptions())
     scanner.feed(b'{"name":"a","args":{"x":1}}')
     assert scanner.feed(b'{"name":"b","ts":5,"args":{"x":"t","y":2},"z":1') == (0, MORE)
     assert scanner.feed(b'{"name":"c","ts":1e9,"args":{"x":2.5,"w":2},"z":1}}'[:-2] + b";") == (

@@ -10,8 +10,8 @@ from chrome_builder import annotation, op, step, write
 
 from tracekit import load
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.pipeline.run import Options, analyze, discover
-from tracekit.readers.no_profiles import RAY_TASKS, no_profile
+from tracekit.pipeline.run import Options, analyze_uncached, discover_sources
+from tracekit.readers.no_profiles import RAY_TASKS, identify_non_profile
 
 
 def task(name="execute", **more):
@@ -35,7 +35,7 @@ def text(rows, **options):
     text(TIMELINE, separators=(",", ":")), text([{"ph": "M", "name": "process_name"}, *TIMELINE]),
 ])  # fmt: skip
 def test_a_timeline_of_tasks_is_told_by_its_categories(head):
-    assert no_profile(head) == RAY_TASKS
+    assert identify_non_profile(head) == RAY_TASKS
 
 
 @pytest.mark.parametrize("head", [
@@ -48,7 +48,7 @@ def test_a_timeline_of_tasks_is_told_by_its_categories(head):
     text([task(cat="subtask:x")]),
 ])  # fmt: skip
 def test_everything_else_is_left_to_the_readers(head):
-    assert no_profile(head) is None
+    assert identify_non_profile(head) is None
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def outputs(tmp_path):
 
 
 def test_in_a_folder_it_is_ignored_and_listed(outputs):
-    found = discover(outputs)
+    found = discover_sources(outputs)
     assert [source.name for source in found.sources] == ["profile/rank0.json"]
     assert [(i.path.name, i.reason) for i in found.ignored] == [("odd name.json.gz", RAY_TASKS)]
-    report = analyze(outputs, Options(jobs=1)).report
+    report = analyze_uncached(outputs, Options(jobs=1)).report
     assert report.headline[0].value == 100_000
     assert f"1 file: {RAY_TASKS.text}" in report.unseen
 
@@ -71,7 +71,7 @@ def test_in_a_folder_it_is_ignored_and_listed(outputs):
 def test_named_by_itself_it_is_said_what_it_is(outputs):
     path = outputs / "odd name.json.gz"
     with pytest.raises(TracekitError) as refused:
-        discover(path)
+        discover_sources(path)
     assert "1 Ray timeline: when tasks ran" in str(refused.value)
     with pytest.raises(TraceFormatError, match=RAY_TASKS.text):
         load(path)
@@ -82,7 +82,7 @@ REAL = Path(os.environ.get("TRACEKIT_REAL_DATA", "missing")) / "chrome" / "verl_
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="TRACEKIT_REAL_DATA is not set")
 def test_real_timelines_of_ray_are_ignored_and_no_profile_is():
-    whole = discover(REAL)
+    whole = discover_sources(REAL)
     left = {i.path.name for i in whole.ignored if i.reason == RAY_TASKS}
     assert left == {"ray_timeline.json"}
     assert not [s.name for s in whole.sources if "ray_timeline" in s.name]

@@ -20,8 +20,14 @@ from nsys_builder import (
 )
 
 from tracekit.readers.nsys import content as nsys_content
-from tracekit.readers.nsys.content import Clock, absences, capture_year, clock, device_properties
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.content import (
+    ExportClock,
+    find_capture_year,
+    note_expected_data_missing,
+    read_device_properties,
+    read_export_clock,
+)
+from tracekit.readers.nsys.database import open_export
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
@@ -33,7 +39,7 @@ def database(tmp_path):
 
     def make(rows, schema="3.11", **more):
         path = write(tmp_path / f"{len(open_files)}.sqlite", rows, schema=schema, **more)
-        manager = opened(path)
+        manager = open_export(path)
         open_files.append(manager)
         return manager.__enter__()
 
@@ -43,7 +49,10 @@ def database(tmp_path):
 
 
 def test_times_count_from_the_start_of_the_capture(database):
-    assert clock(database([nvtx("a", 1, 2)], duration_ns=900)) == (Clock(BASE_NS, 0, 900, True), [])
+    assert read_export_clock(database([nvtx("a", 1, 2)], duration_ns=900)) == (
+        ExportClock(BASE_NS, 0, 900, True),
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,15 +71,17 @@ def test_times_count_from_the_start_of_the_capture(database):
     ],
 )
 def test_what_the_exporter_added_to_times_is_undone(database, exported, base, start):
-    found, notes = clock(database([nvtx("a", 1, 2)], exported=exported.items(), duration_ns=900))
-    assert found == Clock(base, start, start + 900, True)
+    found, notes = read_export_clock(
+        database([nvtx("a", 1, 2)], exported=exported.items(), duration_ns=900)
+    )
+    assert found == ExportClock(base, start, start + 900, True)
     assert [note.code for note in notes] == ["time-shift"] * (start != 0)
 
 
 @pytest.mark.parametrize("utc", [None, 0, -5, 2**62, "yesterday"])
 def test_without_a_usable_start_times_are_relative(database, utc):
-    found, notes = clock(database([nvtx("a", 1, 2)], utc_ns=utc))
-    assert found == Clock(0, 0, None, False)
+    found, notes = read_export_clock(database([nvtx("a", 1, 2)], utc_ns=utc))
+    assert found == ExportClock(0, 0, None, False)
     assert [note.code for note in notes] == ["base-time"]
 
 
@@ -79,7 +90,7 @@ def test_versions_of_capture_and_exporter_are_told_apart(database):
             system("CudaDriverVersion", "12020"), captured("PROFILING_SESSION_UUID", "u-1"),
             captured("COLLECT_GPU_MEMORY_USAGE", "true")]  # fmt: skip
     db = database(rows, schema="3.11")
-    assert nsys_content.meta(db) == {
+    assert nsys_content.read_export_metadata(db) == {
         "nsys_version": "2023.2.3",
         "nsys_exporter_version": "2024.2.3.38",
         "nsys_schema": "3.11.0",
@@ -88,9 +99,9 @@ def test_versions_of_capture_and_exporter_are_told_apart(database):
         "cuda_driver_version": 12020,
         "gpu_memory_usage": 1,
     }
-    assert capture_year(db) == 2023
-    assert capture_year(database([], schema="3.0")) == 2022
-    assert capture_year(database([], schema="3.11")) is None
+    assert find_capture_year(db) == 2023
+    assert find_capture_year(database([], schema="3.0")) == 2022
+    assert find_capture_year(database([], schema="3.11")) is None
 
 
 def test_the_gpus_are_those_that_the_process_uses_by_its_own_numbers(database):
@@ -98,19 +109,19 @@ def test_the_gpus_are_those_that_the_process_uses_by_its_own_numbers(database):
                ("TARGET_INFO_CUDA_DEVICE", {"gpuId": 4, "cudaId": 0, "pid": 7})]  # fmt: skip
     rows = [gpu(4, "H100"), gpu(5, "H200", cuDevice=9)]
     db = database([*rows, *numbers], schema="3.25")
-    (mine,) = device_properties(db, PID, [0])
+    (mine,) = read_device_properties(db, PID, [0])
     assert (mine["id"], mine["name"], mine["totalGlobalMem"]) == (0, "H200", 80 * 2**30)
     assert (mine["computeMajor"], mine["computeMinor"], mine["numSms"]) == (9, 0, 132)
-    assert nsys_content.gpu_numbers(db, PID, [0]) == {5}
+    assert nsys_content.map_gpu_numbers(db, PID, [0]) == {5}
     old = database(rows, schema="3.0")
-    assert [g["id"] for g in device_properties(old, PID, [])] == [4, 9]
-    assert [g["name"] for g in device_properties(old, PID, [9])] == ["H200"]
-    assert nsys_content.gpu_numbers(old, PID, [4]) == {4}
+    assert [g["id"] for g in read_device_properties(old, PID, [])] == [4, 9]
+    assert [g["name"] for g in read_device_properties(old, PID, [9])] == ["H200"]
+    assert nsys_content.map_gpu_numbers(old, PID, [4]) == {4}
 
 
 def test_odd_properties_of_a_gpu_are_left_out(database):
     db = database([gpu(0, "x" * 500, totalMemory=-1, smCount=None), gpu("zero"), gpu(-3)])
-    (found,) = device_properties(db, PID, [0])
+    (found,) = read_device_properties(db, PID, [0])
     assert found.keys() == {"id", "computeMajor", "computeMinor", "uuid"}
 
 
@@ -123,7 +134,7 @@ def test_warnings_of_the_profiler_are_told_once_each_with_their_count(database):
         diagnostic("No CUDA events collected. Does the process use CUDA?", pid=PID),
         diagnostic("an error", severity=3, pid=PID), diagnostic(perhaps, pid=PID),
     ]  # fmt: skip
-    notes = nsys_content.diagnostics(database(rows), PID)
+    notes = nsys_content.read_profiler_warnings(database(rows), PID)
     assert [(note.severity, note.code, note.count) for note in notes] == [
         ("data_loss", "lost-rows", 2),
         ("warning", "profiler-warning", 1),
@@ -134,11 +145,11 @@ def test_warnings_of_the_profiler_are_told_once_each_with_their_count(database):
     assert notes[0].message.endswith(lost)
     assert notes[1].message.startswith("the profiler says: GPU is on fire xxx")
     assert len(notes[1].message) < 250
-    assert len(nsys_content.diagnostics(database(rows), None)) == 6
+    assert len(nsys_content.read_profiler_warnings(database(rows), None)) == 6
 
 
 def test_very_many_different_warnings_are_cut_and_counted(database):
-    notes = nsys_content.diagnostics(
+    notes = nsys_content.read_profiler_warnings(
         database([diagnostic(f"warning {i:04}") for i in range(200)]), PID
     )
     assert len(notes) == nsys_content.MAX_DIAGNOSTICS + 1
@@ -147,22 +158,27 @@ def test_very_many_different_warnings_are_cut_and_counted(database):
 
 def test_calls_without_gpu_work_are_noted(database):
     counts = {"device_op_count": 0, "range_count": 1}
-    (note,) = absences(database([api("cudaFree", 1, 2)]), PID, api_count=1, **counts)
+    (note,) = note_expected_data_missing(
+        database([api("cudaFree", 1, 2)]), PID, api_count=1, **counts
+    )
     assert (note.severity, note.code) == ("warning", "no-gpu-rows")
-    (note,) = absences(database([gpu()]), PID, api_count=0, **counts)
+    (note,) = note_expected_data_missing(database([gpu()]), PID, api_count=0, **counts)
     assert (note.severity, note.code) == ("info", "no-gpu-rows")
-    assert absences(database([nvtx("a", 1, 2)]), PID, api_count=0, **counts) == []
+    assert note_expected_data_missing(database([nvtx("a", 1, 2)]), PID, api_count=0, **counts) == []
     worked = {"device_op_count": 1, "range_count": 0}
-    assert absences(database([gpu(), kernel("k", 1, 2)]), PID, api_count=1, **worked) == []
+    assert (
+        note_expected_data_missing(database([gpu(), kernel("k", 1, 2)]), PID, api_count=1, **worked)
+        == []
+    )
 
 
 def test_domains_without_a_range_are_noted(database):
     db = database([domain("verl", 1)])
     counts = {"api_count": 0, "device_op_count": 0}
-    (note,) = absences(db, PID, range_count=0, **counts)
+    (note,) = note_expected_data_missing(db, PID, range_count=0, **counts)
     assert note.code == "nvtx-empty-domains"
-    assert absences(db, PID, range_count=1, **counts) == []
-    assert absences(db, PID + 1, range_count=0, **counts) == []
+    assert note_expected_data_missing(db, PID, range_count=1, **counts) == []
+    assert note_expected_data_missing(db, PID + 1, range_count=0, **counts) == []
 
 
 def test_nothing_of_the_environment_gets_into_the_facts(database):
@@ -170,17 +186,19 @@ def test_nothing_of_the_environment_gets_into_the_facts(database):
     rows = [variable("HF_TOKEN", secret), system("DeviceEnvironment", f"HF_TOKEN={secret}"),
             captured("PROCESS_0:ARGUMENT_0", secret), captured("PROCESS_0:WORKING_DIR", secret)]  # fmt: skip
     db = database(rows)
-    assert secret not in repr((nsys_content.meta(db), nsys_content.diagnostics(db, PID)))
+    assert secret not in repr(
+        (nsys_content.read_export_metadata(db), nsys_content.read_profiler_warnings(db, PID))
+    )
 
 
 @pytest.mark.skipif(REAL is None, reason="no real data")
 def test_real_diagnostics_are_sorted_by_what_they_mean():
-    with opened(Path(REAL) / "nsys/frasertajima_WeatherBench2/report1.sqlite") as db:
-        notes = nsys_content.diagnostics(db, 2568473)
-        assert nsys_content.meta(db)["nsys_version"] == "2025.5.1.121"
+    with open_export(Path(REAL) / "nsys/frasertajima_WeatherBench2/report1.sqlite") as db:
+        notes = nsys_content.read_profiler_warnings(db, 2568473)
+        assert nsys_content.read_export_metadata(db)["nsys_version"] == "2025.5.1.121"
     assert [note.severity for note in notes] == ["info"] * 3
-    with opened(Path(REAL) / "nsys/real_cpu/ray_steps/worker_process_24151.1.sqlite") as db:
-        (note,) = nsys_content.diagnostics(db, 24151)
+    with open_export(Path(REAL) / "nsys/real_cpu/ray_steps/worker_process_24151.1.sqlite") as db:
+        (note,) = nsys_content.read_profiler_warnings(db, 24151)
     assert (note.severity, note.code) == ("warning", "lost-rows")
 
 
@@ -188,9 +206,9 @@ def test_real_diagnostics_are_sorted_by_what_they_mean():
 def test_parts_of_one_process_share_a_capture_and_a_clock():
     uuids, ends = set(), []
     for part in (1, 2, 3):
-        with opened(Path(REAL) / f"nsys/real_cpu/rep_nsys24.{part}.sqlite") as db:
-            uuids.add(nsys_content.meta(db)["capture_uuid"])
-            found, _ = clock(db)
+        with open_export(Path(REAL) / f"nsys/real_cpu/rep_nsys24.{part}.sqlite") as db:
+            uuids.add(nsys_content.read_export_metadata(db)["capture_uuid"])
+            found, _ = read_export_clock(db)
             ends.append((found.base_ns, found.base_ns + found.end_ns))
     assert uuids == {"02b0102b-81c4-4caf-b9d1-28727a2b5230"}
     assert ends[0][1] < ends[1][0] < ends[1][1] < ends[2][0]

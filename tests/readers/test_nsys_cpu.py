@@ -8,7 +8,7 @@ import pytest
 
 import tracekit
 from tracekit.model.errors import TraceFormatError
-from tracekit.pipeline.table_reading import Options, rows_of
+from tracekit.pipeline.table_reading import Options, query_rows
 
 TABLES = ("host_ops", "cpu_samples", "thread_states", "threads")
 
@@ -174,6 +174,6 @@ def test_damaged_files_give_traces_or_a_reason(tmp_path, seed):
 def test_they_are_read_only_where_they_are_asked_for(tmp_path):
     path = export(tmp_path, nsys.sampled(1, 1_000, "f"), nsys.off_cpu(2_000, 3_000))
     assert not {"cpu_samples", "thread_states"} & {*tracekit.load(path).tables}
-    found = rows_of(["cpu_samples", "thread_states"], [str(path)], Options()).tables
+    found = query_rows(["cpu_samples", "thread_states"], [str(path)], Options()).tables
     assert [len(rows) for rows in found.values()] == [1, 1]
     assert tracekit.load(path, tables=("cpu_samples",)).source.pid == nsys.PID

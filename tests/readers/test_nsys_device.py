@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.model.tables import ASKED_COLUMNS
 from tracekit.model.trace import Source, Want
-from tracekit.process.calls.launches import launches
-from tracekit.process.device.copy_names import way_of
+from tracekit.process.calls.launches import find_launches
+from tracekit.process.device.copy_names import parse_copy_direction
 from tracekit.readers.nsys import read
 
 BASE = nsys.BASE_NS
@@ -58,7 +58,7 @@ def test_a_kernel_is_the_same_in_every_version_of_the_schema(tmp_path, schema):
     )
     assert (call["ts_ns"], call["dur_ns"], call["correlation"]) == (BASE + 100, 2_000, 11)
     assert (call["pid"], call["tid"], call["thread"]) == (nsys.PID, nsys.TID, 0)
-    assert trace.derived(launches).call.tolist() == [0]
+    assert trace.derived(find_launches).call.tolist() == [0]
     assert trace.meta["absolute_time"] is True
     assert (trace.source.pid, trace.source.host) == (nsys.PID, nsys.HOST)
     if schema != "2021":
@@ -126,8 +126,8 @@ def test_copies_and_fills_have_the_names_and_sizes_that_other_readers_give_them(
     ]  # fmt: skip
     assert ops["kind"].tolist() == ["memcpy"] * 6 + ["memset"] * 2 + ["memcpy"]
     assert ops["size_bytes"].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90]
-    assert way_of(ops["name"][0]) == ("HtoD", "Pageable -> Device")
-    assert way_of(ops["name"][3]) == ("PtoP", "Device -> Device")
+    assert parse_copy_direction(ops["name"][0]) == ("HtoD", "Pageable -> Device")
+    assert parse_copy_direction(ops["name"][3]) == ("PtoP", "Device -> Device")
 
 
 def test_a_graph_traced_as_a_whole_is_device_work(tmp_path):
@@ -137,7 +137,7 @@ def test_a_graph_traced_as_a_whole_is_device_work(tmp_path):
     (graph,) = trace["device_ops"].to_dict("records")
     assert (graph["name"], graph["kind"], graph["dur_ns"]) == ("CUDA graph 7", "kernel", 80)
     assert trace.arg("graph id", "device_ops").tolist() == [7]
-    assert trace.derived(launches).call.tolist() == [0]
+    assert trace.derived(find_launches).call.tolist() == [0]
 
 
 def test_arguments_are_written_as_kineto_writes_them_and_only_those_wanted_are_read(tmp_path):
@@ -167,7 +167,7 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
     assert one["device_ops"]["name"].tolist() == ["a"]
     assert two["device_ops"]["name"].tolist() == ["early", "b"]
     assert two["device_ops"]["device"].tolist() == [1, 1]
-    assert two.derived(launches).call.tolist() == [-1, 0]
+    assert two.derived(find_launches).call.tolist() == [-1, 0]
     assert "unmatched-launches" not in notes(one)
     assert notes(two)["unmatched-launches"] == 1
 

@@ -13,10 +13,13 @@ from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.readers import nsys
 from tracekit.readers.nsys import identity as nsys_identity
-from tracekit.readers.nsys.database import opened
-from tracekit.readers.nsys.identity import Identity, environment, identities
-from tracekit.render import RENDERERS
-from tracekit.render import Options as RenderOptions
+from tracekit.readers.nsys.database import open_export
+from tracekit.readers.nsys.identity import (
+    ProcessIdentity,
+    identify_processes,
+    read_allowed_environment,
+)
+from tracekit.render import RENDERERS, RenderOptions
 
 SECRET = "hf_abcdefSECRET"
 SECRETS = {
@@ -36,7 +39,7 @@ def database(tmp_path):
 
     def make(rows, schema="3.11", **more):
         path = write(tmp_path / f"{len(open_files)}.sqlite", rows, schema=schema, **more)
-        manager = opened(path)
+        manager = open_export(path)
         open_files.append(manager)
         return manager.__enter__()
 
@@ -50,16 +53,16 @@ def agent(separator, **values):
 
 
 def alone(db, pid=PID, **more):
-    return identities(db, [pid], **more)[pid]
+    return identify_processes(db, [pid], **more)[pid]
 
 
 def test_one_process_is_what_its_environment_says(database):
     rows = [variable("RANK", "3"), variable("WORLD_SIZE", "8"), variable("WG_PREFIX", "actor_rollout"),
             variable("WG_BACKEND", "fsdp")]  # fmt: skip
     found = alone(database(rows))
-    assert found == Identity("node-a", 3, 8, "actor_rollout", "fsdp", "the variable RANK")
-    assert nsys_identity.notes({PID: found}) == []
-    assert nsys_identity.facts(found, 7) == {
+    assert found == ProcessIdentity("node-a", 3, 8, "actor_rollout", "fsdp", "the variable RANK")
+    assert nsys_identity.note_rank_rules({PID: found}) == []
+    assert nsys_identity.make_identity_facts(found, 7) == {
         "rank": 3, "world_size": 8, "host": "node-a", "pid": 7,
     }  # fmt: skip
 
@@ -70,12 +73,12 @@ def test_old_captures_hold_the_environment_as_one_text(database, separator):
         [agent(separator, HOME="/root", LOCAL_RANK=1, RANK=5, WORLD_SIZE=6, PATH="/bin")],
         schema="3.0",
     )
-    assert environment(db) == {"LOCAL_RANK": "1", "RANK": "5", "WORLD_SIZE": "6"}
+    assert read_allowed_environment(db) == {"LOCAL_RANK": "1", "RANK": "5", "WORLD_SIZE": "6"}
 
 
 @pytest.mark.parametrize("text", ["RANK=5", "A=1;RANK=5", "RANK=5;A=1", "XRANK=4;RANK=5;RANKS=6"])
 def test_a_variable_is_found_first_last_and_alone(database, text):
-    assert environment(database([system("DeviceEnvironment", text)])) == {"RANK": "5"}
+    assert read_allowed_environment(database([system("DeviceEnvironment", text)])) == {"RANK": "5"}
 
 
 @pytest.mark.parametrize(
@@ -133,9 +136,9 @@ def launcher(*arguments):
 def test_ranks_of_several_processes_are_told_by_their_order_only_where_all_of_a_node_are_there(
     database, rows, expected
 ):
-    found = identities(database(rows), [31, 30])
+    found = identify_processes(database(rows), [31, 30])
     assert [(found[pid].rank, found[pid].world_size) for pid in (30, 31)] == expected
-    (note,) = nsys_identity.notes(found)
+    (note,) = nsys_identity.note_rank_rules(found)
     assert (
         "order of the process ids" if expected[0][0] is not None else "nothing in it tells"
     ) in note.message
@@ -143,15 +146,15 @@ def test_ranks_of_several_processes_are_told_by_their_order_only_where_all_of_a_
 
 def test_the_launcher_beside_its_workers_is_no_rank(database):
     db = database(launcher("--nproc_per_node=2"))
-    found = identities(db, [9, 30, 31], on_gpu=[30, 31])
+    found = identify_processes(db, [9, 30, 31], on_gpu=[30, 31])
     assert [found[pid].rank for pid in (9, 30, 31)] == [None, 0, 1]
 
 
 def test_nccl_says_more_than_the_order_of_processes(database):
     db = database(launcher("--nproc_per_node=2"))
-    found = identities(db, [30, 31], {30: (1, 2), 31: (0, 2)})
+    found = identify_processes(db, [30, 31], {30: (1, 2), 31: (0, 2)})
     assert [(found[pid].rank, found[pid].world_size) for pid in (30, 31)] == [(1, 2), (0, 2)]
-    same = identities(db, [30, 31], {30: (0, 2), 31: (0, 2)})
+    same = identify_processes(db, [30, 31], {30: (0, 2), 31: (0, 2)})
     assert [same[pid].rank for pid in (30, 31)] == [0, 1]
 
 
@@ -177,7 +180,7 @@ def test_no_value_of_any_other_variable_leaves_the_database(database, schema):
     ]
     db = database(rows, schema=schema)
     watched = Watched(db.connection)
-    found = identities(replace(db, connection=watched), [PID], {})
+    found = identify_processes(replace(db, connection=watched), [PID], {})
     assert found[PID].rank == 1
     assert watched.seen
     assert not any(SECRET in str(value) for value in watched.seen)
@@ -209,7 +212,7 @@ def test_no_byte_of_the_environment_is_in_a_trace(telling):
 
 @pytest.mark.slow
 def test_no_byte_of_the_environment_is_in_a_report_or_what_is_saved(telling, tmp_path):
-    reported = pipeline.analyze([telling.parent], pipeline.Options(jobs=1))
+    reported = pipeline.analyze_uncached([telling.parent], pipeline.Options(jobs=1))
     shown = [repr(one.render(reported.report, RenderOptions())) for one in RENDERERS]
     saved_measurements.save(reported.measurements, tmp_path / "saved.tkm")
     with zipfile.ZipFile(tmp_path / "saved.tkm") as archive:
@@ -225,7 +228,7 @@ def test_real_workers_of_ray_are_told_apart():
         assert files
         for file in files:
             pid = int(file.name.split("_")[2].split(".")[0])
-            with opened(file) as db:
+            with open_export(file) as db:
                 found = alone(db, pid)
             assert (found.rank, found.world_size, found.host) == (pids[pid], 2, "vm")
 
@@ -233,8 +236,8 @@ def test_real_workers_of_ray_are_told_apart():
 @pytest.mark.skipif(REAL is None, reason="no real data")
 @pytest.mark.parametrize("year", ["22", "23", "24"])
 def test_every_version_of_nsys_tells_the_rank(year):
-    with opened(Path(REAL) / f"nsys/real_cpu/steps_nsys{year}.sqlite") as db:
+    with open_export(Path(REAL) / f"nsys/real_cpu/steps_nsys{year}.sqlite") as db:
         assert (alone(db).rank, alone(db).world_size) == (0, 1)
-    with opened(Path(REAL) / f"nsys/real_cpu/spawn_nsys{year}.sqlite") as db:
+    with open_export(Path(REAL) / f"nsys/real_cpu/spawn_nsys{year}.sqlite") as db:
         # Three processes under one environment that says WORLD_SIZE=1: nobody knows.
-        assert {one.rank for one in identities(db, [1, 2, 3]).values()} == {None}
+        assert {one.rank for one in identify_processes(db, [1, 2, 3]).values()} == {None}

@@ -18,7 +18,7 @@ from nsys_builder import (
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import memory as nsys_memory
 from tracekit.readers.nsys import metrics as nsys_metrics
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.database import open_export
 
 GB = 2**30
 
@@ -33,8 +33,8 @@ def path(tmp_path):
 
 
 def read(module, file):
-    with opened(file) as db:
-        return module.read(db, nsys_content.clock(db)[0])
+    with open_export(file) as db:
+        return module.read(db, nsys_content.read_export_clock(db)[0])
 
 
 def rows_of(ops):
@@ -160,7 +160,10 @@ def test_samples_go_with_the_process_that_alone_uses_the_gpu_else_with_the_first
     found = read(nsys_metrics, path(rows))
 
     def owners(gpus):
-        return {pid: at.tolist() for pid, at in nsys_metrics.owners(found, gpus).items()}
+        return {
+            pid: at.tolist()
+            for pid, at in nsys_metrics.assign_samples_to_processes(found, gpus).items()
+        }
 
     assert owners({30: {0}, 31: {1}}) == {30: [0], 31: [1]}
     assert owners({31: {0}, 30: {0, 1}}) == {30: [0, 1]}

@@ -21,7 +21,7 @@ from tracekit.readers import nsys
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.database import open_export
 
 SOURCE = generic_source("GpuMetrics", 5, (METRICS, METRICS | 1))
 FTRACE = generic_source("FTrace", 6, (77,))
@@ -37,8 +37,8 @@ def path(tmp_path):
 
 
 def read(file):
-    with opened(file) as db:
-        return nsys_metrics.read(db, nsys_content.clock(db)[0])
+    with open_export(file) as db:
+        return nsys_metrics.read(db, nsys_content.read_export_clock(db)[0])
 
 
 def told(found):
@@ -104,8 +104,8 @@ def test_events_of_other_sources_are_left_out_and_counted(path):
     ]
     file = path(rows)
     assert [row[1] for row in told(read(file))] == ["GPU 0 a"]
-    with opened(file) as db:
-        (note,) = nsys_metrics_json.unread(db)
+    with open_export(file) as db:
+        (note,) = nsys_metrics_json.note_unread_generic_events(db)
     assert (note.severity, note.code, note.count) == ("info", "generic-events", 2)
     (trace,) = nsys.read(Source(path([*rows, nvtx("x", 1, 2)]), "x", "nsys", "nsys"), Want())
     assert trace["counters"]["value"].tolist() == [1.0]
@@ -185,8 +185,8 @@ def test_a_source_that_is_not_told_is_no_source_of_gpu_metrics(path, data):
         path([generic(1, {"a": 1})]), ("UPDATE GENERIC_EVENT_SOURCES SET data = ?", [data])
     )
     assert read(file) is None
-    with opened(file) as db:
-        assert [note.count for note in nsys_metrics_json.unread(db)] == [1]
+    with open_export(file) as db:
+        assert [note.count for note in nsys_metrics_json.note_unread_generic_events(db)] == [1]
 
 
 def test_sets_of_metrics_beyond_the_bound_are_counted(path, monkeypatch):

@@ -23,10 +23,10 @@ from nsys_builder import (
 )
 from nsys_nvtx_reading import argument, listed, of_file
 
-from tracekit.model.stages import is_collective
+from tracekit.model.stages import is_collective_range
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.trace import Source, Want
-from tracekit.process.steps.stage_lookup import outermost_stages
+from tracekit.process.steps.stage_lookup import make_outer_stage_frame
 from tracekit.readers import nsys
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 
@@ -53,26 +53,26 @@ def read(path):
 def test_ranges_of_every_version_have_time_name_and_thread(read, schema):
     rows = [nvtx("inner", 20, 30), nvtx("outer", 10, 90, registered=True), mark("a mark", 15)]
     found = read(rows, schema)
-    assert listed(nsys_nvtx.of_process(found, PID)) == [
+    assert listed(nsys_nvtx.select_complete_ranges(found, PID)) == [
         (10, 80, "outer", "nvtx", "range", TID),
         (20, 10, "inner", "nvtx", "range", TID),
     ]
-    assert nsys_nvtx.counted(found, "marks", PID) == 1
-    assert nsys_nvtx.processes(found) == {PID: 2}
-    assert nsys_nvtx.notes(found, PID) == []
+    assert nsys_nvtx.get_nvtx_count(found, "marks", PID) == 1
+    assert nsys_nvtx.count_process_ranges(found) == {PID: 2}
+    assert nsys_nvtx.note_nvtx_ranges(found, PID) == []
 
 
 def test_a_file_without_nvtx_recorded_none(read):
     assert read([system("CpuCores", "2")]) is None
     empty = read([], tables=["NVTX_EVENTS"])
-    assert listed(nsys_nvtx.of_process(empty, None)) == []
+    assert listed(nsys_nvtx.select_complete_ranges(empty, None)) == []
 
 
 def test_the_order_does_not_depend_on_that_of_the_rows(read):
     rows = [nvtx("b", 10, 30), nvtx("a", 10, 30), nvtx("long", 10, 40), nvtx("b", 5, 6, kind=60),
             nvtx("a", 10, 30, tid=7), nvtx("a", 10, 30, domain=2)]  # fmt: skip
-    told = listed(nsys_nvtx.of_process(read(rows), PID))
-    assert told == listed(nsys_nvtx.of_process(read(rows[::-1]), PID))
+    told = listed(nsys_nvtx.select_complete_ranges(read(rows), PID))
+    assert told == listed(nsys_nvtx.select_complete_ranges(read(rows[::-1]), PID))
     assert [row[2] for row in told[:2]] == ["b", "long"]
 
 
@@ -93,25 +93,30 @@ def test_every_way_of_naming_is_read(read):
         "NVTX_EVENTS",
         {"start": 1000, "end": 1001, "eventType": 59, "globalTid": global_tid()},
     )
-    assert nsys_nvtx.of_process(read([*inline, nameless]), PID).name.tolist() == [*odd, ""]
-    assert nsys_nvtx.of_process(read(kept), PID).name.tolist() == odd[2:]
-    assert nsys_nvtx.of_process(read([*inline, *kept]), PID).name.value_counts().max() == 2
+    assert nsys_nvtx.select_complete_ranges(read([*inline, nameless]), PID).name.tolist() == [
+        *odd,
+        "",
+    ]
+    assert nsys_nvtx.select_complete_ranges(read(kept), PID).name.tolist() == odd[2:]
+    assert (
+        nsys_nvtx.select_complete_ranges(read([*inline, *kept]), PID).name.value_counts().max() == 2
+    )
 
 
 def test_a_registered_name_counts_before_an_inline_one_and_a_lost_one_is_unknown(read, path):
     both = nvtx("inline", 1, 2, textId=Text("registered"))
-    assert nsys_nvtx.of_process(read([both]), PID).name.tolist() == ["registered"]
+    assert nsys_nvtx.select_complete_ranges(read([both]), PID).name.tolist() == ["registered"]
     file = write(path(), [nvtx("gone", 1, 2, registered=True), nvtx("here", 3, 4, registered=True)])
     execute(file, "DELETE FROM StringIds WHERE value = 'gone'")
     found = of_file(file)
-    assert nsys_nvtx.of_process(found, PID).name.isna().tolist() == [True, False]
-    assert nsys_nvtx.counted(found, "no-name", PID) == 1
+    assert nsys_nvtx.select_complete_ranges(found, PID).name.isna().tolist() == [True, False]
+    assert nsys_nvtx.get_nvtx_count(found, "no-name", PID) == 1
 
 
 def test_text_that_is_no_utf8_is_replaced(read, path):
     file = write(path(), [nvtx("x", 1, 2)])
     execute(file, "UPDATE NVTX_EVENTS SET text = CAST(x'61ff1f62' AS TEXT)")
-    assert nsys_nvtx.of_process(of_file(file), PID).name.tolist() == ["a\ufffd\x1fb"]
+    assert nsys_nvtx.select_complete_ranges(of_file(file), PID).name.tolist() == ["a\ufffd\x1fb"]
 
 
 def test_a_domain_is_that_of_the_same_process(read):
@@ -119,15 +124,15 @@ def test_a_domain_is_that_of_the_same_process(read):
             nvtx("a", 1, 2, domain=1, pid=7), nvtx("b", 3, 4), nvtx("c", 5, 6, domain=9),
             nvtx("a", 1, 2, domain=1, pid=8)]  # fmt: skip
     found = read(rows)
-    assert [row[2:4] for row in listed(nsys_nvtx.of_process(found, PID))] == [
+    assert [row[2:4] for row in listed(nsys_nvtx.select_complete_ranges(found, PID))] == [
         ("a", "trainer"),
         ("b", "nvtx"),
         ("c", "nvtx"),
     ]
-    assert nsys_nvtx.of_process(found, 7).cat.tolist() == ["rollout"]
-    assert nsys_nvtx.of_process(found, 8).cat.tolist() == ["nvtx"]
-    assert nsys_nvtx.processes(found) == {PID: 3, 7: 1, 8: 1}
-    assert len(nsys_nvtx.of_process(found, None).ts_ns) == 5
+    assert nsys_nvtx.select_complete_ranges(found, 7).cat.tolist() == ["rollout"]
+    assert nsys_nvtx.select_complete_ranges(found, 8).cat.tolist() == ["nvtx"]
+    assert nsys_nvtx.count_process_ranges(found) == {PID: 3, 7: 1, 8: 1}
+    assert len(nsys_nvtx.select_complete_ranges(found, None).ts_ns) == 5
 
 
 def test_torchs_operators_lose_their_numbers_and_keep_them_as_arguments(read):
@@ -142,7 +147,7 @@ def test_torchs_operators_lose_their_numbers_and_keep_them_as_arguments(read):
         nvtx("aten::relu", 140, 150),
         nvtx("loss, seq = high", 160, 170),
     ]  # fmt: skip
-    mine = nsys_nvtx.of_process(read(rows), PID)
+    mine = nsys_nvtx.select_complete_ranges(read(rows), PID)
     assert [row[2:5] for row in listed(mine)] == [
         ("aten::mm", "cpu_op", "op"),
         ("aten::empty", "cpu_op", "op"),
@@ -165,12 +170,18 @@ def test_many_numbered_names_are_few_names(read):
     rows = [nvtx(f"aten::add, seq = {i}, op_id = {2 * i}", 10 * i, 10 * i + 5) for i in range(500)]
     found = read(rows)
     assert found.names == ["aten::add"]
-    assert nsys_nvtx.of_process(found, PID).args["op_id"].values.tolist() == list(range(0, 1000, 2))
+    assert nsys_nvtx.select_complete_ranges(found, PID).args["op_id"].values.tolist() == list(
+        range(0, 1000, 2)
+    )
 
 
 def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
     rows = [domain("mine", 3), nvtx("aten::mm, seq = 7", 1, 2, domain=3)]
-    assert listed(nsys_nvtx.of_process(read(rows), PID))[0][2:5] == ("aten::mm", "mine", "range")
+    assert listed(nsys_nvtx.select_complete_ranges(read(rows), PID))[0][2:5] == (
+        "aten::mm",
+        "mine",
+        "range",
+    )
 
 
 def test_payloads_of_every_kind_and_categories_are_arguments(read):
@@ -181,23 +192,25 @@ def test_payloads_of_every_kind_and_categories_are_arguments(read):
     ]
     rows += [nvtx("none", 500, 510), category("rollout", 3, domain=2),
              nvtx("in category", 600, 610, category=3, domain=2), nvtx("other", 620, 630, category=3)]  # fmt: skip
-    mine = nsys_nvtx.of_process(read(rows), PID)
+    mine = nsys_nvtx.select_complete_ranges(read(rows), PID)
     assert argument(mine, "payload") == kinds
     assert argument(mine, "category") == {"in category": "rollout"}
-    whole = nsys_nvtx.of_process(read([nvtx("a", 1, 2, int64Value=3)]), PID)
+    whole = nsys_nvtx.select_complete_ranges(read([nvtx("a", 1, 2, int64Value=3)]), PID)
     assert whole.args["payload"].values.dtype == np.int64
 
 
 def test_only_wanted_arguments_are_read(read):
     rows = [nvtx("aten::mm, seq = 7, op_id = 41", 10, 20, int64Value=1)]
-    assert dict(nsys_nvtx.of_process(read(rows, args=()), PID).args) == {}
-    assert [*nsys_nvtx.of_process(read(rows, args=("op_id", "Seq")), PID).args] == ["op_id"]
+    assert dict(nsys_nvtx.select_complete_ranges(read(rows, args=()), PID).args) == {}
+    assert [*nsys_nvtx.select_complete_ranges(read(rows, args=("op_id", "Seq")), PID).args] == [
+        "op_id"
+    ]
 
 
 def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(read):
     rows = [nvtx("moved", 1, 9, kind=60, tid=5, endGlobalTid=global_tid(tid=6)),
             nvtx("stayed", 2, 3, kind=60, tid=5, endGlobalTid=global_tid(tid=5))]  # fmt: skip
-    mine = nsys_nvtx.of_process(read(rows), PID)
+    mine = nsys_nvtx.select_complete_ranges(read(rows), PID)
     assert mine.tid.tolist() == [5, 5]
     assert argument(mine, "end tid") == {"moved": 6}
 
@@ -213,8 +226,8 @@ def test_names_that_threads_were_given_are_found(read):
 
 def test_rows_without_a_thread_belong_to_no_process(read):
     found = read([nvtx("a", 1, 2, globalTid=None), nvtx("b", 3, 4, globalTid=-5)])
-    assert nsys_nvtx.processes(found) == {-1: 2}
-    assert nsys_nvtx.of_process(found, None).tid.tolist() == [-1, -1]
+    assert nsys_nvtx.count_process_ranges(found) == {-1: 2}
+    assert nsys_nvtx.select_complete_ranges(found, None).tid.tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize(
@@ -245,15 +258,17 @@ def test_a_value_of_any_type_anywhere_is_read_or_left_out(path, column, value):
     connection.commit()
     connection.close()
     found = of_file(file)
-    assert "b" in nsys_nvtx.of_process(found, None).name.tolist()
-    assert nsys_nvtx.notes(found, None) is not None
+    assert "b" in nsys_nvtx.select_complete_ranges(found, None).name.tolist()
+    assert nsys_nvtx.note_nvtx_ranges(found, None) is not None
 
 
 @pytest.mark.parametrize(
     "text", ["[[1, 2", "[" * 5000, "[[1]] tail", "[" + "[1]," * 9000 + "[1]]", "[]"]
 )
 def test_shapes_that_are_no_list_are_left_out(read, text):
-    mine = nsys_nvtx.of_process(read([nvtx(f"aten::mm, seq = 1, sizes = {text}", 1, 2)]), PID)
+    mine = nsys_nvtx.select_complete_ranges(
+        read([nvtx(f"aten::mm, seq = 1, sizes = {text}", 1, 2)]), PID
+    )
     assert mine.name.tolist() == ["aten::mm"]
     found = argument(mine, "Input Dims") if "Input Dims" in mine.args else {}
     assert found == {"[[1]] tail": {"aten::mm": "[[1]]"}, "[]": {"aten::mm": "[]"}}.get(text, {})
@@ -264,8 +279,8 @@ def test_calls_of_nccl_are_no_stages_and_ranges_around_them_are(path):
             nvtx("ncclGroupEnd", 50, 60)]  # fmt: skip
     (trace,) = nsys.read(Source(write(path(), rows), "x", "nsys", "nsys"), Want())
     names = trace["host_ops"]["name"].tolist()
-    assert [is_collective(name) for name in names] == [False, True, True, True]
-    assert set(outermost_stages(trace)["stage"]) == {"update_actor"}
+    assert [is_collective_range(name) for name in names] == [False, True, True, True]
+    assert set(make_outer_stage_frame(trace)["stage"]) == {"update_actor"}
 
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
@@ -281,7 +296,7 @@ def test_every_range_comes_back_once_as_it_was_recorded(path, rows):
             for name, start, dur, registered, pid, kind in rows]  # fmt: skip
     found = of_file(write(path(), made, tables=["NVTX_EVENTS"]), args=())
     for pid in (PID, 7):
-        told = sorted(row[:3] for row in listed(nsys_nvtx.of_process(found, pid)))
+        told = sorted(row[:3] for row in listed(nsys_nvtx.select_complete_ranges(found, pid)))
         assert told == sorted((s, d, n) for n, s, d, _, p, kind in rows if p == pid and kind != 34)
 
 
@@ -289,17 +304,17 @@ def test_every_range_comes_back_once_as_it_was_recorded(path, rows):
 @pytest.mark.parametrize("year", ["22", "23", "24"])
 def test_ranges_of_real_captures_are_named_and_kept_apart(year):
     steps = of_file(Path(REAL) / f"nsys/real_cpu/steps_nsys{year}.sqlite")
-    (pid,) = nsys_nvtx.processes(steps)
-    mine = nsys_nvtx.of_process(steps, pid)
+    (pid,) = nsys_nvtx.count_process_ranges(steps)
+    mine = nsys_nvtx.select_complete_ranges(steps, pid)
     assert len(mine.ts_ns) == 41
     assert [name for name in mine.name if name.startswith("step")] == ["step 0", "step 1", "step 2"]
     assert set(mine.cat) == {"nvtx", "data", "trainer"}
-    assert nsys_nvtx.open_of_process(steps, pid).name.tolist() == ["left_open"]
+    assert nsys_nvtx.select_open_ranges(steps, pid).name.tolist() == ["left_open"]
     spawn = of_file(Path(REAL) / f"nsys/real_cpu/spawn_nsys{year}.sqlite")
-    assert sorted(nsys_nvtx.processes(spawn).values()) == [24, 24, 29]
+    assert sorted(nsys_nvtx.count_process_ranges(spawn).values()) == [24, 24, 29]
     torchlike = of_file(Path(REAL) / f"nsys/real_cpu/torchlike_nsys{year}.sqlite")
-    (pid,) = nsys_nvtx.processes(torchlike)
-    mine = nsys_nvtx.of_process(torchlike, pid)
+    (pid,) = nsys_nvtx.count_process_ranges(torchlike)
+    mine = nsys_nvtx.select_complete_ranges(torchlike, pid)
     assert argument(mine, "payload") | {"mb3": 3.75} == argument(mine, "payload")
     assert argument(mine, "Input Dims").keys() == {"compute_log_prob"}
     assert max(map(len, mine.name)) == 5000
@@ -309,19 +324,19 @@ def test_ranges_of_real_captures_are_named_and_kept_apart(year):
 @pytest.mark.skipif(REAL is None, reason="no real data")
 def test_real_operators_of_two_processes_are_counted_as_recorded():
     found = of_file(Path(REAL) / "nsys/GindaChen_nsys-ai/mfu_2gpu_before.sqlite")
-    assert nsys_nvtx.processes(found) == {144: 9443, 145: 9675}
+    assert nsys_nvtx.count_process_ranges(found) == {144: 9443, 145: 9675}
     assert len(found.names) < 100
-    mine = [nsys_nvtx.of_process(found, pid) for pid in (144, 145)]
+    mine = [nsys_nvtx.select_complete_ranges(found, pid) for pid in (144, 145)]
     ops = HOST_OP_KINDS.index("op")
     # 462 calls of NCCL, 66 ranges `nccl:all_to_all` and 68 of FSDP are no operators, though most have a tail.
     assert sum(int((rows.kind != ops).sum()) for rows in mine) == 462 + 66 + 68
     assert sum(rows.name.tolist().count("aten::copy_") for rows in mine) == 2840
     assert sum(len(rows.args["op_id"].rows) for rows in mine) == 19118 - 462
-    left = nsys_nvtx.without_process(found, 144)
-    assert nsys_nvtx.processes(left) == {145: 9675}
+    left = nsys_nvtx.drop_process_ranges(found, 144)
+    assert nsys_nvtx.count_process_ranges(left) == {145: 9675}
     assert left.counts == found.counts
-    assert not len(nsys_nvtx.without_process(left, None).ts_ns)
-    again = nsys_nvtx.of_process(left, 145)
+    assert not len(nsys_nvtx.drop_process_ranges(left, None).ts_ns)
+    again = nsys_nvtx.select_complete_ranges(left, 145)
     assert again.name.tolist() == mine[1].name.tolist()
     for column in ("ts_ns", "dur_ns", "kind", "tid"):
         np.testing.assert_array_equal(getattr(again, column), getattr(mine[1], column))

@@ -8,7 +8,7 @@ from nsys_builder import PID, TID, domain, nvtx, system, write
 from nsys_nvtx_reading import listed, of_file
 
 from tracekit.model.trace import Source, Want
-from tracekit.process.calls.nesting import nesting, own_times
+from tracekit.process.calls.nesting import build_call_tree, measure_exclusive_host_times
 from tracekit.readers import nsys
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 
@@ -35,20 +35,20 @@ def test_ranges_that_were_open_at_the_end_are_kept_apart(read):
     rows = [nvtx("done", 10, 99), nvtx("open", 20, 5000), nvtx("nearly", 30, 4000), nvtx("null", 40, None),
             nvtx("almost", 50, 3999)]  # fmt: skip
     found = read(rows, duration_ns=5000)
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["done", "almost"]
-    assert listed(nsys_nvtx.open_of_process(found, PID)) == [
+    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["done", "almost"]
+    assert listed(nsys_nvtx.select_open_ranges(found, PID)) == [
         (20, 4980, "open", "nvtx", "range", TID),
         (30, 4970, "nearly", "nvtx", "range", TID),
         (40, 4960, "null", "nvtx", "range", TID),
     ]
-    (note,) = nsys_nvtx.notes(found, PID)
+    (note,) = nsys_nvtx.note_nvtx_ranges(found, PID)
     assert (note.severity, note.code, note.count) == ("info", "open-ranges", 3)
 
 
 def test_without_a_recorded_end_only_a_range_without_one_is_open(read):
     found = read([nvtx("done", 10, 5000), nvtx("null", 40, None)])
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["done"]
-    assert listed(nsys_nvtx.open_of_process(found, PID))[0][:2] == (40, 4960)
+    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["done"]
+    assert listed(nsys_nvtx.select_open_ranges(found, PID))[0][:2] == (40, 4960)
 
 
 LATE, END = 56_000_000, 60_000_000
@@ -57,17 +57,20 @@ LATE, END = 56_000_000, 60_000_000
 
 def test_a_captured_range_needs_no_earlier_rows_if_it_began_with_the_recording(read):
     found = read([nvtx("training_step", 900_000, END), nvtx("fwd", 1_000_000, 2_000_000)], "3.0", duration_ns=END)  # fmt: skip
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["training_step", "fwd"]
-    assert not len(nsys_nvtx.open_of_process(found, PID).name)
+    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["training_step", "fwd"]
+    assert not len(nsys_nvtx.select_open_ranges(found, PID).name)
 
 
 def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_complete(read):
     rows = [domain("trainer", 1, at=-900), nvtx("update_actor", 10, 5000), nvtx("fwd", 20, 30),
             nvtx("loader", 40, 5000, tid=8)]  # fmt: skip
     found = read(rows, "3.0", duration_ns=5000)
-    assert nsys_nvtx.of_process(found, PID).name.tolist() == ["update_actor", "fwd"]
-    assert nsys_nvtx.open_of_process(found, PID).name.tolist() == ["loader"]
-    assert [n.code for n in nsys_nvtx.notes(found, PID)] == ["open-ranges", "capture-range"]
+    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["update_actor", "fwd"]
+    assert nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["loader"]
+    assert [n.code for n in nsys_nvtx.note_nvtx_ranges(found, PID)] == [
+        "open-ranges",
+        "capture-range",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,33 +87,35 @@ def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_comple
 )  # fmt: skip
 def test_any_other_range_that_ends_with_the_recording_is_open(read, rows, schema, installed):
     found = read([*rows, system("TargetInstallDir", installed)], schema, duration_ns=END)
-    assert "a" in nsys_nvtx.open_of_process(found, PID).name.tolist()
+    assert "a" in nsys_nvtx.select_open_ranges(found, PID).name.tolist()
 
 
 def test_times_that_cannot_be_are_counted(read):
     rows = [nvtx("backwards", 50, 40), nvtx("far", 2**62, 2**62 + 5), nvtx("endless", 60, 2**62),
             nvtx("early", -70, -60), nvtx("good", 80, 90)]  # fmt: skip
     found = read(rows, duration_ns=5000)
-    assert [(row[0], row[1], row[2]) for row in listed(nsys_nvtx.of_process(found, PID))] == [
+    assert [
+        (row[0], row[1], row[2]) for row in listed(nsys_nvtx.select_complete_ranges(found, PID))
+    ] == [
         (-70, 10, "early"),
         (50, 0, "backwards"),
         (60, 0, "endless"),
         (80, 10, "good"),
     ]
-    assert [(n.code, n.count) for n in nsys_nvtx.notes(found, PID)] == [
+    assert [(n.code, n.count) for n in nsys_nvtx.note_nvtx_ranges(found, PID)] == [
         ("no-time", 1),
         ("bad-duration", 2),
         ("negative-time", 1),
     ]
-    assert nsys_nvtx.notes(found, 7) == []
+    assert nsys_nvtx.note_nvtx_ranges(found, 7) == []
 
 
 def test_the_exporters_shift_is_undone(read):
     shifted = {"EXPORT_CONFIG_TIME_SHIFT": "1000"}
     rows = [nvtx("a", 1010, 1020), nvtx("open", 1030, 6000)]
     found = read(rows, duration_ns=5000, exported=shifted.items())
-    assert listed(nsys_nvtx.of_process(found, PID))[0][:2] == (10, 10)
-    assert listed(nsys_nvtx.open_of_process(found, PID))[0][:2] == (30, 4970)
+    assert listed(nsys_nvtx.select_complete_ranges(found, PID))[0][:2] == (10, 10)
+    assert listed(nsys_nvtx.select_open_ranges(found, PID))[0][:2] == (30, 4970)
 
 
 def test_ranges_that_overlap_without_nesting_stay_as_recorded_and_share_the_time_once(path):
@@ -118,8 +123,8 @@ def test_ranges_that_overlap_without_nesting_stay_as_recorded_and_share_the_time
     (trace,) = nsys.read(Source(file, file.name, "nsys", "nsys"), Want())
     assert trace["host_ops"]["dur_ns"].tolist() == [10, 10]
     # The thread is in what began last: in the first for 5 ns, in the second for 10, which makes the 15 of both.
-    assert nesting(trace).parent.tolist() == [-1, 0]
-    assert own_times(trace).tolist() == [5, 10]
+    assert build_call_tree(trace).parent.tolist() == [-1, 0]
+    assert measure_exclusive_host_times(trace).tolist() == [5, 10]
 
 
 @pytest.mark.skipif(REAL is None, reason="no real data")
@@ -127,6 +132,6 @@ def test_ranges_that_overlap_without_nesting_stay_as_recorded_and_share_the_time
 @pytest.mark.parametrize("year", ["22", "23", "24"])
 def test_the_captured_range_of_real_repeated_captures_is_complete(year, part):
     found = of_file(Path(REAL) / f"nsys/real_cpu/rep_nsys{year}.{part}.sqlite")
-    (pid,) = nsys_nvtx.processes(found)
-    assert nsys_nvtx.of_process(found, pid).name.tolist().count("update_actor") == 1
-    assert nsys_nvtx.open_of_process(found, pid).name.tolist() == ["dataloader"] * (part == 1)
+    (pid,) = nsys_nvtx.count_process_ranges(found)
+    assert nsys_nvtx.select_complete_ranges(found, pid).name.tolist().count("update_actor") == 1
+    assert nsys_nvtx.select_open_ranges(found, pid).name.tolist() == ["dataloader"] * (part == 1)

@@ -14,7 +14,7 @@ from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys as reader
 from tracekit.readers.nsys import expressions
 from tracekit.readers.nsys import pages as nsys_pages
-from tracekit.readers.nsys.connection import opened
+from tracekit.readers.nsys.connection import open_export
 from tracekit.readers.nsys.pages import SHAPES, NameCodes, PageRows
 
 pytestmark = pytest.mark.skipif(nsys_pages.native is None, reason="built without a compiler")
@@ -76,7 +76,7 @@ def assert_same(first, second):
 
 def rows_of(path, table, sql, names=None):
     """(the columns that the pages give, whether those are all)."""
-    with opened(path, with_pages=True) as db:
+    with open_export(path, with_pages=True) as db:
         page_rows = PageRows(db, table, sql, names)
         blocks = [block for block, _ in page_rows.blocks(100)]
     columns = (
@@ -212,20 +212,22 @@ def test_expressions_are_worked_out_as_sqlite_does(sql):
         np.array([missing if value is None else value for value in column])
         for column in zip(*pairs, strict=True)
     )
-    tree = expressions.parsed(sql)
-    values = expressions.worked_out(tree, {"a": a, "b": b}, np.arange(len(a)))
+    tree = expressions.parse_expression(sql)
+    values = expressions.evaluate_expression(tree, {"a": a, "b": b}, np.arange(len(a)))
     assert [None if value == missing else value for value in values.tolist()] == expected
 
 
 @pytest.mark.parametrize("sql", ['"a" * 2', "abs(3)", "a", '"a" == 1', "(", '"a" - -9223372036854775808', 'iif("a", 1, 2)'])  # fmt: skip
 def test_other_expressions_are_left_to_sqlite(sql):
     with pytest.raises(expressions.NotPlainError):
-        expressions.worked_out(expressions.parsed(sql), {"a": np.array([1])}, np.array([1]))
+        expressions.evaluate_expression(
+            expressions.parse_expression(sql), {"a": np.array([1])}, np.array([1])
+        )
 
 
 def test_sums_that_might_overflow_are_left_to_sqlite():
-    tree = expressions.parsed('"a" - "b"')
+    tree = expressions.parse_expression('"a" - "b"')
     with pytest.raises(expressions.NotPlainError):
-        expressions.worked_out(
+        expressions.evaluate_expression(
             tree, {"a": np.array([2**62]), "b": np.array([-(2**62)])}, np.array([1])
         )

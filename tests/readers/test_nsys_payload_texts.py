@@ -9,7 +9,7 @@ from nsys_payload_builder import COMMUNICATOR, WORLD, call, layout, sized, told
 from tracekit.readers.chrome.scan import Json
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.database import open_export
 
 GROUP = f"{COMMUNICATOR:#x}"
 
@@ -54,8 +54,8 @@ def test_what_a_call_of_nccl_tells_is_the_same_from_json_as_from_bytes(export):
     }  # fmt: skip
     by_id = [call("ncclAllReduce", 30, jsonTextId=Text(spelled(64)))]
     assert told(export(by_id))["ncclAllReduce", 30]["In msg nelems"] == 64
-    with opened(export(rows)) as db:
-        assert nsys_payloads.ranks(db) == {PID: (2, WORLD)}
+    with open_export(export(rows)) as db:
+        assert nsys_payloads.find_nccl_ranks(db) == {PID: (2, WORLD)}
 
 
 def test_a_binary_payload_counts_before_its_json(export):
@@ -131,8 +131,8 @@ def test_a_value_of_any_type_costs_at_most_its_row(export, column, value):
     )
     execute(file, f"UPDATE NVTX_EVENTS SET {column} = {value} WHERE start = 10")
     assert told(file, None).keys() >= {("ncclCommInitRank", 30)}
-    with opened(file) as db:
-        assert nsys_payloads.ranks(db) == {PID: (1, WORLD)}
+    with open_export(file) as db:
+        assert nsys_payloads.find_nccl_ranks(db) == {PID: (1, WORLD)}
 
 
 def test_texts_beyond_the_bound_are_left_out(export, monkeypatch):
@@ -144,10 +144,10 @@ def test_texts_beyond_the_bound_are_left_out(export, monkeypatch):
 
 def test_without_json_there_is_none(export):
     for file in (export([nvtx("a", 1, 2)]), export([nvtx("a", 1, 2)], "2021")):
-        with opened(file) as db:
-            assert not nsys_payload_texts.recorded(db)
-    with opened(export([nvtx("a", 1, 2, jsonText="5")])) as db:
-        assert nsys_payload_texts.recorded(db)
+        with open_export(file) as db:
+            assert not nsys_payload_texts.has_json_payloads(db)
+    with open_export(export([nvtx("a", 1, 2, jsonText="5")])) as db:
+        assert nsys_payload_texts.has_json_payloads(db)
 
 
 def test_rows_that_a_damaged_file_has_twice_count_once(export):
@@ -161,7 +161,7 @@ def test_rows_that_a_damaged_file_has_twice_count_once(export):
     assert len(pages) > 9
     data[pages[5] : pages[5] + 4096] = data[pages[4] : pages[4] + 4096]
     file.write_bytes(data)
-    with opened(file) as db:
+    with open_export(file) as db:
         row = nsys_payload_texts.read(db).row
     assert 800 < len(row) < 1000
     assert len(set(row.tolist())) == len(row)

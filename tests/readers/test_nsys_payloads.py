@@ -5,10 +5,10 @@ from nsys_builder import PID, execute, launched, nvtx, write
 from nsys_payload_builder import SIZED, WORLD, blob, call, init, layout, peer, sized, told
 
 from tracekit.model.trace import Source, Trace, Want
-from tracekit.process.collectives.table import collectives
+from tracekit.process.collectives.table import list_collectives
 from tracekit.readers import nsys
 from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.database import open_export
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_bytes_of_a_group_are_those_of_its_kernel_if_there_is_but_one(
         rows += launched(name, 1000 * i + 10, 9000 + 500 * i, 9400 + 500 * i, i)
     path = export(rows)
     (trace,) = nsys.read(Source(path, path.name, "nsys", "nsys"), Want())
-    assert collectives(trace).rows.frame()["size_bytes"].fillna(-1).tolist() == expected
+    assert list_collectives(trace).rows.frame()["size_bytes"].fillna(-1).tolist() == expected
 
 
 def test_a_group_that_sends_to_all_and_receives_from_all_is_an_all_to_all(export):
@@ -145,8 +145,8 @@ def test_ranks_are_those_of_the_largest_communicator(export):
     rows = [call("ncclCommInitRank", 10, init(1, 2, 5)), call("ncclCommInitRank", 30, init(3)),
             call("ncclCommInitRank", 30, init(0), pid=7), call("ncclCommInitRank", 50, init(1, 4, 9), pid=8),
             call("ncclCommInitRank", 70, init(2, 4, 10), pid=8), call("ncclCommInitRank", 70, init(4, 4), pid=9)]  # fmt: skip
-    with opened(export(rows)) as db:
-        assert nsys_payloads.ranks(db) == {PID: (3, 4), 7: (0, 4)}
+    with open_export(export(rows)) as db:
+        assert nsys_payloads.find_nccl_ranks(db) == {PID: (3, 4), 7: (0, 4)}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_a_payload_that_is_none_tells_nothing(export, data):
 def test_a_layout_that_cannot_be_tells_nothing(export, statement):
     path = execute(export([call("ncclAllReduce", 10, sized(8))]), statement)
     assert told(path) == {}
-    with opened(path) as db:
-        assert nsys_payloads.ranks(db) == {}
+    with open_export(path) as db:
+        assert nsys_payloads.find_nccl_ranks(db) == {}
 
 
 def test_only_wanted_facts_are_kept(export):
@@ -187,7 +187,7 @@ def test_a_kernel_that_nccl_launched_has_the_bytes_of_the_call(export):
     path = export(rows)
     (trace,) = nsys.read(Source(path, path.name, "nsys", "nsys"), Want())
     assert isinstance(trace, Trace)
-    found = collectives(trace).rows.frame()
+    found = list_collectives(trace).rows.frame()
     assert found[["op", "dtype", "size_bytes", "group_size", "group"]].to_numpy().tolist() == [
         ["all_gather", "uint8", 4000, 4, "0xfedcba9876543210"]
     ]

@@ -7,7 +7,7 @@ import pytest
 from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys as reader
 from tracekit.readers.nsys import connection as nsys_connection
-from tracekit.readers.nsys.connection import one_row, opened
+from tracekit.readers.nsys.connection import fetch_one_row, open_export
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def read(path, **want):
 
 
 def test_both_libraries_give_the_same_trace(export, monkeypatch):
-    with opened(export) as db:
+    with open_export(export) as db:
         assert db.quick is not None
     (quick,) = read(export)
     monkeypatch.setattr(nsys_connection, "apsw", None)
-    with opened(export) as db:
+    with open_export(export) as db:
         assert db.quick is None
     (plain,) = read(export)
     assert quick.tables.keys() == plain.tables.keys()
@@ -56,9 +56,9 @@ def test_the_quicker_library_may_not_run_for_ever_either(export):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     with (
         pytest.raises(nsys_connection.TraceFormatError, match="interrupted"),
-        opened(export) as db,
+        open_export(export) as db,
     ):
-        one_row(db, endless)
+        fetch_one_row(db, endless)
 
 
 def test_columns_that_nobody_needs_are_not_read_and_the_others_are_whole(export):

@@ -9,7 +9,7 @@ import pytest
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
-from tracekit.process.calls.launches import launches
+from tracekit.process.calls.launches import find_launches
 from tracekit.readers.nsys import read
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -91,7 +91,7 @@ def test_two_processes_of_one_file_keep_their_gpus_and_launches_apart():
         ops = trace["device_ops"]
         is_kernel = ops["kind"].isin(("kernel", "collective")).to_numpy()
         kernels += int(is_kernel.sum())
-        linked += int((trace.derived(launches).call[is_kernel] >= 0).sum())
+        linked += int((trace.derived(find_launches).call[is_kernel] >= 0).sum())
     assert (linked, kernels) == (3986, 4010)
 
 

@@ -25,7 +25,7 @@ from tracekit.model.trace import Source, Want
 from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys import kept_exports
 from tracekit.readers.nsys import report as nsys_rep
-from tracekit.readers.nsys.files import export_problem, report_version
+from tracekit.readers.nsys.files import find_export_problem, read_report_version
 
 ROOT = Path(tracekit.__file__).parents[1]
 OLD = 1_700_000_000
@@ -53,7 +53,7 @@ def report(tmp_path):
 
 def export(path):
     """(the content of the export, whether it was made now)"""
-    with kept_exports.export_of(path) as made:
+    with kept_exports.open_export_of_report(path) as made:
         return made.path.read_bytes(), made.made
 
 
@@ -81,7 +81,7 @@ def error_of(path):
 def test_reports_of_every_version_are_told_by_their_head(tmp_path, rest, version):
     head = b"NVIDIA Tegra Profiler Report" + rest
     assert nsys_rep.sniff(head)
-    assert report_version(put_report(tmp_path / "x.nsys-rep", head)) == version
+    assert read_report_version(put_report(tmp_path / "x.nsys-rep", head)) == version
 
 
 @pytest.mark.parametrize("head", [b"", b"NVIDIA Tegra Profiler", b"SQLite format 3\0", b"{}"])
@@ -232,7 +232,7 @@ def put_old(path, data):
 def test_a_whole_report_of_2023_is_no_damaged_one_to_an_nsys_of_2022(tmp_path, monkeypatch):
     refusing(tmp_path, monkeypatch, PROTOBUF, "2022.4.2.1-df9881f")
     report = put_old(tmp_path / "x.nsys-rep", whole_report(b"2023.1.2.43-32377213v0"))
-    assert report_version(report) == (2023, 1, 2, 43)
+    assert read_report_version(report) == (2023, 1, 2, 43)
     error = error_of(report)
     assert error.problem.startswith(
         "recorded by nsys 2023.1.2.43, a version that the nsys 2022.4.2.1 here cannot read: "
@@ -253,7 +253,7 @@ def test_a_whole_report_of_a_version_that_nsys_should_know_may_be_damaged_inside
     )
     assert "a newer nsys" in error.hint
     unnamed = put_old(tmp_path / "y.nsys-rep", whole_report(b"no version"))
-    assert report_version(unnamed) is None
+    assert read_report_version(unnamed) is None
     assert error_of(unnamed).problem.startswith("it ends as whole reports do, and nsys 2024.2.3.38")
 
 
@@ -375,11 +375,11 @@ def test_what_a_file_is_instead_of_an_export_is_told(tmp_path, good):
     }
     path = tmp_path / "x.sqlite"
     path.write_bytes(whole)
-    assert export_problem(path) is None
+    assert find_export_problem(path) is None
     for code, data in cases.items():
         path.write_bytes(data)
         before = everything(tmp_path)
-        assert export_problem(path).code == code
+        assert find_export_problem(path).code == code
         assert everything(tmp_path) == before
 
 
@@ -387,7 +387,7 @@ def test_a_damaged_list_of_tables_is_told(tmp_path, good):
     data = bytearray(good.read_bytes())
     data[100:200] = b"\xff" * 100
     (tmp_path / "x.sqlite").write_bytes(data)
-    reason = export_problem(tmp_path / "x.sqlite")
+    reason = find_export_problem(tmp_path / "x.sqlite")
     assert reason.code == "damaged-database"
     assert reason.text == f"damaged SQLite database: {reason.data['says']}"
 

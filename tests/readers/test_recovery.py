@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tracekit.readers.chrome import stream as chrome_stream
-from tracekit.readers.chrome.places import Place, final_array_end, find_place
-from tracekit.readers.chrome.scan import Keep, Scan
-from tracekit.readers.loss import Loss
+from tracekit.readers.chrome.places import ResumePoint, find_final_array_end, find_resume_point
+from tracekit.readers.chrome.scan import ScanOptions, TraceScan
+from tracekit.readers.loss import DataLoss
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
 TAIL = b'], "traceName": "t"}'
@@ -20,26 +20,26 @@ GOOD = (
 def read(tmp_path):
     """Scan the inside of an event array."""
 
-    def scan(inside: bytes, head: bytes = HEAD, tail: bytes = TAIL) -> Scan:
+    def scan(inside: bytes, head: bytes = HEAD, tail: bytes = TAIL) -> TraceScan:
         path = tmp_path / "trace.json"
         path.write_bytes(head + inside + tail)
-        return chrome_stream.scan(path, pure=True)
+        return chrome_stream.scan_trace(path, pure=True)
 
     return scan
 
 
-def names(scan: Scan) -> list:
+def names(scan: TraceScan) -> list:
     return [scan.name.values[code] if code >= 0 else None for code in scan.name.codes]
 
 
-def arg(scan: Scan, key: str):
+def arg(scan: TraceScan, key: str):
     column = scan.args[key]
     if column.categories is None:
         return column.values.tolist()
     return [column.categories[code] for code in column.values]
 
 
-def lost(scan: Scan) -> dict[str, tuple[int, int]]:
+def lost(scan: TraceScan) -> dict[str, tuple[int, int]]:
     """Count and size of every loss."""
     return {loss.kind: (loss.count, loss.size_bytes) for loss in scan.losses}
 
@@ -82,7 +82,7 @@ def test_elements_that_are_no_objects_are_passed_over(read):
     inside = b'1, "x, {", [1, [2]], null, -1.5e3, ' + GOOD + b", true"
     scan = read(inside)
     assert names(scan) == ["good"]
-    assert scan.losses == (Loss("not-an-event", len(HEAD), 5 + 1, 1 + 6 + 8 + 4 + 6 + 4),)
+    assert scan.losses == (DataLoss("not-an-event", len(HEAD), 5 + 1, 1 + 6 + 8 + 4 + 6 + 4),)
 
 
 def test_garbage_is_no_element(read):
@@ -114,7 +114,7 @@ def test_garbage_is_no_element(read):
 def test_an_event_is_repaired_and_counted(read, event, name):
     scan = read(GOOD + b", " + event + b", " + GOOD)
     assert names(scan) == ["good", name, "good"]
-    assert scan.losses == (Loss("repaired", len(HEAD + GOOD) + 2, 1, 0),)
+    assert scan.losses == (DataLoss("repaired", len(HEAD + GOOD) + 2, 1, 0),)
 
 
 def test_a_repaired_event_keeps_its_other_values_exact(read):
@@ -164,7 +164,7 @@ def test_an_event_is_not_repaired_across_the_start_of_the_next(read):
 def test_damage_costs_only_what_it_touches(read, damaged):
     scan = read(GOOD + b", " + damaged + GOOD + b", " + GOOD)
     assert names(scan) == ["good"] * 3
-    assert scan.losses == (Loss("damaged", len(HEAD + GOOD) + 2, 1, len(damaged)),)
+    assert scan.losses == (DataLoss("damaged", len(HEAD + GOOD) + 2, 1, len(damaged)),)
     assert scan.meta == {"schemaVersion": 1, "traceName": "t"}
 
 
@@ -186,7 +186,7 @@ def test_the_last_brackets_of_the_text_end_the_array(read, end):
 def test_brackets_that_the_element_uses_itself_do_not_end_the_array(read):
     cut = b'{"ph": "X", "args": {"dims": [1]}'
     scan = read(GOOD + b", " + cut, tail=b"")
-    assert scan.losses == (Loss("truncated", len(HEAD + GOOD) + 2, 1, len(cut)),)
+    assert scan.losses == (DataLoss("truncated", len(HEAD + GOOD) + 2, 1, len(cut)),)
 
 
 def test_objects_in_an_array_are_not_taken_for_events(read):
@@ -197,7 +197,7 @@ def test_objects_in_an_array_are_not_taken_for_events(read):
 
 
 def place(text: bytes, start: int = 0):
-    return find_place(memoryview(text), start, at_end=True)
+    return find_resume_point(memoryview(text), start, at_end=True)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def place(text: bytes, start: int = 0):
     ],
 )
 def test_an_event_starts_at_a_key_of_events_that_is_no_value(text, position):
-    assert place(text) == Place(position)
+    assert place(text) == ResumePoint(position)
 
 
 @pytest.mark.parametrize("text", [b'{"ph"', b'{"name":1}', b'{"foo":1,"ph":1', b':{"ph":1', b""])
@@ -225,20 +225,20 @@ def test_an_event_that_names_its_phase_too_late_is_no_place():
 
 
 def test_the_array_ends_before_a_known_top_level_key():
-    assert place(b'xx ] , "traceName" : 1') == Place(3, ends_array=True)
+    assert place(b'xx ] , "traceName" : 1') == ResumePoint(3, ends_array=True)
     assert place(b'xx ] , "unknown" : 1') == 20
 
 
 def test_only_final_brackets_end_the_array():
-    assert final_array_end(memoryview(b"xx ] } \n")) == 3
-    assert final_array_end(memoryview(b"xx ] } x")) is None
+    assert find_final_array_end(memoryview(b"xx ] } \n")) == 3
+    assert find_final_array_end(memoryview(b"xx ] } x")) is None
 
 
 def test_places_are_found_whatever_of_the_text_is_at_hand():
     text = b'x,{"name":1,"args":{"id":2}},' + b" " * 50 + b'{"id":[{"ts":1,"ph":2}]},{"ph":1}'
     for length in range(len(text)):
-        found = find_place(memoryview(text[:length]), 0, at_end=False)
-        if isinstance(found, Place):
+        found = find_resume_point(memoryview(text[:length]), 0, at_end=False)
+        if isinstance(found, ResumePoint):
             assert found == place(text)
         else:
             assert found <= place(text).position
@@ -273,7 +273,7 @@ def test_a_repaired_event_that_grows_too_long_is_damage(read, monkeypatch):
 )
 def test_an_element_that_the_end_cuts_is_truncation(read, cut):
     scan = read(GOOD + b", " + cut, tail=b"")
-    assert scan.losses == (Loss("truncated", len(HEAD + GOOD) + 2, 1, len(cut)),)
+    assert scan.losses == (DataLoss("truncated", len(HEAD + GOOD) + 2, 1, len(cut)),)
 
 
 HOSTILE = {
@@ -304,5 +304,5 @@ def test_hostile_text_costs_no_more_than_its_length(read, unit, start):
 def test_only_what_is_kept_is_counted_after_damage(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(HEAD + GOOD + b', {"ph": "X", "cat": "cpu_op" "name": "n"}' + TAIL)
-    scan = chrome_stream.scan(path, Keep(skip_cats=("cpu_op",)), pure=True)
+    scan = chrome_stream.scan_trace(path, ScanOptions(skip_cats=("cpu_op",)), pure=True)
     assert (len(scan.ts_ns), scan.skipped) == (0, {"cpu_op": 2})

@@ -12,9 +12,9 @@ import pytest
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.readers.chrome import stream as chrome_stream
-from tracekit.readers.chrome.scan import Json, Keep, Scan
-from tracekit.readers.chrome.stream import head_looks_like_trace
-from tracekit.readers.loss import Loss
+from tracekit.readers.chrome.scan import Json, ScanOptions, TraceScan
+from tracekit.readers.chrome.stream import is_chrome_trace_head
+from tracekit.readers.loss import DataLoss
 
 EVENTS = [
     b'{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}',
@@ -34,10 +34,10 @@ DOCUMENT = HEAD + b",\n".join(EVENTS) + TAIL
 def read(tmp_path):
     """Scan a file with these bytes."""
 
-    def scan(data: bytes, keep: Keep = Keep()) -> Scan:
+    def scan(data: bytes, keep: ScanOptions = ScanOptions()) -> TraceScan:
         path = tmp_path / "trace.json"
         path.write_bytes(data)
-        return chrome_stream.scan(path, keep, pure=True)
+        return chrome_stream.scan_trace(path, keep, pure=True)
 
     return scan
 
@@ -50,7 +50,7 @@ def values(codes) -> list:
     return [codes.values[code] if code >= 0 else None for code in codes.codes]
 
 
-def arg(scan: Scan, key: str) -> dict:
+def arg(scan: TraceScan, key: str) -> dict:
     """The values of an args column by row."""
     column = scan.args[key]
     found = column.values.tolist()
@@ -185,15 +185,17 @@ def test_rules_7_to_9_where_values_end(read, value, text):
 
 
 def test_only_asked_for_args_are_kept(read):
-    assert set(read(DOCUMENT, Keep(args=("stream", "none"))).args) == {"stream"}
-    assert set(read(DOCUMENT, Keep(skip_args=("stream", "name"))).args) == {"grid", "occ"}
-    assert set(read(DOCUMENT, Keep(args=("stream", "occ"), skip_args=("occ",))).args) == {"stream"}
+    assert set(read(DOCUMENT, ScanOptions(args=("stream", "none"))).args) == {"stream"}
+    assert set(read(DOCUMENT, ScanOptions(skip_args=("stream", "name"))).args) == {"grid", "occ"}
+    assert set(read(DOCUMENT, ScanOptions(args=("stream", "occ"), skip_args=("occ",))).args) == {
+        "stream"
+    }
 
 
 def test_of_other_keys_nothing_is_kept_unless_it_is_asked_for(read):
     plain = b'{"traceEvents":[{"ph":"s","id":7,"bp":"e","args":[1]},{"ph":"X","args":{"k":2},"x":"\\u0061"},{"id":-0,"args":3}]}'
     assert set(read(plain).fields) == {"id", "bp", "args", "x"}
-    scan = read(plain, Keep(fields=False))
+    scan = read(plain, ScanOptions(fields=False))
     assert (values(scan.ph), scan.fields) == (["s", "X", None], {})
     assert scan.args["k"].values.tolist() == [2]
 
@@ -220,7 +222,7 @@ def test_many_spellings_of_one_value_take_the_bytes_of_one(read):
 
 
 def test_skipped_categories_leave_no_trace(read):
-    scan = read(DOCUMENT, Keep(skip_cats=("kernel", "ac2g", "none")))
+    scan = read(DOCUMENT, ScanOptions(skip_cats=("kernel", "ac2g", "none")))
     assert values(scan.cat) == [None, "cpu_op"]
     assert "ké" not in scan.name.values
     assert (scan.skipped, dict(scan.fields)) == ({"kernel": 1, "ac2g": 1}, {})
@@ -255,12 +257,12 @@ def test_a_file_cut_at_any_byte_gives_all_complete_events(read, packed):
             start = len(text[: ends[complete - 1]]) + len(
                 re.match(rb"[\s,]*", text[ends[complete - 1] :])[0]
             )
-            assert found["truncated"] == Loss("truncated", start, 1, len(text) - start)
+            assert found["truncated"] == DataLoss("truncated", start, 1, len(text) - start)
 
 
 def test_a_text_without_closing_bracket_is_truncated_by_nothing(read):
     data = HEAD + b",\n".join(EVENTS)
-    assert read(data).losses == (Loss("truncated", len(data), 1, 0),)
+    assert read(data).losses == (DataLoss("truncated", len(data), 1, 0),)
 
 
 # ---- head, tail and metadata
@@ -305,7 +307,7 @@ def test_a_long_tail_is_cut(read, monkeypatch):
     tail = b', "a": 1, "b": "' + b"x" * 200 + b'"}'
     scan = read(b'{"traceEvents": []' + tail)
     assert scan.meta == {"a": 1}
-    assert scan.losses == (Loss("metadata", 18 + 10, 2, 90 + len(tail) - 100),)
+    assert scan.losses == (DataLoss("metadata", 18 + 10, 2, 90 + len(tail) - 100),)
     assert scan.size_bytes == 18 + len(tail)
 
 
@@ -351,7 +353,7 @@ def test_no_array_within_the_limit_is_no_trace(read, monkeypatch):
 def test_files_that_cannot_be_read_raise_the_documented_error(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(TraceFormatError, match="cannot be read"):
-            chrome_stream.scan(path, pure=True)
+            chrome_stream.scan_trace(path, pure=True)
 
 
 # ---- the choice of the scanner, progress, sniffing
@@ -361,8 +363,8 @@ def test_the_environment_can_ask_for_python_only(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(DOCUMENT)
     code = (
-        "import sys; from pathlib import Path; from tracekit.readers.chrome.stream import scan;"
-        f"print(len(scan(Path({str(path)!r})).ts_ns), [m for m in sys.modules if 'native' in m or '_scan' in m"
+        "import sys; from pathlib import Path; from tracekit.readers.chrome.stream import scan_trace;"
+        f"print(len(scan_trace(Path({str(path)!r})).ts_ns), [m for m in sys.modules if 'native' in m or '_scan' in m"
         " and 'tracekit' in m])"
     )
     result = subprocess.run(
@@ -379,7 +381,7 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(DOCUMENT))
     seen: list[int] = []
-    chrome_stream.scan(path, pure=True, on_bytes=seen.append)
+    chrome_stream.scan_trace(path, pure=True, on_bytes=seen.append)
     assert seen[-1] == path.stat().st_size
 
 
@@ -395,7 +397,7 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path):
     ],
 )
 def test_the_beginning_of_a_trace_is_recognised(head):
-    assert head_looks_like_trace(head[: 2**16])
+    assert is_chrome_trace_head(head[: 2**16])
 
 
 @pytest.mark.parametrize(
@@ -412,4 +414,4 @@ def test_the_beginning_of_a_trace_is_recognised(head):
     ],
 )
 def test_other_formats_are_not_taken_for_traces(head):
-    assert not head_looks_like_trace(head)
+    assert not is_chrome_trace_head(head)

@@ -15,11 +15,11 @@ from scan_comparison import differences, scan_or_error
 from tracekit.readers.chrome import events as chrome_events
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import stretches
-from tracekit.readers.chrome.scan import MORE, Keep
+from tracekit.readers.chrome.scan import MORE, ScanOptions
 from tracekit.readers.chrome.scanner_c import NativeScanner
 
 
-def appended(parts: list[bytes], keep: Keep = ALL, scanner_count: int = 2) -> dict:
+def appended(parts: list[bytes], keep: ScanOptions = ALL, scanner_count: int = 2) -> dict:
     """The columns of one scanner after which others, in turns, have read these parts of an array's inside."""
     scanner = NativeScanner(keep)
     others = [NativeScanner(keep) for _ in range(scanner_count)]
@@ -57,7 +57,7 @@ RAGGED_EVENTS = events_of(RAGGED)
 def test_parts_put_together_are_what_one_scan_makes_of_them(cuts, scanner_count):
     bounds = [0, *sorted(cuts), len(RAGGED_EVENTS)]
     parts = [b"".join(RAGGED_EVENTS[a:b]) for a, b in itertools.pairwise(bounds)]
-    keep = Keep(skip_cats=("a",), keep_names=("a",))
+    keep = ScanOptions(skip_cats=("a",), keep_names=("a",))
     for kept in (ALL, keep):
         assert is_same(appended(parts, kept, scanner_count), read(b"".join(RAGGED_EVENTS), kept))
 
@@ -100,7 +100,7 @@ def test_only_another_scanner_that_keeps_the_same_can_be_appended():
     with pytest.raises(RuntimeError, match="in use"):
         scanner.append(scanner)
     with pytest.raises(ValueError, match="do not keep the same"):
-        scanner.append(NativeScanner(Keep(skip_cats=("a",))))
+        scanner.append(NativeScanner(ScanOptions(skip_cats=("a",))))
     with pytest.raises(TypeError, match="only a scanner"):
         scanner._scanner.append(b"")
     over = NativeScanner(ALL)
@@ -150,10 +150,10 @@ def scans(tmp_path, monkeypatch):
             return append(self, other)
 
         monkeypatch.setattr(NativeScanner, "append", counting)
-        monkeypatch.setattr(chrome_stream, "own_core_count", lambda: 1)
+        monkeypatch.setattr(chrome_stream, "count_own_cores", lambda: 1)
         alone = scan_or_error(path, ALL, pure=False)
         assert not joined
-        monkeypatch.setattr(chrome_stream, "own_core_count", lambda: threads)
+        monkeypatch.setattr(chrome_stream, "count_own_cores", lambda: threads)
         together = scan_or_error(path, ALL, pure=False)
         monkeypatch.setattr(NativeScanner, "append", append)
         assert not [t for t in threading.enumerate() if t.name.startswith("tracekit")]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.readers.torch_memory.opcodes import _tokens, native
+from tracekit.readers.torch_memory.opcodes import _compile_harmless_run, native
 
 pytestmark = pytest.mark.skipif(native is None, reason="built without a compiler")
 
 
 def harmless_by_pattern(data, offset, place_bytes):
-    return _tokens(place_bytes).match(data, offset).end()
+    return _compile_harmless_run(place_bytes).match(data, offset).end()
 
 
 PIECES = (

@@ -61,7 +61,7 @@ def test_addresses_from_2_to_63_on_survive(tmp_path):
 def test_frames_written_again_and_again_are_one_object():
     frames = [{"name": "f", "filename": "a.py", "line": 1}, {"name": "g", "filename": "a.py", "line": 2}]  # fmt: skip
     made = {"device_traces": [[{"action": "alloc", "frames": frames}] * 50]}
-    root, most = snapshot_json.loaded(json.dumps(made).encode(), None)
+    root, most = snapshot_json.load_json_snapshot(json.dumps(made).encode(), None)
     every = [frame for entry in root["device_traces"][0] for frame in entry["frames"]]
     assert len({id(frame) for frame in every}) == 2
     assert most == 151
@@ -70,7 +70,7 @@ def test_frames_written_again_and_again_are_one_object():
 def test_frames_that_only_look_equal_stay_apart():
     lines = [1, 1.0, True, None, 2**70]
     frames = [{"name": "f", "filename": "a.py", "line": line} for line in lines]
-    root, _ = snapshot_json.loaded(json.dumps({"segments": frames}).encode(), None)
+    root, _ = snapshot_json.load_json_snapshot(json.dumps({"segments": frames}).encode(), None)
     assert [(type(f["line"]), f["line"]) for f in root["segments"]] == [(type(n), n) for n in lines]
 
 
@@ -130,7 +130,7 @@ def test_a_large_text_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_other_json_is_none(text):
-    assert not snapshot_json.is_snapshot(text)
+    assert not snapshot_json.is_json_snapshot(text)
 
 
 def test_every_piece_of_a_snapshot_that_was_cut_off_is_an_error(tmp_path):

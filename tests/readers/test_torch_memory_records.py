@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.readers.torch_memory import columns, stacks
-from tracekit.readers.torch_memory.columns import MAX_SIZE, Records
+from tracekit.readers.torch_memory.columns import MAX_SIZE, SnapshotRecords
 
 pytestmark = pytest.mark.skipif(columns.native is None, reason="built without a compiler")
 
@@ -41,7 +41,7 @@ def both(monkeypatch, make):
 
 
 def records(rows):
-    return Records(Path("snapshot.pickle"), rows, lambda _: "rows", [0])
+    return SnapshotRecords(Path("snapshot.pickle"), rows, lambda _: "rows", [0])
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_integers(patching, rows, column):
 @given(st.one_of(rows_of(LEAVES), rows_of(st.one_of(st.none(), st.sampled_from(["a", "b"])))))
 def test_texts(patching, rows):
     def made():
-        codes, names = columns.distinct(records(rows), "key")
+        codes, names = columns.read_distinct_texts(records(rows), "key")
         return codes.tolist(), names
 
     in_c, in_python = both(patching, made)
@@ -76,7 +76,7 @@ def test_texts(patching, rows):
 @given(rows_of(LEAVES))
 def test_things_are_told_apart_by_what_object_they_are(patching, rows):
     def made():
-        things = columns.things_at(records(rows), "key")
+        things = columns.find_distinct_objects(records(rows), "key")
         return things.number.tolist(), things.first.tolist(), list(map(id, things.things))
 
     in_c, in_python = both(patching, made)
@@ -90,8 +90,8 @@ def test_stacks(patching, rows):
     """The same frames are the same stack, be they in one list or in two."""
 
     def made():
-        found = stacks.Stacks(Path("snapshot.pickle"))
-        numbers = stacks.stack_column(found, records(rows), "key")
+        found = stacks.SnapshotStacks(Path("snapshot.pickle"))
+        numbers = stacks.make_stack_column(found, records(rows), "key")
         frames = {key: codes.tolist() for key, codes in found.frame_codes.items()}
         return numbers.values.tolist(), numbers.missing.tolist(), list(frames.items())
 
@@ -143,7 +143,7 @@ USUAL = st.lists(
 
 
 def taken(rows):
-    return columns.all_taken(records(rows), KEYS[:2], KEYS[2:4], KEYS[4:])
+    return columns.read_keys_natively(records(rows), KEYS[:2], KEYS[2:4], KEYS[4:])
 
 
 @given(st.one_of(USUAL, ROWS))
@@ -158,8 +158,8 @@ def test_one_pass_takes_what_the_passes_over_each_key_take(patching, rows):
 
     def stacks_of(key):
         def column(of):
-            found = stacks.Stacks(Path("snapshot.pickle"))
-            numbers = stacks.stack_column(found, of, key)
+            found = stacks.SnapshotStacks(Path("snapshot.pickle"))
+            numbers = stacks.make_stack_column(found, of, key)
             codes = [(hash_, codes.tolist()) for hash_, codes in found.frame_codes.items()]
             return numbers.values.tolist(), numbers.missing.tolist(), codes
 
@@ -167,21 +167,21 @@ def test_one_pass_takes_what_the_passes_over_each_key_take(patching, rows):
 
     def integers(key):
         def column(of):
-            numbers = columns.addresses(of, key)
+            numbers = columns.read_addresses(of, key)
             return numbers.values.tolist(), numbers.missing.tolist()
 
         return column
 
     def things(key):
         def column(of):
-            found = columns.things_at(of, key)
+            found = columns.find_distinct_objects(of, key)
             return found.number.tolist(), found.first.tolist(), list(map(id, found.things))
 
         return column
 
     at_once, one_by_one = taken(rows), records(rows)
     assert at_once.taken is not None
-    asked = [columns.keys_of]
+    asked = [columns.list_record_keys]
     for ask, keys in ((integers, KEYS[:2]), (things, KEYS[2:4]), (stacks_of, KEYS[4:])):
         asked += list(map(ask, keys))
     for of_key in asked:

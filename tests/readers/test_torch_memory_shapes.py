@@ -123,7 +123,7 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
     path = tmp_path / "s.pickle"
     path.write_bytes(pickled(snapshot(small_program())))
     with pytest.raises(TraceFormatError, match=r"a pickle of 1,\d\d\d bytes or more: over 1,000"):
-        snapshot_bytes.pickle_of(path, max_bytes=1000)
+        snapshot_bytes.read_pickle(path, max_bytes=1000)
 
 
 def test_a_file_that_is_not_there_is_an_error_of_one_line(tmp_path):

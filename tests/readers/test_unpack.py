@@ -21,9 +21,9 @@ import tracekit
 from tracekit.model import expansion
 from tracekit.model.errors import TraceFormatError
 from tracekit.readers import unpack
-from tracekit.readers.foreign import refusal
+from tracekit.readers.foreign import explain_unsupported_format
 from tracekit.readers.loading import sniff
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -67,8 +67,8 @@ FORMS = pytest.mark.parametrize("form", PACKED)
 def read(path, data, *, careful=True, **options):
     """The text that a file with these bytes gives, and the kinds of its faults."""
     path.write_bytes(data)
-    losses: list[Loss] = []
-    found = b"".join(unpack.blocks(path, losses, careful=careful, **options))
+    losses: list[DataLoss] = []
+    found = b"".join(unpack.unpack_blocks(path, losses, careful=careful, **options))
     return found, [loss.kind for loss in losses]
 
 
@@ -83,8 +83,8 @@ def path(tmp_path):
 def test_a_whole_file_gives_its_text_in_blocks_of_any_size(path, form, careful, size):
     text = TEXT[:3000] if size == 1 else TEXT
     path.write_bytes(PACKED[form](text))
-    losses: list[Loss] = []
-    pieces = list(unpack.blocks(path, losses, size=size, careful=careful))
+    losses: list[DataLoss] = []
+    pieces = list(unpack.unpack_blocks(path, losses, size=size, careful=careful))
     assert b"".join(pieces) == text
     assert all(0 < len(piece) <= size for piece in pieces)
     assert losses == []
@@ -201,7 +201,7 @@ def test_a_bomb_of_events_takes_little_memory_and_is_named(form, tmp_path):
         )
         peak, said = done.stdout.splitlines()
         peaks.append(int(peak))
-    allowed = expansion.most_bytes(path.stat().st_size)
+    allowed = expansion.limit_unpacked_bytes(path.stat().st_size)
     assert "it unpacks to more than 200 times its size: the rest was not read" in said
     assert peaks[1] - peaks[0] < 8 * allowed / 1e6 + 40
 
@@ -229,7 +229,7 @@ def test_no_public_trace_is_near_the_limit():
     rows = [kernel("ampere_sgemm_128x64_nn", 10 * n, 8, n) for n in range(20_000)]
     text = trace_text(rows)
     for pack in (gzip.compress, zstd.compress, lzma.compress, bz2.compress):
-        assert len(text) / len(pack(text)) < expansion.MOST_TIMES / 2
+        assert len(text) / len(pack(text)) < expansion.MAX_EXPANSION / 2
 
 
 def test_a_decoder_may_not_ask_for_gigabytes(path):
@@ -240,7 +240,7 @@ def test_a_decoder_may_not_ask_for_gigabytes(path):
     compressor = zstd.ZstdCompressor(options=wide)
     path.write_bytes(compressor.compress(TEXT) + compressor.flush())
     with pytest.raises(OSError, match="more memory to unpack"):
-        list(unpack.blocks(path, []))
+        list(unpack.unpack_blocks(path, []))
     assert sniff(path).reason.code == "archive"
     assert sniff(path).reason.data["remedy"] == "decompress it first"
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**30, "preset": 0}]
@@ -250,7 +250,7 @@ def test_a_decoder_may_not_ask_for_gigabytes(path):
     head[20:24] = zlib.crc32(bytes(head[12:20])).to_bytes(4, "little")
     path.write_bytes(bytes(head))
     with pytest.raises(OSError, match="more memory to unpack"):
-        list(unpack.blocks(path, []))
+        list(unpack.unpack_blocks(path, []))
 
 
 # Archives and texts that are named and not read
@@ -320,7 +320,7 @@ def test_what_is_not_read_is_named_for_what_it_is_whatever_it_is_called(tmp_path
 
 @pytest.mark.parametrize("head", [b"{}", b'[{"ph"', b"", b"\xff\xd8\xff", b"text", b"{\n\t"])
 def test_plain_heads_are_not_refused(head):
-    assert refusal(head) is None
+    assert explain_unsupported_format(head) is None
 
 
 # What lies in them

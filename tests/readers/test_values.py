@@ -11,11 +11,11 @@ import pytest
 from tracekit.readers.chrome.scan import Json
 from tracekit.readers.chrome.values import (
     TOO_DEEP,
-    decode,
     decode_id,
+    decode_key,
     decode_label,
-    key,
-    nanoseconds,
+    decode_value,
+    parse_raw_time,
 )
 
 
@@ -37,8 +37,8 @@ from tracekit.readers.chrome.values import (
     ],
 )
 def test_a_string_is_decoded_leniently(raw, value):
-    assert decode(raw) == value
-    assert type(decode(raw)) is str
+    assert decode_value(raw) == value
+    assert type(decode_value(raw)) is str
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_a_string_is_decoded_leniently(raw, value):
     ],
 )
 def test_a_bare_value_is_a_number_a_word_or_its_own_text(raw, value):
-    assert decode(raw) == value
-    assert type(decode(raw)) is type(value)
+    assert decode_value(raw) == value
+    assert type(decode_value(raw)) is type(value)
 
 
 @pytest.mark.parametrize("raw", [b"NaN", b"nan", b"-nan", b"-NAN"])
 def test_nan_is_a_float_in_any_spelling(raw):
-    assert math.isnan(decode(raw))
+    assert math.isnan(decode_value(raw))
 
 
 def test_the_sign_of_a_zero_float_is_kept():
-    assert math.copysign(1, decode(b"-0.0")) == -1
+    assert math.copysign(1, decode_value(b"-0.0")) == -1
 
 
 @pytest.mark.parametrize(
@@ -106,28 +106,28 @@ def test_the_sign_of_a_zero_float_is_kept():
     ],
 )
 def test_an_array_or_object_is_compact_json_or_its_own_text(raw, text):
-    assert decode(raw) == text
-    assert type(decode(raw)) is Json
+    assert decode_value(raw) == text
+    assert type(decode_value(raw)) is Json
 
 
 def test_nesting_deeper_than_a_hundred_has_a_fixed_text():
-    assert decode(b"[" * 100 + b"]" * 100) == "[" * 100 + "]" * 100
-    assert decode(b"[" * 101 + b"]" * 101) == TOO_DEEP
-    assert decode(b'[{"a":' * 60 + b"1" + b"}]" * 60) == TOO_DEEP
-    assert decode(b"[" * 10**6) == TOO_DEEP
-    assert decode(b"[" * 2**21) == "[" * 2**21
+    assert decode_value(b"[" * 100 + b"]" * 100) == "[" * 100 + "]" * 100
+    assert decode_value(b"[" * 101 + b"]" * 101) == TOO_DEEP
+    assert decode_value(b'[{"a":' * 60 + b"1" + b"}]" * 60) == TOO_DEEP
+    assert decode_value(b"[" * 10**6) == TOO_DEEP
+    assert decode_value(b"[" * 2**21) == "[" * 2**21
 
 
 def test_a_very_long_array_stays_its_own_text():
     raw = b"[ " + b"1," * 2**19 + b"1]"
-    assert decode(raw) == raw.decode()
-    assert type(decode(raw)) is Json
+    assert decode_value(raw) == raw.decode()
+    assert type(decode_value(raw)) is Json
     assert json.loads(TOO_DEEP)
 
 
 def test_brackets_in_strings_do_not_nest():
     raw = json.dumps(["[" * 500, '"[' * 500, "\\" * 7]).encode()
-    assert json.loads(decode(raw)) == json.loads(raw)
+    assert json.loads(decode_value(raw)) == json.loads(raw)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_labels_are_text_and_ids_keep_integers(raw, label, identity):
 
 
 def test_a_key_with_invalid_utf8_is_replaced():
-    assert key(b"Input\xff") == "Input\ufffd"
+    assert decode_key(b"Input\xff") == "Input\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_key_with_invalid_utf8_is_replaced():
     ],
 )
 def test_microseconds_become_exact_nanoseconds(raw, ns):
-    assert nanoseconds(raw) == ns
+    assert parse_raw_time(raw) == ns
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_microseconds_become_exact_nanoseconds(raw, ns):
     ],
 )
 def test_what_is_no_time_or_beyond_int64_is_absent(raw):
-    assert nanoseconds(raw) is None
+    assert parse_raw_time(raw) is None
 
 
 def test_rounding_is_that_of_exact_fractions():
@@ -216,4 +216,4 @@ def test_rounding_is_that_of_exact_fractions():
         whole = str(rng.randrange(10 ** rng.randrange(1, 9)))
         fraction = rng.choice(["", ".", ".5", ".0005", ".0015", f".{rng.randrange(10**6):06}"])
         text = rng.choice(["", "-"]) + whole + fraction + rng.choice(["", "e3", "E-4", "e+2"])
-        assert nanoseconds(text.encode()) == round(Fraction(Decimal(text)) * 1000)
+        assert parse_raw_time(text.encode()) == round(Fraction(Decimal(text)) * 1000)

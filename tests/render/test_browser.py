@@ -9,7 +9,7 @@ from sample_report import HOSTILE, charted_report
 import tracekit
 from tracekit.model.report import Finding, Heading, Report, Section, Sheet
 from tracekit.render import render
-from tracekit.render.escape import printable
+from tracekit.render.escape import make_printable
 
 ROOT = Path(__file__).parents[2]
 
@@ -195,8 +195,8 @@ def test_hostile_names_are_words_on_the_page_and_in_pictures(page, files, script
     )
     for name in HOSTILE:
         if len(name) < 160:
-            assert printable(name) in shown
-            assert printable(name) in tips
+            assert make_printable(name) in shown
+            assert make_printable(name) in tips
     assert page.ask("document.querySelectorAll('img, main script, b b').length") == 0
 
 

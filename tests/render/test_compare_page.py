@@ -5,7 +5,7 @@ from chromium import Browser
 from compared import change, comparison
 from sample_report import HOSTILE
 
-from tracekit.compare.report import report_comparison
+from tracekit.compare.report import build_comparison_report
 from tracekit.render import render
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def files(tmp_path_factory):
     }
     for name, one in found.items():
         (folder / f"{name}.html").write_text(
-            render(report_comparison(one), "html"), encoding="utf-8"
+            render(build_comparison_report(one), "html"), encoding="utf-8"
         )
     return {name: folder / f"{name}.html" for name in found}
 

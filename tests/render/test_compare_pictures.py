@@ -16,15 +16,20 @@ from sample_report import HOSTILE
 
 import tracekit.render
 from tracekit.compare.comparison import StepValue
-from tracekit.compare.first_screen import barred, basis
-from tracekit.compare.origins import Attribution, Row
-from tracekit.compare.pictures import forest, pictures, steps, waterfall
-from tracekit.compare.report import report_comparison
+from tracekit.compare.first_screen import add_change_bars, describe_comparison_basis
+from tracekit.compare.origins import Attribution, AttributionRow
+from tracekit.compare.pictures import (
+    build_comparison_charts,
+    build_ratio_chart,
+    build_steps_chart,
+    build_waterfall_chart,
+)
+from tracekit.compare.report import build_comparison_report
 from tracekit.model.report import Chart, Heading, Report, Section, Sheet
-from tracekit.render import from_json, render, to_json
-from tracekit.render.charts import bounded, draw
-from tracekit.render.charts.kinds import MOST_MARKS, marks
-from tracekit.render.charts.log import log_axis
+from tracekit.render import read_report_json, render, write_report_json
+from tracekit.render.charts import draw_svg_chart, limit_chart
+from tracekit.render.charts.kinds import MOST_MARKS, list_placed_marks
+from tracekit.render.charts.log import make_log_axis
 from tracekit.render.charts.marks import Mark
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -35,7 +40,7 @@ KINDS = ("intervals", "strips", "waterfall")
 
 
 def drawn(chart):
-    return ET.fromstring(draw(chart))
+    return ET.fromstring(draw_svg_chart(chart))
 
 
 def words(root):
@@ -51,7 +56,7 @@ def tips(root):
 
 def test_the_waterfall_leads_from_one_step_to_the_other():
     # -30 ms of gen, +10 of actor and nothing of the rest is -20: 100 to 80 ms, the largest first.
-    chart = waterfall(FOUND)
+    chart = build_waterfall_chart(FOUND)
     assert chart.rows == ("step, before", "gen", "actor", "rest of the step", "step, after")
     assert [(m[2] / MS, m[3] / MS) for m in chart.marks] == [
         (0, 100), (100, 70), (70, 80), (80, 80), (0, 80),
@@ -64,7 +69,7 @@ def test_the_waterfall_leads_from_one_step_to_the_other():
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=40))
 def test_the_parts_of_the_waterfall_add_up_to_the_change(times):
-    chart = waterfall(
+    chart = build_waterfall_chart(
         comparison(*(change(f"s{at}", *pair) for at, pair in enumerate(times) if all(pair)))
     )
     if chart is None:
@@ -79,8 +84,8 @@ def test_the_parts_of_the_waterfall_add_up_to_the_change(times):
 
 def test_the_waterfall_takes_its_parts_from_the_attribution_where_there_is_one():
     # 15 parts of -1 ms: twelve by name, and one bar for the last three.
-    ops = tuple(Row("gen", f"op {at}", 2 * MS, 1 * MS, -1 * MS) for at in range(15))
-    chart = waterfall(comparison(GEN, origin=Attribution(100 * MS, 85 * MS, ops=ops)))
+    ops = tuple(AttributionRow("gen", f"op {at}", 2 * MS, 1 * MS, -1 * MS) for at in range(15))
+    chart = build_waterfall_chart(comparison(GEN, origin=Attribution(100 * MS, 85 * MS, ops=ops)))
     assert chart.rows[:2] == ("step, before", "gen · op 0")
     assert len(chart.rows) == 1 + 12 + 1 + 1
     assert chart.marks[-2][2:] == (88 * MS, 85 * MS)
@@ -88,23 +93,30 @@ def test_the_waterfall_takes_its_parts_from_the_attribution_where_there_is_one()
 
 
 def test_an_attribution_that_says_nothing_gives_way_to_the_stages():
-    assert waterfall(comparison(GEN, origin=Attribution(missing="no slots"))).rows[1] == "gen"
+    assert (
+        build_waterfall_chart(comparison(GEN, origin=Attribution(missing="no slots"))).rows[1]
+        == "gen"
+    )
 
 
 def test_a_stage_of_one_side_is_a_part_of_its_own_size():
     rows = dict(
-        zip((c := waterfall(comparison(change("new", None, 7)))).rows, c.marks, strict=True)
+        zip(
+            (c := build_waterfall_chart(comparison(change("new", None, 7)))).rows,
+            c.marks,
+            strict=True,
+        )
     )
     assert rows["new"][3] - rows["new"][2] == 7 * MS
 
 
 def test_without_stages_there_is_no_waterfall():
-    assert waterfall(comparison()) is None
-    assert [chart.id for chart in pictures(comparison())] == ["ratios", "steps"]
+    assert build_waterfall_chart(comparison()) is None
+    assert [chart.id for chart in build_comparison_charts(comparison())] == ["ratios", "steps"]
 
 
 def test_ratios_stand_with_their_intervals_and_verdicts():
-    chart = forest(FOUND)
+    chart = build_ratio_chart(FOUND)
     assert chart.rows == ("step", "gen", "actor")
     assert chart.marks == ((0, 0, 1.2, 1.25, 1.3), (1, 0, 1.8, 2.0, 2.2), (2, 2, None, 0.75, None))
     assert chart.series == ("faster", "slower", "inconclusive", "no change")
@@ -112,11 +124,14 @@ def test_ratios_stand_with_their_intervals_and_verdicts():
 
 
 def test_a_role_is_named_beside_its_stage():
-    assert forest(comparison(change("log_prob", 2, 1, role="ref"))).rows[1] == "ref log_prob"
+    assert (
+        build_ratio_chart(comparison(change("log_prob", 2, 1, role="ref"))).rows[1]
+        == "ref log_prob"
+    )
 
 
 def test_every_step_is_a_dot_in_the_row_of_its_run_and_a_dropped_one_is_hollow():
-    chart = steps(FOUND)
+    chart = build_steps_chart(FOUND)
     assert chart.rows == ("before_run1", "before_run2", "after_run1", "after_run2")
     # before_run1: 97 + 1 + number ms, and its first step does not count.
     assert chart.marks[:3] == (
@@ -127,13 +142,15 @@ def test_every_step_is_a_dot_in_the_row_of_its_run_and_a_dropped_one_is_hollow()
 
 
 def test_of_sides_that_are_not_comparable_only_the_steps_are_drawn():
-    assert [c.id for c in pictures(comparison(GEN, verdict="not comparable"))] == ["steps"]
+    assert [c.id for c in build_comparison_charts(comparison(GEN, verdict="not comparable"))] == [
+        "steps"
+    ]
 
 
 def test_more_steps_than_can_be_seen_are_counted():
     many = [StepValue("before", "r", at, float(at + 1), True) for at in range(2_400)]
     many += [StepValue("after", "r", at, float(at + 1), True) for at in range(100)]
-    chart = steps(comparison(steps=tuple(many)))
+    chart = build_steps_chart(comparison(steps=tuple(many)))
     assert (len(chart.marks), chart.omitted) == (2_000, 500)
     assert Counter(mark[1] for mark in chart.marks) == {0: 1_920, 1: 80}
 
@@ -142,7 +159,9 @@ def test_more_steps_than_can_be_seen_are_counted():
 
 
 def test_twice_as_much_and_half_as_much_are_equally_far_from_one():
-    across = log_axis([Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))])
+    across = make_log_axis(
+        [Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))]
+    )
     half, one, two = (across.at(Fraction(v)) for v in (Fraction(1, 2), 1, 2))
     assert one == pytest.approx(0.5)
     assert two - one == pytest.approx(one - half)
@@ -152,7 +171,7 @@ def test_twice_as_much_and_half_as_much_are_equally_far_from_one():
 def test_one_wide_interval_does_not_hide_the_others():
     # Factors up to 2: the axis ends at 4, though an interval reaches 1,000.
     found = [Mark(0, 0, Fraction(1, 1000), Fraction(1000), Fraction(2))]
-    across = log_axis(found)
+    across = make_log_axis(found)
     assert across.at(Fraction(4)) < 1 < across.at(Fraction(5))
 
 
@@ -160,14 +179,14 @@ def test_one_wide_interval_does_not_hide_the_others():
 @given(st.integers(1, 2**4000), st.integers(1, 2**4000))
 def test_any_factors_have_an_axis_with_few_ticks(above, below):
     values = [Fraction(above), Fraction(1, below)]
-    across = log_axis([Mark(0, 0, None, None, value) for value in values])
+    across = make_log_axis([Mark(0, 0, None, None, value) for value in values])
     assert 1 <= len(across.ticks) <= 27
     assert all(0 <= at <= 1 for at, _ in across.ticks)
     assert all(0 < across.at(value) < 1 for value in (*values, Fraction(1)))
 
 
 def test_a_factor_is_drawn_at_its_place_with_its_words():
-    root = drawn(forest(FOUND))
+    root = drawn(build_ratio_chart(FOUND))
     assert "1.25× [1.20, 1.30]" in words(root)
     assert "0.75×, no interval" in words(root)
     assert "gen: 2.00× [1.80, 2.20], faster" in tips(root)
@@ -183,14 +202,14 @@ def test_a_factor_is_drawn_at_its_place_with_its_words():
 
 
 def test_verdicts_differ_in_shape_as_in_colour():
-    root = drawn(forest(FOUND))
+    root = drawn(build_ratio_chart(FOUND))
     keys = [p for p in root.iter(f"{NS}path") if "glyph" in p.get("class", "")][:4]
     shapes = {re.sub(r"[\d.]+", "", p.get("d")) for p in keys}
     assert len(shapes) == 4
 
 
 def test_dots_tell_run_step_and_time_and_hollow_ones_that_they_do_not_count():
-    root = drawn(steps(FOUND))
+    root = drawn(build_steps_chart(FOUND))
     told = tips(root)
     assert "before_run1 · 1: 99.00 ms, does not count" in told
     assert "before_run1 · 2: 100.0 ms" in told
@@ -200,7 +219,7 @@ def test_dots_tell_run_step_and_time_and_hollow_ones_that_they_do_not_count():
 
 
 def test_the_bars_of_the_waterfall_join_and_say_their_change():
-    chart = waterfall(comparison(change("gen", 90, 20), change("actor", 30, 40)))
+    chart = build_waterfall_chart(comparison(change("gen", 90, 20), change("actor", 30, 40)))
     root = drawn(chart)
     assert "begin at 0" not in chart.caption
     assert {"100 ms", "−70.0 ms", "+10.0 ms", "+40.0 ms", "80.0 ms"} <= set(words(root))
@@ -218,7 +237,7 @@ def test_the_bars_of_the_waterfall_join_and_say_their_change():
 
 def test_an_axis_that_shows_small_changes_says_that_it_does_not_begin_at_0():
     # 100 to 70 and back to 80: nothing below two thirds of the largest.
-    chart = waterfall(FOUND)
+    chart = build_waterfall_chart(FOUND)
     assert "The axis does not begin at 0." in chart.caption
     ticks = [text.text for text in drawn(chart).iter(f"{NS}text") if text.get("class") == "tick"]
     assert ticks[0] == "70 ms"
@@ -227,14 +246,14 @@ def test_an_axis_that_shows_small_changes_says_that_it_does_not_begin_at_0():
 @settings(deadline=None)
 @given(charts(kinds=KINDS))
 def test_any_such_chart_is_drawn_within_its_frame(chart):
-    root = ET.fromstring(draw(chart))
+    root = ET.fromstring(draw_svg_chart(chart))
     width, height = (float(size) for size in root.get("viewBox").split()[2:])
     for element in root.iter():
         for x, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", element.get("d", "")):
             assert -6 <= float(x) <= width + 6
             assert -0.1 <= float(y) <= height + 0.1
-    text = to_json(Report("t", "0", sections=(Section("s", "S", charts=(chart,)),)))
-    assert to_json(from_json(text)) == text
+    text = write_report_json(Report("t", "0", sections=(Section("s", "S", charts=(chart,)),)))
+    assert write_report_json(read_report_json(text)) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,13 +261,13 @@ def test_pictures_are_bounded(kind):
     mark = {"intervals": (0, 0, 1, 2, 3), "strips": (0, 0, 5, 1, 1), "waterfall": (0, 0, 5, 3)}[
         kind
     ]
-    chart = bounded(Chart("c", "C", kind, (mark,) * 3_000, ("a",), ("r",)))
-    assert (len(marks(chart)), chart.omitted) == (MOST_MARKS, 1_000)
+    chart = limit_chart(Chart("c", "C", kind, (mark,) * 3_000, ("a",), ("r",)))
+    assert (len(list_placed_marks(chart)), chart.omitted) == (MOST_MARKS, 1_000)
 
 
 def test_names_cannot_leave_their_place():
     found = comparison(*(change(name, 5, 4 - at % 3) for at, name in enumerate(HOSTILE)))
-    for chart in pictures(found):
+    for chart in build_comparison_charts(found):
         root = drawn(chart)
         assert {element.tag.removeprefix(NS) for element in root.iter()} <= {
             "svg", "title", "desc", "path", "rect", "g", "text",
@@ -260,7 +279,7 @@ def test_names_cannot_leave_their_place():
 def test_every_class_of_these_pictures_has_a_style():
     used = {
         name
-        for chart in pictures(FOUND)
+        for chart in build_comparison_charts(FOUND)
         for element in drawn(chart).iter()
         for name in (element.get("class") or "").split()
     }
@@ -272,15 +291,15 @@ def test_every_class_of_these_pictures_has_a_style():
 
 
 def test_the_answer_says_what_it_rests_on():
-    assert basis(FOUND) == (
+    assert describe_comparison_basis(FOUND) == (
         "run-to-run, 2 v 2 runs × 2 steps · could have detected a change of ≥ 3.1 %",
     )
     plan = comparison(needed="record 9 runs per side to resolve 3 %")
-    assert basis(plan)[1] == "Record 9 runs per side to resolve 3 %"
+    assert describe_comparison_basis(plan)[1] == "Record 9 runs per side to resolve 3 %"
 
 
 def test_of_sides_that_are_not_comparable_no_effect_and_no_ratio_is_told():
-    page = render(report_comparison(comparison(GEN, verdict="not comparable")), "text")
+    page = render(build_comparison_report(comparison(GEN, verdict="not comparable")), "text")
     assert "not comparable" in page
     assert "could have detected" not in page
     assert "ratio of means" not in page
@@ -290,7 +309,7 @@ def test_runs_of_different_lengths_are_told_by_their_steps():
     from dataclasses import replace
 
     uneven = replace(STEP, base_steps=5)
-    assert "2 v 2 runs, 5 v 4 steps" in basis(comparison(step=uneven))[0]
+    assert "2 v 2 runs, 5 v 4 steps" in describe_comparison_basis(comparison(step=uneven))[0]
 
 
 def test_a_bar_is_as_long_as_the_change_beside_the_largest():
@@ -298,13 +317,13 @@ def test_a_bar_is_as_long_as_the_change_beside_the_largest():
     sheet = Sheet(
         "s", "S", (Heading("difference", "change", "ns"),), ((-40,), (-20,), (10,), (0,), (None,))
     )
-    assert [row[-1] for row in barred(sheet).rows] == ["█" * 8, "█" * 4, "▒" * 2, "", ""]
+    assert [row[-1] for row in add_change_bars(sheet).rows] == ["█" * 8, "█" * 4, "▒" * 2, "", ""]
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html"])
 def test_the_first_screen_says_what_to_be_careful_of(form):
     warnings = tuple(f"warning {at}" for at in range(8))
-    page = render(report_comparison(comparison(GEN, ACTOR, warnings=warnings)), form)
+    page = render(build_comparison_report(comparison(GEN, ACTOR, warnings=warnings)), form)
     assert "No findings" not in page
     assert "No rule found" not in page
     first = page.split("<details")[0] if form == "md" else page.split('id="overview"')[0]
@@ -315,11 +334,11 @@ def test_the_first_screen_says_what_to_be_careful_of(form):
 
 def test_further_warnings_are_in_the_details():
     warnings = tuple(f"warning {at}" for at in range(8))
-    page = render(report_comparison(comparison(GEN, warnings=warnings)), "md")
+    page = render(build_comparison_report(comparison(GEN, warnings=warnings)), "md")
     assert "warning 7" in page.split("<details", 1)[1]
 
 
 def test_the_sign_of_a_factor_stands_once():
-    page = render(report_comparison(FOUND), "text")
+    page = render(build_comparison_report(FOUND), "text")
     assert "ratio ×" not in page
     assert "1.250×" in page

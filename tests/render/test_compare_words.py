@@ -8,11 +8,11 @@ import pytest
 from compared import STEP, change, comparison
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.gate_rules import rule_of_text
-from tracekit.compare.report import report_comparison
+from tracekit.compare.gate_rules import parse_rule_text
+from tracekit.compare.report import build_comparison_report
 from tracekit.model.report import Gate
 from tracekit.render import render
-from tracekit.render.junit import gate_junit
+from tracekit.render.junit import make_gate_junit
 
 LESS = "before over after; above 1 there is less after, which is better."
 MORE = "before over after; below 1 there is more after, which is better."
@@ -32,7 +32,7 @@ def count(better, name="host_ops"):
 
 
 def sheets(*changes):
-    report = report_comparison(comparison(*changes))
+    report = build_comparison_report(comparison(*changes))
     return {sheet.name: sheet for section in report.sections for sheet in section.sheets}
 
 
@@ -53,7 +53,7 @@ def test_where_rows_disagree_or_have_no_direction_none_is_told():
 @pytest.mark.parametrize("format_", ["text", "md", "html"])
 def test_people_read_the_direction_under_the_table(format_):
     text = " ".join(
-        render(report_comparison(comparison(rate(), time())), format_, verbose=True).split()
+        render(build_comparison_report(comparison(rate(), time())), format_, verbose=True).split()
     )
     assert MORE in text
     assert LESS in text
@@ -61,7 +61,7 @@ def test_people_read_the_direction_under_the_table(format_):
 
 
 def test_a_word_follows_the_direction_and_not_the_ratio():
-    (rows,) = (data for name, data in render(report_comparison(comparison(rate("regression"))), "csv").items() if "rates" in name)  # fmt: skip
+    (rows,) = (data for name, data in render(build_comparison_report(comparison(rate("regression"))), "csv").items() if "rates" in name)  # fmt: skip
     (row,) = csv.DictReader(io.StringIO(rows.decode("utf-8")))
     assert (row["ratio"], row["word"]) == ("0.5", "regression")
 
@@ -71,14 +71,14 @@ def test_a_word_follows_the_direction_and_not_the_ratio():
     [("step_time>3%", "step_time: at most +3 %"), ("throughput>3%", "throughput: at least −3 %")],
 )
 def test_a_limit_is_told_on_the_side_that_is_worse(text, rule):
-    assert str(rule_of_text(text)) == rule
+    assert str(parse_rule_text(text)) == rule
     gate = Gate(rule, rule.split(":")[0], "fail", "error", "claim", 0.03, "ratio", "")
-    (case,) = ET.fromstring(gate_junit("base · opt", [gate]).encode()).iter("testcase")
+    (case,) = ET.fromstring(make_gate_junit("base · opt", [gate]).encode()).iter("testcase")
     assert case.get("name") == rule
 
 
 def test_logged_steps_are_drawn_first():
     logged = change("step, un-profiled", 90, 75, "improvement", low=1.1, high=1.3, name="unprofiled_step_time", stage=None)  # fmt: skip
     found = comparison(changes=(logged, STEP), headline=logged)
-    (forest,) = (c for section in report_comparison(found).sections for c in section.charts if c.id == "ratios")  # fmt: skip
+    (forest,) = (c for section in build_comparison_report(found).sections for c in section.charts if c.id == "ratios")  # fmt: skip
     assert forest.rows == ("step, un-profiled", "step")

@@ -7,7 +7,7 @@ import pytest
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart
-from tracekit.render.charts import bounded, draw
+from tracekit.render.charts import draw_svg_chart, limit_chart
 
 MIB = 2**20
 TREE = Chart(
@@ -24,7 +24,7 @@ MAP = Chart(
 
 def boxes(chart):
     """(tooltip, left, width) of every bar with a tooltip."""
-    root = ET.fromstring(draw(chart))
+    root = ET.fromstring(draw_svg_chart(chart))
     found = []
     for path in root.iter("{http://www.w3.org/2000/svg}path"):
         title = path.find("{http://www.w3.org/2000/svg}title")
@@ -43,23 +43,23 @@ def test_a_bar_is_as_wide_as_its_amount_and_lies_below_what_it_is_part_of():
 
 
 def test_names_stand_in_bars_with_room_for_them():
-    words = re.findall(r'<text class="(?:on|off)"[^>]*>([^<]*)<', draw(TREE))
+    words = re.findall(r'<text class="(?:on|off)"[^>]*>([^<]*)<', draw_svg_chart(TREE))
     assert words == ["main", "forward", "loss"]
 
 
 def test_a_map_has_a_legend_and_a_tree_has_none():
-    assert ">in use</text>" in draw(MAP)
-    assert ">free</text>" in draw(MAP)
-    assert ">tiny</text>" not in draw(TREE)
+    assert ">in use</text>" in draw_svg_chart(MAP)
+    assert ">free</text>" in draw_svg_chart(MAP)
+    assert ">tiny</text>" not in draw_svg_chart(TREE)
     # What is free is pale, like all that is the absence of something.
-    assert re.search(r'<path class="none"[^>]*><title>4 MiB · free', draw(MAP))
+    assert re.search(r'<path class="none"[^>]*><title>4 MiB · free', draw_svg_chart(MAP))
 
 
 def test_hostile_names_are_only_text():
     name = '</text><script>alert("x")</script>\u202e'
     for kind in ("icicle", "extents"):
         chart = Chart("x", name, kind, ((0, 0, 0, 5),), (name, "other"), (name,), x_unit="bytes")
-        text = draw(chart)
+        text = draw_svg_chart(chart)
         ET.fromstring(text)
         assert "<script" not in text
         assert "\u202e" not in text
@@ -68,11 +68,11 @@ def test_hostile_names_are_only_text():
 def test_the_largest_bars_are_kept_where_there_are_too_many():
     marks = tuple((0, 0, at, at + 1 + (at == 7)) for at in range(2_500))
     chart = Chart("x", "x", "extents", marks, ("a",), ("row",), x_unit="bytes")
-    few = bounded(chart)
+    few = limit_chart(chart)
     assert (len(few.marks), few.omitted) == (2_000, 500)
     assert (0, 0, 7, 9) in few.marks
 
 
 def test_a_mark_of_no_row_is_refused():
     with pytest.raises(TracekitError, match="of no row"):
-        draw(Chart("x", "x", "icicle", ((1, 0, 0, 5),), ("a",), ("row",), x_unit="bytes"))
+        draw_svg_chart(Chart("x", "x", "icicle", ((1, 0, 0, 5),), ("a",), ("row",), x_unit="bytes"))

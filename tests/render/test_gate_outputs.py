@@ -8,10 +8,19 @@ from markdown_it import MarkdownIt
 from sample_report import HOSTILE, sample_report
 
 from tracekit.model.report import Gate, Heading, Report, Section, Sheet
-from tracekit.render.comment import COMMENT, marker, pull_request_comment
-from tracekit.render.github import MOST, annotation, gate_annotations, step_outputs
-from tracekit.render.junit import gate_junit
-from tracekit.render.options import Options
+from tracekit.render.comment import (
+    MAX_COMMENT_CHARS,
+    make_comment_marker,
+    make_pull_request_comment,
+)
+from tracekit.render.github import (
+    MAX_ANNOTATIONS,
+    format_step_outputs,
+    make_annotation,
+    make_gate_annotations,
+)
+from tracekit.render.junit import make_gate_junit
+from tracekit.render.options import RenderOptions
 
 
 def gate(outcome="fail", severity="error", metric="step_time", claim="12 % more", **keys):
@@ -20,7 +29,7 @@ def gate(outcome="fail", severity="error", metric="step_time", claim="12 % more"
 
 
 def suite(gates, **keys):
-    (found,) = ET.fromstring(gate_junit("base · opt", gates, **keys).encode())
+    (found,) = ET.fromstring(make_gate_junit("base · opt", gates, **keys).encode())
     return found
 
 
@@ -55,9 +64,9 @@ def test_only_a_breach_is_a_failure_of_type_regression(outcome, severity, fails,
 def test_a_rule_that_tested_nothing_is_skipped_where_that_passes():
     (case,) = suite([gate("not tested", "error")], untested_passes=True).iter("testcase")
     assert [part.tag for part in case] == ["properties", "skipped"]
-    (line,) = gate_annotations([gate("not tested", "error")])
+    (line,) = make_gate_annotations([gate("not tested", "error")])
     assert line.startswith("::error ")
-    (line,) = gate_annotations([gate("not tested", "error")], untested_passes=True)
+    (line,) = make_gate_annotations([gate("not tested", "error")], untested_passes=True)
     assert line.startswith("::warning ")
 
 
@@ -71,7 +80,7 @@ def test_numbers_stand_in_properties_and_unknown_ones_nowhere():
 
 @pytest.mark.parametrize("name", [*HOSTILE, "\x00\x0b\ufffe", "]]>", "&amp;"])
 def test_a_hostile_name_survives_in_junit(name):
-    text = gate_junit(name, [gate(metric=name, claim=name)])
+    text = make_gate_junit(name, [gate(metric=name, claim=name)])
     text.encode("utf-8")
     assert re.fullmatch(r"[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*", text)
     (found,) = ET.fromstring(text.encode())
@@ -80,7 +89,7 @@ def test_a_hostile_name_survives_in_junit(name):
 
 @pytest.mark.parametrize("name", [*HOSTILE, "::stop-commands::x", "100 %0A::error::x"])
 def test_a_hostile_name_begins_no_other_workflow_command(name):
-    (line,) = gate_annotations([gate(metric=name, claim=name)])
+    (line,) = make_gate_annotations([gate(metric=name, claim=name)])
     assert "\n" not in line
     assert "\r" not in line
     assert line.startswith("::error title=")
@@ -92,41 +101,45 @@ def test_a_hostile_name_begins_no_other_workflow_command(name):
 
 def test_an_annotation_is_escaped_as_github_reads_it():
     assert (
-        annotation("error", "a, b: c", "50 %\r\n::x")
+        make_annotation("error", "a, b: c", "50 %\r\n::x")
         == "::error title=a%2C b%3A c::50 %25\\r\\n::x"
     )
 
 
 def test_at_most_ten_of_a_kind_and_the_last_tells_how_many_more():
-    lines = gate_annotations([gate()] * 14 + [gate("inconclusive")] * 3 + [gate("pass")] * 5)
+    lines = make_gate_annotations([gate()] * 14 + [gate("inconclusive")] * 3 + [gate("pass")] * 5)
     errors = [line for line in lines if line.startswith("::error")]
-    assert len(errors) == MOST
+    assert len(errors) == MAX_ANNOTATIONS
     assert "5 more" in errors[-1]
     assert len([line for line in lines if line.startswith("::warning")]) == 3
 
 
 def test_a_breach_that_only_warns_is_a_warning_and_an_accepted_one_too():
-    lines = gate_annotations([gate("fail", "warn"), gate("accepted")])
+    lines = make_gate_annotations([gate("fail", "warn"), gate("accepted")])
     assert [line.split(" ")[0] for line in lines] == ["::warning", "::warning"]
 
 
 def test_outputs_are_one_line_each():
-    text = step_outputs(
+    text = format_step_outputs(
         {"verdict": "regression", "speedup": 0.123456789, "ci_low": None, "report": "a\nb=c"}
     )
     assert text == "verdict=regression\nspeedup=0.123457\nci_low=\nreport=a\\nb=c\n"
 
 
-def comment(report, limit=COMMENT, sides=("base", "opt"), **options):
-    return pull_request_comment(report, sides, Options(**options), limit)
+def comment(report, limit=MAX_COMMENT_CHARS, sides=("base", "opt"), **options):
+    return make_pull_request_comment(report, sides, RenderOptions(**options), limit)
 
 
 def test_the_first_line_is_a_hidden_marker_of_the_names_alone():
     text = comment(sample_report())
-    assert text.splitlines()[0] == marker("base", "opt")
+    assert text.splitlines()[0] == make_comment_marker("base", "opt")
     assert re.fullmatch(r"<!-- tracekit:compare:[0-9a-f]{12} -->", text.splitlines()[0])
-    assert marker("a", "b") == marker("a", "b") != marker("b", "a")
-    assert re.fullmatch(r"<!-- [\w:]+ -->", marker("--> <script>", "\ud800"))
+    assert (
+        make_comment_marker("a", "b")
+        == make_comment_marker("a", "b")
+        != make_comment_marker("b", "a")
+    )
+    assert re.fullmatch(r"<!-- [\w:]+ -->", make_comment_marker("--> <script>", "\ud800"))
 
 
 def long_report():

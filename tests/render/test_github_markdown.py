@@ -11,13 +11,13 @@ from compared import change, comparison
 from hypothesis import example, given, settings
 from sample_report import HOSTILE, sample_report
 
-from tracekit.compare.report import report_comparison
+from tracekit.compare.report import build_comparison_report
 from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
-from tracekit.render.comment import pull_request_comment
-from tracekit.render.escape import printable
-from tracekit.render.markdown import code, sentence
-from tracekit.render.options import Options
+from tracekit.render.comment import make_pull_request_comment
+from tracekit.render.escape import make_printable
+from tracekit.render.markdown import escape_markdown, format_code_span
+from tracekit.render.options import RenderOptions
 from tracekit.render.phrases import SENTENCE
 
 OURS = {
@@ -86,7 +86,7 @@ def sheet_of(names):
 
 def shown(name, limit=120):
     """A name as it can be seen: on one line, what is invisible spelt out."""
-    return " ".join(printable(name, limit).split())
+    return " ".join(make_printable(name, limit).split())
 
 
 def cell(seen, row, column=0):
@@ -109,7 +109,7 @@ def test_names_of_a_table_are_read_back_exactly():
 @example("a&#124;b")
 @example("\u00a0")
 def test_any_name_is_one_cell_that_reads_as_the_name(name):
-    seen = check(f"| name | value |\n|:--|--:|\n| {code(name)} | 7 |\n| x | 8 |\n")
+    seen = check(f"| name | value |\n|:--|--:|\n| {format_code_span(name)} | 7 |\n| x | 8 |\n")
     assert [len(row) for row in seen.rows] == [2, 2, 2]
     assert cell(seen, 1) == (shown(name) or "—")
     assert [row[1] for row in seen.rows] == ["value", "7", "8"]
@@ -120,10 +120,10 @@ def test_any_name_is_one_cell_that_reads_as_the_name(name):
 @example("a@b.example and _x_ __y__")
 @example("http://example.com www.example.com ftp://x mailto:a@b.de xmpp:a@b")
 def test_any_sentence_is_text_and_reads_as_it_was(text):
-    seen = check(f"x {sentence(text)} y")
+    seen = check(f"x {escape_markdown(text)} y")
     assert seen.tags == {"p"}
     told = "".join(seen.outside).replace("\u200b", "")
-    assert " ".join(told.split()) == " ".join(f"x {printable(text, SENTENCE)} y".split())
+    assert " ".join(told.split()) == " ".join(f"x {make_printable(text, SENTENCE)} y".split())
 
 
 def hostile_comparison():
@@ -135,9 +135,9 @@ def hostile_comparison():
 
 
 def test_a_comparison_of_hostile_names_is_as_many_cells_as_it_has():
-    report = report_comparison(hostile_comparison())
+    report = build_comparison_report(hostile_comparison())
     for text in (
-        pull_request_comment(report, HOSTILE[:2], Options(200, verbose=True)),
+        make_pull_request_comment(report, HOSTILE[:2], RenderOptions(200, verbose=True)),
         render(report, "md", verbose=True, top=200),
     ):
         seen = check(text)

@@ -22,8 +22,8 @@ from tracekit.model.report import (
     Verdict,
 )
 from tracekit.render import render
-from tracekit.render.escape import printable
-from tracekit.render.html import LIMIT
+from tracekit.render.escape import make_printable
+from tracekit.render.html import MAX_PAGE_BYTES
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 
@@ -49,7 +49,7 @@ class Page(HTMLParser):
             for name, value in attrs
             if name in ("id", "class", "href", "scope", "aria-label")
         )
-        self._line(f"<{tag}{printable(marks, 90)}>")
+        self._line(f"<{tag}{make_printable(marks, 90)}>")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -65,7 +65,7 @@ class Page(HTMLParser):
             return
         self.texts.append(data)
         if data.strip():
-            self._line(printable(" ".join(data.split()), 90))
+            self._line(make_printable(" ".join(data.split()), 90))
 
     def _line(self, text):
         # Four rows of a table show its form; the others differ in their values only.
@@ -148,7 +148,7 @@ def test_the_policy_allows_the_two_inlined_texts_and_nothing_else(sample):
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if len(name) < 160])
 def test_a_hostile_name_is_text_on_the_page(sample, name):
-    assert printable(name) in Page(render(sample, "html")).text
+    assert make_printable(name) in Page(render(sample, "html")).text
 
 
 def test_a_very_long_name_is_shortened_and_held_in_full_by_its_title(sample):
@@ -210,7 +210,7 @@ def test_a_huge_report_stays_under_the_limit_and_says_what_is_cut():
     )
     text = render(Report("huge", "0", sections=sections), "html")
     page = Page(text)
-    assert LIMIT * 0.6 < len(text.encode()) <= LIMIT
+    assert MAX_PAGE_BYTES * 0.6 < len(text.encode()) <= MAX_PAGE_BYTES
     assert (
         len(re.findall(r"of 90,000 rows shown; cut to keep this page under 5 MB", page.text)) == 1
     )
@@ -225,7 +225,7 @@ def test_a_report_of_endless_lists_stays_under_the_limit_and_says_what_is_cut():
     )
     report = replace(sample_report(), sections=(Section("s", "S", findings=found),) * 2)
     text = render(report, "html")
-    assert len(text.encode()) <= LIMIT
+    assert len(text.encode()) <= MAX_PAGE_BYTES
     assert re.search(r"items of long lists are not on this page", Page(text).text)
 
 
@@ -263,8 +263,8 @@ def test_every_chart_is_on_the_page_with_its_title_caption_and_what_is_left_out(
     assert page.count("<figure") == page.count('<svg class="chart') == len(charts)
     text = Page(page).text
     for chart in charts:
-        assert printable(chart.title) in text
-        assert printable(chart.caption) in text
+        assert make_printable(chart.title) in text
+        assert make_printable(chart.caption) in text
     assert "31 smaller marks or further rows are not drawn." in text
 
 
@@ -292,7 +292,7 @@ def test_charts_beyond_their_share_of_the_page_are_named_and_not_drawn():
     text = one(Section("s", "S", charts=many, sheets=(wide(50_000),)))
     drawn = text.count('<svg class="chart')
     assert 1 <= drawn < 9
-    assert len(text.encode()) <= LIMIT
+    assert len(text.encode()) <= MAX_PAGE_BYTES
     page = Page(text)
     assert page.text.count("Not drawn, to keep this page under 5 MB") == 9 - drawn
     assert "Chart 8" in page.text

@@ -8,7 +8,7 @@ from sample_report import HOSTILE
 
 from tracekit.model.report import Heading, Remark, Report, Section, Sheet
 from tracekit.render import render
-from tracekit.render.markdown import LIMIT, code, sentence
+from tracekit.render.markdown import MAX_MARKDOWN_CHARS, escape_markdown, format_code_span
 
 
 def test_the_comment_is_the_golden_one(sample, golden):
@@ -23,7 +23,7 @@ def test_the_whole_report_is_the_golden_one(sample, golden):
 @example("a:on:b")
 @example("$x$ and ~~y~~")
 def test_a_sentence_holds_no_markup_html_mention_or_address(text):
-    out = sentence(text)
+    out = escape_markdown(text)
     assert out.isprintable()
     assert "<" not in out
     assert not re.search(r"@\w|://|(?i:www\.)|:\w+:", out)
@@ -37,7 +37,7 @@ def test_a_sentence_holds_no_markup_html_mention_or_address(text):
 @example("`")
 @example("<code>")
 def test_a_name_in_a_table_neither_splits_the_row_nor_leaves_its_span(text):
-    out = code(text)
+    out = format_code_span(text)
     assert "|" not in out
     assert "\n" not in out
     if out.startswith("<code>"):
@@ -75,7 +75,7 @@ def test_a_hostile_title_cannot_close_the_fold(sample):
 def test_folds_are_balanced_in_any_report(report):
     text = re.sub(r"(?<!\\)`[^`]*`", "", render(report, "md", verbose=True))
     assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
-    assert len(text) <= LIMIT
+    assert len(text) <= MAX_MARKDOWN_CHARS
 
 
 def many(rows, name="t"):
@@ -86,7 +86,7 @@ def many(rows, name="t"):
 def test_a_long_report_fits_a_comment_and_says_what_was_cut():
     sections = tuple(Section(f"s{i}", f"Section {i}", sheets=(many(500),)) for i in range(80))
     text = render(Report("long", "0.1.0", sections=sections), "md", verbose=True)
-    assert len(text) <= LIMIT
+    assert len(text) <= MAX_MARKDOWN_CHARS
     assert "Cut at 65,000 characters" in text.splitlines()[-1]
     assert "Section 79" in text.splitlines()[-1] or "more" in text.splitlines()[-1]
 

@@ -13,7 +13,7 @@ import tracekit
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Finding, Heading, Report, Section, Sheet
 from tracekit.render.csv import render_csv
-from tracekit.render.options import Options
+from tracekit.render.options import RenderOptions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -97,7 +97,7 @@ def test_nothing_that_a_profile_says_becomes_markup():
 
 
 def test_the_tables_are_those_that_csv_writes(report):
-    written = render_csv(report, Options())
+    written = render_csv(report, RenderOptions())
     assert {f"{name}.csv" for name in report.tables} == set(written)
     for name, frame in report.tables.items():
         head = written[f"{name}.csv"].decode("utf-8-sig").splitlines()[0]

@@ -7,7 +7,7 @@ from any_report import reports
 from hypothesis import given, settings
 
 from tracekit.model.report import Heading, Metric, Report, Section, Sheet
-from tracekit.render import format_of, render
+from tracekit.render import get_format_of_path, render
 
 LINE = re.compile(
     r"# TYPE [a-zA-Z_][a-zA-Z0-9_]* gauge"
@@ -87,4 +87,4 @@ def test_any_report_is_well_formed(report):
 
 
 def test_its_suffix_chooses_it():
-    assert format_of("metrics.prom") == "openmetrics"
+    assert get_format_of_path("metrics.prom") == "openmetrics"

@@ -25,9 +25,9 @@ import tracekit.render
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, Report, Section
 from tracekit.render.charts import images
-from tracekit.render.charts.frame import tones
-from tracekit.render.charts.kinds import KINDS, layout
-from tracekit.render.charts.shapes import Area, Dot, Glyph, Stroke, Words
+from tracekit.render.charts.frame import assign_tones
+from tracekit.render.charts.kinds import KINDS, lay_out_chart
+from tracekit.render.charts.shapes import FilledArea, LineDot, LineStroke, PlacedText, SeriesGlyph
 
 SAMPLES = (gantt(), bars(), heatmap(), lines(), histogram(), hostile_chart(), single_bars())
 
@@ -42,7 +42,7 @@ def report_of(*found):
 def painted(chart, given=None):
     """(the areas as (corners, colour), the texts, how many lines and points) of a chart on axes that note it."""
     matplotlib, axes = MagicMock(), MagicMock()
-    images._paint(axes, layout(chart, given), matplotlib)
+    images._paint_picture(axes, lay_out_chart(chart, given), matplotlib)
     areas = []
     for call in matplotlib.collections.PolyCollection.call_args_list:
         areas += zip(call.args[0], call.kwargs["facecolors"], strict=True)
@@ -70,12 +70,16 @@ def test_a_stage_has_one_colour_in_all_time_lines(monkeypatch):
     marks = ((0, 0, 0, 50), (0, 1, 50, 9000))
     two = Chart("two", "2", "gantt", marks, ("generate", "other"), ("r",))
     pictures = []
-    monkeypatch.setattr(images, "matplotlib_or_refuse", lambda: None)
-    monkeypatch.setattr(images, "painted", lambda found, *_: pictures.append(found) or b"")
-    names = [name for name, _ in images.plots(report_of(one, two))]
+    monkeypatch.setattr(images, "import_matplotlib", lambda: None)
+    monkeypatch.setattr(images, "paint_layout", lambda found, *_: pictures.append(found) or b"")
+    names = [name for name, _ in images.paint_report_charts(report_of(one, two))]
     assert names == ["s-one.png", "s-one.svg", "s-two.png", "s-two.svg"]
     roles = [
-        {part.tip.split(":")[0]: part.role for part in picture.parts if isinstance(part, Area)}
+        {
+            part.tip.split(":")[0]: part.role
+            for part in picture.parts
+            if isinstance(part, FilledArea)
+        }
         for picture in pictures[::2]
     ]
     assert roles[0]["r · generate"] == roles[1]["r · generate"]
@@ -84,22 +88,24 @@ def test_a_stage_has_one_colour_in_all_time_lines(monkeypatch):
 @settings(deadline=None)
 @given(charts(kinds=tuple(KINDS)))
 def test_any_chart_is_painted_with_all_of_its_parts(chart):
-    picture = layout(chart)
+    picture = lay_out_chart(chart)
     areas, texts, line_count = painted(chart)
-    parts = list(images._flat(picture.parts))
-    assert len(areas) == sum(len(part.boxes) for part in parts if isinstance(part, Area))
-    assert len(texts) == 2 + sum(isinstance(part, Words) for part in parts)  # title and caption
+    parts = list(images._flatten_parts(picture.parts))
+    assert len(areas) == sum(len(part.boxes) for part in parts if isinstance(part, FilledArea))
+    assert len(texts) == 2 + sum(
+        isinstance(part, PlacedText) for part in parts
+    )  # title and caption
     lifted = sum(
-        letter == "M" for part in parts if isinstance(part, Stroke) for letter, _ in part.steps
+        letter == "M" for part in parts if isinstance(part, LineStroke) for letter, _ in part.steps
     )
-    assert line_count == lifted + sum(isinstance(part, Glyph | Dot) for part in parts)
+    assert line_count == lifted + sum(isinstance(part, SeriesGlyph | LineDot) for part in parts)
     assert all(text.isprintable() for text in texts)
 
 
 def test_the_tones_are_those_of_the_page_as_it_is_printed():
     css = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()
     printed = dict(re.findall(r"--(s\d|none): (#\w{6})", css[css.index("@media print") :]))
-    assert {*tones([str(n) for n in range(8)]), "none"} == set(printed)
+    assert {*assign_tones([str(n) for n in range(8)]), "none"} == set(printed)
     assert printed.items() <= images._COLORS.items()
 
 
@@ -109,15 +115,15 @@ def test_the_tones_are_those_of_the_page_as_it_is_printed():
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(TracekitError, match="need matplotlib") as refused:
-        next(images.plots(sample_report()))
+        next(images.paint_report_charts(sample_report()))
     assert refused.value.hint == "pip install '.[plots]' (in a checkout of tracekit)"
 
 
 def test_names_are_safe_and_each_once(monkeypatch):
-    monkeypatch.setattr(images, "matplotlib_or_refuse", lambda: None)
-    monkeypatch.setattr(images, "painted", lambda *_: b"")
+    monkeypatch.setattr(images, "import_matplotlib", lambda: None)
+    monkeypatch.setattr(images, "paint_layout", lambda *_: b"")
     evil = [Chart(name, "t", "bars", ()) for name in ("../../etc", "a/b", "A B", "a b", "", ".")]
-    names = [name for name, _ in images.plots(report_of(*evil))]
+    names = [name for name, _ in images.paint_report_charts(report_of(*evil))]
     assert len({name.lower() for name in names}) == len(names) == 12
     assert all("/" not in name and not name.startswith(".") for name in names)
 
@@ -126,8 +132,8 @@ def test_names_are_safe_and_each_once(monkeypatch):
 def test_images_are_images_and_the_same_every_time(chart):
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)
-    pictures = dict(images.plots(report_of(chart)))
-    assert pictures == dict(images.plots(report_of(chart)))
+    pictures = dict(images.paint_report_charts(report_of(chart)))
+    assert pictures == dict(images.paint_report_charts(report_of(chart)))
     png = next(data for name, data in pictures.items() if name.endswith(".png"))
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     svg = next(data for name, data in pictures.items() if name.endswith(".svg"))
@@ -141,7 +147,7 @@ def test_names_stand_in_the_picture_as_they_are():
     pytest.importorskip("matplotlib")
     name = r"gemm<$x^2$>_{\alpha}"
     chart = Chart("c", name, "bars", ((0, 0, 5),), ("a",), (name,))
-    svg = dict(images.plots(report_of(chart)))["s-c.svg"].decode()
+    svg = dict(images.paint_report_charts(report_of(chart)))["s-c.svg"].decode()
     texts = [text.text for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count(name) == 2
 
@@ -150,6 +156,6 @@ def test_hostile_names_break_no_picture():
     pytest.importorskip("matplotlib")
     marks = tuple((row, 0, 1) for row in range(len(HOSTILE)))
     chart = Chart("c", HOSTILE[0], "bars", marks, ("a",), HOSTILE)
-    for name, data in images.plots(report_of(chart)):
+    for name, data in images.paint_report_charts(report_of(chart)):
         if name.endswith(".svg"):
             ET.fromstring(data.decode())

@@ -7,10 +7,10 @@ import pytest
 from tracekit.model.report import Heading, Ranked, Report, Section, Sheet
 from tracekit.render.csv import render_csv
 from tracekit.render.html import render_html
-from tracekit.render.json import from_json, to_json
+from tracekit.render.json import read_report_json, write_report_json
 from tracekit.render.markdown import render_markdown
-from tracekit.render.options import Options
-from tracekit.render.ranks import few_rows
+from tracekit.render.options import RenderOptions
+from tracekit.render.ranks import merge_similar_ranks
 from tracekit.render.text import render_text
 
 RANK, WORK = Heading("rank", "rank", "id"), Heading("own_ns", "own work", "ns")
@@ -27,7 +27,7 @@ def thousand():
 
 
 def test_the_worst_and_those_that_differ_stand_before_the_others():
-    found = few_rows(thousand(), 10)
+    found = merge_similar_ranks(thousand(), 10)
     assert [h.title for h in found.headings] == ["rank", "own work", "lowest", "highest"]
     assert found.rows == (
         ("7", 90_000_000, 90_000_000, 90_000_000),
@@ -44,23 +44,23 @@ def test_the_worst_and_those_that_differ_stand_before_the_others():
 
 def test_so_many_ranks_as_are_shown_are_shown_as_they_are():
     few = replace(thousand(), rows=thousand().rows[:10])
-    assert few_rows(few, 10) is few
-    assert few_rows(thousand(), None) == thousand()
+    assert merge_similar_ranks(few, 10) is few
+    assert merge_similar_ranks(thousand(), None) == thousand()
     plain = replace(thousand(), ranked=None)
-    assert few_rows(plain, 10) is plain
+    assert merge_similar_ranks(plain, 10) is plain
     # 12 rows, but of 2 ranks in 6 stages: nothing to put together.
     stages = sheet(
         ((f"s{at}", rank, 5) for at in range(6) for rank in (0, 1)),
         Heading("stage", "stage"), RANK, WORK, ranked=Ranked("own_ns", apart=("stage",)),
     )  # fmt: skip
-    assert few_rows(stages, 10) is stages
+    assert merge_similar_ranks(stages, 10) is stages
     files = sheet((rank, step) for rank in (0, 1) for step in range(20))
-    assert few_rows(files, 10) is files
+    assert merge_similar_ranks(files, 10) is files
 
 
 def test_where_less_is_worse_the_least_comes_first():
     low = replace(thousand(), ranked=Ranked("own_ns", "low"))
-    assert few_rows(low, 10).rows[-1][0] == "7"
+    assert merge_similar_ranks(low, 10).rows[-1][0] == "7"
 
 
 def test_ranks_of_two_stages_are_not_put_together():
@@ -68,7 +68,7 @@ def test_ranks_of_two_stages_are_not_put_together():
         ((stage, rank, 10 if stage == "ref" else 20) for stage in ("ref", "gen") for rank in range(50)),
         Heading("stage", "stage"), RANK, WORK, ranked=Ranked("own_ns", apart=("stage", "not there")),
     )  # fmt: skip
-    rows = [row[:3] for row in few_rows(both, 10).rows]
+    rows = [row[:3] for row in merge_similar_ranks(both, 10).rows]
     assert rows == [("ref", "0–49 (50 rows)", 10), ("gen", "0–49 (50 rows)", 20)]
 
 
@@ -77,7 +77,7 @@ def test_more_stages_than_there_is_room_for_are_counted():
         ((f"s{at}", rank, 10) for at in range(9) for rank in range(20)),
         Heading("stage", "stage"), RANK, WORK, ranked=Ranked("own_ns", apart=("stage",)),
     )  # fmt: skip
-    found = few_rows(every, 10)
+    found = merge_similar_ranks(every, 10)
     assert [row[0] for row in found.rows] == [f"s{at}" for at in range(5)]
     assert "80 further rows are not shown." in found.caption
 
@@ -87,7 +87,7 @@ def test_what_is_not_a_number_of_one_rank_is_told_of_all():
     units = ("id", "ns", "id", "text", "text", "text")
     headings = tuple(Heading(n, n, u) for n, u in zip(names, units, strict=True))
     rows = [(r, 5, r % 8, "gen", f"rank{r}.json", "x" * (r % 3)) for r in range(40)]
-    (one,) = few_rows(sheet(rows, *headings), 10).rows
+    (one,) = merge_similar_ranks(sheet(rows, *headings), 10).rows
     assert one == ("0–39 (40 rows)", 5, 5, 5, "0–7", "gen", "rank0–39.json", "3 different")
 
 
@@ -96,7 +96,7 @@ def test_processes_are_named_by_what_they_have_in_common():
     rows = [(f"rank {r} actor", f"GPU {r % 4}", 5) for r in range(20)]
     rows += [(f"rank {r} actor", "CPU", 5) for r in range(20)] + [("median of 20", "GPU 0", 5)]
     ranked = Ranked("own_ns", member="who", apart=(), kind="memory")
-    found = few_rows(sheet(rows, who, memory, WORK, ranked=ranked), 10)
+    found = merge_similar_ranks(sheet(rows, who, memory, WORK, ranked=ranked), 10)
     assert [row[:2] for row in found.rows] == [
         ("rank 0–19 actor (20 rows)", "GPU 0–3"),
         ("rank 0–19 actor (20 rows)", "CPU"),
@@ -106,7 +106,7 @@ def test_processes_are_named_by_what_they_have_in_common():
 
 def test_ranks_of_which_nothing_is_known_stand_last():
     rows = [(rank, None if rank % 2 else 5) for rank in range(20)] + [(None, None)]
-    shown = few_rows(sheet(rows), 10).rows
+    shown = merge_similar_ranks(sheet(rows), 10).rows
     assert shown[0] == ("0, 2, 4, 6 … (10 rows)", 5, 5, 5)
     assert shown[1] == ("1, 3, 5, 7 …, unknown (11 rows)", None, None, None)
 
@@ -114,7 +114,7 @@ def test_ranks_of_which_nothing_is_known_stand_last():
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400, True, "high", -(10**400)])
 def test_hostile_values_are_unknown(odd):
     rows = [(rank, 5) for rank in range(20)] + [(20, odd), (10**400, 5)]
-    shown = few_rows(sheet(rows), 10).rows
+    shown = merge_similar_ranks(sheet(rows), 10).rows
     assert shown[-1][0] == "20"
     assert shown[0][1] == 5
 
@@ -122,20 +122,22 @@ def test_hostile_values_are_unknown(odd):
 def test_a_heading_that_is_not_there_leaves_the_table_alone():
     for ranked in (Ranked("lost_ns"), Ranked("own_ns", member="who")):
         many = replace(thousand(), ranked=ranked)
-        assert few_rows(many, 10) is many
+        assert merge_similar_ranks(many, 10) is many
 
 
 def test_pages_are_short_and_json_and_csv_have_every_rank():
     report = Report("t", "0", sections=(Section("s", "S", sheets=(thousand(),)),))
     for page in (
-        render_text(report, Options(verbose=True)),
-        render_markdown(report, Options()),
-        render_html(report, Options()),
+        render_text(report, RenderOptions(verbose=True)),
+        render_markdown(report, RenderOptions()),
+        render_html(report, RenderOptions()),
     ):
         assert "0–6, 8–503, 512–999 (991 rows)" in page
         assert "JSON and CSV reports have every row" in page
         assert "998" not in page
-    again = from_json(to_json(report))
+    again = read_report_json(write_report_json(report))
     assert again == report
-    (table,) = (data for name, data in render_csv(report, Options()).items() if "ranks" in name)
+    (table,) = (
+        data for name, data in render_csv(report, RenderOptions()).items() if "ranks" in name
+    )
     assert table.count(b"\n") == 1001

@@ -8,7 +8,7 @@ from any_report import reports
 from hypothesis import given, settings
 
 from tracekit.model.errors import TracekitError
-from tracekit.render import RENDERERS, format_of, render
+from tracekit.render import RENDERERS, get_format_of_path, render
 
 NAMES = [renderer.name for renderer in RENDERERS]
 
@@ -24,13 +24,13 @@ NAMES = [renderer.name for renderer in RENDERERS]
     ],
 )
 def test_the_suffix_chooses_the_format(path, name):
-    assert format_of(path) == name
+    assert get_format_of_path(path) == name
 
 
 @pytest.mark.parametrize("path", ["r.docx", "r", "r.json.gz", ""])
 def test_a_suffix_nobody_writes_is_refused_with_those_there_are(path):
     with pytest.raises(TracekitError) as caught:
-        format_of(path)
+        get_format_of_path(path)
     assert ".html" in caught.value.hint
 
 

@@ -13,7 +13,7 @@ from command_line import invoke
 from strict_schema import validate
 
 from tracekit.cli.contracts import CONTRACTS
-from tracekit.render.schema import schema_of
+from tracekit.render.schema import make_schema
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -180,7 +180,7 @@ def test_a_field_that_is_added_is_not_in_the_schema_of_before():
 
         name: str
 
-    before = schema_of(Thing)
+    before = make_schema(Thing)
 
     @dataclass
     class Thing:
@@ -189,11 +189,11 @@ def test_a_field_that_is_added_is_not_in_the_schema_of_before():
         name: str
         size_bytes: Annotated[int | None, "How large.", range(1, 10)] = None
 
-    assert schema_of(Thing) != before
+    assert make_schema(Thing) != before
     with pytest.raises(jsonschema.ValidationError):
         validate({"name": "a", "size_bytes": 1}, before)
-    validate({"name": "a", "size_bytes": 1}, schema_of(Thing))
-    assert schema_of(Thing)["properties"]["size_bytes"] == {
+    validate({"name": "a", "size_bytes": 1}, make_schema(Thing))
+    assert make_schema(Thing)["properties"]["size_bytes"] == {
         "type": ["integer", "null"], "description": "How large.", "minimum": 1, "maximum": 9,
     }  # fmt: skip
 

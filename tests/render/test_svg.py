@@ -22,13 +22,13 @@ from sample_report import (
 import tracekit.render
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, Report, Section
-from tracekit.render import from_json, to_json
-from tracekit.render.charts import bounded, draw, stage_tones
-from tracekit.render.charts.axis import axis
-from tracekit.render.charts.frame import TOLD, TONES, on
+from tracekit.render import read_report_json, write_report_json
+from tracekit.render.charts import assign_stage_tones, draw_svg_chart, limit_chart
+from tracekit.render.charts.axis import make_axis
+from tracekit.render.charts.frame import MAX_TOOLTIPS, TONES, get_text_role
 from tracekit.render.charts.kinds import MOST_MARKS, MOST_ROWS
-from tracekit.render.charts.text import breadth, fitted, slug
-from tracekit.render.escape import printable
+from tracekit.render.charts.text import estimate_text_width, fit_text, make_slug
+from tracekit.render.escape import make_printable
 
 NS = "{http://www.w3.org/2000/svg}"
 CSS = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()
@@ -36,7 +36,7 @@ SAMPLES = (gantt(), bars(), heatmap(), lines(), histogram(), hostile_chart(), si
 
 
 def picture(chart, given=None):
-    return ET.fromstring(draw(chart, given))
+    return ET.fromstring(draw_svg_chart(chart, given))
 
 
 def boxes(root, told=True):
@@ -149,25 +149,25 @@ def test_a_histogram_stacks_the_series_of_one_interval():
     assert high[5] == "b, 0 – 10: 3"
 
 
-@pytest.mark.parametrize("chart", SAMPLES, ids=lambda chart: f"{chart.kind}-{slug(chart.id)}")
+@pytest.mark.parametrize("chart", SAMPLES, ids=lambda chart: f"{chart.kind}-{make_slug(chart.id)}")
 def test_a_picture_says_what_it_shows_to_who_cannot_see_it(chart):
     root = picture(chart)
     assert root.get("role") == "img"
     ids = root.get("aria-labelledby").split()
     found = {element.get("id"): element for element in root.iter()}
-    assert found[ids[0]].text == printable(chart.title, 200)
+    assert found[ids[0]].text == make_printable(chart.title, 200)
     assert f"{len(chart.marks):,} marks" in found[ids[1]].text
     for name in (*chart.rows[:2], *chart.series[:2]):
-        assert printable(name, 200)[:8] in found[ids[1]].text
+        assert make_printable(name, 200)[:8] in found[ids[1]].text
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if len(name) < 160])
 def test_a_hostile_name_is_text_in_a_picture(name):
     chart = Chart("c", name, "gantt", ((0, 0, 0, 1),), (name, "b"), (name,), caption=name)
-    text = draw(chart)
+    text = draw_svg_chart(chart)
     assert "<script" not in text
     assert "<img" not in text
-    assert f"{printable(name, 200)} · {printable(name, 200)}: 1 ns, from 0 ns" in [
+    assert f"{make_printable(name, 200)} · {make_printable(name, 200)}: 1 ns, from 0 ns" in [
         tip.text for tip in ET.fromstring(text).iter(f"{NS}title")
     ]
 
@@ -180,8 +180,8 @@ def test_a_hostile_name_is_text_in_a_picture(name):
 )
 @given(charts())
 def test_any_chart_is_drawn_well_formed_within_its_frame_and_the_same_each_time(chart):
-    text = draw(chart)
-    assert draw(chart) == text
+    text = draw_svg_chart(chart)
+    assert draw_svg_chart(chart) == text
     root = ET.fromstring(text)
     width, height = (float(size) for size in root.get("viewBox").split()[2:])
     for element in root.iter():
@@ -208,7 +208,7 @@ def test_any_chart_is_drawn_well_formed_within_its_frame_and_the_same_each_time(
 )
 def test_an_axis_holds_its_values_with_few_ticks_in_their_order(values, unit, zero, wide):
     exact = [Fraction(value) for value in values]
-    found = axis(exact, unit, zero=zero, wide=wide)
+    found = make_axis(exact, unit, zero=zero, wide=wide)
     assert all(0 <= found.at(value) <= 1 for value in exact)
     places = [at for at, _ in found.ticks]
     assert places == sorted(places)
@@ -227,12 +227,14 @@ def test_an_axis_holds_its_values_with_few_ticks_in_their_order(values, unit, ze
     ],
 )  # fmt: skip
 def test_ticks_stand_at_round_numbers_in_one_unit(values, unit, labels):
-    assert [label for _, label in axis([Fraction(value) for value in values], unit).ticks] == labels
+    assert [
+        label for _, label in make_axis([Fraction(value) for value in values], unit).ticks
+    ] == labels
 
 
 def test_values_near_each_other_are_not_squeezed_together_by_zero():
-    near = axis([Fraction(1_800), Fraction(1_900)], "count", zero=True)
-    far = axis([Fraction(100), Fraction(1_900)], "count", zero=True)
+    near = make_axis([Fraction(1_800), Fraction(1_900)], "count", zero=True)
+    far = make_axis([Fraction(100), Fraction(1_900)], "count", zero=True)
     assert near.low > 0
     assert far.low == 0
 
@@ -252,7 +254,7 @@ def test_values_near_each_other_are_not_squeezed_together_by_zero():
 )
 def test_a_mark_that_refers_to_nothing_is_refused(chart, problem):
     with pytest.raises(TracekitError, match=problem):
-        draw(chart)
+        draw_svg_chart(chart)
 
 
 def test_what_has_no_place_is_not_drawn():
@@ -266,20 +268,22 @@ def test_what_has_no_place_is_not_drawn():
 
 def test_a_picture_of_too_many_marks_draws_the_largest_and_counts_the_others():
     marks = tuple((0, 0, at * 100, at * 100 + 1 + at % 50) for at in range(5_000))
-    few = bounded(Chart("c", "C", "gantt", marks, ("a",), ("r",), omitted=7))
+    few = limit_chart(Chart("c", "C", "gantt", marks, ("a",), ("r",), omitted=7))
     assert len(few.marks) == MOST_MARKS
     assert few.omitted == 5_000 - MOST_MARKS + 7
     # 100 marks of each length 1 to 50: the 2,000 largest are those of 31 to 50.
     assert {end - start for _, _, start, end in few.marks} == set(range(31, 51))
-    text = draw(few)
-    assert text.count("<title>") == TOLD
+    text = draw_svg_chart(few)
+    assert text.count("<title>") == MAX_TOOLTIPS
     assert text.count("h") >= MOST_MARKS
     assert len(text) < 250_000
 
 
 def test_too_many_rows_are_cut_with_their_marks():
     rows = tuple(f"rank {at}" for at in range(1_000))
-    few = bounded(Chart("c", "C", "bars", tuple((at, 0, at) for at in range(1_000)), ("a",), rows))
+    few = limit_chart(
+        Chart("c", "C", "bars", tuple((at, 0, at) for at in range(1_000)), ("a",), rows)
+    )
     assert (len(few.rows), len(few.marks), few.omitted) == (MOST_ROWS, MOST_ROWS, 1_000 - MOST_ROWS)
     names = [text for text in words(picture(few)) if text.startswith("rank")]
     assert 20 < len(names) < 100
@@ -288,7 +292,7 @@ def test_too_many_rows_are_cut_with_their_marks():
 def test_a_name_has_one_tone_in_all_pictures_and_what_fills_most_has_the_first():
     slow = Chart("a", "A", "gantt", ((0, 0, 0, 10), (0, 1, 10, 100)), ("gen", "update"), ("r",))
     other = Chart("b", "B", "gantt", ((0, 0, 0, 5), (0, 1, 5, 6)), ("ref", "update"), ("r",))
-    tones = stage_tones((slow, other, bars()))
+    tones = assign_stage_tones((slow, other, bars()))
     assert tones == {"update": "s0", "gen": "s1", "ref": "s2"}
     assert [box[0] for box in boxes(picture(other, tones))] == ["s2", "s0"]
 
@@ -302,9 +306,9 @@ def test_idle_has_the_tone_of_nothing():
 def test_a_text_is_cut_to_its_width(number):
     width = abs(number) % 300
     for name in HOSTILE:
-        shown = fitted(name, width)
+        shown = fit_text(name, width)
         assert shown.isprintable()
-        assert breadth(shown) <= max(width, breadth("…"))
+        assert estimate_text_width(shown) <= max(width, estimate_text_width("…"))
 
 
 def themes():
@@ -331,7 +335,7 @@ def test_all_words_stand_out_from_what_they_stand_on(theme):
         assert contrast(theme[ink], theme["raised"]) >= 4.5
     assert contrast(theme["warm"], theme["warm-soft"]) >= 4.5
     for tone in [*(f"s{at}" for at in range(TONES)), "none"]:
-        assert contrast(theme[tone], theme["page" if on(tone) == "on" else "ink"]) >= 4.5
+        assert contrast(theme[tone], theme["page" if get_text_role(tone) == "on" else "ink"]) >= 4.5
 
 
 @pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
@@ -362,7 +366,7 @@ def reported(chart):
 @settings(max_examples=40, deadline=None)
 @given(charts())
 def test_a_chart_reads_back_from_json_as_it_was_written(chart):
-    assert from_json(to_json(reported(chart))) == reported(chart)
+    assert read_report_json(write_report_json(reported(chart))) == reported(chart)
 
 
 @pytest.mark.parametrize(
@@ -375,4 +379,4 @@ def test_a_chart_reads_back_from_json_as_it_was_written(chart):
 )
 def test_a_report_whose_chart_refers_to_nothing_is_refused(marks, problem):
     with pytest.raises(TracekitError, match=problem):
-        from_json(to_json(reported(replace(gantt(), marks=marks))))
+        read_report_json(write_report_json(reported(replace(gantt(), marks=marks))))

@@ -10,7 +10,7 @@ from sample_report import HOSTILE
 
 from tracekit.model.report import Finding, Heading, Metric, Report, Section, Sheet
 from tracekit.render import phrases, render, text
-from tracekit.render.grid import grid
+from tracekit.render.grid import make_grid
 
 
 @pytest.mark.parametrize("width", [100, 60])
@@ -38,13 +38,13 @@ def test_no_line_is_wider_than_asked_nor_ends_in_blanks_nor_holds_a_control(repo
 @settings(max_examples=200, deadline=None)
 @given(st.text("ab …·界é\u3000-", min_size=5, max_size=60), st.integers(4, 20))
 def test_lines_break_where_rich_breaks_them(sentence, width):
-    wrapped = text._wrap(sentence, width, "bold")
+    wrapped = text._wrap_text(sentence, width, "bold")
     if not sentence.strip():
         assert wrapped == []
     elif cell_len(sentence) <= width:
         assert wrapped == [[(sentence, "bold")]]
     else:
-        assert wrapped == text._folded(sentence, width, "bold")
+        assert wrapped == text._wrap_long_words(sentence, width, "bold")
 
 
 def test_colour_adds_codes_and_changes_no_character(sample):
@@ -143,26 +143,26 @@ def test_no_column_is_left_out_that_there_is_room_for(width):
         for n in range(30)
     )
     row = tuple("name" * 9 if n % 5 == 0 else n for n in range(30))
-    table = grid(Sheet("t", "T", headings, (row,)))
-    columns, widths = text._fit(table, width)
-    natural = text._widths(table, text._NAME_WIDTH)
-    assert text._total(widths) <= width
-    room = width - text._total([natural[at] for at in columns])
+    table = make_grid(Sheet("t", "T", headings, (row,)))
+    columns, widths = text._fit_columns(table, width)
+    natural = text._measure_column_widths(table, text._NAME_WIDTH)
+    assert text._sum_column_widths(widths) <= width
+    room = width - text._sum_column_widths([natural[at] for at in columns])
     assert all(natural[at] + 2 > room for at in range(30) if at not in columns)
-    lines = text._sheet(table, width, titled=True)
+    lines = text._format_text_table(table, width, titled=True)
     words = " ".join("".join(piece for piece, _ in line) for line in lines)
-    whole = text._total(text._widths(table, text._SHRUNK))
+    whole = text._sum_column_widths(text._measure_column_widths(table, text._SHRUNK))
     assert f"(COLUMNS={whole} shows all, or -o report.html)" in words
-    assert len(text._fit(table, whole)[0]) == 30
-    assert len(text._fit(table, whole - 1)[0]) < 30
+    assert len(text._fit_columns(table, whole)[0]) == 30
+    assert len(text._fit_columns(table, whole - 1)[0]) < 30
 
 
 def test_bounds_that_are_called_steps_have_their_unit():
     metric = Metric("step", 220_000_000, "ns", low=177_000_000, high=274_000_000, bounds="steps")
-    assert phrases.metric_phrase(metric) == "step 220 ms (steps 177–274 ms)"
-    assert phrases.metric_phrase(replace(metric, bounds="")) == "step 220 ms (177–274)"
+    assert phrases.format_metric(metric) == "step 220 ms (steps 177–274 ms)"
+    assert phrases.format_metric(replace(metric, bounds="")) == "step 220 ms (177–274)"
     share = Metric("idle", 0.5, "ratio", low=0.25, high=0.75, bounds="steps")
-    assert phrases.metric_phrase(share) == "idle 50 % (steps 25–75 %)"
+    assert phrases.format_metric(share) == "idle 50 % (steps 25–75 %)"
 
 
 def test_advice_and_care_that_were_said_already_are_not_said_again():
@@ -190,7 +190,7 @@ def test_a_remark_in_a_narrow_column_is_cut_like_a_word_and_keeps_its_depth(widt
     remark = "(nothing recorded, after aten::mm, before at::native::rms_norm<float>)"
     rows = ((f"· · {remark}", 3), ("· void at::native::cunn_SoftMaxForward<float>(float*)", 4))
     sheet = Sheet("x", "T", (Heading("place", "place"), Heading("n", "n", "count")), rows)
-    lines = text._sheet(grid(sheet, 10), width, titled=False)
+    lines = text._format_text_table(make_grid(sheet, 10), width, titled=False)
     cut, kernel = ("".join(part for part, _ in line) for line in lines[1:3])
     assert cut.startswith("· · (n")
     assert "…" in cut

@@ -10,12 +10,12 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.units import (
     MINUS,
     UNKNOWN,
-    cell,
-    column_unit,
-    moment,
+    choose_scale,
+    format_cell,
+    format_moment,
+    format_quantity,
     parse_size,
     parse_time,
-    show,
 )
 
 UNITS = ("", "ns", "bytes", "ratio", "count", "gb_per_s", "id")
@@ -61,47 +61,53 @@ def number(text):
     ],
 )
 def test_shows_a_value_with_its_unit(value, unit, text):
-    assert show(value, unit) == text
+    assert format_quantity(value, unit) == text
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("unit", [*UNITS, "text"])
 def test_what_is_not_known_is_a_dash_and_has_no_unit(value, unit):
-    assert show(value, unit) == UNKNOWN
+    assert format_quantity(value, unit) == UNKNOWN
 
 
 def test_a_column_has_one_unit_chosen_by_its_largest_value():
     times = [1_021_400_000, 498_700_000, 30_000, 0, None]
-    scale = column_unit(times, "ns")
+    scale = choose_scale(times, "ns")
     assert scale.label == "ms"
-    assert [cell(time, scale) for time in times] == ["1,021.4", "498.7", "<0.1", "0.0", UNKNOWN]
+    assert [format_cell(time, scale) for time in times] == [
+        "1,021.4",
+        "498.7",
+        "<0.1",
+        "0.0",
+        UNKNOWN,
+    ]
 
 
 def test_a_column_without_any_number_still_has_a_unit():
-    assert column_unit([None, "x"], "bytes").label == "B"
+    assert choose_scale([None, "x"], "bytes").label == "B"
 
 
 def test_an_unknown_unit_is_said_with_those_there_are():
     with pytest.raises(TracekitError, match="parsec") as caught:
-        show(1, "parsec")
+        format_quantity(1, "parsec")
     assert "ns" in caught.value.hint
 
 
 def test_a_moment_keeps_its_microseconds():
-    assert moment(12_345_678_901) == "12.345679 s"
+    assert format_moment(12_345_678_901) == "12.345679 s"
 
 
 def test_the_decimal_context_of_the_process_changes_nothing():
     with localcontext() as context:
         context.prec = 2
-        assert show(1_842_123_456, "ns") == "1,842 ms"
+        assert format_quantity(1_842_123_456, "ns") == "1,842 ms"
 
 
 @given(numbers, st.sampled_from(UNITS))
 @example(5e-324, "")
 @example(-5e-324, "ns")
 def test_only_zero_is_shown_as_zero_and_never_with_a_minus(value, unit):
-    text = show(value, unit)
+    text = format_quantity(value, unit)
     assert (number(text) == 0) == (value == 0)
     assert not re.match(rf"{MINUS}[0.,]*( |$)", text)
 
@@ -109,23 +115,25 @@ def test_only_zero_is_shown_as_zero_and_never_with_a_minus(value, unit):
 @given(numbers, numbers, st.sampled_from(UNITS), st.booleans())
 def test_what_is_larger_is_never_shown_as_smaller(one, other, unit, in_a_column):
     low, high = sorted([one, other])
-    scale = column_unit([low, high], unit)
+    scale = choose_scale([low, high], unit)
     if in_a_column or unit not in ("ns", "bytes"):
-        assert number(cell(low, scale)) <= number(cell(high, scale))
+        assert number(format_cell(low, scale)) <= number(format_cell(high, scale))
     else:
         parse = parse_time if unit == "ns" else parse_size
-        assert parse(show(low, unit).lstrip("<>")) <= parse(show(high, unit).lstrip("<>"))
+        assert parse(format_quantity(low, unit).lstrip("<>")) <= parse(
+            format_quantity(high, unit).lstrip("<>")
+        )
 
 
 @given(st.one_of(st.integers(-(10**24), 10**24), st.integers(-(10**6), 10**6)))
 def test_a_shown_time_or_size_reads_back_within_its_rounding(value):
     for unit, parse in (("ns", parse_time), ("bytes", parse_size)):
-        assert abs(parse(show(value, unit)) - value) <= abs(value) * 0.0051
+        assert abs(parse(format_quantity(value, unit)) - value) <= abs(value) * 0.0051
 
 
 @given(st.integers(0, 10**18), st.integers(1, 12))
 def test_more_figures_read_back_more_exactly(value, figures):
-    shown = parse_time(show(value, "ns", figures=figures + 2))
+    shown = parse_time(format_quantity(value, "ns", figures=figures + 2))
     assert abs(shown - value) <= value * 0.51 * 10.0 ** -(figures + 1) + 0.5
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from tracekit.model.report import Finding, Metric, Report, Section
 from tracekit.render.html import render_html
-from tracekit.render.options import Options
+from tracekit.render.options import RenderOptions
 from tracekit.render.text import render_text
-from tracekit.render.words import MEANINGS, explained
+from tracekit.render.words import MEANINGS, explain_jargon
 
 
 def report(claim="", label="compute"):
@@ -24,18 +24,20 @@ def last_lines(text):
 
 @pytest.mark.parametrize("word", MEANINGS)
 def test_a_word_on_the_screen_is_explained_below_it(word):
-    shown = render_text(report(f"4 things about {word}, of two"), Options())
+    shown = render_text(report(f"4 things about {word}, of two"), RenderOptions())
     assert last_lines(shown) == f"{word}: {MEANINGS[word]}"
-    assert last_lines(render_text(report(label=word), Options())) == f"{word}: {MEANINGS[word]}"
+    assert (
+        last_lines(render_text(report(label=word), RenderOptions())) == f"{word}: {MEANINGS[word]}"
+    )
 
 
 def test_a_screen_without_them_ends_as_it_did():
-    shown = render_text(report("someHtoDs and busbw_x: parts of other names"), Options())
+    shown = render_text(report("someHtoDs and busbw_x: parts of other names"), RenderOptions())
     assert not any(meaning in shown for meaning in MEANINGS.values())
 
 
 def test_no_line_is_wider_than_the_screen():
-    shown = render_text(report(" ".join(MEANINGS)), Options(width=60))
+    shown = render_text(report(" ".join(MEANINGS)), RenderOptions(width=60))
     assert max(map(len, shown.splitlines())) <= 60
     flat = " ".join(shown.split())
     assert all(meaning in flat for meaning in MEANINGS.values())
@@ -53,11 +55,11 @@ class Tooltips(HTMLParser):
 
 def test_a_page_has_them_as_tooltips():
     page = Tooltips()
-    page.feed(render_html(report("24 copies HtoD", "exposed comm"), Options()))
+    page.feed(render_html(report("24 copies HtoD", "exposed comm"), RenderOptions()))
     assert page.found == [MEANINGS["exposed comm"], MEANINGS["HtoD"]]
 
 
 def test_what_stands_around_a_word_is_escaped():
-    assert explained('<b>"HtoD"&').startswith("&lt;b&gt;&#34;<abbr ")
-    assert explained('<b>"HtoD"&').endswith("</abbr>&#34;&amp;")
-    assert explained("<script>") == "&lt;script&gt;"
+    assert explain_jargon('<b>"HtoD"&').startswith("&lt;b&gt;&#34;<abbr ")
+    assert explain_jargon('<b>"HtoD"&').endswith("</abbr>&#34;&amp;")
+    assert explain_jargon("<script>") == "&lt;script&gt;"

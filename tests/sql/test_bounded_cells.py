@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from tracekit.sql.session import Session
+from tracekit.sql.session import SqlSession
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def session():
-    return Session([], lambda _names, _step: {})
+    return SqlSession([], lambda _names, _step: {})
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_different_long_texts_with_one_beginning_stay_different(session):
 WIDE = """
 from pathlib import Path
 from tracekit.model.errors import TracekitError
-from tracekit.sql.session import Session
-session = Session([], lambda _names, _step: {}, memory="500MiB")
+from tracekit.sql.session import SqlSession
+session = SqlSession([], lambda _names, _step: {}, memory="500MiB")
 try:
     session.run("SELECT repeat('x', 20000000 + range) AS a FROM range(200)", (500, 1000))
 except TracekitError as error:

@@ -133,18 +133,18 @@ def ranges_around(path, call):
 
 
 def test_every_recipe_says_what_it_answers_and_is_tested_here():
-    assert len(recipes.names()) >= 30
-    for name in recipes.names():
-        first = recipes.statement(name).splitlines()[0]
-        assert first == f"-- {recipes.answer(name)}"
-        assert recipes.answer(name).endswith((".", "`).", ")."))
+    assert len(recipes.list_recipes()) >= 30
+    for name in recipes.list_recipes():
+        first = recipes.read_recipe(name).splitlines()[0]
+        assert first == f"-- {recipes.read_recipe_question(name)}"
+        assert recipes.read_recipe_question(name).endswith((".", "`).", ")."))
         assert f"test_{name}" in globals(), name
 
 
 def test_every_recipe_runs_where_nothing_of_it_was_recorded():
     opened = session(min(CPU.glob("*.gz")))
-    for name in recipes.names():
-        assert isinstance(opened.run(recipes.statement(name)).rows(1), list)
+    for name in recipes.list_recipes():
+        assert isinstance(opened.run(recipes.read_recipe(name)).rows(1), list)
 
 
 # --- what nsys stats reports ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tracekit.model.tables.table import Column, Table
 from tracekit.pipeline import table_reading
 from tracekit.pipeline.options import Options
 from tracekit.sql import statements
-from tracekit.sql.session import Session
+from tracekit.sql.session import SqlSession
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = ROOT / "examples/simulated_gpu/outputs/profile"
@@ -63,7 +63,7 @@ def small(asked):
         asked.append((tuple(names), with_step))
         return {"things": things()} if "things" in names else {}
 
-    return Session([THINGS, OTHERS], load)
+    return SqlSession([THINGS, OTHERS], load)
 
 
 def rows(session_, statement):
@@ -227,16 +227,16 @@ def test_neither_the_environment_nor_variables_of_this_program_can_be_read(small
 
 def test_memory_is_bounded_and_nothing_is_written_to_the_disk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    bounded = Session([THINGS], lambda _names, _step: {}, memory="10MB", threads=1)
+    bounded = SqlSession([THINGS], lambda _names, _step: {}, memory="10MB", threads=1)
     large = "SELECT range::VARCHAR AS x, count(*) FROM range(10000000) GROUP BY x ORDER BY x"
     assert refusal(bounded, large).startswith("memory ran out")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TracekitError, match="not a size"):
-        Session([THINGS], lambda _names, _step: {}, memory="much")
+        SqlSession([THINGS], lambda _names, _step: {}, memory="much")
 
 
 def test_a_statement_that_takes_too_long_is_ended_and_the_next_one_runs():
-    limited = Session([THINGS], lambda _names, _step: {}, threads=1, limit_s=0.3)
+    limited = SqlSession([THINGS], lambda _names, _step: {}, threads=1, limit_s=0.3)
     endless = "SELECT count(*) FROM range(10_000_000) AS a, range(10_000_000) AS b WHERE a.range > b.range * 2"
     with pytest.raises(TracekitError, match="took too long"):
         limited.run(endless)
@@ -337,7 +337,7 @@ def test_raw_tables_hold_what_load_gives_row_by_row(path):
 def test_measured_tables_are_those_that_analyze_measures():
     from tracekit.pipeline import run
 
-    measured = run.measured_all([str(SIMULATED)], Options())
+    measured = run.measure_all([str(SIMULATED)], Options())
     for name in ("kernels", "gpu_time", "collectives", "operator_shapes", "metrics"):
         frame = measured.arrays[name].frame()
         expected = frame.astype(object).where(frame.notna(), None).to_dict("records")
@@ -345,14 +345,14 @@ def test_measured_tables_are_those_that_analyze_measures():
 
 
 def test_every_table_of_tracekit_tables_can_be_named_and_begins_with_the_keys():
-    from tracekit.analyses import measured_tables
+    from tracekit.analyses import list_measured_tables
     from tracekit.model.tables import ARGS, RAW
 
-    table_reading.tables.cache_clear()  # a question of one's own may have come since
-    names = [table.name for table in (*RAW, ARGS, *measured_tables())]
-    assert [table.name for table in table_reading.tables()] == names
-    opened = Session(table_reading.tables(), lambda _names, _step: {})
-    for table in table_reading.tables():
+    table_reading.list_queryable_tables.cache_clear()  # a question of one's own may have come since
+    names = [table.name for table in (*RAW, ARGS, *list_measured_tables())]
+    assert [table.name for table in table_reading.list_queryable_tables()] == names
+    opened = SqlSession(table_reading.list_queryable_tables(), lambda _names, _step: {})
+    for table in table_reading.list_queryable_tables():
         result = opened.run(f"SELECT * FROM {table.name}")
         assert result.names == tuple(table.columns)
         assert KEYS.keys() <= set(result.names)
@@ -380,7 +380,7 @@ def test_saved_measurements_hold_measured_tables_and_say_so_of_raw_ones(tmp_path
     from tracekit.pipeline import run
     from tracekit.pipeline.cache import saved_measurements
 
-    saved_measurements.save(run.measured_all([str(SIMULATED)], Options()), tmp_path / "run.tkm")
+    saved_measurements.save(run.measure_all([str(SIMULATED)], Options()), tmp_path / "run.tkm")
     statement = "SELECT * FROM kernels"
     assert answer(statement, tmp_path / "run.tkm") == answer(statement, SIMULATED)
     with pytest.raises(TracekitError, match="saved measurements hold no raw table") as caught:

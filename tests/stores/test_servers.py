@@ -20,7 +20,7 @@ BIG_BYTES = 200_000_000
 FETCH = """
 import resource, sys
 from tracekit.discover import fetched
-path = fetched.of_address(sys.argv[1])
+path = fetched.fetch_address(sys.argv[1])
 print(path.stat().st_size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

@@ -5,13 +5,13 @@ from nsys_builder import BASE_NS
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import nvtx as nsys_nvtx
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.database import open_export
 
 
 def of_file(file, args=None):
-    with opened(file) as db:
-        clock, _ = nsys_content.clock(db)
-        return nsys_nvtx.ranges(db, clock, args)
+    with open_export(file) as db:
+        clock, _ = nsys_content.read_export_clock(db)
+        return nsys_nvtx.read_nvtx_ranges(db, clock, args)
 
 
 def listed(rows):

@@ -6,7 +6,7 @@ from nsys_builder import PID, nvtx
 
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import nvtx as nsys_nvtx
-from tracekit.readers.nsys.database import opened
+from tracekit.readers.nsys.database import open_export
 
 COMMUNICATOR, WORLD = 0xFEDC_BA98_7654_3210, 4
 SIZED, INIT, PEER = 0x1000004, 0x1000002, 0x100000A
@@ -51,9 +51,9 @@ def call(name, start, data=None, **more):
 
 def told(path, pid=PID, args=None):
     """{(name, start): {argument: value}} of the ranges of a process."""
-    with opened(path) as db:
-        clock, _ = nsys_content.clock(db)
-        rows = nsys_nvtx.of_process(nsys_nvtx.ranges(db, clock, args), pid)
+    with open_export(path) as db:
+        clock, _ = nsys_content.read_export_clock(db)
+        rows = nsys_nvtx.select_complete_ranges(nsys_nvtx.read_nvtx_ranges(db, clock, args), pid)
     found = {}
     for key, column in rows.args.items():
         values = column.values.tolist()

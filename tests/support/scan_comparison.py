@@ -8,14 +8,14 @@ import numpy as np
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.readers.chrome import stream as chrome_stream
-from tracekit.readers.chrome.scan import Codes, Keep, Scan, Sparse
+from tracekit.readers.chrome.scan import Codes, ScanOptions, Sparse, TraceScan
 
 LABELS = ("ph", "cat", "name", "pid", "tid")
 TIMES = ("ts_ns", "dur_ns", "has_ts", "has_dur")
 _EVENT = re.compile(rb'\{\s*"(?:ph|name)"\s*:')
 
 
-def differences(one: Scan | str, other: Scan | str) -> list[str]:
+def differences(one: TraceScan | str, other: TraceScan | str) -> list[str]:
     """What differs between two scans or the messages of their errors, types and bits included."""
     if isinstance(one, str) or isinstance(other, str):
         return [] if one == other else [f"{_summary(one)} != {_summary(other)}"]
@@ -36,10 +36,10 @@ def differences(one: Scan | str, other: Scan | str) -> list[str]:
     return found
 
 
-def scan_or_error(path: Path, keep: Keep, *, pure: bool) -> Scan | str:
+def scan_or_error(path: Path, keep: ScanOptions, *, pure: bool) -> TraceScan | str:
     """The scan, or the message of the only error that may be raised."""
     try:
-        return chrome_stream.scan(path, keep, pure=pure)
+        return chrome_stream.scan_trace(path, keep, pure=pure)
     except TraceFormatError as error:
         return str(error)
 
@@ -61,7 +61,7 @@ def real_documents(text: bytes, size_bytes: int) -> Iterator[bytes]:
         )
 
 
-def _summary(result: Scan | str) -> str:
+def _summary(result: TraceScan | str) -> str:
     return result if isinstance(result, str) else f"{len(result.ts_ns)} rows, {result.losses}"
 
 

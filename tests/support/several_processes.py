@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 from tracekit.model.trace import Trace
 from tracekit.pipeline import measure_source as measuring
-from tracekit.pipeline.run import Options, Result, analyze
+from tracekit.pipeline.run import Options, RunResult, analyze_uncached
 
 TOGETHER = "all.json"
 
 
-def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, Result]:
+def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[RunResult, RunResult]:
     """The results of the files in `folder`, and of one file (in `spare`) that holds all their processes.
 
     Every process has its own pid in both, 1000, 1001 …
     """
-    known = measuring.reader_named
+    known = measuring.find_reader
     traces: list[Trace] = []
 
     def reader(name):
@@ -41,7 +41,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
 
         return SimpleNamespace(each=each)
 
-    monkeypatch.setattr(measuring, "reader_named", reader)
-    apart = analyze(f"run={folder}", Options(jobs=1))
+    monkeypatch.setattr(measuring, "find_reader", reader)
+    apart = analyze_uncached(f"run={folder}", Options(jobs=1))
     shutil.copy(next(p for p in folder.rglob("*") if p.is_file()), spare / TOGETHER)
-    return apart, analyze(f"run={spare / TOGETHER}", Options(jobs=1))
+    return apart, analyze_uncached(f"run={spare / TOGETHER}", Options(jobs=1))

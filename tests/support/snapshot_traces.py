@@ -4,7 +4,7 @@ import pandas as pd
 from memory_builder import MIB, pickled, snapshot
 
 from tracekit.model.trace import Source, Want
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.readers import torch_memory
 
 FOLDER = "step{step}/torch_memory_rank{rank}_pid7.pickle"
@@ -36,7 +36,7 @@ def written(tmp_path, made, rank=0):
 
 
 def report(path):
-    return analyze(path, Options(jobs=1)).report
+    return analyze_uncached(path, Options(jobs=1)).report
 
 
 def section(made, name):

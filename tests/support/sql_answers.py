@@ -11,7 +11,7 @@ from pathlib import Path
 from tracekit.pipeline import table_reading
 from tracekit.pipeline.options import Options
 from tracekit.sql import recipes
-from tracekit.sql.session import Session
+from tracekit.sql.session import SqlSession
 
 WORK = {
     "Kernel": "kernel",
@@ -29,11 +29,11 @@ def session(*paths, options=Options(), **more):
     """An open session over the tables of these paths."""
 
     def load(names, with_step):
-        return table_reading.rows_of(
+        return table_reading.query_rows(
             names, list(map(str, paths)), options, with_step=with_step
         ).tables
 
-    return Session(table_reading.tables(), load, table_reading.RAW_NAMES, **more)
+    return SqlSession(table_reading.list_queryable_tables(), load, table_reading.RAW_NAMES, **more)
 
 
 def answer(statement, *paths):
@@ -44,7 +44,7 @@ def answer(statement, *paths):
 
 def recipe(name, *paths):
     """The rows of a recipe as dictionaries."""
-    return answer(recipes.statement(name), *paths)
+    return answer(recipes.read_recipe(name), *paths)
 
 
 @cache

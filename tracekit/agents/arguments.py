@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
-from tracekit.render.schema import is_required, schema_of
+from tracekit.render.schema import is_required_field, make_schema
 
 T = TypeVar("T")
 
@@ -27,12 +27,12 @@ _CALLED = {
 }
 
 
-def input_schema(kind: type) -> dict[str, Any]:
+def make_input_schema(kind: type) -> dict[str, Any]:
     """Build the JSON Schema of a tool's arguments, which allows no others."""
-    return {**schema_of(kind), "additionalProperties": False}
+    return {**make_schema(kind), "additionalProperties": False}
 
 
-def read_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
+def parse_tool_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
     """Parse the arguments into their dataclass; raise `TracekitError` if one is missing, unknown or of the wrong type."""
     hints = get_type_hints(kind, include_extras=True)
     expected = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
@@ -43,32 +43,34 @@ def read_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
     values: dict[str, Any] = {}
     for name, field in expected.items():
         if name in given:
-            values[name] = _value(name, given[name], hints[name])
-        elif is_required(field):
-            raise TracekitError(f"argument {name!r} is missing", _doc(hints[name]))
+            values[name] = _convert_argument(name, given[name], hints[name])
+        elif is_required_field(field):
+            raise TracekitError(f"argument {name!r} is missing", _get_argument_doc(hints[name]))
     return kind(**values)
 
 
-def _value(name: str, value: Any, hint: Any) -> Any:
+def _convert_argument(name: str, value: Any, hint: Any) -> Any:
     """Convert one argument to the type of its annotation."""
     kind, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for candidate in kinds:
-        fitting = _fitting(value, candidate)
+        fitting = _fit_to_type(value, candidate)
         if fitting is not _MISFIT:
-            return _in_range(name, fitting, extras)
+            return _check_argument_range(name, fitting, extras)
     wanted = " or ".join(_CALLED[get_origin(option) or option] for option in kinds)
-    raise TracekitError(f"argument {name!r} is {_called(value)}, not {wanted}", _doc(hint))
+    raise TracekitError(
+        f"argument {name!r} is {_name_json_type(value)}, not {wanted}", _get_argument_doc(hint)
+    )
 
 
 _MISFIT = object()
 
 
-def _fitting(value: Any, kind: Any) -> Any:
+def _fit_to_type(value: Any, kind: Any) -> Any:
     """Convert a value to a type, or return `_MISFIT`; a list or an object may be given as JSON text."""
     origin = get_origin(kind) or kind
     if origin in (tuple, Mapping):
-        return _container(value, origin)
+        return _fit_container(value, origin)
     if origin is int and type(value) is float and value.is_integer():
         return int(value)
     if origin is float and type(value) is int:
@@ -76,7 +78,7 @@ def _fitting(value: Any, kind: Any) -> Any:
     return value if type(value) is origin else _MISFIT
 
 
-def _container(value: Any, kind: Any) -> Any:
+def _fit_container(value: Any, kind: Any) -> Any:
     """Convert a list of texts to a tuple, or accept an object of scalars; `_MISFIT` for anything else."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
@@ -91,7 +93,7 @@ def _container(value: Any, kind: Any) -> Any:
     return value if all(isinstance(item, Scalar) for item in value.values()) else _MISFIT
 
 
-def _in_range(name: str, value: Any, extras: Any) -> Any:
+def _check_argument_range(name: str, value: Any, extras: Any) -> Any:
     """Check a value against the range of its argument."""
     for bounds in extras:
         if isinstance(bounds, range) and isinstance(value, int) and value not in bounds:
@@ -100,14 +102,14 @@ def _in_range(name: str, value: Any, extras: Any) -> Any:
     return value
 
 
-def _called(value: Any) -> str:
+def _name_json_type(value: Any) -> str:
     """Name the type of a value in words."""
     if isinstance(value, list):
         return "a list"
     return _CALLED[Mapping if isinstance(value, dict) else type(value)]
 
 
-def _doc(hint: Any) -> str:
+def _get_argument_doc(hint: Any) -> str:
     """Extract an argument's description from its annotation."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((extra for extra in extras if isinstance(extra, str)), "")

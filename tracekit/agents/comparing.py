@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tracekit.agents.bounds import sentences_within, text_within
-from tracekit.agents.reports import Grid, Ranks, Stages, Steps, Top, grid_of, options
-from tracekit.agents.roots import Roots, inside
-from tracekit.compare.changes import Choices
+from tracekit.agents.bounds import limit_sentences, truncate_answer_text
+from tracekit.agents.reports import (
+    AnswerTable,
+    Ranks,
+    Stages,
+    Steps,
+    Top,
+    make_agent_options,
+    make_answer_table,
+)
+from tracekit.agents.roots import Roots, resolve_inside_roots
+from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Change, Comparison, Difference, Word
-from tracekit.compare.report import report_comparison
+from tracekit.compare.report import build_comparison_report
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.pipeline import comparing
@@ -51,40 +59,40 @@ class CompareAnswer:
         tuple[Change, ...], "The step, its stages and other metrics, in order of importance."
     ]
     changes_total: int
-    overview: Annotated[Grid | None, "Where the change came from, or its stages."]
+    overview: Annotated[AnswerTable | None, "Where the change came from, or its stages."]
     differences: Annotated[tuple[Difference, ...], "What should be alike on both sides and is not."]
     needed: Annotated[str, "What to record so that more could be said; may be empty."]
     warnings: tuple[str, ...]
 
 
-def compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareAnswer]:
+def answer_compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareAnswer]:
     """Compare two sides; return the first screen as text and as data."""
     if not 0 <= asked.min_effect_percent < 100:
         raise TracekitError(
             f"argument 'min_effect_percent' is {asked.min_effect_percent}", "from 0 to below 100"
         )
-    base, opt = _side(roots, asked.base), _side(roots, asked.opt)
-    reading = options(roots, asked.ranks, asked.steps, asked.stages)
-    choices = Choices(min_effect=asked.min_effect_percent / 100)
+    base, opt = _resolve_side_paths(roots, asked.base), _resolve_side_paths(roots, asked.opt)
+    reading = make_agent_options(roots, asked.ranks, asked.steps, asked.stages)
+    choices = ComparisonChoices(min_effect=asked.min_effect_percent / 100)
     comparison = comparing.compare_paths(base, opt, reading, choices).comparison
     text = str(render(comparison, "text", top=asked.top, width=120))
-    answer = _answer(base, opt, comparison, asked.top)
-    return text_within(text, "`tracekit compare` writes all of it."), answer
+    answer = _make_compare_answer(base, opt, comparison, asked.top)
+    return truncate_answer_text(text, "`tracekit compare` writes all of it."), answer
 
 
-def _side(roots: Roots, given: str | tuple[str, ...]) -> tuple[str, ...]:
+def _resolve_side_paths(roots: Roots, given: str | tuple[str, ...]) -> tuple[str, ...]:
     """Resolve the paths of one side."""
     paths = (given,) if isinstance(given, str) else given
     if not paths:
         raise TracekitError("a side of the comparison names no path", "give both `base` and `opt`")
-    return tuple(inside(roots, path) for path in paths)
+    return tuple(resolve_inside_roots(roots, path) for path in paths)
 
 
-def _answer(
+def _make_compare_answer(
     base: tuple[str, ...], opt: tuple[str, ...], comparison: Comparison, top: int
 ) -> CompareAnswer:
     """Convert a comparison to data."""
-    report = report_comparison(comparison)
+    report = build_comparison_report(comparison)
     return CompareAnswer(
         base=base,
         opt=opt,
@@ -95,8 +103,8 @@ def _answer(
         headline=comparison.headline,
         changes=comparison.changes[:top],
         changes_total=len(comparison.changes),
-        overview=None if report.overview is None else grid_of(report.overview, top),
+        overview=None if report.overview is None else make_answer_table(report.overview, top),
         differences=comparison.differences,
         needed=comparison.needed,
-        warnings=sentences_within(comparison.warnings),
+        warnings=limit_sentences(comparison.warnings),
     )

@@ -15,7 +15,7 @@ _LONGEST_ID = 200
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]|[^\s{}\[\]:,"]+')
 
 
-def refusal(line: bytes, is_notification: Callable[[bytes], bool]) -> str:
+def make_line_error(line: bytes, is_notification: Callable[[bytes], bool]) -> str:
     """Build the error response to a line that is not a JSON-RPC 2.0 message; empty for a message or an empty line.
 
     `is_notification` parses a line with the protocol library; it raises ValueError if the line is not a message.
@@ -25,11 +25,11 @@ def refusal(line: bytes, is_notification: Callable[[bytes], bool]) -> str:
     if len(line) >= LINE_BYTES:
         problem = INVALID_REQUEST, f"the line is longer than {LINE_BYTES:,} bytes"
     else:
-        problem = _problem(line, is_notification)
-    return _error(*problem, line) if problem[1] else ""
+        problem = _find_line_problem(line, is_notification)
+    return _format_error_response(*problem, line) if problem[1] else ""
 
 
-def _problem(line: bytes, is_notification: Callable[[bytes], bool]) -> tuple[int, str]:
+def _find_line_problem(line: bytes, is_notification: Callable[[bytes], bool]) -> tuple[int, str]:
     """Find what is wrong with a line: (error code, message); the message is empty if the line is valid."""
     try:
         is_misread = is_notification(line) and "id" in json.loads(line)
@@ -43,23 +43,27 @@ def _problem(line: bytes, is_notification: Callable[[bytes], bool]) -> tuple[int
     return INVALID_REQUEST, ""
 
 
-def _error(code: int, message: str, line: bytes) -> str:
+def _format_error_response(code: int, message: str, line: bytes) -> str:
     """Build an error response with the request's id, if the line contains one."""
-    answer = {"jsonrpc": "2.0", "id": id_in(line), "error": {"code": code, "message": message}}
+    answer = {
+        "jsonrpc": "2.0",
+        "id": find_request_id(line),
+        "error": {"code": code, "message": message},
+    }
     return json.dumps(answer)
 
 
-def id_in(line: bytes) -> int | str | None:
+def find_request_id(line: bytes) -> int | str | None:
     """Find the id of a request that may be damaged or nested too deeply to parse; None if there is none.
 
-    >>> id_in(b'{"params": [[{"id": 1}]], "id": "seven", '), id_in(b"[1]"), id_in(b'{"id": 1.5}')
+    >>> find_request_id(b'{"params": [[{"id": 1}]], "id": "seven", '), find_request_id(b"[1]"), find_request_id(b'{"id": 1.5}')
     ('seven', None, None)
     """
     depth, key, is_value = 0, "", False
     for match in _TOKEN.finditer(line.decode("utf-8", "replace")):
         part = match[0]
         if depth == 1 and is_value and key == '"id"':
-            return _plain_id(part)
+            return _parse_request_id(part)
         if part in "{[":
             depth += 1
         elif part in "}]":
@@ -69,7 +73,7 @@ def id_in(line: bytes) -> int | str | None:
     return None
 
 
-def _plain_id(token: str) -> int | str | None:
+def _parse_request_id(token: str) -> int | str | None:
     """Parse a JSON token as an id; None if it is neither a string nor an integer."""
     if len(token) > _LONGEST_ID:
         return None

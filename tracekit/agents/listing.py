@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tracekit.agents.bounds import LISTED
-from tracekit.agents.roots import Roots, inside
-from tracekit.discover.arguments import leads_out
-from tracekit.model.labels import natural, shown
+from tracekit.agents.bounds import MAX_LIST_ENTRIES
+from tracekit.agents.roots import Roots, resolve_inside_roots
+from tracekit.discover.arguments import is_outside_folders
+from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.records import dataclass
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class PathsArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PathEntry:
     """A file or directory, with the path that other tools take."""
 
     path: str
@@ -35,45 +35,45 @@ class PathsAnswer:
     """The contents of one directory."""
 
     path: str
-    entries: tuple[Entry, ...]
+    entries: tuple[PathEntry, ...]
     entries_total: Annotated[int, "How many there are; `entries` holds the first."]
 
 
-def paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]:
+def answer_paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]:
     """List a directory as text and as data, without hidden entries and links that lead out of the roots."""
     if asked.path.strip("/") in ("", "."):
         path = "."
-        entries = [Entry(name, "directory", None) for name in roots.names]
+        entries = [PathEntry(name, "directory", None) for name in roots.names]
     else:
-        path = inside(roots, asked.path)
-        entries = _entries(roots, path)
-    first = tuple(entries[:LISTED])
-    lines = list(map(_line, first))
+        path = resolve_inside_roots(roots, asked.path)
+        entries = _list_path_entries(roots, path)
+    first = tuple(entries[:MAX_LIST_ENTRIES])
+    lines = list(map(_format_path_entry, first))
     if len(entries) > len(first):
         lines.append(f"… and {len(entries) - len(first):,} more: name a directory below")
     return "\n".join(lines) or "nothing lies here", PathsAnswer(path, first, len(entries))
 
 
-def _entries(roots: Roots, path: str) -> list[Entry]:
+def _list_path_entries(roots: Roots, path: str) -> list[PathEntry]:
     """List the entries of a directory in natural order; a file is its own only entry."""
     folder = roots.base / path
     if not folder.is_dir():
-        return [Entry(path, "file", folder.stat().st_size)]
-    entries: list[Entry] = []
+        return [PathEntry(path, "file", folder.stat().st_size)]
+    entries: list[PathEntry] = []
     with os.scandir(folder) as scan:
         for file in scan:
-            if file.name.startswith(".") or leads_out(Path(file.path), roots.within):
+            if file.name.startswith(".") or is_outside_folders(Path(file.path), roots.within):
                 continue
-            name = shown(f"{path}/{file.name}")
+            name = make_displayable(f"{path}/{file.name}")
             if file.is_dir():
-                entries.append(Entry(name, "directory", None))
+                entries.append(PathEntry(name, "directory", None))
             elif file.is_file():
-                entries.append(Entry(name, "file", file.stat().st_size))
-    return sorted(entries, key=lambda entry: natural(entry.path))
+                entries.append(PathEntry(name, "file", file.stat().st_size))
+    return sorted(entries, key=lambda entry: make_natural_key(entry.path))
 
 
-def _line(entry: Entry) -> str:
+def _format_path_entry(entry: PathEntry) -> str:
     """Format an entry."""
     if entry.size_bytes is None:
         return f"{entry.path}/"
-    return f"{entry.path}  {show(entry.size_bytes, 'bytes')}"
+    return f"{entry.path}  {format_quantity(entry.size_bytes, 'bytes')}"

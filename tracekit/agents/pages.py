@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tracekit.agents.bounds import text_within
+from tracekit.agents.bounds import truncate_answer_text
 from tracekit.agents.roots import Roots
 from tracekit.analyses import rules
 from tracekit.model.records import dataclass
@@ -39,13 +39,13 @@ class ExplainAnswer:
     page: Annotated[str | None, "Markdown: measure, formula, why, what to try, when it is wrong."]
 
 
-def explain(roots: Roots, asked: ExplainArguments) -> tuple[str, ExplainAnswer]:
+def answer_explain(roots: Roots, asked: ExplainArguments) -> tuple[str, ExplainAnswer]:
     """Look up the page of a rule, or list all rules; as text and as data."""
     del roots
     if asked.rule is None:
         notes = tuple(RuleNote(rule.number, rule.id, rule.title) for rule in rules.RULES)
         text = "\n".join(f"{note.number} {note.id}: {note.title}" for note in notes)
         return text, ExplainAnswer(notes, None)
-    rule = rules.rule(asked.rule, RULES_HINT)
-    page = text_within(rule.page, "The resource of the rule has it all.")
+    rule = rules.find_rule(asked.rule, RULES_HINT)
+    page = truncate_answer_text(rule.page, "The resource of the rule has it all.")
     return page, ExplainAnswer((RuleNote(rule.number, rule.id, rule.title),), page)

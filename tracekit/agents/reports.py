@@ -7,27 +7,27 @@ from dataclasses import replace
 from typing import Annotated
 
 from tracekit.agents.bounds import (
-    LISTED,
-    ROW_CHARACTERS,
-    cell_within,
-    rows_within,
-    sentences_within,
-    text_within,
+    MAX_LIST_ENTRIES,
+    MAX_ROW_CHARACTERS,
+    limit_answer_rows,
+    limit_sentences,
+    truncate_answer_cell,
+    truncate_answer_text,
 )
 from tracekit.agents.pages import RULES_HINT
-from tracekit.agents.roots import Roots, inside
+from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Finding, Metric, Recording, Report, Severity, Sheet
 from tracekit.model.sources import Failure
 from tracekit.pipeline import report_cache
-from tracekit.pipeline.options import Options, options_of
+from tracekit.pipeline.options import Options, parse_options
 from tracekit.render import phrases, render
-from tracekit.render.json import plain_json
-from tracekit.render.tables import column_names, tables
+from tracekit.render.json import write_plain_json
+from tracekit.render.tables import list_report_tables, name_columns_with_units
 
-PLACES = 20
+MAX_FINDING_PLACES = 20
 """Places per finding."""
 
 Path = Annotated[
@@ -67,7 +67,7 @@ class ColumnNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class AnswerTable:
     """Rows with their columns. Values are exact and in the units of the columns; null means unknown."""
 
     name: str
@@ -78,7 +78,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class FindingBrief:
     """A finding in one line."""
 
     number: Annotated[int, "Its place, 1 is what gives most; the tool `findings` has it in full."]
@@ -93,7 +93,7 @@ class Brief:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadAnswerFile:
     """A file that could not be read."""
 
     source: str
@@ -113,8 +113,10 @@ class AnalyzeAnswer:
     headline: Annotated[
         tuple[Metric, ...], "The main numbers of a step: its time, what the GPUs did meanwhile."
     ]
-    overview: Annotated[Grid | None, "Where the step goes, by stage; or where memory is held."]
-    findings: tuple[Brief, ...]
+    overview: Annotated[
+        AnswerTable | None, "Where the step goes, by stage; or where memory is held."
+    ]
+    findings: tuple[FindingBrief, ...]
     findings_total: int
     recordings: Annotated[
         tuple[Recording, ...],
@@ -124,7 +126,7 @@ class AnalyzeAnswer:
     not_analysed: Annotated[
         tuple[str, ...], "What could not be told from this recording, and why: unknown, not zero."
     ]
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadAnswerFile, ...]
     tables: Annotated[tuple[str, ...], "The tables of the report, for the tool `tables`."]
 
 
@@ -147,7 +149,7 @@ class FindingsArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedFinding:
     """A finding in full, with its rank among all findings and its number of places (`places` contains the first)."""
 
     number: int
@@ -160,21 +162,23 @@ class FindingsAnswer:
     """Findings in full, largest saving first, as in the tool `analyze`."""
 
     path: str
-    findings: tuple[Numbered, ...]
+    findings: tuple[NumberedFinding, ...]
     matching: Annotated[int, "How many there are of that rule and severity."]
     next_offset: Annotated[int | None, "Ask with this offset for the rest; null: that was all."]
     step_ns: Annotated[float | None, "Mean time of a step, nanoseconds."]
 
 
-def analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeAnswer]:
+def answer_analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeAnswer]:
     """Analyze a path; return the first screen as text and as data."""
-    path, report, failures = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
+    path, report, failures = analyze_path(roots, asked.path, asked.ranks, asked.steps, asked.stages)
     text = str(render(report, "text", top=asked.top, width=120))
-    unread = tuple(Unread(f.source, f.problem, f.hint) for f in failures[:LISTED])
+    unread = tuple(
+        UnreadAnswerFile(f.source, f.problem, f.hint) for f in failures[:MAX_LIST_ENTRIES]
+    )
     if failures:
         text += f"\nNot read: {'; '.join(f'{f.source}: {f.problem}' for f in unread[:10])}\n"
     findings = report.findings
-    briefs = tuple(map(_brief, range(1, asked.top + 1), findings))
+    briefs = tuple(map(_summarize_finding, range(1, asked.top + 1), findings))
     answer = AnalyzeAnswer(
         path=path,
         schema=report.schema,
@@ -182,67 +186,73 @@ def analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeAnswer]:
         answer=report.answer,
         basis=report.basis,
         headline=report.headline,
-        overview=None if report.overview is None else grid_of(report.overview, asked.top),
+        overview=None if report.overview is None else make_answer_table(report.overview, asked.top),
         findings=briefs,
         findings_total=len(findings),
         recordings=tuple(
-            replace(recording, sources=recording.sources[:LISTED])
-            for recording in report.recordings[:LISTED]
+            replace(recording, sources=recording.sources[:MAX_LIST_ENTRIES])
+            for recording in report.recordings[:MAX_LIST_ENTRIES]
         ),
         cautions=report.cautions,
-        not_analysed=sentences_within(phrases.not_analysed(report)),
+        not_analysed=limit_sentences(phrases.list_unanswered(report)),
         unread=unread,
-        tables=tuple(tables(report))[:LISTED],
+        tables=tuple(list_report_tables(report))[:MAX_LIST_ENTRIES],
     )
     count, table_count = len(findings), len(answer.tables)
     text += f"\nTool `findings`: {count} in full. Tool `tables`: {table_count} of numbers.\n"
-    return text_within(text, "The tools `findings` and `tables` tell the rest."), answer
+    return truncate_answer_text(text, "The tools `findings` and `tables` tell the rest."), answer
 
 
-def findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswer]:
+def answer_findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswer]:
     """Select findings in full, as text and as data."""
-    path, report, _ = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
-    matching: list[Numbered] = []
+    path, report, _ = analyze_path(roots, asked.path, asked.ranks, asked.steps, asked.stages)
+    matching: list[NumberedFinding] = []
     for number, finding in enumerate(report.findings, 1):
         if asked.rule in (None, finding.rule) and asked.severity in (None, finding.severity):
-            matching.append(Numbered(number, _bounded(finding), len(finding.places)))
+            matching.append(
+                NumberedFinding(number, _truncate_finding(finding), len(finding.places))
+            )
     if not matching:
-        _refuse_unknown(asked)
-    chosen = _fitting(matching[asked.offset : asked.offset + asked.limit])
+        _refuse_unknown_filter(asked)
+    chosen = _limit_findings(matching[asked.offset : asked.offset + asked.limit])
     end = asked.offset + len(chosen)
     following = end if end < len(matching) else None
     step = next((m.value for m in report.headline if m.unit == "ns"), None)
     answer = FindingsAnswer(path, chosen, len(matching), following, step)
-    lines = [phrases.no_findings(report)]
+    lines = [phrases.describe_no_findings(report)]
     if matching:
         total, number = len(matching), asked.offset + 1
-        lines = [f"{total} {plural(total, 'finding')}; {len(chosen)} from number {number} on"]
+        lines = [
+            f"{total} {choose_plural(total, 'finding')}; {len(chosen)} from number {number} on"
+        ]
     for numbered in chosen:
-        lines += ["", *_finding_lines(numbered)]
+        lines += ["", *_format_finding_answer(numbered)]
     if following is not None:
         lines += ["", f"offset={following} shows the next"]
-    return text_within("\n".join(lines), "Ask for fewer with `limit`, or for one `rule`."), answer
+    return truncate_answer_text(
+        "\n".join(lines), "Ask for fewer with `limit`, or for one `rule`."
+    ), answer
 
 
-def _bounded(finding: Finding) -> Finding:
+def _truncate_finding(finding: Finding) -> Finding:
     """Truncate a finding's places and stages."""
-    parts = tuple(map(_bounded, finding.parts[:PLACES]))
-    return replace(finding, places=finding.places[:PLACES], parts=parts)
+    parts = tuple(map(_truncate_finding, finding.parts[:MAX_FINDING_PLACES]))
+    return replace(finding, places=finding.places[:MAX_FINDING_PLACES], parts=parts)
 
 
-def _fitting(numbered: Sequence[Numbered]) -> tuple[Numbered, ...]:
+def _limit_findings(numbered: Sequence[NumberedFinding]) -> tuple[NumberedFinding, ...]:
     """Take the first findings up to the size limit, but at least one."""
-    first: list[Numbered] = []
+    first: list[NumberedFinding] = []
     size = 0
     for candidate in numbered:
-        size += len(plain_json(candidate, "finding"))
-        if first and size > ROW_CHARACTERS:
+        size += len(write_plain_json(candidate, "finding"))
+        if first and size > MAX_ROW_CHARACTERS:
             break
         first.append(candidate)
     return tuple(first)
 
 
-def report_on(
+def analyze_path(
     roots: Roots,
     given: str,
     ranks: str | None = None,
@@ -253,24 +263,24 @@ def report_on(
 
     Unchanged reports come from the cache. Raises `TracekitError`.
     """
-    path = inside(roots, given)
-    result = report_cache.analyze([path], options(roots, ranks, steps, stages))
+    path = resolve_inside_roots(roots, given)
+    result = report_cache.analyze_cached([path], make_agent_options(roots, ranks, steps, stages))
     return path, result.report, tuple(result.failures)
 
 
-def options(
+def make_agent_options(
     roots: Roots,
     ranks: str | None = None,
     steps: str | None = None,
     stages: Sequence[str] = (),
 ) -> Options:
     """Build the reading options of a tool, which allow nothing outside the roots."""
-    return options_of({"ranks": ranks, "steps": steps, "stages": stages, "within": roots.within})
+    return parse_options({"ranks": ranks, "steps": steps, "stages": stages, "within": roots.within})
 
 
-def _brief(number: int, finding: Finding) -> Brief:
+def _summarize_finding(number: int, finding: Finding) -> FindingBrief:
     """Summarize a finding in one line."""
-    return Brief(
+    return FindingBrief(
         number,
         finding.rule,
         finding.severity,
@@ -280,27 +290,29 @@ def _brief(number: int, finding: Finding) -> Brief:
     )
 
 
-def grid_of(sheet: Sheet, limit: int) -> Grid:
+def make_answer_table(sheet: Sheet, limit: int) -> AnswerTable:
     """Convert a table to its first rows with column descriptions."""
-    rows = rows_within(sheet.rows, limit)
-    return Grid(sheet.name, sheet.title, columns_of(sheet), rows, len(sheet.rows))
+    rows = limit_answer_rows(sheet.rows, limit)
+    return AnswerTable(
+        sheet.name, sheet.title, describe_sheet_columns(sheet), rows, len(sheet.rows)
+    )
 
 
-def columns_of(sheet: Sheet) -> tuple[ColumnNote, ...]:
+def describe_sheet_columns(sheet: Sheet) -> tuple[ColumnNote, ...]:
     """Describe the columns of a table."""
     columns: list[ColumnNote] = []
-    for name, heading in zip(column_names(sheet), sheet.headings, strict=True):
+    for name, heading in zip(name_columns_with_units(sheet), sheet.headings, strict=True):
         columns.append(ColumnNote(name, heading.unit, heading.doc or heading.title))
     return tuple(columns)
 
 
-def _refuse_unknown(asked: FindingsArguments) -> None:
+def _refuse_unknown_filter(asked: FindingsArguments) -> None:
     """Raise `TracekitError` if the rule or the severity does not exist."""
     from tracekit.analyses import rules
     from tracekit.model.report import SEVERITIES
 
     if asked.rule is not None:
-        rule = rules.rule(asked.rule, RULES_HINT)
+        rule = rules.find_rule(asked.rule, RULES_HINT)
         if rule.id != asked.rule:
             raise TracekitError(f"no rule {asked.rule!r}", f"its id is {rule.id}")
     if asked.severity is not None and asked.severity not in SEVERITIES:
@@ -309,22 +321,24 @@ def _refuse_unknown(asked: FindingsArguments) -> None:
         )
 
 
-def _finding_lines(numbered: Numbered) -> list[str]:
+def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
     """Format a finding as lines."""
     finding = numbered.finding
-    ((time, share),) = phrases.recoverable([finding])
+    ((time, share),) = phrases.format_savings([finding])
     gain = "no time to win back"
     if finding.recoverable_ns is not None:
         gain = f"up to {time} ({share}) per step"
     lines = [f"{numbered.number}. {finding.rule} · {finding.severity} · {gain}", finding.claim]
     if finding.evidence:
-        lines.append("evidence: " + "; ".join(map(phrases.metric_phrase, finding.evidence)))
+        lines.append("evidence: " + "; ".join(map(phrases.format_metric, finding.evidence)))
     if finding.places:
-        places = [str(cell_within(phrases.place_phrase(place))) for place in finding.places]
+        places = [
+            str(truncate_answer_cell(phrases.format_place(place))) for place in finding.places
+        ]
         hidden = numbered.places_total - len(places)
         more = f"; and {hidden:,} more" if hidden else ""
         lines.append("where: " + "; ".join(places) + more)
-    parts = zip(finding.parts, phrases.recoverable(finding.parts), strict=True)
+    parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
     lines += [f"stage: {time} ({share}): {part.claim}" for part, (time, share) in parts]
     lines.append("to try: " + finding.advice)
     lines += [f"careful: {caveat}" for caveat in finding.caveats]

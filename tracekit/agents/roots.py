@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from tracekit.discover.arguments import leads_out
+from tracekit.discover.arguments import is_outside_folders
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 
@@ -21,7 +21,7 @@ class Roots:
     @property
     def names(self) -> tuple[str, ...]:
         """Root paths relative to the base, as tools name them."""
-        return tuple(_relative(folder, self.base) for folder in self.folders)
+        return tuple(_make_relative_path(folder, self.base) for folder in self.folders)
 
     @property
     def within(self) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ class Roots:
         return tuple(map(str, self.folders))
 
 
-def roots_of(given: Sequence[str | Path]) -> Roots:
+def resolve_roots(given: Sequence[str | Path]) -> Roots:
     """Resolve the given roots; raise `TracekitError` if one is not a directory."""
     folders: list[Path] = []
     for path in map(Path, given):
@@ -47,29 +47,29 @@ def roots_of(given: Sequence[str | Path]) -> Roots:
     return Roots(Path(base), tuple(folders))
 
 
-def inside(roots: Roots, given: str) -> str:
+def resolve_inside_roots(roots: Roots, given: str) -> str:
     """Resolve a path to one relative to the base; raise `TracekitError` if it is not inside a root.
 
     A path starts with the name of a root or is relative to one. Links are followed before it is checked.
     """
-    refused = _refusal(given)
+    refused = _explain_path_refusal(given)
     if refused:
-        raise TracekitError(f"{given!r}: {refused}", _hint(roots))
+        raise TracekitError(f"{given!r}: {refused}", _make_path_hint(roots))
     candidates: dict[str, Path] = {}
     for folder in (roots.base, *roots.folders):
         path = Path(os.path.normpath(folder / given))
         # Check the path before touching the file system: the client must not learn what exists outside the roots.
-        if not leads_out(path, roots.within) and os.path.lexists(path):
+        if not is_outside_folders(path, roots.within) and os.path.lexists(path):
             candidates.setdefault(os.path.realpath(path), path)
     if not candidates:
-        raise TracekitError(f"{given!r}: nothing of this name in the roots", _hint(roots))
+        raise TracekitError(f"{given!r}: nothing of this name in the roots", _make_path_hint(roots))
     if len(candidates) > 1:
-        names = " and ".join(_relative(path, roots.base) for path in candidates.values())
+        names = " and ".join(_make_relative_path(path, roots.base) for path in candidates.values())
         raise TracekitError(f"{given!r}: could be {names}", "begin with the name of the root")
-    return _relative(next(iter(candidates.values())), roots.base)
+    return _make_relative_path(next(iter(candidates.values())), roots.base)
 
 
-def _refusal(given: str) -> str:
+def _explain_path_refusal(given: str) -> str:
     """Explain why a text is not accepted as a path; empty if it is."""
     if not given.strip() or "\0" in given:
         return "no path"
@@ -84,11 +84,11 @@ def _refusal(given: str) -> str:
     return ""
 
 
-def _hint(roots: Roots) -> str:
+def _make_path_hint(roots: Roots) -> str:
     """Describe how to give a path."""
     return f"paths are relative, below: {', '.join(roots.names)}; the tool `paths` lists them"
 
 
-def _relative(path: Path, base: Path) -> str:
+def _make_relative_path(path: Path, base: Path) -> str:
     """Make a path relative to the base, with `/` as separator."""
     return path.relative_to(base).as_posix()

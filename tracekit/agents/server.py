@@ -20,10 +20,10 @@ from mcp.shared.exceptions import MCPError
 
 from tracekit.agents import lines, resources, tools
 from tracekit.agents.roots import Roots
-from tracekit.agents.working import put_away, tried
-from tracekit.model.escape import visible_lines
-from tracekit.model.files import write_all
-from tracekit.model.lifetime import leave_at_once
+from tracekit.agents.working import clean_up_worker, try_work
+from tracekit.model.escape import escape_lines
+from tracekit.model.files import write_all_bytes
+from tracekit.model.lifetime import exit_at_once
 from tracekit.model.version import VERSION
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Wire:
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield the lines that are JSON-RPC messages; answer others with an error."""
         while line := await anyio.to_thread.run_sync(self._read_line, abandon_on_cancel=True):
-            refused = lines.refusal(line, is_notification)
+            refused = lines.make_line_error(line, is_notification)
             if refused:
                 await self.write(refused + "\n")
             elif line.strip():
@@ -76,7 +76,7 @@ class Wire:
 
     def _write(self, text: str) -> None:
         with self._writing:
-            write_all(self._output, text.encode("utf-8", "replace"))
+            write_all_bytes(self._output, text.encode("utf-8", "replace"))
 
     def _read_line(self) -> bytes:
         """Read the next line; of a line that is too long, only the start without a line end."""
@@ -93,23 +93,23 @@ def is_notification(line: bytes) -> bool:
     return isinstance(message, types.JSONRPCNotification)
 
 
-def serve(roots: Roots) -> None:
+def serve_mcp(roots: Roots) -> None:
     """Serve until the client closes standard input or a signal arrives, with the roots' base as working directory."""
     os.chdir(roots.base)
     wire = Wire()
-    with _ended_by_signals(wire):
-        anyio.run(_serve, server(roots), wire)
+    with _exit_on_signals(wire):
+        anyio.run(_run_mcp_server, make_mcp_server(roots), wire)
 
 
-async def _serve(speaking: Server[Any], wire: Wire) -> None:
+async def _run_mcp_server(speaking: Server[Any], wire: Wire) -> None:
     async with stdio_server(cast(Any, wire), cast(Any, wire)) as (read, write):
         await speaking.run(read, write, speaking.create_initialization_options())
     with contextlib.suppress(anyio.BrokenWorkerProcess), anyio.move_on_after(_GRACE_S):
-        await anyio.to_process.run_sync(put_away, cancellable=True)
+        await anyio.to_process.run_sync(clean_up_worker, cancellable=True)
 
 
 @contextlib.contextmanager
-def _ended_by_signals(wire: Wire) -> Iterator[None]:
+def _exit_on_signals(wire: Wire) -> Iterator[None]:
     """Exit at once on SIGINT and SIGTERM; a normal exit would wait for the thread that reads the next line."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -120,7 +120,7 @@ def _ended_by_signals(wire: Wire) -> Iterator[None]:
         word = "interrupted" if number == signal.SIGINT else "terminated"
         with contextlib.suppress(OSError):
             os.write(2, f"\ntracekit: {word}\n".encode())
-        leave_at_once(128 + number)
+        exit_at_once(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -130,7 +130,7 @@ def _ended_by_signals(wire: Wire) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def server(roots: Roots) -> Server[Any]:
+def make_mcp_server(roots: Roots) -> Server[Any]:
     """Create the server over these roots.
 
     It works on one request at a time, in a worker process that is killed if the request is cancelled.
@@ -138,34 +138,36 @@ def server(roots: Roots) -> Server[Any]:
     turn = anyio.CapacityLimiter(1)
 
     async def call(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
-        work = functools.partial(tools.called, roots, asked.name, asked.arguments or {})
-        answer, problem = await _worked(work, turn)
+        work = functools.partial(tools.call_tool, roots, asked.name, asked.arguments or {})
+        answer, problem = await _run_in_worker(work, turn)
         if answer is None:
-            return types.CallToolResult(content=[_text(problem)], is_error=True)
+            return types.CallToolResult(content=[_make_text_content(problem)], is_error=True)
         text, data = answer
-        return types.CallToolResult(content=[_text(text)], structured_content=data)
+        return types.CallToolResult(content=[_make_text_content(text)], structured_content=data)
 
     async def read(_: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        work = functools.partial(resources.document, roots, str(asked.uri))
-        answer, problem = await _worked(work, turn)
+        work = functools.partial(resources.read_document, roots, str(asked.uri))
+        answer, problem = await _run_in_worker(work, turn)
         if answer is None:
             raise MCPError(types.INVALID_PARAMS, problem)
-        text = visible_lines(tools.sendable(answer))
+        text = escape_lines(tools.replace_undecodable(answer))
         contents = types.TextResourceContents(
             uri=asked.uri, text=text, mime_type=resources.MARKDOWN
         )
         return types.ReadResourceResult(contents=[contents])
 
     listed = {
-        "on_list_tools": types.ListToolsResult(tools=list(map(_tool, tools.TOOLS))),
+        "on_list_tools": types.ListToolsResult(tools=list(map(_convert_tool, tools.TOOLS))),
         "on_list_resources": types.ListResourcesResult(
-            resources=list(map(_resource, resources.rule_pages()))
+            resources=list(map(_convert_resource, resources.list_rule_pages()))
         ),
         "on_list_resource_templates": types.ListResourceTemplatesResult(
-            resource_templates=list(map(_template, resources.TEMPLATES))
+            resource_templates=list(map(_convert_template, resources.TEMPLATES))
         ),
     }
-    handlers: dict[str, Any] = {name: _always(result) for name, result in listed.items()}
+    handlers: dict[str, Any] = {
+        name: _make_constant_handler(result) for name, result in listed.items()
+    }
     instructions = _INSTRUCTIONS.format(roots=", ".join(roots.names))
     return Server(
         "tracekit",
@@ -177,11 +179,13 @@ def server(roots: Roots) -> Server[Any]:
     )
 
 
-async def _worked(work: Callable[[], T], turn: anyio.CapacityLimiter) -> tuple[T | None, str]:
+async def _run_in_worker(
+    work: Callable[[], T], turn: anyio.CapacityLimiter
+) -> tuple[T | None, str]:
     """Run work in a worker process: (result or None, problem). Every failure becomes a message without a stack."""
     try:
         return await anyio.to_process.run_sync(
-            tried, work, os.getpid(), cancellable=True, limiter=turn
+            try_work, work, os.getpid(), cancellable=True, limiter=turn
         )
     except anyio.BrokenWorkerProcess:
         return (
@@ -190,7 +194,7 @@ async def _worked(work: Callable[[], T], turn: anyio.CapacityLimiter) -> tuple[T
         )
 
 
-def _always(result: Any) -> Callable[..., Any]:
+def _make_constant_handler(result: Any) -> Callable[..., Any]:
     """Make a handler that returns `result` for every request."""
 
     async def answer(*_: Any) -> Any:
@@ -199,11 +203,11 @@ def _always(result: Any) -> Callable[..., Any]:
     return answer
 
 
-def _text(text: str) -> types.TextContent:
-    return types.TextContent(type="text", text=visible_lines(text))
+def _make_text_content(text: str) -> types.TextContent:
+    return types.TextContent(type="text", text=escape_lines(text))
 
 
-def _tool(tool: tools.Tool) -> types.Tool:
+def _convert_tool(tool: tools.Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,
@@ -214,13 +218,13 @@ def _tool(tool: tools.Tool) -> types.Tool:
     )
 
 
-def _resource(page: resources.Resource) -> types.Resource:
+def _convert_resource(page: resources.Resource) -> types.Resource:
     return types.Resource(
         uri=page.uri, name=page.name, description=page.description, mime_type=resources.MARKDOWN
     )
 
 
-def _template(template: resources.Resource) -> types.ResourceTemplate:
+def _convert_template(template: resources.Resource) -> types.ResourceTemplate:
     return types.ResourceTemplate(
         uri_template=template.uri,
         name=template.name,

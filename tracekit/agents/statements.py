@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from tracekit.agents.bounds import LISTED, ROWS, rows_within, text_within
-from tracekit.agents.reports import Path, Ranks, Stages, Steps, Unread, options
-from tracekit.agents.roots import Roots, inside
-from tracekit.agents.table_rows import as_lines
+from tracekit.agents.bounds import (
+    MAX_ANSWER_ROWS,
+    MAX_LIST_ENTRIES,
+    limit_answer_rows,
+    truncate_answer_text,
+)
+from tracekit.agents.reports import Path, Ranks, Stages, Steps, UnreadAnswerFile, make_agent_options
+from tracekit.agents.roots import Roots, resolve_inside_roots
+from tracekit.agents.table_rows import format_table_lines
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell
@@ -38,14 +43,14 @@ class SqlArguments:
         "One statement in DuckDB's SQL: SELECT, DESCRIBE and a table, SHOW TABLES. Without it and `recipe`, recipes are listed.",
     ] = None
     recipe: Annotated[str | None, "The name of a statement that tracekit knows."] = None
-    limit: Annotated[int, "Rows at most.", range(1, ROWS + 1)] = 100
+    limit: Annotated[int, "Rows at most.", range(1, MAX_ANSWER_ROWS + 1)] = 100
     ranks: Ranks = None
     steps: Steps = None
     stages: Stages = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class RecipeNote:
     """A named statement."""
 
     name: str
@@ -64,54 +69,58 @@ class SqlAnswer:
     not_recorded: Annotated[
         tuple[str, ...], "Tables of which nothing was recorded: their rows are unknown, not none."
     ] = ()
-    unread: tuple[Unread, ...] = ()
-    recipes: tuple[Recipe, ...] = ()
+    unread: tuple[UnreadAnswerFile, ...] = ()
+    recipes: tuple[RecipeNote, ...] = ()
 
 
-def sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
+def answer_sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
     """Run a statement, or list the recipes; as text and as data."""
     from tracekit.sql import recipes
 
-    path = inside(roots, asked.path)
+    path = resolve_inside_roots(roots, asked.path)
     if asked.statement is None and asked.recipe is None:
-        named = tuple(Recipe(name, recipes.answer(name)) for name in recipes.names())
+        named = tuple(
+            RecipeNote(name, recipes.read_recipe_question(name)) for name in recipes.list_recipes()
+        )
         lines = [f"{recipe.name}: {recipe.answers}" for recipe in named]
-        return text_within("\n".join(lines), ""), SqlAnswer(path, recipes=named)
+        return truncate_answer_text("\n".join(lines), ""), SqlAnswer(path, recipes=named)
     if asked.statement is not None and asked.recipe is not None:
         raise TracekitError("both `statement` and `recipe` are given", "leave out one")
-    statement = asked.statement or recipes.statement(str(asked.recipe), _RECIPES_HINT)
-    answer = _rows(roots, path, asked, statement)
-    lines = as_lines(answer.columns, answer.rows)
+    statement = asked.statement or recipes.read_recipe(str(asked.recipe), _RECIPES_HINT)
+    answer = _run_agent_statement(roots, path, asked, statement)
+    lines = format_table_lines(answer.columns, answer.rows)
     lines += [f"{name}: nothing of it was recorded" for name in answer.not_recorded]
     lines += [f"not read: {file.source}: {file.problem}" for file in answer.unread[:10]]
     if answer.has_more:
         lines.append(f"… more than these {len(answer.rows):,} rows: LIMIT and OFFSET give them")
-    return text_within("\n".join(lines), "Ask for fewer columns or rows."), answer
+    return truncate_answer_text("\n".join(lines), "Ask for fewer columns or rows."), answer
 
 
-def _rows(roots: Roots, path: str, asked: SqlArguments, statement: str) -> SqlAnswer:
+def _run_agent_statement(roots: Roots, path: str, asked: SqlArguments, statement: str) -> SqlAnswer:
     """Run one statement and collect its rows."""
     from tracekit.pipeline import sql_session, table_reading
-    from tracekit.sql.values import cell
+    from tracekit.sql.values import make_sql_cell
 
-    reading = options(roots, asked.ranks, asked.steps, asked.stages)
-    unread: list[Unread] = []
+    reading = make_agent_options(roots, asked.ranks, asked.steps, asked.stages)
+    unread: list[UnreadAnswerFile] = []
 
     def load(names: Collection[str], with_step: bool) -> Mapping[str, Columns]:
-        rows = table_reading.rows_of(names, [path], reading, with_step=with_step)
-        unread.extend(Unread(f.source, f.problem, f.hint) for f in rows.failures)
+        rows = table_reading.query_rows(names, [path], reading, with_step=with_step)
+        unread.extend(UnreadAnswerFile(f.source, f.problem, f.hint) for f in rows.failures)
         for fault in rows.faults:
             problem = f"{fault.question} could not be {fault.action}: {fault.error}"
-            unread.append(Unread(fault.source, problem, "the tables of other questions are whole"))
+            unread.append(
+                UnreadAnswerFile(fault.source, problem, "the tables of other questions are whole")
+            )
         return rows.tables
 
-    session = sql_session.opened(load, limit_s=LIMIT_S, most_bytes=MEMORY_BYTES)
+    session = sql_session.open_sql_session(load, limit_s=LIMIT_S, most_bytes=MEMORY_BYTES)
     statements = session.statements(statement)
     if len(statements) != 1:
         raise TracekitError(f"{len(statements)} statements are given", "one at a time")
     result = session.run(statements[0], (asked.limit + 1, CELL_CHARACTERS))
-    values = [tuple(map(cell, row)) for row in result.rows(asked.limit + 1)]
-    first = rows_within(values, asked.limit)
+    values = [tuple(map(make_sql_cell, row)) for row in result.rows(asked.limit + 1)]
+    first = limit_answer_rows(values, asked.limit)
     return SqlAnswer(
         path=path,
         statement=statements[0],
@@ -119,5 +128,5 @@ def _rows(roots: Roots, path: str, asked: SqlArguments, statement: str) -> SqlAn
         rows=first,
         has_more=len(values) > len(first),
         not_recorded=tuple(sorted(session.unfilled)),
-        unread=tuple(dict.fromkeys(unread))[:LISTED],
+        unread=tuple(dict.fromkeys(unread))[:MAX_LIST_ENTRIES],
     )

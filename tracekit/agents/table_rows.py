@@ -6,22 +6,27 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Annotated
 
-from tracekit.agents.bounds import ROWS, cell_within, rows_within, text_within
+from tracekit.agents.bounds import (
+    MAX_ANSWER_ROWS,
+    limit_answer_rows,
+    truncate_answer_cell,
+    truncate_answer_text,
+)
 from tracekit.agents.reports import (
     ColumnNote,
     Path,
     Ranks,
     Stages,
     Steps,
-    columns_of,
-    report_on,
+    analyze_path,
+    describe_sheet_columns,
 )
 from tracekit.agents.roots import Roots
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Sheet
-from tracekit.render.tables import column_names, tables
+from tracekit.render.tables import list_report_tables, name_columns_with_units
 
 _REST = "Ask for fewer `columns` or rows."
 
@@ -37,7 +42,7 @@ class TablesArguments:
         Mapping[str, str | int | float | bool | None] | None,
         'Only rows in which each of these columns has exactly this value: {"rank": 1, "stage": "gen"}.',
     ] = None
-    limit: Annotated[int, "Rows at most.", range(1, ROWS + 1)] = 50
+    limit: Annotated[int, "Rows at most.", range(1, MAX_ANSWER_ROWS + 1)] = 50
     offset: Annotated[int, "Pass over so many rows.", range(10_000_000)] = 0
     ranks: Ranks = None
     steps: Steps = None
@@ -70,34 +75,34 @@ class TablesAnswer:
     omitted: Annotated[int, "Rows that the report itself left out, the least important."] = 0
 
 
-def table_rows(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]:
+def answer_tables(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]:
     """List the tables, or rows of one; as text and as data."""
-    path, report, _ = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
-    sheets = tables(report)
+    path, report, _ = analyze_path(roots, asked.path, asked.ranks, asked.steps, asked.stages)
+    sheets = list_report_tables(report)
     if asked.table is None:
-        notes = tuple(_note(name, sheet) for name, sheet in sheets.items())
+        notes = tuple(_make_table_note(name, sheet) for name, sheet in sheets.items())
         lines = [f"{note.name}: {note.title} ({note.row_count:,} rows)" for note in notes]
-        return text_within("\n".join(lines), _REST), TablesAnswer(path, notes)
+        return truncate_answer_text("\n".join(lines), _REST), TablesAnswer(path, notes)
     if asked.table not in sheets:
         near = did_you_mean(asked.table, sheets)
         raise TracekitError(f"no table {asked.table!r}{near}", f"there are: {', '.join(sheets)}")
-    return _part(path, asked, sheets[asked.table])
+    return _select_table_part(path, asked, sheets[asked.table])
 
 
-def _part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple[str, TablesAnswer]:
+def _select_table_part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple[str, TablesAnswer]:
     """Select the requested rows and columns of one table."""
-    names = column_names(sheet)
-    chosen = [_place(name, names) for name in asked.columns] or list(range(len(names)))
-    matching = _matching(sheet.rows, names, asked.where or {})
+    names = name_columns_with_units(sheet)
+    chosen = [_find_column_index(name, names) for name in asked.columns] or list(range(len(names)))
+    matching = _filter_table_rows(sheet.rows, names, asked.where or {})
     cut = [tuple(row[index] for index in chosen) for row in matching[asked.offset :]]
-    rows = rows_within(cut, asked.limit)
+    rows = limit_answer_rows(cut, asked.limit)
     end = asked.offset + len(rows)
     following = end if end < len(matching) else None
-    notes = columns_of(sheet)
+    notes = describe_sheet_columns(sheet)
     columns = tuple(notes[index] for index in chosen)
     answer = TablesAnswer(
         path,
-        (_note(str(asked.table), sheet),),
+        (_make_table_note(str(asked.table), sheet),),
         sheet.caption,
         columns,
         rows,
@@ -107,31 +112,31 @@ def _part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple[str, TablesA
     )
     lines = [f"{sheet.title}: {len(rows):,} of {len(matching):,} rows"]
     lines += [sheet.caption] if sheet.caption else []
-    lines += as_lines([column.name for column in columns], rows)
+    lines += format_table_lines([column.name for column in columns], rows)
     if following is not None:
         lines.append(f"offset={following} shows the next")
-    return text_within("\n".join(lines), _REST), answer
+    return truncate_answer_text("\n".join(lines), _REST), answer
 
 
-def as_lines(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+def format_table_lines(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Format a table as tab-separated lines; unknown values are empty."""
     lines = ["\t".join(names)]
     for row in rows:
-        lines.append("\t".join(map(_as_text, row)))
+        lines.append("\t".join(map(_format_line_cell, row)))
     return lines
 
 
-def _as_text(value: Cell) -> str:
+def _format_line_cell(value: Cell) -> str:
     """Format a cell on one line."""
     return "" if value is None else " ".join(str(value).split())
 
 
-def _note(name: str, sheet: Sheet) -> TableNote:
+def _make_table_note(name: str, sheet: Sheet) -> TableNote:
     """Summarize a table for a list."""
-    return TableNote(name, sheet.title, len(sheet.rows), tuple(column_names(sheet)))
+    return TableNote(name, sheet.title, len(sheet.rows), tuple(name_columns_with_units(sheet)))
 
 
-def _place(name: str, names: Sequence[str]) -> int:
+def _find_column_index(name: str, names: Sequence[str]) -> int:
     """Find the index of a column; raise `TracekitError` if there is none of that name."""
     if name not in names:
         near = did_you_mean(name, names)
@@ -139,12 +144,14 @@ def _place(name: str, names: Sequence[str]) -> int:
     return names.index(name)
 
 
-def _matching(
+def _filter_table_rows(
     rows: Sequence[tuple[Cell, ...]], names: Sequence[str], where: Mapping[str, Cell]
 ) -> list[tuple[Cell, ...]]:
     """Filter the rows that have all these values; a long text may be given as displayed."""
     remaining = list(rows)
     for name, value in where.items():
-        cell_of = itemgetter(_place(name, names))
-        remaining = [row for row in remaining if value in (cell_of(row), cell_within(cell_of(row)))]
+        cell_of = itemgetter(_find_column_index(name, names))
+        remaining = [
+            row for row in remaining if value in (cell_of(row), truncate_answer_cell(cell_of(row)))
+        ]
     return remaining

@@ -7,27 +7,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracekit.agents import bounds
-from tracekit.agents.arguments import input_schema, read_arguments
-from tracekit.agents.comparing import CompareAnswer, CompareArguments, compare
-from tracekit.agents.listing import PathsAnswer, PathsArguments, paths
-from tracekit.agents.pages import ExplainAnswer, ExplainArguments, explain
+from tracekit.agents.arguments import make_input_schema, parse_tool_arguments
+from tracekit.agents.comparing import CompareAnswer, CompareArguments, answer_compare
+from tracekit.agents.listing import PathsAnswer, PathsArguments, answer_paths
+from tracekit.agents.pages import ExplainAnswer, ExplainArguments, answer_explain
 from tracekit.agents.reports import (
     AnalyzeAnswer,
     AnalyzeArguments,
     FindingsAnswer,
     FindingsArguments,
-    analyze,
-    findings,
+    answer_analyze,
+    answer_findings,
 )
 from tracekit.agents.roots import Roots
-from tracekit.agents.statements import LIMIT_S, SqlAnswer, SqlArguments, sql
-from tracekit.agents.table_rows import TablesAnswer, TablesArguments, table_rows
+from tracekit.agents.statements import LIMIT_S, SqlAnswer, SqlArguments, answer_sql
+from tracekit.agents.table_rows import TablesAnswer, TablesArguments, answer_tables
 from tracekit.model.errors import TracekitError
-from tracekit.model.escape import visible
+from tracekit.model.escape import make_visible
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
-from tracekit.render.json import plain_json
-from tracekit.render.schema import schema_of
+from tracekit.render.json import write_plain_json
+from tracekit.render.schema import make_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,25 @@ class Tool:
     @property
     def input_schema(self) -> dict[str, Any]:
         """JSON Schema of its arguments."""
-        return input_schema(self.arguments)
+        return make_input_schema(self.arguments)
 
     @property
     def output_schema(self) -> dict[str, Any]:
         """JSON Schema of its data."""
-        return schema_of(self.answer)
+        return make_schema(self.answer)
 
 
-_BOUNDED = f"Answers hold at most {bounds.TEXT:,} characters of text and say how to have the rest."
+_BOUNDED = f"Answers hold at most {bounds.MAX_TEXT_CHARACTERS:,} characters of text and say how to have the rest."
 
 TOOLS: tuple[Tool, ...] = (
     Tool(
         "paths",
         "What lies in the roots",
         "Lists the files and directories below a directory that may be read, with sizes in bytes. Start here where no path"
-        f" is known: '.' lists the roots. At most {bounds.LISTED} entries.",
+        f" is known: '.' lists the roots. At most {bounds.MAX_LIST_ENTRIES} entries.",
         PathsArguments,
         PathsAnswer,
-        paths,
+        answer_paths,
     ),
     Tool(
         "analyze",
@@ -74,7 +74,7 @@ TOOLS: tuple[Tool, ...] = (
         + _BOUNDED,
         AnalyzeArguments,
         AnalyzeAnswer,
-        analyze,
+        answer_analyze,
     ),
     Tool(
         "findings",
@@ -84,7 +84,7 @@ TOOLS: tuple[Tool, ...] = (
         " bound, not a promise; those of several findings may be added, as no nanosecond is in two.",
         FindingsArguments,
         FindingsAnswer,
-        findings,
+        answer_findings,
     ),
     Tool(
         "explain",
@@ -93,18 +93,18 @@ TOOLS: tuple[Tool, ...] = (
         " when it is wrong. Without a rule, lists all rules.",
         ExplainArguments,
         ExplainAnswer,
-        explain,
+        answer_explain,
     ),
     Tool(
         "tables",
         "The numbers behind a report",
         "Lists the tables of the report on a path, or gives rows of one, whole columns or a few, all rows or those with"
         " given values. Values are raw: the unit is the end of a column's name (_ns, _bytes, _ratio of 0 to 1) and stands"
-        f" with each column; null is unknown, never zero. At most {bounds.ROWS} rows and {bounds.ROW_CHARACTERS:,}"
+        f" with each column; null is unknown, never zero. At most {bounds.MAX_ANSWER_ROWS} rows and {bounds.MAX_ROW_CHARACTERS:,}"
         " characters of them an answer; `next_offset` asks for the rest.",
         TablesArguments,
         TablesAnswer,
-        table_rows,
+        answer_tables,
     ),
     Tool(
         "sql",
@@ -112,11 +112,11 @@ TOOLS: tuple[Tool, ...] = (
         "Runs one statement in DuckDB's SQL over all tables of the profiles on a path: what was recorded (device_ops,"
         " host_ops …) and what was measured, each with run, role, rank, step. SHOW TABLES and DESCRIBE tell what they"
         " mean, with units. It reads these tables and nothing else: no file, no network, no writing. Without a statement,"
-        f" lists recipes: statements with a name. At most {bounds.ROWS} rows, and {LIMIT_S:.0f} s once the tables are"
+        f" lists recipes: statements with a name. At most {bounds.MAX_ANSWER_ROWS} rows, and {LIMIT_S:.0f} s once the tables are"
         " read. Needs the package duckdb.",
         SqlArguments,
         SqlAnswer,
-        sql,
+        answer_sql,
     ),
     Tool(
         "compare",
@@ -127,35 +127,35 @@ TOOLS: tuple[Tool, ...] = (
         " `needed` says what would be.",
         CompareArguments,
         CompareAnswer,
-        compare,
+        answer_compare,
     ),
 )
 """All tools, in the order of a typical session."""
 
 
-def called(roots: Roots, name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def call_tool(roots: Roots, name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Call a tool with a client's arguments; return text and data. Raises `TracekitError` for invalid arguments."""
     tools = {tool.name: tool for tool in TOOLS}
     if name not in tools:
         near = did_you_mean(name, tools)
         raise TracekitError(f"no tool {name!r}{near}", f"there are: {', '.join(tools)}")
     tool = tools[name]
-    text, answer = tool.function(roots, read_arguments(tool.arguments, arguments))
-    data: dict[str, Any] = _visible(json.loads(plain_json(answer, "answer")))
+    text, answer = tool.function(roots, parse_tool_arguments(tool.arguments, arguments))
+    data: dict[str, Any] = _make_data_visible(json.loads(write_plain_json(answer, "answer")))
     # Undecodable bytes of file names cannot be sent.
-    data = json.loads(sendable(json.dumps(data, ensure_ascii=False)))
-    return sendable(text), data
+    data = json.loads(replace_undecodable(json.dumps(data, ensure_ascii=False)))
+    return replace_undecodable(text), data
 
 
-def _visible(value: Any) -> Any:
+def _make_data_visible(value: Any) -> Any:
     """Make control characters visible in every text of the data."""
     if isinstance(value, str):
-        return visible(value)
+        return make_visible(value)
     if isinstance(value, dict):
-        return {visible(name): _visible(value[name]) for name in value}
-    return list(map(_visible, value)) if isinstance(value, list) else value
+        return {make_visible(name): _make_data_visible(value[name]) for name in value}
+    return list(map(_make_data_visible, value)) if isinstance(value, list) else value
 
 
-def sendable(text: str) -> str:
+def replace_undecodable(text: str) -> str:
     """Replace undecodable bytes by `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.lifetime import die_with
-from tracekit.render.escape import printable
+from tracekit.render.escape import make_printable
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ _watched: set[int] = set()
 """Id of the server that this process exits with, once known."""
 
 
-def tried(work: Callable[[], T], server: int | None = None) -> tuple[T | None, str]:
+def try_work(work: Callable[[], T], server: int | None = None) -> tuple[T | None, str]:
     """Run work: (result or None, problem). The process exits with `server`, which started it."""
     if server is not None and server not in _watched:
         _watched.add(server)
@@ -24,18 +24,18 @@ def tried(work: Callable[[], T], server: int | None = None) -> tuple[T | None, s
     try:
         return work(), ""
     except Exception as error:  # noqa: BLE001 - every error becomes a message
-        return None, told(error)
+        return None, format_work_error(error)
 
 
-def put_away() -> None:
+def clean_up_worker() -> None:
     """Run the exit handlers, which remove temporary files, before the server kills this process."""
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
 
 
-def told(error: Exception) -> str:
+def format_work_error(error: Exception) -> str:
     """Format an error in two lines: problem and hint."""
     if isinstance(error, TracekitError):
-        lines = [printable(str(error), 1_000), printable(error.hint, 1_000)]
+        lines = [make_printable(str(error), 1_000), make_printable(error.hint, 1_000)]
     elif isinstance(error, MemoryError):
         lines = ["memory ran out", "ask for fewer ranks or steps"]
     elif isinstance(error, RecursionError):
@@ -44,7 +44,7 @@ def told(error: Exception) -> str:
             "give the value itself, not its JSON text",
         ]
     elif isinstance(error, OSError) and error.strerror:
-        lines = [printable(f"{error.filename or 'a file'}: {error.strerror}", 1_000), ""]
+        lines = [make_printable(f"{error.filename or 'a file'}: {error.strerror}", 1_000), ""]
     else:
         kind = type(error).__name__
         lines = [f"internal error: {kind}", "the same command of tracekit with -v shows more"]

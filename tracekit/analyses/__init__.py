@@ -15,12 +15,12 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tracekit.model.later import Parts, later
+from tracekit.model.later import Parts, make_lazy_sequence
 from tracekit.model.records import dataclass
 from tracekit.model.report import Basis, Chart, Finding, Metric, Section, Sheet, Verdict
-from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
+from tracekit.model.tables import RAW, SHARED, TABLES, Table, register_table
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.thresholds import Thresholds, shared
+from tracekit.model.thresholds import Thresholds, load_shared_thresholds
 from tracekit.model.trace import Measurements, Trace
 
 Measured = Mapping[str, Mapping[str, Any]]
@@ -65,7 +65,7 @@ class Analysis:
         """Declare its own tables."""
         for table in self.writes:
             if isinstance(table, Table):
-                declare(table)
+                register_table(table)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -98,10 +98,10 @@ class Analysis:
         section = Section(
             self.id,
             self.title,
-            metrics=later(metrics),
-            sheets=later(sheets),
-            caveats=later(caveats),
-            charts=later(charts),
+            metrics=make_lazy_sequence(metrics),
+            sheets=make_lazy_sequence(sheets),
+            caveats=make_lazy_sequence(caveats),
+            charts=make_lazy_sequence(charts),
             **parts,
         )
         findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
@@ -113,7 +113,7 @@ class Analysis:
         )
 
 
-def question(name: str) -> Analysis:
+def load_analysis(name: str) -> Analysis:
     """Load one analysis by the name of its file; no other analysis is imported."""
     path = next(path for path in QUESTIONS if path.partition(".")[2] == name)
     analysis: Analysis = import_module(f"tracekit.analyses.{path}").ANALYSIS
@@ -176,28 +176,28 @@ ANALYSES: tuple[Analysis, ...]
 
 
 @cache
-def loaded() -> tuple[Analysis, ...]:
+def load_all_analyses() -> tuple[Analysis, ...]:
     """Load all analyses, which declares their tables."""
-    return tuple(question(path.partition(".")[2]) for path in QUESTIONS)
+    return tuple(load_analysis(path.partition(".")[2]) for path in QUESTIONS)
 
 
-def thresholds_of(analyses: Iterable[Analysis]) -> Thresholds:
+def merge_thresholds(analyses: Iterable[Analysis]) -> Thresholds:
     """Merge the shared thresholds with those of these analyses; the first analysis to define a rule wins."""
-    values = dict(shared().values)
+    values = dict(load_shared_thresholds().values)
     for analysis in analyses:
         for rule, limits in analysis.thresholds.items():
             values.setdefault(rule, limits)
     return Thresholds(values)
 
 
-def defaults() -> Thresholds:
+def load_default_thresholds() -> Thresholds:
     """Load the default thresholds of all analyses."""
-    return thresholds_of(loaded())
+    return merge_thresholds(load_all_analyses())
 
 
-def measured_tables() -> tuple[Table, ...]:
+def list_measured_tables() -> tuple[Table, ...]:
     """List the measured tables: shared ones, then those of each analysis in turn, then those of user analyses."""
-    of_questions = (table for analysis in loaded() for table in analysis.writes)
+    of_questions = (table for analysis in load_all_analyses() for table in analysis.writes)
     own = (table for table in of_questions if isinstance(table, Table))
     known = (table for table in TABLES.values() if table not in RAW)
     return tuple(dict.fromkeys((*SHARED, *own, *known)))
@@ -207,4 +207,4 @@ def __getattr__(name: str) -> Any:
     """Load `ANALYSES` on first access."""
     if name != "ANALYSES":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return loaded()
+    return load_all_analyses()

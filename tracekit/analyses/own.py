@@ -13,7 +13,7 @@ from pathlib import Path
 from tracekit.analyses import Analysis
 from tracekit.model.errors import TracekitError
 
-_HINT = "examples/own_question.py is one"
+_USER_ANALYSIS_HINT = "examples/own_question.py is one"
 
 
 @cache
@@ -24,28 +24,33 @@ def load(path: str) -> Analysis:
     """
     file = Path(path)
     if not file.is_file():
-        raise TracekitError(f"{path}: no such file", f"a question is a Python file; {_HINT}")
+        raise TracekitError(
+            f"{path}: no such file", f"a question is a Python file; {_USER_ANALYSIS_HINT}"
+        )
     name = f"tracekit_question_{blake2b(path.encode(), digest_size=8).hexdigest()}"
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise TracekitError(f"{path}: not a Python file", f"a question is x.py; {_HINT}")
+        raise TracekitError(
+            f"{path}: not a Python file", f"a question is x.py; {_USER_ANALYSIS_HINT}"
+        )
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise TracekitError(
-            f"{path}: it cannot be loaded: {described(error, path)}", _HINT
+            f"{path}: it cannot be loaded: {describe_load_error(error, path)}", _USER_ANALYSIS_HINT
         ) from error
     analysis = getattr(module, "ANALYSIS", None)
     if not isinstance(analysis, Analysis):
         raise TracekitError(
-            f"{path}: it holds no question", f"end it with ANALYSIS = Analysis(…); {_HINT}"
+            f"{path}: it holds no question",
+            f"end it with ANALYSIS = Analysis(…); {_USER_ANALYSIS_HINT}",
         )
     return replace(analysis, file=path)
 
 
-def described(error: Exception, path: str = "") -> str:
+def describe_load_error(error: Exception, path: str = "") -> str:
     """Format the error in one line, with the last line of the user's file in its traceback where `path` is given."""
     text = f"{type(error).__name__}: {error}"
     if not path:
@@ -56,7 +61,7 @@ def described(error: Exception, path: str = "") -> str:
     return f"{text} ({Path(path).name}{place})"
 
 
-def loaded_with(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[Analysis, ...]:
+def add_user_analyses(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[Analysis, ...]:
     """Add the analyses in these files to `every`.
 
     Raises `TracekitError` if two analyses share an id.

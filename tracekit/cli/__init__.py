@@ -16,7 +16,7 @@ import click
 
 from tracekit.cli import leaving, terminal
 from tracekit.model.installed import require_alone
-from tracekit.model.redaction import remember
+from tracekit.model.redaction import remember_secrets
 from tracekit.model.version import VERSION
 
 COMMANDS = (
@@ -47,11 +47,11 @@ COMPLETE = "_TRACEKIT_COMPLETE"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Settings that keep numpy and pandas from starting threads they do not need, which lets workers fork."""
 
-NEW_OBJECTS = 300_000
+GC_THRESHOLD = 300_000
 """Threshold of the cyclic garbage collector: its default of 700 costs 5 % of a small analysis and frees nothing."""
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """The group of all commands; `main` never returns, and every exit path has its own status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -86,9 +86,9 @@ class Commands(click.Group):
         status = self.status(list(sys.argv[1:] if args is None else args))
         if args is None and status in (leaving.INTERRUPTED, leaving.TERMINATED):
             # Exit at once only if tracekit owns the process: a program that passes `args` continues.
-            from tracekit.model.lifetime import leave_at_once
+            from tracekit.model.lifetime import exit_at_once
 
-            leave_at_once(status)
+            exit_at_once(status)
         gc.freeze()  # skips the final garbage collection at exit
         sys.exit(status)
 
@@ -99,12 +99,12 @@ class Commands(click.Group):
             from click.shell_completion import shell_complete
 
             return shell_complete(self, {}, PROGRAM, COMPLETE, instruction)
-        terminal.prepare()
+        terminal.prepare_streams()
         for arg in args:
-            remember(arg)
+            remember_secrets(arg)
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
-        gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
+        gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
         context: click.Context | None = None
 
         def work() -> object:
@@ -112,32 +112,36 @@ class Commands(click.Group):
             require_alone()
             with leaving.terminable(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
-            terminal.say("")  # flush here, where an error can still be reported
+            terminal.write_output("")  # flush here, where an error can still be reported
             return status
 
         try:
-            return leaving.status_of(work, lambda: bool(context and terminal.is_verbose(context)))
+            return leaving.get_exit_status(
+                work, lambda: bool(context and terminal.is_verbose(context))
+            )
         finally:
-            terminal.resume_commands()
+            terminal.resume_workflow_commands()
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     """Print the version and exit, if requested."""
     if wanted and not ctx.resilient_parsing:
-        terminal.say(f"{PROGRAM} {VERSION}\n")
+        terminal.write_output(f"{PROGRAM} {VERSION}\n")
         if terminal.is_verbose(ctx):
-            from tracekit.cli.compiled import PARTS, REMEDY, missing_phrase
+            from tracekit.cli.compiled import COMPILED_PARTS, REMEDY, describe_missing_parts
 
-            if phrase := missing_phrase():
-                terminal.tell_problem(phrase, REMEDY)
+            if phrase := describe_missing_parts():
+                terminal.print_problem(phrase, REMEDY)
             else:
-                terminal.say(f"{len(PARTS)} of {len(PARTS)} compiled parts are in use\n")
+                terminal.write_output(
+                    f"{len(COMPILED_PARTS)} of {len(COMPILED_PARTS)} compiled parts are in use\n"
+                )
         ctx.exit()
 
 
 # Print the help ourselves: click's stream and exit status differ between its versions.
 @click.group(
-    cls=Commands,
+    cls=CommandGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -168,4 +172,4 @@ def main(ctx: click.Context) -> None:
     tracekit inspect outputs/profile                   which files are read, and as what
     """  # noqa: D301 - \b keeps click from wrapping
     if ctx.invoked_subcommand is None:
-        terminal.say(f"{ctx.get_help()}\n")
+        terminal.write_output(f"{ctx.get_help()}\n")

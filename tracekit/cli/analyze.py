@@ -10,25 +10,25 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 
 if TYPE_CHECKING:
-    from tracekit.cli.outputs import Target
+    from tracekit.cli.outputs import OutputTarget
     from tracekit.model.report import Report
     from tracekit.model.sources import Read
     from tracekit.pipeline.options import Options
 
 
 @click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
-@opt.paths(required=False)
-@opt.outputs("report", ".html .md .json .txt")
+@opt.add_paths(required=False)
+@opt.add_outputs("report", ".html .md .json .txt")
 @click.option(
     "--save",
     type=click.Path(),
     metavar="FILE.tkm",
     help="Also save the measurements: any command takes that file instead of the profiles.",
 )
-@opt.exports("report", "csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)")
+@opt.add_exports("report", "csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)")
 @click.option(
     "--plots",
     type=click.Path(),
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @opt.cluster
 @opt.work
 @opt.device_memory
-@opt.strict("any profile was refused or could not be read, or tracekit failed at one")
+@opt.add_strict("any profile was refused or could not be read, or tracekit failed at one")
 @opt.quiet
 @opt.verbose
 @opt.reading
@@ -69,17 +69,17 @@ def command(  # noqa: PLR0913 - what is given, one by one
     from tracekit.model import files
     from tracekit.pipeline import report_cache
 
-    opt.need_paths(paths, options.on_every_node, "PATH")
-    targets = [*map(out.file_target, outputs), *map(out.export_target, exports)]
-    targets = out.with_answer(targets, quiet=quiet)
+    opt.require_paths(paths, options.on_every_node, "PATH")
+    targets = [*map(out.parse_output, outputs), *map(out.parse_export, exports)]
+    targets = out.add_text_output(targets, quiet=quiet)
     if save:
-        files.refuse_unwritable(save)
+        files.check_writable(save)
     if plots is not None:
         out.refuse_plots(plots)
 
     options = replace(options, details=_needs_details(targets, save, plots, verbose, strict))
     started = time.monotonic()
-    result = report_cache.analyze(paths, options)
+    result = report_cache.analyze_cached(paths, options)
     elapsed_s = time.monotonic() - started
 
     if save:  # save first: recomputing it takes another full read
@@ -87,24 +87,24 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
         saved_measurements.save(result.measurements, save)
     for target in targets:
-        out.write(result.report, target, top=top, verbose=verbose)
+        out.write_report(result.report, target, top=top, verbose=verbose)
     image_count = 0 if plots is None else out.write_plots(result.report, plots)
-    terminal.tell_failures(result.failures, where_all="; the report names them")
+    terminal.print_failures(result.failures, where_all="; the report names them")
     if not quiet:
-        _tell_work(result.read, elapsed_s)
-        _tell_targets(targets, save)
+        _print_work(result.read, elapsed_s)
+        _print_written_files(targets, save)
         if plots is not None:
-            terminal.tell(f"wrote {image_count:,} images to {plots}")
-    failed = result.failed or not _all_read(result.report)
+            terminal.print_message(f"wrote {image_count:,} images to {plots}")
+    failed = result.failed or not _has_read_all(result.report)
     return 2 if not result.read.count or (strict and failed) else 0
 
 
-def _all_read(report: Report) -> bool:
+def _has_read_all(report: Report) -> bool:
     """Check whether no file that may be a profile was refused or unreadable."""
     return not {"refused", "unreadable"} & dict(report.files).keys()
 
 
-def _needs_details(targets: list[Target], *others: object) -> bool:
+def _needs_details(targets: list[OutputTarget], *others: object) -> bool:
     """Check whether any output shows more than the terminal does, or any of the `others` is set.
 
     The others are saved files, plots, -v, and --strict, which also reports errors in details.
@@ -112,16 +112,21 @@ def _needs_details(targets: list[Target], *others: object) -> bool:
     return any(others) or any(target.format != "text" for target in targets)
 
 
-def _tell_work(read: Read, elapsed_s: float) -> None:
+def _print_work(read: Read, elapsed_s: float) -> None:
     """Print how much was read."""
-    from tracekit.model.units import show
+    from tracekit.model.units import format_quantity
 
-    size, duration = show(read.size_bytes, "bytes"), show(round(elapsed_s * 1e9), "ns")
-    terminal.tell(f"read {read.count:,} {plural(read.count, 'file')}, {size} in {duration}")
+    size, duration = (
+        format_quantity(read.size_bytes, "bytes"),
+        format_quantity(round(elapsed_s * 1e9), "ns"),
+    )
+    terminal.print_message(
+        f"read {read.count:,} {choose_plural(read.count, 'file')}, {size} in {duration}"
+    )
 
 
-def _tell_targets(targets: list[Target], save: str | None) -> None:
+def _print_written_files(targets: list[OutputTarget], save: str | None) -> None:
     """Print which files were written, the saved measurements last."""
     files = [target.path for target in targets if not target.printed]
     for path in filter(None, [*files, save]):
-        terminal.tell(f"wrote {path}")
+        terminal.print_message(f"wrote {path}")

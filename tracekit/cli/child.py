@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from tracekit.cli import leaving, terminal
 from tracekit.model.errors import TracekitError
-from tracekit.model.lifetime import die_with, leave_at_once
+from tracekit.model.lifetime import die_with, exit_at_once
 
 _GRACE_S = 1.0
 """Time for the child to remove its temporary files before it is killed."""
@@ -49,7 +49,9 @@ class Statements:
         self._shared[:8] = bytes(8)
 
 
-def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None = None) -> int:
+def run_in_child(
+    work: Callable[[], int], is_verbose: bool, statements: Statements | None = None
+) -> int:
     """Run `work` in a child, or here where this process cannot fork, and return its status.
 
     SIGINT and SIGTERM end the child and are then raised here; a second one kills it. With `statements` the
@@ -66,7 +68,7 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
         parent = os.getpid()
         child = os.fork()
         if child == 0:
-            _work(work, is_verbose, parent, mask, is_shell=statements is not None)
+            _run_child_work(work, is_verbose, parent, mask, is_shell=statements is not None)
         status, received = _wait(child, waited, statements)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -120,7 +122,7 @@ def _leave_on_signals(received: socket.socket) -> None:
         return
     is_interrupt = first == signal.SIGINT
     leaving.tell_end(is_interrupt=is_interrupt)
-    terminal.resume_commands()
+    terminal.resume_workflow_commands()
     # Without exit handlers: DuckDB's waits for the statement. The next run removes temporary files.
     os._exit(leaving.INTERRUPTED if is_interrupt else leaving.TERMINATED)
 
@@ -146,7 +148,7 @@ def _owns_streams() -> bool:
     )
 
 
-def _work(
+def _run_child_work(
     work: Callable[[], int],
     is_verbose: bool,
     parent: int,
@@ -168,7 +170,7 @@ def _work(
             return work()
         except BaseException:
             if is_asked.is_set():
-                leave_at_once(leaving.TERMINATED)
+                exit_at_once(leaving.TERMINATED)
             raise
 
     status = leaving.FAILED
@@ -177,10 +179,10 @@ def _work(
         signal.signal(signal.SIGTERM, leave)
         signal.signal(signal.SIGINT, signal.default_int_handler if is_shell else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        status = leaving.status_of(tried, lambda: is_verbose)
+        status = leaving.get_exit_status(tried, lambda: is_verbose)
     finally:
-        terminal.resume_commands()
-        leave_at_once(status)
+        terminal.resume_workflow_commands()
+        exit_at_once(status)
 
 
 def _wait(

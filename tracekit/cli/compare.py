@@ -15,15 +15,15 @@ from tracekit.model.errors import NothingComparableError, TracekitError
 from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
-    from tracekit.compare.changes import Choices
+    from tracekit.compare.changes import ComparisonChoices
     from tracekit.compare.gate_file import GateFile
-    from tracekit.compare.gate_rules import Rules
-    from tracekit.pipeline.comparing import Compared
+    from tracekit.compare.gate_rules import GateRules
+    from tracekit.pipeline.comparing import ComparedPaths
     from tracekit.pipeline.options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
+class _SidePaths:
     """The inputs of both sides: profiles, and logs of step times."""
 
     base: tuple[str, ...]
@@ -32,15 +32,15 @@ class _Sides:
     opt_steps: tuple[str, ...]
 
 
-def _sides(given: Mapping[str, Any]) -> _Sides:
+def _parse_sides(given: Mapping[str, Any]) -> _SidePaths:
     """Parse the inputs of both sides."""
-    base, after = _profiles(given["paths"], given["bases"], given["opts"])
-    base_logs, opt_logs = _step_logs(given["logs"])
+    base, after = _parse_side_paths(given["paths"], given["bases"], given["opts"])
+    base_logs, opt_logs = _parse_step_logs(given["logs"])
     base_steps = (*given["base_steps"], *base_logs)
-    return _Sides(base, after, base_steps, (*given["opt_steps"], *opt_logs))
+    return _SidePaths(base, after, base_steps, (*given["opt_steps"], *opt_logs))
 
 
-def _profiles(
+def _parse_side_paths(
     paths: tuple[str, ...], bases: tuple[str, ...], opts: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Parse (base, opt) from two arguments, or from both options."""
@@ -55,7 +55,7 @@ def _profiles(
     )
 
 
-def _step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Parse (logs of base, logs of opt) by their labels, or two logs without labels in this order."""
     from tracekit.discover.arguments import split_label
 
@@ -76,11 +76,13 @@ def _step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 
 
 @click.command(name="compare", short_help="Say whether a change really helped.")
-@opt.paths("[BASE OPT]", required=False)
+@opt.add_paths("[BASE OPT]", required=False)
 @click.option("--base", "bases", multiple=True, metavar="PATH", help="A run before. Repeatable.")
 @click.option("--opt", "opts", multiple=True, metavar="PATH", help="A run after. Repeatable.")
-@opt.outputs("comparison", ".html .md .json .txt .xml")
-@opt.exports("comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.add_outputs("comparison", ".html .md .json .txt .xml")
+@opt.add_exports(
+    "comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)"
+)
 @opt.selection
 @click.option(
     "--steps-from",
@@ -140,26 +142,28 @@ def _step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 )
 @opt.work_of_two
 @click.option("--force", is_flag=True, help="Compare what is not comparable.")
-@gating.options
+@gating.gate_options
 @opt.top
 @opt.jobs
 @opt.cache
-@opt.strict()
+@opt.add_strict()
 @opt.quiet
 @opt.verbose
-@opt.collected("sides", _sides, ("paths", "bases", "opts", "logs", "base_steps", "opt_steps"))
+@opt.collect_options(
+    "sides", _parse_sides, ("paths", "bases", "opts", "logs", "base_steps", "opt_steps")
+)
 @opt.reading
 @opt.statistics
 def command(  # noqa: PLR0913 - what is given, one by one
     *,
-    sides: _Sides,
+    sides: _SidePaths,
     outputs: tuple[str, ...],
     exports: tuple[str, ...],
     options: Options,
     noise: str | None,
-    choices: Choices,
+    choices: ComparisonChoices,
     both_work: Mapping[str, str | None],
-    gate: gating.GateChoice,
+    gate: gating.GateOptions,
     top: int,
     strict: bool,
     quiet: bool,
@@ -171,24 +175,24 @@ def command(  # noqa: PLR0913 - what is given, one by one
     report saved with -o x.json; or logs of step times alone. Several runs a side: a directory of runs, or
     --base and --opt repeated.
     """
-    from tracekit.job.steps.throughput import work_of_texts
+    from tracekit.job.steps.throughput import parse_work_counts
     from tracekit.pipeline import comparing
 
-    counts = work_of_texts(both_work)
-    least_effect = None if gating.is_default("min_effect") else choices.min_effect
-    gate_file = gating.gate_file(gate, least_effect)
+    counts = parse_work_counts(both_work)
+    least_effect = None if gating.is_option_default("min_effect") else choices.min_effect
+    gate_file = gating.load_gate_file(gate, least_effect)
     rules = gate_file.rules
-    targets = ci.targets(outputs, exports, quiet=quiet)
-    if rules.stated and (absent := gating.missing(sides.base)) is not None:
-        terminal.tell_problem(f"no baseline: nothing is at {absent}", "")
-        ci.tell_github({"verdict": "missing baseline", "gate": "missing baseline"})
+    targets = ci.list_comparison_targets(outputs, exports, quiet=quiet)
+    if rules.stated and (absent := gating.find_missing_path(sides.base)) is not None:
+        terminal.print_problem(f"no baseline: nothing is at {absent}", "")
+        ci.write_step_outputs({"verdict": "missing baseline", "gate": "missing baseline"})
         return gating.UNDECIDED
     try:
         compared = comparing.compare_paths(
             sides.base,
             sides.opt,
             options,
-            _with_files(choices, gate_file, noise),
+            _apply_gate_file(choices, gate_file, noise),
             sides.base_steps,
             sides.opt_steps,
             counts,
@@ -196,37 +200,39 @@ def command(  # noqa: PLR0913 - what is given, one by one
     except NothingComparableError as error:
         if not rules.stated:
             raise
-        terminal.tell_error(error)
-        ci.tell_github({"verdict": "nothing comparable", "gate": "not comparable"})
+        terminal.print_error(error)
+        ci.write_step_outputs({"verdict": "nothing comparable", "gate": "not comparable"})
         return gating.UNDECIDED
     ci.write_comparison(compared.comparison, targets, top=top, verbose=verbose, quiet=quiet)
-    gating.tell(rules, compared.comparison.gates)
-    return gating.FAILED if strict and compared.failures else _status(compared, rules)
+    gating.print_failed_rules(rules, compared.comparison.gates)
+    return gating.FAILED if strict and compared.failures else _get_compare_status(compared, rules)
 
 
-def _with_files(choices: Choices, gate_file: GateFile, noise: str | None) -> Choices:
+def _apply_gate_file(
+    choices: ComparisonChoices, gate_file: GateFile, noise: str | None
+) -> ComparisonChoices:
     """Complete the choices with those of the gate file that the command line leaves open, and with the noise file."""
     from tracekit.compare import noise as noise_file
 
-    if gate_file.min_effect is not None and gating.is_default("min_effect"):
+    if gate_file.min_effect is not None and gating.is_option_default("min_effect"):
         choices = replace(choices, min_effect=gate_file.min_effect)
-    if gate_file.level is not None and gating.is_default("level"):
+    if gate_file.level is not None and gating.is_option_default("level"):
         choices = replace(choices, level=gate_file.level)
     measured = None if noise is None else noise_file.read(Path(noise))
     return replace(choices, noise=measured, gate=gate_file.rules)
 
 
-def _status(compared: Compared, rules: Rules) -> int:
+def _get_compare_status(compared: ComparedPaths, rules: GateRules) -> int:
     """Get the exit status: of the gate if there is one, else whether the sides are comparable."""
-    from tracekit.compare.differences import forbids
+    from tracekit.compare.differences import has_blocking_difference
 
     comparison = compared.comparison
     barred = comparison.verdict == "not comparable"
     if not rules.stated:
         return gating.FAILED if barred else gating.PASSED
     if not rules:
-        return gating.of_empty(rules)
-    gate_status = gating.status(rules, comparison.gates)
-    if barred and gate_status == gating.PASSED and forbids(comparison.differences):
+        return gating.report_empty_gate(rules)
+    gate_status = gating.get_gate_status(rules, comparison.gates)
+    if barred and gate_status == gating.PASSED and has_blocking_difference(comparison.differences):
         return gating.UNDECIDED
     return gate_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-PARTS: Mapping[str, str] = {
+COMPILED_PARTS: Mapping[str, str] = {
     "tracekit.model._sweeps": "sums over intervals",
     "tracekit.readers.chrome._scan": "torch traces",
     "tracekit.readers.nsys._pages": "nsys databases",
@@ -17,10 +17,10 @@ PARTS: Mapping[str, str] = {
 REMEDY = "install a C compiler and Python's headers, then install tracekit again"
 
 
-def missing_parts() -> dict[str, str]:
+def find_missing_parts() -> dict[str, str]:
     """Return the compiled modules that cannot be loaded, with reasons."""
     missing: dict[str, str] = {}
-    for name in PARTS:
+    for name in COMPILED_PARTS:
         try:
             import_module(name)
         except ImportError as error:
@@ -29,11 +29,11 @@ def missing_parts() -> dict[str, str]:
     return missing
 
 
-def missing_phrase() -> str:
+def describe_missing_parts() -> str:
     """Name the missing compiled parts and the work they slow down in one sentence; empty where none is missing."""
-    missing = missing_parts()
+    missing = find_missing_parts()
     if not missing:
         return ""
-    slower = ", ".join(dict.fromkeys(PARTS[name] for name in missing))
+    slower = ", ".join(dict.fromkeys(COMPILED_PARTS[name] for name in missing))
     reasons = "; ".join(f"{name} {reason}" for name, reason in missing.items())
-    return f"{len(missing)} of {len(PARTS)} compiled parts are missing, so {slower} take longer: {reasons}"
+    return f"{len(missing)} of {len(COMPILED_PARTS)} compiled parts are missing, so {slower} take longer: {reasons}"

@@ -25,5 +25,5 @@ def command(ctx: click.Context, *, shell: str) -> int:
     completion_class = get_completion_class(shell)
     assert completion_class is not None
     script = completion_class(ctx.find_root().command, {}, PROGRAM, COMPLETE).source()
-    terminal.say(script.encode("utf-8"))
+    terminal.write_output(script.encode("utf-8"))
     return 0

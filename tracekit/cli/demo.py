@@ -11,7 +11,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 
 PACKAGE = Path(__file__).parents[1]
-PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"
+EXAMPLE_PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"
 """Places of the example: in the installed package, or in a checkout."""
 
 NEXT = """
@@ -32,16 +32,16 @@ def command(ctx: click.Context, *, only_path: bool) -> int:
     """The answer for an example that comes with tracekit: profiles of two simulated ranks."""
     from tracekit.cli.analyze import command as analyze
 
-    path = next((place for place in PLACES if place.is_dir()), None)
+    path = next((place for place in EXAMPLE_PLACES if place.is_dir()), None)
     if path is None:
         raise TracekitError(
             "the example is not installed", install_command("", "--force-reinstall")
         )
     if only_path:
-        terminal.say(f"{path}\n")
+        terminal.write_output(f"{path}\n")
         return 0
-    terminal.tell(f"$ tracekit analyze {path}")
+    terminal.print_message(f"$ tracekit analyze {path}")
     with analyze.make_context("analyze", [str(path)], parent=ctx.parent) as of_example:
         status: int = analyze.invoke(of_example)
-    terminal.tell(NEXT.format(path=path).rstrip())
+    terminal.print_message(NEXT.format(path=path).rstrip())
     return status

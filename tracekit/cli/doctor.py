@@ -11,15 +11,15 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 
 if TYPE_CHECKING:
     from tracekit.health.checks import Diagnosis
-    from tracekit.pipeline.doctor import Examination
+    from tracekit.pipeline.doctor import CaptureExamination
     from tracekit.pipeline.options import Options
 
 _SHOWN, _SHOWN_PLACES, _LONGEST, _LONGEST_PLACE = 12, 3, 300, 80
-_MARKS = {
+_SEVERITY_MARKS = {
     "error": ("not readable", "red"),
     "data_loss": ("lost", "red"),
     "warning": ("careful", "yellow"),
@@ -28,11 +28,11 @@ _MARKS = {
 
 
 @click.command(name="doctor", short_help="Show what went wrong in a capture, and what to do.")
-@opt.paths()
+@opt.add_paths()
 @opt.exclude
 @opt.as_json
-@opt.exports("examination", "json=FILE, json=- (standard output)")
-@opt.strict("anything was lost or is not readable")
+@opt.add_exports("examination", "json=FILE, json=- (standard output)")
+@opt.add_strict("anything was lost or is not readable")
 @opt.jobs
 @opt.quiet
 @opt.verbose
@@ -53,29 +53,29 @@ def command(
     steps that are missing, reports of dead workers, the wrong session directory of Ray.
     """
     from tracekit.cli import outputs as out
-    from tracekit.cli.compiled import REMEDY, missing_phrase
+    from tracekit.cli.compiled import REMEDY, describe_missing_parts
     from tracekit.health.checks import GRAVE
-    from tracekit.pipeline.doctor import examine
+    from tracekit.pipeline.doctor import examine_captures
 
-    json_paths = out.json_paths(exports, as_json=as_json)
-    if not quiet and (phrase := missing_phrase()):
-        terminal.tell_problem(phrase, REMEDY)
-    examination = examine(paths, options)
+    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    if not quiet and (phrase := describe_missing_parts()):
+        terminal.print_problem(phrase, REMEDY)
+    examination = examine_captures(paths, options)
     if json_paths:
-        out.write_json(_as_json(examination) + "\n", json_paths, quiet=quiet)
+        out.write_json_outputs(_encode_examination(examination) + "\n", json_paths, quiet=quiet)
     if out.STANDARD_OUTPUT not in json_paths:
-        _, color = terminal.page()
-        lines = _as_text(examination, verbose=verbose, color=color)
-        terminal.say("\n".join(lines) + "\n")
+        _, color = terminal.get_page_width()
+        lines = _format_examination(examination, verbose=verbose, color=color)
+        terminal.write_output("\n".join(lines) + "\n")
     grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)
     unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
     return 2 if not examination.read_count or unread or (strict and grave) else 0
 
 
-def _as_json(examination: Examination) -> str:
+def _encode_examination(examination: CaptureExamination) -> str:
     """Encode the examination as JSON."""
     from tracekit.cli.contracts import DOCTOR
-    from tracekit.pipeline.doctor import held
+    from tracekit.pipeline.doctor import summarize_examination
 
     value = {
         "title": examination.title,
@@ -83,7 +83,7 @@ def _as_json(examination: Examination) -> str:
         "read_count": examination.read_count,
         "ignored_count": examination.ignored_count,
         "files": dict(examination.file_counts),
-        "held": held(examination),
+        "held": summarize_examination(examination),
         "diagnoses": list(map(asdict, examination.diagnoses)),
         "recordings": list(map(asdict, examination.recordings)),
         "schema": DOCTOR,
@@ -91,43 +91,45 @@ def _as_json(examination: Examination) -> str:
     return json.dumps(value, indent=1)
 
 
-def _as_text(examination: Examination, *, verbose: bool, color: bool) -> Iterator[str]:
+def _format_examination(
+    examination: CaptureExamination, *, verbose: bool, color: bool
+) -> Iterator[str]:
     """Format the examination as lines of text: diagnoses, most severe first, then the contents."""
-    from tracekit.pipeline.doctor import held
-    from tracekit.render.escape import printable
+    from tracekit.pipeline.doctor import summarize_examination
+    from tracekit.render.escape import make_printable
 
     diagnoses = examination.diagnoses
     summary = "nothing wrong was found"
     if diagnoses:
-        summary = f"{len(diagnoses):,} {plural(len(diagnoses), 'thing')} to know"
-    yield f"{printable(examination.title)}: {summary}"
+        summary = f"{len(diagnoses):,} {choose_plural(len(diagnoses), 'thing')} to know"
+    yield f"{make_printable(examination.title)}: {summary}"
     limit = len(diagnoses) if verbose else _SHOWN
     for diagnosis in diagnoses[:limit]:
         yield ""
-        yield from _lines(diagnosis, verbose=verbose, color=color)
+        yield from _format_diagnosis(diagnosis, verbose=verbose, color=color)
     if len(diagnoses) > limit:
         yield ""
         yield f"… and {len(diagnoses) - limit:,} more (-v)"
     yield ""
-    yield printable(" · ".join(held(examination)))
+    yield make_printable(" · ".join(summarize_examination(examination)))
 
 
-def _lines(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]:
+def _format_diagnosis(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]:
     """Format one diagnosis: problem, files, cause, remedy."""
-    from tracekit.render.escape import printable
+    from tracekit.render.escape import make_printable
 
-    mark, style = _MARKS[diagnosis.severity]
+    mark, style = _SEVERITY_MARKS[diagnosis.severity]
     if color:
         mark = click.style(mark, fg=style, bold=True)
     places, place_length, text_length = diagnosis.places, None, None
     if not verbose:
         places, place_length, text_length = places[:_SHOWN_PLACES], _LONGEST_PLACE, _LONGEST
-    yield f"{mark}: {printable(diagnosis.what, text_length)}"
+    yield f"{mark}: {make_printable(diagnosis.what, text_length)}"
     if places:
         more = len(diagnosis.places) - len(places)
-        listed = ", ".join(printable(place, place_length) for place in places)
+        listed = ", ".join(make_printable(place, place_length) for place in places)
         if more:
             listed += f" and {more:,} more"
         yield f"  files: {listed}"
-    yield f"  cause: {printable(diagnosis.cause)}"
-    yield f"  to do: {printable(diagnosis.remedy)}"
+    yield f"  cause: {make_printable(diagnosis.cause)}"
+    yield f"  to do: {make_printable(diagnosis.remedy)}"

@@ -6,7 +6,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.cli.layout import columns
+from tracekit.cli.layout import format_text_columns
 
 
 @click.command(name="explain", short_help="Explain a finding: what, why, what to try.")
@@ -21,11 +21,11 @@ def command(*, rule: str | None, verbose: bool) -> int:
     from tracekit.analyses import rules
 
     if rule:
-        text = rules.page(rule)
+        text = rules.read_rule_page(rule)
     else:
         table = [
             {"": entry.number, "rule": entry.id, "finds": entry.title} for entry in rules.RULES
         ]
-        text = columns(table)
-    terminal.say(text.rstrip("\n") + "\n")
+        text = format_text_columns(table)
+    terminal.write_output(text.rstrip("\n") + "\n")
     return 0

@@ -8,17 +8,17 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 
 if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
-    from tracekit.pipeline.timeline.document import Exported
+    from tracekit.pipeline.timeline.document import ExportedTimeline
 
-_SHOWN_CLOCKS = 10
+_MAX_LISTED_CLOCKS = 10
 
 
 @click.command(name="export", short_help="Merge the traces of all ranks into one timeline.")
-@opt.paths()
+@opt.add_paths()
 @click.option(
     "--perfetto",
     "target",
@@ -36,7 +36,7 @@ _SHOWN_CLOCKS = 10
     "--recorded-clocks", is_flag=True, help="Do not correct the clocks of ranks against each other."
 )
 @opt.jobs
-@opt.strict()
+@opt.add_strict()
 @opt.quiet
 @opt.verbose
 @opt.reading
@@ -61,50 +61,55 @@ def command(
 
     if target == "-":
         raise TracekitError("--perfetto -: a timeline goes to a file", "--perfetto out.json.gz")
-    exported = document.export(
+    exported = document.export_timeline(
         list(paths), target, options, python=python, correct_clocks=not recorded_clocks
     )
-    terminal.tell_failures(exported.failures)
+    terminal.print_failures(exported.failures)
     if not quiet:
-        _tell(exported, target, verbose=verbose)
+        _print_timeline(exported, target, verbose=verbose)
     return 2 if strict and exported.failures else 0
 
 
-def _tell(exported: Exported, target: str, *, verbose: bool) -> None:
+def _print_timeline(exported: ExportedTimeline, target: str, *, verbose: bool) -> None:
     """Print the contents of the timeline and its clock corrections."""
     rows = sum(exported.rows.values())
     processes = len({lane.number for lane in exported.lanes})
     annotations = exported.annotations
-    terminal.tell(
-        f"{rows:,} rows of {processes:,} {plural(processes, 'process', 'processes')}, "
+    terminal.print_message(
+        f"{rows:,} rows of {processes:,} {choose_plural(processes, 'process', 'processes')}, "
         f"{annotations.count:,} steps, stages and findings"
     )
     if verbose:
         for table, count in sorted(exported.rows.items()):
-            terminal.tell(f"  {table.replace('_', ' ')}: {count:,}")
+            terminal.print_message(f"  {table.replace('_', ' ')}: {count:,}")
     if annotations.omitted:
-        terminal.tell(
+        terminal.print_message(
             f"  {annotations.omitted:,} of the shortest steps, stages and findings left out"
         )
-    _tell_clocks(exported, verbose=verbose)
+    _print_clocks(exported, verbose=verbose)
     for reason in exported.apart:
-        terminal.tell(f"not on one clock: {reason}")
-    terminal.tell(f"wrote {target}")
+        terminal.print_message(f"not on one clock: {reason}")
+    terminal.print_message(f"wrote {target}")
     if exported.is_among_inputs:
-        terminal.tell(
+        terminal.print_message(
             "  it lies among the profiles: leave it out when you read them again (--exclude)"
         )
 
 
-def _tell_clocks(exported: Exported, *, verbose: bool) -> None:
+def _print_clocks(exported: ExportedTimeline, *, verbose: bool) -> None:
     """Print the clock corrections."""
-    from tracekit.model.units import show
-    from tracekit.render.escape import printable
+    from tracekit.model.units import format_quantity
+    from tracekit.render.escape import make_printable
 
     lanes = list({lane.name: lane for lane in exported.lanes if lane.offset_ns}.values())
-    limit = len(lanes) if verbose else _SHOWN_CLOCKS
+    limit = len(lanes) if verbose else _MAX_LISTED_CLOCKS
     for lane in lanes[:limit]:
-        correction, spread = show(-(lane.offset_ns or 0), "ns"), show(lane.uncertainty_ns, "ns")
-        terminal.tell(f"clock of {printable(lane.name)} corrected by {correction} (± {spread})")
+        correction, spread = (
+            format_quantity(-(lane.offset_ns or 0), "ns"),
+            format_quantity(lane.uncertainty_ns, "ns"),
+        )
+        terminal.print_message(
+            f"clock of {make_printable(lane.name)} corrected by {correction} (± {spread})"
+        )
     if len(lanes) > limit:
-        terminal.tell(f"  and of {len(lanes) - limit:,} more (-v shows all)")
+        terminal.print_message(f"  and of {len(lanes) - limit:,} more (-v shows all)")

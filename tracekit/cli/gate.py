@@ -11,30 +11,30 @@ import click
 from tracekit.cli import ci, gating, terminal
 from tracekit.cli import options as opt
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 
 if TYPE_CHECKING:
-    from tracekit.cli.outputs import Target
-    from tracekit.compare.changes import Choices
-    from tracekit.compare.gate_rules import Rules
-    from tracekit.compare.sides import Side
-    from tracekit.compare.slowed import SelfTest
+    from tracekit.cli.outputs import OutputTarget
+    from tracekit.compare.changes import ComparisonChoices
+    from tracekit.compare.gate_rules import GateRules
+    from tracekit.compare.sides import ComparedSide
+    from tracekit.compare.slowed import GateSelfTest
     from tracekit.model.report import Gate, Report, Section
     from tracekit.pipeline.options import Options
 
 
 @click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
-@opt.paths()
+@opt.add_paths()
 @click.option(
     "--self-test",
     "self_test",
     is_flag=True,
     help="Make the steps of PATH 20 % longer in memory, and fail unless the gate does.",
 )
-@gating.options
+@gating.gate_options
 @opt.work
-@opt.outputs("outcome", ".html .md .json .txt .xml")
-@opt.exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.add_outputs("outcome", ".html .md .json .txt .xml")
+@opt.add_exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
 @opt.drop_first
 @click.option(
     "--assume-independent-steps",
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @opt.jobs
 @opt.cache
-@opt.strict()
+@opt.add_strict()
 @opt.quiet
 @opt.verbose
 @opt.reading
@@ -52,11 +52,11 @@ def command(  # noqa: PLR0913 - what is given, one by one
     *,
     paths: tuple[str, ...],
     self_test: bool,
-    gate: gating.GateChoice,
+    gate: gating.GateOptions,
     outputs: tuple[str, ...],
     exports: tuple[str, ...],
     options: Options,
-    choices: Choices,
+    choices: ComparisonChoices,
     strict: bool,
     quiet: bool,
     verbose: bool,  # noqa: ARG001 - read by `terminal.set_verbose`
@@ -68,24 +68,24 @@ def command(  # noqa: PLR0913 - what is given, one by one
     """
     from tracekit.pipeline import comparing
 
-    gate_file = gating.gate_file(gate)
+    gate_file = gating.load_gate_file(gate)
     rules = gate_file.rules
     if rules.stated and not rules:
-        return gating.of_empty(rules)
-    _refuse_untestable(rules, self_test=self_test)
-    targets = ci.targets(outputs, exports, quiet=quiet)
+        return gating.report_empty_gate(rules)
+    _refuse_untestable_rules(rules, self_test=self_test)
+    targets = ci.list_comparison_targets(outputs, exports, quiet=quiet)
     if gate_file.level is not None:
         choices = replace(choices, level=gate_file.level)
-    side = comparing.read_runs(_name(paths), paths, options, choices)
+    side = comparing.read_side_with_logs(_name_gated_side(paths), paths, options, choices)
     if self_test:
-        return _self_test(rules, side, choices, targets, quiet=quiet)
-    outcomes = _hold(rules, side, choices, targets, quiet=quiet)
+        return _run_self_test(rules, side, choices, targets, quiet=quiet)
+    outcomes = _check_budgets(rules, side, choices, targets, quiet=quiet)
     if strict and (side.errors or any(part.failures for part in side.measured)):
         return gating.FAILED
-    return gating.status(rules, outcomes)
+    return gating.get_gate_status(rules, outcomes)
 
 
-def _refuse_untestable(rules: Rules, *, self_test: bool) -> None:
+def _refuse_untestable_rules(rules: GateRules, *, self_test: bool) -> None:
     """Raise `TracekitError` if no rule applies to a single profile."""
     if not rules:
         raise TracekitError("no rule is set", "--fail-on 'step_time>3%', or a tracekit.toml")
@@ -96,40 +96,52 @@ def _refuse_untestable(rules: Rules, *, self_test: bool) -> None:
         )
 
 
-def _self_test(
-    rules: Rules, side: Side, choices: Choices, targets: Sequence[Target], *, quiet: bool
+def _run_self_test(
+    rules: GateRules,
+    side: ComparedSide,
+    choices: ComparisonChoices,
+    targets: Sequence[OutputTarget],
+    *,
+    quiet: bool,
 ) -> int:
     """Compare a side with a slowed copy of itself, write the result, and return the exit status."""
-    from tracekit.compare.slowed import self_test
+    from tracekit.compare.slowed import run_gate_self_test
 
-    tested = self_test(rules, side, choices)
-    ci.write(_tested(side, tested), tested.gates, targets, verbose=True, quiet=quiet)
+    tested = run_gate_self_test(rules, side, choices)
+    ci.write_gate_targets(
+        _report_self_test(side, tested), tested.gates, targets, verbose=True, quiet=quiet
+    )
     if tested.fails:
         return gating.PASSED
-    terminal.tell_problem(
+    terminal.print_problem(
         "the gate does not fail where every step takes 20 % longer: it guards nothing",
-        _try(tested),
+        _suggest_gate_fix(tested),
     )
     return gating.FAILED
 
 
-def _hold(
-    rules: Rules, side: Side, choices: Choices, targets: Sequence[Target], *, quiet: bool
+def _check_budgets(
+    rules: GateRules,
+    side: ComparedSide,
+    choices: ComparisonChoices,
+    targets: Sequence[OutputTarget],
+    *,
+    quiet: bool,
 ) -> tuple[Gate, ...]:
     """Check every budget, write the outcomes, and print those that did not pass."""
-    from tracekit.compare.gate import gates, overall
+    from tracekit.compare.gate import apply_gate_rules, summarize_gates
 
     budgets = tuple(rule for rule in rules.rules if rule.test == "budget")
-    outcomes = gates(replace(rules, rules=budgets), None, side, choices)
-    report = _held(side, outcomes, len(rules.rules) - len(budgets))
-    ci.write(report, outcomes, targets, verbose=True, quiet=quiet, rules=rules)
-    ci.tell_github({"gate": overall(outcomes)}, targets)
+    outcomes = apply_gate_rules(replace(rules, rules=budgets), None, side, choices)
+    report = _report_budgets(side, outcomes, len(rules.rules) - len(budgets))
+    ci.write_gate_targets(report, outcomes, targets, verbose=True, quiet=quiet, rules=rules)
+    ci.write_step_outputs({"gate": summarize_gates(outcomes)}, targets)
     if not any(target.printed and target.format == "text" for target in targets):
-        gating.tell(rules, outcomes)
+        gating.print_failed_rules(rules, outcomes)
     return outcomes
 
 
-def _name(paths: tuple[str, ...]) -> str:
+def _name_gated_side(paths: tuple[str, ...]) -> str:
     """Name the side after its label or path."""
     from tracekit.discover.arguments import split_label
 
@@ -137,20 +149,22 @@ def _name(paths: tuple[str, ...]) -> str:
     return (label or path.name or str(path)) if len(paths) == 1 else "runs"
 
 
-def _held(side: Side, outcomes: tuple[Gate, ...], changes: int) -> Report:
+def _report_budgets(side: ComparedSide, outcomes: tuple[Gate, ...], changes: int) -> Report:
     """Report the outcomes of budgets, with the number of rules that need a baseline."""
-    from tracekit.compare.gate_sheet import gate_section, gate_word
+    from tracekit.compare.gate_sheet import build_gate_section, describe_gate_result
 
-    section = gate_section(outcomes)
+    section = build_gate_section(outcomes)
     if changes:
-        are = plural(changes, "rule is about a change", "rules are about changes")
+        are = choose_plural(changes, "rule is about a change", "rules are about changes")
         note = f"{changes} {are} and not held here: tracekit compare BASE OPT"
         section = replace(section, caveats=(*section.caveats, note))
     remarks = ("SIMULATED DATA",) * side.simulated
-    return _report(side, remarks, gate_word(outcomes), section)
+    return _make_gate_report(side, remarks, describe_gate_result(outcomes), section)
 
 
-def _report(side: Side, remarks: tuple[str, ...], answer: str, section: Section) -> Report:
+def _make_gate_report(
+    side: ComparedSide, remarks: tuple[str, ...], answer: str, section: Section
+) -> Report:
     """Make a report of one section on one side."""
     from tracekit.model.report import Report
     from tracekit.model.version import VERSION
@@ -158,9 +172,9 @@ def _report(side: Side, remarks: tuple[str, ...], answer: str, section: Section)
     return Report(side.name, VERSION, (side.name, *remarks), answer=answer, sections=(section,))
 
 
-def _tested(side: Side, tested: SelfTest) -> Report:
+def _report_self_test(side: ComparedSide, tested: GateSelfTest) -> Report:
     """Report the self-test of the gate."""
-    from tracekit.compare.gate_sheet import outcome_text
+    from tracekit.compare.gate_sheet import format_gate_outcome
     from tracekit.model.report import Heading, Section, Sheet
 
     headings = (
@@ -171,7 +185,7 @@ def _tested(side: Side, tested: SelfTest) -> Report:
     rows: list[tuple[str, str, bool]] = []
     powerless, failing = [], []
     for rule in tested.rules:
-        rows += [(gate.rule, outcome_text(gate), rule.can_fail) for gate in rule.slowed]
+        rows += [(gate.rule, format_gate_outcome(gate), rule.can_fail) for gate in rule.slowed]
         if rule.slowed and not rule.can_fail:
             powerless.append(f"can never fail: {rule.slowed[0].rule}: {rule.reason}")
         if rule.already:
@@ -183,10 +197,10 @@ def _tested(side: Side, tested: SelfTest) -> Report:
     table = Sheet("self-test", "Rules", headings, tuple(rows))
     caveats = (*powerless, *failing)
     section = Section("self-test", "The gate held against itself", sheets=(table,), caveats=caveats)
-    return _report(side, ("every step made 20 % longer in memory",), answer, section)
+    return _make_gate_report(side, ("every step made 20 % longer in memory",), answer, section)
 
 
-def _try(tested: SelfTest) -> str:
+def _suggest_gate_fix(tested: GateSelfTest) -> str:
     """Suggest a change that makes the gate fail."""
     from tracekit.model.stats.verdict import CAPS
 

@@ -17,16 +17,16 @@ from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.compare.gate_file import GateFile
-    from tracekit.compare.gate_rules import Rules
+    from tracekit.compare.gate_rules import GateRules
     from tracekit.model.report import Gate
 
 PASSED, BREACHED, FAILED, UNDECIDED = 0, 1, 2, 3
 
-_MOST_LINES = 20
+_MAX_GATE_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class GateChoice:
+class GateOptions:
     """The gate options of the command line."""
 
     fail_on: tuple[str, ...]
@@ -36,16 +36,16 @@ class GateChoice:
     allow_untested: bool
 
 
-_FIELDS = tuple(field.name for field in fields(GateChoice))
+_GATE_FIELDS = tuple(field.name for field in fields(GateOptions))
 
 
-def _choice(given: Mapping[str, Any]) -> GateChoice:
+def _parse_gate_options(given: Mapping[str, Any]) -> GateOptions:
     """Parse the gate options of a command."""
-    return GateChoice(**{name: given[name] for name in _FIELDS})
+    return GateOptions(**{name: given[name] for name in _GATE_FIELDS})
 
 
-options = opt.together(
-    opt.collected("gate", _choice, _FIELDS),
+gate_options = opt.chain_decorators(
+    opt.collect_options("gate", _parse_gate_options, _GATE_FIELDS),
     click.option(
         "--fail-on",
         multiple=True,
@@ -74,7 +74,7 @@ options = opt.together(
 """Decorator with all gate options; the command receives them as `gate`."""
 
 
-def gate_file(choice: GateChoice, least_effect: float | None = None) -> GateFile:
+def load_gate_file(choice: GateOptions, least_effect: float | None = None) -> GateFile:
     """Combine the gate of the command line with that of a file; raises if either is invalid.
 
     `least_effect` is the share from which a change counts as a regression, if given on the command line.
@@ -83,23 +83,23 @@ def gate_file(choice: GateChoice, least_effect: float | None = None) -> GateFile
 
     path = Path(choice.config) if choice.config else None
     if path is None and not choice.isolated:
-        path = files.find(Path.cwd())
+        path = files.find_gate_file(Path.cwd())
     stated = files.read(path) if path else files.GateFile()
-    rules = files.together(stated, choice.fail_on, least_effect)
+    rules = files.combine_gate_rules(stated, choice.fail_on, least_effect)
     rules = replace(rules, untested_passes=choice.allow_untested)
     if choice.on_inconclusive is not None:
         rules = replace(rules, inconclusive_fails=choice.on_inconclusive == "fail")
     if rules.accepts:
-        rules = replace(rules, today=today())
+        rules = replace(rules, today=get_today())
     return replace(stated, rules=rules)
 
 
-def today() -> date:
+def get_today() -> date:
     """Get the date by which exceptions expire; called only if there are any."""
     return datetime.now(UTC).date()
 
 
-def is_default(name: str) -> bool:
+def is_option_default(name: str) -> bool:
     """Check whether an option was not given on the command line, which lets a file set it."""
     from click.core import ParameterSource
 
@@ -107,7 +107,7 @@ def is_default(name: str) -> bool:
     return source in (None, ParameterSource.DEFAULT)
 
 
-def status(rules: Rules, gates: Sequence[Gate]) -> int:
+def get_gate_status(rules: GateRules, gates: Sequence[Gate]) -> int:
     """Get the exit status of a gate: 1 only for a breach."""
     outcomes = {gate.outcome for gate in gates if gate.severity == "error"}
     if "fail" in outcomes:
@@ -122,48 +122,48 @@ def status(rules: Rules, gates: Sequence[Gate]) -> int:
     return UNDECIDED if outcomes & undecided else PASSED
 
 
-def of_empty(rules: Rules) -> int:
+def report_empty_gate(rules: GateRules) -> int:
     """Print that a gate without rules tested nothing, and return its exit status."""
-    terminal.tell_problem(
+    terminal.print_problem(
         f"{', '.join(rules.sources)}: the gate holds no rule: nothing was tested",
         'add fail-on = ["regression"], or a rule; or say --allow-untested',
     )
     return PASSED if rules.untested_passes else UNDECIDED
 
 
-def tell(rules: Rules, gates: Sequence[Gate]) -> None:
+def print_failed_rules(rules: GateRules, gates: Sequence[Gate]) -> None:
     """Print every rule that did not pass to standard error, even with --quiet."""
-    from tracekit.render.escape import printable
+    from tracekit.render.escape import make_printable
 
     failing = [gate for gate in gates if gate.outcome != "pass"]
-    for gate in failing[:_MOST_LINES]:
+    for gate in failing[:_MAX_GATE_LINES]:
         reasons = "".join(f" ({caveat})" for caveat in gate.caveats)
         word: str = gate.outcome
         if gate.severity != "error":
             word += ", only warns"
-        terminal.tell(f"tracekit: gate: {word}: {printable(gate.claim + reasons)}")
-    if len(failing) > _MOST_LINES:
-        terminal.tell(f"tracekit: gate: {len(failing) - _MOST_LINES} more")
+        terminal.print_message(f"tracekit: gate: {word}: {make_printable(gate.claim + reasons)}")
+    if len(failing) > _MAX_GATE_LINES:
+        terminal.print_message(f"tracekit: gate: {len(failing) - _MAX_GATE_LINES} more")
     untested = sum((gate.outcome, gate.severity) == ("not tested", "error") for gate in failing)
     if untested and not rules.untested_passes:
-        terminal.tell_problem(
+        terminal.print_problem(
             f"gate: {untested} of {len(gates)} rules tested nothing",
             "mend the rule, or record what it asks for; --allow-untested lets it pass",
         )
 
 
-def missing(paths: Sequence[str | Path]) -> str | None:
+def find_missing_path(paths: Sequence[str | Path]) -> str | None:
     """Find the first baseline path without any file; None if all have some."""
     from tracekit.discover.arguments import split_label
 
     for argument in paths:
         _, path = split_label(argument)
-        if _is_empty(path):
+        if _is_path_empty(path):
             return str(path)
     return None
 
 
-def _is_empty(path: Path) -> bool:
+def _is_path_empty(path: Path) -> bool:
     """Check whether no file exists at or matches the path, or it is an empty directory."""
     if path.is_dir():
         return not any(path.iterdir())

@@ -11,21 +11,21 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
-from tracekit.cli.layout import columns, listed
-from tracekit.model.labels import plural
+from tracekit.cli.layout import format_listing, format_text_columns
+from tracekit.model.labels import choose_plural
 
 if TYPE_CHECKING:
     from tracekit.discover import Discovery
     from tracekit.pipeline.options import Options
 
-_SHOWN_IGNORED = 20
+_MAX_LISTED_IGNORED = 20
 
 
 @click.command(name="inspect", short_help="Show which files are read, and as what.")
-@opt.paths()
+@opt.add_paths()
 @opt.exclude
 @opt.as_json
-@opt.exports("list", "json=FILE, json=- (standard output)")
+@opt.add_exports("list", "json=FILE, json=- (standard output)")
 @opt.verbose
 @opt.reading
 def command(
@@ -41,20 +41,20 @@ def command(
     Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
     """
     from tracekit.cli import outputs as out
-    from tracekit.discover import inspect_rows
+    from tracekit.discover import list_inspect_rows
     from tracekit.pipeline import run as pipeline
 
-    json_paths = out.json_paths(exports, as_json=as_json)
-    discovery = pipeline.discover(paths, options)
-    rows = inspect_rows(discovery)
+    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    discovery = pipeline.discover_sources(paths, options)
+    rows = list_inspect_rows(discovery)
     if json_paths:
-        out.write_json(_as_json(discovery, rows) + "\n", json_paths)
+        out.write_json_outputs(_encode_discovery(discovery, rows) + "\n", json_paths)
     if out.STANDARD_OUTPUT not in json_paths:
-        terminal.say(_as_text(discovery, rows, verbose=verbose) + "\n")
+        terminal.write_output(_format_discovery(discovery, rows, verbose=verbose) + "\n")
     return 0 if discovery.sources else 2
 
 
-def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
+def _encode_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
     """Encode the discovery as JSON."""
     from tracekit.cli.contracts import INSPECT
 
@@ -63,7 +63,7 @@ def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
         "sources": rows,
         "ignored": [
             {
-                "file": _as_typed(ignored.path),
+                "file": _shorten_path(ignored.path),
                 "reason": ignored.reason.text,
                 "code": ignored.reason.code,
             }
@@ -83,43 +83,48 @@ def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
     return json.dumps(value, indent=1, default=str)
 
 
-def _as_typed(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """Shorten a path to be relative to the working directory, if it is below."""
     folder = Path.cwd()
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-def _as_text(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
+def _format_discovery(
+    discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool
+) -> str:
     """Format the files as a table without empty columns, then the ignored files and the notes."""
-    lines = [f"{discovery.title}: {len(rows):,} {plural(len(rows), 'file')} to read"]
+    lines = [f"{discovery.title}: {len(rows):,} {choose_plural(len(rows), 'file')} to read"]
     if rows:
-        table = [_line(row) for row in rows]
-        lines += ["", columns(table, right=("step", "pid", "size", "replica"))]
+        table = [_format_source_row(row) for row in rows]
+        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"))]
     if discovery.ignored:
-        lines += _ignored(discovery, verbose=verbose)
+        lines += _format_ignored(discovery, verbose=verbose)
     if discovery.notes:
         table = [
             {"source": note.source, "severity": note.severity, "note": note.message}
             for note in discovery.notes
         ]
-        lines += ["", "Notes", columns(table)]
+        lines += ["", "Notes", format_text_columns(table)]
     return "\n".join(lines)
 
 
-def _line(row: Mapping[str, object]) -> dict[str, Any]:
+def _format_source_row(row: Mapping[str, object]) -> dict[str, Any]:
     """Format a file's row: rank with world size, and its size with a unit."""
-    from tracekit.model.units import show
+    from tracekit.model.units import format_quantity
 
     line = dict(row)
     world_size, size_bytes, notes = map(line.pop, ("world_size", "size_bytes", "notes"))
     if world_size is not None and line["rank"] is not None:
         line["rank"] = f"{line['rank']}/{world_size}"
-    return {**line, "size": show(int(str(size_bytes)), "bytes"), "notes": notes}
+    return {**line, "size": format_quantity(int(str(size_bytes)), "bytes"), "notes": notes}
 
 
-def _ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
+def _format_ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
     """Format the files that are not read, limited unless `verbose`."""
     table = []
     for entry in discovery.ignored:
-        table.append({"file": _as_typed(entry.path), "reason": entry.reason.text})
-    return ["", *listed(f"Ignored: {len(table):,}", table, _SHOWN_IGNORED, verbose=verbose)]
+        table.append({"file": _shorten_path(entry.path), "reason": entry.reason.text})
+    return [
+        "",
+        *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose),
+    ]

@@ -20,28 +20,28 @@ class Terminated(SystemExit):
     """SIGTERM arrived: clean up as after Ctrl-C, and exit with the status of SIGTERM."""
 
 
-def status_of(work: Callable[[], object], is_verbose: Callable[[], bool]) -> int:
+def get_exit_status(work: Callable[[], object], is_verbose: Callable[[], bool]) -> int:
     """Run `work`, print a message for its exception, and return the exit status; `is_verbose` adds stacks."""
     try:
         status = work()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except BrokenPipeError:
-        terminal.mute(sys.stdout)
+        terminal.mute_stream(sys.stdout)
         return 0
     except (KeyboardInterrupt, click.Abort, Terminated) as stop:
         is_interrupt = not isinstance(stop, Terminated)
         tell_end(is_interrupt=is_interrupt)
         return INTERRUPTED if is_interrupt else TERMINATED
     except Exception as error:  # noqa: BLE001 - the last place that can report it
-        terminal.tell_error(error, stack=is_verbose())
+        terminal.print_error(error, stack=is_verbose())
         return FAILED
     return status if isinstance(status, int) else 0
 
 
 def tell_end(*, is_interrupt: bool) -> None:
     """Say that SIGINT or SIGTERM ended the command."""
-    terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
+    terminal.print_message(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
 
 
 @contextlib.contextmanager

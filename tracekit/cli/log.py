@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="log", short_help="Send the report to TensorBoard, MLflow or Weights & Biases.")
-@opt.paths(required=True)
+@opt.add_paths(required=True)
 @click.option(
     "--to",
     "targets",
@@ -50,26 +50,27 @@ def command(
     PATH is what `tracekit analyze` takes. Times are in seconds, sizes in bytes;
     Weights & Biases stays offline with WANDB_MODE=offline.
     """
-    from tracekit.logs import Logged, send
-    from tracekit.logs.points import points_of, summary_of
+    from tracekit.logs import ExportedReport, send_report
+    from tracekit.logs.points import extract_points, summarize_for_tracker
     from tracekit.pipeline import report_cache
-    from tracekit.render import Options as RenderOptions
-    from tracekit.render import render
+    from tracekit.render import RenderOptions, render
     from tracekit.render.html import render_html
 
-    wanted = list(map(_target, targets))
-    report = report_cache.analyze(list(paths), options).report
+    wanted = list(map(_parse_log_target, targets))
+    report = report_cache.analyze_cached(list(paths), options).report
     markdown, data = str(render(report, "md")), str(render(report, "json"))
     page = render_html(report, RenderOptions())
-    logged = Logged(report.title, points_of(report), summary_of(report), page, markdown, data)
+    logged = ExportedReport(
+        report.title, extract_points(report), summarize_for_tracker(report), page, markdown, data
+    )
     for system, target in wanted:
-        place = send(logged, system, target, run)
+        place = send_report(logged, system, target, run)
         if not quiet:
-            terminal.tell(f"{system}: {len(logged.points):,} numbers → {place}")
+            terminal.print_message(f"{system}: {len(logged.points):,} numbers → {place}")
     return 0
 
 
-def _target(text: str) -> tuple[str, str]:
+def _parse_log_target(text: str) -> tuple[str, str]:
     """Parse `SYSTEM=TARGET`; raises `TracekitError` for anything else."""
     system, _, target = text.partition("=")
     if not system or not target:

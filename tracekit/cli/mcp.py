@@ -29,12 +29,12 @@ def command(*, roots: tuple[str, ...], verbose: bool) -> int:
     profiles below each DIR; nothing is written, and nothing outside is read.
     """
     del verbose
-    from tracekit.agents.roots import roots_of
+    from tracekit.agents.roots import resolve_roots
 
-    folders = roots_of(roots)
+    folders = resolve_roots(roots)
     if find_spec("mcp") is None:
         raise TracekitError("mcp needs the package mcp", install_command("mcp"))
     from tracekit.agents import server
 
-    server.serve(folders)
+    server.serve_mcp(folders)
     return 0

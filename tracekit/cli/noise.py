@@ -9,12 +9,12 @@ import click
 from tracekit.cli import options as opt
 
 if TYPE_CHECKING:
-    from tracekit.compare.changes import Choices
+    from tracekit.compare.changes import ComparisonChoices
     from tracekit.pipeline.options import Options
 
 
 @click.command(name="noise", short_help="Measure how much equal runs differ.")
-@opt.paths("[RUN]...", required=False)
+@opt.add_paths("[RUN]...", required=False)
 @click.option(
     "--steps-from",
     "logs",
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=click.Path(), metavar="FILE", help="Write the noise here, as JSON."
 )
-@opt.exports("noise", "json=FILE, json=- (standard output)")
+@opt.add_exports("noise", "json=FILE, json=- (standard output)")
 @opt.ranks
 @opt.steps
 @opt.exclude
@@ -45,7 +45,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     output: str | None,
     exports: tuple[str, ...],
     options: Options,
-    choices: Choices,
+    choices: ComparisonChoices,
     top: int,
     quiet: bool,
     verbose: bool,
@@ -57,18 +57,20 @@ def command(  # noqa: PLR0913 - what is given, one by one
     """
     from tracekit.cli import outputs as out
     from tracekit.compare import noise as noise_file
-    from tracekit.compare.noise_report import report_noise
-    from tracekit.model.files import refuse_unwritable
+    from tracekit.compare.noise_report import build_noise_report
+    from tracekit.model.files import check_writable
     from tracekit.pipeline import comparing
 
-    json_paths = out.json_paths(exports, as_json=False)
+    json_paths = out.parse_json_paths(exports, as_json=False)
     if output is not None and output not in json_paths:
         json_paths.append(output)
     if output is not None and output != out.STANDARD_OUTPUT:
-        refuse_unwritable(output)
-    side, noise = comparing.noise_of(paths, options, drop_first=choices.drop_first, logs=logs)
+        check_writable(output)
+    side, noise = comparing.calibrate_run_noise(
+        paths, options, drop_first=choices.drop_first, logs=logs
+    )
     if not quiet and out.STANDARD_OUTPUT not in json_paths:
-        answer = out.Target("text", out.STANDARD_OUTPUT)
-        out.write(report_noise(noise, side), answer, top=top, verbose=verbose)
-    out.write_json(noise_file.to_json(noise), json_paths, quiet=quiet)
+        answer = out.OutputTarget("text", out.STANDARD_OUTPUT)
+        out.write_report(build_noise_report(noise, side), answer, top=top, verbose=verbose)
+    out.write_json_outputs(noise_file.write_noise_json(noise), json_paths, quiet=quiet)
     return 0

@@ -15,13 +15,13 @@ import click
 from tracekit.cli import terminal
 
 if TYPE_CHECKING:
-    from tracekit.compare.changes import Choices
+    from tracekit.compare.changes import ComparisonChoices
     from tracekit.pipeline.options import Options
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
-_MOST_WORK = 1e15
+_MAX_WORK = 1e15
 
 ranks = click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
 sample = click.option(
@@ -79,18 +79,18 @@ verbose = click.option(
 )
 
 
-def paths(metavar: str = "PATH...", *, required: bool = True) -> Decorator:
+def add_paths(metavar: str = "PATH...", *, required: bool = True) -> Decorator:
     """Add the arguments of a command that reads profiles."""
     return click.argument("paths", nargs=-1, required=required, type=click.Path(), metavar=metavar)
 
 
-def need_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str) -> None:
+def require_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str) -> None:
     """Raise click's usage error if neither a path nor a pattern was given."""
     if not paths and not on_every_node:
         raise click.UsageError(f"Missing argument '{name}...'.")
 
 
-def outputs(thing: str, suffixes: str) -> Decorator:
+def add_outputs(thing: str, suffixes: str) -> Decorator:
     """Add `-o FILE`, which also writes the `thing` to a file in one of the formats `suffixes`."""
     return click.option(
         "-o",
@@ -103,7 +103,7 @@ def outputs(thing: str, suffixes: str) -> Decorator:
     )
 
 
-def exports(thing: str, kinds: str) -> Decorator:
+def add_exports(thing: str, kinds: str) -> Decorator:
     """Add `--export KIND=PATH`, which writes the `thing` for other programs, as one of `kinds`."""
     return click.option(
         "--export",
@@ -114,12 +114,12 @@ def exports(thing: str, kinds: str) -> Decorator:
     )
 
 
-def strict(case: str = "any file could not be read") -> Decorator:
+def add_strict(case: str = "any file could not be read") -> Decorator:
     """Add `--strict`: exit status 2 in this case."""
     return click.option("--strict", is_flag=True, help=f"Exit with 2 if {case}.")
 
 
-def together(*decorators: Decorator) -> Decorator:
+def chain_decorators(*decorators: Decorator) -> Decorator:
     """Combine several decorators, in the order in which they would be written above a command."""
 
     def decorated(command: Command) -> Command:
@@ -130,7 +130,7 @@ def together(*decorators: Decorator) -> Decorator:
     return decorated
 
 
-def collected(
+def collect_options(
     name: str, value_of: Callable[[Mapping[str, Any]], Any], fields: Sequence[str]
 ) -> Decorator:
     """Make a decorator that passes the command one value, `value_of` all parameters, instead of the `fields`."""
@@ -146,9 +146,9 @@ def collected(
     return decorated
 
 
-selection = together(ranks, sample, steps, stages, exclude)
+selection = chain_decorators(ranks, sample, steps, stages, exclude)
 
-questions = together(
+questions = chain_decorators(
     click.option(
         "--only",
         "questions",
@@ -169,7 +169,7 @@ questions = together(
     ),
 )
 
-cluster = together(
+cluster = chain_decorators(
     click.option(
         "--engine",
         type=click.Choice(["local", "ray"]),
@@ -197,11 +197,11 @@ _WORK = {
     "images": "The same of images.",
 }
 
-work = together(
+work = chain_decorators(
     *(
         click.option(
             f"--{name}",
-            type=click.FloatRange(min=0, min_open=True, max=_MOST_WORK),
+            type=click.FloatRange(min=0, min_open=True, max=_MAX_WORK),
             metavar="N",
             help=text.format(""),
         )
@@ -211,13 +211,13 @@ work = together(
 """The amount of work per step of a profile."""
 
 
-def _both_work(given: Mapping[str, Any]) -> dict[str, str | None]:
+def _get_both_work(given: Mapping[str, Any]) -> dict[str, str | None]:
     """Get the work of both sides by name, as typed."""
     return {name: given[f"both_{name}"] for name in _WORK}
 
 
-work_of_two = together(
-    collected("both_work", _both_work, [f"both_{name}" for name in _WORK]),
+work_of_two = chain_decorators(
+    collect_options("both_work", _get_both_work, [f"both_{name}" for name in _WORK]),
     *(
         click.option(
             f"--{name}",
@@ -230,7 +230,7 @@ work_of_two = together(
 )
 """The amount of work per step of two sides, as texts: one number, or before and after."""
 
-_READING = (
+_READING_OPTIONS = (
     "ranks",
     "sample",
     "steps",
@@ -246,32 +246,39 @@ _READING = (
     "skip",
     "question_files",
 )
-_STATISTICS = ("drop_first", "min_effect", "level", "paired", "assume_independent_steps", "force")
+_STATISTICS_OPTIONS = (
+    "drop_first",
+    "min_effect",
+    "level",
+    "paired",
+    "assume_independent_steps",
+    "force",
+)
 
 
-def _options(given: Mapping[str, Any]) -> Options:
+def _make_reading_options(given: Mapping[str, Any]) -> Options:
     """Make the options of reading; progress is shown by commands that have --quiet, unless it is given."""
-    from tracekit.pipeline.options import options_of
+    from tracekit.pipeline.options import parse_options
 
     counts = {name: given[name] for name in _WORK if given.get(name) is not None}
     # Treat repeatable options that were not given like the others: None.
-    stated = {name: given.get(name) for name in _READING if given.get(name) != ()}
+    stated = {name: given.get(name) for name in _READING_OPTIONS if given.get(name) != ()}
     shows_progress = not given.get("quiet", True)
     if shows_progress:
         from tracekit.discover import fetched
 
-        fetched.watchers[:] = [terminal.fetching]
-    return options_of({**stated, "work": counts, "progress": shows_progress})
+        fetched.watchers[:] = [terminal.show_fetching]
+    return parse_options({**stated, "work": counts, "progress": shows_progress})
 
 
-def _choices(given: Mapping[str, Any]) -> Choices:
+def _make_statistics_choices(given: Mapping[str, Any]) -> ComparisonChoices:
     """Make the choices of a comparison; percentages become fractions."""
-    from tracekit.compare.changes import Choices
+    from tracekit.compare.changes import ComparisonChoices
 
-    stated = {name: given[name] for name in _STATISTICS if name in given}
+    stated = {name: given[name] for name in _STATISTICS_OPTIONS if name in given}
     stated |= {name: stated[name] / 100 for name in ("min_effect", "level") if name in stated}
-    return Choices(**stated)
+    return ComparisonChoices(**stated)
 
 
-reading = collected("options", _options, (*_READING, *_WORK))
-statistics = collected("choices", _choices, _STATISTICS)
+reading = collect_options("options", _make_reading_options, (*_READING_OPTIONS, *_WORK))
+statistics = collect_options("choices", _make_statistics_choices, _STATISTICS_OPTIONS)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import refuse_unwritable, write_atomically
+from tracekit.model.files import check_writable, write_atomically
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
-from tracekit.render import format_of, refuse_without_library, render, renderer
+from tracekit.render import find_renderer, get_format_of_path, refuse_without_library, render
 
 STANDARD_OUTPUT = "-"
-_FOR_PEOPLE = ("text", "md")
+_TEXT_FORMATS = ("text", "md")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputTarget:
     """One output: its format and its path, `-` for standard output."""
 
     format: str
@@ -29,38 +29,38 @@ class Target:
         return self.path == STANDARD_OUTPUT
 
 
-def file_target(path: str) -> Target:
+def parse_output(path: str) -> OutputTarget:
     """Parse `-o FILE`, with the format of its suffix; raises if the file cannot be written."""
     if path == STANDARD_OUTPUT:
         raise TracekitError("-o -: no format is named", "--export json=- prints JSON")
-    name = format_of(path)
-    if renderer(name).files:
+    name = get_format_of_path(path)
+    if find_renderer(name).files:
         folder = Path(path).with_suffix("")
         raise TracekitError(
             f"{path}: {name} is one file a table, and needs a directory",
             f"--export {name}={folder} (tracekit render: -f {name} -o {folder})",
         )
-    refuse_unwritable(path)
-    return Target(name, path)
+    check_writable(path)
+    return OutputTarget(name, path)
 
 
-def export_target(text: str) -> Target:
+def parse_export(text: str) -> OutputTarget:
     """Parse `--export KIND=PATH`; raises if the path cannot be written."""
     name, equals, path = text.partition("=")
     if not (equals and path):
         raise TracekitError(f"--export {text}: not KIND=PATH", "--export csv=tables/")
     refuse_without_library(name)
-    if not renderer(name).files:
+    if not find_renderer(name).files:
         if path != STANDARD_OUTPUT:
-            refuse_unwritable(path)
-        return Target(name, path)
+            check_writable(path)
+        return OutputTarget(name, path)
     if path == STANDARD_OUTPUT:
         raise TracekitError(f"{name} is one file a table: name a directory", f"{name}=tables/")
-    _refuse_folder(Path(path))
-    return Target(name, path)
+    _refuse_unusable_folder(Path(path))
+    return OutputTarget(name, path)
 
 
-def json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
+def parse_json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
     """Parse `--export json=PATH` and `--json` into paths, for a command that only exports JSON."""
     paths = [STANDARD_OUTPUT] * as_json
     for text in exports:
@@ -68,23 +68,23 @@ def json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
         if name != "json" or not path:
             raise TracekitError(f"--export {text}: only json is written here", "--export json=-")
         if path != STANDARD_OUTPUT:
-            refuse_unwritable(path)
+            check_writable(path)
         paths.append(path)
     return list(dict.fromkeys(paths))
 
 
-def write_json(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
+def write_json_outputs(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
     """Write the text to all these files, or print it for `-`."""
     for path in paths:
         if path == STANDARD_OUTPUT:
-            terminal.say(text.encode("utf-8"))
+            terminal.write_output(text.encode("utf-8"))
         else:
             write_atomically(path, text.encode("utf-8"))
             if not quiet:
-                terminal.tell(f"wrote {path}")
+                terminal.print_message(f"wrote {path}")
 
 
-def with_answer(targets: Sequence[Target], *, quiet: bool) -> list[Target]:
+def add_text_output(targets: Sequence[OutputTarget], *, quiet: bool) -> list[OutputTarget]:
     """Add the text on standard output in front, unless another target is printed or `quiet` is set.
 
     Raises `TracekitError` if several targets go to standard output.
@@ -96,22 +96,22 @@ def with_answer(targets: Sequence[Target], *, quiet: bool) -> list[Target]:
         )
     if printed or quiet:
         return list(targets)
-    return [Target("text", STANDARD_OUTPUT), *targets]
+    return [OutputTarget("text", STANDARD_OUTPUT), *targets]
 
 
-def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
+def write_report(report: Report, target: OutputTarget, *, top: int, verbose: bool) -> None:
     """Write the report to the target."""
-    width, color = terminal.page() if target.printed else (None, False)
+    width, color = terminal.get_page_width() if target.printed else (None, False)
     output = render(report, target.format, top=top, verbose=verbose, width=width, color=color)
     if isinstance(output, dict):
         folder = Path(target.path)
-        _make_folder(folder)
+        _create_folder(folder)
         for name, data in output.items():
             write_atomically(folder / name, data)
     elif target.printed:
-        if isinstance(output, str) and target.format not in _FOR_PEOPLE:
+        if isinstance(output, str) and target.format not in _TEXT_FORMATS:
             output = output.encode("utf-8")
-        terminal.say(output)
+        terminal.write_output(output)
     else:
         write_atomically(target.path, output.encode() if isinstance(output, str) else output)
 
@@ -120,30 +120,30 @@ def refuse_plots(folder: str) -> None:
     """Raise `TracekitError` if charts cannot be drawn, or not be written to `folder`."""
     from tracekit.render.charts import images as plots
 
-    _refuse_folder(Path(folder))
-    plots.matplotlib_or_refuse()
+    _refuse_unusable_folder(Path(folder))
+    plots.import_matplotlib()
 
 
 def write_plots(report: Report, folder: str) -> int:
     """Write the report's charts to `folder` and return their number; other files there stay."""
     from tracekit.render.charts import images as plots
 
-    _make_folder(Path(folder))
+    _create_folder(Path(folder))
     count = 0
-    for name, data in plots.plots(report):
+    for name, data in plots.paint_report_charts(report):
         write_atomically(Path(folder) / name, data)
         count += 1
     return count
 
 
-def _refuse_folder(folder: Path) -> None:
+def _refuse_unusable_folder(folder: Path) -> None:
     """Raise `TracekitError` if `folder` can be neither used nor created."""
     if folder.exists() and not folder.is_dir():
         raise TracekitError(f"{folder}: is a file, and a directory is wanted", "name another")
-    refuse_unwritable(folder / "any" if folder.exists() else folder)
+    check_writable(folder / "any" if folder.exists() else folder)
 
 
-def _make_folder(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     """Create `folder` unless it exists."""
     try:
         folder.mkdir(exist_ok=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
-from tracekit.model.errors import TraceFormatError, TracekitError, unread
+from tracekit.model.errors import TraceFormatError, TracekitError, make_os_read_error
 
 if TYPE_CHECKING:
-    from tracekit.cli.outputs import Target
+    from tracekit.cli.outputs import OutputTarget
     from tracekit.compare.comparison import Comparison
     from tracekit.model.report import Report
 
@@ -36,14 +36,14 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
     """
     from tracekit.cli import ci
 
-    report, comparison = _read(Path(path))
-    target = _target(wanted, output, compared=comparison is not None)
+    report, comparison = _load_saved(Path(path))
+    target = _parse_render_target(wanted, output, compared=comparison is not None)
     gates = comparison.gates if comparison else ()
-    ci.write(report, gates, [target], comparison=comparison, top=top, verbose=verbose)
+    ci.write_gate_targets(report, gates, [target], comparison=comparison, top=top, verbose=verbose)
     return 0
 
 
-def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target:
+def _parse_render_target(wanted: str | None, output: str | None, *, compared: bool) -> OutputTarget:
     """Parse the target and its format; comparisons support more formats."""
     from tracekit.cli import ci
     from tracekit.cli import outputs as out
@@ -53,11 +53,11 @@ def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target
         wanted = "text"
     if wanted:
         export = f"{wanted}={path}"
-        return ci.export_target(export) if compared else out.export_target(export)
-    return ci.file_target(path) if compared else out.file_target(path)
+        return ci.parse_comparison_export(export) if compared else out.parse_export(export)
+    return ci.parse_comparison_output(path) if compared else out.parse_output(path)
 
 
-def _read(path: Path) -> tuple[Report, Comparison | None]:
+def _load_saved(path: Path) -> tuple[Report, Comparison | None]:
     """Load the report of any saved file, and the comparison if the file contains one."""
     from tracekit.discover.arguments import refuse_special
     from tracekit.pipeline import run as pipeline
@@ -65,12 +65,12 @@ def _read(path: Path) -> tuple[Report, Comparison | None]:
 
     refuse_special(path)
     try:
-        if saved_measurements.saved_form(path) == "measurements":
+        if saved_measurements.sniff_saved_form(path) == "measurements":
             return pipeline.judge(saved_measurements.load(path)), None
-        return _from_json(path.read_bytes().decode("utf-8"))
+        return _decode_saved_json(path.read_bytes().decode("utf-8"))
     except OSError as error:
         hint = "check that it exists and that you may read it"
-        raise unread(path, error, hint) from error
+        raise make_os_read_error(path, error, hint) from error
     except UnicodeDecodeError as error:
         hint = "give what tracekit wrote: -o x.json, or measurements (--save x.tkm)"
         problem = "neither a report nor measurements"
@@ -81,13 +81,13 @@ def _read(path: Path) -> tuple[Report, Comparison | None]:
         raise TraceFormatError(path, error.problem, error.hint, code="unfit") from error
 
 
-def _from_json(text: str) -> tuple[Report, Comparison | None]:
+def _decode_saved_json(text: str) -> tuple[Report, Comparison | None]:
     """Decode a report or comparison from JSON; raises `TracekitError` for a comparison with impossible numbers."""
     from tracekit.compare import comparison
     from tracekit.model.report import SCHEMA, Report
-    from tracekit.render.json import read_json
+    from tracekit.render.json import read_schema_json
 
-    value = read_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
+    value = read_schema_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
     if isinstance(value, Report):
         return value, None
     step = value.headline

@@ -19,11 +19,11 @@ from tracekit.model.records import dataclass
 if TYPE_CHECKING:
     from tracekit.model.tables.arrays import Columns
     from tracekit.pipeline.options import Options
-    from tracekit.pipeline.table_reading import Rows
-    from tracekit.sql.session import Result
+    from tracekit.pipeline.table_reading import QueriedRows
+    from tracekit.sql.session import StatementResult
 
-FORMATS = ("text", "csv", "json", "parquet")
-SHOWN_ROWS = 100
+ROW_FORMATS = ("text", "csv", "json", "parquet")
+DEFAULT_TEXT_ROWS = 100
 """Rows of text output without a limit."""
 
 _OPTION = re.compile(r"--[\w-]+=")
@@ -31,7 +31,7 @@ _SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parque
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RowOutput:
     """How to output rows: format, limit (None: all, but only the first as text), and file."""
 
     format: str
@@ -39,18 +39,18 @@ class Form:
     output: str | None
 
 
-class _Asked(click.Command):
+class _StatementCommand(click.Command):
     """A command whose last argument may be a statement that begins with a comment, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and return the remaining ones."""
-        return super().parse_args(ctx, [_as_statement(text) for text in args])
+        return super().parse_args(ctx, [_protect_comment(text) for text in args])
 
 
-def _as_statement(text: str) -> str:
+def _protect_comment(text: str) -> str:
     r"""Prefix an argument with a newline if it is a comment with a statement below it, which click takes for an option.
 
-    >>> _as_statement("--limit"), _as_statement("-- all\nSELECT 1")
+    >>> _protect_comment("--limit"), _protect_comment("-- all\nSELECT 1")
     ('--limit', '\n-- all\nSELECT 1')
     """
     first, _, below = text.partition("\n")
@@ -58,8 +58,10 @@ def _as_statement(text: str) -> str:
     return f"\n{text}" if is_comment else text
 
 
-@click.command(name="sql", cls=_Asked, short_help="Ask the tables of profiles a question in SQL.")
-@opt.paths("PATH... [STATEMENT]", required=False)
+@click.command(
+    name="sql", cls=_StatementCommand, short_help="Ask the tables of profiles a question in SQL."
+)
+@opt.add_paths("PATH... [STATEMENT]", required=False)
 @click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
 @click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")
 @click.option(
@@ -68,7 +70,7 @@ def _as_statement(text: str) -> str:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(FORMATS),
+    type=click.Choice(ROW_FORMATS),
     help="The form of the rows [default: by the suffix of -o, else text].",
 )
 @click.option(
@@ -82,7 +84,7 @@ def _as_statement(text: str) -> str:
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"Rows at most [default: all; as text {SHOWN_ROWS}].",
+    help=f"Rows at most [default: all; as text {DEFAULT_TEXT_ROWS}].",
 )
 @click.option(
     "--memory",
@@ -92,7 +94,7 @@ def _as_statement(text: str) -> str:
 @opt.selection
 @opt.jobs
 @opt.cache
-@opt.strict()
+@opt.add_strict()
 @opt.quiet
 @opt.verbose
 @opt.reading
@@ -122,7 +124,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     from tracekit.sql import recipes
 
     if lists_recipes:
-        terminal.say(_listed())
+        terminal.write_output(_format_recipes())
         return 0
     *leading, last = paths or ("",)
     statement = None
@@ -131,30 +133,30 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if recipe is not None:
         if statement is not None:
             raise TracekitError(f"--recipe {recipe}: a statement is given as well", "leave out one")
-        statement = recipes.statement(recipe)
+        statement = recipes.read_recipe(recipe)
         if prints:
-            terminal.say(f"{statement}\n")
+            terminal.write_output(f"{statement}\n")
             return 0
-    opt.need_paths(paths, (), "PATH")
-    form = _form(format_, limit, output)
+    opt.require_paths(paths, (), "PATH")
+    form = _parse_row_output(format_, limit, output)
     is_shell = statement is None and sys.stdin.isatty()
     statements = child.Statements() if is_shell else None
 
     def work() -> int:
-        answers = _Answers(paths, options, memory, form, quiet=quiet)
+        answers = _StatementRunner(paths, options, memory, form, quiet=quiet)
         if statements is not None:
             from tracekit.cli import sql_shell
 
-            sql_shell.run(answers.session, answers.show, statements)
+            sql_shell.run_sql_shell(answers.session, answers.show, statements)
         else:
-            _run(answers, sys.stdin.read() if statement is None else statement)
-        terminal.say("")
+            _run_statements(answers, sys.stdin.read() if statement is None else statement)
+        terminal.write_output("")
         return 2 if strict and answers.has_failed else 0
 
-    return child.run(work, verbose, statements)
+    return child.run_in_child(work, verbose, statements)
 
 
-class _Answers:
+class _StatementRunner:
     """A session over the tables of some paths, and the output of its results."""
 
     def __init__(
@@ -162,7 +164,7 @@ class _Answers:
         paths: tuple[str, ...],
         options: Options,
         memory: str | None,
-        form: Form,
+        form: RowOutput,
         *,
         quiet: bool,
     ) -> None:
@@ -170,8 +172,8 @@ class _Answers:
 
         self.has_failed = False
         self._paths, self._options, self._form, self._quiet = paths, options, form, quiet
-        self.session = sql_session.opened(self._load, memory, options.jobs)
-        self._rows_of = table_reading.rows_of
+        self.session = sql_session.open_sql_session(self._load, memory, options.jobs)
+        self._rows_of = table_reading.query_rows
         self._told: set[str] = set()
 
     @property
@@ -182,21 +184,21 @@ class _Answers:
     def show(self, statement: str) -> None:
         """Run a statement, and print or write its rows."""
         with _naming_options():
-            _give(self.session.run(statement), self._form)
+            _output_sql_rows(self.session.run(statement), self._form)
         if not self._quiet:
             for name in sorted(self.session.unfilled - self._told):
-                terminal.tell(f"{name}: nothing of it was recorded")
+                terminal.print_message(f"{name}: nothing of it was recorded")
         self._told |= self.session.unfilled
 
     def _load(self, names: Collection[str], with_step: bool) -> Mapping[str, Columns]:
-        rows: Rows = self._rows_of(names, self._paths, self._options, with_step=with_step)
+        rows: QueriedRows = self._rows_of(names, self._paths, self._options, with_step=with_step)
         self.has_failed = self.has_failed or bool(rows.failures or rows.faults)
-        terminal.tell_failures(rows.failures)
+        terminal.print_failures(rows.failures)
         for fault in rows.faults:
             # A failed table is not "not recorded": suppress that message.
             self._told.update(fault.tables)
             problem = f"{fault.source}: {fault.question} could not be {fault.action}: {fault.error}"
-            terminal.tell_problem(problem, "the tables of other questions are whole")
+            terminal.print_problem(problem, "the tables of other questions are whole")
         return rows.tables
 
 
@@ -213,7 +215,7 @@ def _naming_options() -> Iterator[None]:
         raise TracekitError(error.problem, f"{error.hint}; -o FILE writes them") from None
 
 
-def _run(answers: _Answers, text: str) -> None:
+def _run_statements(answers: _StatementRunner, text: str) -> None:
     """Run every statement of a text."""
     with _naming_options():
         statements = answers.session.statements(text)
@@ -225,7 +227,7 @@ def _run(answers: _Answers, text: str) -> None:
         )
     for number, statement in enumerate(statements):
         if number:
-            terminal.say("\n")
+            terminal.write_output("\n")
         answers.show(statement)
 
 
@@ -239,9 +241,9 @@ def _is_statement(text: str) -> bool:
     return not path.exists()
 
 
-def _form(format_: str | None, limit: int | None, output: str | None) -> Form:
+def _parse_row_output(format_: str | None, limit: int | None, output: str | None) -> RowOutput:
     """Parse how to output rows; raises if that is not possible."""
-    from tracekit.model.files import refuse_unwritable
+    from tracekit.model.files import check_writable
     from tracekit.render import refuse_without_library
 
     if output is not None:
@@ -252,50 +254,54 @@ def _form(format_: str | None, limit: int | None, output: str | None) -> Form:
                 f"{output}: no format of rows ends in {suffix!r}", f"there are: {suffixes}"
             )
         format_ = format_ or _SUFFIXES[suffix]
-        refuse_unwritable(output)
+        check_writable(output)
     if format_ == "parquet":
         if output is None:
             raise TracekitError("parquet goes to a file", "-o rows.parquet")
         refuse_without_library("parquet")
-    return Form(format_ or "text", limit, output)
+    return RowOutput(format_ or "text", limit, output)
 
 
-def _give(result: Result, form: Form) -> None:
+def _output_sql_rows(result: StatementResult, form: RowOutput) -> None:
     """Print the rows, or write them."""
     from tracekit.model.files import write_atomically
 
     if form.output is None:
-        data, has_more = _rendered(result, form, terminal.page()[0])
-        terminal.say(data.decode("utf-8") if form.format == "text" else data)
+        data, has_more = _render_sql_rows(result, form, terminal.get_page_width()[0])
+        terminal.write_output(data.decode("utf-8") if form.format == "text" else data)
     else:
-        data, has_more = _rendered(result, form, None)
+        data, has_more = _render_sql_rows(result, form, None)
         write_atomically(form.output, data)
-        terminal.tell(f"wrote {form.output}")
+        terminal.print_message(f"wrote {form.output}")
     if has_more and form.format == "text" and form.limit is None:
-        terminal.tell(f"… more than {SHOWN_ROWS} rows: --limit shows more, -o rows.csv all")
+        terminal.print_message(
+            f"… more than {DEFAULT_TEXT_ROWS} rows: --limit shows more, -o rows.csv all"
+        )
 
 
-def _rendered(result: Result, form: Form, width: int | None) -> tuple[bytes, bool]:
+def _render_sql_rows(
+    result: StatementResult, form: RowOutput, width: int | None
+) -> tuple[bytes, bool]:
     """Render (the rows in their format, whether there are more)."""
     from tracekit.render import rows as render
-    from tracekit.sql.values import cell, plain_value
+    from tracekit.sql.values import make_json_value, make_sql_cell
 
-    limit = form.limit or (SHOWN_ROWS if form.format == "text" else None)
-    rows = list(_first(result, limit))
+    limit = form.limit or (DEFAULT_TEXT_ROWS if form.format == "text" else None)
+    rows = list(_limit_sql_rows(result, limit))
     has_more = limit is not None and len(rows) > limit
     rows = rows[:limit]
     if form.format == "json":
-        values = [tuple(map(plain_value, row)) for row in rows]
-        return render.rows_as_json(result.names, values).encode(), has_more
-    sheet = render.sheet_of(result.names, [tuple(map(cell, row)) for row in rows])
+        values = [tuple(map(make_json_value, row)) for row in rows]
+        return render.write_query_json(result.names, values).encode(), has_more
+    sheet = render.make_query_sheet(result.names, [tuple(map(make_sql_cell, row)) for row in rows])
     if form.format == "csv":
-        return render.rows_as_csv(sheet), has_more
+        return render.write_query_csv(sheet), has_more
     if form.format == "parquet":
-        return render.rows_as_parquet(sheet), has_more
-    return render.rows_as_text(sheet, width).encode(), has_more
+        return render.write_query_parquet(sheet), has_more
+    return render.format_query_rows(sheet, width).encode(), has_more
 
 
-def _first(result: Result, limit: int | None) -> Iterator[tuple[object, ...]]:
+def _limit_sql_rows(result: StatementResult, limit: int | None) -> Iterator[tuple[object, ...]]:
     """Iterate over the rows, at most one more than `limit`."""
     if limit is not None:
         yield from result.rows(limit + 1)
@@ -304,9 +310,17 @@ def _first(result: Result, limit: int | None) -> Iterator[tuple[object, ...]]:
         yield from block
 
 
-def _listed() -> str:
+def _format_recipes() -> str:
     """Format the recipes and what they answer."""
-    from tracekit.cli.layout import columns
+    from tracekit.cli.layout import format_text_columns
     from tracekit.sql import recipes
 
-    return columns([{"recipe": n, "answers": recipes.answer(n)} for n in recipes.names()]) + "\n"
+    return (
+        format_text_columns(
+            [
+                {"recipe": n, "answers": recipes.read_recipe_question(n)}
+                for n in recipes.list_recipes()
+            ]
+        )
+        + "\n"
+    )

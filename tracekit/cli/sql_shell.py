@@ -14,7 +14,7 @@ from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
 
 if TYPE_CHECKING:
-    from tracekit.sql.session import Session
+    from tracekit.sql.session import SqlSession
 
 _PROMPT, _MORE = "sql> ", "...> "
 _HANDLED_S = 0.05
@@ -26,37 +26,37 @@ _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT â€
 """
 
 
-def run(
-    session: Session,
+def run_sql_shell(
+    session: SqlSession,
     show: Callable[[str], None],
     running: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - nullcontext is reentrant
 ) -> None:
     """Read statements from the terminal until it ends, and show their results; `running` is entered for each one."""
     from tracekit.sql import statements
 
-    _complete(session)
+    _set_up_completion(session)
     prompt = _Prompt()
     _interrupt_on_signal(session, prompt)
-    terminal.tell("SQL over the tables of these profiles; .help tells more, .quit leaves")
+    terminal.print_message("SQL over the tables of these profiles; .help tells more, .quit leaves")
     lines: list[str] = []
     while True:
         try:
             line = prompt.read(_MORE if lines else _PROMPT)
         except EOFError:
-            terminal.say("\n")
+            terminal.write_output("\n")
             return
         except KeyboardInterrupt:
-            terminal.say("\n")
+            terminal.write_output("\n")
             lines = []
             continue
         if not lines and line.strip().lower() in (".quit", ".exit", "quit", "exit"):
             return
         if not lines and line.strip().startswith("."):
-            _answered(running, _command, line.strip(), show)
+            _run_guarded(running, _run_dot_command, line.strip(), show)
         elif line.strip() or lines:
             lines.append(line)
-            if statements.code("\n".join(lines)).rstrip().endswith(";"):
-                _answered(running, _statements, "\n".join(lines), show, session)
+            if statements.strip_literals("\n".join(lines)).rstrip().endswith(";"):
+                _run_guarded(running, _show_statements, "\n".join(lines), show, session)
                 lines = []
 
 
@@ -77,7 +77,7 @@ class _Prompt:
             self.open = None
 
 
-def _interrupt_on_signal(session: Session, prompt: _Prompt) -> None:
+def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> None:
     """Have Ctrl-C interrupt the running statement: DuckDB rarely checks Python's signals.
 
     A thread does it, as the handler itself would run only after the statement. The thread also repeats a Ctrl-C
@@ -105,7 +105,7 @@ def _interrupt_on_signal(session: Session, prompt: _Prompt) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _answered(
+def _run_guarded(
     running: AbstractContextManager[None], function: Callable[..., None], *arguments: object
 ) -> None:
     """Call a function within `running`, and print its errors: the shell continues."""
@@ -113,35 +113,38 @@ def _answered(
         with running:
             function(*arguments)
     except KeyboardInterrupt:
-        terminal.tell("interrupted")
+        terminal.print_message("interrupted")
     except TracekitError as error:
-        terminal.tell_error(error)
+        terminal.print_error(error)
 
 
-def _statements(text: str, show: Callable[[str], None], session: Session) -> None:
+def _show_statements(text: str, show: Callable[[str], None], session: SqlSession) -> None:
     """Show the result of each statement of a text."""
     for statement in session.statements(text):
         show(statement)
 
 
-def _command(line: str, show: Callable[[str], None]) -> None:
+def _run_dot_command(line: str, show: Callable[[str], None]) -> None:
     """Run a line that begins with a dot."""
-    from tracekit.cli.layout import columns
+    from tracekit.cli.layout import format_text_columns
     from tracekit.sql import recipes
 
     word, _, argument = line.partition(" ")
     if word == ".help":
-        terminal.say(_HELP)
+        terminal.write_output(_HELP)
     elif word == ".recipes":
-        rows = [{"recipe": n, "answers": recipes.answer(n)} for n in recipes.names()]
-        terminal.say(columns(rows) + "\n")
+        rows = [
+            {"recipe": n, "answers": recipes.read_recipe_question(n)}
+            for n in recipes.list_recipes()
+        ]
+        terminal.write_output(format_text_columns(rows) + "\n")
     elif word == ".recipe":
-        show(recipes.statement(argument.strip()))
+        show(recipes.read_recipe(argument.strip()))
     else:
         raise TracekitError(f"no command {word!r}", ".help lists them")
 
 
-def _complete(session: Session) -> None:
+def _set_up_completion(session: SqlSession) -> None:
     """Complete names of tables and columns with Tab, if readline is available."""
     try:
         import readline

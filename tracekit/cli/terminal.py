@@ -16,30 +16,30 @@ import click
 
 from tracekit.model.cache import listeners
 from tracekit.model.errors import TracekitError
-from tracekit.model.escape import Lines, visible_lines
+from tracekit.model.escape import Lines, escape_lines
 from tracekit.model.installed import DISTRIBUTION
-from tracekit.model.labels import shown
+from tracekit.model.labels import make_displayable
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Failure
 
-_HINT_AT = "          try: "
+_HINT_PREFIX = "          try: "
 _VERBOSE = "tracekit.verbose"
-_SHOWN_FAILURES = 10
+_MAX_LISTED_FAILURES = 10
 _stopped: list[str] = []
 """The token that resumes GitHub's workflow commands, while they are stopped."""
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Make both streams replace characters that they cannot encode by `?`, and print problems of the cache."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="replace")
-    listeners[:] = [lambda problem, hint: tell_problem(f"{problem}; {hint}", "")]
+    listeners[:] = [lambda problem, hint: print_problem(f"{problem}; {hint}", "")]
 
 
-def say(text: str | bytes) -> None:
+def write_output(text: str | bytes) -> None:
     """Write to standard output: text with control characters made visible, bytes unchanged.
 
     A closed pipe (`| head`) is not an error: the rest is dropped, and the command still writes its files and gets its
@@ -48,77 +48,79 @@ def say(text: str | bytes) -> None:
     if sys.stdout is None:
         return
     if text:
-        stop_commands()
+        stop_workflow_commands()
     try:
         if isinstance(text, bytes):
             sys.stdout.flush()
             sys.stdout.buffer.write(text)
         else:
-            sys.stdout.write(visible_lines(text, keeps_color=page()[1]))
+            sys.stdout.write(escape_lines(text, keeps_color=get_page_width()[1]))
         sys.stdout.flush()
     except BrokenPipeError:
-        mute(sys.stdout)
+        mute_stream(sys.stdout)
     except OSError as error:
-        mute(sys.stdout)
+        mute_stream(sys.stdout)
         reason = error.strerror or str(error)
         raise TracekitError(
             f"standard output: cannot be written: {reason}", "write to a file elsewhere with -o"
         ) from error
 
 
-def fetching(text: str, number: int, total: int) -> None:
+def show_fetching(text: str, number: int, total: int) -> None:
     """Show the progress of files fetched from an address, on one line of the terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
     end = "\r\x1b[K" if number == total else ""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"\r\x1b[Kfetching {shown(text)[:60]}: {number:,} of {total:,} files{end}")
+        sys.stderr.write(
+            f"\r\x1b[Kfetching {make_displayable(text)[:60]}: {number:,} of {total:,} files{end}"
+        )
         sys.stderr.flush()
 
 
-def tell(line: str) -> None:
+def print_message(line: str) -> None:
     """Print a line (or several) to standard error, if it is open."""
-    stop_commands()
-    _write_error(visible_lines(line))
+    stop_workflow_commands()
+    _write_stderr(escape_lines(line))
 
 
-def tell_command(line: Lines) -> None:
+def print_workflow_command(line: Lines) -> None:
     """Print a GitHub workflow command to standard error; see `render.github`."""
-    resume_commands()
-    _write_error(line)
+    resume_workflow_commands()
+    _write_stderr(line)
 
 
-def stop_commands() -> None:
-    """Stop GitHub's workflow commands until `resume_commands`, because profile names follow. Does nothing elsewhere.
+def stop_workflow_commands() -> None:
+    """Stop GitHub's workflow commands until `resume_workflow_commands`, because profile names follow. Does nothing elsewhere.
 
     The token goes to standard error, like our own commands: a single stream keeps its order.
     """
-    if in_github() and not _stopped:
+    if is_github_job() and not _stopped:
         _stopped.append(secrets.token_hex(16))
-        _write_error(Lines(f"::stop-commands::{_stopped[0]}"))
+        _write_stderr(Lines(f"::stop-commands::{_stopped[0]}"))
 
 
-def resume_commands() -> None:
+def resume_workflow_commands() -> None:
     """Resume GitHub's workflow commands."""
     if _stopped:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
-        _write_error(Lines(f"::{_stopped.pop()}::"))
+        _write_stderr(Lines(f"::{_stopped.pop()}::"))
 
 
-def in_github() -> bool:
+def is_github_job() -> bool:
     """Check whether this runs in a GitHub Actions job."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def _write_error(lines: Lines) -> None:
+def _write_stderr(lines: Lines) -> None:
     """Write lines to standard error; ignores a closed stream."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{lines}\n")
         sys.stderr.flush()
 
 
-def mute(stream: TextIO) -> None:
+def mute_stream(stream: TextIO) -> None:
     """Discard further output of `stream`, which keeps the exit from failing on it."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = os.open(os.devnull, os.O_WRONLY)
@@ -128,40 +130,40 @@ def mute(stream: TextIO) -> None:
             os.close(descriptor)
 
 
-def tell_error(error: Exception, *, stack: bool = False) -> None:
+def print_error(error: Exception, *, stack: bool = False) -> None:
     """Print an error and its hint on two lines, plus the stack trace if requested."""
-    problem, hint = described(error)
-    tell_problem(problem, hint)
+    problem, hint = describe_error(error)
+    print_problem(problem, hint)
     if stack and not isinstance(error, click.ClickException):
-        tell("".join(traceback.format_exception(error)).rstrip())
+        print_message("".join(traceback.format_exception(error)).rstrip())
 
 
-def tell_problem(problem: str, hint: str) -> None:
+def print_problem(problem: str, hint: str) -> None:
     """Print a problem and its hint in the form of all errors."""
-    from tracekit.render.escape import printable
+    from tracekit.render.escape import make_printable
 
-    tell(f"tracekit: {printable(problem)}")
+    print_message(f"tracekit: {make_printable(problem)}")
     if hint:
-        tell(_HINT_AT + printable(hint))
+        print_message(_HINT_PREFIX + make_printable(hint))
 
 
-def tell_failures(failures: Sequence[Failure], *, where_all: str = "") -> None:
+def print_failures(failures: Sequence[Failure], *, where_all: str = "") -> None:
     """Print the first unreadable files; `where_all` says where all of them are listed."""
-    for failure in failures[:_SHOWN_FAILURES]:
-        tell_problem(f"{failure.source}: {failure.problem}", failure.hint)
-    more = len(failures) - _SHOWN_FAILURES
+    for failure in failures[:_MAX_LISTED_FAILURES]:
+        print_problem(f"{failure.source}: {failure.problem}", failure.hint)
+    more = len(failures) - _MAX_LISTED_FAILURES
     if more > 0:
-        tell(f"tracekit: {more:,} more files could not be read{where_all}")
+        print_message(f"tracekit: {more:,} more files could not be read{where_all}")
 
 
-def described(error: Exception) -> tuple[str, str]:
+def describe_error(error: Exception) -> tuple[str, str]:
     """Describe any error of a command as (problem, hint)."""
     if isinstance(error, TracekitError):
         return str(error), error.hint
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "tracekit")
-        return _misused(error), f"{command} --help"
+        return _describe_usage_error(error), f"{command} --help"
     if isinstance(error, MemoryError):
         remedy = "read fewer at once (--jobs 1), or fewer files (--exclude, --steps)"
         return "memory ran out", remedy
@@ -170,11 +172,11 @@ def described(error: Exception) -> tuple[str, str]:
         remedies = {errno.ENOSPC: "free some space"}
         remedy = remedies.get(error.errno, "check the path and permissions")
         return f"{subject}{error.strerror}", remedy
-    place = f"report this line and your command{_issues()}; -v shows the stack"
+    place = f"report this line and your command{_find_issue_url()}; -v shows the stack"
     return f"internal error: {type(error).__name__}: {error}", place
 
 
-def _misused(error: click.ClickException) -> str:
+def _describe_usage_error(error: click.ClickException) -> str:
     """Describe click's usage error on one line, independent of click's version."""
     if isinstance(error, click.NoSuchOption):
         from tracekit.model.labels import did_you_mean
@@ -184,7 +186,7 @@ def _misused(error: click.ClickException) -> str:
     return " ".join(error.format_message().split())
 
 
-def _issues() -> str:
+def _find_issue_url() -> str:
     """Find the URL for bug reports in the package metadata; empty if there is none."""
     from importlib.metadata import PackageNotFoundError, metadata
 
@@ -199,7 +201,7 @@ def _issues() -> str:
     return ""
 
 
-def page() -> tuple[int | None, bool]:
+def get_page_width() -> tuple[int | None, bool]:
     """Get the width of the terminal on standard output, and whether to use color.
 
     Without a terminal, the width is that of `COLUMNS`, or None.
@@ -219,7 +221,7 @@ def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) 
 
         ctx.meta[_VERBOSE] = True
         told = logging.Handler()
-        told.emit = lambda record: tell(told.format(record))  # type: ignore[method-assign]
+        told.emit = lambda record: print_message(told.format(record))  # type: ignore[method-assign]
         logging.basicConfig(handlers=[told], level=logging.INFO, format="%(message)s")
         logging.getLogger("tracekit").setLevel(logging.DEBUG)
     return verbose

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tracekit.model.callable_module import make_callable
-from tracekit.model.display import display
+from tracekit.model.callable_module import make_module_callable
+from tracekit.model.display import import_display
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
@@ -18,7 +18,7 @@ def compare(base: Any, opt: Any, **options: Any) -> Comparison:
 
     The function is looked up at call time, because the pipeline that reads paths depends on this package.
     """
-    return cast("Comparison", display().compare(base, opt, **options))
+    return cast("Comparison", import_display().compare(base, opt, **options))
 
 
-make_callable(__name__, compare)
+make_module_callable(__name__, compare)

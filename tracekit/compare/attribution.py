@@ -16,25 +16,31 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.compare import renames
-from tracekit.compare.kernels import kernel_changes
-from tracekit.compare.origins import Attribution, Presence, Row, Within, shortened
-from tracekit.compare.sides import Side
+from tracekit.compare.kernels import find_kernel_changes
+from tracekit.compare.origins import (
+    Attribution,
+    AttributionRow,
+    Presence,
+    StageByOp,
+    shorten_attribution_rows,
+)
+from tracekit.compare.sides import ComparedSide
 from tracekit.compare.slot_table import (
     RESIDUALS,
     REST,
     STEP_END,
     TWICE,
     UNRECORDED,
-    Half,
+    SlotHalf,
     SlotTable,
-    slot_table,
+    build_slot_table,
 )
-from tracekit.compare.spreads import intervals
-from tracekit.compare.transfers import transfers
-from tracekit.job.frames import number_or_none
+from tracekit.compare.spreads import compute_difference_intervals
+from tracekit.compare.transfers import compare_transfers
+from tracekit.job.frames import to_float_or_none
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.speedup import Pairing
-from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, class_title
+from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, get_class_title
 
 Ints = npt.NDArray[np.int64]
 
@@ -55,7 +61,7 @@ RESIDUAL_TITLES = {
 }
 """Titles of the time that no lane accounts for."""
 
-CALLED = ("compute", "collective", "memcpy", "memset", "host")
+COUNTED_CLASSES = ("compute", "collective", "memcpy", "memset", "host")
 """Classes of slots that have a number of calls."""
 
 OUTSIDE = "(no stage)"
@@ -63,78 +69,84 @@ OUTSIDE = "(no stage)"
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
-def attribute(base: Side, opt: Side, level: float, paired: Pairing | None = None) -> Attribution:
+def attribute_sides(
+    base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None
+) -> Attribution:
     """Attribute the change of the step, or give the reason why it cannot be attributed.
 
     `paired` is the pairing that `changes.pairing` found.
     """
-    table = slot_table(base, opt)
+    table = build_slot_table(base, opt)
     if isinstance(table, str):
         return Attribution(missing=table)
     return replace(
-        attributed(table, level, paired),
-        transfers=transfers(base, opt),
-        kernels=kernel_changes(table),
+        attribute_slot_table(table, level, paired),
+        transfers=compare_transfers(base, opt),
+        kernels=find_kernel_changes(table),
     )
 
 
-def attributed(table: SlotTable, level: float, paired: Pairing | None = None) -> Attribution:
+def attribute_slot_table(
+    table: SlotTable, level: float, paired: Pairing | None = None
+) -> Attribution:
     """Attribute the change of the step to the slots of a table.
 
     Raises AssertionError if the rows of a level do not add up to the change.
     """
     base_wall = float(table.base.wall @ table.base.weights)
     opt_wall = float(table.opt.wall @ table.opt.weights)
-    stage = _with_outside(table.keys)["stage"]
-    slots = _texts(table.keys, "class", "cause", "op", "kernel")
-    swaps = _swaps(table)
-    names = _names(swaps, table)
-    titles = list(starmap(_op, slots))
+    stage = _name_time_outside_stages(table.keys)["stage"]
+    slots = _list_key_texts(table.keys, "class", "cause", "op", "kernel")
+    swaps = _find_replaced_keys(table)
+    names = _title_replaced_places(swaps, table)
+    titles = list(starmap(_title_op, slots))
     swapped_titles = set()
     for row, place in swaps.items():
         if not place[2]:  # whole ops replaced one another
             titles[row] = names[place]
             swapped_titles.add(names[place])
 
-    def rows_by(labels: Iterable[str]) -> list[Row]:
-        return _level(table, level, _labels(stage, labels), paired)
+    def rows_by(labels: Iterable[str]) -> list[AttributionRow]:
+        return _build_attribution_level(table, level, _make_level_labels(stage, labels), paired)
 
     stages = rows_by([""] * len(slots))
-    classes = rows_by(_class(kind, cause) for kind, cause, _, _ in slots)
-    ops = list(map(_uncounted, _marked(rows_by(titles), swapped_titles)))
-    leaves = rows_by(starmap(_leaf, slots))
+    classes = rows_by(_title_slot_class(kind, cause) for kind, cause, _, _ in slots)
+    ops = list(map(_clear_row_counts, _mark_replaced_rows(rows_by(titles), swapped_titles)))
+    leaves = rows_by(starmap(_title_leaf, slots))
     levels = (
-        shortened(map(_uncounted, classes), MAX_ROWS),
-        shortened(ops, MAX_ROWS),
-        shortened(leaves, MAX_ROWS),
+        shorten_attribution_rows(map(_clear_row_counts, classes), MAX_ROWS),
+        shorten_attribution_rows(ops, MAX_ROWS),
+        shorten_attribution_rows(leaves, MAX_ROWS),
     )
     for rows in levels:
-        _check(rows, base_wall, opt_wall)
+        _check_level_sums(rows, base_wall, opt_wall)
     return Attribution(
         base_wall,
         opt_wall,
         stages=tuple(levels[0]),
         ops=tuple(levels[1]),
         leaves=tuple(levels[2]),
-        replaced=tuple(_replaced(table, level, swaps, names, paired)),
+        replaced=tuple(_list_replaced_names(table, level, swaps, names, paired)),
         notes=table.notes,
-        within=tuple(_within(stages, ops)),
+        within=tuple(_list_largest_stages_by_op(stages, ops)),
         stage_times=table.stages,
         paired=paired,
     )
 
 
-def _labels(stage: pd.Series[Any], what: Iterable[str]) -> pd.DataFrame:
+def _make_level_labels(stage: pd.Series[Any], what: Iterable[str]) -> pd.DataFrame:
     """Build the group key of each row of a level: its stage and a title, one per slot key."""
     return pd.DataFrame({"stage": stage.to_numpy(object), "what": list(what)}, dtype=object)
 
 
-def _uncounted(row: Row) -> Row:
+def _clear_row_counts(row: AttributionRow) -> AttributionRow:
     """Clear the counts of a row; only leaves have meaningful counts."""
     return replace(row, base_count=None, opt_count=None)
 
 
-def _within(stages: Sequence[Row], ops: Sequence[Row]) -> Iterator[Within]:
+def _list_largest_stages_by_op(
+    stages: Sequence[AttributionRow], ops: Sequence[AttributionRow]
+) -> Iterator[StageByOp]:
     """List the stages that changed most, each by op; empty if the step has no stages."""
     named = [row for row in stages if row.stage]
     if len(named) < 2:
@@ -145,18 +157,18 @@ def _within(stages: Sequence[Row], ops: Sequence[Row]) -> Iterator[Within]:
         too_little = stage.difference == 0 or abs(stage.difference) < least_change
         if too_little or len(stage_ops) < 2:
             continue
-        rows = shortened(stage_ops, MAX_WITHIN)
-        _check(rows, stage.base, stage.opt)
-        yield Within(stage.stage, stage.base, stage.opt, stage.low, stage.high, tuple(rows))
+        rows = shorten_attribution_rows(stage_ops, MAX_WITHIN)
+        _check_level_sums(rows, stage.base, stage.opt)
+        yield StageByOp(stage.stage, stage.base, stage.opt, stage.low, stage.high, tuple(rows))
 
 
-def _replaced(
+def _list_replaced_names(
     table: SlotTable,
     level: float,
-    swaps: dict[int, renames.Place],
-    names: dict[renames.Place, str],
+    swaps: dict[int, renames.ReplacedPlace],
+    names: dict[renames.ReplacedPlace, str],
     paired: Pairing | None,
-) -> list[Row]:
+) -> list[AttributionRow]:
     """List one row per place where some names replace others, the largest net change first."""
     if not swaps:
         return []
@@ -164,20 +176,20 @@ def _replaced(
     swapped = replace(
         table,
         keys=table.keys.iloc[rows].reset_index(drop=True),
-        base=_rows_of(table.base, rows),
-        opt=_rows_of(table.opt, rows),
+        base=_select_half_rows(table.base, rows),
+        opt=_select_half_rows(table.opt, rows),
     )
-    labels = _labels(swapped.keys["stage"], (names[swaps[row]] for row in sorted(swaps)))
-    changes = _level(swapped, level, labels, paired)
-    return _marked(shortened(changes, MAX_ROWS), set(names.values()))
+    labels = _make_level_labels(swapped.keys["stage"], (names[swaps[row]] for row in sorted(swaps)))
+    changes = _build_attribution_level(swapped, level, labels, paired)
+    return _mark_replaced_rows(shorten_attribution_rows(changes, MAX_ROWS), set(names.values()))
 
 
-def _rows_of(half: Half, rows: Ints) -> Half:
+def _select_half_rows(half: SlotHalf, rows: Ints) -> SlotHalf:
     """Select rows of one side of a slot table."""
     return replace(half, ns=half.ns[rows], count=half.count[rows])
 
 
-def _marked(rows: Sequence[Row], titles: set[str]) -> list[Row]:
+def _mark_replaced_rows(rows: Sequence[AttributionRow], titles: set[str]) -> list[AttributionRow]:
     """Mark the rows with these titles as replaced."""
     marked = []
     for row in rows:
@@ -185,7 +197,7 @@ def _marked(rows: Sequence[Row], titles: set[str]) -> list[Row]:
     return marked
 
 
-def _with_outside(keys: pd.DataFrame) -> pd.DataFrame:
+def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
     """Name the time outside any stage in the keys, if the step has stages."""
     outside = (keys["stage"] == "") & ~keys["class"].isin(RESIDUALS)
     if not (keys["stage"] != "").any():
@@ -193,17 +205,17 @@ def _with_outside(keys: pd.DataFrame) -> pd.DataFrame:
     return keys.assign(stage=keys["stage"].where(~outside, OUTSIDE))
 
 
-def _texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
+def _list_key_texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
     """List four columns of every key as text."""
     return list(zip(*(map(str, keys[name]) for name in names), strict=True))
 
 
-def _class(kind: str, cause: str) -> str:
+def _title_slot_class(kind: str, cause: str) -> str:
     """Title a slot class; idle time includes its cause."""
-    return RESIDUAL_TITLES.get(kind) or class_title(kind, cause)
+    return RESIDUAL_TITLES.get(kind) or get_class_title(kind, cause)
 
 
-def _op(kind: str, cause: str, path: str, kernel: str) -> str:
+def _title_op(kind: str, cause: str, path: str, kernel: str) -> str:
     """Title a slot by the op at the top of its path; collectives by the op at its end.
 
     Slots without an op are titled by their class.
@@ -212,40 +224,43 @@ def _op(kind: str, cause: str, path: str, kernel: str) -> str:
     if path not in ("", NO_OP):
         names = path.removeprefix(_BACKWARD).split(renames.SEPARATOR)
     if kind == "idle" or (not names and (kind == "no_op" or not kernel)):
-        return _class(kind, cause)
+        return _title_slot_class(kind, cause)
     if names and path not in (UNLINKED, OTHER):
         name = names[-1] if kind == "collective" else names[0]
     elif kernel and kernel != OTHER:
-        name = renames.stripped(kernel)
+        name = renames.strip_build_details(kernel)
     else:
         name = path or OTHER
     if kind in ("compute", "host"):
         return name
-    title = _class(kind, "")
+    title = _title_slot_class(kind, "")
     return f"{title}: {name}" if title else name
 
 
-def _leaf(kind: str, cause: str, path: str, kernel: str) -> str:
+def _title_leaf(kind: str, cause: str, path: str, kernel: str) -> str:
     """Title a slot by its path and kernel; time without either by its class."""
     if kind in ("idle", "no_op") or not (path or kernel):
-        return _class(kind, cause)
+        return _title_slot_class(kind, cause)
     return " · ".join(filter(None, (path.removeprefix(_BACKWARD) or NO_OP, kernel)))
 
 
-def _level(
+def _build_attribution_level(
     table: SlotTable, level: float, labels: pd.DataFrame, paired: Pairing | None
-) -> list[Row]:
+) -> list[AttributionRow]:
     """Build one row per distinct label, the largest change first."""
     base, opt = table.base, table.opt
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
     titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
     size = len(titles)
-    base_ns, opt_ns = _summed(base.ns, group, size), _summed(opt.ns, group, size)
-    low, high = intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
+    base_ns, opt_ns = (
+        _sum_rows_by_group(base.ns, group, size),
+        _sum_rows_by_group(opt.ns, group, size),
+    )
+    low, high = compute_difference_intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
     before, after = base_ns @ base.weights, opt_ns @ opt.weights
     base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
-    called = table.keys["class"].isin(CALLED).to_numpy()
-    of_count = called * _count_effect(
+    called = table.keys["class"].isin(COUNTED_CLASSES).to_numpy()
+    of_count = called * _measure_count_effect(
         base.ns @ base.weights, opt.ns @ opt.weights, base_count, opt_count
     )
     columns = pd.DataFrame(
@@ -266,33 +281,35 @@ def _level(
     ):
         difference = sums["after"] - sums["before"]
         rows.append(
-            Row(
+            AttributionRow(
                 str(stage),
                 str(what),
                 base=sums["before"],
                 opt=sums["after"],
                 difference=difference,
-                low=number_or_none(sums["low"]),
-                high=number_or_none(sums["high"]),
+                low=to_float_or_none(sums["low"]),
+                high=to_float_or_none(sums["high"]),
                 base_count=sums["base_count"],
                 opt_count=sums["opt_count"],
                 by_count=sums["by_count"],
                 by_duration=difference - sums["by_count"],
-                presence=_presence(sums["before"], sums["after"]),
+                presence=_classify_row_presence(sums["before"], sums["after"]),
                 waiting=sums["waiting"],
             )
         )
     return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
 
 
-def _summed(values: Floats, group: Ints, groups: int) -> Floats:
+def _sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
     """Sum the rows of every group."""
     sums = np.zeros((groups, values.shape[1]))
     np.add.at(sums, group, values)
     return sums
 
 
-def _count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
+def _measure_count_effect(
+    before: Floats, after: Floats, n_before: Floats, n_after: Floats
+) -> Floats:
     """Measure the part of each difference that the change in calls explains: `(n_o − n_b)(d_o + d_b)/2`.
 
     A key on one side only is explained by calls alone. If one side takes time without counting calls,
@@ -306,18 +323,20 @@ def _count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floa
     return np.where(counted, effect, np.where(one_side, after - before, 0.0))
 
 
-def _presence(before: float, after: float) -> Presence:
+def _classify_row_presence(before: float, after: float) -> Presence:
     """Classify a row by the sides that spend time in it."""
     if before and after:
         return "both"
     return "gone" if before else "new"
 
 
-def _swaps(table: SlotTable) -> dict[int, renames.Place]:
+def _find_replaced_keys(table: SlotTable) -> dict[int, renames.ReplacedPlace]:
     """Map rows of keys that replace one another to the place under which they do."""
-    keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
-    before, after = _named_rows(table.base, keys), _named_rows(table.opt, keys)
-    places = renames.replaced(map(keys.__getitem__, before), map(keys.__getitem__, after))
+    keys: list[renames.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
+    before, after = _find_named_rows(table.base, keys), _find_named_rows(table.opt, keys)
+    places = renames.match_replaced_keys(
+        map(keys.__getitem__, before), map(keys.__getitem__, after)
+    )
     swaps = {}
     for row in sorted(before ^ after):
         if keys[row] in places:
@@ -325,13 +344,13 @@ def _swaps(table: SlotTable) -> dict[int, renames.Place]:
     return swaps
 
 
-def _named_rows(half: Half, keys: Sequence[renames.Key]) -> set[int]:
+def _find_named_rows(half: SlotHalf, keys: Sequence[renames.SlotKey]) -> set[int]:
     """Find the rows of one side with time or calls of an op or kernel with a name."""
     present = np.any((half.ns != 0) | (half.count != 0), axis=1)
-    return {row for row in np.flatnonzero(present).tolist() if _has_name(keys[row])}
+    return {row for row in np.flatnonzero(present).tolist() if _has_own_name(keys[row])}
 
 
-def _has_name(key: renames.Key) -> bool:
+def _has_own_name(key: renames.SlotKey) -> bool:
     """Check whether a key is an op or kernel with a name of its own."""
     _, kind, path, kernel = key
     if kind not in ("compute", "collective", "host"):
@@ -339,42 +358,44 @@ def _has_name(key: renames.Key) -> bool:
     return path not in (UNLINKED, OTHER, NO_OP) and kernel != OTHER and bool(path or kernel)
 
 
-def _names(swaps: dict[int, renames.Place], table: SlotTable) -> dict[renames.Place, str]:
+def _title_replaced_places(
+    swaps: dict[int, renames.ReplacedPlace], table: SlotTable
+) -> dict[renames.ReplacedPlace, str]:
     """Title each place: the names that disappeared, then those that appeared, the largest first."""
-    keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
-    gone = _sizes(swaps, keys, table.base.ns @ table.base.weights)
-    come = _sizes(swaps, keys, table.opt.ns @ table.opt.weights)
+    keys: list[renames.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
+    gone = _sum_time_by_place(swaps, keys, table.base.ns @ table.base.weights)
+    come = _sum_time_by_place(swaps, keys, table.opt.ns @ table.opt.weights)
     titles = {}
     for place in dict.fromkeys(swaps.values()):
-        old, new = _largest_first(gone[place]), _largest_first(come[place])
-        titles[place] = f"{_under(place)}{old} → {new}"
+        old, new = _join_largest_names(gone[place]), _join_largest_names(come[place])
+        titles[place] = f"{_prefix_replaced_op(place)}{old} → {new}"
     return titles
 
 
-def _sizes(
-    swaps: dict[int, renames.Place], keys: Sequence[renames.Key], total: Floats
-) -> dict[renames.Place, dict[str, float]]:
+def _sum_time_by_place(
+    swaps: dict[int, renames.ReplacedPlace], keys: Sequence[renames.SlotKey], total: Floats
+) -> dict[renames.ReplacedPlace, dict[str, float]]:
     """Sum the time of one side at each place, by the part of the name that differs there."""
-    sizes: dict[renames.Place, dict[str, float]] = {}
+    sizes: dict[renames.ReplacedPlace, dict[str, float]] = {}
     for row, place in swaps.items():
         of_place = sizes.setdefault(place, {})
         if total[row]:
-            name = renames.differing(keys[row], place).removeprefix(_BACKWARD)
+            name = renames.get_differing_name(keys[row], place).removeprefix(_BACKWARD)
             of_place[name] = of_place.get(name, 0.0) + float(total[row])
     return sizes
 
 
-def _largest_first(sizes: dict[str, float]) -> str:
+def _join_largest_names(sizes: dict[str, float]) -> str:
     """Join the names, the largest first."""
-    return renames.shown(sorted(sizes, key=lambda name: (-sizes[name], name)))
+    return renames.join_first_names(sorted(sizes, key=lambda name: (-sizes[name], name)))
 
 
-def _under(place: renames.Place) -> str:
+def _prefix_replaced_op(place: renames.ReplacedPlace) -> str:
     """Prefix for replaced names: the op under which they ran."""
     return f"{place[2].removeprefix(_BACKWARD)}: " if place[2] else "replaced: "
 
 
-def _check(rows: Sequence[Row], base: float, opt: float) -> None:
+def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -> None:
     """Raise AssertionError if rows do not add up to both steps and to the change."""
     slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
     for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):

@@ -8,11 +8,16 @@ from itertools import chain
 from operator import itemgetter
 
 from tracekit.compare.comparison import Change, Word
-from tracekit.compare.gate_rules import NO_RULES, Rules
+from tracekit.compare.gate_rules import NO_RULES, GateRules
 from tracekit.compare.noise import NoiseFile
-from tracekit.compare.sides import Side, all_positive, mean_of_runs
-from tracekit.compare.work_units import WINDOW_KEY, of_whole_recording, unit_key, without_steps
-from tracekit.job.steps.metric_samples import Key, Samples
+from tracekit.compare.sides import ComparedSide, average_runs, is_all_positive
+from tracekit.compare.work_units import (
+    WINDOW_KEY,
+    choose_work_unit,
+    has_no_steps,
+    is_whole_recording_sum,
+)
+from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     METRICS,
@@ -23,25 +28,25 @@ from tracekit.model.metrics import (
     STEP_TIME,
     UNPROFILED,
     UNPROFILED_STAGE,
-    Kind,
-    titled,
+    MetricKind,
+    get_metric_title,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.stats.outlook import detectable
-from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
+from tracekit.model.stats.outlook import find_detectable_change
+from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, compare_exact, compute_speedup
 from tracekit.model.stats.verdict import (
     CAPS,
     LEAST_EFFECT,
-    Verdict,
-    threshold,
-    together,
-    verdict,
-    why_capped,
+    ComparisonVerdict,
+    choose_verdict,
+    compute_effect_threshold,
+    correct_verdicts,
+    list_caps,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ComparisonChoices:
     """The user's choices for a comparison; the defaults are conservative."""
 
     min_effect: float = LEAST_EFFECT
@@ -51,7 +56,7 @@ class Choices:
     assume_independent_steps: bool = False
     force: bool = False
     drop_first: int | None = None
-    gate: Rules = NO_RULES
+    gate: GateRules = NO_RULES
 
 
 STEP: Key = (STEP_TIME, None, None)
@@ -59,7 +64,7 @@ _NUMBER = itemgetter(1)  # the step number in a step's id
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
 
 
-def step_key(base: Side, opt: Side, *, force: bool = False) -> Key:
+def choose_headline_metric(base: ComparedSide, opt: ComparedSide, *, force: bool = False) -> Key:
     """Choose the metric that the headline compares.
 
     It is the unprofiled step if both sides have it, else the profiled step. Without step marks it is the
@@ -68,15 +73,15 @@ def step_key(base: Side, opt: Side, *, force: bool = False) -> Key:
     both = base.samples.keys() & opt.samples.keys()
     if UNPROFILED_STEP in both:
         return UNPROFILED_STEP
-    if not (without_steps(base) or without_steps(opt)):
+    if not (has_no_steps(base) or has_no_steps(opt)):
         return STEP
-    unit = unit_key(base, opt)
+    unit = choose_work_unit(base, opt)
     if not isinstance(unit, str):
         return unit
     return WINDOW_KEY if force and WINDOW_KEY in both else STEP
 
 
-_FIRST = {
+_HEADLINE_RANKS = {
     UNPROFILED: -1,
     STEP_TIME: 0,
     STAGE_TIME: 1,
@@ -88,26 +93,28 @@ _FIRST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedChange:
     """A change and its verdict; None if this kind of metric has no interval."""
 
     change: Change
-    verdict: Verdict | None = None
+    verdict: ComparisonVerdict | None = None
 
 
-def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
+def compare_metrics(
+    base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices
+) -> tuple[Change, ...]:
     """Compare the step, then stages from the longest, then all other job-wide metrics by name.
 
     The step answers the question. All other metrics are tested together, so Holm's correction applies to them.
     """
-    answered = step_key(base, opt, force=choices.force)
-    judged = list(_judged_metrics(base, opt, choices, answered))
-    return tuple(sorted(_corrected(judged, choices.level, answered), key=_place))
+    answered = choose_headline_metric(base, opt, force=choices.force)
+    judged = list(_judge_metrics(base, opt, choices, answered))
+    return tuple(sorted(_apply_holm_to_changes(judged, choices.level, answered), key=_rank_change))
 
 
-def _place(change: Change) -> tuple[int, float, str, str]:
+def _rank_change(change: Change) -> tuple[int, float, str, str]:
     """Sort key: the step first, then recurring metrics by length, then all others in registry order."""
-    rank = _FIRST.get(change.name)
+    rank = _HEADLINE_RANKS.get(change.name)
     length = 0.0
     if rank == 1:
         length = max(change.base or 0.0, change.opt or 0.0)
@@ -116,30 +123,36 @@ def _place(change: Change) -> tuple[int, float, str, str]:
     return rank, -length, change.role or "", change.stage or ""
 
 
-def _judged_metrics(base: Side, opt: Side, choices: Choices, answered: Key) -> Iterator[Judged]:
+def _judge_metrics(
+    base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices, answered: Key
+) -> Iterator[JudgedChange]:
     """Judge every metric with time on either side.
 
     Metrics of whole recordings are skipped, because they do not belong to a unit of work.
     """
     for key in sorted(base.samples.keys() | opt.samples.keys(), key=str):
-        of_recording = of_whole_recording(key, base) or of_whole_recording(key, opt)
+        of_recording = is_whole_recording_sum(key, base) or is_whole_recording_sum(key, opt)
         if of_recording and key != answered:
             continue
-        judged = _judged(key, base.samples.get(key), opt.samples.get(key), choices)
+        judged = _judge_metric(key, base.samples.get(key), opt.samples.get(key), choices)
         if judged is not None:
             yield judged
 
 
-def _corrected(judged: Sequence[Judged], level: float, answered: Key) -> list[Change]:
+def _apply_holm_to_changes(
+    judged: Sequence[JudgedChange], level: float, answered: Key
+) -> list[Change]:
     """Apply Holm's correction to the verdicts, except those of the step and of `answered`."""
     uncorrected = {STEP, UNPROFILED_STEP, answered}
     corrected = [metric.change for metric in judged]
     places, verdicts = [], []
     for place, metric in enumerate(judged):
-        if metric.verdict is not None and _key(metric.change) not in uncorrected:
+        if metric.verdict is not None and _get_change_key(metric.change) not in uncorrected:
             places.append(place)
             verdicts.append(metric.verdict)
-    for place, verdict_among_many in zip(places, together(verdicts, level=level), strict=True):
+    for place, verdict_among_many in zip(
+        places, correct_verdicts(verdicts, level=level), strict=True
+    ):
         change = corrected[place]
         if verdict_among_many.word != change.word:
             notes = (*change.notes, CAPS["many comparisons"])
@@ -147,31 +160,35 @@ def _corrected(judged: Sequence[Judged], level: float, answered: Key) -> list[Ch
     return corrected
 
 
-def _key(change: Change) -> Key:
+def _get_change_key(change: Change) -> Key:
     return change.name, change.role, change.stage
 
 
-def _judged(key: Key, base: Samples | None, opt: Samples | None, choices: Choices) -> Judged | None:
+def _judge_metric(
+    key: Key, base: MetricSamples | None, opt: MetricSamples | None, choices: ComparisonChoices
+) -> JudgedChange | None:
     """Judge one metric; None if neither side spent any time on it."""
     kind = METRICS[key[0]]
     change: Change | None
     if base is None or opt is None:
-        change = _one_sided(key, kind, base, opt)
+        change = _judge_one_sided_metric(key, kind, base, opt)
     elif kind.exact:
-        change = _exact(key, kind, base, opt)
-    elif all_positive(base) and all_positive(opt):
-        return _by_interval(key, kind, base, opt, choices)
+        change = _judge_exact_metric(key, kind, base, opt)
+    elif is_all_positive(base) and is_all_positive(opt):
+        return _judge_metric_interval(key, kind, base, opt, choices)
     else:
-        change = _with_zeros(key, kind, base, opt)
+        change = _compare_times_with_zeros(key, kind, base, opt)
     if change is None:
         return None
-    return Judged(change)
+    return JudgedChange(change)
 
 
-def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Choices) -> Judged:
+def _judge_metric_interval(
+    key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples, choices: ComparisonChoices
+) -> JudgedChange:
     """Judge a metric that varies by its interval."""
-    ratio, pairing_notes = compared(base, opt, choices)
-    judgement = verdict(
+    ratio, pairing_notes = compute_metric_speedup(base, opt, choices)
+    judgement = choose_verdict(
         ratio,
         min_effect=choices.min_effect,
         better="higher" if kind.better == "higher" else "lower",
@@ -180,9 +197,9 @@ def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Cho
     notes = (*map(FOOTNOTES.__getitem__, ratio.footnotes), *map(CAPS.__getitem__, judgement.caps))
     detectable_change = None
     if key[0] in STEP_AND_STAGES:
-        detectable_change = least_seen(ratio, choices)
+        detectable_change = find_detectable_metric_change(ratio, choices)
     change = replace(
-        _unknown(key, kind, judgement.word),
+        _make_empty_change(key, kind, judgement.word),
         base=ratio.base.mean,
         opt=ratio.opt.mean,
         difference=ratio.difference,
@@ -199,14 +216,16 @@ def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Cho
         opt_steps=ratio.opt.steps,
         notes=(*notes, *pairing_notes),
     )
-    return Judged(change, judgement)
+    return JudgedChange(change, judgement)
 
 
-def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]:
+def judge_headline_step(
+    base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices
+) -> tuple[Speedup, ComparisonVerdict]:
     """Compute the speedup and verdict of the step, from which a plan for more runs starts."""
-    key = step_key(base, opt, force=choices.force)
-    ratio, _ = compared(base.samples[key], opt.samples[key], choices)
-    judgement = verdict(
+    key = choose_headline_metric(base, opt, force=choices.force)
+    ratio, _ = compute_metric_speedup(base.samples[key], opt.samples[key], choices)
+    judgement = choose_verdict(
         ratio,
         min_effect=choices.min_effect,
         assume_independent_steps=choices.assume_independent_steps,
@@ -214,48 +233,54 @@ def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]
     return ratio, judgement
 
 
-def least_seen(ratio: Speedup, choices: Choices) -> float | None:
+def find_detectable_metric_change(ratio: Speedup, choices: ComparisonChoices) -> float | None:
     """Find the smallest change that such runs call a regression in 80 % of cases.
 
     None if these runs allow no verdict.
     """
-    if ratio.low is None or why_capped(ratio, choices.assume_independent_steps):
+    if ratio.low is None or list_caps(ratio, choices.assume_independent_steps):
         return None
-    return detectable(ratio.spreads, threshold(ratio, choices.min_effect), ratio.level)
+    return find_detectable_change(
+        ratio.spreads, compute_effect_threshold(ratio, choices.min_effect), ratio.level
+    )
 
 
-def compared(base: Samples, opt: Samples, choices: Choices) -> tuple[Speedup, tuple[str, ...]]:
+def compute_metric_speedup(
+    base: MetricSamples, opt: MetricSamples, choices: ComparisonChoices
+) -> tuple[Speedup, tuple[str, ...]]:
     """Compute the speedup under the declared design, as far as the samples fit it, and the notes on that."""
-    paired, notes = pairing(base, opt, choices.paired)
+    paired, notes = choose_pairing(base, opt, choices.paired)
     noise = choices.noise.of(base.key) if choices.noise else None
-    ratio = speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
+    ratio = compute_speedup(
+        base.values, opt.values, level=choices.level, noise=noise, paired=paired
+    )
     return ratio, notes
 
 
-def pairing(
-    base: Samples, opt: Samples, declared: Pairing | None
+def choose_pairing(
+    base: MetricSamples, opt: MetricSamples, declared: Pairing | None
 ) -> tuple[Pairing | None, tuple[str, ...]]:
     """Choose the declared pairing, or None with a note if the samples do not fit it."""
-    if declared == "step" and not _same_steps(base, opt):
+    if declared == "step" and not _has_same_steps(base, opt):
         return None, ("steps could not be paired: the sides hold different ones",)
     if declared == "run" and len(base.runs) != len(opt.runs):
         return None, ("runs could not be paired: the sides hold different numbers",)
     return declared, ()
 
 
-def other_counts(base: Side, opt: Side) -> Iterator[str]:
+def list_unequal_step_work(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     """List the work counts that differ between steps of the same number; such steps cannot be paired.
 
     Only counts that both sides recorded are compared.
     """
     for name in PER_WORK:
-        before = _by_step(base.samples.get((name, None, None)))
-        after = _by_step(opt.samples.get((name, None, None)))
+        before = _map_step_values(base.samples.get((name, None, None)))
+        after = _map_step_values(opt.samples.get((name, None, None)))
         if any(before[step] != after[step] for step in before.keys() & after.keys()):
             yield name
 
 
-def _by_step(samples: Samples | None) -> dict[int | None, float]:
+def _map_step_values(samples: MetricSamples | None) -> dict[int | None, float]:
     """Map the number of every step of a side to its value."""
     if samples is None:
         return {}
@@ -263,7 +288,7 @@ def _by_step(samples: Samples | None) -> dict[int | None, float]:
     return dict(zip(numbers, chain.from_iterable(samples.values), strict=True))
 
 
-def _same_steps(base: Samples, opt: Samples) -> bool:
+def _has_same_steps(base: MetricSamples, opt: MetricSamples) -> bool:
     """Check whether each side has one run, with the same known step numbers."""
     if len(base.runs) != 1 or len(opt.runs) != 1:
         return False
@@ -271,10 +296,12 @@ def _same_steps(base: Samples, opt: Samples) -> bool:
     return before == after and None not in before
 
 
-def _counted(change: Change, base: Samples | None, opt: Samples | None) -> Change:
+def _add_sample_counts(
+    change: Change, base: MetricSamples | None, opt: MetricSamples | None
+) -> Change:
     """Add the runs and steps of both sides to a change."""
-    base_runs, base_steps = _sizes(base)
-    opt_runs, opt_steps = _sizes(opt)
+    base_runs, base_steps = _count_samples(base)
+    opt_runs, opt_steps = _count_samples(opt)
     return replace(
         change,
         base_runs=base_runs,
@@ -284,34 +311,38 @@ def _counted(change: Change, base: Samples | None, opt: Samples | None) -> Chang
     )
 
 
-def _sizes(samples: Samples | None) -> tuple[int, int]:
+def _count_samples(samples: MetricSamples | None) -> tuple[int, int]:
     """Count the (runs, steps) of one side."""
     if samples is None:
         return 0, 0
     return len(samples.runs), sum(map(len, samples.steps))
 
 
-def _one_sided(key: Key, kind: Kind, base: Samples | None, opt: Samples | None) -> Change | None:
+def _judge_one_sided_metric(
+    key: Key, kind: MetricKind, base: MetricSamples | None, opt: MetricSamples | None
+) -> Change | None:
     """Judge a metric of one side only: it is absent on the other, not infinitely faster or slower."""
     samples = base or opt
     if samples is None or not any(chain.from_iterable(samples.values)):
         return None
-    mean = mean_of_runs(samples)
+    mean = average_runs(samples)
     if base:
-        change = replace(_unknown(key, kind, "only before"), base=mean)
+        change = replace(_make_empty_change(key, kind, "only before"), base=mean)
     else:
-        change = replace(_unknown(key, kind, "only after"), opt=mean)
-    return _counted(change, base, opt)
+        change = replace(_make_empty_change(key, kind, "only after"), opt=mean)
+    return _add_sample_counts(change, base, opt)
 
 
-def _exact(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change:
+def _judge_exact_metric(
+    key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples
+) -> Change:
     """Judge noise-free numbers as equal or changed; if they vary from step to step, compare only means."""
-    numbers = exact(base.values, opt.values)
+    numbers = compare_exact(base.values, opt.values)
     word: Word = "inconclusive"
     if numbers.equal is not None:
         word = "same" if numbers.equal else "changed"
     change = replace(
-        _unknown(key, kind, word),
+        _make_empty_change(key, kind, word),
         base=numbers.base,
         opt=numbers.opt,
         difference=numbers.difference,
@@ -319,27 +350,29 @@ def _exact(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change:
         label=numbers.label,
         notes=tuple(map(FOOTNOTES.__getitem__, numbers.footnotes)),
     )
-    return _counted(change, base, opt)
+    return _add_sample_counts(change, base, opt)
 
 
-def _with_zeros(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change | None:
+def _compare_times_with_zeros(
+    key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples
+) -> Change | None:
     """Compare times that are zero in some steps by their means and difference; a ratio has no meaning."""
-    before, after = mean_of_runs(base), mean_of_runs(opt)
+    before, after = average_runs(base), average_runs(opt)
     if not before and not after:
         return None
     change = replace(
-        _unknown(key, kind, "inconclusive"),
+        _make_empty_change(key, kind, "inconclusive"),
         base=before,
         opt=after,
         difference=after - before,
         label="no interval",
         notes=("zero in some steps: no ratio",),
     )
-    return _counted(change, base, opt)
+    return _add_sample_counts(change, base, opt)
 
 
-def _unknown(key: Key, kind: Kind, word: Word) -> Change:
+def _make_empty_change(key: Key, kind: MetricKind, word: Word) -> Change:
     """Make the change of a metric before its numbers are known."""
     name, role, stage = key
-    title = titled(name, stage)
+    title = get_metric_title(name, stage)
     return Change(name, title, role, stage, kind.unit, kind.better, word, None, None)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.origins import Attribution
-from tracekit.model.display import Displayed, display
+from tracekit.model.display import Displayed, import_display
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
 
@@ -77,7 +77,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftStep:
+class ExcludedStep:
     """A step that is excluded from the comparison, and the reason."""
 
     side: str
@@ -87,7 +87,7 @@ class LeftStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class VerdictOutlook:
     """Probability of each verdict if the second side were slower by `change`, for these runs or for more.
 
     The probabilities use the estimated spread. `at_least` is the probability of a regression under the
@@ -104,7 +104,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
+class ProfilerOverhead:
     """Profiler overhead of a side: mean step with and without profiler, in ns, and their ratio."""
 
     side: str
@@ -146,15 +146,15 @@ class Comparison(Displayed):
     changes: tuple[Change, ...] = ()
     needed: str = ""
     differences: tuple[Difference, ...] = ()
-    dropped: tuple[LeftStep, ...] = ()
+    dropped: tuple[ExcludedStep, ...] = ()
     reading: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     simulated: bool = False
     min_effect: float = 0.0
     level: float = 0.95
-    outlook: tuple[Outlook, ...] = ()
+    outlook: tuple[VerdictOutlook, ...] = ()
     sessions_apart: bool = False
-    overhead: tuple[Overhead, ...] = ()
+    overhead: tuple[ProfilerOverhead, ...] = ()
     steps: tuple[StepValue, ...] = ()
     gates: tuple[Gate, ...] = ()
     inconclusive_fails: bool = False
@@ -165,5 +165,5 @@ class Comparison(Displayed):
 
     def report(self) -> Report:
         """Convert the comparison to a report, which every renderer accepts."""
-        report: Report = display().report_comparison(self)
+        report: Report = import_display().build_comparison_report(self)
         return report

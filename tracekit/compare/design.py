@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from tracekit.compare.sides import Side
+from tracekit.compare.sides import ComparedSide
 
 
-def design_warnings(base: Side, opt: Side) -> Iterator[str]:
+def list_confounder_warnings(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     """List confounders that the recorded times and hosts reveal; empty if they are unknown."""
-    base_hosts, opt_hosts = _hosts(base), _hosts(opt)
+    base_hosts, opt_hosts = _collect_known_hosts(base), _collect_known_hosts(opt)
     other_hosts = bool(base_hosts and opt_hosts and not base_hosts & opt_hosts)
-    if order := sessions_apart(base, opt):
+    if order := describe_session_order(base, opt):
         where = ", on other hosts" if other_hosts else ""
         yield (
             f"all base runs ran {order} all opt runs{where}: what changed in between cannot be told from"
@@ -23,32 +23,32 @@ def design_warnings(base: Side, opt: Side) -> Iterator[str]:
         yield "the sides ran on other hosts: a difference between hosts cannot be told from the change"
 
 
-def sessions_apart(base: Side, opt: Side) -> str:
+def describe_session_order(base: ComparedSide, opt: ComparedSide) -> str:
     """Describe the order of sides whose runs do not interleave: "before" or "after".
 
     Empty if they interleave, or if the order is unknown.
     """
-    base_spans, opt_spans = run_spans(base), run_spans(opt)
+    base_spans, opt_spans = list_run_spans(base), list_run_spans(opt)
     if min(len(base_spans), len(opt_spans)) < 2:
         return ""
-    if _ends(base_spans) <= _begins(opt_spans):
+    if _get_last_end(base_spans) <= _get_first_start(opt_spans):
         return "before"
-    if _ends(opt_spans) <= _begins(base_spans):
+    if _get_last_end(opt_spans) <= _get_first_start(base_spans):
         return "after"
     return ""
 
 
-def _begins(spans: list[tuple[int, int]]) -> int:
+def _get_first_start(spans: list[tuple[int, int]]) -> int:
     """Get the start of the first of several runs."""
     return min(spans)[0]
 
 
-def _ends(spans: list[tuple[int, int]]) -> int:
+def _get_last_end(spans: list[tuple[int, int]]) -> int:
     """Get the end of the last of several runs."""
     return max(end for _, end in spans)
 
 
-def run_spans(side: Side) -> list[tuple[int, int]]:
+def list_run_spans(side: ComparedSide) -> list[tuple[int, int]]:
     """List the (first, last) instant of every run whose clock counts from the Unix epoch."""
     if not side.measured:
         return []
@@ -60,7 +60,7 @@ def run_spans(side: Side) -> list[tuple[int, int]]:
     return list(zip(map(int, starts), map(int, ends), strict=True))
 
 
-def _hosts(side: Side) -> set[str]:
+def _collect_known_hosts(side: ComparedSide) -> set[str]:
     """Collect the known hosts of a side."""
     hosts: set[str] = set()
     for measured in side.measured:

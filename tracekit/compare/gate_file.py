@@ -12,18 +12,18 @@ from datetime import date, datetime
 from pathlib import Path
 
 from tracekit.compare.gate_rules import (
-    KINDS,
     MOST_RULES,
-    NEW_OOM,
+    NEW_OOM_RULE,
     NO_RULES,
-    SCOPES,
-    Accept,
-    Rule,
-    Rules,
+    RULE_METRICS,
+    RULE_SCOPES,
+    GateException,
+    GateRule,
+    GateRules,
     Test,
-    recorded,
-    rule,
-    rule_of_text,
+    make_gate_rule,
+    parse_rule_text,
+    resolve_rule_metric,
 )
 from tracekit.discover.arguments import refuse_special
 from tracekit.model.errors import TracekitError
@@ -47,7 +47,7 @@ _RULE_KEYS = (
 )
 _ACCEPT_KEYS = ("metric", "until", "reason")
 INCONCLUSIVE = "inconclusive"
-_WORDS = ("regression", INCONCLUSIVE, "not-comparable", NEW_OOM, "missing-baseline")
+_WORDS = ("regression", INCONCLUSIVE, "not-comparable", NEW_OOM_RULE, "missing-baseline")
 """Words of `fail-on`. Sides that are not comparable or lack a baseline never pass, named or not."""
 _TESTS: dict[str, tuple[Test, bool]] = {
     "max-increase": ("change", True),
@@ -61,41 +61,45 @@ _TESTS: dict[str, tuple[Test, bool]] = {
 class GateFile:
     """The gate settings of one file; `level` and `min_effect` are shares, None if not set."""
 
-    rules: Rules = NO_RULES
+    rules: GateRules = NO_RULES
     level: float | None = None
     min_effect: float | None = None
 
 
-def find(start: Path) -> Path | None:
+def find_gate_file(start: Path) -> Path | None:
     """Find the nearest file upwards from `start` that configures a gate; None if there is none."""
     for folder in (start, *start.parents):
         gate_file, project = folder / OWN_FILE, folder / PROJECT_FILE
         if gate_file.is_file():
             return gate_file
-        if project.is_file() and _table(project, _toml(project)) is not None:
+        if project.is_file() and _get_gate_table(project, _read_toml(project)) is not None:
             return project
     return None
 
 
 def read(path: Path) -> GateFile:
     """Read the gate of a file; raises `TracekitError` for anything that is not understood."""
-    content = _toml(path)
+    content = _read_toml(path)
     try:
-        return _gate(_table(path, content), path.name)
+        return _parse_gate_table(_get_gate_table(path, content), path.name)
     except TracekitError as error:
         raise TracekitError(f"{path}: {error.problem}", error.hint) from None
 
 
-def together(file: GateFile, texts: Sequence[str], least: float | None = None) -> Rules:
+def combine_gate_rules(
+    file: GateFile, texts: Sequence[str], least: float | None = None
+) -> GateRules:
     """Combine the rules of a file and of the command line; raises `TracekitError` if there are too many.
 
     `least` is the effect that the word `regression` means, as a share; the file's value by default.
     """
     least_effect = file.min_effect if least is None else least
-    rules = _joined(file.rules.rules, _of_texts(texts, least_effect, "--fail-on"))
+    rules = _merge_gate_rules(
+        file.rules.rules, _parse_fail_on_texts(texts, least_effect, "--fail-on")
+    )
     if texts and not rules:
-        raise TracekitError(_nothing_held("--fail-on", texts), "add --fail-on regression")
-    _check_number(rules)
+        raise TracekitError(_describe_empty_gate("--fail-on", texts), "add --fail-on regression")
+    _check_rule_count(rules)
     sources = file.rules.sources
     if texts:
         sources = (*sources, "the command line")
@@ -107,14 +111,14 @@ def together(file: GateFile, texts: Sequence[str], least: float | None = None) -
     )
 
 
-def _joined(rules: Iterable[Rule], more: Iterable[Rule]) -> list[Rule]:
+def _merge_gate_rules(rules: Iterable[GateRule], more: Iterable[GateRule]) -> list[GateRule]:
     """Append the rules of `more` that are not among `rules`."""
     joined = list(rules)
     joined += [rule for rule in more if rule not in joined]
     return joined
 
 
-def _toml(path: Path) -> Mapping[str, object]:
+def _read_toml(path: Path) -> Mapping[str, object]:
     """Read a TOML file."""
     refuse_special(path)
     try:
@@ -127,89 +131,91 @@ def _toml(path: Path) -> Mapping[str, object]:
         raise TracekitError(f"{path}: not TOML: {error}", "mend it, or use --isolated") from error
 
 
-def _table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
+def _get_gate_table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
     """Get the gate's table: `[tool.tracekit.gate]`, or `[gate]` in tracekit.toml."""
-    gate = _entry(_entry(content.get("tool"), "tracekit"), "gate")
+    gate = _get_table_entry(_get_table_entry(content.get("tool"), "tracekit"), "gate")
     if path.name != PROJECT_FILE:
-        _refuse_unknown(content, ("gate", "tool"), "the file")
+        _refuse_unknown_toml_keys(content, ("gate", "tool"), "the file")
         gate = content.get("gate", gate)
     if gate is not None and not isinstance(gate, Mapping):
         raise TracekitError("gate is not a table", "write [tool.tracekit.gate]")
     return gate
 
 
-def _entry(table: object, key: str) -> object:
+def _get_table_entry(table: object, key: str) -> object:
     """Get the value of a key; None if `table` is not a table."""
     return table.get(key) if isinstance(table, Mapping) else None
 
 
-def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
+def _parse_gate_table(table: Mapping[str, object] | None, source: str) -> GateFile:
     """Parse the gate's table, which must exist."""
     if table is None:
         hint = f"write [gate] in {OWN_FILE}, or [tool.tracekit.gate] in {PROJECT_FILE}"
         raise TracekitError("says nothing of a gate", hint)
-    _refuse_unknown(table, _GATE_KEYS, "the gate")
-    rules: list[Rule] = []
-    for entry in _tables(table, "rule"):
-        rules += _rules(entry)
-    level, least_effect = _share(table, "level"), _share(table, "min-effect")
+    _refuse_unknown_toml_keys(table, _GATE_KEYS, "the gate")
+    rules: list[GateRule] = []
+    for entry in _get_toml_tables(table, "rule"):
+        rules += _parse_gate_rule(entry)
+    level, least_effect = _get_toml_share(table, "level"), _get_toml_share(table, "min-effect")
     if level is not None and not 0.5 <= level < 1:
         raise TracekitError(f"level is {level}", "a share from 0.5 to below 1, as 0.95")
-    fails = _choice(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
-    words = _texts(table, "fail-on")
-    rules = _joined(rules, _of_texts(words, least_effect, "fail-on"))
+    fails = _get_toml_choice(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
+    words = _get_toml_texts(table, "fail-on")
+    rules = _merge_gate_rules(rules, _parse_fail_on_texts(words, least_effect, "fail-on"))
     if words and not rules and not table.get("rule"):
-        raise TracekitError(_nothing_held("fail-on", words), 'add "regression", or a rule')
-    _check_number(rules)
-    accepts = tuple(map(_accept, _tables(table, "accept")))
+        raise TracekitError(_describe_empty_gate("fail-on", words), 'add "regression", or a rule')
+    _check_rule_count(rules)
+    accepts = tuple(map(_parse_accept_entry, _get_toml_tables(table, "accept")))
     fails = fails or INCONCLUSIVE in words
-    return GateFile(Rules(tuple(rules), accepts, fails, None, (source,)), level, least_effect)
+    return GateFile(GateRules(tuple(rules), accepts, fails, None, (source,)), level, least_effect)
 
 
-def _of_texts(texts: Iterable[str], least_effect: float | None, option: str) -> list[Rule]:
+def _parse_fail_on_texts(
+    texts: Iterable[str], least_effect: float | None, option: str
+) -> list[GateRule]:
     """Parse the rules of `fail-on`, without repeats; raises for texts that are neither rules nor known words."""
-    rules: list[Rule] = []
+    rules: list[GateRule] = []
     for text in texts:
         if ">" not in text and text not in _WORDS:
             near = did_you_mean(text, _WORDS)
             hint = f"there are: {', '.join(_WORDS)}; or a rule: 'step_time>3%'"
             raise TracekitError(f"{option}: {text!r} is unknown{near}", hint)
-        rules = _joined(rules, _of_word(text, least_effect))
+        rules = _merge_gate_rules(rules, _expand_fail_on_word(text, least_effect))
     return rules
 
 
-def _of_word(word: str, least_effect: float | None) -> list[Rule]:
+def _expand_fail_on_word(word: str, least_effect: float | None) -> list[GateRule]:
     """Expand a word of `fail-on` to its rules: one or none."""
     if ">" in word:
-        return [rule_of_text(word)]
+        return [parse_rule_text(word)]
     if word == "regression":
         effect = LEAST_EFFECT if least_effect is None else least_effect
-        return [rule(STEP_TIME, f"{100 * effect:g}%", "change", rise=True)]
-    if word == NEW_OOM:
-        return [rule(NEW_OOM, "0", "change", rise=True)]
+        return [make_gate_rule(STEP_TIME, f"{100 * effect:g}%", "change", rise=True)]
+    if word == NEW_OOM_RULE:
+        return [make_gate_rule(NEW_OOM_RULE, "0", "change", rise=True)]
     return []
 
 
-def _nothing_held(option: str, words: Iterable[str]) -> str:
+def _describe_empty_gate(option: str, words: Iterable[str]) -> str:
     return f"{option} names only {', '.join(words)}: nothing is held"
 
 
-def _rules(entry: Mapping[str, object]) -> list[Rule]:
+def _parse_gate_rule(entry: Mapping[str, object]) -> list[GateRule]:
     """Parse one entry: one rule for each limit, none if its severity is off."""
-    _refuse_unknown(entry, _RULE_KEYS, "a rule")
-    metric = _text(entry, "metric")
-    name, _ = recorded(metric)
-    _check_scope(entry, metric, KINDS[name].ranks)
+    _refuse_unknown_toml_keys(entry, _RULE_KEYS, "a rule")
+    metric = _get_toml_text(entry, "metric")
+    name, _ = resolve_rule_metric(metric)
+    _check_rule_scope(entry, metric, RULE_METRICS[name].ranks)
     limits = [key for key in _TESTS if key in entry]
     if not limits:
         raise TracekitError(f"{metric}: a rule without a limit", f"set {', '.join(_TESTS)}")
-    severity = _choice(entry, "severity", ("error", "warn", "off"), "error")
-    role = _text(entry, "role") if "role" in entry else None
+    severity = _get_toml_choice(entry, "severity", ("error", "warn", "off"), "error")
+    role = _get_toml_text(entry, "role") if "role" in entry else None
     rules = []
     for key in limits:
         test, rise = _TESTS[key]
         rules.append(
-            rule(
+            make_gate_rule(
                 metric,
                 entry[key],
                 test,
@@ -221,20 +227,20 @@ def _rules(entry: Mapping[str, object]) -> list[Rule]:
     return [] if severity == "off" else rules
 
 
-def _check_scope(entry: Mapping[str, object], metric: str, ranks: str) -> None:
+def _check_rule_scope(entry: Mapping[str, object], metric: str, ranks: str) -> None:
     """Raise if an entry asks for another reduction over ranks than the metric has."""
-    scope = _choice(entry, "scope", tuple(SCOPES), "")
-    if scope and SCOPES[scope] != ranks:
-        names = {reduction: word for word, reduction in SCOPES.items()}
+    scope = _get_toml_choice(entry, "scope", tuple(RULE_SCOPES), "")
+    if scope and RULE_SCOPES[scope] != ranks:
+        names = {reduction: word for word, reduction in RULE_SCOPES.items()}
         hint = f"say {names[ranks]}, or nothing" if ranks in names else "leave out the scope"
         raise TracekitError(f"{metric}: ranks are reduced to their {ranks}, not {scope}", hint)
 
 
-def _accept(entry: Mapping[str, object]) -> Accept:
+def _parse_accept_entry(entry: Mapping[str, object]) -> GateException:
     """Parse an exception, which requires a last day and a reason."""
-    _refuse_unknown(entry, _ACCEPT_KEYS, "an exception")
-    metric = _text(entry, "metric")
-    recorded(metric)
+    _refuse_unknown_toml_keys(entry, _ACCEPT_KEYS, "an exception")
+    metric = _get_toml_text(entry, "metric")
+    resolve_rule_metric(metric)
     until = entry.get("until")
     if isinstance(until, str):
         try:
@@ -247,10 +253,10 @@ def _accept(entry: Mapping[str, object]) -> Accept:
         raise TracekitError(
             f"accept {metric}: no last day", 'an exception needs one: until = "2026-12-31"'
         )
-    return Accept(metric, until, _text(entry, "reason"))
+    return GateException(metric, until, _get_toml_text(entry, "reason"))
 
 
-def _check_number(rules: Sequence[Rule]) -> None:
+def _check_rule_count(rules: Sequence[GateRule]) -> None:
     """Raise if there are more rules than a gate can test at once."""
     if len(rules) > MOST_RULES:
         raise TracekitError(
@@ -259,21 +265,21 @@ def _check_number(rules: Sequence[Rule]) -> None:
         )
 
 
-def _tables(table: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+def _get_toml_tables(table: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
     entries = table.get(key, [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise TracekitError(f"{key} is not a list of tables", f"write [[tool.tracekit.gate.{key}]]")
     return entries
 
 
-def _texts(table: Mapping[str, object], key: str) -> list[str]:
+def _get_toml_texts(table: Mapping[str, object], key: str) -> list[str]:
     texts = table.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise TracekitError(f"{key} is not a list of texts", f'write {key} = ["regression"]')
     return texts
 
 
-def _text(table: Mapping[str, object], key: str) -> str:
+def _get_toml_text(table: Mapping[str, object], key: str) -> str:
     """Get a required text."""
     text = table.get(key)
     if not isinstance(text, str) or not text.strip():
@@ -283,7 +289,7 @@ def _text(table: Mapping[str, object], key: str) -> str:
     return text
 
 
-def _share(table: Mapping[str, object], key: str) -> float | None:
+def _get_toml_share(table: Mapping[str, object], key: str) -> float | None:
     """Get a share such as 0.95 or "3%"; None if not set."""
     share = table.get(key)
     if share is None:
@@ -298,21 +304,25 @@ def _share(table: Mapping[str, object], key: str) -> float | None:
     return float(share)
 
 
-def _choice(table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str) -> str:
+def _get_toml_choice(
+    table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str
+) -> str:
     word = table.get(key, default)
     if not isinstance(word, str) or (word not in choices and word != default):
-        raise _unknown(f"{key} cannot be {word!r}", str(word), choices)
+        raise _make_unknown_word_error(f"{key} cannot be {word!r}", str(word), choices)
     return word
 
 
-def _refuse_unknown(table: Mapping[str, object], keys: tuple[str, ...], what: str) -> None:
+def _refuse_unknown_toml_keys(
+    table: Mapping[str, object], keys: tuple[str, ...], what: str
+) -> None:
     """Raise for the first unknown key."""
     for key in table:
         if key not in keys:
-            raise _unknown(f"{what} has an unknown key {key!r}", key, keys)
+            raise _make_unknown_word_error(f"{what} has an unknown key {key!r}", key, keys)
 
 
-def _unknown(problem: str, word: str, choices: tuple[str, ...]) -> TracekitError:
+def _make_unknown_word_error(problem: str, word: str, choices: tuple[str, ...]) -> TracekitError:
     """Make the error for a word that is not among its choices."""
     return TracekitError(
         f"{problem}{did_you_mean(word, choices)}", f"there are: {', '.join(choices)}"

@@ -8,10 +8,10 @@ from typing import Literal, Never
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
-from tracekit.model.metrics import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
+from tracekit.model.metrics import METRICS, OUT_OF_MEMORY, STAGE_TIME, MetricKind
 from tracekit.model.records import dataclass
 from tracekit.model.report import Unit
-from tracekit.model.units import MINUS, parse_size, parse_time, show
+from tracekit.model.units import MINUS, format_quantity, parse_size, parse_time
 
 GateSeverity = Literal["error", "warn"]
 Test = Literal["change", "budget"]
@@ -19,16 +19,16 @@ Test = Literal["change", "budget"]
 IDLE_SHARE = "gpu_idle_share"
 """GPU idle / (busy + idle): derived from two recorded metrics, available to gates only."""
 
-NEW_OOM = "new-oom"
+NEW_OOM_RULE = "new-oom"
 """OOM count of a run, which may not rise on the second side; it needs memory snapshots with a history."""
 
-KINDS = {
+RULE_METRICS = {
     **METRICS,
-    IDLE_SHARE: Kind("GPU idle share", "ratio", "lower", "mean"),
+    IDLE_SHARE: MetricKind("GPU idle share", "ratio", "lower", "mean"),
 }
 """Metrics that rules can test, by recorded name."""
 
-NAMES = {
+RULE_METRIC_ALIASES = {
     "gpu.busy": "gpu_busy",
     "gpu.idle": "gpu_idle",
     "gpu.idle_share": IDLE_SHARE,
@@ -50,14 +50,14 @@ NAMES = {
     "memory.host_peak_allocated": "host_peak_allocated",
     "memory.host_peak_reserved": "host_peak_reserved",
     "time": STAGE_TIME,
-    NEW_OOM: OUT_OF_MEMORY,
+    NEW_OOM_RULE: OUT_OF_MEMORY,
 }
 """Other metric names that rules accept; `time` only after a stage: `stage.rollout.time`."""
 
-STAGES = {"rollout": "gen"}
+STAGE_ALIASES = {"rollout": "gen"}
 """Common stage names that profiles do not use; they apply if no stage of that name was recorded."""
 
-SCOPES = {"worst-rank": "max", "mean": "mean"}
+RULE_SCOPES = {"worst-rank": "max", "mean": "mean"}
 """Reductions over ranks as rules name them; a scope must match the metric's reduction in the registry."""
 
 MOST_RULES = 20
@@ -68,7 +68,7 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GateRule:
     """A metric and its limit.
 
     - `name` and `stage` are those of recorded metrics; `role` None means every role.
@@ -89,9 +89,9 @@ class Rule:
     role: str | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MetricKind:
         """The metric in the registry."""
-        return KINDS[self.name]
+        return RULE_METRICS[self.name]
 
     @property
     def sign(self) -> int:
@@ -105,7 +105,7 @@ class Rule:
 
     def __str__(self) -> str:
         """Format the rule for people: `step_time: at most +3 %`."""
-        limit = amount(self.limit, self.unit)
+        limit = format_short_amount(self.limit, self.unit)
         if self.test == "change":
             sign = "+" if self.rise else MINUS
             limit = f"{sign}{limit}"
@@ -116,7 +116,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:
+class GateException:
     """A breach that is accepted until a day (inclusive), with a reason."""
 
     metric: str
@@ -125,14 +125,14 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class GateRules:
     """A whole gate; `today` is known only if there are exceptions, `sources` lists where it is configured.
 
     With sources and without rules the gate measures nothing, which is not a pass unless `untested_passes`.
     """
 
-    rules: tuple[Rule, ...] = ()
-    accepts: tuple[Accept, ...] = ()
+    rules: tuple[GateRule, ...] = ()
+    accepts: tuple[GateException, ...] = ()
     inconclusive_fails: bool = False
     today: date | None = None
     sources: tuple[str, ...] = ()
@@ -148,14 +148,14 @@ class Rules:
         return bool(self.rules or self.sources)
 
 
-NO_RULES = Rules()
+NO_RULES = GateRules()
 """A gate without rules."""
 
 
-def rule_of_text(text: str) -> Rule:
+def parse_rule_text(text: str) -> GateRule:
     """Parse a rule such as `step_time>3%`: a limit on the change in the direction that is worse.
 
-    >>> str(rule_of_text("step_time>3%")), str(rule_of_text("throughput>point:5%"))
+    >>> str(parse_rule_text("step_time>3%")), str(parse_rule_text("throughput>point:5%"))
     ('step_time: at most +3 %', 'throughput: at least −5 % (estimate)')
     """
     match = _TEXT.match(text)
@@ -164,11 +164,11 @@ def rule_of_text(text: str) -> Rule:
             f"not a rule: {text!r}", "write it like 'step_time>3%' or 'step_time>50ms'"
         )
     metric = match["metric"]
-    rise = KINDS[recorded(metric)[0]].better != "higher"
-    return rule(metric, match["limit"], "change", rise=rise)
+    rise = RULE_METRICS[resolve_rule_metric(metric)[0]].better != "higher"
+    return make_gate_rule(metric, match["limit"], "change", rise=rise)
 
 
-def rule(
+def make_gate_rule(
     metric: str,
     limit: object,
     test: Test,
@@ -176,78 +176,82 @@ def rule(
     rise: bool,
     severity: GateSeverity = "error",
     role: str | None = None,
-) -> Rule:
+) -> GateRule:
     """Make a rule; raises `TracekitError` for an unknown metric or an invalid limit."""
-    name, stage = recorded(metric)
-    kind = KINDS[name]
+    name, stage = resolve_rule_metric(metric)
+    kind = RULE_METRICS[name]
     if rise and kind.better == "higher":
-        _refuse_way(metric, "rise", "max-decrease or min")
+        _refuse_improving_direction(metric, "rise", "max-decrease or min")
     if not rise and kind.better == "lower":
-        _refuse_way(metric, "fall", "max-increase or max")
-    value, unit, point = _limit(metric, kind, limit, test)
+        _refuse_improving_direction(metric, "fall", "max-increase or max")
+    value, unit, point = _parse_rule_limit(metric, kind, limit, test)
     if test == "change" and not rise and unit == "ratio" and value >= 1:
         raise TracekitError(
             f"{metric}: nothing falls by more than 100 %", "such a rule cannot fail"
         )
-    return Rule(metric, name, stage, test, rise, value, unit, point, severity, role)
+    return GateRule(metric, name, stage, test, rise, value, unit, point, severity, role)
 
 
-def _refuse_way(metric: str, way: str, right: str) -> Never:
+def _refuse_improving_direction(metric: str, way: str, right: str) -> Never:
     raise TracekitError(f"{metric}: a {way} of it is for the better", f"say {right}")
 
 
-def amount(value: float | None, unit: Unit) -> str:
+def format_short_amount(value: float | None, unit: Unit) -> str:
     """Format a number without trailing zeros.
 
-    >>> amount(10_000_000.0, "ns"), amount(0.03, "ratio"), amount(152.0, "count")
+    >>> format_short_amount(10_000_000.0, "ns"), format_short_amount(0.03, "ratio"), format_short_amount(152.0, "count")
     ('10 ms', '3 %', '152')
     """
     if value is not None and unit in ("ns", "bytes", "count", "") and float(value).is_integer():
         value = int(value)
-    text = show(value, unit, 4)
+    text = format_quantity(value, unit, 4)
     return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1].rstrip("."), text)
 
 
-def recorded(metric: str) -> tuple[str, str | None]:
+def resolve_rule_metric(metric: str) -> tuple[str, str | None]:
     """Resolve the metric of a rule to its recorded name and stage; raises with the nearest name.
 
-    >>> recorded("memory.peak_allocated"), recorded("stage.update_actor.time")
+    >>> resolve_rule_metric("memory.peak_allocated"), resolve_rule_metric("stage.update_actor.time")
     (('device_peak_allocated', None), ('stage_time', 'update_actor'))
     """
     stage: str | None = None
     name = metric
     if metric.startswith("stage."):
         stage, _, name = metric.removeprefix("stage.").rpartition(".")
-        if name not in KINDS and name not in NAMES and "." in stage:
+        if name not in RULE_METRICS and name not in RULE_METRIC_ALIASES and "." in stage:
             above, _, last = stage.rpartition(".")
             stage, name = above, f"{last}.{name}"
-    recorded_name = NAMES.get(name, name)
-    if _is_metric(recorded_name, stage):
+    recorded_name = RULE_METRIC_ALIASES.get(name, name)
+    if _is_recorded_metric(recorded_name, stage):
         return recorded_name, stage
     if metric == STAGE_TIME or name == "time":
         raise TracekitError(f"no metric is called {metric!r}", "name the stage: stage.rollout.time")
-    near = did_you_mean(name if stage else metric, [*KINDS, *NAMES, "stage.rollout.time"])
-    hint = f"there are: {', '.join(sorted(KINDS))}"
+    near = did_you_mean(
+        name if stage else metric, [*RULE_METRICS, *RULE_METRIC_ALIASES, "stage.rollout.time"]
+    )
+    hint = f"there are: {', '.join(sorted(RULE_METRICS))}"
     raise TracekitError(f"no metric is called {metric!r}{near}", hint)
 
 
-def _is_metric(name: str, stage: str | None) -> bool:
+def _is_recorded_metric(name: str, stage: str | None) -> bool:
     """Check whether the metric exists: stage time requires a stage, step time accepts none."""
-    if name not in KINDS or stage == "":
+    if name not in RULE_METRICS or stage == "":
         return False
     if stage is None:
         return name != STAGE_TIME
     return name not in ("step_time", "unprofiled_step_time")
 
 
-def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, Unit, bool]:
+def _parse_rule_limit(
+    metric: str, kind: MetricKind, limit: object, test: Test
+) -> tuple[float, Unit, bool]:
     """Parse a limit to (value, unit, is_point); relative limits are shares."""
     point = False
     if isinstance(limit, str):
         point = limit.startswith("point:")
         limit = limit.removeprefix("point:").strip()
     try:
-        value, unit = _quantity(limit, kind.unit)
+        value, unit = _parse_limit_quantity(limit, kind.unit)
     except TracekitError as error:
         raise TracekitError(f"{metric}: {error.problem}", error.hint) from None
     if unit == "ratio" and kind.unit != "ratio" and test == "budget":
@@ -257,13 +261,13 @@ def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, U
     return value, unit, point
 
 
-def _quantity(limit: object, unit: Unit) -> tuple[float, Unit]:
+def _parse_limit_quantity(limit: object, unit: Unit) -> tuple[float, Unit]:
     """Parse a share (`3%`), or an amount in the metric's own unit."""
     if isinstance(limit, float):
         limit = f"{limit:.12f}".rstrip("0").rstrip(".")
     elif isinstance(limit, int) and not isinstance(limit, bool):
         limit = str(limit)
-    quantity = _of_text(limit, unit) if isinstance(limit, str) else None
+    quantity = _parse_quantity_text(limit, unit) if isinstance(limit, str) else None
     if quantity is None:
         wanted = {"ns": "3% or 50ms", "bytes": "3% or 256MiB", "ratio": "15%"}
         how = wanted.get(unit, "3% or 100")
@@ -271,7 +275,7 @@ def _quantity(limit: object, unit: Unit) -> tuple[float, Unit]:
     return quantity
 
 
-def _of_text(text: str, unit: Unit) -> tuple[float, Unit] | None:
+def _parse_quantity_text(text: str, unit: Unit) -> tuple[float, Unit] | None:
     """Parse a text to a quantity; None if it is not one in this unit."""
     number = text.removesuffix("%").strip()
     if text.endswith("%") and _NUMBER.match(number):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tracekit.compare.gate import overall
+from tracekit.compare.gate import summarize_gates
 from tracekit.model.report import Gate, Heading, Section, Sheet, Unit
 
 _UNITS: tuple[tuple[Unit, str], ...] = (
@@ -20,9 +20,9 @@ _UNITS: tuple[tuple[Unit, str], ...] = (
 _RAN_OUT = "what was accepted ran out"
 
 
-def gate_word(gates: Sequence[Gate]) -> str:
+def describe_gate_result(gates: Sequence[Gate]) -> str:
     """Describe the result of a gate: `gate: pass`, with the number of warnings and accepted breaches."""
-    word = overall(gates)
+    word = summarize_gates(gates)
     if not word:
         return ""
     sentence = f"gate: {word}"
@@ -43,30 +43,30 @@ def gate_word(gates: Sequence[Gate]) -> str:
     return sentence
 
 
-def gate_section(gates: Sequence[Gate]) -> Section:
+def build_gate_section(gates: Sequence[Gate]) -> Section:
     """Build the tables of rules, one per unit, with a sentence for every rule that did not simply pass."""
     return Section(
         "gate",
         "Does it stay within the gate?",
-        sheets=tuple(_sheets(gates)),
-        caveats=tuple(_caveats(gates)),
+        sheets=tuple(_make_gate_sheets(gates)),
+        caveats=tuple(_list_gate_caveats(gates)),
     )
 
 
-def outcome_text(gate: Gate) -> str:
+def format_gate_outcome(gate: Gate) -> str:
     """Format an outcome, with `warns` if it does not decide the result."""
     return gate.outcome if gate.severity == "error" else f"{gate.outcome} (only warns)"
 
 
-def _sheets(gates: Sequence[Gate]) -> Iterator[Sheet]:
+def _make_gate_sheets(gates: Sequence[Gate]) -> Iterator[Sheet]:
     """Make one table per unit: a column has a single unit."""
     for unit, title in _UNITS:
         rows = [gate for gate in gates if gate.unit == unit]
         if rows:
-            yield _sheet(f"gate-{unit or 'other'}", title, unit, rows)
+            yield _make_gate_sheet(f"gate-{unit or 'other'}", title, unit, rows)
 
 
-def _sheet(name: str, title: str, unit: Unit, gates: Sequence[Gate]) -> Sheet:
+def _make_gate_sheet(name: str, title: str, unit: Unit, gates: Sequence[Gate]) -> Sheet:
     headings = (
         Heading("rule", "rule"),
         Heading("metric", "metric"),
@@ -76,14 +76,14 @@ def _sheet(name: str, title: str, unit: Unit, gates: Sequence[Gate]) -> Sheet:
         Heading("high", "to", unit, "Upper end of the interval."),
     )
     rows = tuple(
-        (gate.rule, gate.metric, outcome_text(gate), gate.value, gate.low, gate.high)
+        (gate.rule, gate.metric, format_gate_outcome(gate), gate.value, gate.low, gate.high)
         for gate in gates
     )
     return Sheet(name, title, headings, rows)
 
 
-def _caveats(gates: Sequence[Gate]) -> Iterator[str]:
+def _list_gate_caveats(gates: Sequence[Gate]) -> Iterator[str]:
     for gate in gates:
         if gate.outcome != "pass":
             why = "".join(f" ({caveat})" for caveat in gate.caveats)
-            yield f"{outcome_text(gate)}: {gate.claim}{why}"
+            yield f"{format_gate_outcome(gate)}: {gate.claim}{why}"

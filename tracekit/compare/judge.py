@@ -5,34 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tracekit.compare.amdahl import factor, with_steps
-from tracekit.compare.attribution import attribute
+from tracekit.compare.amdahl import add_step_speedups, format_speedup_with_interval
+from tracekit.compare.attribution import attribute_sides
 from tracekit.compare.changes import (
     STEP,
-    Choices,
-    changes,
-    headline,
-    other_counts,
-    pairing,
-    step_key,
+    ComparisonChoices,
+    choose_headline_metric,
+    choose_pairing,
+    compare_metrics,
+    judge_headline_step,
+    list_unequal_step_work,
 )
-from tracekit.compare.comparison import Change, Comparison, Difference, LeftStep, Outlook, StepValue
-from tracekit.compare.design import design_warnings, sessions_apart
-from tracekit.compare.differences import differences, forbids, uneven
-from tracekit.compare.gate import gates
-from tracekit.compare.memory import memory_change, word_of
-from tracekit.compare.memory_change import Level, MemoryChange
-from tracekit.compare.noise import usable
+from tracekit.compare.comparison import (
+    Change,
+    Comparison,
+    Difference,
+    ExcludedStep,
+    StepValue,
+    VerdictOutlook,
+)
+from tracekit.compare.design import describe_session_order, list_confounder_warnings
+from tracekit.compare.differences import (
+    has_blocking_difference,
+    has_uneven_work,
+    list_side_differences,
+)
+from tracekit.compare.gate import apply_gate_rules
+from tracekit.compare.memory import compare_memory, judge_memory_level
+from tracekit.compare.memory_change import MemoryChange, MemoryLevel
+from tracekit.compare.noise import check_noise_fits
 from tracekit.compare.origins import Attribution
-from tracekit.compare.planning import outlook, what_to_record
-from tracekit.compare.sides import Side, all_positive
-from tracekit.compare.step_log import logged_reading, overheads, steps_a_run
-from tracekit.compare.work_units import HINT as UNIT_HINT
-from tracekit.compare.work_units import reading as recording_reading
-from tracekit.compare.work_units import unit_key, without_steps
-from tracekit.job.steps.metric_samples import Key, Samples
+from tracekit.compare.planning import predict_verdicts, recommend_recording
+from tracekit.compare.sides import ComparedSide, is_all_positive
+from tracekit.compare.step_log import (
+    describe_logs,
+    format_steps_per_run,
+    measure_profiler_overheads,
+)
+from tracekit.compare.work_units import STEP_MARK_HINT as UNIT_HINT
+from tracekit.compare.work_units import choose_work_unit, has_no_steps
+from tracekit.compare.work_units import describe_unmarked_recordings as recording_reading
+from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.errors import NothingComparableError, TracekitError
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     PER_WORK,
@@ -42,37 +57,37 @@ from tracekit.model.metrics import (
     WINDOW,
     grows_with_work,
 )
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.model.version import VERSION
 
-STEPS = (STEP_TIME, UNPROFILED)
+STEP_METRICS = (STEP_TIME, UNPROFILED)
 
 _MEMORY_BLOCKING = "world_size"
 """The only fact that forbids a verdict on memory: other world sizes shard the same state differently."""
 
 
-def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
+def compare_sides(base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices) -> Comparison:
     """Compare two sides; raises `TracekitError` if one has no step that counts.
 
     If a side recorded no step and both have memory snapshots, only these are compared.
     """
-    key = step_key(base, opt, force=choices.force)
-    memory = memory_change(base, opt)
+    key = choose_headline_metric(base, opt, force=choices.force)
+    memory = compare_memory(base, opt)
     without = [side for side in (base, opt) if key not in side.samples]
     if memory is not None and without and not any(side.dropped for side in without):
-        return _compare_memory(base, opt, memory, choices)
-    if key == STEP and (without_steps(base) or without_steps(opt)):
-        why = unit_key(base, opt)
+        return _compare_memory_sides(base, opt, memory, choices)
+    if key == STEP and (has_no_steps(base) or has_no_steps(opt)):
+        why = choose_work_unit(base, opt)
         raise NothingComparableError(f"not comparable: {why}", UNIT_HINT)
     for side in (base, opt):
-        _refuse_without(key, side)
-    return _compare_steps(base, opt, key, memory, choices)
+        _refuse_unmeasured_side(key, side)
+    return _compare_step_sides(base, opt, key, memory, choices)
 
 
-def _refuse_without(key: Key, side: Side) -> None:
+def _refuse_unmeasured_side(key: Key, side: ComparedSide) -> None:
     """Raise `TracekitError` if a side lacks the headline metric, or if one of its steps took no time."""
     if key in side.samples:
-        if not all_positive(side.samples[key]):
+        if not is_all_positive(side.samples[key]):
             raise TracekitError(
                 f"{side.name}: a step took no time at all",
                 "its file may be damaged: see tracekit analyze, leave it out with --steps",
@@ -92,28 +107,37 @@ def _refuse_without(key: Key, side: Side) -> None:
         )
 
 
-def _compare_steps(
-    base: Side, opt: Side, key: Key, memory: MemoryChange | None, choices: Choices
+def _compare_step_sides(
+    base: ComparedSide,
+    opt: ComparedSide,
+    key: Key,
+    memory: MemoryChange | None,
+    choices: ComparisonChoices,
 ) -> Comparison:
     """Compare two sides that both have steps, or the unit `key` in their place."""
-    unlike = differences(base, opt)
-    blocked = forbids(unlike) and not choices.force
-    unequal = uneven(unlike) and not choices.force
-    choices, choice_notes = _possible(choices, base, opt)
-    metrics = tuple(_barred(changes(base, opt, choices), blocked=blocked, uneven=unequal))
+    unlike = list_side_differences(base, opt)
+    blocked = has_blocking_difference(unlike) and not choices.force
+    unequal = has_uneven_work(unlike) and not choices.force
+    choices, choice_notes = _drop_unusable_choices(choices, base, opt)
+    metrics = tuple(
+        _withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked, uneven=unequal)
+    )
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
     if not blocked:
-        origin = _origin(base, opt, key, choices)
+        origin = _attribute_headline_change(base, opt, key, choices)
     needed = ""
-    chances: tuple[Outlook, ...] = ()
-    ratio, judgement = headline(base, opt, choices)
-    if not blocked and not unequal and key[0] in STEPS:
-        chances = outlook(ratio, choices)
+    chances: tuple[VerdictOutlook, ...] = ()
+    ratio, judgement = judge_headline_step(base, opt, choices)
+    if not blocked and not unequal and key[0] in STEP_METRICS:
+        chances = predict_verdicts(ratio, choices)
         if judgement.word == "inconclusive":
             effect = judgement.effect or choices.min_effect
-            needed = what_to_record(ratio, effect, alone=choices.assume_independent_steps)
-    warnings = [*_memory_ran_out(base, opt, memory), *_warnings(base, opt, step, unlike, metrics)]
+            needed = recommend_recording(ratio, effect, alone=choices.assume_independent_steps)
+    warnings = [
+        *_warn_of_oom(base, opt, memory),
+        *_list_comparison_warnings(base, opt, step, unlike, metrics),
+    ]
     warnings += choice_notes
     if origin is not None:
         warnings += origin.kernels.warnings
@@ -123,39 +147,43 @@ def _compare_steps(
         opt=opt.name,
         verdict=step.word,
         headline=step,
-        changes=with_steps(metrics, origin),
+        changes=add_step_speedups(metrics, origin),
         needed=needed,
         outlook=chances,
-        sessions_apart=bool(sessions_apart(base, opt)),
+        sessions_apart=bool(describe_session_order(base, opt)),
         differences=unlike,
-        dropped=tuple(_dropped(base, opt)),
-        reading=tuple(_readings(base, opt, memory)),
+        dropped=tuple(_list_excluded_steps(base, opt)),
+        reading=tuple(_describe_inputs(base, opt, memory)),
         warnings=tuple(warnings),
         simulated=base.simulated or opt.simulated,
         min_effect=choices.min_effect,
         level=choices.level,
-        steps=tuple(_step_values(base, opt)),
-        overhead=overheads(base, opt),
+        steps=tuple(_list_step_values(base, opt)),
+        overhead=measure_profiler_overheads(base, opt),
         origin=origin,
-        gates=gates(choices.gate, base, opt, choices, blocked=blocked, uneven=unequal),
+        gates=apply_gate_rules(choices.gate, base, opt, choices, blocked=blocked, uneven=unequal),
         inconclusive_fails=choices.gate.inconclusive_fails,
         untested_passes=choices.gate.untested_passes,
         memory=memory,
     )
 
 
-def _possible(choices: Choices, base: Side, opt: Side) -> tuple[Choices, list[str]]:
+def _drop_unusable_choices(
+    choices: ComparisonChoices, base: ComparedSide, opt: ComparedSide
+) -> tuple[ComparisonChoices, list[str]]:
     """Drop noise and pairing that these sides do not allow from the choices, with notes on why."""
-    noise, note = usable(choices.noise, base, opt)
+    noise, note = check_noise_fits(choices.noise, base, opt)
     choices = replace(choices, noise=noise)
     notes = list(filter(None, [note]))
-    if choices.paired == "step" and (unlike := ", ".join(other_counts(base, opt))):
+    if choices.paired == "step" and (unlike := ", ".join(list_unequal_step_work(base, opt))):
         choices = replace(choices, paired=None)
         notes.append(f"steps could not be paired: they hold different numbers of {unlike}")
     return choices, notes
 
 
-def _barred(changes: Iterable[Change], *, blocked: bool, uneven: bool = False) -> Iterator[Change]:
+def _withhold_verdicts(
+    changes: Iterable[Change], *, blocked: bool, uneven: bool = False
+) -> Iterator[Change]:
     """Withhold the verdicts of changes that are not comparable."""
     for change in changes:
         if blocked or (uneven and grows_with_work(change.name)):
@@ -164,22 +192,26 @@ def _barred(changes: Iterable[Change], *, blocked: bool, uneven: bool = False) -
             yield change
 
 
-def _origin(base: Side, opt: Side, key: Key, choices: Choices) -> Attribution:
+def _attribute_headline_change(
+    base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
+) -> Attribution:
     """Attribute the change of profiled steps if both sides have them, paired as far as they allow."""
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
-    pairs, _ = pairing(base.samples[timed], opt.samples[timed], choices.paired)
-    return attribute(base, opt, choices.level, pairs)
+    pairs, _ = choose_pairing(base.samples[timed], opt.samples[timed], choices.paired)
+    return attribute_sides(base, opt, choices.level, pairs)
 
 
-def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choices) -> Comparison:
+def _compare_memory_sides(
+    base: ComparedSide, opt: ComparedSide, memory: MemoryChange, choices: ComparisonChoices
+) -> Comparison:
     """Compare sides of which at least one recorded no step, by peak memory."""
     unlike = []
-    for difference in differences(base, opt):
+    for difference in list_side_differences(base, opt):
         blocking = difference.blocking and difference.name == _MEMORY_BLOCKING
         unlike.append(replace(difference, blocking=blocking))
     blocked = any(difference.blocking for difference in unlike) and not choices.force
-    metrics = _barred(changes(base, opt, choices), blocked=blocked)
-    level = _memory_headline(memory.headline, blocked=blocked)
+    metrics = _withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked)
+    level = _make_memory_headline(memory.headline, blocked=blocked)
     return Comparison(
         tool_version=VERSION,
         base=base.name,
@@ -190,23 +222,23 @@ def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choice
         differences=tuple(unlike),
         reading=memory.reading,
         warnings=(
-            *_memory_ran_out(base, opt, memory),
+            *_warn_of_oom(base, opt, memory),
             *(f"{d.name} differs ({d.base} · {d.opt})" for d in unlike),
             *dict.fromkeys((*base.notes, *opt.notes)),
-            *_one_without_steps(base, opt),
+            *_warn_of_missing_steps(base, opt),
             *memory.notes,
         ),
         simulated=base.simulated or opt.simulated,
         min_effect=choices.min_effect,
         level=choices.level,
-        gates=gates(choices.gate, base, opt, choices, blocked=blocked),
+        gates=apply_gate_rules(choices.gate, base, opt, choices, blocked=blocked),
         inconclusive_fails=choices.gate.inconclusive_fails,
         untested_passes=choices.gate.untested_passes,
         memory=memory,
     )
 
 
-def _memory_headline(level: Level, *, blocked: bool) -> Change:
+def _make_memory_headline(level: MemoryLevel, *, blocked: bool) -> Change:
     """Make the headline change from the level of the highest device."""
     return Change(
         f"device_{level.name}",
@@ -215,7 +247,7 @@ def _memory_headline(level: Level, *, blocked: bool) -> Change:
         None,
         "bytes",
         level.better,
-        "not comparable" if blocked else word_of(level),
+        "not comparable" if blocked else judge_memory_level(level),
         level.base,
         level.opt,
         level.difference,
@@ -224,7 +256,9 @@ def _memory_headline(level: Level, *, blocked: bool) -> Change:
     )
 
 
-def _memory_ran_out(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[str]:
+def _warn_of_oom(
+    base: ComparedSide, opt: ComparedSide, memory: MemoryChange | None
+) -> Iterator[str]:
     """Warn that one side ran out of memory (OOM) more often than the other."""
     if memory is None:
         return
@@ -232,30 +266,30 @@ def _memory_ran_out(base: Side, opt: Side, memory: MemoryChange | None) -> Itera
     if before is None or after is None or before == after:
         return
     more, less = (opt, base) if after > before else (base, opt)
-    larger, fewest = _times(max(before, after)), _times(min(before, after))
+    larger, fewest = _format_times(max(before, after)), _format_times(min(before, after))
     yield f"memory ran out {larger} in {more.name}, {fewest} in {less.name}"
 
 
-def _times(number: int) -> str:
-    return f"{number:,} {plural(number, 'time')}"
+def _format_times(number: int) -> str:
+    return f"{number:,} {choose_plural(number, 'time')}"
 
 
-def _one_without_steps(base: Side, opt: Side) -> Iterator[str]:
+def _warn_of_missing_steps(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     """Warn that only one side recorded no step."""
-    key = step_key(base, opt)
+    key = choose_headline_metric(base, opt)
     without = [side.name for side in (base, opt) if key not in side.samples]
     if len(without) == 1:
         yield f"{without[0]} recorded no step: only memory is compared"
 
 
-def _dropped(base: Side, opt: Side) -> Iterator[LeftStep]:
+def _list_excluded_steps(base: ComparedSide, opt: ComparedSide) -> Iterator[ExcludedStep]:
     """List the steps that do not count, with the reason."""
     for side in (base, opt):
         for step in (*side.dropped, *side.left_out_of_logs):
-            yield LeftStep(side.name, step.run, step.step, step.reason)
+            yield ExcludedStep(side.name, step.run, step.step, step.reason)
 
 
-def _step_values(base: Side, opt: Side) -> Iterator[StepValue]:
+def _list_step_values(base: ComparedSide, opt: ComparedSide) -> Iterator[StepValue]:
     """List the time of every step by side, run and order, including steps that do not count."""
     for side in (base, opt):
         steps = side.every_step
@@ -267,35 +301,37 @@ def _step_values(base: Side, opt: Side) -> Iterator[StepValue]:
                 yield StepValue(side.name, run, step_id[1], value, step_id not in dropped)
 
 
-def _readings(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[str]:
+def _describe_inputs(
+    base: ComparedSide, opt: ComparedSide, memory: MemoryChange | None
+) -> Iterator[str]:
     """Describe how the inputs were interpreted."""
     sides = (base, opt)
     for side in sides:
         if STEP in side.samples:
-            yield _reading(side, side.samples[STEP])
+            yield _describe_side_input(side, side.samples[STEP])
     for side in sides:
         yield from recording_reading(side)
     for side in sides:
-        yield from logged_reading(side)
+        yield from describe_logs(side)
     if memory is not None:
         yield from memory.reading
 
 
-def _reading(side: Side, steps: Samples) -> str:
+def _describe_side_input(side: ComparedSide, steps: MetricSamples) -> str:
     """Describe one side: runs, steps that count, ranks."""
     runs = len(steps.runs)
-    text = f"{side.name}: {runs} {plural(runs, 'run')} × {steps_a_run(steps)}"
+    text = f"{side.name}: {runs} {choose_plural(runs, 'run')} × {format_steps_per_run(steps)}"
     if ranks := side.fingerprint.get("ranks", ""):
         number = max(len(listed.split(", ")) for listed in ranks.split(" / "))
-        text += f", {number} {plural(number, 'rank')}"
+        text += f", {number} {choose_plural(number, 'rank')}"
     if side.dropped:
         text += f", {len(side.dropped)} left out"
     return text
 
 
-def _warnings(
-    base: Side,
-    opt: Side,
+def _list_comparison_warnings(
+    base: ComparedSide,
+    opt: ComparedSide,
     step: Change,
     differences: tuple[Difference, ...],
     metrics: tuple[Change, ...],
@@ -306,27 +342,29 @@ def _warnings(
         yield f"{unlike.name} {verb} ({unlike.base} · {unlike.opt}): {unlike.meaning}"
         if unlike.name in PER_WORK:
             per_one, _ = PER_WORK[unlike.name]
-            yield from (_by_work(c) for c in metrics if (c.name, c.stage) == (per_one, None))
-    yield from design_warnings(base, opt)
+            yield from (
+                _describe_time_per_work(c) for c in metrics if (c.name, c.stage) == (per_one, None)
+            )
+    yield from list_confounder_warnings(base, opt)
     yield from dict.fromkeys((*base.notes, *opt.notes))
-    yield from _same_profiles(base, opt)
+    yield from _warn_of_same_files(base, opt)
     yield from step.notes
-    if without_steps(base) or without_steps(opt):
-        yield from _unit_warnings(step)
-    elif not (_profiled(base) or _profiled(opt)):
+    if has_no_steps(base) or has_no_steps(opt):
+        yield from _warn_of_missing_step_marks(step)
+    elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):
         yield "logs alone: that both sides ran on the same GPUs, ranks and versions is not known"
-    elif step_key(base, opt) == STEP:
+    elif choose_headline_metric(base, opt) == STEP:
         yield "times are under the profiler: what it adds to a step shrinks the true speedup"
     else:
         yield "the un-profiled step is of logs; all else that a profile tells is under the profiler"
 
 
-def _profiled(side: Side) -> bool:
+def _has_profiled_steps(side: ComparedSide) -> bool:
     """Check whether profiled steps that count are left; sides of logs alone have none."""
     return STEP in side.samples and bool(side.samples[STEP].values)
 
 
-def _unit_warnings(step: Change) -> Iterator[str]:
+def _warn_of_missing_step_marks(step: Change) -> Iterator[str]:
     """Warn which unit is compared if nothing marks a step."""
     if step.name == WINDOW:
         yield "nothing marks a step: the recordings are compared as they are, whatever work each holds"
@@ -337,39 +375,44 @@ def _unit_warnings(step: Change) -> Iterator[str]:
     yield "times are under the profiler: what it adds to them shrinks the true speedup"
 
 
-def _by_work(change: Change) -> str:
+def _describe_time_per_work(change: Change) -> str:
     """Describe the time per token, sample or image on both sides in one line."""
-    times = f"{change.title} {show(change.base, 'ns')} → {show(change.opt, 'ns')}"
+    times = (
+        f"{change.title} {format_quantity(change.base, 'ns')} → {format_quantity(change.opt, 'ns')}"
+    )
     if change.ratio is None:
         return f"{times}: {change.word}"
-    return f"{times}: {factor(change.ratio, change.low, change.high)}, {change.word}"
+    return f"{times}: {format_speedup_with_interval(change.ratio, change.low, change.high)}, {change.word}"
 
 
-def _same_profiles(base: Side, opt: Side) -> Iterator[str]:
+def _warn_of_same_files(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     """Warn of runs with the same files on both sides, and of step times equal to the nanosecond."""
     profiled = bool(base.contents or opt.contents)
     what = "profile" if profiled else "log"
-    before, after = _files(base, profiled=profiled), _files(opt, profiled=profiled)
+    before, after = (
+        _collect_run_contents(base, profiled=profiled),
+        _collect_run_contents(opt, profiled=profiled),
+    )
     both = len(before & after)
     if both and before == after:
         yield f"both sides are the same files: the same {what} was given twice"
     elif both:
-        runs = plural(both, "run is", "runs are")
+        runs = choose_plural(both, "run is", "runs are")
         yield f"{both} {runs} the same files on both sides: the same {what} was given twice"
-    if both or without_steps(base) or without_steps(opt):
+    if both or has_no_steps(base) or has_no_steps(opt):
         return
-    yield from _equal_times(base, opt)
+    yield from _warn_of_equal_step_times(base, opt)
 
 
-def _files(side: Side, *, profiled: bool) -> set[frozenset[str]]:
+def _collect_run_contents(side: ComparedSide, *, profiled: bool) -> set[frozenset[str]]:
     """Collect the content digests of every run, from logs if neither side has profiles."""
     contents = side.contents if profiled else side.log_contents
     return set(contents.values())
 
 
-def _equal_times(base: Side, opt: Side) -> Iterator[str]:
+def _warn_of_equal_step_times(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     """Warn of runs with step times equal to the nanosecond."""
-    key = step_key(base, opt)
+    key = choose_headline_metric(base, opt)
     if set(base.samples[key].values) == set(opt.samples[key].values):
         yield "step times are equal on both sides, to the nanosecond"
     for side in (base, opt):

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from tracekit.compare.origins import KernelChange, KernelChanges, Presence
 from tracekit.compare.renames import SEPARATOR
-from tracekit.compare.slot_table import Half, SlotTable
-from tracekit.compare.spreads import run_means
+from tracekit.compare.slot_table import SlotHalf, SlotTable
+from tracekit.compare.spreads import average_steps_by_run
 from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import Floats
-from tracekit.model.stats.many import KernelTests, Limits, Shift, compare_kernels
+from tracekit.model.stats.many import CommonShift, KernelLimits, KernelTests, compare_kernels
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED
-from tracekit.process.ops.kernel_names import is_gemm
+from tracekit.process.ops.kernel_names import is_gemm_kernel
 
 Ints = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ _COMPUTE = re.compile(
     r"fmha|flash|attention|attn|conv|cudnn_\d|winograd|wgrad|dgrad", re.IGNORECASE
 )
 
-CLASSES = {
+SHIFT_CLASSES = {
     "compute": "compute kernels",
     "memory": "memory-bound kernels and copies",
     "comm": "communication kernels",
@@ -49,7 +49,7 @@ _PRESENCE: dict[str, Presence] = {"new": "new", "removed": "gone"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Times:
+class _KernelTimes:
     """Kernels, or host ops without a device, ordered by (name, class), with the time of each per step."""
 
     names: list[str]
@@ -59,9 +59,9 @@ class _Times:
     on_host: bool
 
 
-def kernel_changes(table: SlotTable) -> KernelChanges:
+def find_kernel_changes(table: SlotTable) -> KernelChanges:
     """Compare the kernels of both sides (`tracekit.model.stats.many`), including those on one side only."""
-    times = _by_name(table)
+    times = _sum_times_by_kernel(table)
     base_step = float(table.base.wall @ table.base.weights)
     opt_step = float(table.opt.wall @ table.opt.weights)
     if not times.names or not (base_step > 0 and opt_step > 0):
@@ -69,10 +69,13 @@ def kernel_changes(table: SlotTable) -> KernelChanges:
     by_run = bool(table.base.run.max() > 0 and table.opt.run.max() > 0)
     base, opt = times.base, times.opt
     if by_run:
-        base, opt = run_means(base, table.base.run), run_means(opt, table.opt.run)
+        base, opt = (
+            average_steps_by_run(base, table.base.run),
+            average_steps_by_run(opt, table.opt.run),
+        )
     tests = compare_kernels(base, opt, times.kinds, base_step=base_step, opt_step=opt_step)
     rows = sorted(
-        _changed(table, times, tests, base_step),
+        _list_changed_kernels(table, times, tests, base_step),
         key=lambda row: (-abs(row.difference), row.name, row.kind),
     )
     return KernelChanges(
@@ -81,15 +84,15 @@ def kernel_changes(table: SlotTable) -> KernelChanges:
         seen=len(times.names),
         unit="run" if by_run else "step",
         on_host=times.on_host,
-        warnings=tuple(_shift_warnings(tests, times.kinds)),
+        warnings=tuple(_list_shift_warnings(tests, times.kinds)),
     )
 
 
-def _changed(
-    table: SlotTable, times: _Times, tests: KernelTests, base_step: float
+def _list_changed_kernels(
+    table: SlotTable, times: _KernelTimes, tests: KernelTests, base_step: float
 ) -> Iterator[KernelChange]:
     """List kernels that changed beyond chance, and those on one side only that matter to the step."""
-    least_difference = Limits().least_difference * base_step
+    least_difference = KernelLimits().least_difference * base_step
     before = times.base @ table.base.weights
     after = times.opt @ table.opt.weights
     for row, test in enumerate(tests.kernels):
@@ -103,19 +106,19 @@ def _changed(
                 base_ns,
                 opt_ns,
                 opt_ns - base_ns,
-                _ratio(test.change),
-                _ratio(test.corrected),
+                _ratio_of_log(test.change),
+                _ratio_of_log(test.corrected),
                 test.q_corrected,
                 presence,
             )
 
 
-def _ratio(log: float | None) -> float | None:
+def _ratio_of_log(log: float | None) -> float | None:
     """Convert a change on the log scale to before over after."""
     return None if log is None else exp(-log)
 
 
-def _by_name(table: SlotTable) -> _Times:
+def _sum_times_by_kernel(table: SlotTable) -> _KernelTimes:
     """Sum the time of every kernel in each step of both sides; of host ops if no kernel was recorded."""
     keys = table.keys
     device_class = keys["class"].isin(["compute", "collective", "memcpy", "memset"])
@@ -130,48 +133,48 @@ def _by_name(table: SlotTable) -> _Times:
     rows = np.flatnonzero((timed & named).to_numpy(bool))
     pairs = []
     for slot_class, name in zip(keys["class"].array[rows], text.array[rows], strict=True):
-        pairs.append((str(name), _kind(str(slot_class), str(name))))
+        pairs.append((str(name), _classify_shift_class(str(slot_class), str(name))))
     order = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
     group = np.fromiter(map(order.__getitem__, pairs), np.int64, len(pairs))
-    return _Times(
+    return _KernelTimes(
         names=list(map(itemgetter(0), order)),
         kinds=list(map(itemgetter(1), order)),
-        base=_sum(table.base, rows, group, len(order)),
-        opt=_sum(table.opt, rows, group, len(order)),
+        base=_sum_half_by_group(table.base, rows, group, len(order)),
+        opt=_sum_half_by_group(table.opt, rows, group, len(order)),
         on_host=on_host,
     )
 
 
-def _sum(half: Half, rows: Ints, group: Ints, groups: int) -> Floats:
+def _sum_half_by_group(half: SlotHalf, rows: Ints, group: Ints, groups: int) -> Floats:
     """Sum the time of every group of rows in each step of one side."""
     sums = np.zeros((groups, half.ns.shape[1]))
     np.add.at(sums, group, half.ns[rows])
     return sums
 
 
-def _kind(slot_class: str, name: str) -> str:
+def _classify_shift_class(slot_class: str, name: str) -> str:
     """Classify a kernel by its bottleneck; kernels of a class share a shift."""
     if slot_class == "host":
         return "host"
     if slot_class == "collective":
         return "comm"
-    heavy = slot_class == "compute" and (is_gemm(name) or _COMPUTE.search(name) is not None)
+    heavy = slot_class == "compute" and (is_gemm_kernel(name) or _COMPUTE.search(name) is not None)
     return "compute" if heavy else "memory"
 
 
-def _shift_warnings(tests: KernelTests, kinds: list[str]) -> Iterator[str]:
+def _list_shift_warnings(tests: KernelTests, kinds: list[str]) -> Iterator[str]:
     """Describe each shift that was removed, matters, and was followed by most kernels."""
     for shift in tests.shifts:
         if shift.not_applied is not None or shift.value is None:
             continue
-        moves = _moves(shift, tests, kinds)
+        moves = _list_shift_changes(shift, tests, kinds)
         same_way = sum(1 for move in moves if move * shift.value > 0)
         clear = 2 * same_way - len(moves) >= _SIGN * len(moves) ** 0.5
         if clear and abs(expm1(shift.value)) >= LEAST_SHIFT:
-            yield _warning(shift.kind, expm1(shift.value), f"{same_way} of {len(moves)}")
+            yield _describe_shift(shift.kind, expm1(shift.value), f"{same_way} of {len(moves)}")
 
 
-def _moves(shift: Shift, tests: KernelTests, kinds: list[str]) -> list[float]:
+def _list_shift_changes(shift: CommonShift, tests: KernelTests, kinds: list[str]) -> list[float]:
     """List the changes of all kernels of a shift's class, on the log scale."""
     return [
         test.change
@@ -180,11 +183,11 @@ def _moves(shift: Shift, tests: KernelTests, kinds: list[str]) -> list[float]:
     ]
 
 
-def _warning(kind: str, change: float, same_way: str) -> str:
+def _describe_shift(kind: str, change: float, same_way: str) -> str:
     """Describe a shift (1.1 % slower) and its possible cause."""
     cause = "clocks, temperature, another node?"
     if kind == "host":
         cause = "load of the machine, clocks, another node?"
     size = f"{abs(change):.1%}".replace("%", " %")
     way = "more" if change > 0 else "less"
-    return f"{CLASSES[kind]} uniformly take {size} {way} time ({same_way}): {cause}"
+    return f"{SHIFT_CLASSES[kind]} uniformly take {size} {way} time ({same_way}): {cause}"

@@ -22,7 +22,7 @@ Moment = Literal["peak", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class MemoryLevel:
     """One level on both sides; `difference` is after minus before, `share` relative to before.
 
     Both are None if a side is unknown.
@@ -38,7 +38,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class MemoryPair:
     """Memory of one device used by one process, in one snapshot per side.
 
     For saved reports it is the worst rank.
@@ -49,14 +49,14 @@ class Pair:
     opt_step: int | None
     base_source: str
     opt_source: str
-    levels: tuple[Level, ...]
+    levels: tuple[MemoryLevel, ...]
 
-    def level(self, name: str) -> Level:
+    def level(self, name: str) -> MemoryLevel:
         """Find the level of this name; an empty level if there is none."""
         for level in self.levels:
             if level.name == name:
                 return level
-        return Level(name, name, "neither", None, None)
+        return MemoryLevel(name, name, "neither", None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class SiteChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Sites:
+class MemorySites:
     """Memory of one pair at one moment, by allocation site and by category.
 
     The rows of each add up to `base` and `opt`; `categories` is empty if no category is known.
@@ -106,12 +106,12 @@ class MemoryChange:
     - `failed` counts failed requests before and after, None if no history was read.
     """
 
-    headline: Level
-    pairs: tuple[Pair, ...]
+    headline: MemoryLevel
+    pairs: tuple[MemoryPair, ...]
     omitted: int = 0
-    median: Level | None = None
-    sites: tuple[Sites, ...] = ()
-    elsewhere: tuple[Sites, ...] = ()
+    median: MemoryLevel | None = None
+    sites: tuple[MemorySites, ...] = ()
+    elsewhere: tuple[MemorySites, ...] = ()
     failed: tuple[int | None, int | None] = (None, None)
     reading: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tracekit.compare.sides import Side
-from tracekit.job.frames import text_or_none, whole_or_none
+from tracekit.compare.sides import ComparedSide
+from tracekit.job.frames import to_int_or_none, to_text_or_none
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS
-from tracekit.job.steps.metric_samples import Samples
-from tracekit.model.keys import looked_up
-from tracekit.model.labels import called
+from tracekit.job.steps.metric_samples import MetricSamples
+from tracekit.model.keys import left_join
+from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better
 from tracekit.model.trace import Measurements
@@ -21,7 +21,7 @@ from tracekit.model.trace import Measurements
 PEAK, END = "peak_requested", "end_requested"
 """Headline levels; the second applies if a side recorded no history."""
 
-LEVELS: Mapping[str, tuple[str, Better]] = {
+MEMORY_LEVELS: Mapping[str, tuple[str, Better]] = {
     PEAK: ("peak requested", "lower"),
     "peak_reserved": ("peak reserved", "lower"),
     END: ("requested at the end", "lower"),
@@ -41,7 +41,7 @@ _MEASURED = {
     "stranded": "stranded_bytes",
     "largest_free": "largest_free_bytes",
 }
-_METRICS = {
+_LEVEL_METRICS = {
     PEAK: "device_peak_requested",
     "peak_reserved": "device_peak_reserved",
     END: "device_end_requested",
@@ -52,7 +52,7 @@ _METRICS = {
 """Metric of each level in a saved report."""
 
 
-class Whose(NamedTuple):
+class MemoryOwner(NamedTuple):
     """Owner of a memory; `number` separates processes of one rank, in the order of their ids."""
 
     memory: str
@@ -72,20 +72,20 @@ class Whose(NamedTuple):
         if self.number:
             words.append(f"(process {self.number + 1})")
         name = " ".join(words)
-        memory = called("GPU", self.device) or "GPU"
+        memory = format_numbered_word("GPU", self.device) or "GPU"
         if self.memory == "host":
             memory = "pinned host memory"
         return ", ".join(filter(None, (name, memory)))
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MemorySnapshot:
     """Memory of one device in one snapshot; `levels` by the names of `LEVELS`, None if not recorded.
 
     `row` has the columns of `snapshot_levels` of `measured`; both are None for saved reports.
     """
 
-    whose: Whose
+    whose: MemoryOwner
     run: str
     step: int | None
     taken_ns: int
@@ -100,57 +100,57 @@ class Snapshot:
         return self.levels[PEAK] or 0, self.levels[END] or 0, self.step or 0
 
 
-def snapshots(side: Side) -> list[Snapshot]:
+def list_measured_snapshots(side: ComparedSide) -> list[MemorySnapshot]:
     """List every measured snapshot of every device; `reported` covers saved reports."""
-    return list(chain.from_iterable(map(_measured, side.measured)))
+    return list(chain.from_iterable(map(_read_input_snapshots, side.measured)))
 
 
-def _measured(measured: Measurements) -> Iterator[Snapshot]:
+def _read_input_snapshots(measured: Measurements) -> Iterator[MemorySnapshot]:
     """List the snapshots of one input, with the free space at its end."""
     rows = measured["snapshot_levels"]
     if not len(rows):
         return
-    rows = looked_up(rows, _free(measured), SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
+    rows = left_join(rows, _measure_free_space(measured), SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
     windows = measured["snapshot_windows"]
     ends = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
     steps = {source.name: source.step for source in measured.sources}
     rows["step"] = pd.array([*map(steps.get, map(str, rows["source"]))], dtype="Int64")
-    for row, number in zip(rows.to_dict("records"), _numbers(rows), strict=True):
-        source = text_or_none(row["source"]) or ""
+    for row, number in zip(rows.to_dict("records"), _number_processes(rows), strict=True):
+        source = to_text_or_none(row["source"]) or ""
         taken_ns = int(ends.get(source, 0))
-        yield Snapshot(
-            _whose(row, number),
+        yield MemorySnapshot(
+            _make_memory_owner(row, number),
             str(row["run"]),
-            whole_or_none(row["step"]),
+            to_int_or_none(row["step"]),
             taken_ns,
             source,
-            _levels(row),
+            _read_snapshot_levels(row),
             row,
             measured,
         )
 
 
-def _whose(row: Mapping[Any, Any], number: int) -> Whose:
+def _make_memory_owner(row: Mapping[Any, Any], number: int) -> MemoryOwner:
     """Identify the owner of a row of `snapshot_levels`."""
-    return Whose(
+    return MemoryOwner(
         str(row["memory"]),
-        text_or_none(row["role"]),
-        whole_or_none(row["rank"]),
-        whole_or_none(row["replica"]),
-        whole_or_none(row["device"]),
+        to_text_or_none(row["role"]),
+        to_int_or_none(row["rank"]),
+        to_int_or_none(row["replica"]),
+        to_int_or_none(row["device"]),
         number,
     )
 
 
-def _levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
+def _read_snapshot_levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
     """Read the levels of a row; without a history there is no peak."""
-    levels = {name: whole_or_none(row[column]) for name, column in _MEASURED.items()}
+    levels = {name: to_int_or_none(row[column]) for name, column in _MEASURED.items()}
     if not row["entry_count"]:
         levels |= {PEAK: None, "peak_reserved": None}
     return levels
 
 
-def _numbers(rows: pd.DataFrame) -> list[int]:
+def _number_processes(rows: pd.DataFrame) -> list[int]:
     """Assign each row the number of its process within the rank.
 
     A process that replaced another keeps its number.
@@ -164,7 +164,7 @@ def _numbers(rows: pd.DataFrame) -> list[int]:
     return numbers
 
 
-def _free(measured: Measurements) -> pd.DataFrame:
+def _measure_free_space(measured: Measurements) -> pd.DataFrame:
     """Measure the free space at the end of every snapshot: stranded bytes and the largest block."""
     space = measured["free_space"]
     ends = space[space["moment"] == "end"].groupby([*SNAPSHOT_KEYS], dropna=False, sort=False)
@@ -175,28 +175,28 @@ def _free(measured: Measurements) -> pd.DataFrame:
     return free.reset_index().astype(types)
 
 
-def reported(side: Side) -> list[Snapshot]:
+def list_reported_snapshots(side: ComparedSide) -> list[MemorySnapshot]:
     """List the snapshot levels of a saved report by step: those of the worst rank of every role.
 
     Empty without a level that only snapshots have.
     """
     levels: dict[tuple[str | None, str, int | None], dict[str, int | None]] = {}
-    for name, metric in _METRICS.items():
+    for name, metric in _LEVEL_METRICS.items():
         for (recorded, role, stage), samples in side.samples.items():
             if recorded != metric or stage is not None:
                 continue
-            for run, step, value in _values(samples):
-                of_step = levels.setdefault((role, run, step), dict.fromkeys(LEVELS))
+            for run, step, value in _iterate_step_values(samples):
+                of_step = levels.setdefault((role, run, step), dict.fromkeys(MEMORY_LEVELS))
                 of_step[name] = max(of_step[name] or 0, value)
     snapshots = []
     for (role, run, step), of_step in levels.items():
         if of_step[PEAK] is not None or of_step[END] is not None:
-            whose = Whose("device", role, None, None, None, 0)
-            snapshots.append(Snapshot(whose, run, step, 0, side.name, of_step))
+            whose = MemoryOwner("device", role, None, None, None, 0)
+            snapshots.append(MemorySnapshot(whose, run, step, 0, side.name, of_step))
     return snapshots
 
 
-def _values(samples: Samples) -> Iterator[tuple[str, int | None, int]]:
+def _iterate_step_values(samples: MetricSamples) -> Iterator[tuple[str, int | None, int]]:
     """Iterate over the (run, step, value) of every step."""
     for run, steps, values in zip(samples.runs, samples.steps, samples.values, strict=True):
         for (_, step, _), value in zip(steps, values, strict=True):

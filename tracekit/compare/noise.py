@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tracekit.compare.sides import Side, all_positive
+from tracekit.compare.sides import ComparedSide, is_all_positive
 from tracekit.discover.arguments import refuse_special
 from tracekit.job.steps.metric_samples import Key
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import plural, words
+from tracekit.model.labels import choose_plural, normalize_label_words
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
-from tracekit.model.stats.noise import LEAST_RUNS, Noise, calibrate
+from tracekit.model.stats.noise import LEAST_RUNS, Noise, calibrate_noise
 from tracekit.model.version import VERSION
 
 SCHEMA = "tracekit.noise/1"
 
-CALIBRATED = (UNPROFILED, UNPROFILED_STAGE, STEP_TIME, STAGE_TIME)
+CALIBRATED_METRICS = (UNPROFILED, UNPROFILED_STAGE, STEP_TIME, STAGE_TIME)
 """Metrics whose noise is measured."""
 
 MUST_AGREE = {"gpu": "GPU", "world_size": "world size"}
@@ -52,12 +52,12 @@ class NoiseFile:
         for (other_name, other_role, other_stage), noise in self.metrics.items():
             if other_role is None or (other_name, other_stage) != (name, stage):
                 continue
-            if words(other_role) == words(role):
+            if normalize_label_words(other_role) == normalize_label_words(role):
                 return noise
         return None
 
 
-def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
+def calibrated(side: ComparedSide, notes: tuple[str, ...] = ()) -> NoiseFile:
     """Calibrate the noise of the runs of one side; raises `TracekitError` for fewer than two runs.
 
     Metrics that a run lacks, or that are zero anywhere, are left out.
@@ -65,12 +65,12 @@ def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
     metrics: dict[Key, Noise] = {}
     runs: tuple[str, ...] = ()
     for key, samples in sorted(side.samples.items(), key=lambda item: str(item[0])):
-        if key[0] in CALIBRATED and len(samples.runs) > 1 and all_positive(samples):
-            metrics[key] = calibrate(samples.values)
+        if key[0] in CALIBRATED_METRICS and len(samples.runs) > 1 and is_all_positive(samples):
+            metrics[key] = calibrate_noise(samples.values)
         if key[0] in (STEP_TIME, UNPROFILED) and len(samples.runs) > len(runs):
             runs = samples.runs
     if not any(key[0] in (STEP_TIME, UNPROFILED) for key in metrics):
-        few = f"{len(runs)} {plural(len(runs), 'run')} with steps"
+        few = f"{len(runs)} {choose_plural(len(runs), 'run')} with steps"
         raise TracekitError(
             f"noise needs two runs of the same thing at least, and {LEAST_RUNS} to be used: {few}",
             "tracekit noise RUN RUN RUN RUN -o noise.json",
@@ -79,7 +79,9 @@ def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
     return NoiseFile(of_all_runs, dict(side.fingerprint), runs, notes)
 
 
-def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | None, str]:
+def check_noise_fits(
+    noise: NoiseFile | None, base: ComparedSide, opt: ComparedSide
+) -> tuple[NoiseFile | None, str]:
     """Return the calibration if it has the same GPU and world size, else None and the reason in one line."""
     if noise is None:
         return None, ""
@@ -95,7 +97,7 @@ def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | 
     return noise, ""
 
 
-def to_json(noise: NoiseFile) -> str:
+def write_noise_json(noise: NoiseFile) -> str:
     """Write the calibration as JSON text with sorted keys, so that equal calibrations give equal bytes."""
     metrics = []
     for key in sorted(noise.metrics, key=str):
@@ -127,62 +129,66 @@ def read(path: Path) -> NoiseFile:
     if len(raw) > MAX_BYTES:
         raise TraceFormatError(path, "is too large for A/A noise", _HINT, code="too-many")
     try:
-        return _parsed(json.loads(raw.decode("utf-8")))
+        return _parse_noise_document(json.loads(raw.decode("utf-8")))
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         problem = f"is no A/A noise: {reason}"
         raise TraceFormatError(path, problem, _HINT, code="unfit") from error
 
 
-def _parsed(document: Any) -> NoiseFile:
+def _parse_noise_document(document: Any) -> NoiseFile:
     """Parse a calibration document; raises ValueError with the problem."""
     if not isinstance(document, dict):
         raise ValueError("it holds no object")  # noqa: TRY004 - of a file, not of a caller
     schema = document.get("schema")
     if schema != SCHEMA:
-        raise ValueError(f"its schema is {_short(schema)}, not {SCHEMA}")
-    metrics = _metrics(document.get("metrics"))
+        raise ValueError(f"its schema is {_shorten_noise_value(schema)}, not {SCHEMA}")
+    metrics = _parse_noise_metrics(document.get("metrics"))
     facts = document.get("fingerprint", {})
-    if not isinstance(facts, dict) or not all(map(_is_text, facts.values())):
+    if not isinstance(facts, dict) or not all(map(_is_short_text, facts.values())):
         raise ValueError("its fingerprint is no list of names and texts")
-    runs, notes = _texts(document, "runs"), _texts(document, "notes")
+    runs, notes = _get_noise_texts(document, "runs"), _get_noise_texts(document, "notes")
     version = document.get("tool_version", "")
-    return NoiseFile(metrics, facts, runs, notes, version if _is_text(version) else "")
+    return NoiseFile(metrics, facts, runs, notes, version if _is_short_text(version) else "")
 
 
-def _metrics(rows: Any) -> dict[Key, Noise]:
+def _parse_noise_metrics(rows: Any) -> dict[Key, Noise]:
     """Parse the noise of each metric."""
     if not isinstance(rows, list) or not 0 < len(rows) <= MAX_METRICS:
         raise ValueError("it holds no list of metrics")
     metrics: dict[Key, Noise] = {}
     for row in rows:
-        if not isinstance(row, dict) or not _is_text(row.get("name")) or row["name"] not in METRICS:
-            raise ValueError(f"it holds an unknown metric: {_short(row)}")
-        key = (str(row["name"]), _text(row, "role"), _text(row, "stage"))
+        if (
+            not isinstance(row, dict)
+            or not _is_short_text(row.get("name"))
+            or row["name"] not in METRICS
+        ):
+            raise ValueError(f"it holds an unknown metric: {_shorten_noise_value(row)}")
+        key = (str(row["name"]), _get_noise_text(row, "role"), _get_noise_text(row, "stage"))
         if key in metrics:
             raise ValueError(f"it holds {key[2] or key[0]} twice")
         metrics[key] = Noise.from_dict(row)
     return metrics
 
 
-def _texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _get_noise_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
     texts = document.get(name, [])
-    if not isinstance(texts, list) or not all(map(_is_text, texts)):
+    if not isinstance(texts, list) or not all(map(_is_short_text, texts)):
         raise ValueError(f"its {name} are no list of texts")
     return tuple(texts)
 
 
-def _text(row: Mapping[str, Any], name: str) -> str | None:
+def _get_noise_text(row: Mapping[str, Any], name: str) -> str | None:
     value = row.get(name)
-    if value is None or _is_text(value):
+    if value is None or _is_short_text(value):
         return value
-    raise ValueError(f"its {name} is {_short(value)}, no text")
+    raise ValueError(f"its {name} is {_shorten_noise_value(value)}, no text")
 
 
-def _is_text(value: object) -> bool:
+def _is_short_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= 10_000
 
 
-def _short(value: object) -> str:
+def _shorten_noise_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "…"

@@ -9,34 +9,40 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.compare.design import run_spans
+from tracekit.compare.design import list_run_spans
 from tracekit.compare.noise import NoiseFile
-from tracekit.compare.sides import Side
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.metrics import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, titled
+from tracekit.compare.sides import ComparedSide
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.metrics import (
+    STAGE_TIME,
+    STEP_TIME,
+    UNPROFILED,
+    UNPROFILED_STAGE,
+    get_metric_title,
+)
 from tracekit.model.report import Report
-from tracekit.model.stats.certainty import Spread
+from tracekit.model.stats.certainty import ErrorSpread
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
-from tracekit.model.stats.outlook import detectable
+from tracekit.model.stats.outlook import find_detectable_change
 from tracekit.model.stats.verdict import LEAST_EFFECT
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 LEVEL = 0.95
 
 
-def noise_notes(side: Side) -> Iterator[str]:
+def list_noise_notes(side: ComparedSide) -> Iterator[str]:
     """Describe how the runs were made, by their recorded times: at once, or spread over time."""
-    spans = sorted(run_spans(side))
+    spans = sorted(list_run_spans(side))
     if len(spans) < 2:
         return
     overlap = any(later < end for (_, end), (later, _) in pairwise(spans))
     if overlap:
         yield "runs overlap in time: they may have slowed one another"
-    length = show(spans[-1][1] - spans[0][0], "ns")
+    length = format_quantity(spans[-1][1] - spans[0][0], "ns")
     yield f"the runs span {length}: drift over longer times, and other nodes, are not in this noise"
 
 
-def resolves(noise: Noise, level: float = LEVEL) -> float | None:
+def find_resolvable_change(noise: Noise, level: float = LEVEL) -> float | None:
     """Find the smallest change that one run per side calls a regression in 80 % of cases with this noise.
 
     None if the noise is not usable.
@@ -44,19 +50,21 @@ def resolves(noise: Noise, level: float = LEVEL) -> float | None:
     if not noise.usable:
         return None
     delta = max(log1p(LEAST_EFFECT), noise.sd)
-    return detectable([Spread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level)
+    return find_detectable_change(
+        [ErrorSpread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level
+    )
 
 
-def report_noise(noise: NoiseFile, side: Side) -> Report:
+def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:
     """Convert a calibration to a report, which every renderer accepts."""
-    rows = list(_rows(noise, side))
+    rows = list(_make_noise_rows(noise, side))
     frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")
     return Report(
         title="noise",
         tool_version=noise.tool_version,
-        identity=(f"{len(noise.runs)} runs of one setting", *_hardware(noise)),
-        answer=_answer(frame.iloc[0], few=len(noise.runs) < LEAST_RUNS),
-        overview=sheet(
+        identity=(f"{len(noise.runs)} runs of one setting", *_describe_calibrated_hardware(noise)),
+        answer=_describe_step_noise(frame.iloc[0], few=len(noise.runs) < LEAST_RUNS),
+        overview=make_sheet(
             "overview",
             "How much equal runs differ",
             _HEADINGS,
@@ -66,7 +74,7 @@ def report_noise(noise: NoiseFile, side: Side) -> Report:
     )
 
 
-_HEADINGS = as_headings("""
+_HEADINGS = parse_headings("""
     title | metric
     role | role
     runs | runs | count
@@ -76,24 +84,24 @@ _HEADINGS = as_headings("""
 """)
 
 
-def _rows(noise: NoiseFile, side: Side) -> Iterator[dict[str, Any]]:
+def _make_noise_rows(noise: NoiseFile, side: ComparedSide) -> Iterator[dict[str, Any]]:
     """Make one row per metric, with the columns that rows are sorted by."""
     order = {UNPROFILED: 0, STEP_TIME: 1, STAGE_TIME: 2, UNPROFILED_STAGE: 3}
     for key, of_metric in noise.metrics.items():
         name, role, stage = key
         yield {
-            "title": titled(name, stage),
+            "title": get_metric_title(name, stage),
             "role": role,
             "order": order[name],
             "size": -sum(map(sum, side.samples[key].values)),
             "runs": of_metric.runs,
             "steps": of_metric.steps,
             "sd": of_metric.sd,
-            "resolves": resolves(of_metric),
+            "resolves": find_resolvable_change(of_metric),
         }
 
 
-def _hardware(noise: NoiseFile) -> Iterator[str]:
+def _describe_calibrated_hardware(noise: NoiseFile) -> Iterator[str]:
     """Describe the hardware of the calibration."""
     if noise.fingerprint.get("gpu"):
         yield noise.fingerprint["gpu"]
@@ -101,11 +109,11 @@ def _hardware(noise: NoiseFile) -> Iterator[str]:
         yield f"world size {noise.fingerprint['world_size']}"
 
 
-def _answer(first: pd.Series[Any], *, few: bool) -> str:
+def _describe_step_noise(first: pd.Series[Any], *, few: bool) -> str:
     """Describe the spread of the step, and the smallest change that it lets one detect."""
-    text = f"runs differ by {show(first['sd'], 'ratio')} in the {first['title']} (one standard deviation)"
+    text = f"runs differ by {format_quantity(first['sd'], 'ratio')} in the {first['title']} (one standard deviation)"
     if few:
         return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"
     if pd.isna(first["resolves"]):
         return text
-    return f"{text}: one run a side shows changes from {show(first['resolves'], 'ratio')} on"
+    return f"{text}: one run a side shows changes from {format_quantity(first['resolves'], 'ratio')} on"

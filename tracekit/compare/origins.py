@@ -13,7 +13,7 @@ Presence = Literal["both", "new", "gone", "replaced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttributionRow:
     """Time of one item in the mean step on both sides; `difference` is after minus before.
 
     - `low` and `high` bound the difference, None if there is no interval.
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferChange:
     """Collectives of one stage and kind on both sides: (transfer, wait, not split) per step and rank.
 
     These are whole durations, including overlap with other work.
@@ -85,7 +85,7 @@ class KernelChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class StageByOp:
     """One stage of the mean step on both sides, and its rows by op; `low` and `high` as in `Row`."""
 
     stage: str
@@ -93,11 +93,11 @@ class Within:
     opt: float
     low: float | None
     high: float | None
-    rows: tuple[Row, ...]
+    rows: tuple[AttributionRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StageTime:
+class StageTimeChange:
     """Exclusive time of a role's stage on its longest rank, in the mean step of both sides.
 
     It is 0 in steps without the stage.
@@ -123,22 +123,22 @@ class Attribution:
 
     base: float = 0.0
     opt: float = 0.0
-    stages: tuple[Row, ...] = ()
-    ops: tuple[Row, ...] = ()
-    leaves: tuple[Row, ...] = ()
-    replaced: tuple[Row, ...] = ()
-    transfers: tuple[Transfer, ...] = ()
+    stages: tuple[AttributionRow, ...] = ()
+    ops: tuple[AttributionRow, ...] = ()
+    leaves: tuple[AttributionRow, ...] = ()
+    replaced: tuple[AttributionRow, ...] = ()
+    transfers: tuple[TransferChange, ...] = ()
     kernels: KernelChanges = KernelChanges()
     notes: tuple[str, ...] = ()
     missing: str = ""
-    within: tuple[Within, ...] = ()
-    stage_times: tuple[StageTime, ...] = ()
+    within: tuple[StageByOp, ...] = ()
+    stage_times: tuple[StageTimeChange, ...] = ()
     paired: Pairing | None = None
 
 
-def together(rows: Sequence[Row]) -> Row:
+def merge_attribution_rows(rows: Sequence[AttributionRow]) -> AttributionRow:
     """Sum rows into one, without an interval."""
-    total = Row("", "", 0, 0, 0, rows=0)
+    total = AttributionRow("", "", 0, 0, 0, rows=0)
     for row in rows:
         total = replace(
             total,
@@ -152,9 +152,9 @@ def together(rows: Sequence[Row]) -> Row:
     return replace(total, what=f"other ({total.rows:,} rows)")
 
 
-def shortened(rows: Iterable[Row], limit: int) -> list[Row]:
+def shorten_attribution_rows(rows: Iterable[AttributionRow], limit: int) -> list[AttributionRow]:
     """Keep the first `limit` rows and merge all later ones; a single later row stays as it is."""
     ordered = list(rows)
     if len(ordered) <= limit + 1:
         return ordered
-    return [*ordered[:limit], together(ordered[limit:])]
+    return [*ordered[:limit], merge_attribution_rows(ordered[limit:])]

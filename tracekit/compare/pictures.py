@@ -8,13 +8,13 @@ from math import fsum
 from operator import attrgetter, itemgetter
 
 from tracekit.compare.comparison import Change, Comparison
-from tracekit.compare.origins import Attribution, shortened
-from tracekit.compare.report_attribution import heading, profiled_only
-from tracekit.model.labels import phrase
+from tracekit.compare.origins import Attribution, shorten_attribution_rows
+from tracekit.compare.report_attribution import explain_profiled_parts, title_attribution
+from tracekit.model.labels import join_phrase
 from tracekit.model.metrics import STAGE_TIME, STEP_AND_STAGES, STEP_TIME
 from tracekit.model.report import Chart, Unit
 
-SHOWN = {
+CHART_VERDICTS = {
     "improvement": "faster",
     "regression": "slower",
     "inconclusive": "inconclusive",
@@ -31,24 +31,31 @@ _MOST_ROWS = 60
 _MOST_DOTS = 2_000
 
 
-def pictures(comparison: Comparison) -> tuple[Chart, ...]:
+def build_comparison_charts(comparison: Comparison) -> tuple[Chart, ...]:
     """Build the charts that have data; for sides that are not comparable only their steps."""
-    charts = [steps(comparison)]
+    charts = [build_steps_chart(comparison)]
     if comparison.verdict != "not comparable":
-        charts = [waterfall(comparison), *within(comparison), forest(comparison), *charts]
+        charts = [
+            build_waterfall_chart(comparison),
+            *build_stage_charts(comparison),
+            build_ratio_chart(comparison),
+            *charts,
+        ]
     return tuple(filter(None, charts))
 
 
-def forest(comparison: Comparison) -> Chart | None:
+def build_ratio_chart(comparison: Comparison) -> Chart | None:
     """Build the chart of the ratio of the step and every stage with intervals; None if there is none."""
     times = [
         change
         for change in comparison.changes
-        if change.name in STEP_AND_STAGES and change.ratio is not None and change.word in SHOWN
+        if change.name in STEP_AND_STAGES
+        and change.ratio is not None
+        and change.word in CHART_VERDICTS
     ]
     if not times:
         return None
-    words = list(SHOWN)
+    words = list(CHART_VERDICTS)
     marks = []
     for row, change in enumerate(times[:_MOST_ROWS]):
         marks.append((row, words.index(change.word), change.low, change.ratio, change.high))
@@ -58,8 +65,8 @@ def forest(comparison: Comparison) -> Chart | None:
         f"How many times less {opt} takes than {base}",
         "intervals",
         tuple(marks),
-        tuple(SHOWN.values()),
-        tuple(names(times[:_MOST_ROWS])),
+        tuple(CHART_VERDICTS.values()),
+        tuple(name_changes(times[:_MOST_ROWS])),
         "factor",
         "factor",
         f"Right of 1 {opt} takes less, left of it more. The line is the interval; shaded is what is too "
@@ -69,7 +76,7 @@ def forest(comparison: Comparison) -> Chart | None:
     )
 
 
-def steps(comparison: Comparison) -> Chart | None:
+def build_steps_chart(comparison: Comparison) -> Chart | None:
     """Build the chart of every step of every run of both sides; None without single steps."""
     if not comparison.steps:
         return None
@@ -100,59 +107,59 @@ def steps(comparison: Comparison) -> Chart | None:
     )
 
 
-def waterfall(comparison: Comparison) -> Chart | None:
+def build_waterfall_chart(comparison: Comparison) -> Chart | None:
     """Build the waterfall from the step before to the step after; None if a step or its parts are unknown.
 
     The parts are those of the attribution, which add up, or else the stages and the unexplained rest.
     """
     origin = comparison.origin
     if origin is not None and not origin.missing and origin.ops:
-        return _of_attribution(comparison, origin)
+        return _build_attribution_waterfall(comparison, origin)
     for change in comparison.changes:
         if (change.name, change.role, change.stage) == _STEP:
-            return _of_stages(comparison, change)
+            return _build_stage_waterfall(comparison, change)
     return None
 
 
-def _of_attribution(comparison: Comparison, origin: Attribution) -> Chart:
+def _build_attribution_waterfall(comparison: Comparison, origin: Attribution) -> Chart:
     """Build the waterfall of the step by the ops of its attribution."""
     parts = []
-    for row in shortened(origin.ops, _MOST_PARTS):
+    for row in shorten_attribution_rows(origin.ops, _MOST_PARTS):
         parts.append((" · ".join(filter(None, (row.stage, row.what))), row.difference))
-    name = ("waterfall", heading(comparison.headline), "step")
-    chart = fall(name, _sides(comparison), (origin.base, origin.opt), parts)
-    profiled = profiled_only(origin, comparison.headline)
+    name = ("waterfall", title_attribution(comparison.headline), "step")
+    chart = make_waterfall(name, _get_side_names(comparison), (origin.base, origin.opt), parts)
+    profiled = explain_profiled_parts(origin, comparison.headline)
     return replace(chart, caption=" ".join(filter(None, (profiled, chart.caption))))
 
 
-def _of_stages(comparison: Comparison, step: Change) -> Chart | None:
+def _build_stage_waterfall(comparison: Comparison, step: Change) -> Chart | None:
     """Build the waterfall of the step by its stages; None if the step or its stages are unknown."""
     if step.base is None or step.opt is None:
         return None
-    parts = list(_stages(comparison, step))
+    parts = list(_list_stage_parts(comparison, step))
     if not parts:
         return None
-    name = ("waterfall", heading(comparison.headline), "step")
-    return fall(name, _sides(comparison), (step.base, step.opt), parts)
+    name = ("waterfall", title_attribution(comparison.headline), "step")
+    return make_waterfall(name, _get_side_names(comparison), (step.base, step.opt), parts)
 
 
-def within(comparison: Comparison) -> Iterator[Chart]:
+def build_stage_charts(comparison: Comparison) -> Iterator[Chart]:
     """Build a waterfall by op for each of the stages that changed most."""
     if comparison.origin is None:
         return
     for number, stage in enumerate(comparison.origin.within, 1):
         parts = [(row.what, row.difference) for row in stage.rows if row.difference]
-        title = f"{heading(comparison.headline)}: {stage.stage}"
+        title = f"{title_attribution(comparison.headline)}: {stage.stage}"
         name = (f"waterfall-{number}", title, stage.stage)
-        chart = fall(name, _sides(comparison), (stage.base, stage.opt), parts)
+        chart = make_waterfall(name, _get_side_names(comparison), (stage.base, stage.opt), parts)
         yield replace(chart, caption=f"Mean over ranks. {chart.caption}")
 
 
-def _sides(comparison: Comparison) -> tuple[str, str]:
+def _get_side_names(comparison: Comparison) -> tuple[str, str]:
     return comparison.base, comparison.opt
 
 
-def fall(
+def make_waterfall(
     name: tuple[str, str, str],
     sides: tuple[str, str],
     ends: tuple[float, float],
@@ -195,12 +202,12 @@ def fall(
     )
 
 
-def _stages(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]:
+def _list_stage_parts(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]:
     """List (title, change in ns), the largest first; the last is the time outside any stage."""
     stages = [change for change in comparison.changes if change.name == STAGE_TIME]
     parts = []
-    for name, stage in zip(names(stages), stages, strict=True):
-        change = _of_mean_step(stage, step)
+    for name, stage in zip(name_changes(stages), stages, strict=True):
+        change = _scale_to_mean_step(stage, step)
         if change:
             parts.append((name, change))
     if not parts:
@@ -214,14 +221,14 @@ def _stages(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]
     yield "rest of the step", total - fsum(map(itemgetter(1), parts))
 
 
-def _of_mean_step(stage: Change, step: Change) -> float:
+def _scale_to_mean_step(stage: Change, step: Change) -> float:
     """Scale the change of a stage to the mean step, for stages that occur in some steps only."""
     before = (stage.base or 0.0) * stage.base_steps / max(step.base_steps, 1)
     after = (stage.opt or 0.0) * stage.opt_steps / max(step.opt_steps, 1)
     return after - before
 
 
-def names(changes: Sequence[Change]) -> Iterator[str]:
+def name_changes(changes: Sequence[Change]) -> Iterator[str]:
     """Name each row by its stage, with its role if known."""
     for change in changes:
-        yield phrase(change.role, change.title)
+        yield join_phrase(change.role, change.title)

@@ -8,13 +8,18 @@ from operator import attrgetter
 
 from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare import report_memory as memory_sheets
-from tracekit.compare.amdahl import ASSUMES, factor
+from tracekit.compare.amdahl import ASSUMES, format_speedup_with_interval
 from tracekit.compare.comparison import Change, Comparison
-from tracekit.compare.differences import short
-from tracekit.compare.first_screen import FIRST_CAUTIONS, barred, basis, cautions
-from tracekit.compare.gate_sheet import gate_section, gate_word
-from tracekit.compare.pictures import pictures
-from tracekit.job.tables import as_headings, with_rows
+from tracekit.compare.differences import shorten_difference_name
+from tracekit.compare.first_screen import (
+    FIRST_CAUTIONS,
+    add_change_bars,
+    choose_first_cautions,
+    describe_comparison_basis,
+)
+from tracekit.compare.gate_sheet import build_gate_section, describe_gate_result
+from tracekit.compare.pictures import build_comparison_charts
+from tracekit.job.tables import parse_headings, select_filled_sheets
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     RANGE_CADENCE,
@@ -24,12 +29,12 @@ from tracekit.model.metrics import (
     UNPROFILED,
     UNPROFILED_STAGE,
     WINDOW,
-    devices_caption,
+    make_devices_caption,
 )
 from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
-from tracekit.model.units import show, signed
+from tracekit.model.units import format_quantity, format_signed
 
-FIRST_TABLE = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
+FIRST_TABLE_METRICS = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
 """Metrics of the first table: the step and its stages, or recurring units without step marks."""
 
 WORDS = {
@@ -42,133 +47,143 @@ WORDS = {
 
 _STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
 
-_STEP_ALONE = as_headings("""
+_STEP_ALONE = parse_headings("""
     step_ratio | step from this alone | factor | Before over after, if only this stage changed.
     step_low | from | factor | Lower end of the interval.
     step_high | to | factor | Upper end of the interval.
 """)
 
 
-def report_comparison(comparison: Comparison) -> Report:
+def build_comparison_report(comparison: Comparison) -> Report:
     """Convert a comparison to a report, which every renderer accepts."""
     identity = [f"{comparison.base} → {comparison.opt}"]
     if comparison.simulated:
         identity.append("SIMULATED DATA")
-    words = filter(None, (answer(comparison), gate_word(comparison.gates)))
-    sections = (gate_section(comparison.gates), *_sections(comparison))
+    words = filter(None, (describe_comparison(comparison), describe_gate_result(comparison.gates)))
+    sections = (build_gate_section(comparison.gates), *_build_comparison_sections(comparison))
     return Report(
         title=f"{comparison.base} · {comparison.opt}",
         tool_version=comparison.tool_version,
         identity=(*identity, *comparison.reading),
         answer=" · ".join(words),
-        headline=tuple(_figures(comparison)),
-        overview=barred(_overview(comparison)),
-        sections=tuple(filter(_says_something, sections)),
-        basis=tuple(_basis(comparison)),
-        cautions=cautions(comparison),
+        headline=tuple(_list_comparison_figures(comparison)),
+        overview=add_change_bars(_make_comparison_overview(comparison)),
+        sections=tuple(filter(_has_section_content, sections)),
+        basis=tuple(_describe_report_basis(comparison)),
+        cautions=choose_first_cautions(comparison),
     )
 
 
-def _says_something(section: Section) -> bool:
+def _has_section_content(section: Section) -> bool:
     return bool(section.sheets or section.caveats or section.charts)
 
 
-def answer(comparison: Comparison) -> str:
+def describe_comparison(comparison: Comparison) -> str:
     """Describe the result: the verdict, the ratio with its interval, and both steps.
 
     Ratios below 1 are inverted: 1.10× slower, never 0.91× faster.
     """
     step, verdict = comparison.headline, comparison.verdict
     if comparison.memory is not None and step.unit == "bytes":
-        return memory_sheets.sentence(comparison.memory, verdict)
+        return memory_sheets.describe_memory_change(comparison.memory, verdict)
     word = WORDS.get(verdict, verdict)
-    times = f"{short(step.title)} {show(step.base, 'ns')} → {show(step.opt, 'ns')}"
+    times = f"{shorten_difference_name(step.title)} {format_quantity(step.base, 'ns')} → {format_quantity(step.opt, 'ns')}"
     if step.difference is not None:
-        times += f" ({signed(step.difference, 'ns')})"
+        times += f" ({format_signed(step.difference, 'ns')})"
     if verdict == "not comparable" or step.ratio is None:
         return f"{word} · {times}"
     if comparison.sessions_apart and verdict in ("improvement", "regression", "no change"):
         times += " · if nothing else changed in between"
-    size = factor(step.ratio, step.low, step.high)
+    size = format_speedup_with_interval(step.ratio, step.low, step.high)
     if verdict in ("improvement", "regression"):
         return f"{size} · {times}"
     return f"{word}: {size} · {times}"
 
 
-def _basis(comparison: Comparison) -> Iterator[str]:
+def _describe_report_basis(comparison: Comparison) -> Iterator[str]:
     """Describe the basis of the answer, followed by the change in memory."""
     if comparison.headline.unit != "bytes":
-        yield from basis(comparison)
+        yield from describe_comparison_basis(comparison)
     if comparison.memory is not None:
-        yield from memory_sheets.basis(comparison.memory, comparison.headline)
+        yield from memory_sheets.describe_memory_basis(comparison.memory, comparison.headline)
 
 
-def _overview(comparison: Comparison) -> Sheet:
+def _make_comparison_overview(comparison: Comparison) -> Sheet:
     """Make the first table: the attribution, else the stages, else the levels of memory."""
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
-        return memory_sheets.overview(comparison.memory)
-    return attribution_sheets.overview(comparison.origin, step) or _stages("overview", comparison)
+        return memory_sheets.make_memory_overview(comparison.memory)
+    return attribution_sheets.make_attribution_overview(
+        comparison.origin, step
+    ) or _make_stages_sheet("overview", comparison)
 
 
-def _figures(comparison: Comparison) -> Iterator[Metric]:
+def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
     """List the numbers next to the answer; empty without a verdict."""
     step = comparison.headline
     if comparison.verdict == "not comparable":
         return
     if comparison.memory is not None and step.unit == "bytes":
-        yield from memory_sheets.figures(comparison.memory)
+        yield from memory_sheets.list_memory_figures(comparison.memory)
         return
     yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="by means")
     yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="by medians")
 
 
-def _sections(comparison: Comparison) -> Iterator[Section]:
+def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     """Build the sections below the first screen."""
     sheets = (
-        _differences(comparison),
-        _outlook(comparison),
-        _overhead(comparison),
-        _dropped(comparison),
+        _make_differences_sheet(comparison),
+        _make_outlook_sheet(comparison),
+        _make_overhead_sheet(comparison),
+        _make_excluded_steps_sheet(comparison),
     )
     yield Section(
         "comparison",
         "What changed, and how surely",
-        sheets=with_rows(*sheets),
+        sheets=select_filled_sheets(*sheets),
         caveats=comparison.warnings[FIRST_CAUTIONS:],
-        charts=pictures(comparison),
+        charts=build_comparison_charts(comparison),
     )
-    stages = _stages("stages", comparison)
-    yield from attribution_sheets.sections(comparison.origin, stages, comparison.headline)
-    yield from memory_sheets.section(comparison)
+    stages = _make_stages_sheet("stages", comparison)
+    yield from attribution_sheets.build_attribution_sections(
+        comparison.origin, stages, comparison.headline
+    )
+    yield from memory_sheets.build_memory_section(comparison)
     of_step: list[Change] = []
     of_stages: list[Change] = []
     for change in comparison.changes:
-        if change.name not in FIRST_TABLE:
+        if change.name not in FIRST_TABLE_METRICS:
             (of_step if change.stage is None else of_stages).append(change)
-    yield Section("metrics", "Other metrics of a step", sheets=tuple(_by_unit("metrics", of_step)))
     yield Section(
-        "stage-metrics", "The same by stage", sheets=tuple(_by_unit("stage-metrics", of_stages))
+        "metrics",
+        "Other metrics of a step",
+        sheets=tuple(_split_changes_by_unit("metrics", of_step)),
+    )
+    yield Section(
+        "stage-metrics",
+        "The same by stage",
+        sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages)),
     )
 
 
-def _stages(name: str, comparison: Comparison) -> Sheet:
+def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:
     """Make the table of the step and its stages, with their number of steps and their effect on the step."""
-    rows = [change for change in comparison.changes if change.name in FIRST_TABLE]
+    rows = [change for change in comparison.changes if change.name in FIRST_TABLE_METRICS]
     marked = comparison.headline.name in (STEP_TIME, UNPROFILED)
-    sheet = _changes(name, "Step and stages" if marked else "What recurs", rows)
-    in_steps = [_in_steps(change, rows) for change in rows]
+    sheet = _make_changes_sheet(name, "Step and stages" if marked else "What recurs", rows)
+    in_steps = [_describe_stage_occurrence(change, rows) for change in rows]
     if any(in_steps):
         heading = Heading("steps", "in steps", doc="In how many of the steps that count.")
         meaning = "Times of a stage are of the steps that hold it."
-        sheet = _with_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
+        sheet = _append_sheet_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
     if any(change.step_ratio is not None for change in rows):
         ratios = list(map(attrgetter("step_ratio", "step_low", "step_high"), rows))
-        sheet = _with_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
+        sheet = _append_sheet_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
     return sheet
 
 
-def _with_columns(
+def _append_sheet_columns(
     sheet: Sheet,
     headings: tuple[Heading, ...],
     columns: Sequence[tuple[Cell, ...]],
@@ -180,7 +195,7 @@ def _with_columns(
     return replace(sheet, headings=(*sheet.headings, *headings), rows=tuple(rows), caption=caption)
 
 
-def _in_steps(change: Change, changes: Sequence[Change]) -> str:
+def _describe_stage_occurrence(change: Change, changes: Sequence[Change]) -> str:
     """Describe a stage that some steps lack: `3 of 6 before, 6 of 6 after`; empty for all others."""
     step_name = _STEP_OF.get(change.name)
     step = next((other for other in changes if other.name == step_name), None)
@@ -199,7 +214,7 @@ def _in_steps(change: Change, changes: Sequence[Change]) -> str:
     return ", ".join(texts)
 
 
-def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
+def _split_changes_by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
     """Make one table for times, and one for every other unit."""
     titles: dict[Unit, str] = {"ns": "Times", "": "Rates", "count": "Counts", "bytes": "Bytes"}
     groups: dict[str, list[Change]] = {title: [] for title in titles.values()}
@@ -207,15 +222,15 @@ def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
         groups[titles.get(change.unit, "Rates")].append(change)
     for title, rows in groups.items():
         if rows:
-            sheet = _changes(f"{name}-{title.lower()}", title, rows)
-            devices = devices_caption(map(attrgetter("name"), rows))
+            sheet = _make_changes_sheet(f"{name}-{title.lower()}", title, rows)
+            devices = make_devices_caption(map(attrgetter("name"), rows))
             yield replace(sheet, caption=" ".join(filter(None, (sheet.caption, devices))))
 
 
-def _changes(name: str, title: str, changes: Sequence[Change]) -> Sheet:
+def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> Sheet:
     """Make a table of changes: both means, the difference, the ratio with its interval, the verdict."""
     unit = changes[0].unit if changes else "ns"
-    ratio_doc = _ratio_doc(changes)
+    ratio_doc = _explain_ratio(changes)
     headings = [
         Heading("title", "stage" if name in ("overview", "stages") else "metric"),
         Heading("base", "before", unit, "Mean over runs."),
@@ -226,14 +241,16 @@ def _changes(name: str, title: str, changes: Sequence[Change]) -> Sheet:
         Heading("high", "to", "factor", "Upper end of the interval."),
         Heading("word", "verdict"),
     ]
-    if any(change.stage is not None and change.name not in FIRST_TABLE for change in changes):
+    if any(
+        change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes
+    ):
         headings.insert(0, Heading("stage", "stage"))
     if any(map(attrgetter("role"), changes)):
         headings.insert(0, Heading("role", "role"))
-    return _table(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
+    return _make_attribute_sheet(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
 
 
-def _ratio_doc(changes: Iterable[Change]) -> str:
+def _explain_ratio(changes: Iterable[Change]) -> str:
     """Explain the ratio, and which side of 1 is better if all rows agree."""
     better = set(map(attrgetter("better"), changes))
     if better == {"lower"}:
@@ -243,7 +260,7 @@ def _ratio_doc(changes: Iterable[Change]) -> str:
     return "before over after."
 
 
-def _table(
+def _make_attribute_sheet(
     name: str,
     title: str,
     headings: Sequence[Heading],
@@ -255,7 +272,7 @@ def _table(
     return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 
 
-def _differences(comparison: Comparison) -> Sheet:
+def _make_differences_sheet(comparison: Comparison) -> Sheet:
     headings = (
         Heading("name", "differs"),
         Heading("base", "before"),
@@ -263,11 +280,13 @@ def _differences(comparison: Comparison) -> Sheet:
         Heading("blocking", "blocks"),
         Heading("meaning", "meaning"),
     )
-    return _table("differences", "What else differs", headings, comparison.differences)
+    return _make_attribute_sheet(
+        "differences", "What else differs", headings, comparison.differences
+    )
 
 
-def _outlook(comparison: Comparison) -> Sheet:
-    headings = as_headings("""
+def _make_outlook_sheet(comparison: Comparison) -> Sheet:
+    headings = parse_headings("""
         runs | runs
         change | true change | ratio | Of the step, for the worse.
         regression | slower | ratio
@@ -278,24 +297,28 @@ def _outlook(comparison: Comparison) -> Sheet:
     """)
     caption = "How often comparisons of such runs end in each verdict, by the spread that was seen."
     title = "How probable each verdict is"
-    return _table("outlook", title, headings, comparison.outlook, caption)
+    return _make_attribute_sheet("outlook", title, headings, comparison.outlook, caption)
 
 
-def _overhead(comparison: Comparison) -> Sheet:
+def _make_overhead_sheet(comparison: Comparison) -> Sheet:
     headings = (
         Heading("side", "side"),
         Heading("profiled", "profiled step", "ns"),
         Heading("unprofiled", "un-profiled step", "ns"),
         Heading("ratio", "profiled / un-profiled", "factor", "What the profiler adds to a step."),
     )
-    return _table("overhead", "What the profiler adds", headings, comparison.overhead)
+    return _make_attribute_sheet(
+        "overhead", "What the profiler adds", headings, comparison.overhead
+    )
 
 
-def _dropped(comparison: Comparison) -> Sheet:
+def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
     headings = (
         Heading("side", "side"),
         Heading("run", "run"),
         Heading("step", "step", "id"),
         Heading("reason", "left out because it is"),
     )
-    return _table("left-out", "Steps that do not count", headings, comparison.dropped)
+    return _make_attribute_sheet(
+        "left-out", "Steps that do not count", headings, comparison.dropped
+    )

@@ -7,28 +7,28 @@ from dataclasses import replace
 from operator import attrgetter
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.kernels import CLASSES
+from tracekit.compare.kernels import SHIFT_CLASSES
 from tracekit.compare.origins import (
     Attribution,
+    AttributionRow,
     KernelChange,
     KernelChanges,
-    Row,
-    Transfer,
-    shortened,
+    TransferChange,
+    shorten_attribution_rows,
 )
-from tracekit.job.tables import as_headings, with_rows
+from tracekit.job.tables import parse_headings, select_filled_sheets
 from tracekit.model.metrics import UNPROFILED
 from tracekit.model.report import Cell, Heading, Section, Sheet
-from tracekit.model.units import show, signed
-from tracekit.process.collectives.names import op_of
+from tracekit.model.units import format_quantity, format_signed
+from tracekit.process.collectives.names import parse_collective_op
 
-FIRST = 8
+FIRST_SCREEN_PARTS = 8
 """Parts of the change on the first screen; one more row holds all others."""
 
 _MAINLY = 0.8
 """Share of both effects from which one of them explains the change alone."""
 
-_TIMES = as_headings("""
+_TIMES = parse_headings("""
     base | before | ns | Time of its own in the mean step: mean over steps, runs and ranks.
     opt | after | ns | The same after.
     difference | change | ns | After less before; over all rows of a level it is the change of the step.
@@ -57,71 +57,85 @@ _CAPTION = (
 _CALLS = "Per step and rank; of idle time its parts."
 
 
-def overview(origin: Attribution | None, step: Change) -> Sheet | None:
+def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet | None:
     """Make the first table of the attribution; None if nothing was attributed.
 
     `step` is the headline change. If it is the unprofiled step, the caption says that the parts are not its own.
     """
     if origin is None or origin.missing or not origin.ops:
         return None
-    title = f"{heading(step)} (adds up to {signed(origin.opt - origin.base, 'ns')})"
-    notes = (profiled_only(origin, step), _CAPTION, _PAIRS.get(origin.paired or ""))
-    sheet = _sheet("overview", title, shortened(origin.ops, FIRST), _moved(origin))
+    title = (
+        f"{title_attribution(step)} (adds up to {format_signed(origin.opt - origin.base, 'ns')})"
+    )
+    notes = (explain_profiled_parts(origin, step), _CAPTION, _PAIRS.get(origin.paired or ""))
+    sheet = _make_attribution_sheet(
+        "overview",
+        title,
+        shorten_attribution_rows(origin.ops, FIRST_SCREEN_PARTS),
+        _describe_collective_changes(origin),
+    )
     return replace(sheet, caption=" ".join(filter(None, notes)))
 
 
-def heading(step: Change) -> str:
+def title_attribution(step: Change) -> str:
     """Title the attribution for a headline change of `step`."""
     profiled = " of profiled steps" if step.name == UNPROFILED else ""
     return f"Where the change{profiled} came from"
 
 
-def profiled_only(origin: Attribution, step: Change) -> str:
+def explain_profiled_parts(origin: Attribution, step: Change) -> str:
     """Explain that the parts add up to the profiled step; empty if the headline is that step."""
     if step.name != UNPROFILED:
         return ""
-    profiled = _both(origin.base, origin.opt, origin.opt - origin.base)
-    answer = _both(step.base, step.opt, step.difference or 0.0)
+    profiled = _format_times_and_change(origin.base, origin.opt, origin.opt - origin.base)
+    answer = _format_times_and_change(step.base, step.opt, step.difference or 0.0)
     return (
         f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
         "whose parts nothing recorded."
     )
 
 
-def _both(base: float | None, opt: float | None, difference: float) -> str:
+def _format_times_and_change(base: float | None, opt: float | None, difference: float) -> str:
     """Format both times and the change."""
-    return f"{show(base, 'ns')} → {show(opt, 'ns')} ({signed(difference, 'ns')})"
+    return f"{format_quantity(base, 'ns')} → {format_quantity(opt, 'ns')} ({format_signed(difference, 'ns')})"
 
 
-def sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterator[Section]:
+def build_attribution_sections(
+    origin: Attribution | None, stages: Sheet, step: Change
+) -> Iterator[Section]:
     """Build the attribution in detail, and `stages`, the table of stages that it replaces."""
     if origin is None:
         return
     if origin.missing:
         caveat = f"where the change came from is not told: {origin.missing}"
-        yield Section("attribution", heading(step), "skipped", origin.missing, caveats=(caveat,))
+        yield Section(
+            "attribution", title_attribution(step), "skipped", origin.missing, caveats=(caveat,)
+        )
         return
     yield Section("stages", "Step and stages", sheets=(stages,))
     tables = (
-        _sheet("by-class", "By stage and class", origin.stages),
-        *_within(origin),
-        _sheet("by-op", "By op", origin.ops, _moved(origin)),
-        _leaves(origin.leaves),
-        _replaced(origin.replaced),
-        _transfers(origin.transfers),
+        _make_attribution_sheet("by-class", "By stage and class", origin.stages),
+        *_make_stage_sheets(origin),
+        _make_attribution_sheet("by-op", "By op", origin.ops, _describe_collective_changes(origin)),
+        _make_kernel_paths_sheet(origin.leaves),
+        _make_replaced_sheet(origin.replaced),
+        _make_transfers_sheet(origin.transfers),
     )
-    notes = (profiled_only(origin, step), *origin.notes)
+    notes = (explain_profiled_parts(origin, step), *origin.notes)
     yield Section(
         "attribution",
-        f"{heading(step)}, in detail",
-        sheets=with_rows(*tables),
+        f"{title_attribution(step)}, in detail",
+        sheets=select_filled_sheets(*tables),
         caveats=tuple(filter(None, notes)),
     )
-    yield from _kernels(origin)
+    yield from _build_kernels_section(origin)
 
 
-def _sheet(
-    name: str, title: str, rows: Sequence[Row], moved: Mapping[tuple[str, str], str] | None = None
+def _make_attribution_sheet(
+    name: str,
+    title: str,
+    rows: Sequence[AttributionRow],
+    moved: Mapping[tuple[str, str], str] | None = None,
 ) -> Sheet:
     """Make a table of rows by stage and item; `moved` describes the change of collectives."""
     what = Heading(
@@ -132,11 +146,17 @@ def _sheet(
     hows = moved or {}
     cells = []
     for row in rows:
-        cells.append((row.what, *_times(row), hows.get((row.stage, row.what), _how(row))))
-    return _staged(Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells)), rows)
+        cells.append(
+            (
+                row.what,
+                *_get_row_times(row),
+                hows.get((row.stage, row.what), _describe_row_change(row)),
+            )
+        )
+    return _add_stage_column(Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells)), rows)
 
 
-def _staged(sheet: Sheet, rows: Sequence[Row]) -> Sheet:
+def _add_stage_column(sheet: Sheet, rows: Sequence[AttributionRow]) -> Sheet:
     """Add a stage column in front, if any row has a stage."""
     if not any(map(attrgetter("stage"), rows)):
         return sheet
@@ -145,26 +165,28 @@ def _staged(sheet: Sheet, rows: Sequence[Row]) -> Sheet:
     return replace(sheet, headings=headings, rows=tuple(cells))
 
 
-def _within(origin: Attribution) -> Iterator[Sheet]:
+def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
     """Make a table for each stage that changed most: the stage, then its ops, which add up to it."""
-    moved = _moved(origin)
+    moved = _describe_collective_changes(origin)
     for number, stage in enumerate(origin.within, 1):
         hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
         change = stage.opt - stage.base
-        total = Row(
+        total = AttributionRow(
             "", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True
         )
         rows = [total, *(replace(row, stage="") for row in stage.rows)]
-        title = f"Within {stage.stage} (adds up to {signed(change, 'ns')})"
+        title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
         caption = "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
-        yield replace(_sheet(f"within-{number}", title, rows, hows), caption=caption)
+        yield replace(
+            _make_attribution_sheet(f"within-{number}", title, rows, hows), caption=caption
+        )
 
 
-def _times(row: Row) -> tuple[Cell, ...]:
+def _get_row_times(row: AttributionRow) -> tuple[Cell, ...]:
     return (row.base, row.opt, row.difference, row.low, row.high)
 
 
-def _how(row: Row) -> str:
+def _describe_row_change(row: AttributionRow) -> str:
     """Describe a change in words; empty for merged rows, waiting rows and unchanged rows."""
     if row.waiting:
         return ""
@@ -181,38 +203,38 @@ def _how(row: Row) -> str:
     return each if by_duration >= _MAINLY * effects else f"{times}, {each}"
 
 
-def _moved(origin: Attribution) -> dict[tuple[str, str], str]:
+def _describe_collective_changes(origin: Attribution) -> dict[tuple[str, str], str]:
     """Map the longest row of each kind of collective to the change of its transfer and wait."""
     moved: dict[tuple[str, str], str] = {}
     for collective in origin.transfers:
         if not (collective.base[0] or collective.opt[0]):
             continue
-        rows = [row for row in origin.ops if _is_of(row, collective)]
+        rows = [row for row in origin.ops if _is_row_of_collective(row, collective)]
         if rows:
             longest = max(rows, key=lambda row: (max(row.base, row.opt), row.stage, row.what))
-            transfer = signed(collective.opt[0] - collective.base[0], "ns")
-            wait = signed(collective.opt[1] - collective.base[1], "ns")
+            transfer = format_signed(collective.opt[0] - collective.base[0], "ns")
+            wait = format_signed(collective.opt[1] - collective.base[1], "ns")
             place = (longest.stage, longest.what)
             moved.setdefault(place, f"transfer {transfer}, wait {wait}")
     return moved
 
 
-def _is_of(row: Row, collective: Transfer) -> bool:
+def _is_row_of_collective(row: AttributionRow, collective: TransferChange) -> bool:
     """Check whether a row is this kind of collective in its stage."""
     if row.stage != collective.stage or "communication" not in row.what:
         return False
-    op = op_of(row.what)
+    op = parse_collective_op(row.what)
     if op == "other":  # kernels of SendRecv carry several kinds
         return collective.op.replace("_", "") in row.what.lower().replace("_", "")
     return op == collective.op
 
 
-def _presence(row: Row | KernelChange) -> str:
+def _format_presence(row: AttributionRow | KernelChange) -> str:
     """Format the only side that has an item; empty if both have it."""
     return "" if row.presence == "both" else row.presence
 
 
-def _leaves(rows: Sequence[Row]) -> Sheet:
+def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
     headings = (
         Heading(
             "what",
@@ -231,19 +253,23 @@ def _leaves(rows: Sequence[Row]) -> Sheet:
     cells = []
     for row in rows:
         counts = (row.base_count, row.opt_count, row.by_count, row.by_duration)
-        cells.append((row.what, *_times(row), *counts, _presence(row)))
-    return _staged(Sheet("by-kernel", "By op path and kernel", headings, tuple(cells)), rows)
+        cells.append((row.what, *_get_row_times(row), *counts, _format_presence(row)))
+    return _add_stage_column(
+        Sheet("by-kernel", "By op path and kernel", headings, tuple(cells)), rows
+    )
 
 
-def _replaced(rows: Sequence[Row]) -> Sheet:
+def _make_replaced_sheet(rows: Sequence[AttributionRow]) -> Sheet:
     headings = (Heading("what", "where: what it was → what it is"), *_TIMES)
-    cells = tuple((row.what, *_times(row)) for row in rows)
+    cells = tuple((row.what, *_get_row_times(row)) for row in rows)
     caption = "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
-    return _staged(Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows)
+    return _add_stage_column(
+        Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows
+    )
 
 
-def _transfers(rows: Sequence[Transfer]) -> Sheet:
-    headings = as_headings("""
+def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:
+    headings = parse_headings("""
         stage | stage
         op | collective
         base_transfer | transfer before | ns | The shortest duration over ranks: moving the data.
@@ -266,7 +292,7 @@ def _transfers(rows: Sequence[Transfer]) -> Sheet:
     return Sheet("transfers", title, headings, tuple(cells), caption=caption)
 
 
-def _kernels(origin: Attribution) -> Iterator[Section]:
+def _build_kernels_section(origin: Attribution) -> Iterator[Section]:
     """Build the section of changed kernels; empty if none could be tested and none is on one side only."""
     kernels = origin.kernels
     if not (kernels.changed or kernels.tested):
@@ -280,16 +306,16 @@ def _kernels(origin: Attribution) -> Iterator[Section]:
     yield Section(
         "kernels",
         f"Which {word} changed?",
-        sheets=with_rows(_changed_kernels(kernels, word)),
+        sheets=select_filled_sheets(_make_changed_kernels_sheet(kernels, word)),
         caveats=tuple(caveats),
     )
 
 
-def _changed_kernels(kernels: KernelChanges, word: str) -> Sheet:
+def _make_changed_kernels_sheet(kernels: KernelChanges, word: str) -> Sheet:
     """Make one row per kernel, or host op, that changed."""
     headings = (
         Heading("name", "op" if kernels.on_host else "kernel"),
-        *as_headings("""
+        *parse_headings("""
             kind | class | text | A shift that most of a class have in common is taken off before testing.
             base | before | ns | Time of its own in the mean step.
             opt | after | ns | The same after.
@@ -302,10 +328,10 @@ def _changed_kernels(kernels: KernelChanges, word: str) -> Sheet:
     )
     cells = []
     for row in kernels.changed:
-        kind = CLASSES.get(row.kind, row.kind)
+        kind = SHIFT_CLASSES.get(row.kind, row.kind)
         times = (row.base, row.opt, row.difference)
         tests = (row.ratio, row.corrected, row.q)
-        cells.append((row.name, kind, *times, *tests, _presence(row)))
+        cells.append((row.name, kind, *times, *tests, _format_presence(row)))
     caption = (
         f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}; at most 5 % of those told changed by "
         "chance alone. New and gone ones take at least 0.1 % of the step."

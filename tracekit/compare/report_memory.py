@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracekit.compare.comparison import Change, Comparison
-from tracekit.compare.memory import word_of
-from tracekit.compare.memory_change import Level, MemoryChange, Pair, SiteChange, Sites
-from tracekit.compare.memory_sites import shortened
-from tracekit.compare.pictures import fall
-from tracekit.job.tables import as_headings, with_rows
-from tracekit.model.labels import plural
+from tracekit.compare.memory import judge_memory_level
+from tracekit.compare.memory_change import (
+    MemoryChange,
+    MemoryLevel,
+    MemoryPair,
+    MemorySites,
+    SiteChange,
+)
+from tracekit.compare.memory_sites import shorten_sites
+from tracekit.compare.pictures import make_waterfall
+from tracekit.job.tables import parse_headings, select_filled_sheets
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Cell, Chart, Heading, Metric, Section, Sheet
-from tracekit.model.units import show, signed
+from tracekit.model.units import format_quantity, format_signed
 
 SHOWN, BARS, SHOWN_ELSEWHERE, SHOWN_PAIRS = 20, 10, 5, 50
 """Limits: sites per table, sites per chart, sites per other memory, pairs of snapshots."""
@@ -43,28 +49,28 @@ _PAIR_LEVELS = {
 """Levels in the table of processes and steps, and their column titles."""
 
 
-def sentence(memory: MemoryChange, word: str | None = None) -> str:
+def describe_memory_change(memory: MemoryChange, word: str | None = None) -> str:
     """Describe the change in memory: `memory: peak 1.03 GiB → 812 MiB (−21 %)`."""
     level = memory.headline
     name = level.title
     if level.name == "peak_requested":
         name = name.removesuffix(" requested")
-    first = _WORDS.get(word or word_of(level), "")
-    parts = filter(None, (first, f"{name} {_numbers(level)}"))
+    first = _WORDS.get(word or judge_memory_level(level), "")
+    parts = filter(None, (first, f"{name} {_format_memory_level(level)}"))
     return f"memory: {' · '.join(parts)}"
 
 
-def basis(memory: MemoryChange, headline: Change) -> tuple[str, ...]:
+def describe_memory_basis(memory: MemoryChange, headline: Change) -> tuple[str, ...]:
     """Describe the basis of the sentence; if the headline is a time, begin with the sentence itself."""
-    lines = [sentence(memory)]
+    lines = [describe_memory_change(memory)]
     if headline.unit == "bytes":
         lines = ["exact: one snapshot a side suffices"]
     if memory.median is not None:
-        lines.append(f"memory of the median device: {_numbers(memory.median)}")
+        lines.append(f"memory of the median device: {_format_memory_level(memory.median)}")
     return tuple(lines)
 
 
-def figures(memory: MemoryChange) -> Iterator[Metric]:
+def list_memory_figures(memory: MemoryChange) -> Iterator[Metric]:
     """List the numbers next to a headline on memory."""
     yield Metric("difference", memory.headline.difference, "bytes", "lower", label="change")
     if not memory.pairs:
@@ -76,22 +82,22 @@ def figures(memory: MemoryChange) -> Iterator[Metric]:
         )
 
 
-def overview(memory: MemoryChange) -> Sheet:
+def make_memory_overview(memory: MemoryChange) -> Sheet:
     """Make the first table: the levels of the worst memory."""
-    return _levels("overview", memory)
+    return _make_memory_levels_sheet("overview", memory)
 
 
-def section(comparison: Comparison) -> Iterator[Section]:
+def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     """Build the section on memory; empty unless both sides have snapshots."""
     memory = comparison.memory
     if memory is None:
         return
     sheets = [
-        _levels("memory-levels", memory),
-        _pairs(memory),
-        *map(_sites, memory.sites),
-        *map(_categories, memory.sites),
-        _elsewhere(memory),
+        _make_memory_levels_sheet("memory-levels", memory),
+        _make_memory_pairs_sheet(memory),
+        *map(_make_memory_sites_sheet, memory.sites),
+        *map(_make_memory_categories_sheet, memory.sites),
+        _make_other_memories_sheet(memory),
     ]
     notes = memory.notes
     if comparison.headline.unit == "bytes":  # the first screen shows them
@@ -99,15 +105,15 @@ def section(comparison: Comparison) -> Iterator[Section]:
     yield Section(
         "memory",
         "What became of memory?",
-        sheets=with_rows(*filter(None, sheets)),
-        caveats=(*_steps(memory), *notes, *_caveats(memory)),
-        charts=tuple(_charts(comparison, memory)),
+        sheets=select_filled_sheets(*filter(None, sheets)),
+        caveats=(*_describe_compared_steps(memory), *notes, *_list_memory_caveats(memory)),
+        charts=tuple(_build_memory_charts(comparison, memory)),
     )
 
 
-def _levels(name: str, memory: MemoryChange) -> Sheet:
+def _make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
     """Make the table of every level of the first pair."""
-    worst = Pair("", None, None, "", "", (memory.headline,))
+    worst = MemoryPair("", None, None, "", "", (memory.headline,))
     if memory.pairs:
         worst = memory.pairs[0]
     headings = (
@@ -120,22 +126,22 @@ def _levels(name: str, memory: MemoryChange) -> Sheet:
         for level in worst.levels
         if level.base is not None or level.opt is not None
     ]
-    before = _source(worst.base_source, worst.base_step)
-    after = _source(worst.opt_source, worst.opt_step)
+    before = _name_snapshot_source(worst.base_source, worst.base_step)
+    after = _name_snapshot_source(worst.opt_source, worst.opt_step)
     caption = f"{worst.who}: {before} → {after}"
     if len(memory.pairs) > 1:
         caption = f"the one with the highest peak after, {caption}"
     return Sheet(name, "Memory before and after", headings, tuple(rows), caption=caption)
 
 
-def _source(source: str, step: int | None) -> str:
+def _name_snapshot_source(source: str, step: int | None) -> str:
     """Name the file and step of a snapshot as far as they are known."""
     if step is None:
         return source or "a saved report"
     return f"{source} (step {step})" if source else f"step {step}"
 
 
-def _pairs(memory: MemoryChange) -> Sheet | None:
+def _make_memory_pairs_sheet(memory: MemoryChange) -> Sheet | None:
     """Make one row per memory and step, the highest peak after first; None for a single one."""
     if len(memory.pairs) < 2:
         return None
@@ -144,7 +150,7 @@ def _pairs(memory: MemoryChange) -> Sheet | None:
         headings.append(Heading(f"{name}_opt", f"{title}, after", "bytes"))
         headings.append(Heading(f"{name}_difference", f"{title}, change", "bytes"))
     headings.append(Heading("share", "change of the peak", "ratio", "Of what it was before."))
-    rows = [_pair_cells(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
+    rows = [_format_memory_pair(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
     columns = {}
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
         if set(cells) != {None}:  # leave out columns without numbers
@@ -158,7 +164,7 @@ def _pairs(memory: MemoryChange) -> Sheet | None:
     )
 
 
-def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
+def _format_memory_pair(pair: MemoryPair) -> tuple[Cell, ...]:
     """Format one memory and step."""
     cells: list[Cell] = [pair.who, pair.opt_step]
     for name in _PAIR_LEVELS:
@@ -167,13 +173,13 @@ def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
     return (*cells, pair.level("peak_requested").share)
 
 
-def _sites(sites: Sites) -> Sheet:
+def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
     """Make the table of the sites that changed most and of unnamed ones.
 
     The rows add up to the change of the level.
     """
     headings = (
-        *as_headings("""
+        *parse_headings("""
             site | place in the program | text | File and function; lines and folders do not tell places apart.
             state | is
         """),
@@ -181,17 +187,17 @@ def _sites(sites: Sites) -> Sheet:
         Heading("base_blocks", "blocks before", "count"),
         Heading("opt_blocks", "blocks after", "count"),
     )
-    change = signed(sites.opt - sites.base, "bytes", 4)
+    change = format_signed(sites.opt - sites.base, "bytes", 4)
     return Sheet(
         f"memory-sites-{sites.moment}",
         f"What holds it {_AT[sites.moment]}, {sites.who}",
         headings,
-        tuple(map(_site_cells, shortened(sites.rows, SHOWN))),
+        tuple(map(_format_memory_site, shorten_sites(sites.rows, SHOWN))),
         caption=f"Requested bytes; the changes of all rows add up to {change}.",
     )
 
 
-def _site_cells(site: SiteChange) -> tuple[Cell, ...]:
+def _format_memory_site(site: SiteChange) -> tuple[Cell, ...]:
     """Format one site; values that a side does not record are left empty, not 0."""
     base: tuple[Cell, Cell] = (site.base_bytes, site.base_blocks)
     opt: tuple[Cell, Cell] = (site.opt_bytes, site.opt_blocks)
@@ -202,28 +208,28 @@ def _site_cells(site: SiteChange) -> tuple[Cell, ...]:
         base, bound = (None, None), site.base_most
     state = _STATES.get(site.state, site.state)
     if state and bound is not None:
-        state = f"{state} (at most {show(bound, 'bytes')})"
+        state = f"{state} (at most {format_quantity(bound, 'bytes')})"
     return (site.site, state, base[0], opt[0], site.difference, base[1], opt[1])
 
 
-def _categories(sites: Sites) -> Sheet | None:
+def _make_memory_categories_sheet(sites: MemorySites) -> Sheet | None:
     """Make the table of memory by category, which also adds up; None if no category is known."""
     if not sites.categories:
         return None
     rows = [
         (category.site, category.base_bytes, category.opt_bytes, category.difference)
-        for category in shortened(sites.categories, SHOWN)
+        for category in shorten_sites(sites.categories, SHOWN)
     ]
     return Sheet(
         f"memory-categories-{sites.moment}",
         f"What it is for {_AT[sites.moment]}, {sites.who}",
         (Heading("category", "for"), *_CHANGED),
         tuple(rows),
-        caption=f"The changes add up to {signed(sites.opt - sites.base, 'bytes', 4)}.",
+        caption=f"The changes add up to {format_signed(sites.opt - sites.base, 'bytes', 4)}.",
     )
 
 
-def _elsewhere(memory: MemoryChange) -> Sheet | None:
+def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
     """Make the table of the sites that changed most in other processes and on other devices."""
     headings = (
         Heading("who", "process"),
@@ -235,7 +241,7 @@ def _elsewhere(memory: MemoryChange) -> Sheet | None:
     for sites in memory.elsewhere:
         places = [site for site in sites.rows if site.kind == "place" and site.difference]
         for site in places[:SHOWN_ELSEWHERE]:
-            rows.append((sites.who, *_site_cells(site)[:5]))
+            rows.append((sites.who, *_format_memory_site(site)[:5]))
     if not rows:
         return None
     moments = sorted({_AT[sites.moment] for sites in memory.elsewhere})
@@ -243,7 +249,7 @@ def _elsewhere(memory: MemoryChange) -> Sheet | None:
     return Sheet("memory-elsewhere", title, headings, tuple(rows))
 
 
-def _steps(memory: MemoryChange) -> Iterator[str]:
+def _describe_compared_steps(memory: MemoryChange) -> Iterator[str]:
     """List the steps that are compared."""
     steps = set()
     for pair in memory.pairs:
@@ -256,32 +262,32 @@ def _steps(memory: MemoryChange) -> Iterator[str]:
         yield f"the same steps of both sides are compared: {listed}{more}"
 
 
-def _caveats(memory: MemoryChange) -> Iterator[str]:
+def _list_memory_caveats(memory: MemoryChange) -> Iterator[str]:
     """List the limits of the comparison."""
     before, after = memory.failed
     if before and before == after:
-        yield f"memory ran out {before:,} {plural(before, 'time')} on both sides"
+        yield f"memory ran out {before:,} {choose_plural(before, 'time')} on both sides"
     if any(site.kind == "rest" for sites in memory.sites for site in sites.rows):
         yield "a snapshot with more places names its largest ones: those that are named may hold a little more among the smaller ones"
     yield "bytes are as requested unless a heading says otherwise; what lies outside PyTorch's allocator is in no snapshot"
 
 
-def _charts(comparison: Comparison, memory: MemoryChange) -> Iterator[Chart]:
+def _build_memory_charts(comparison: Comparison, memory: MemoryChange) -> Iterator[Chart]:
     """Build the waterfall from the peak before to the peak after by site."""
     if not memory.sites:
         return
     sites = memory.sites[0]
     parts = []
-    for site in shortened(sites.rows, BARS):
+    for site in shorten_sites(sites.rows, BARS):
         if site.difference:
             parts.append((site.site, float(site.difference)))
     if parts:
         name = (f"memory-{sites.moment}", f"What holds it {_AT[sites.moment]}", "memory")
         sides = (comparison.base, comparison.opt)
-        yield fall(name, sides, (sites.base, sites.opt), parts, "bytes")
+        yield make_waterfall(name, sides, (sites.base, sites.opt), parts, "bytes")
 
 
-def _numbers(level: Level) -> str:
+def _format_memory_level(level: MemoryLevel) -> str:
     """Format a level before and after, with the change as a share."""
-    numbers = f"{show(level.base, 'bytes')} → {show(level.opt, 'bytes')}"
-    return f"{numbers} ({signed(level.share, 'ratio', 2)})" if level.share else numbers
+    numbers = f"{format_quantity(level.base, 'bytes')} → {format_quantity(level.opt, 'bytes')}"
+    return f"{numbers} ({format_signed(level.share, 'ratio', 2)})" if level.share else numbers

@@ -11,27 +11,27 @@ from operator import attrgetter
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import text_or_none
-from tracekit.job.start_up import prefixes
-from tracekit.job.steps.metric_samples import COLUMNS, Key, Samples, samples
-from tracekit.job.steps.step_values import NAMES
-from tracekit.job.steps.throughput import work_rates
-from tracekit.job.steps.warm_up import Dropped, LeftOut, dropped
+from tracekit.job.frames import to_text_or_none
+from tracekit.job.start_up import find_run_start_ups
+from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
+from tracekit.job.steps.step_values import JOB_VALUE_NAMES
+from tracekit.job.steps.throughput import compute_work_rates
+from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_dropped_steps
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 _HINT = "write it again: tracekit analyze … -o report.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedSide:
     """Samples of every metric without excluded steps, and the facts that must agree with the other side.
 
     - `measured` lacks saved reports, which have step values but not what made them.
@@ -39,13 +39,13 @@ class Side:
     """
 
     name: str
-    samples: Mapping[Key, Samples]
-    dropped: tuple[Dropped, ...]
+    samples: Mapping[Key, MetricSamples]
+    dropped: tuple[DroppedStep, ...]
     fingerprint: Mapping[str, str]
     measured: tuple[Measurements, ...]
     simulated: bool
-    left_out_of_logs: tuple[Dropped, ...] = ()
-    every_step: Samples | None = None
+    left_out_of_logs: tuple[DroppedStep, ...] = ()
+    every_step: MetricSamples | None = None
     notes: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     """Errors of tracekit; values that depend on them are in neither `samples` nor `measured`."""
@@ -55,7 +55,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ComparedInput:
     """One input of a side: a report, its measurements if known, and its label.
 
     `values` are all recorded values; a report keeps only a limited number.
@@ -67,47 +67,51 @@ class Input:
     values: pd.DataFrame | None = None
 
 
-def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> Side:
+def build_side(
+    name: str, inputs: Sequence[ComparedInput], drop_first: int | None = None
+) -> ComparedSide:
     """Build a side from its inputs; raises `TracekitError` if one has no values.
 
     Runs of different inputs are different runs, named by their label if names collide. Runs whose files have
     equal bytes are one run, however often they are given. `drop_first` steps of every run are excluded; None
     excludes known warm-up steps.
     """
-    values, renamed = _one_table(inputs)
-    contents = _contents(inputs, renamed)
-    copies = copies_of(contents)
+    values, renamed = _combine_input_values(inputs)
+    contents = _collect_digests(inputs, renamed)
+    copies = find_run_copies(contents)
     values = values[~values["run"].isin(copies)].reset_index(drop=True)
-    recorded = samples(values)
-    left_out = dropped(recorded, values, drop_first)
-    counted = without(recorded, left_out)
-    fingerprint = _agreed([dict(part.report.fingerprint) for part in inputs])
-    rates = work_rates(counted, world_size(fingerprint), _timed(counted))
-    return Side(
+    recorded = collect_metric_samples(values)
+    left_out = find_dropped_steps(recorded, values, drop_first)
+    counted = exclude_steps(recorded, left_out)
+    fingerprint = _combine_fingerprints([dict(part.report.fingerprint) for part in inputs])
+    rates = compute_work_rates(counted, parse_world_size(fingerprint), _choose_work_metric(counted))
+    return ComparedSide(
         name,
         {**counted, **rates},
         left_out.steps,
         fingerprint,
-        tuple(_sound_measurements(inputs)),
+        tuple(_list_sound_measurements(inputs)),
         any("SIMULATED DATA" in part.report.identity for part in inputs),
         every_step=recorded.get((STEP_TIME, None, None)),
-        notes=(*_input_notes(name, inputs), *copies_told(name, copies)),
-        errors=tuple(dict.fromkeys(chain.from_iterable(map(_errors, inputs)))),
+        notes=(*_list_input_notes(name, inputs), *describe_run_copies(name, copies)),
+        errors=tuple(dict.fromkeys(chain.from_iterable(map(_list_input_errors, inputs)))),
         contents={run: digests for run, digests in contents.items() if run not in copies},
     )
 
 
-def mean_of_runs(metric: Samples) -> float:
+def average_runs(metric: MetricSamples) -> float:
     """Average the means of all runs."""
     return sum(sum(run) / len(run) for run in metric.values) / len(metric.values)
 
 
-def all_positive(metric: Samples) -> bool:
+def is_all_positive(metric: MetricSamples) -> bool:
     """Check whether every value of every run is above 0, so that a ratio exists."""
     return all(value > 0 for value in chain.from_iterable(metric.values))
 
 
-def without(metrics: Mapping[Key, Samples], left_out: LeftOut) -> dict[Key, Samples]:
+def exclude_steps(
+    metrics: Mapping[Key, MetricSamples], left_out: LeftOutSteps
+) -> dict[Key, MetricSamples]:
     """Exclude steps from the samples; metrics without any samples left are dropped."""
     counted = {}
     for key, metric in metrics.items():
@@ -117,37 +121,37 @@ def without(metrics: Mapping[Key, Samples], left_out: LeftOut) -> dict[Key, Samp
     return counted
 
 
-def _sound_measurements(inputs: Iterable[Input]) -> Iterator[Measurements]:
+def _list_sound_measurements(inputs: Iterable[ComparedInput]) -> Iterator[Measurements]:
     """List the measurements without an error of tracekit."""
     for part in inputs:
-        if part.measured is not None and not _errors(part):
+        if part.measured is not None and not _list_input_errors(part):
             yield part.measured
 
 
-def _input_notes(name: str, inputs: Iterable[Input]) -> Iterator[str]:
+def _list_input_notes(name: str, inputs: Iterable[ComparedInput]) -> Iterator[str]:
     """List the notes on each input."""
     for part in inputs:
-        yield from _lost(name, part)
-        yield from _cut(name, part)
-        yield from _begun(name, part)
+        yield from _describe_unread_sources(name, part)
+        yield from _describe_omitted_values(name, part)
+        yield from _describe_excluded_start_up(name, part)
 
 
-def _begun(name: str, part: Input) -> Iterator[str]:
+def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]:
     """Describe the duration of the start-up that is excluded from a side."""
     if part.measured is None or not part.measured.has("steps"):
         return
-    for prefix in prefixes(part.measured):
-        length = show(prefix.start_up_ns, "ns")
+    for prefix in find_run_start_ups(part.measured):
+        length = format_quantity(prefix.start_up_ns, "ns")
         yield f"{name}: {length} of start-up before the work are left out"
 
 
-def _errors(part: Input) -> tuple[str, ...]:
+def _list_input_errors(part: ComparedInput) -> tuple[str, ...]:
     """List the errors of tracekit that a report names."""
-    remarks = filter(faults.is_of, part.report.remarks)
+    remarks = filter(faults.is_fault_remark, part.report.remarks)
     return tuple(dict.fromkeys(map(attrgetter("message"), remarks)))
 
 
-def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
+def find_run_copies(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """Map each run whose files equal those of an earlier run to that run."""
     first: dict[frozenset[str], str] = {}
     copies = {}
@@ -158,18 +162,18 @@ def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
     return copies
 
 
-def copies_told(name: str, copies: Mapping[str, str]) -> Iterator[str]:
+def describe_run_copies(name: str, copies: Mapping[str, str]) -> Iterator[str]:
     """Describe the runs that were given more than once."""
     runs_of: dict[str, list[str]] = {}
     for run, original in copies.items():
         runs_of.setdefault(original, []).append(run)
     for original, runs in runs_of.items():
-        hold = plural(len(runs), "holds", "hold")
+        hold = choose_plural(len(runs), "holds", "hold")
         yield f"{name}: {', '.join(runs)} {hold} the same files as {original}: copies of one run count as one run"
 
 
-def _contents(
-    inputs: Sequence[Input], renamed: Sequence[Mapping[str, str]]
+def _collect_digests(
+    inputs: Sequence[ComparedInput], renamed: Sequence[Mapping[str, str]]
 ) -> dict[str, frozenset[str]]:
     """Collect the digests of every run by its name on this side, in order of names."""
     digests: dict[str, set[str]] = {}
@@ -180,43 +184,45 @@ def _contents(
     return {run: frozenset(digests[run]) for run in sorted(digests)}
 
 
-def _timed(metrics: Mapping[Key, Samples]) -> str:
+def _choose_work_metric(metrics: Mapping[Key, MetricSamples]) -> str:
     """Choose the metric that contains the work: the step, or the recording if nothing marks steps."""
     unmarked = (WINDOW, None, None) in metrics and (STEP_TIME, None, None) not in metrics
     return WINDOW if unmarked else STEP_TIME
 
 
-def _lost(name: str, part: Input) -> Iterator[str]:
+def _describe_unread_sources(name: str, part: ComparedInput) -> Iterator[str]:
     """Describe sources that could not be read, or only in part."""
     remarks = part.report.remarks
     unread = sum(remark.code == "unreadable" for remark in remarks)
     damaged = len({remark.source for remark in remarks if remark.severity == "data_loss"})
-    for error in _errors(part):
+    for error in _list_input_errors(part):
         yield f"{name}: an error of tracekit, not of the run: {error}; what rests on it is not compared"
     if unread:
-        yield f"{name}: {unread:,} {plural(unread, 'source')} could not be read and are not in these numbers"
+        yield f"{name}: {unread:,} {choose_plural(unread, 'source')} could not be read and are not in these numbers"
     if damaged:
-        are = plural(damaged, "source is", "sources are")
+        are = choose_plural(damaged, "source is", "sources are")
         yield f"{name}: {damaged:,} {are} damaged: steps may be missing, and what they hold too short"
 
 
-def _cut(name: str, part: Input) -> Iterator[str]:
+def _describe_omitted_values(name: str, part: ComparedInput) -> Iterator[str]:
     """Describe the values missing from a report that was too large to hold all of them."""
     saved = part.report.values
     if part.values is None and saved is not None and saved.omitted:
         yield f"{name}: a saved report of so many ranks holds values of the whole job only, not of single ranks"
 
 
-def world_size(fingerprint: Mapping[str, str]) -> int | None:
+def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
     """Get the world size that all processes of a side recorded; None if they differ or none did."""
     text = fingerprint.get("world_size", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _values(part: Input) -> pd.DataFrame:
+def _read_input_values(part: ComparedInput) -> pd.DataFrame:
     """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
-        return _checked(part.label, part.values.astype(object).reindex(columns=[*COLUMNS]))
+        return _coerce_value_types(
+            part.label, part.values.astype(object).reindex(columns=[*COLUMNS])
+        )
     sheet = part.report.values
     if sheet is None:
         raise TracekitError(f"{part.label}: holds no values by step", _HINT)
@@ -226,16 +232,16 @@ def _values(part: Input) -> pd.DataFrame:
     frame = pd.DataFrame(list(sheet.rows), columns=names, dtype=object)
     frame = frame.loc[:, ~frame.columns.duplicated()].reindex(columns=[*COLUMNS])
     if sheet.omitted:
-        frame = frame[frame["name"].isin(NAMES)].reset_index(drop=True)
-    return _checked(part.label, frame)
+        frame = frame[frame["name"].isin(JOB_VALUE_NAMES)].reset_index(drop=True)
+    return _coerce_value_types(part.label, frame)
 
 
-def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
+def _coerce_value_types(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Coerce texts and numbers of a frame, whatever a saved report has there."""
     for name in ("run", "role", "part", "stage", "name"):
-        column = list(map(text_or_none, frame[name]))
+        column = list(map(to_text_or_none, frame[name]))
         frame[name] = pd.Series(column, index=frame.index, dtype=object)
-    if not all(map(_is_step, frame["step"].dropna())):
+    if not all(map(_is_step_number, frame["step"].dropna())):
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
     values = frame["value"].dropna()
     if not all(isinstance(cell, int | float | np.number) for cell in values):
@@ -246,23 +252,25 @@ def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"step": "Int64"})
 
 
-def _is_step(cell: object) -> bool:
+def _is_step_number(cell: object) -> bool:
     """Check whether a cell is an integer that fits a column of steps."""
     return isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63
 
 
-def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+def _combine_input_values(
+    inputs: Sequence[ComparedInput],
+) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     """Combine the rows of all inputs, with a unique name for every run; returns the rows and the names.
 
     Names do not depend on the order of the inputs.
     """
     labels = [part.label for part in inputs]
-    frames = list(map(_values, inputs))
+    frames = list(map(_read_input_values, inputs))
     runs_of = [list(map(str, frame["run"].unique())) for frame in frames]
     inputs_with = Counter(chain.from_iterable(runs_of))
     names_in_use = {run for run, number in inputs_with.items() if number == 1}
     renamed: list[dict[str, str]] = [{} for _ in inputs]
-    order = _by_label(labels, frames)
+    order = _order_inputs(labels, frames)
     for place in order:
         runs, names = runs_of[place], renamed[place]
         for run in sorted(runs):
@@ -270,13 +278,15 @@ def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, st
                 names[run] = run
                 continue
             label = labels[place]
-            names[run] = _free(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
+            names[run] = _make_unique_name(
+                label if len(runs) == 1 else f"{label}/{run}", names_in_use
+            )
             names_in_use.add(names[run])
         frames[place]["run"] = frames[place]["run"].astype(str).map(names)
     return pd.concat(map(frames.__getitem__, order), ignore_index=True), renamed
 
 
-def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
+def _order_inputs(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
     """Order inputs by label; inputs with the same label by content."""
     contents = [""] * len(frames)
     if len(set(labels)) < len(labels):
@@ -284,7 +294,7 @@ def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int
     return sorted(range(len(frames)), key=lambda place: (labels[place], contents[place]))
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def _make_unique_name(wanted: str, taken: set[str]) -> str:
     """Append a number to a name if another run has it."""
     name, number = wanted, 1
     while name in taken:
@@ -293,7 +303,7 @@ def _free(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _agreed(fingerprints: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def _combine_fingerprints(fingerprints: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Combine fingerprints; if inputs disagree on a fact, list all of its values."""
     values: dict[str, set[str]] = {}
     for fingerprint in fingerprints:

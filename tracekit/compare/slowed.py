@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from tracekit.compare.changes import Choices, step_key
-from tracekit.compare.gate import gates, overall
-from tracekit.compare.gate_rules import IDLE_SHARE, KINDS, Rule, Rules
-from tracekit.compare.sides import Side
+from tracekit.compare.changes import ComparisonChoices, choose_headline_metric
+from tracekit.compare.gate import apply_gate_rules, summarize_gates
+from tracekit.compare.gate_rules import IDLE_SHARE, RULE_METRICS, GateRule, GateRules
+from tracekit.compare.sides import ComparedSide
 from tracekit.model.metrics import STEP_TIME, UNPROFILED
 from tracekit.model.records import dataclass
 from tracekit.model.report import Gate
@@ -16,12 +16,12 @@ from tracekit.model.report import Gate
 SLOWED = 0.2
 """Share by which the step times of the second side are longer."""
 
-ABSURD = 1_000.0
+ABSURD_FACTOR = 1_000.0
 """Factor for a hopeless regression: a rule that passes even this can never fail."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class SelfTestedRule:
     """One rule: its outcome for steps slowed by 20 %, and whether it can fail, with the reason if it cannot.
 
     `already`: it fails without slowing too, so its failure does not show that it detects the slowdown.
@@ -34,11 +34,11 @@ class Tested:
 
 
 @dataclass(frozen=True, slots=True)
-class SelfTest:
+class GateSelfTest:
     """Outcome of a gate for slowed step times, rule by rule; `fails` should be true."""
 
     fails: bool
-    rules: tuple[Tested, ...]
+    rules: tuple[SelfTestedRule, ...]
 
     @property
     def gates(self) -> tuple[Gate, ...]:
@@ -46,30 +46,34 @@ class SelfTest:
         return tuple(gate for rule in self.rules for gate in rule.slowed)
 
 
-def self_test(rules: Rules, base: Side, choices: Choices) -> SelfTest:
+def run_gate_self_test(
+    rules: GateRules, base: ComparedSide, choices: ComparisonChoices
+) -> GateSelfTest:
     """Apply a gate to steps slowed by 20 %, without its exceptions.
 
     A rule can fail if it fails when its own metric alone is a thousand times worse.
     """
     plain = replace(rules, accepts=())
-    slowed = worse(base, dict.fromkeys(_answered(base), 1 + SLOWED))
-    before = gates(plain, base, base, choices)
-    after = gates(plain, base, slowed, choices)
-    tested = tuple(_tested(rule, base, slowed, choices) for rule in plain.rules)
+    slowed = scale_metrics(base, dict.fromkeys(_list_headline_metrics(base), 1 + SLOWED))
+    before = apply_gate_rules(plain, base, base, choices)
+    after = apply_gate_rules(plain, base, slowed, choices)
+    tested = tuple(_self_test_rule(rule, base, slowed, choices) for rule in plain.rules)
     new_errors = [
         gate
         for gate, unslowed in zip(after, before, strict=True)
         if gate.severity == "error" and gate.outcome == "fail" and unslowed.outcome != "fail"
     ]
-    return SelfTest(overall(after) == "fail" and bool(new_errors), tested)
+    return GateSelfTest(summarize_gates(after) == "fail" and bool(new_errors), tested)
 
 
-def worse(side: Side, factors: Mapping[str, float]) -> Side:
+def scale_metrics(side: ComparedSide, factors: Mapping[str, float]) -> ComparedSide:
     """Multiply the named metrics in all steps of all runs."""
-    return _changed(side, factors, lambda name, value: value * factors[name])
+    return _change_metric_values(side, factors, lambda name, value: value * factors[name])
 
 
-def _changed(side: Side, names: Collection[str], change: Callable[[str, float], float]) -> Side:
+def _change_metric_values(
+    side: ComparedSide, names: Collection[str], change: Callable[[str, float], float]
+) -> ComparedSide:
     """Apply `change` to the named metrics in all steps of all runs."""
     samples = dict(side.samples)
     for key, metric in side.samples.items():
@@ -79,50 +83,52 @@ def _changed(side: Side, names: Collection[str], change: Callable[[str, float], 
     return replace(side, samples=samples)
 
 
-def _tested(rule: Rule, base: Side, slowed: Side, choices: Choices) -> Tested:
+def _self_test_rule(
+    rule: GateRule, base: ComparedSide, slowed: ComparedSide, choices: ComparisonChoices
+) -> SelfTestedRule:
     """Test one rule alone on the slowed side, and on one that is absurdly worse."""
-    single = Rules((rule,))
-    absurd = gates(single, base, _absurd(rule, base), choices)
-    fails = _fails(absurd)
+    single = GateRules((rule,))
+    absurd = apply_gate_rules(single, base, _make_absurd_side(rule, base), choices)
+    fails = _has_failed_gate(absurd)
     reason = ""
     if rule.severity != "error":
         reason = "it only warns"
     elif not fails:
-        reason = "; ".join(dict.fromkeys(map(_why_not, absurd)))
-    return Tested(
-        gates(single, base, slowed, choices),
+        reason = "; ".join(dict.fromkeys(map(_explain_missing_failure, absurd)))
+    return SelfTestedRule(
+        apply_gate_rules(single, base, slowed, choices),
         fails and rule.severity == "error",
         reason,
-        already=_fails(gates(single, base, base, choices)),
+        already=_has_failed_gate(apply_gate_rules(single, base, base, choices)),
     )
 
 
-def _fails(outcomes: Iterable[Gate]) -> bool:
+def _has_failed_gate(outcomes: Iterable[Gate]) -> bool:
     return any(gate.outcome == "fail" for gate in outcomes)
 
 
-def _why_not(gate: Gate) -> str:
+def _explain_missing_failure(gate: Gate) -> str:
     """Explain why a gate does not fail."""
     return ", ".join(gate.caveats) if gate.outcome == "inconclusive" else gate.claim
 
 
-def _absurd(rule: Rule, base: Side) -> Side:
+def _make_absurd_side(rule: GateRule, base: ComparedSide) -> ComparedSide:
     """Make the metric of a rule a thousand times worse."""
     if rule.name == IDLE_SHARE:
-        return worse(base, {"gpu_idle": ABSURD, "gpu_busy": 1 / ABSURD})
-    names = _answered(base) if rule.name == STEP_TIME else {rule.name}
-    factor = ABSURD if rule.rise else 1 / ABSURD
-    return _lifted(worse(base, dict.fromkeys(names, factor)), names, rule)
+        return scale_metrics(base, {"gpu_idle": ABSURD_FACTOR, "gpu_busy": 1 / ABSURD_FACTOR})
+    names = _list_headline_metrics(base) if rule.name == STEP_TIME else {rule.name}
+    factor = ABSURD_FACTOR if rule.rise else 1 / ABSURD_FACTOR
+    return _lift_zero_metrics(scale_metrics(base, dict.fromkeys(names, factor)), names, rule)
 
 
-def _answered(side: Side) -> set[str]:
+def _list_headline_metrics(side: ComparedSide) -> set[str]:
     """List the possible headline metrics: the step, or the unit compared without step marks."""
-    return {STEP_TIME, UNPROFILED, step_key(side, side)[0]}
+    return {STEP_TIME, UNPROFILED, choose_headline_metric(side, side)[0]}
 
 
-def _lifted(side: Side, names: Collection[str], rule: Rule) -> Side:
+def _lift_zero_metrics(side: ComparedSide, names: Collection[str], rule: GateRule) -> ComparedSide:
     """Raise zeros of the named metrics above zero, because scaling cannot make zero worse."""
-    if not rule.rise or not KINDS[rule.name].exact:
+    if not rule.rise or not RULE_METRICS[rule.name].exact:
         return side
     lift = 1.0 if rule.unit == "ratio" else 2 * rule.limit + 1.0
-    return _changed(side, names, lambda _, value: value + lift)
+    return _change_metric_values(side, names, lambda _, value: value + lift)

@@ -18,15 +18,22 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.compare.comparison import Overhead
-from tracekit.compare.sides import Side, copies_of, copies_told, mean_of_runs, without, world_size
-from tracekit.job.frames import share_of
-from tracekit.job.logs.driver_log import Logged, logs
-from tracekit.job.steps.metric_samples import COLUMNS, Key, Samples, samples
-from tracekit.job.steps.throughput import MOST_WORK, work_rates
-from tracekit.job.steps.warm_up import Dropped, LeftOut
+from tracekit.compare.comparison import ProfilerOverhead
+from tracekit.compare.sides import (
+    ComparedSide,
+    average_runs,
+    describe_run_copies,
+    exclude_steps,
+    find_run_copies,
+    parse_world_size,
+)
+from tracekit.job.frames import divide_or_none
+from tracekit.job.logs.driver_log import RunDriverLog, map_run_driver_logs
+from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
+from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
+from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
@@ -34,7 +41,7 @@ from tracekit.model.trace import Measurements
 KEY: Key = (UNPROFILED, None, None)
 STEP: Key = (STEP_TIME, None, None)
 
-STARTS_NS = 1_000_000
+MIN_PROFILER_CALL_NS = 1_000_000
 """Shortest start or stop call that had an effect; drivers call both in every step."""
 
 MAX_BYTES = 64 * 2**20
@@ -58,9 +65,9 @@ class StepLog:
     content: str | None = None
 
 
-def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
+def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
     """List the logs in the measurements, one per run; raises `TracekitError` if none times a step."""
-    logs_by_run = logs(measured) if measured.has("logged") else {}
+    logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
     step_logs = []
     for run, log in logs_by_run.items():
         if not len(log.steps):
@@ -68,14 +75,16 @@ def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         rows = measured["logged"]
         rows = rows[rows["source"] == log.source]
-        content = _content(measured, log.source)
-        step_logs.append(StepLog(_values(name, log), _profiled(rows), content))
+        content = _find_log_digest(measured, log.source)
+        step_logs.append(
+            StepLog(_convert_driver_log(name, log), _find_profiled_steps(rows), content)
+        )
     if not step_logs:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     return tuple(step_logs)
 
 
-def _content(measured: Measurements, name: str) -> str | None:
+def _find_log_digest(measured: Measurements, name: str) -> str | None:
     """Find the digest of the source of this name; None if unknown."""
     for source in measured.sources:
         if source.name == name:
@@ -83,7 +92,7 @@ def _content(measured: Measurements, name: str) -> str | None:
     return None
 
 
-def _values(run: str, log: Logged) -> pd.DataFrame:
+def _convert_driver_log(run: str, log: RunDriverLog) -> pd.DataFrame:
     """Convert a driver's log to recorded values."""
     parts = [
         pd.DataFrame({"step": log.steps.index, "name": UNPROFILED, "value": log.steps.to_numpy()}),
@@ -103,9 +112,9 @@ def _values(run: str, log: Logged) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True).assign(run=run)
 
 
-def _profiled(rows: pd.DataFrame) -> frozenset[int]:
+def _find_profiled_steps(rows: pd.DataFrame) -> frozenset[int]:
     """Find the steps in which a profiler started or stopped, and those between."""
-    starts, stops = _steps_of(rows, _START), _steps_of(rows, _STOP)
+    starts, stops = _find_steps_of_call(rows, _START), _find_steps_of_call(rows, _STOP)
     profiled = set(starts)
     pending: list[int] | None = None
     for step in sorted(set(map(int, rows["step"].dropna()))):
@@ -119,13 +128,13 @@ def _profiled(rows: pd.DataFrame) -> frozenset[int]:
     return frozenset(profiled)
 
 
-def _steps_of(rows: pd.DataFrame, name: str) -> set[int]:
+def _find_steps_of_call(rows: pd.DataFrame, name: str) -> set[int]:
     """Find the steps in which a call of this name took long enough to have had an effect."""
-    took = (rows["name"] == name) & (rows["dur_ns"] >= STARTS_NS).fillna(value=False)
+    took = (rows["name"] == name) & (rows["dur_ns"] >= MIN_PROFILER_CALL_NS).fillna(value=False)
     return set(map(int, rows.loc[took, "step"].dropna()))
 
 
-def table_log(path: Path, label: str) -> StepLog:
+def read_step_table(path: Path, label: str) -> StepLog:
     """Read a table of step times; raises `TracekitError` for anything else."""
     try:
         with path.open("rb") as file:
@@ -136,7 +145,9 @@ def table_log(path: Path, label: str) -> StepLog:
     except (OSError, ValueError) as error:
         raise TracekitError(f"{label}: cannot be read: {error}", _HINT) from error
     try:
-        rows = list(_json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text))
+        rows = list(
+            _parse_json_steps(text) if text.lstrip().startswith("{") else _parse_csv_steps(text)
+        )
     except (ValueError, csv.Error, RecursionError) as error:
         raise TracekitError(f"{label}: {error}", _HINT) from error
     if not rows:
@@ -151,28 +162,28 @@ def table_log(path: Path, label: str) -> StepLog:
     return StepLog(recorded, content=sha256(raw).hexdigest())
 
 
-_Row = tuple[int, dict[str, float]]
+_LoggedStep = tuple[int, dict[str, float]]
 """A step number, and its values by metric name."""
 
 
-def _json_rows(text: str) -> Iterator[_Row]:
+def _parse_json_steps(text: str) -> Iterator[_LoggedStep]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             row = json.loads(line)
-            yield _row(row if isinstance(row, dict) else {}, number)
+            yield _parse_logged_step(row if isinstance(row, dict) else {}, number)
 
 
-def _csv_rows(text: str) -> Iterator[_Row]:
+def _parse_csv_steps(text: str) -> Iterator[_LoggedStep]:
     table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     names = [(name or "").strip() for name in table.fieldnames or ()]
     if not {"step", "seconds"} <= set(names):
         raise ValueError("has no columns step and seconds")
     table.fieldnames = names
     for row in table:
-        yield _row(row, table.line_num)
+        yield _parse_logged_step(row, table.line_num)
 
 
-def _row(row: Mapping[str, Any], line: int) -> _Row:
+def _parse_logged_step(row: Mapping[str, Any], line: int) -> _LoggedStep:
     """Parse one line; raises ValueError with the line number if it has no valid step time."""
     try:
         number, time = int(row["step"]), float(row["seconds"])
@@ -180,10 +191,10 @@ def _row(row: Mapping[str, Any], line: int) -> _Row:
         raise ValueError(f"line {line} has no step and seconds") from error
     if not (isfinite(time) and 0 < time <= MAX_SECONDS and 0 <= number < 2**62):
         raise ValueError(f"line {line}: {time} seconds of step {number} is no time of a step")
-    return number, {UNPROFILED: time * 1e9, **_work(row, line)}
+    return number, {UNPROFILED: time * 1e9, **_parse_step_work(row, line)}
 
 
-def _work(row: Mapping[str, Any], line: int) -> dict[str, float]:
+def _parse_step_work(row: Mapping[str, Any], line: int) -> dict[str, float]:
     """Parse the work counts of one line; empty cells are left out."""
     cells = {name: row[name] for name in PER_WORK if row.get(name) not in (None, "")}
     try:
@@ -200,93 +211,108 @@ class _LoggedSide:
     """Logs of one side: each run once, its samples and excluded steps, and which runs are copies."""
 
     runs: Mapping[str, StepLog]
-    samples: Mapping[Key, Samples]
-    left_out: LeftOut
+    samples: Mapping[Key, MetricSamples]
+    left_out: LeftOutSteps
     copies: Mapping[str, str]
 
 
-def with_logs(
-    base: Side,
-    opt: Side,
+def add_step_logs(
+    base: ComparedSide,
+    opt: ComparedSide,
     base_logs: Sequence[StepLog],
     opt_logs: Sequence[StepLog],
     drop_first: int | None = None,
-) -> tuple[Side, Side]:
+) -> tuple[ComparedSide, ComparedSide]:
     """Add logged, unprofiled steps to both sides, with their work and the stages that no profile has.
 
     Raises `TracekitError` if no step of a side's logs is left. The first step of a log, which includes start-up,
     and profiled steps are excluded; `drop_first` sets the number of first steps.
     """
-    before, after = _logged_side(base_logs, drop_first), _logged_side(opt_logs, drop_first)
-    profiled = _stages(base.samples, STAGE_TIME) | _stages(opt.samples, STAGE_TIME)
+    before, after = (
+        _build_logged_side(base_logs, drop_first),
+        _build_logged_side(opt_logs, drop_first),
+    )
+    profiled = _collect_metric_stages(base.samples, STAGE_TIME) | _collect_metric_stages(
+        opt.samples, STAGE_TIME
+    )
     stages = set()
     for key in before.samples.keys() | after.samples.keys():
         if key[0] == UNPROFILED_STAGE and key[2] not in profiled:
             stages.add(key)
-    base_rates = _rates(base, before.samples, stages)
-    opt_rates = _rates(opt, after.samples, stages)
+    base_rates = _compute_logged_rates(base, before.samples, stages)
+    opt_rates = _compute_logged_rates(opt, after.samples, stages)
     return (
-        _with_logged(base, before, stages, _chosen(base_rates, opt_rates)),
-        _with_logged(opt, after, stages, _chosen(opt_rates, base_rates)),
+        _add_logged_metrics(base, before, stages, _select_metrics(base_rates, opt_rates)),
+        _add_logged_metrics(opt, after, stages, _select_metrics(opt_rates, base_rates)),
     )
 
 
-def _chosen(metrics: Mapping[Key, Samples], keys: Container[Key]) -> dict[Key, Samples]:
+def _select_metrics(
+    metrics: Mapping[Key, MetricSamples], keys: Container[Key]
+) -> dict[Key, MetricSamples]:
     """Select the metrics with these keys."""
     return {key: metric for key, metric in metrics.items() if key in keys}
 
 
-def _stages(keys: Iterable[Key], metric: str) -> set[str | None]:
+def _collect_metric_stages(keys: Iterable[Key], metric: str) -> set[str | None]:
     """Collect the stages with this metric."""
     return {stage for name, _, stage in keys if name == metric}
 
 
-def _logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _LoggedSide:
+def _build_logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _LoggedSide:
     """Combine the logs of one side without duplicates, and exclude the steps that do not count."""
-    runs = _named(logged)
-    copies = copies_of(_contents(runs))
+    runs = _name_log_runs(logged)
+    copies = find_run_copies(_collect_log_digests(runs))
     runs = {run: log for run, log in runs.items() if run not in copies}
-    left_out = LeftOut(tuple(_left_out(runs, drop_first)))
+    left_out = LeftOutSteps(tuple(_list_excluded_log_steps(runs, drop_first)))
     values = [log.values.assign(run=run) for run, log in runs.items()]
-    recorded = samples(pd.concat(values, ignore_index=True))
-    return _LoggedSide(runs, without(recorded, left_out), left_out, copies)
+    recorded = collect_metric_samples(pd.concat(values, ignore_index=True))
+    return _LoggedSide(runs, exclude_steps(recorded, left_out), left_out, copies)
 
 
-def _with_logged(
-    side: Side, logged: _LoggedSide, stages: Collection[Key], rates: Mapping[Key, Samples]
-) -> Side:
+def _add_logged_metrics(
+    side: ComparedSide,
+    logged: _LoggedSide,
+    stages: Collection[Key],
+    rates: Mapping[Key, MetricSamples],
+) -> ComparedSide:
     """Add the logged step, stages and `rates` to a side; raises `TracekitError` if no step is left."""
     if KEY not in logged.samples:
         raise TracekitError(
             f"{side.name}: no logged step is left: all are the first of a log, or profiled",
             "keep the first steps with --drop-first 0, or log steps without the profiler",
         )
-    times = _chosen(logged.samples, {KEY, *stages})
+    times = _select_metrics(logged.samples, {KEY, *stages})
     return replace(
         side,
         samples={**side.samples, **times, **rates},
         left_out_of_logs=logged.left_out.steps,
-        notes=(*side.notes, *copies_told(side.name, logged.copies)),
-        log_contents=_contents(logged.runs),
+        notes=(*side.notes, *describe_run_copies(side.name, logged.copies)),
+        log_contents=_collect_log_digests(logged.runs),
     )
 
 
-def _rates(
-    side: Side, logged: Mapping[Key, Samples], stages: Collection[Key]
-) -> dict[Key, Samples]:
+def _compute_logged_rates(
+    side: ComparedSide, logged: Mapping[Key, MetricSamples], stages: Collection[Key]
+) -> dict[Key, MetricSamples]:
     """Compute the work of logged steps, and the time of the step and of these stages per unit of work."""
     counts = {key: metric for key, metric in logged.items() if key[0] in PER_WORK}
-    times = _chosen(logged, {KEY, *stages})
-    ranks = world_size(side.fingerprint)
-    return {**counts, **work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE)}
+    times = _select_metrics(logged, {KEY, *stages})
+    ranks = parse_world_size(side.fingerprint)
+    return {
+        **counts,
+        **compute_work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE),
+    }
 
 
-def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = None) -> Side:
+def add_step_log(
+    side: ComparedSide, logged: Sequence[StepLog], drop_first: int | None = None
+) -> ComparedSide:
     """Add the unprofiled steps of its logs to a single side; raises `TracekitError` if none is left."""
-    return with_logs(side, side, logged, logged, drop_first)[0]
+    return add_step_logs(side, side, logged, logged, drop_first)[0]
 
 
-def _named(logged: Sequence[StepLog]) -> dict[str, StepLog]:
+def _name_log_runs(logged: Sequence[StepLog]) -> dict[str, StepLog]:
     """Name the run of each log, with a number if names collide."""
     names = [str(log.values["run"].iloc[0]) for log in logged]
     runs = {}
@@ -296,12 +322,14 @@ def _named(logged: Sequence[StepLog]) -> dict[str, StepLog]:
     return runs
 
 
-def _contents(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str]]:
+def _collect_log_digests(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str]]:
     """Collect the known digests of logs by run."""
     return {run: frozenset({log.content}) for run, log in runs.items() if log.content}
 
 
-def _left_out(logged: Mapping[str, StepLog], first: int | None) -> Iterator[Dropped]:
+def _list_excluded_log_steps(
+    logged: Mapping[str, StepLog], first: int | None
+) -> Iterator[DroppedStep]:
     """List the steps of all logs of one side that do not count."""
     reason = "the first of its log" if first is None else f"one of the first {first}"
     for run, log in logged.items():
@@ -309,40 +337,42 @@ def _left_out(logged: Mapping[str, StepLog], first: int | None) -> Iterator[Drop
         steps = sorted(set(map(int, timed)))
         count = min(1, len(steps) - 1) if first is None else first
         for step in steps[:count]:
-            yield Dropped(run, step, None, reason)
+            yield DroppedStep(run, step, None, reason)
         for step in steps[count:]:
             if step in log.profiled:
-                yield Dropped(run, step, None, "logged while a profiler ran")
+                yield DroppedStep(run, step, None, "logged while a profiler ran")
 
 
-def overheads(base: Side, opt: Side) -> tuple[Overhead, ...]:
+def measure_profiler_overheads(
+    base: ComparedSide, opt: ComparedSide
+) -> tuple[ProfilerOverhead, ...]:
     """Measure the profiler overhead of each side that has both step times."""
     rows = []
     for side in (base, opt):
         profiled_steps, steps = side.samples.get(STEP), side.samples.get(KEY)
         if profiled_steps and steps:
-            profiled, unprofiled = mean_of_runs(profiled_steps), mean_of_runs(steps)
-            ratio = share_of(profiled, unprofiled)
-            rows.append(Overhead(side.name, profiled, unprofiled, ratio))
+            profiled, unprofiled = average_runs(profiled_steps), average_runs(steps)
+            ratio = divide_or_none(profiled, unprofiled)
+            rows.append(ProfilerOverhead(side.name, profiled, unprofiled, ratio))
     return tuple(rows)
 
 
-def logged_reading(side: Side) -> Iterator[str]:
+def describe_logs(side: ComparedSide) -> Iterator[str]:
     """Describe the logs of a side: runs, steps that count."""
     steps = side.samples.get(KEY)
     if steps is None:
         return
     number = len(steps.runs)
-    text = f"{side.name}, un-profiled: {number} {plural(number, 'log')} × {steps_a_run(steps)}"
+    text = f"{side.name}, un-profiled: {number} {choose_plural(number, 'log')} × {format_steps_per_run(steps)}"
     left_out = len(side.left_out_of_logs)
     if left_out:
         text += f", {left_out} left out"
     yield text
 
 
-def steps_a_run(steps: Samples) -> str:
+def format_steps_per_run(steps: MetricSamples) -> str:
     """Format the steps per run: `1 step`, `5 steps`, or `4–6 steps` if they differ."""
     counts = sorted(set(map(len, steps.values)))
     if len(counts) > 1:
         return f"{counts[0]}–{counts[-1]} steps"
-    return f"{counts[0]} {plural(counts[0], 'step')}"
+    return f"{counts[0]} {choose_plural(counts[0], 'step')}"

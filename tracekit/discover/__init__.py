@@ -1,7 +1,7 @@
 """Discovery of sources: finds the profiles among the given paths, the process of each, and the runs.
 
 The caller passes `sniff`, which detects formats by content. The process of a file is determined by the manifest that it
-wrote, else by the file itself (`complete`), else by names.
+wrote, else by the file itself (`apply_file_facts`), else by names.
 """
 
 from __future__ import annotations
@@ -18,56 +18,62 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
-from tracekit.discover.arguments import Argument, Found, Ignored, State, read_arguments
-from tracekit.discover.copies import Counted, counted_once, without_copied_logs
-from tracekit.discover.ledgers import ledger_notes
+from tracekit.discover.arguments import (
+    FoundFile,
+    PathArgument,
+    State,
+    UnreadFile,
+    parse_path_arguments,
+)
+from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
+from tracekit.discover.ledgers import note_capture_outcomes
 from tracekit.discover.manifests import (
-    Listed,
     Manifest,
-    account,
-    account_of,
-    configuration_notes,
-    describe,
+    ManifestEntry,
+    apply_manifest,
+    drop_manifest_facts,
     is_count,
-    told_by_manifest,
-    without_manifest,
+    list_manifest_fields,
+    make_account,
+    match_manifest_files,
+    note_ignored_options,
 )
-from tracekit.discover.names import NameFacts, read_name, stem_of
+from tracekit.discover.names import NameFacts, read_name, strip_format_suffixes
 from tracekit.discover.runs import (
-    Placed,
-    groups,
-    mark_repeats,
-    numbered,
-    roots_with_ids,
-    run_roots,
-    short_names,
+    PlacedSource,
+    find_run_roots,
+    find_run_roots_and_ids,
+    group_by_key,
+    mark_repeated_sources,
+    number_repeated_names,
+    shorten_run_names,
 )
-from tracekit.discover.selection import parse_numbers, select, wanted
+from tracekit.discover.selection import may_match_filters, parse_numbers, select_sources
 from tracekit.discover.surveys import (
-    Looked,
     Sniffed,
     Survey,
-    Unreadable,
-    called,
-    survey,
-    with_contents,
+    SurveyedFile,
+    UnreadableFile,
+    add_content_digests,
+    name_surveyed_file,
+    survey_argument,
 )
 from tracekit.model.codes import MISSED, RECOGNIZED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import shown
-from tracekit.model.recording_summary import summarize
+from tracekit.model.labels import make_displayable
+from tracekit.model.recording_summary import summarize_by_kind
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Account, Note, NoteSeverity, Recorded, Source
+from tracekit.model.sources import Account, Note, NoteSeverity, ReportedCapture, Source
 
 __all__ = [
     "Discovery",
-    "Ignored",
     "Sniffed",
-    "complete",
+    "UnreadFile",
+    "apply_file_facts",
     "discover",
-    "inspect_rows",
+    "list_inspect_rows",
+    "may_match_filters",
     "parse_numbers",
-    "wanted",
 ]
 
 _ROW = (
@@ -84,7 +90,7 @@ class Discovery:
     """Sources, ignored files with reasons, and notes on both."""
 
     sources: tuple[Source, ...]
-    ignored: tuple[Ignored, ...] = ()
+    ignored: tuple[UnreadFile, ...] = ()
     notes: tuple[Note, ...] = ()
     title: str = ""
     manifests: tuple[Manifest, ...] = ()
@@ -106,10 +112,10 @@ class Discovery:
 
     def ignored_counts(self) -> dict[str, int]:
         """Count the ignored files by reason, most frequent first."""
-        return _reason_counts(self.ignored)
+        return _count_ignore_reasons(self.ignored)
 
 
-def _reason_counts(ignored: Iterable[Ignored]) -> dict[str, int]:
+def _count_ignore_reasons(ignored: Iterable[UnreadFile]) -> dict[str, int]:
     """Count the ignored files by reason, most frequent first."""
     return dict(Counter(file.reason.text for file in ignored).most_common())
 
@@ -118,10 +124,10 @@ def _reason_counts(ignored: Iterable[Ignored]) -> dict[str, int]:
 class _Findings:
     """Discovery results collected so far."""
 
-    placed: list[Placed] = field(default_factory=list[Placed])
+    placed: list[PlacedSource] = field(default_factory=list[PlacedSource])
     manifests: list[Manifest] = field(default_factory=list[Manifest])
     manifest_nodes: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
-    ignored: list[Ignored] = field(default_factory=list[Ignored])
+    ignored: list[UnreadFile] = field(default_factory=list[UnreadFile])
     notes: list[Note] = field(default_factory=list[Note])
 
 
@@ -141,7 +147,7 @@ def discover(  # noqa: PLR0913 - one per option
     """Find the sources under `paths`: files, directories, glob patterns, `label=path`.
 
     `exclude` are globs on names and on paths relative to an argument. `ranks`, `steps` and `stages`
-    drop sources known to be something else; see `wanted`. `sample` limits the number of ranks. `elsewhere` are
+    drop sources known to be something else; see `may_match_filters`. `sample` limits the number of ranks. `elsewhere` are
     surveys of other machines, placed after those of `paths`. With `within`, links and the search for a log never leave
     these directories. Raises `TracekitError` if a path does not exist and, unless `may_be_empty`, if nothing is found.
     """
@@ -149,60 +155,64 @@ def discover(  # noqa: PLR0913 - one per option
         paths = [paths]
     if not paths and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
-    surveys = with_contents([survey(a, exclude, sniff, within) for a in read_arguments(paths)])
+    surveys = add_content_digests(
+        [survey_argument(a, exclude, sniff, within) for a in parse_path_arguments(paths)]
+    )
     surveys += elsewhere
     arguments = [surveyed.argument for surveyed in surveys]
-    findings, sources, runs = _in_runs(surveys, arguments)
+    findings, sources, runs = _assign_runs(surveys, arguments)
     names_of_others = [entry.path.name for entry in findings.ignored]
-    findings.notes += ledger_notes(findings.manifests, sources, names_of_others)
+    findings.notes += note_capture_outcomes(findings.manifests, sources, names_of_others)
     if not sources and may_be_empty:
         return Discovery(
             (),
             tuple(findings.ignored),
             tuple(findings.notes),
-            _title(arguments),
+            _format_arguments(arguments),
             tuple(findings.manifests),
         )
     if not sources:
-        raise _nothing(arguments, findings)
-    names = _run_names(arguments, runs)
-    chosen, unwanted, left_out = select(
-        _named(sources, names), ranks=ranks, steps=steps, stages=stages
+        raise _build_no_profile_error(arguments, findings)
+    names = _name_discovered_runs(arguments, runs)
+    chosen, unwanted, left_out = select_sources(
+        _name_sources(sources, names), ranks=ranks, steps=steps, stages=stages
     )
     if sample is not None:
         from tracekit.discover import sampling
 
-        chosen, sample_notes = sampling.sample(chosen, sample)
+        chosen, sample_notes = sampling.sample_ranks(chosen, sample)
         left_out += sample_notes
     return Discovery(
         sources=tuple(chosen),
         ignored=tuple(findings.ignored),
         notes=(*findings.notes, *left_out),
-        title=_title(arguments),
+        title=_format_arguments(arguments),
         manifests=tuple(findings.manifests),
-        labelled=_labelled(arguments, names, runs),
-        seen_by=_seen_by(chosen, findings.placed),
+        labelled=_list_labelled_runs(arguments, names, runs),
+        seen_by=_map_source_nodes(chosen, findings.placed),
         left_out=tuple(unwanted),
     )
 
 
-def _in_runs(
-    surveys: Sequence[Survey], arguments: Sequence[Argument]
+def _assign_runs(
+    surveys: Sequence[Survey], arguments: Sequence[PathArgument]
 ) -> tuple[_Findings, list[Source], list[tuple[int, tuple[str, ...]]]]:
     """Assign sources to runs: (all findings, sources, argument position and run root of each source)."""
     gathered = _Findings()
     sources: list[Source] = []
     runs: list[tuple[int, tuple[str, ...]]] = []
-    for place, findings in enumerate(_counted_once(surveys, arguments)):
+    for place, findings in enumerate(_collect_unique_findings(surveys, arguments)):
         argument = arguments[place]
-        if len(arguments) > 1 and not findings.placed and not _holds_copies(findings):
+        if len(arguments) > 1 and not findings.placed and not _has_duplicates(findings):
             message = "no profile was found here"
-            findings.notes.append(Note("warning", "nothing", message, shown(argument.text)))
-        roots = roots_with_ids(findings.placed, loose=argument.loose)
-        _take(findings, without_copied_logs(findings.placed, roots))
-        roots = roots_with_ids(findings.placed, loose=argument.loose)
-        for run in groups(range(len(roots)), roots.__getitem__):
-            sources += mark_repeats([findings.placed[i] for i in run])
+            findings.notes.append(
+                Note("warning", "nothing", message, make_displayable(argument.text))
+            )
+        roots = find_run_roots_and_ids(findings.placed, loose=argument.loose)
+        _apply_deduplication(findings, remove_duplicate_logs(findings.placed, roots))
+        roots = find_run_roots_and_ids(findings.placed, loose=argument.loose)
+        for run in group_by_key(range(len(roots)), roots.__getitem__):
+            sources += mark_repeated_sources([findings.placed[i] for i in run])
             runs += [(place, roots[run[0]])] * len(run)
         gathered.placed += findings.placed
         gathered.manifests += findings.manifests
@@ -211,22 +221,24 @@ def _in_runs(
     return gathered, sources, runs
 
 
-def _named(sources: Sequence[Source], runs: Sequence[str]) -> list[Source]:
+def _name_sources(sources: Sequence[Source], runs: Sequence[str]) -> list[Source]:
     """Set the run of each source and give it a unique name."""
-    names = numbered([source.name for source in sources])
+    names = number_repeated_names([source.name for source in sources])
     named = zip(sources, runs, names, strict=True)
     return [replace(source, run=run, name=name) for source, run, name in named]
 
 
-def _labelled(
-    arguments: Sequence[Argument], names: Sequence[str], runs: Sequence[tuple[int, Any]]
+def _list_labelled_runs(
+    arguments: Sequence[PathArgument], names: Sequence[str], runs: Sequence[tuple[int, Any]]
 ) -> frozenset[str]:
     """List the names of the runs that the user labelled."""
     places = zip(names, runs, strict=True)
     return frozenset(name for name, (place, _) in places if arguments[place].label)
 
 
-def _seen_by(sources: Sequence[Source], placed: Sequence[Placed]) -> dict[str, tuple[str, ...]]:
+def _map_source_nodes(
+    sources: Sequence[Source], placed: Sequence[PlacedSource]
+) -> dict[str, tuple[str, ...]]:
     """Map source names to the nodes that see the source, if several do."""
     nodes_of = {(file.source.node, file.source.path): file.nodes for file in placed}
     seen_by: dict[str, tuple[str, ...]] = {}
@@ -237,31 +249,35 @@ def _seen_by(sources: Sequence[Source], placed: Sequence[Placed]) -> dict[str, t
     return seen_by
 
 
-def _counted_once(surveys: Sequence[Survey], arguments: Sequence[Argument]) -> list[_Findings]:
+def _collect_unique_findings(
+    surveys: Sequence[Survey], arguments: Sequence[PathArgument]
+) -> list[_Findings]:
     """Collect the findings of each argument. Content found under several arguments counts once."""
     prefixes = [""]
     if len(arguments) > 1:
-        prefixes = numbered(short_names(list(map(_base_parts, arguments))))
-    of_arguments = list(map(_look, surveys, prefixes))
-    counted = counted_once(arguments, [findings.placed for findings in of_arguments])
+        prefixes = number_repeated_names(
+            shorten_run_names(list(map(_list_argument_name_parts, arguments)))
+        )
+    of_arguments = list(map(_collect_survey_findings, surveys, prefixes))
+    counted = remove_duplicate_files(arguments, [findings.placed for findings in of_arguments])
     for findings, once in zip(of_arguments, counted, strict=True):
-        _take(findings, once)
+        _apply_deduplication(findings, once)
     return of_arguments
 
 
-def _base_parts(argument: Argument) -> tuple[str, ...]:
+def _list_argument_name_parts(argument: PathArgument) -> tuple[str, ...]:
     """List the name parts of an argument: its label, else the directories that lead to it."""
     return (argument.label,) if argument.label else argument.base.parts[1:]
 
 
-def complete(source: Source, facts: Mapping[str, object]) -> Source:
+def apply_file_facts(source: Source, facts: Mapping[str, object]) -> Source:
     """Add the facts that the reader found in a file to `source`. Notes conflicts with names or the manifest.
 
     `facts` are `rank`, `world_size`, `host`, `pid`, `step`, or as traces record them, `distributedInfo`
     and `host_name`. The file takes precedence over the name, and a manifest over the file.
     """
-    source = _by_its_account(source, facts)
-    described = told_by_manifest(source)
+    source = _apply_own_account(source, facts)
+    described = list_manifest_fields(source)
     group = facts.get("distributedInfo")
     recorded: dict[str, object] = {}
     if isinstance(group, Mapping):
@@ -270,30 +286,32 @@ def complete(source: Source, facts: Mapping[str, object]) -> Source:
     for key in ("rank", "world_size", "pid", "step"):
         value = recorded.get(key)
         if is_count(value):
-            source = _believe(source, key, value, described=key in described)
+            source = _apply_content_fact(source, key, value, described=key in described)
     host = recorded.get("host", recorded.get("host_name"))
     if isinstance(host, str) and host:
-        source = _believe(source, "host", shown(host), described="host" in described)
+        source = _apply_content_fact(
+            source, "host", make_displayable(host), described="host" in described
+        )
     return source
 
 
-def _by_its_account(source: Source, facts: Mapping[str, object]) -> Source:
+def _apply_own_account(source: Source, facts: Mapping[str, object]) -> Source:
     """Keep only the account of the source's process, which is now known, and apply it."""
     if not source.accounts:
         return source
     pid, host = facts.get("pid", source.pid), facts.get("host", source.host)
     for own_account in source.accounts:
-        if own_account.pid == pid and _may_be_one_host(host, own_account.host):
+        if own_account.pid == pid and _may_be_same_host(host, own_account.host):
             break
     else:
-        return without_manifest(replace(source, accounts=()))
+        return drop_manifest_facts(replace(source, accounts=()))
     source = replace(source, accounts=(own_account,))
-    if told_by_manifest(source) or not own_account.name:
+    if list_manifest_fields(source) or not own_account.name:
         return source
-    return describe(source, own_account, Listed(source.name))
+    return apply_manifest(source, own_account, ManifestEntry(source.name))
 
 
-def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
+def list_inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
     """Build one plain row per source, in order, as `tracekit inspect` prints them."""
     rows: list[dict[str, object]] = []
     for source in discovery.sources:
@@ -303,24 +321,26 @@ def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
     return rows
 
 
-def _look(surveyed: Survey, prefix: str) -> _Findings:
+def _collect_survey_findings(surveyed: Survey, prefix: str) -> _Findings:
     """Collect the sources and manifests among the files of one argument."""
     findings = _Findings(ignored=list(surveyed.ignored), notes=list(surveyed.notes))
     files = [looked.found for looked in surveyed.files]
-    names = numbered(list(map(partial(_name, prefix), files)))
-    looked_at = list(map(called, surveyed.files, names))
-    passed_over = nsys_pairs.passed_over(files, list(map(_claim, looked_at)))
+    names = number_repeated_names(list(map(partial(_name_found_file, prefix), files)))
+    looked_at = list(map(name_surveyed_file, surveyed.files, names))
+    passed_over = nsys_pairs.find_replaced_nsys_files(
+        files, list(map(_get_reader_and_problem, looked_at))
+    )
     for place, (looked, name) in enumerate(zip(looked_at, names, strict=True)):
         if place in passed_over:
-            _ignore(findings, looked, passed_over[place], "duplicate")
+            _record_ignored_file(findings, looked, passed_over[place], "duplicate")
         elif isinstance(looked.verdict, Sniffed):
-            placed = _place(looked.found, name, looked.above, looked.verdict)
+            placed = _build_placed_source(looked.found, name, looked.above, looked.verdict)
             findings.placed.append(replace(placed, content=looked.content))
         elif isinstance(looked.verdict, Manifest):
             findings.manifests.append(looked.verdict)
             findings.manifest_nodes.append(looked.found.nodes)
         else:
-            _pass_over(findings, looked, name, looked.verdict)
+            _record_unread_file(findings, looked, name, looked.verdict)
     _apply_manifests(findings)
     tools = {placed.source.tool for placed in findings.placed}
     if tools and "log" not in tools and not surveyed.argument.loose:
@@ -328,81 +348,87 @@ def _look(surveyed: Survey, prefix: str) -> _Findings:
     return findings
 
 
-def _name(prefix: str, file: Found) -> str:
+def _name_found_file(prefix: str, file: FoundFile) -> str:
     """Name a file by its path below the argument, prefixed if there are several arguments."""
-    return shown("/".join(filter(None, (prefix, *file.parts))))
+    return make_displayable("/".join(filter(None, (prefix, *file.parts))))
 
 
-def _ignore(findings: _Findings, looked: Looked, reason: Reason, state: State) -> None:
+def _record_ignored_file(
+    findings: _Findings, looked: SurveyedFile, reason: Reason, state: State
+) -> None:
     """Record a file as not read, with the reason."""
-    findings.ignored.append(Ignored(looked.found.path, reason, looked.found.nodes, state))
+    findings.ignored.append(UnreadFile(looked.found.path, reason, looked.found.nodes, state))
 
 
-def _pass_over(
-    findings: _Findings, looked: Looked, name: str, verdict: Note | Unreadable | Reason
+def _record_unread_file(
+    findings: _Findings, looked: SurveyedFile, name: str, verdict: Note | UnreadableFile | Reason
 ) -> None:
     """Record a file that no reader takes, with a note if it looks like a profile."""
     if isinstance(verdict, Note):
         findings.notes.append(verdict)
         reason = Reason(verdict.code, verdict.message, verdict.data)
-        _ignore(findings, looked, reason, "no profile")
-    elif isinstance(verdict, Unreadable):
-        findings.notes.append(_note_on("error", UNREADABLE, verdict.reason, name))
-        _ignore(findings, looked, verdict.reason, "unreadable")
+        _record_ignored_file(findings, looked, reason, "no profile")
+    elif isinstance(verdict, UnreadableFile):
+        findings.notes.append(_build_file_note("error", UNREADABLE, verdict.reason, name))
+        _record_ignored_file(findings, looked, verdict.reason, "unreadable")
     elif verdict.data.text("kind"):
-        findings.notes.append(_note_on("info", RECOGNIZED, verdict, name))
-        _ignore(findings, looked, verdict, "no profile")
-    elif _looks_like_profile(looked.found.path.name, verdict):
-        findings.notes.append(_note_on("data_loss", MISSED, verdict, name))
-        _ignore(findings, looked, verdict, "refused")
+        findings.notes.append(_build_file_note("info", RECOGNIZED, verdict, name))
+        _record_ignored_file(findings, looked, verdict, "no profile")
+    elif _is_missed_profile(looked.found.path.name, verdict):
+        findings.notes.append(_build_file_note("data_loss", MISSED, verdict, name))
+        _record_ignored_file(findings, looked, verdict, "refused")
     else:
-        _ignore(findings, looked, verdict, "no profile")
+        _record_ignored_file(findings, looked, verdict, "no profile")
 
 
-def _take(findings: _Findings, counted: Counted) -> None:
+def _apply_deduplication(findings: _Findings, counted: UniqueSources) -> None:
     """Replace the sources with those that count, and add the notes on the others."""
     findings.placed = counted.placed
     findings.ignored += counted.ignored
     findings.notes += counted.notes
 
 
-def _holds_copies(findings: _Findings) -> bool:
+def _has_duplicates(findings: _Findings) -> bool:
     """Check whether a file was ignored as a duplicate."""
     return any(ignored.state == "duplicate" for ignored in findings.ignored)
 
 
 def _take_log_above(surveyed: Survey, prefix: str, findings: _Findings) -> None:
     """Add the driver's log next to the profile directory, unless there are several runs."""
-    if set(run_roots(findings.placed, loose=False)) != {()}:
+    if set(find_run_roots(findings.placed, loose=False)) != {()}:
         return
     log = surveyed.log_above()
     if isinstance(log, Note):
         findings.notes.append(log)
     elif log is not None:
         file, sniffed = log
-        findings.placed.append(_place(file, _name(prefix, file), (), sniffed))
+        findings.placed.append(
+            _build_placed_source(file, _name_found_file(prefix, file), (), sniffed)
+        )
 
 
-def _note_on(severity: NoteSeverity, code: str, reason: Reason, name: str) -> Note:
+def _build_file_note(severity: NoteSeverity, code: str, reason: Reason, name: str) -> Note:
     """Build the note on a file that is not read for this reason."""
     return Note(severity, code, reason.text, name, data=reason.note_data())
 
 
-def _looks_like_profile(name: str, reason: Reason) -> bool:
+def _is_missed_profile(name: str, reason: Reason) -> bool:
     """Check whether a file that no reader takes looks like a profile by its name."""
-    if nsys_pairs.is_missed(name, reason):
+    if nsys_pairs.is_lost_nsys_file(name, reason):
         return True
     facts = read_name((name,))
     trace = _TRACE_NAME.search(name) and (facts.rank, facts.pid) != (None, None)
     return bool(trace) or ".trace.json" in name
 
 
-def _place(file: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> Placed:
+def _build_placed_source(
+    file: FoundFile, name: str, above: tuple[str, ...], sniffed: Sniffed
+) -> PlacedSource:
     """Build a source from the facts in its names."""
     facts = NameFacts()
     # The driver's log covers all roles and ranks, whatever its name and directory.
     if sniffed.tool != "log":
-        facts = read_name((*above, *map(shown, file.parts)))
+        facts = read_name((*above, *map(make_displayable, file.parts)))
     assert sniffed.reader is not None
     source = Source(
         path=file.path,
@@ -422,15 +448,15 @@ def _place(file: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> 
         size_bytes=file.size_bytes,
         node=next(iter(file.nodes), None),
     )
-    return Placed(source, file.parts, facts, nodes=file.nodes)
+    return PlacedSource(source, file.parts, facts, nodes=file.nodes)
 
 
-def _claim(looked: Looked) -> tuple[str | None, Reason | None]:
+def _get_reader_and_problem(looked: SurveyedFile) -> tuple[str | None, Reason | None]:
     """Extract a file's reader and problem from its classification."""
     match looked.verdict:
         case Sniffed(reader, _, reason):
             return reader, reason
-        case Unreadable(reason) | (Reason() as reason):
+        case UnreadableFile(reason) | (Reason() as reason):
             return None, reason
         case _:
             return None, None
@@ -450,20 +476,26 @@ def _apply_manifests(findings: _Findings) -> None:
     claimed: dict[int, str] = {}
     for manifest, seen_by in zip(findings.manifests, findings.manifest_nodes, strict=True):
         nodes: Sequence[str | None] = seen_by or (None,)
-        files, notes = account(manifest, chain.from_iterable(map(present.__getitem__, nodes)))
+        files, notes = match_manifest_files(
+            manifest, chain.from_iterable(map(present.__getitem__, nodes))
+        )
         findings.notes += notes
         for path, listed in files.items():
             for node in nodes:
                 listed_place = places.get((node, os.path.normpath(path)))
                 if listed_place is not None:
-                    _claim_place(findings, claimed, listed_place, manifest, listed)
+                    _apply_manifest_entry(findings, claimed, listed_place, manifest, listed)
                     break
-    findings.notes += configuration_notes(findings.manifests)
-    _hand_accounts(findings)
+    findings.notes += note_ignored_options(findings.manifests)
+    _attach_accounts(findings)
 
 
-def _claim_place(
-    findings: _Findings, claimed: dict[int, str], place: int, manifest: Manifest, listed: Listed
+def _apply_manifest_entry(
+    findings: _Findings,
+    claimed: dict[int, str],
+    place: int,
+    manifest: Manifest,
+    listed: ManifestEntry,
 ) -> None:
     """Apply a manifest to the source that it lists. If another manifest already lists the source, adds a note instead."""
     if place in claimed:
@@ -473,11 +505,11 @@ def _claim_place(
         return
     claimed[place] = manifest.name
     placed = findings.placed[place]
-    source = describe(placed.source, manifest, listed)
+    source = apply_manifest(placed.source, manifest, listed)
     findings.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
 
 
-def _hand_accounts(findings: _Findings) -> None:
+def _attach_accounts(findings: _Findings) -> None:
     """Attach accounts to nsys reports, whose names identify at most a process."""
     by_pid: dict[int, list[Manifest]] = defaultdict(list)
     for manifest in findings.manifests:
@@ -485,8 +517,8 @@ def _hand_accounts(findings: _Findings) -> None:
             by_pid[manifest.pid].append(manifest)
     if not by_pid:
         return
-    accounts = tuple(map(account_of, chain.from_iterable(by_pid.values())))
-    of_job = _captures_of_job(accounts)
+    accounts = tuple(map(make_account, chain.from_iterable(by_pid.values())))
+    of_job = _merge_job_captures(accounts)
     for place, placed in enumerate(findings.placed):
         source = placed.source
         if source.tool != "nsys":
@@ -494,29 +526,29 @@ def _hand_accounts(findings: _Findings) -> None:
         if source.pid is None:
             findings.placed[place] = replace(placed, source=replace(source, accounts=accounts))
             continue
-        own_manifest = _first_of_host(by_pid[source.pid], source.host)
+        own_manifest = _find_manifest_of_host(by_pid[source.pid], source.host)
         if own_manifest is None:
             silent = Account("", source.pid, captures=of_job)
             findings.placed[place] = replace(placed, source=replace(source, accounts=(silent,)))
             continue
-        own_account = account_of(own_manifest)
-        if told_by_manifest(source):  # it lists this file, so its host name may differ
+        own_account = make_account(own_manifest)
+        if list_manifest_fields(source):  # it lists this file, so its host name may differ
             own_account = replace(own_account, host=None)
         else:
-            source = describe(source, own_manifest, Listed(source.name))
+            source = apply_manifest(source, own_manifest, ManifestEntry(source.name))
         source = replace(source, accounts=(own_account,))
         findings.placed[place] = replace(placed, source=source, run_id=own_manifest.run_id)
 
 
-def _first_of_host(manifests: Iterable[Manifest], host: str | None) -> Manifest | None:
+def _find_manifest_of_host(manifests: Iterable[Manifest], host: str | None) -> Manifest | None:
     """Find the first manifest that may be from this host; None if there is none."""
     for manifest in manifests:
-        if _may_be_one_host(host, manifest.host):
+        if _may_be_same_host(host, manifest.host):
             return manifest
     return None
 
 
-def _captures_of_job(accounts: Sequence[Account]) -> tuple[Recorded, ...]:
+def _merge_job_captures(accounts: Sequence[Account]) -> tuple[ReportedCapture, ...]:
     """Merge the captures of all processes: each step from its first start to its last stop."""
     windows: dict[int, tuple[int, int]] = {}
     for capture in chain.from_iterable(map(attrgetter("captures"), accounts)):
@@ -526,11 +558,11 @@ def _captures_of_job(accounts: Sequence[Account]) -> tuple[Recorded, ...]:
         first_ns, last_ns = windows.get(step, (start_ns, stop_ns))
         windows[step] = min(first_ns, start_ns), max(last_ns, stop_ns)
     steps = sorted(windows.items())
-    return tuple(Recorded(step, start_unix_ns=a, stop_unix_ns=b) for step, (a, b) in steps)
+    return tuple(ReportedCapture(step, start_unix_ns=a, stop_unix_ns=b) for step, (a, b) in steps)
 
 
-def _run_names(
-    arguments: Sequence[Argument], runs: Sequence[tuple[int, tuple[str, ...]]]
+def _name_discovered_runs(
+    arguments: Sequence[PathArgument], runs: Sequence[tuple[int, tuple[str, ...]]]
 ) -> list[str]:
     """Name each run: its label, else the shortest suffix of its path that is unique."""
     names: dict[tuple[int, tuple[str, ...]], str] = {}
@@ -539,20 +571,22 @@ def _run_names(
         argument = arguments[place]
         names[place, root] = "/".join((str(argument.label), *root))
         if argument.label is None:
-            last = map(stem_of, root[-1:]) if argument.loose else root[-1:]
+            last = map(strip_format_suffixes, root[-1:]) if argument.loose else root[-1:]
             paths[place, root] = (*argument.base.parts[1:], *root[:-1], *last)
-    names |= zip(paths, short_names(list(paths.values())), strict=True)
-    unique = dict(zip(names, numbered(list(map(shown, names.values()))), strict=True))
+    names |= zip(paths, shorten_run_names(list(paths.values())), strict=True)
+    unique = dict(
+        zip(names, number_repeated_names(list(map(make_displayable, names.values()))), strict=True)
+    )
     return list(map(unique.__getitem__, runs))
 
 
-def _believe(source: Source, key: str, value: object, *, described: bool) -> Source:
+def _apply_content_fact(source: Source, key: str, value: object, *, described: bool) -> Source:
     """Apply one fact from a file's content if it takes precedence. Notes a conflict."""
     before = getattr(source, key)
     change: dict[str, Any] = {key: value}
     if before is None:
         return replace(source, **change)
-    if before == value or (key == "host" and _may_be_one_host(before, value)):
+    if before == value or (key == "host" and _may_be_same_host(before, value)):
         return source
     if described or key == "step":
         change[key] = before
@@ -563,35 +597,39 @@ def _believe(source: Source, key: str, value: object, *, described: bool) -> Sou
     return replace(source, **change).with_note(severity, "conflict", message, data)
 
 
-def _may_be_one_host(first: object, second: object) -> bool:
+def _may_be_same_host(first: object, second: object) -> bool:
     """Check whether two names may denote the same host, with or without domain. None matches any host."""
     if first is None or second is None:
         return True
     return str(first).partition(".")[0].lower() == str(second).partition(".")[0].lower()
 
 
-def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitError:
+def _build_no_profile_error(
+    arguments: Sequence[PathArgument], findings: _Findings
+) -> TracekitError:
     """Build the error for arguments without any source, with the main reason."""
-    known = summarize((), findings.notes)
+    known = summarize_by_kind((), findings.notes)
     if known:
         recording = known[0]
-        problem = f"no profile found in {_title(arguments)}: {recording.sentence.rstrip('.')}"
+        problem = (
+            f"no profile found in {_format_arguments(arguments)}: {recording.sentence.rstrip('.')}"
+        )
         return TracekitError(problem, f"{recording.advice}: {recording.command}")
     hint = "the directory contains no file"
     for note in findings.notes:
         if note.code in ("elsewhere", "lost-capture"):
-            problem = f"no profile found in {_title(arguments)}: {note.message}"
+            problem = f"no profile found in {_format_arguments(arguments)}: {note.message}"
             return TracekitError(
-                problem, f"tracekit doctor {_title(arguments)} lists causes and fixes"
+                problem, f"tracekit doctor {_format_arguments(arguments)} lists causes and fixes"
             )
     if findings.ignored:
-        counts = islice(_reason_counts(findings.ignored).items(), 4)
+        counts = islice(_count_ignore_reasons(findings.ignored).items(), 4)
         reasons = "; ".join(f"{count} × {reason}" for reason, count in counts)
         hint = f"name another directory or file; not read: {reasons}"
-    return TracekitError(f"no profile found in {_title(arguments)}", hint)
+    return TracekitError(f"no profile found in {_format_arguments(arguments)}", hint)
 
 
-def _title(arguments: Sequence[Argument]) -> str:
+def _format_arguments(arguments: Sequence[PathArgument]) -> str:
     """Format the arguments as typed, shortened."""
-    first = ", ".join(shown(argument.text) for argument in arguments[:3])
+    first = ", ".join(make_displayable(argument.text) for argument in arguments[:3])
     return f"{first} and {len(arguments) - 3} more" if len(arguments) > 3 else first

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from tracekit.discover import fetched
-from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
+from tracekit.model.codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import natural, plural, shown
+from tracekit.model.labels import choose_plural, make_displayable, make_natural_key
 from tracekit.model.records import dataclass
-from tracekit.model.redaction import redact, remember
+from tracekit.model.redaction import redact, remember_secrets
 from tracekit.model.sources import Note
 
 _MAGIC = frozenset("*?[")
@@ -46,22 +46,22 @@ FileCounts = tuple[tuple[str, int], ...]
 _PLURALS = {"refused": "refused", "unreadable": "unreadable", "duplicate": "duplicates"}
 
 
-def counted(read: int, failed: int, states: Mapping[str, int]) -> FileCounts:
+def count_found_files(read: int, failed: int, states: Mapping[str, int]) -> FileCounts:
     """Count files by state. Files that `failed` while reading are refused; `no profile` is not counted."""
     counts = {**states, "refused": states.get("refused", 0) + failed}
     unread = ((state, counts.get(state, 0)) for state in _PLURALS)
     return ("read", read), *filter(itemgetter(1), unread)
 
 
-def accounted(counts: FileCounts) -> str:
+def format_file_counts(counts: FileCounts) -> str:
     """Format file counts: `26 files: 22 read, 2 refused, 1 unreadable, 1 duplicate`."""
     total = sum(map(itemgetter(1), counts))
-    states = (f"{n:,} {plural(n, state, _PLURALS.get(state, state))}" for state, n in counts)
-    return f"{total:,} {plural(total, 'file')}: {', '.join(states)}"
+    states = (f"{n:,} {choose_plural(n, state, _PLURALS.get(state, state))}" for state, n in counts)
+    return f"{total:,} {choose_plural(total, 'file')}: {', '.join(states)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class PathArgument:
     """One argument of the user: a directory, the matches of a pattern, or files named one by one.
 
     Names are relative to `base`; `entries` are files and directories in it. `loose` marks
@@ -76,7 +76,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """One regular file; `parts` are its names below the argument's base, `nodes` the cluster nodes that see it.
 
     No nodes means this machine. Inode and modification time tell whether a path is the same file on several nodes.
@@ -91,7 +91,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class UnreadFile:
     """A file or directory that is not read, with the reason; `state` says how it is counted."""
 
     path: Path
@@ -102,29 +102,29 @@ class Ignored:
     @property
     def name(self) -> str:
         """Printable path; file names may contain bytes that are not text."""
-        return shown(str(self.path))
+        return make_displayable(str(self.path))
 
 
 @dataclass(slots=True)
-class Listing:
+class FileListing:
     """Files of one argument, in natural order, and ignored files."""
 
-    files: list[Found] = field(default_factory=list[Found])
-    ignored: list[Ignored] = field(default_factory=list[Ignored])
+    files: list[FoundFile] = field(default_factory=list[FoundFile])
+    ignored: list[UnreadFile] = field(default_factory=list[UnreadFile])
     notes: list[Note] = field(default_factory=list[Note])
 
 
-def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
+def parse_path_arguments(paths: Sequence[str | Path]) -> tuple[PathArgument, ...]:
     """Parse the arguments in order. Files without a label become one argument, as a shell pattern expands to them.
 
     An existing path is used as it is, whatever characters it has; next comes a matching pattern,
     then `label=path`. A `Path` is never split at `=`.
     """
-    arguments: list[Argument] = []
+    arguments: list[PathArgument] = []
     files: dict[Path, str] = {}
     place = 0
     for path in paths:
-        argument = _read_argument(path)
+        argument = _parse_path_argument(path)
         if not argument.loose:
             arguments.append(argument)
             continue
@@ -132,9 +132,9 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
             place = len(arguments)
         files.setdefault(argument.entries[0], argument.text)
     if files:
-        base = _common_folder(files)
+        base = _find_common_argument_folder(files)
         text = f"{len(files)} files" if len(files) > 1 else next(iter(files.values()))
-        arguments.insert(place, Argument(text, None, base, tuple(files), loose=True))
+        arguments.insert(place, PathArgument(text, None, base, tuple(files), loose=True))
     return tuple(arguments)
 
 
@@ -144,14 +144,14 @@ def split_label(given: str | Path) -> tuple[str | None, Path]:
     A path or pattern that exists as typed has no label, whatever characters it has, nor has a `Path`.
     """
     text = os.fspath(given)
-    remember(text)
+    remember_secrets(text)
     if fetched.is_address(text):
-        return None, fetched.of_address(text)
+        return None, fetched.fetch_address(text)
     label, equals, path = text.partition("=")
     if label and equals and isinstance(given, str) and fetched.is_address(path):
-        return label, fetched.of_address(path)
+        return label, fetched.fetch_address(path)
     named = isinstance(given, str) and bool(label and equals and path)
-    if not named or os.path.lexists(text) or _pattern(text, None) is not None:
+    if not named or os.path.lexists(text) or _make_pattern_argument(text, None) is not None:
         return None, Path(text)
     return label, Path(os.path.expanduser(path))  # noqa: PTH111 - the path may be a pattern
 
@@ -159,16 +159,16 @@ def split_label(given: str | Path) -> tuple[str | None, Path]:
 def refuse_missing(paths: Sequence[str | Path]) -> None:
     """Raise `TracekitError` for the first argument that does not exist."""
     for path in paths:
-        _read_argument(path)
+        _parse_path_argument(path)
 
 
 def refuse_special(path: str | Path) -> None:
     """Raise `TracekitError` for a pipe, socket or device, because opening one may block forever."""
     with contextlib.suppress(OSError, ValueError):
-        _refuse_special(shown(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - errors of invalid paths are suppressed
+        _refuse_special_mode(make_displayable(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - errors of invalid paths are suppressed
 
 
-def _refuse_special(text: str, mode: int) -> None:
+def _refuse_special_mode(text: str, mode: int) -> None:
     """Raise `TracekitError` unless the mode is a file's or a directory's."""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return
@@ -180,7 +180,7 @@ def _refuse_special(text: str, mode: int) -> None:
     )
 
 
-def expanded(pattern: str) -> str:
+def expand_path_pattern(pattern: str) -> str:
     """Expand variables and `~`, also after `label=`, on this machine."""
     text = os.path.expandvars(pattern)
     label, equals, path = text.partition("=")
@@ -189,15 +189,17 @@ def expanded(pattern: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
-def leads_out(path: Path, within: Sequence[str]) -> bool:
+def is_outside_folders(path: Path, within: Sequence[str]) -> bool:
     """Check whether a path leads out of these directories, which must be resolved. False if there are none."""
     real = Path(os.path.realpath(path))
     return bool(within) and not any(map(real.is_relative_to, within))
 
 
-def list_files(argument: Argument, exclude: Sequence[str], within: Sequence[str] = ()) -> Listing:
+def list_files(
+    argument: PathArgument, exclude: Sequence[str], within: Sequence[str] = ()
+) -> FileListing:
     """List the regular files of `argument`, except hidden, temporary and excluded ones and links out of `within`."""
-    listing = Listing()
+    listing = FileListing()
     seen: set[tuple[int, int]] = set()
     links: list[Path] = []
     folders: list[Path] = []
@@ -205,51 +207,53 @@ def list_files(argument: Argument, exclude: Sequence[str], within: Sequence[str]
     for entry in reversed(argument.entries):
         # A pattern may match unintended files; a single file is read whatever its name.
         folder = os.path.isdir(entry)  # noqa: PTH112 - false, not an error, where access is denied
-        if several and (reason := _pass_over(entry, argument.base, exclude, folder=folder)):
-            listing.ignored.append(Ignored(entry, reason))
+        if several and (reason := _find_skip_reason(entry, argument.base, exclude, folder=folder)):
+            listing.ignored.append(UnreadFile(entry, reason))
         elif folder:
             folders.append(entry)
         else:
-            _take_file(entry, argument.base, seen, listing)
+            _list_file(entry, argument.base, seen, listing)
     # Links come last: a target inside the tree keeps its real name.
     while folders or links:
         path = folders.pop() if folders else links.pop(0)
         try:
             status = path.stat()
             if not stat.S_ISDIR(status.st_mode):
-                _take_file(path, argument.base, seen, listing)
+                _list_file(path, argument.base, seen, listing)
                 continue
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            folders.extend(_take_folder(path, argument.base, exclude, listing, seen, links, within))
+            folders.extend(_scan_folder(path, argument.base, exclude, listing, seen, links, within))
         except OSError as error:
-            _refuse(path, error, listing)
-    listing.files.sort(key=lambda f: tuple(map(natural, f.parts)))
-    listing.ignored.sort(key=lambda i: natural(str(i.path)))
+            _record_denied_path(path, error, listing)
+    listing.files.sort(key=lambda f: tuple(map(make_natural_key, f.parts)))
+    listing.ignored.sort(key=lambda i: make_natural_key(str(i.path)))
     return listing
 
 
-def _read_argument(given: str | Path) -> Argument:
+def _parse_path_argument(given: str | Path) -> PathArgument:
     """Parse one argument as typed."""
     label, path = split_label(given)
     text = os.fspath(given)
     path_text = text if label is None else str(path)
     if fetched.is_address(text.partition("=")[2]) or fetched.is_address(text):
-        argument = _existing(str(path), label, redact(text))
+        argument = _make_existing_argument(str(path), label, redact(text))
     else:
-        argument = _existing(path_text, label) or _pattern(path_text, label)
+        argument = _make_existing_argument(path_text, label) or _make_pattern_argument(
+            path_text, label
+        )
     if argument is None:
         hint = "check the spelling and the directory"
         if not _MAGIC.isdisjoint(text):
             hint = "the pattern matches nothing"
         if label is None or os.sep in label:  # perhaps no label was meant
             path_text = text
-        raise TracekitError(f"{shown(path_text)}: no such file or directory", hint)
+        raise TracekitError(f"{make_displayable(path_text)}: no such file or directory", hint)
     return argument
 
 
-def _existing(given: str, label: str | None, text: str = "") -> Argument | None:
+def _make_existing_argument(given: str, label: str | None, text: str = "") -> PathArgument | None:
     """Build the argument for an existing path; None if it does not exist. `text` is how it was typed."""
     text = text or given
     path = Path(os.path.abspath(given))  # noqa: PTH100 - `resolve` would lose the name of a link
@@ -259,35 +263,35 @@ def _existing(given: str, label: str | None, text: str = "") -> Argument | None:
         return None
     except OSError as error:
         raise TracekitError(
-            f"{shown(text)}: cannot be read: {error.strerror}", "check the permissions"
+            f"{make_displayable(text)}: cannot be read: {error.strerror}", "check the permissions"
         ) from error
-    _refuse_special(shown(text), mode)
+    _refuse_special_mode(make_displayable(text), mode)
     if stat.S_ISREG(mode) and fetched.is_archive(path):
-        path = fetched.of_archive(path)
-        return Argument(text, label, path, (path,))
+        path = fetched.extract_archive(path)
+        return PathArgument(text, label, path, (path,))
     if stat.S_ISDIR(mode):
-        return Argument(text, label, path, (path,))
-    return Argument(text, label, path.parent, (path,), loose=label is None)
+        return PathArgument(text, label, path, (path,))
+    return PathArgument(text, label, path.parent, (path,), loose=label is None)
 
 
-def _pattern(text: str, label: str | None) -> Argument | None:
+def _make_pattern_argument(text: str, label: str | None) -> PathArgument | None:
     """Build the argument for a glob pattern; None if nothing matches."""
     if not _MAGIC & set(text) or "\0" in text:
         return None
     literal, magic = split_pattern(text)
     pattern = os.path.join(glob.escape(str(literal)), magic)  # noqa: PTH118 - a pattern, not a path
-    matches = sorted(glob.iglob(pattern, recursive=True), key=natural)  # noqa: PTH207
+    matches = sorted(glob.iglob(pattern, recursive=True), key=make_natural_key)  # noqa: PTH207
     # `**` yields a directory and its contents: the directory alone is enough.
     names = set(matches)
     tops = [path for path in map(Path, matches) if names.isdisjoint(map(str, path.parents))]
     if not tops:
         return None
     if len(tops) == 1:
-        return _existing(str(tops[0]), label, text)
-    return Argument(text, label, _common_folder(tops), tuple(tops))
+        return _make_existing_argument(str(tops[0]), label, text)
+    return PathArgument(text, label, _find_common_argument_folder(tops), tuple(tops))
 
 
-def _common_folder(paths: Iterable[Path]) -> Path:
+def _find_common_argument_folder(paths: Iterable[Path]) -> Path:
     """Find the deepest directory that contains all paths."""
     return Path(os.path.commonpath([path.parent for path in paths]))
 
@@ -302,43 +306,45 @@ def split_pattern(text: str) -> tuple[Path, str]:
     return Path(os.sep), text
 
 
-def _take_folder(
+def _scan_folder(
     folder: Path,
     base: Path,
     exclude: Sequence[str],
-    listing: Listing,
+    listing: FileListing,
     seen: set[tuple[int, int]],
     links: list[Path],
     within: Sequence[str],
 ) -> Iterator[Path]:
     """List a folder: yields its real directories, last first, and adds files to `listing` and links to `links`."""
     with os.scandir(folder) as scan:
-        entries = sorted(scan, key=lambda e: natural(e.name), reverse=True)
+        entries = sorted(scan, key=lambda e: make_natural_key(e.name), reverse=True)
     for entry in entries:
         path = Path(entry.path)
         # `DirEntry.is_dir` raises for circular links.
         is_folder = os.path.isdir(path) if entry.is_symlink() else entry.is_dir()  # noqa: PTH112
-        reason = _pass_over(path, base, exclude, folder=is_folder)
+        reason = _find_skip_reason(path, base, exclude, folder=is_folder)
         if reason is not None:
-            listing.ignored.append(Ignored(path, reason))
-        elif entry.is_symlink() and leads_out(path, within):
-            listing.ignored.append(Ignored(path, _OUT_OF_REACH))
+            listing.ignored.append(UnreadFile(path, reason))
+        elif entry.is_symlink() and is_outside_folders(path, within):
+            listing.ignored.append(UnreadFile(path, _OUT_OF_REACH))
         elif entry.is_symlink():
             links.append(path)
         elif entry.is_dir():
             yield path
         else:
-            _take_file(path, base, seen, listing)
+            _list_file(path, base, seen, listing)
 
 
-def _pass_over(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) -> Reason | None:
+def _find_skip_reason(
+    path: Path, base: Path, exclude: Sequence[str], *, folder: bool
+) -> Reason | None:
     """Explain why an entry of a directory is skipped; None if it is not."""
     name = path.name
     relative = os.path.relpath(path, base)
     for pattern in exclude:
         if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(relative, pattern):
-            data = Data(pattern=shown(pattern))
-            return Reason("excluded", f"excluded by {shown(pattern)!r}", data)
+            data = Data(pattern=make_displayable(pattern))
+            return Reason("excluded", f"excluded by {make_displayable(pattern)!r}", data)
     if name.startswith("."):
         return Reason("hidden", "hidden")
     if name.lower().endswith(_TEMPORARY) and not folder:
@@ -346,33 +352,33 @@ def _pass_over(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) 
     return None
 
 
-def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: Listing) -> None:
+def _list_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: FileListing) -> None:
     """Add a file to `listing`, unless it is a link to a file already listed."""
     try:
         status = path.stat()
     except OSError as error:
-        _refuse(path, error, listing)
+        _record_denied_path(path, error, listing)
         return
     if not stat.S_ISREG(status.st_mode):
-        listing.ignored.append(Ignored(path, Reason("not-a-file", "not a regular file")))
+        listing.ignored.append(UnreadFile(path, Reason("not-a-file", "not a regular file")))
         return
     key = (status.st_dev, status.st_ino)
     if path.is_symlink() and key in seen:
         reason = Reason("link", "a link to a file that is read under its own name")
-        listing.ignored.append(Ignored(path, reason, state="duplicate"))
+        listing.ignored.append(UnreadFile(path, reason, state="duplicate"))
         return
     seen.add(key)
     parts = Path(os.path.relpath(path, base)).parts
-    listing.files.append(Found(path, parts, status.st_size, status.st_mtime_ns, status.st_ino))
+    listing.files.append(FoundFile(path, parts, status.st_size, status.st_mtime_ns, status.st_ino))
 
 
-def _refuse(path: Path, error: OSError, listing: Listing) -> None:
+def _record_denied_path(path: Path, error: OSError, listing: FileListing) -> None:
     """Record a path that the system did not let us read."""
     text = _BROKEN_LINKS.get(error.errno or 0)
     if text is not None and path.is_symlink():
-        listing.ignored.append(Ignored(path, Reason("link", text)))
+        listing.ignored.append(UnreadFile(path, Reason("link", text)))
         return
-    reason = why_unread(error)
-    listing.ignored.append(Ignored(path, reason, state="unreadable"))
-    message = f"{shown(str(path))} {reason.text}"
+    reason = explain_os_error(error)
+    listing.ignored.append(UnreadFile(path, reason, state="unreadable"))
+    message = f"{make_displayable(str(path))} {reason.text}"
     listing.notes.append(Note("error", UNREADABLE, message, data=reason.note_data()))

@@ -9,10 +9,10 @@ from itertools import filterfalse
 from operator import attrgetter
 from pathlib import Path
 
-from tracekit.discover.arguments import Argument, Ignored
-from tracekit.discover.runs import Placed, groups
+from tracekit.discover.arguments import PathArgument, UnreadFile
+from tracekit.discover.runs import PlacedSource, group_by_key
 from tracekit.model.codes import Reason
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 
@@ -24,81 +24,87 @@ _NAMED_TWICE = Reason("named-twice", "named before, and counted once")
 
 
 @dataclass(slots=True)
-class Counted:
+class UniqueSources:
     """Sources without duplicates, with the ignored duplicates and notes on them."""
 
-    placed: list[Placed] = field(default_factory=list[Placed])
-    ignored: list[Ignored] = field(default_factory=list[Ignored])
+    placed: list[PlacedSource] = field(default_factory=list[PlacedSource])
+    ignored: list[UnreadFile] = field(default_factory=list[UnreadFile])
     notes: list[Note] = field(default_factory=list[Note])
 
 
-def counted_once(
-    arguments: Sequence[Argument], placed: Sequence[Sequence[Placed]]
-) -> list[Counted]:
+def remove_duplicate_files(
+    arguments: Sequence[PathArgument], placed: Sequence[Sequence[PlacedSource]]
+) -> list[UniqueSources]:
     """Remove duplicates per argument: each content once, and each path once over all arguments without a label.
 
-    Duplicate logs are removed later, once their runs are known: `without_copied_logs`.
+    Duplicate logs are removed later, once their runs are known: `remove_duplicate_logs`.
     """
-    counts: list[Counted] = []
-    named_before: list[Placed] = []
+    counts: list[UniqueSources] = []
+    named_before: list[PlacedSource] = []
     for argument, members in zip(arguments, placed, strict=True):
-        counted = Counted(list(members))
+        counted = UniqueSources(list(members))
         if argument.label is None:
-            counted = _not_named_before(members, named_before)
+            counted = _remove_repeated_paths(members, named_before)
             named_before += counted.placed
-        _leave_out_copies(counted, [list(filterfalse(_is_log, counted.placed))])
+        _remove_duplicates(counted, [list(filterfalse(_is_log_source, counted.placed))])
         counts.append(counted)
-    counts[0].notes += _named_apart(arguments, counts)
+    counts[0].notes += _note_shared_arguments(arguments, counts)
     return counts
 
 
-def without_copied_logs(members: Sequence[Placed], runs: Sequence[Hashable]) -> Counted:
+def remove_duplicate_logs(
+    members: Sequence[PlacedSource], runs: Sequence[Hashable]
+) -> UniqueSources:
     """Remove logs with the same content as another log of their run."""
     run_of = dict(zip(map(id, members), runs, strict=True))
-    counted = Counted(list(members))
-    logs = filter(_is_log, members)
-    _leave_out_copies(counted, groups(logs, lambda log: run_of[id(log)]))
+    counted = UniqueSources(list(members))
+    logs = filter(_is_log_source, members)
+    _remove_duplicates(counted, group_by_key(logs, lambda log: run_of[id(log)]))
     return counted
 
 
-def _is_log(member: Placed) -> bool:
+def _is_log_source(member: PlacedSource) -> bool:
     """Check whether a source is a log."""
     return member.source.tool == "log"
 
 
-def _leave_out_copies(counted: Counted, parts: Iterable[Sequence[Placed]]) -> None:
+def _remove_duplicates(counted: UniqueSources, parts: Iterable[Sequence[PlacedSource]]) -> None:
     """Remove duplicates within each part. Keeps the file described best by names and manifests.
 
     Ties go to the least deep file, then the shortest name, then natural order. Adds one note per pair of directories.
     """
     copy_ids: set[int] = set()
     for members in parts:
-        originals = _originals(members)
+        originals = _map_duplicates_to_originals(members)
         pairs = [(member, originals[id(member)]) for member in members if id(member) in originals]
-        counted.ignored += [_passed_over(copy, _REASON) for copy, _ in pairs]
-        counted.notes += map(_note, groups(pairs, _folders))
+        counted.ignored += [_ignore_duplicate(copy, _REASON) for copy, _ in pairs]
+        counted.notes += map(
+            _note_duplicates_of_folder, group_by_key(pairs, _list_duplicate_folders)
+        )
         copy_ids.update(originals)
     counted.placed = [member for member in counted.placed if id(member) not in copy_ids]
 
 
-def _originals(members: Sequence[Placed]) -> dict[int, Placed]:
+def _map_duplicates_to_originals(members: Sequence[PlacedSource]) -> dict[int, PlacedSource]:
     """Map the identity of each duplicate to the file that is read instead."""
-    originals: dict[int, Placed] = {}
-    for same in groups(members, attrgetter("content")):
+    originals: dict[int, PlacedSource] = {}
+    for same in group_by_key(members, attrgetter("content")):
         if same[0].content is not None:
-            original = min(same, key=_preference)
+            original = min(same, key=_rank_duplicate)
             originals.update(dict.fromkeys(map(id, same), original))
             del originals[id(original)]
     return originals
 
 
-def _not_named_before(members: Sequence[Placed], before: Iterable[Placed]) -> Counted:
+def _remove_repeated_paths(
+    members: Sequence[PlacedSource], before: Iterable[PlacedSource]
+) -> UniqueSources:
     """Remove the members whose path is among those `before`."""
-    paths = set(map(_path, before))
-    counted = Counted([member for member in members if _path(member) not in paths])
-    repeated = [member for member in members if _path(member) in paths]
+    paths = set(map(_get_node_path, before))
+    counted = UniqueSources([member for member in members if _get_node_path(member) not in paths])
+    repeated = [member for member in members if _get_node_path(member) in paths]
     if repeated:
-        counted.ignored = [_passed_over(member, _NAMED_TWICE) for member in repeated]
+        counted.ignored = [_ignore_duplicate(member, _NAMED_TWICE) for member in repeated]
         count = len(repeated)
         files = "1 file was" if count == 1 else f"{count:,} files were"
         message = f"{files} named more than once, and counted once"
@@ -106,33 +112,35 @@ def _not_named_before(members: Sequence[Placed], before: Iterable[Placed]) -> Co
     return counted
 
 
-def _named_apart(arguments: Sequence[Argument], counts: Sequence[Counted]) -> list[Note]:
+def _note_shared_arguments(
+    arguments: Sequence[PathArgument], counts: Sequence[UniqueSources]
+) -> list[Note]:
     """Note each two arguments with the same files: the user named them separately, so both are runs."""
     first: dict[object, int] = {}
     shared: Counter[tuple[int, int]] = Counter()
     for place, counted in enumerate(counts):
         for member in counted.placed:
-            identity = member.content or _path(member)
+            identity = member.content or _get_node_path(member)
             if first.setdefault(identity, place) != place:
                 shared[first[identity], place] += 1
     notes: list[Note] = []
     for (earlier, later), count in sorted(shared.items()):
         files = "1 file holds" if count == 1 else f"{count:,} files hold"
         message = (
-            f"{files} the same as in {shown(arguments[earlier].text)}: they were named as runs of their own, "
+            f"{files} the same as in {make_displayable(arguments[earlier].text)}: they were named as runs of their own, "
             "and are the same recording twice"
         )
-        name = shown(arguments[later].text)
+        name = make_displayable(arguments[later].text)
         notes.append(Note("warning", SAME_CONTENT, message, name, count))
     return notes
 
 
-def _path(member: Placed) -> tuple[str | None, Path]:
+def _get_node_path(member: PlacedSource) -> tuple[str | None, Path]:
     """Build the key of a file's path, as one machine of a cluster sees it."""
     return member.source.node, member.source.path
 
 
-def _preference(member: Placed) -> tuple[object, ...]:
+def _rank_duplicate(member: PlacedSource) -> tuple[object, ...]:
     """Build the sort key of files with the same content; the first is read."""
     source: Source = member.source
     facts = (
@@ -140,21 +148,23 @@ def _preference(member: Placed) -> tuple[object, ...]:
         *(source.replica, source.topology, source.host, source.pid),
     )
     parts = member.parts
-    return facts.count(None), len(parts), len("/".join(parts)), tuple(map(natural, parts))
+    return facts.count(None), len(parts), len("/".join(parts)), tuple(map(make_natural_key, parts))
 
 
-def _passed_over(member: Placed, reason: Reason) -> Ignored:
+def _ignore_duplicate(member: PlacedSource, reason: Reason) -> UnreadFile:
     """Record a source as a duplicate."""
-    return Ignored(member.source.path, reason, member.nodes, "duplicate")
+    return UnreadFile(member.source.path, reason, member.nodes, "duplicate")
 
 
-def _folders(pair: tuple[Placed, Placed]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _list_duplicate_folders(
+    pair: tuple[PlacedSource, PlacedSource],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """List the directories of a duplicate and of the file that is read instead."""
     copy, original = pair
     return copy.parts[:-1], original.parts[:-1]
 
 
-def _note(pairs: Sequence[tuple[Placed, Placed]]) -> Note:
+def _note_duplicates_of_folder(pairs: Sequence[tuple[PlacedSource, PlacedSource]]) -> Note:
     """Build the note on the duplicates between two directories."""
     copy, original = pairs[0]
     message = f"the same content as {original.source.name}, which counts"

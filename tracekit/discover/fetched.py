@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tracekit.discover import stores
-from tracekit.discover.stores import MOST_FILES, Listed, Original, parts
+from tracekit.discover.stores import MOST_FILES, RemoteListing, StoredFile, split_safe_path
 from tracekit.model import cache, expansion
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import Sign, is_settled, sign_of
-from tracekit.model.labels import shown
-from tracekit.model.redaction import redact, shown_cause
+from tracekit.model.files import Sign, is_sign_settled, make_file_sign
+from tracekit.model.labels import make_displayable
+from tracekit.model.redaction import get_safe_cause, redact
 from tracekit.model.temporaries import new_folder
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 if TYPE_CHECKING:
     import tarfile
@@ -69,48 +69,52 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def here(path: str | Path) -> Path:
+def get_local_path(path: str | Path) -> Path:
     """Return a local path: `path` itself, or copies if it is an address or an archive."""
     if isinstance(path, str) and is_address(path):
-        return of_address(path)
-    return of_archive(Path(path)) if is_archive(Path(path)) else Path(path)
+        return fetch_address(path)
+    return extract_archive(Path(path)) if is_archive(Path(path)) else Path(path)
 
 
 @once
-def of_address(address: str) -> Path:
+def fetch_address(address: str) -> Path:
     """Fetch the files at an address, which may be a pattern, once per process: the directory (or file) of copies.
 
     Raises `TracekitError` if there is nothing, the store cannot be reached, or its package is not installed.
     """
-    return _copied(address, stores.listed(address))
+    return _copy_originals(address, stores.list_remote_files(address))
 
 
-def of_archive(path: Path) -> Path:
+def extract_archive(path: Path) -> Path:
     """Extract an archive's members: the directory of copies. Raises `TracekitError` if the archive cannot be read."""
-    return _of_archive(path, sign_of(path.stat()))
+    return _extract_archive_state(path, make_file_sign(path.stat()))
 
 
 @once
-def _of_archive(path: Path, sign: Sign) -> Path:
+def _extract_archive_state(path: Path, sign: Sign) -> Path:
     """Extract an archive in this state (`sign`), once per process."""
     import tarfile
     import zipfile
 
     name = path.name.partition(".")[0] or "archive"
     # Without a settled state copies are not reused: the file may change again and keep its times.
-    state = f"{path} {sign}" if is_settled(sign, time.time_ns()) else None
+    state = f"{path} {sign}" if is_sign_settled(sign, time.time_ns()) else None
     try:
         with ExitStack() as stack:
             if path.name.lower().endswith(".zip"):
-                members = list(_zipped(stack.enter_context(zipfile.ZipFile(path)), state, name))
+                members = list(
+                    _list_zip_members(stack.enter_context(zipfile.ZipFile(path)), state, name)
+                )
             else:
-                members = list(_tarred(stack.enter_context(tarfile.open(path)), state, name))
-            _refuse_twice(path, members)
+                members = list(
+                    _list_tar_members(stack.enter_context(tarfile.open(path)), state, name)
+                )
+            _refuse_repeated_members(path, members)
             if len(members) > MOST_FILES:
-                problem = f"{shown(str(path))}: {len(members):,} files"
+                problem = f"{make_displayable(str(path))}: {len(members):,} files"
                 raise TracekitError(problem, "unpack a part of them")
-            most = expansion.most_bytes(path.stat().st_size)
-            return _copied(str(path), Listed(tuple(members), (name,)), most)
+            most = expansion.limit_unpacked_bytes(path.stat().st_size)
+            return _copy_originals(str(path), RemoteListing(tuple(members), (name,)), most)
     except (
         OSError,
         EOFError,
@@ -120,7 +124,7 @@ def _of_archive(path: Path, sign: Sign) -> Path:
         RuntimeError,
     ) as error:
         raise TracekitError(
-            f"{shown(str(path))}: the archive cannot be read: {error}",
+            f"{make_displayable(str(path))}: the archive cannot be read: {error}",
             "unpack what can be had of it first",
         ) from error
 
@@ -128,20 +132,23 @@ def _of_archive(path: Path, sign: Sign) -> Path:
 # Archives
 
 
-def _zipped(archive: zipfile.ZipFile, state: str | None, top: str) -> Iterator[Original]:
+def _list_zip_members(
+    archive: zipfile.ZipFile, state: str | None, top: str
+) -> Iterator[StoredFile]:
     """List the files of a zip archive."""
     for member in archive.infolist():
         if not member.is_dir():
             if member.flag_bits & _ENCRYPTED:
                 raise TracekitError(
-                    f"{shown(str(archive.filename))}: {shown(member.filename)} is encrypted", _UNZIP
+                    f"{make_displayable(str(archive.filename))}: {make_displayable(member.filename)} is encrypted",
+                    _UNZIP,
                 )
             opened = partial(archive.open, member)
-            names = top, *parts(member.filename)
-            yield Original(names, member.file_size, state and f"{state} {member.CRC}", opened)
+            names = top, *split_safe_path(member.filename)
+            yield StoredFile(names, member.file_size, state and f"{state} {member.CRC}", opened)
 
 
-def _refuse_twice(path: Path, members: Iterable[Original]) -> None:
+def _refuse_repeated_members(path: Path, members: Iterable[StoredFile]) -> None:
     """Raise `TracekitError` if two members of a zip archive have the same name, because the choice is ambiguous.
 
     Tar archives are updated by appending the new version of a file, so there the last one counts.
@@ -150,20 +157,22 @@ def _refuse_twice(path: Path, members: Iterable[Original]) -> None:
         counts = Counter("/".join(member.parts[1:]) for member in members)
         twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
-            problem = f"{shown(str(path))}: {counts[twice]} members are called {shown(twice)}"
+            problem = f"{make_displayable(str(path))}: {counts[twice]} members are called {make_displayable(twice)}"
             raise TracekitError(problem, _UNZIP)
 
 
-def _tarred(archive: tarfile.TarFile, state: str | None, top: str) -> Iterator[Original]:
+def _list_tar_members(
+    archive: tarfile.TarFile, state: str | None, top: str
+) -> Iterator[StoredFile]:
     """List the regular files of a tar archive, without links and devices."""
     for member in archive:
         if member.isreg():
-            opened = partial(_of_tar, archive, member)
-            names = top, *parts(member.name)
-            yield Original(names, member.size, state and f"{state} {member.offset}", opened)
+            opened = partial(_open_tar_member, archive, member)
+            names = top, *split_safe_path(member.name)
+            yield StoredFile(names, member.size, state and f"{state} {member.offset}", opened)
 
 
-def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+def _open_tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     """Open a regular file of a tar archive."""
     stream = archive.extractfile(member)
     assert stream is not None, "a regular file"
@@ -173,17 +182,17 @@ def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 # Copies
 
 
-def _copied(text: str, found: Listed, most_bytes: int | None = None) -> Path:
+def _copy_originals(text: str, found: RemoteListing, most_bytes: int | None = None) -> Path:
     """Copy all originals into a directory without other files. Returns the directory, or the only copy.
 
     Copies of archive members are limited to `most_bytes` in total.
     """
-    folder, shown_text = _folder(text), redact(text)
+    folder, shown_text = _make_copy_folder(text), redact(text)
     top = folder / "copies"
-    before = _index(folder)
+    before = _read_copy_index(folder)
     wanted = {"/".join(original.parts): original for original in found.originals}
-    _remove_others(top, wanted)
-    limit = cache.limit_bytes()
+    _remove_stale_copies(top, wanted)
+    limit = cache.read_cache_limit()
     is_bomb = most_bytes is not None and most_bytes < limit
     left = most_bytes if is_bomb and most_bytes is not None else limit
     index: dict[str, list[Any]] = {}
@@ -192,7 +201,13 @@ def _copied(text: str, found: Listed, most_bytes: int | None = None) -> Path:
         entry = [original.size_bytes, original.sign]
         if original.sign is None or before.get(below) != entry or not target.is_file():
             try:
-                _copy(shown_text, original, target, left, _too_large(shown_text, is_bomb=is_bomb))
+                _fetch_copy(
+                    shown_text,
+                    original,
+                    target,
+                    left,
+                    _build_copy_limit_error(shown_text, is_bomb=is_bomb),
+                )
             except TracekitError:
                 if original.is_asked:
                     raise
@@ -201,24 +216,24 @@ def _copied(text: str, found: Listed, most_bytes: int | None = None) -> Path:
                 watcher(shown_text, number, len(wanted))
         left -= target.stat().st_size
         index[below] = entry
-    cache.put(folder / _INDEX, json.dumps(index).encode())
-    cache.hold(_held, folder / _INDEX)
-    cache.forget_oldest(cache.limit_bytes())
+    cache.write_cache_file(folder / _INDEX, json.dumps(index).encode())
+    cache.hold_cache_entry(_held, folder / _INDEX)
+    cache.evict_oldest(cache.read_cache_limit())
     return top.joinpath(*(found.originals[0].parts if found.is_one else found.base))
 
 
-def _folder(text: str) -> Path:
+def _make_copy_folder(text: str) -> Path:
     """Create the folder for copies of the original with this name."""
-    parent = None if cache.is_off() else cache.folder("fetched")
+    parent = None if cache.is_cache_off() else cache.make_kind_folder("fetched")
     if parent is None:
         return _held.enter_context(new_folder())
     folder = parent / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     folder.mkdir(mode=0o700, exist_ok=True)
-    cache.hold(_held, folder / _INDEX)
+    cache.hold_cache_entry(_held, folder / _INDEX)
     return folder
 
 
-def _index(folder: Path) -> dict[str, Any]:
+def _read_copy_index(folder: Path) -> dict[str, Any]:
     """Read sizes and signs of the copies by name. Empty if the index is damaged."""
     with suppress(OSError, ValueError):
         index = json.loads((folder / _INDEX).read_bytes())
@@ -227,7 +242,7 @@ def _index(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _remove_others(top: Path, wanted: Iterable[str]) -> None:
+def _remove_stale_copies(top: Path, wanted: Iterable[str]) -> None:
     """Remove copies whose original no longer exists."""
     keep = set(wanted)
     for path in sorted(top.rglob("*"), reverse=True):
@@ -238,18 +253,20 @@ def _remove_others(top: Path, wanted: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _too_large(text: str, *, is_bomb: bool) -> TracekitError:
+def _build_copy_limit_error(text: str, *, is_bomb: bool) -> TracekitError:
     """Build the error for too many bytes: the archive expands too much, or the copies exceed the cache limit."""
     if is_bomb:
-        return TracekitError(f"{shown(text)}: {expansion.BOMB}", "unpack it first, or a part of it")
+        return TracekitError(
+            f"{make_displayable(text)}: {expansion.BOMB}", "unpack it first, or a part of it"
+        )
     return TracekitError(
-        f"{shown(text)}: more than {show(cache.limit_bytes(), 'bytes')}, the most that is kept",
+        f"{make_displayable(text)}: more than {format_quantity(cache.read_cache_limit(), 'bytes')}, the most that is kept",
         f"name a part of it, or set {cache.LIMIT_VARIABLE}",
     )
 
 
-def _copy(
-    text: str, original: Original, target: Path, most_bytes: int, too_large: TracekitError
+def _fetch_copy(
+    text: str, original: StoredFile, target: Path, most_bytes: int, too_large: TracekitError
 ) -> None:
     """Copy one file completely or not at all. Raises `TracekitError` if it cannot be fetched."""
     below = "/".join(original.parts)
@@ -257,28 +274,30 @@ def _copy(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with original.open() as source, unfinished.open("xb") as file:
-            for piece in _pieces(source, most_bytes, too_large):
+            for piece in _read_limited_pieces(source, most_bytes, too_large):
                 file.write(piece)
-            _refuse_short(file.tell(), original.size_bytes)
+            _refuse_short_copy(file.tell(), original.size_bytes)
         unfinished.replace(target)
     except TracekitError:
         raise
     except Exception as error:  # noqa: BLE001 - each store raises its own errors
         raise TracekitError(
-            f"{shown(text)}: {shown(below)} cannot be fetched: {type(error).__name__}: {error}",
+            f"{make_displayable(text)}: {make_displayable(below)} cannot be fetched: {type(error).__name__}: {error}",
             "try again; what was fetched already is kept",
-        ) from shown_cause(error)
+        ) from get_safe_cause(error)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _refuse_short(count: int, size_bytes: int | None) -> None:
+def _refuse_short_copy(count: int, size_bytes: int | None) -> None:
     """Raise `OSError` if a file ended before its size."""
     if size_bytes is not None and count < size_bytes:
         raise OSError(f"it ended after {count:,} of {size_bytes:,} bytes")
 
 
-def _pieces(source: stores.Stream, most_bytes: int, too_large: TracekitError) -> Iterator[bytes]:
+def _read_limited_pieces(
+    source: stores.Stream, most_bytes: int, too_large: TracekitError
+) -> Iterator[bytes]:
     """Read a file in pieces. Raises `too_large` beyond `most_bytes`."""
     count = 0
     while piece := source.read(PIECE_BYTES):

@@ -9,22 +9,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from tracekit.discover.manifests import Manifest, name_process
 from tracekit.discover.nsys_files import REPORT_SUFFIXES, STREAM_SUFFIX
 from tracekit.model.codes import Data
-from tracekit.model.labels import first_few, plural
-from tracekit.model.sources import Note, NoteSeverity, Recorded, Source
-from tracekit.model.units import numbers
+from tracekit.model.labels import choose_plural, join_first_few
+from tracekit.model.sources import Note, NoteSeverity, ReportedCapture, Source
+from tracekit.model.units import format_ranges
 
 _MOST_NAMED = 3
 
 
-def ledger_notes(
+def note_capture_outcomes(
     manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
 ) -> list[Note]:
     """Compare the captures in manifests with the present files; `passed_over` are names of files that are not read."""
-    told = _one_per_process(manifests)
-    return [*_losses(told), *_elsewhere(told, sources, passed_over)]
+    told = _drop_duplicate_manifests(manifests)
+    return [*_note_lost_captures(told), *_note_captures_elsewhere(told, sources, passed_over)]
 
 
-def _one_per_process(manifests: Sequence[Manifest]) -> list[Manifest]:
+def _drop_duplicate_manifests(manifests: Sequence[Manifest]) -> list[Manifest]:
     """Remove duplicate manifests: a process under nsys also has one in Ray's session."""
     distinct = {
         (m.host, m.pid, m.tool, m.role, m.rank) if m.pid is not None else m.path: m
@@ -33,21 +33,21 @@ def _one_per_process(manifests: Sequence[Manifest]) -> list[Manifest]:
     return [*distinct.values()]
 
 
-def _losses(manifests: Sequence[Manifest]) -> Iterator[Note]:
+def _note_lost_captures(manifests: Sequence[Manifest]) -> Iterator[Note]:
     """Note each reason for lost or incomplete captures, with the processes that recorded it."""
     processes: dict[tuple[str, tuple[int, ...], bool], list[Manifest]] = defaultdict(list)
     for manifest in manifests:
-        for (reason, is_lost), steps in _steps_by_reason(manifest).items():
+        for (reason, is_lost), steps in _group_steps_by_reason(manifest).items():
             processes[reason, tuple(steps), is_lost].append(manifest)
     for (reason, in_steps, is_lost), told in processes.items():
-        who = first_few([*map(name_process, told)], _MOST_NAMED)
-        message = f"{who}: {_what_happened(in_steps, is_lost)}: {reason}"
+        who = join_first_few([*map(name_process, told)], _MOST_NAMED)
+        message = f"{who}: {_describe_step_outcome(in_steps, is_lost)}: {reason}"
         severity: NoteSeverity = "data_loss" if is_lost else "warning"
-        data = Data(because=reason, steps=numbers(in_steps))
+        data = Data(because=reason, steps=format_ranges(in_steps))
         yield Note(severity, "lost-capture", message, told[0].name, len(told), data=data)
 
 
-def _steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
+def _group_steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
     """The steps of a process by the reasons why part of them is missing, and whether all of it is."""
     steps: dict[tuple[str, bool], list[int]] = {}
     for capture in manifest.captures:
@@ -60,32 +60,32 @@ def _steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
     return steps
 
 
-def _what_happened(steps: Sequence[int], is_lost: bool) -> str:
+def _describe_step_outcome(steps: Sequence[int], is_lost: bool) -> str:
     """Describe the outcome of these steps."""
     several = len(steps) > 1
-    named = f"{plural(len(steps), 'step')} {numbers(steps)}" if steps else "a capture"
+    named = f"{choose_plural(len(steps), 'step')} {format_ranges(steps)}" if steps else "a capture"
     if is_lost:
         return f"{named} {'were' if several else 'was'} lost"
     return f"{named} {'are' if several else 'is'} not complete"
 
 
-def _elsewhere(
+def _note_captures_elsewhere(
     manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
 ) -> Iterator[Note]:
     """Note each location where nsys wrote reports that are missing here."""
-    pids = _recorded_pids(sources, passed_over)
+    pids = _collect_report_pids(sources, passed_over)
     if None in pids:  # such a report may be of any process
         return
     places: dict[tuple[str | None, str | None], list[tuple[Manifest, int]]] = defaultdict(list)
     for manifest in manifests:
-        captures = [] if manifest.pid in pids else _captures_elsewhere(manifest)
+        captures = [] if manifest.pid in pids else _list_captures_elsewhere(manifest)
         if captures:
             places[captures[0].where, manifest.host].append((manifest, len(captures)))
     for (where, host), told in places.items():
-        yield _note_elsewhere(where, host, told)
+        yield _build_elsewhere_note(where, host, told)
 
 
-def _recorded_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set[int | None]:
+def _collect_report_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set[int | None]:
     """Collect the pids of the present reports, read or not; None for a report that names no process."""
     pids = {source.pid for source in sources if source.tool == "nsys"}
     for name in passed_over:
@@ -94,23 +94,23 @@ def _recorded_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set
     return pids
 
 
-def _captures_elsewhere(manifest: Manifest) -> list[Recorded]:
+def _list_captures_elsewhere(manifest: Manifest) -> list[ReportedCapture]:
     """List a process's captures that nsys wrote."""
     if manifest.tool != "nsys":
         return []
-    captures = [*filter(_is_elsewhere, manifest.captures)]
+    captures = [*filter(_is_written_elsewhere, manifest.captures)]
     # Older manifests have no outcomes: `files` listed the captures that had been moved here.
     told_nothing = all(capture.outcome is None for capture in captures)
     return [] if manifest.files and told_nothing else captures
 
 
-def _note_elsewhere(
+def _build_elsewhere_note(
     where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]
 ) -> Note:
     """Build the note on captures in one other location."""
     count = sum(number for _, number in told)
-    captures = f"{count:,} {plural(count, 'capture')}"
-    processes = f"{len(told):,} {plural(len(told), 'process', 'processes')}"
+    captures = f"{count:,} {choose_plural(count, 'capture')}"
+    processes = f"{len(told):,} {choose_plural(len(told), 'process', 'processes')}"
     place = f" to {where}" if where else ""
     node = f" on {host}" if host else ""
     message = f"nsys wrote the reports of {captures} of {processes}{place}{node}: they are not here"
@@ -118,7 +118,7 @@ def _note_elsewhere(
     return Note("warning", "elsewhere", message, told[0][0].name, count, data=data)
 
 
-def _is_elsewhere(capture: Recorded) -> bool:
+def _is_written_elsewhere(capture: ReportedCapture) -> bool:
     """Check whether another process wrote a capture. Older captures have no outcome, only a stop time."""
     if capture.outcome is None:
         return capture.stop_unix_ns is not None

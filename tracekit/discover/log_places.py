@@ -15,10 +15,10 @@ _PROFILE_FOLDER = re.compile(
 _LOG_NAME = re.compile(r"[^.].*\.(?:jsonl|log|out|txt)(?:\.gz)?\Z", re.DOTALL)
 
 
-def holds_output(folder: str) -> bool:
+def is_output_folder(folder: str) -> bool:
     """Check whether a directory is named like a run's output, so the log may be above it.
 
-    >>> holds_output("outputs"), holds_output("torch_profile"), holds_output("run1")
+    >>> is_output_folder("outputs"), is_output_folder("torch_profile"), is_output_folder("run1")
     (True, True, False)
     """
     return bool(_PROFILE_FOLDER.fullmatch(folder))

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tracekit.discover.arguments import Argument, Found, leads_out
-from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, holds_output, may_be_log
+from tracekit.discover.arguments import FoundFile, PathArgument, is_outside_folders
+from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, is_output_folder, may_be_log
 from tracekit.model.codes import Data
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.sources import Note
 
 T = TypeVar("T")
 
 
-def nearest(
-    argument: Argument,
+def find_nearest_log(
+    argument: PathArgument,
     exclude: Sequence[str],
-    look: Callable[[Found], T | None],
+    look: Callable[[FoundFile], T | None],
     within: Sequence[str] = (),
-) -> tuple[Found, T] | Note | None:
+) -> tuple[FoundFile, T] | Note | None:
     """Find the only log above the argument's directory, with the result of `look`. Returns a note if it is ambiguous.
 
     The search moves up only from a directory named like a run's output. `look` returns
@@ -30,13 +30,13 @@ def nearest(
     the search and links never leave these directories.
     """
     folder, up = argument.base, tuple[str, ...]()
-    while len(argument.entries) == 1 and len(up) < STEPS_UP and holds_output(folder.name):
+    while len(argument.entries) == 1 and len(up) < STEPS_UP and is_output_folder(folder.name):
         folder, up = folder.parent, (*up, "..")
-        if leads_out(folder, within):
+        if is_outside_folders(folder, within):
             return None
-        logs: list[tuple[Found, T]] = []
-        for file in _files(folder, up, exclude):
-            if leads_out(file.path, within):
+        logs: list[tuple[FoundFile, T]] = []
+        for file in _list_log_candidates(folder, up, exclude):
+            if is_outside_folders(file.path, within):
                 continue
             sight = look(file)
             if sight is not None:
@@ -47,13 +47,17 @@ def nearest(
                 return candidates[0]
         if logs:
             message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
-            return Note("info", "log", message, shown(str(folder)), data=Data(files=len(logs)))
+            return Note(
+                "info", "log", message, make_displayable(str(folder)), data=Data(files=len(logs))
+            )
     return None
 
 
-def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Found]:
+def _list_log_candidates(
+    folder: Path, up: tuple[str, ...], exclude: Sequence[str]
+) -> list[FoundFile]:
     """List the files of a directory named like logs, in natural order. Empty if it cannot be read."""
-    files: list[Found] = []
+    files: list[FoundFile] = []
     try:
         with os.scandir(folder) as scan:
             for entry in scan:
@@ -61,7 +65,7 @@ def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Fo
                 if may_be_log(entry.name) and entry.is_file() and not excluded:
                     status = entry.stat()
                     identity = (status.st_size, status.st_mtime_ns, status.st_ino)
-                    files.append(Found(folder / entry.name, (*up, entry.name), *identity))
+                    files.append(FoundFile(folder / entry.name, (*up, entry.name), *identity))
     except OSError:
         return []
-    return sorted(files, key=lambda file: natural(file.parts[-1]))[:MOST_LOGS]
+    return sorted(files, key=lambda file: make_natural_key(file.parts[-1]))[:MOST_LOGS]

@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.model.codes import Data
-from tracekit.model.labels import called, first_few, phrase, shown, words
+from tracekit.model.labels import (
+    format_numbered_word,
+    join_first_few,
+    join_phrase,
+    make_displayable,
+    normalize_label_words,
+)
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Account, Note, Recorded, Source
+from tracekit.model.sources import Account, Note, ReportedCapture, Source
 
 SCHEMAS = ("capture/1", "capture/2")
 _SUFFIXES = (".json", ".manifest")
@@ -28,7 +34,7 @@ _INT64 = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ManifestEntry:
     """One file that the process wrote according to its manifest; `path` as recorded."""
 
     path: str
@@ -53,8 +59,8 @@ class Manifest:
     tool: str | None = None
     steps: tuple[int, ...] = ()
     stages: tuple[str, ...] = ()
-    files: tuple[Listed, ...] = ()
-    captures: tuple[Recorded, ...] = ()
+    files: tuple[ManifestEntry, ...] = ()
+    captures: tuple[ReportedCapture, ...] = ()
     discrete: bool = False
     ignored: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -88,51 +94,53 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
     if schema not in SCHEMAS:
         return Note("warning", "manifest", f"manifest not used: its schema is {schema!r}", name)
     wrong: list[str] = []
-    asked = _object(data, "asked", wrong)
+    asked = _read_manifest_object(data, "asked", wrong)
     manifest = Manifest(
         path=path,
         name=name,
-        run_id=_text(data, "run_id", wrong),
-        role=_text(data, "role", wrong),
-        rank=_count(data, "rank", wrong),
-        world_size=_count(data, "world_size", wrong),
-        host=_text(data, "host", wrong),
-        pid=_count(data, "pid", wrong),
-        tool=_text(data, "tool", wrong),
-        steps=tuple(filter(is_count, _list(data, "steps", wrong))),
-        stages=_texts(data, "stages", wrong),
-        files=tuple(_files(_list(data, "files", wrong), wrong)),
-        captures=tuple(_captures(_list(data, "captures", wrong), wrong)),
-        discrete=_object(asked, "tool_config", wrong).get("discrete") is True,
-        ignored=_texts(data, "ignored", wrong),
-        problems=_texts(data, "problems", wrong),
-        in_place_of=_text(data, "in_place_of", wrong),
-        clock={k: v for k, v in _object(data, "clock", wrong).items() if is_count(v)},
-        versions={k: str(v) for k, v in _object(data, "versions", wrong).items()},
-        closed=_text(data, "status", wrong) == "closed",
+        run_id=_read_manifest_text(data, "run_id", wrong),
+        role=_read_manifest_text(data, "role", wrong),
+        rank=_read_manifest_count(data, "rank", wrong),
+        world_size=_read_manifest_count(data, "world_size", wrong),
+        host=_read_manifest_text(data, "host", wrong),
+        pid=_read_manifest_count(data, "pid", wrong),
+        tool=_read_manifest_text(data, "tool", wrong),
+        steps=tuple(filter(is_count, _read_manifest_list(data, "steps", wrong))),
+        stages=_read_manifest_texts(data, "stages", wrong),
+        files=tuple(_read_file_entries(_read_manifest_list(data, "files", wrong), wrong)),
+        captures=tuple(_read_capture_entries(_read_manifest_list(data, "captures", wrong), wrong)),
+        discrete=_read_manifest_object(asked, "tool_config", wrong).get("discrete") is True,
+        ignored=_read_manifest_texts(data, "ignored", wrong),
+        problems=_read_manifest_texts(data, "problems", wrong),
+        in_place_of=_read_manifest_text(data, "in_place_of", wrong),
+        clock={k: v for k, v in _read_manifest_object(data, "clock", wrong).items() if is_count(v)},
+        versions={k: str(v) for k, v in _read_manifest_object(data, "versions", wrong).items()},
+        closed=_read_manifest_text(data, "status", wrong) == "closed",
     )
     if not wrong:
         return manifest
     message = f"manifest: not understood and left out: {', '.join(dict.fromkeys(wrong))}"
-    return replace(manifest, notes=(Note("warning", "manifest", shown(message), name),))
+    return replace(manifest, notes=(Note("warning", "manifest", make_displayable(message), name),))
 
 
-def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Listed], list[Note]]:
+def match_manifest_files(
+    manifest: Manifest, present: Iterable[Path]
+) -> tuple[dict[Path, ManifestEntry], list[Note]]:
     """Match a manifest's files with the `present` ones: (listed entry by path, notes on missing files)."""
     notes = list(manifest.notes)
     known_paths = set(map(os.path.normpath, present))
-    files: dict[Path, Listed] = {}
+    files: dict[Path, ManifestEntry] = {}
     missing: list[str] = []
     for listed in manifest.files:
-        path = _resolve(listed.path, manifest.path.parent, known_paths)
+        path = _resolve_recorded_path(listed.path, manifest.path.parent, known_paths)
         if path is None:
-            missing.append(shown(listed.path))
+            missing.append(make_displayable(listed.path))
         else:
             files[Path(path)] = listed
     name, process = manifest.name, name_process(manifest)
     if missing:
         count, data = len(missing), Data(first=missing[0])
-        message = f"{process} wrote {count} file(s) that are not here: {first_few(missing, 3)}"
+        message = f"{process} wrote {count} file(s) that are not here: {join_first_few(missing, 3)}"
         notes.append(Note("data_loss", "missing", message, name, count, data=data))
     if not manifest.closed:
         message = f"{process} never finished profiling: it died, or is still running"
@@ -142,18 +150,18 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
     told = tuple(problem for problem in manifest.problems if problem not in reasons)
     if told:  # reasons of lost captures are noted separately
         count, data = len(told), Data(problems=told)
-        problems = first_few(told, 3, "; ")
+        problems = join_first_few(told, 3, "; ")
         message = f"{process} could not profile all that was asked: {problems}"
         notes.append(Note("warning", "capture", message, name, count, data=data))
     return files, notes
 
 
-def account_of(manifest: Manifest) -> Account:
+def make_account(manifest: Manifest) -> Account:
     """Extract a manifest's statements about its process, for files that name only the process."""
     return Account(*attrgetter(*Account.__slots__)(manifest))
 
 
-def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
+def note_ignored_options(manifests: Iterable[Manifest]) -> list[Note]:
     """Note the configuration options that had no effect, according to the processes, with the number of processes."""
     counts: Counter[str] = Counter()
     for manifest in manifests:
@@ -161,7 +169,7 @@ def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
     return [Note("info", "no-effect", text, "", count) for text, count in counts.items()]
 
 
-def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> Source:
+def apply_manifest(source: Source, manifest: Manifest | Account, listed: ManifestEntry) -> Source:
     """Apply a manifest to `source`. Notes the fields for which the name says something else."""
     step = listed.step
     steps = {capture.step for capture in manifest.captures}
@@ -184,14 +192,14 @@ def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> So
     notes = [Note("info", "manifest", message, source.name, data=data)]
     for key, value in facts.items():
         named = getattr(source, key)
-        if named is not None and not _same(named, value):
+        if named is not None and not _is_same_fact(named, value):
             message = f"the name says {key} {named}, {manifest.name} says {value}: {value} is used"
             data = Data(field=key, told_by="name", said=str(named), used=str(value))
             notes.append(Note("warning", "conflict", message, source.name, data=data))
     return replace(source, **facts, notes=(*source.notes, *notes))
 
 
-def told_by_manifest(source: Source) -> frozenset[str]:
+def list_manifest_fields(source: Source) -> frozenset[str]:
     """List the fields of `source` that a manifest set."""
     filled: set[str] = set()
     for note in source.notes:
@@ -201,30 +209,32 @@ def told_by_manifest(source: Source) -> frozenset[str]:
     return frozenset(filled)
 
 
-def without_manifest(source: Source) -> Source:
+def drop_manifest_facts(source: Source) -> Source:
     """Remove the facts that a manifest set, because `source` is another process."""
-    unknown: dict[str, Any] = dict.fromkeys(told_by_manifest(source))
+    unknown: dict[str, Any] = dict.fromkeys(list_manifest_fields(source))
     if not unknown:
         return source
     notes = tuple(note for note in source.notes if note.code != "manifest")
     return replace(source, **unknown, notes=notes)
 
 
-def _same(named: object, told: object) -> bool:
+def _is_same_fact(named: object, told: object) -> bool:
     """Check whether two values agree. Labels agree in any spelling, since verl replaces `_` with `-`."""
     if isinstance(named, str) and isinstance(told, str):
-        return words(named) == words(told)
+        return normalize_label_words(named) == normalize_label_words(told)
     return named == told
 
 
 def name_process(manifest: Manifest) -> str:
     """Format a process: `actor rank 3 (pid 17 on node1)`."""
-    label = phrase(manifest.role, called("rank", manifest.rank)) or "a process"
-    place = phrase(called("pid", manifest.pid), called("on", manifest.host))
+    label = join_phrase(manifest.role, format_numbered_word("rank", manifest.rank)) or "a process"
+    place = join_phrase(
+        format_numbered_word("pid", manifest.pid), format_numbered_word("on", manifest.host)
+    )
     return f"{label} ({place})" if place else label
 
 
-def _resolve(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
+def _resolve_recorded_path(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
     """Find the present file of a recorded path, even after the directory was moved."""
     for path in (folder / recorded, folder / Path(recorded).name):
         if os.path.normpath(path) in known_paths:
@@ -232,41 +242,43 @@ def _resolve(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
     return None
 
 
-def _files(entries: Sequence[Any], wrong: list[str]) -> Iterable[Listed]:
+def _read_file_entries(entries: Sequence[Any], wrong: list[str]) -> Iterable[ManifestEntry]:
     """Yield the valid entries of `files`."""
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             wrong.append("files")
             continue
-        yield Listed(
+        yield ManifestEntry(
             path=entry["path"],
-            step=_count(entry, "step", wrong),
-            stage=_text(entry, "stage", wrong),
-            start_unix_ns=_count(entry, "start_unix_ns", wrong),
-            stop_unix_ns=_count(entry, "stop_unix_ns", wrong),
+            step=_read_manifest_count(entry, "step", wrong),
+            stage=_read_manifest_text(entry, "stage", wrong),
+            start_unix_ns=_read_manifest_count(entry, "start_unix_ns", wrong),
+            stop_unix_ns=_read_manifest_count(entry, "stop_unix_ns", wrong),
         )
 
 
-def _captures(entries: Sequence[Any], wrong: list[str]) -> Iterable[Recorded]:
+def _read_capture_entries(entries: Sequence[Any], wrong: list[str]) -> Iterable[ReportedCapture]:
     """Yield the valid entries of `captures`."""
     for entry in entries:
         if not isinstance(entry, dict):
             wrong.append("captures")
             continue
-        yield Recorded(
-            _count(entry, "step", wrong),
-            _text(entry, "scope", wrong),
-            _count(_object(entry, "start", wrong), "unix_ns", wrong),
-            _count(_object(entry, "stop", wrong), "unix_ns", wrong),
-            _text(entry, "outcome", wrong),
-            _text(entry, "where", wrong),
-            _texts(entry, "because", wrong),
+        yield ReportedCapture(
+            _read_manifest_count(entry, "step", wrong),
+            _read_manifest_text(entry, "scope", wrong),
+            _read_manifest_count(_read_manifest_object(entry, "start", wrong), "unix_ns", wrong),
+            _read_manifest_count(_read_manifest_object(entry, "stop", wrong), "unix_ns", wrong),
+            _read_manifest_text(entry, "outcome", wrong),
+            _read_manifest_text(entry, "where", wrong),
+            _read_manifest_texts(entry, "because", wrong),
         )
 
 
-def _texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ...]:
+def _read_manifest_texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ...]:
     """Read the texts of a list, made printable."""
-    return tuple(shown(v) for v in _list(data, key, wrong) if isinstance(v, str))
+    return tuple(
+        make_displayable(v) for v in _read_manifest_list(data, key, wrong) if isinstance(v, str)
+    )
 
 
 def is_count(value: object) -> bool:
@@ -274,7 +286,7 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INT64
 
 
-def _count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
+def _read_manifest_count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
     """Read a non-negative integer; None if absent or invalid."""
     value = data.get(key)
     if value is None or is_count(value):
@@ -283,18 +295,18 @@ def _count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
     return None
 
 
-def _text(data: Mapping[str, Any], key: str, wrong: list[str]) -> str | None:
+def _read_manifest_text(data: Mapping[str, Any], key: str, wrong: list[str]) -> str | None:
     """Read a non-empty text, made printable; None if absent or invalid."""
     value = data.get(key)
     if value is None or value == "":
         return None
     if isinstance(value, str):
-        return shown(value)
+        return make_displayable(value)
     wrong.append(key)
     return None
 
 
-def _list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
+def _read_manifest_list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
     """Read a list. Empty if absent or invalid."""
     value = data.get(key)
     if isinstance(value, list):
@@ -304,7 +316,7 @@ def _list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
     return []
 
 
-def _object(data: Mapping[str, Any], key: str, wrong: list[str]) -> Mapping[str, Any]:
+def _read_manifest_object(data: Mapping[str, Any], key: str, wrong: list[str]) -> Mapping[str, Any]:
     """Read an object. Empty if absent or invalid."""
     value = data.get(key)
     if isinstance(value, dict):

@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 
-from tracekit.model.labels import words
-from tracekit.model.patterns import expression
+from tracekit.model.labels import normalize_label_words
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 
 HOST_FOLDER, HOST_NAME = "host=", r"[0-9A-Za-z][0-9A-Za-z.-]{0,252}"
@@ -58,7 +58,7 @@ def read_name(parts: tuple[str, ...]) -> NameFacts:
     if not parts:
         return _NOTHING
     *folders, name = parts
-    stem = stem_of(name)
+    stem = strip_format_suffixes(name)
     relocated = _RELOCATED.match(stem)
     if relocated:
         stem = stem[relocated.end() :]
@@ -68,18 +68,18 @@ def read_name(parts: tuple[str, ...]) -> NameFacts:
         if facts is not None:
             break
     else:
-        facts = _plain(stem)
+        facts = _parse_other_name(stem)
     if relocated:
-        facts = _relocated(facts, relocated, around)
-    return _over(around, facts)
+        facts = _merge_replica_facts(facts, relocated, around)
+    return _override_facts(around, facts)
 
 
-def says_something(folder: str) -> bool:
+def states_any_fact(folder: str) -> bool:
     """Check whether a directory name alone states a role, scope, step, rank or replica."""
     return _read_folders([folder], "") != _NOTHING
 
 
-def stem_of(name: str) -> str:
+def strip_format_suffixes(name: str) -> str:
     """Strip the suffixes that describe only the file format."""
     return _SUFFIX.sub("", name)
 
@@ -90,17 +90,17 @@ def is_scope(label: str) -> bool:
 
 
 # Only suffixes that are safe to strip: a CI upload puts its epoch before `.gz`, a browser " (1)" into copies.
-_SUFFIX = expression(
+_SUFFIX = compile_lazily(
     r"(?: \([0-9]{1,3}\))?(?:\.pt)?(?:\.trace)?(?:\.json)?(?:\.[0-9]{9,19})?"
     r"(?:\.(?:nsys-rep|qdrep|qdstrm|sqlite|pickle|pkl|snap))?(?:\.(?:gz|zst|xz|bz2|zip))?(?: \([0-9]{1,3}\))?\Z"
 )
-_RELOCATED = expression(r"rollout-replica([0-9]{1,6})(?:-globalrank([0-9]{1,6}))?(?:_|\Z)")
+_RELOCATED = compile_lazily(r"rollout-replica([0-9]{1,6})(?:-globalrank([0-9]{1,6}))?(?:_|\Z)")
 
-_ROLE_FOLDER = expression(
+_ROLE_FOLDER = compile_lazily(
     r"actor|critic|ref|rollout|reward|rm|teacher|student|trainer|actor_rollout(?:_ref)?"
     r"|(?:reward|value|language)_model|(?:[a-z0-9]+_)*(?:policy|generation|value)_worker(?:_v[0-9])?"
 )
-_SCOPE = expression(
+_SCOPE = compile_lazily(
     r"e2e|train|train_(?:batch|step|overall|actor|log_probs)|forward_backward|generate(?:_sequences)?"
     r"|(?:actor|critic|ref|reference|rollout|reward|rm|teacher|env|value|policy)_"
     r"(?:compute|update|infer|generate|train|forward|log|init|reset|interact|finish|score)(?:_[a-z]+)*"
@@ -111,76 +111,82 @@ _REWARD = ("reward", "reward_model")
 # `train` alone is a common directory of other projects; verl uses it only in file names.
 _NOT_A_SCOPE_FOLDER = frozenset({"train"})
 
-_VERL = expression(
+_VERL = compile_lazily(
     r"(?:(?P<labels>[^_]+(?:_[^_]+){0,3}?)_)??(?:step(?P<step>[0-9]{1,9})_)?"
     r"rank(?P<rank>[0-9]{1,6})(?:-of-(?P<world>[0-9]{1,6}))?(?:_(?P<topology>[a-z]+[0-9]+(?:-[a-z]+[0-9]+)*))?"
     r"_pid(?P<pid>[0-9]{1,10})_(?P<start>[0-9]{17})"
     r"(?P<part>(?:_(?:mb[0-9]{1,9}(?:-[0-9]{1,9})?|part[0-9]{1,9}|cycle[0-9]{1,9})){0,3})",
     re.DOTALL,
 )
-_VERL_PROF_RANK = expression(
+_VERL_PROF_RANK = compile_lazily(
     r"(?:(?P<role>.+)_)?prof_rank-(?P<rank>[0-9]{1,6})(?:_(?P<pid>[0-9]{1,10}))?"
     r"_(?P<start>[0-9]{6}|[0-9]{17})",
     re.DOTALL,
 )
-_VERL_PROF_START = expression(
+_VERL_PROF_START = compile_lazily(
     r"prof_start_(?P<first>[0-9]{1,9})_end_(?P<last>[0-9]{1,9})_rank_(?P<rank>[0-9]{1,6})"
 )
-_VLLM = expression(
+_VLLM = compile_lazily(
     r"(?P<topology>(?:[a-z]{2,4}[0-9]{1,6}_){2,})rank(?P<rank>[0-9]{1,6})(?:\.(?P<start>[0-9]{9,19}))?"
 )
-_SGLANG = expression(
+_SGLANG = compile_lazily(
     r"(?P<start>.+?)-(?P<ranks>TP-[0-9]{1,6}(?:-(?:DP|PP|EP|CP)-[0-9]{1,6})*)(?:-memory)?"
     r"(?:-(?P<scope>[A-Za-z_]+))?",
     re.DOTALL,
 )
-_NSYS_VERL = expression(
+_NSYS_VERL = compile_lazily(
     r"(?:(?P<owner>.+)_)?worker_process_(?P<pid>[0-9]{1,10})(?:\.(?P<part>[0-9]{1,9}))?", re.DOTALL
 )
-_NSYS_NEMO = expression(
+_NSYS_NEMO = compile_lazily(
     r"(?P<role>[A-Za-z][0-9A-Za-z_]*)_(?P<first>[0-9]{1,9}):(?P<stop>[0-9]{1,9})_(?P<pid>[0-9]{1,10})"
     r"(?:\.(?P<part>[0-9]{1,9}))?"
 )
-_HANDLER = expression(
+_HANDLER = compile_lazily(
     r"(?P<worker>.+)\.(?P<start>[0-9]{10,19}|[A-Z][a-z]{2}(?:_[0-9]{2}){4}\.[0-9]+)", re.DOTALL
 )
-_HOST_PID = expression(
+_HOST_PID = compile_lazily(
     r"(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*)_(?P<pid>[0-9]{1,10})(?:\.(?P<scope>[a-z_]+))?"
 )
-_NOT_A_HOST = expression(r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?")
+_NOT_A_HOST = compile_lazily(
+    r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?"
+)
 
-_RANK = expression(
+_RANK = compile_lazily(
     r"(?<![0-9A-Za-z])(?:global[-_]?)?rank[-_]?([0-9]{1,6})(?![0-9A-Za-z])(?:-of-([0-9]{1,6}))?",
     re.IGNORECASE,
 )
-_OTHER_RANK = expression(r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE)
-_STEP = expression(
+_OTHER_RANK = compile_lazily(
+    r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE
+)
+_STEP = compile_lazily(
     r"(?<![0-9A-Za-z])(?:global[-_]?)?(?:step|iteration|iter)[-_]?([0-9]{1,9})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
-_PID = expression(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
-_STEP_FOLDER = expression(
+_PID = compile_lazily(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
+_STEP_FOLDER = compile_lazily(
     r"(?:global[-_]?)?(?:step|iteration)[-_]?([0-9]{1,9})(?:_exit)?", re.IGNORECASE
 )
-_STEPS_FOLDER = expression(r"steps([0-9]{1,9})-([0-9]{1,9})")
-_REPLICA_FOLDER = expression(r"agent_loop_rollout_replica_([0-9]{1,6})")
-_HOST_FOLDER = expression(rf"{HOST_FOLDER}({HOST_NAME})")
-_RANK_FOLDER = expression(r"rank[-_]?([0-9]{1,6})", re.IGNORECASE)
-_ROLL_FOLDER = expression(
+_STEPS_FOLDER = compile_lazily(r"steps([0-9]{1,9})-([0-9]{1,9})")
+_REPLICA_FOLDER = compile_lazily(r"agent_loop_rollout_replica_([0-9]{1,6})")
+_HOST_FOLDER = compile_lazily(rf"{HOST_FOLDER}({HOST_NAME})")
+_RANK_FOLDER = compile_lazily(r"rank[-_]?([0-9]{1,6})", re.IGNORECASE)
+_ROLL_FOLDER = compile_lazily(
     r"([A-Za-z][0-9A-Za-z_]*(?:-[A-Za-z][0-9A-Za-z_]*)?)-([0-9]{1,6})-G[0-9]+"
     r"|(actor_train|actor_infer)-([0-9]{1,6})"
 )
-_MEMORY_FOLDER = expression(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
-_RANK_SNAPSHOT = expression(r"snapshot_([0-9]{1,5})")  # Megatron-Bridge: `snapshot_<rank>.pickle`
-_CLOCK_FOLDER = expression(r"[0-9]{9,19}(?:\.[0-9]+)?")
+_MEMORY_FOLDER = compile_lazily(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
+_RANK_SNAPSHOT = compile_lazily(
+    r"snapshot_([0-9]{1,5})"
+)  # Megatron-Bridge: `snapshot_<rank>.pickle`
+_CLOCK_FOLDER = compile_lazily(r"[0-9]{9,19}(?:\.[0-9]+)?")
 
 
-def _number(text: str | None) -> int | None:
+def _parse_name_number(text: str | None) -> int | None:
     """Convert `text` to a number; None for None."""
     return None if text is None else int(text)
 
 
-def _over(below: NameFacts, above: NameFacts) -> NameFacts:
+def _override_facts(below: NameFacts, above: NameFacts) -> NameFacts:
     """Merge two sets of facts; `above` takes precedence."""
     if below == _NOTHING:
         return above
@@ -188,20 +194,20 @@ def _over(below: NameFacts, above: NameFacts) -> NameFacts:
     return replace(below, **{name: value for name, value in values if value is not None})
 
 
-def _world(rank: str, world: str | None) -> int | None:
+def _parse_named_world_size(rank: str, world: str | None) -> int | None:
     """Parse the world size; None if the rank does not fit into it."""
     if world is None or int(rank) >= int(world):
         return None
     return int(world)
 
 
-def _stated_once(numbers: Iterable[int | None]) -> int | None:
+def _find_only_number(numbers: Iterable[int | None]) -> int | None:
     """Find the only distinct number; None if there are several or none."""
     different = set(numbers)
     return different.pop() if len(different) == 1 else None
 
 
-def _verl(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_verl_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of verl 0.9: `[<role>_][<scope>_][step<S>_]rank<r>[-of-<W>][_<topology>]_pid<pid>_<time>[_mb<i>]`."""
     m = _VERL.fullmatch(stem)
     if m is None:
@@ -209,14 +215,18 @@ def _verl(stem: str, folders: list[str]) -> NameFacts | None:
     labels = (m["labels"] or "").split("_")
     role, scope = labels[0] or None, "_".join(labels[1:]) or None
     # One label alone is a role unless it names a stage or, as in verl 0.9.0, repeats its directory.
-    if role and not scope and (is_scope(role) or (not m["step"] and _repeats(role, folders))):
+    if (
+        role
+        and not scope
+        and (is_scope(role) or (not m["step"] and _repeats_folder(role, folders)))
+    ):
         role, scope = None, role
     return NameFacts(
         role=role,
         scope=scope,
-        step=_number(m["step"]),
+        step=_parse_name_number(m["step"]),
         rank=int(m["rank"]),
-        world_size=_world(m["rank"], m["world"]),
+        world_size=_parse_named_world_size(m["rank"], m["world"]),
         topology=m["topology"],
         part=m["part"].strip("_").replace("_", "-") or None,
         pid=int(m["pid"]),
@@ -224,9 +234,13 @@ def _verl(stem: str, folders: list[str]) -> NameFacts | None:
     )
 
 
-def _repeats(label: str, folders: list[str]) -> bool:
+def _repeats_folder(label: str, folders: list[str]) -> bool:
     """Check whether the directory has the name `label`, and it is not a role's."""
-    return bool(folders) and words(folders[-1]) == words(label) and not _is_role(label)
+    return (
+        bool(folders)
+        and normalize_label_words(folders[-1]) == normalize_label_words(label)
+        and not _is_role(label)
+    )
 
 
 def _is_role(label: str) -> bool:
@@ -234,16 +248,18 @@ def _is_role(label: str) -> bool:
     return _ROLE_FOLDER.fullmatch(label.lower().replace("-", "_")) is not None
 
 
-def _verl_prof_rank(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_verl_prof_rank_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of verl 0.7.1-0.8.0: `<scope>/[<role>_]prof_rank-<r>[_<pid>]_<time>`."""
     del folders
     m = _VERL_PROF_RANK.fullmatch(stem)
     if m is None:
         return None
-    return NameFacts(role=m["role"], rank=int(m["rank"]), pid=_number(m["pid"]), start=m["start"])
+    return NameFacts(
+        role=m["role"], rank=int(m["rank"]), pid=_parse_name_number(m["pid"]), start=m["start"]
+    )
 
 
-def _verl_prof_start(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_verl_prof_start_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of verl up to 0.7.0: `prof_start_<a>_end_<b>_rank_<r>`; a and b are profiler steps, not RL steps."""
     del folders
     m = _VERL_PROF_START.fullmatch(stem)
@@ -252,7 +268,7 @@ def _verl_prof_start(stem: str, folders: list[str]) -> NameFacts | None:
     return NameFacts(rank=int(m["rank"]), part=f"start{int(m['first'])}-end{int(m['last'])}")
 
 
-def _vllm(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_vllm_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of vLLM: `dp<i>_pp<i>_tp<i>_…_rank<r>.<ns>`, all relative to the engine."""
     del folders
     m = _VLLM.fullmatch(stem)
@@ -262,7 +278,7 @@ def _vllm(stem: str, folders: list[str]) -> NameFacts | None:
     return NameFacts(rank=int(m["rank"]), topology=topology, start=m["start"])
 
 
-def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_sglang_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of SGLang: `<profile id>-TP-<k>[-DP-<i>][-PP-<i>][-EP-<i>][-<stage>]`."""
     del folders
     m = _SGLANG.fullmatch(stem)
@@ -280,18 +296,18 @@ def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
     return replace(facts, worker=m["start"])
 
 
-def _nsys_verl(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_nsys_verl_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of Ray and verl: `[[<role>_]<host>_]worker_process_<pid>[.<capture range>]`."""
     del folders
     m = _NSYS_VERL.fullmatch(stem)
     if m is None:
         return None
     role, _, host = (m["owner"] or "").rpartition("_")  # host names have no underscore
-    part = _called("range", m["part"])
+    part = _format_numbered_part("range", m["part"])
     return NameFacts(role=role or None, host=host or None, pid=int(m["pid"]), part=part)
 
 
-def _nsys_nemo(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_nsys_nemo_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of NeMo-RL: `<worker>_<start>:<stop>_<pid>`, the steps from start to before stop."""
     del folders
     m = _NSYS_NEMO.fullmatch(stem)
@@ -299,17 +315,17 @@ def _nsys_nemo(stem: str, folders: list[str]) -> NameFacts | None:
         return None
     first, last = int(m["first"]), int(m["stop"]) - 1
     steps = f"steps{first}-{last}" if last > first else None
-    part = _joined(steps, _called("range", m["part"]))
+    part = _join_part_labels(steps, _format_numbered_part("range", m["part"]))
     return NameFacts(role=m["role"], step=first, pid=int(m["pid"]), part=part)
 
 
-def _handler(stem: str, folders: list[str]) -> NameFacts | None:
+def _parse_trace_handler_name(stem: str, folders: list[str]) -> NameFacts | None:
     """Parse a name of `tensorboard_trace_handler`: `<worker, or host_pid>.<time>`; some name workers by rank."""
     del folders
     m = _HANDLER.fullmatch(stem)
     if m is None:
         return None
-    facts = replace(_plain(m["worker"]), worker=m["worker"], start=m["start"])
+    facts = replace(_parse_other_name(m["worker"]), worker=m["worker"], start=m["start"])
     label = re.sub(r"[-_]?rank[-_]?[0-9]+\Z", "", m["worker"])
     if label != m["worker"] and is_scope(label):
         facts = replace(facts, scope=label)
@@ -323,53 +339,53 @@ def _handler(stem: str, folders: list[str]) -> NameFacts | None:
     return replace(facts, host=host, pid=pid, scope=process["scope"])
 
 
-def _plain(stem: str) -> NameFacts:
+def _parse_other_name(stem: str) -> NameFacts:
     """Parse any other name: a rank, step or pid that it states unambiguously."""
     ranks: list[int] = []
     worlds: list[int | None] = []
     for m in _RANK.finditer(stem):
         if not _OTHER_RANK.search(stem[: m.start()]):
             ranks.append(int(m[1]))
-            worlds.append(_world(m[1], m[2]))
+            worlds.append(_parse_named_world_size(m[1], m[2]))
     if snapshot := _RANK_SNAPSHOT.fullmatch(stem):
         ranks.append(int(snapshot[1]))
     return NameFacts(
-        rank=_stated_once(ranks),
+        rank=_find_only_number(ranks),
         world_size=worlds[0] if len(worlds) == 1 else None,
-        step=_stated_once(map(int, _STEP.findall(stem))),
-        pid=_stated_once(map(int, _PID.findall(stem))),
+        step=_find_only_number(map(int, _STEP.findall(stem))),
+        pid=_find_only_number(map(int, _PID.findall(stem))),
     )
 
 
-def _called(word: str, number: str | None) -> str | None:
+def _format_numbered_part(word: str, number: str | None) -> str | None:
     """Format a label with its number; None if there is no number."""
     return f"{word}{int(number)}" if number else None
 
 
-def _joined(*parts: str | None) -> str | None:
+def _join_part_labels(*parts: str | None) -> str | None:
     """Join labels with `-`, skipping None; None if all are None."""
     return "-".join(filter(None, parts)) or None
 
 
 _LAYOUTS: tuple[Callable[[str, list[str]], NameFacts | None], ...] = (
-    _verl,
-    _verl_prof_rank,
-    _verl_prof_start,
-    _vllm,
-    _sglang,
-    _nsys_nemo,
-    _nsys_verl,
-    _handler,
+    _parse_verl_name,
+    _parse_verl_prof_rank_name,
+    _parse_verl_prof_start_name,
+    _parse_vllm_name,
+    _parse_sglang_name,
+    _parse_nsys_nemo_name,
+    _parse_nsys_verl_name,
+    _parse_trace_handler_name,
 )
 
 
-def _relocated(facts: NameFacts, m: re.Match[str], around: NameFacts) -> NameFacts:
+def _merge_replica_facts(facts: NameFacts, m: re.Match[str], around: NameFacts) -> NameFacts:
     """Merge verl's `rollout-replica<n>[-globalrank<g>]_<engine file>` with the engine's facts.
 
     The engine numbers ranks within itself, and so do the files that verl left in the replica's directory;
     the rank among all GPUs is kept in the topology.
     """
-    topology = _joined(_called("globalrank", m[2]), facts.topology)
+    topology = _join_part_labels(_format_numbered_part("globalrank", m[2]), facts.topology)
     role = "reward" if around.role in _REWARD else "rollout"
     return replace(facts, role=role, replica=int(m[1]), topology=topology)
 
@@ -390,7 +406,7 @@ def _read_folders(folders: list[str], stem: str) -> NameFacts:
         # In `reward_model/`, the reward model's engines use the same names as the rollout's.
         if folder_facts.role in _REWARD and facts.role == "rollout":
             facts = replace(facts, role="reward")
-        facts = _over(folder_facts, facts)
+        facts = _override_facts(folder_facts, facts)
     return facts
 
 
@@ -407,7 +423,7 @@ def _read_folder(folder: str, above: str, stem: str) -> NameFacts | None:
         facts = NameFacts(host=m[1])
     elif m := _RANK_FOLDER.fullmatch(folder):
         facts = NameFacts(rank=int(m[1]))
-    elif re.fullmatch(r"[0-9]{1,6}", folder) and words(above).endswith("_worker"):
+    elif re.fullmatch(r"[0-9]{1,6}", folder) and normalize_label_words(above).endswith("_worker"):
         facts = NameFacts(rank=int(folder))  # NeMo-RL: `<worker>/<rank>/…`
     elif _MEMORY_FOLDER.fullmatch(folder) and stem.startswith("torch_memory"):
         facts = NameFacts(part=folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracekit.discover.arguments import Found
+from tracekit.discover.arguments import FoundFile
 from tracekit.model.codes import Reason
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
@@ -49,8 +49,8 @@ _NEVER_MISSED = frozenset({FOREIGN.code, RAY_CHECK.code})
 _MISSED = (*REPORT_SUFFIXES, STREAM_SUFFIX, EXPORT_SUFFIX)
 
 
-def passed_over(
-    files: Sequence[Found], claims: Sequence[tuple[str | None, Reason | None]]
+def find_replaced_nsys_files(
+    files: Sequence[FoundFile], claims: Sequence[tuple[str | None, Reason | None]]
 ) -> dict[int, Reason]:
     """Find files that another file replaces: reason by position in `files`.
 
@@ -61,7 +61,7 @@ def passed_over(
     for place, file in enumerate(files):
         node = file.nodes[:1]
         if claims[place][0] == "nsys_rep":
-            export = by_path.get((node, export_beside(file.path)))
+            export = by_path.get((node, get_export_path(file.path)))
             if export is None:
                 continue
             if claims[export] == ("nsys", None) and not _is_older(files[export], file):
@@ -76,12 +76,12 @@ def passed_over(
     return dropped
 
 
-def export_beside(report: Path) -> Path:
+def get_export_path(report: Path) -> Path:
     """Build the path where `nsys export` and `nsys stats` put a report's export by default."""
-    return report.with_name(stem_of_report(report.name) + EXPORT_SUFFIX)
+    return report.with_name(strip_nsys_suffix(report.name) + EXPORT_SUFFIX)
 
 
-def stem_of_report(name: str) -> str:
+def strip_nsys_suffix(name: str) -> str:
     """Strip the suffix of a report, stream or export."""
     stem, dot, suffix = name.rpartition(".")
     return stem if f"{dot}{suffix}".lower() in _MISSED else name
@@ -95,7 +95,7 @@ def is_stale(export: Path, report: Path) -> bool:
         return False
 
 
-def _is_older(export: Found, report: Found) -> bool:
+def _is_older(export: FoundFile, report: FoundFile) -> bool:
     """Check whether an export is older than its report, from recorded times. Works for files of other machines."""
     if export.mtime_ns is None or report.mtime_ns is None:
         return False
@@ -109,24 +109,24 @@ def is_ray_check(name: str) -> bool:
     )
 
 
-def empty_file(suffix: str) -> Reason:
+def explain_empty_file(suffix: str) -> Reason:
     """Explain an empty file by its suffix."""
-    text = ": ".join(filter(None, ("empty file (0 bytes)", why_empty(suffix))))
+    text = ": ".join(filter(None, ("empty file (0 bytes)", find_cause_of_empty_file(suffix))))
     return Reason("empty-file", text)
 
 
-def why_empty(suffix: str) -> str:
+def find_cause_of_empty_file(suffix: str) -> str:
     """Find the likely cause of an empty file with this suffix. Empty if unknown."""
     return _EMPTY.get(suffix.lower(), "")
 
 
-def unread(suffix: str) -> Reason | None:
+def explain_unread_nsys_file(suffix: str) -> Reason | None:
     """Explain why no reader takes a file with an nsys suffix; None for other suffixes."""
     if suffix.lower() in REPORT_SUFFIXES:
         return NO_REPORT
     return LONE_STREAM if suffix.lower() == STREAM_SUFFIX else None
 
 
-def is_missed(name: str, reason: Reason) -> bool:
+def is_lost_nsys_file(name: str, reason: Reason) -> bool:
     """Check whether a file that is not read for this reason is a lost nsys file."""
     return name.lower().endswith(_MISSED) and reason.code not in _NEVER_MISSED

@@ -13,9 +13,9 @@ from dataclasses import replace
 from itertools import count, filterfalse
 from typing import TypeVar
 
-from tracekit.discover.names import HOST_FOLDER, NameFacts, says_something
+from tracekit.discover.names import HOST_FOLDER, NameFacts, states_any_fact
 from tracekit.model.codes import Data
-from tracekit.model.labels import first_few, natural, words
+from tracekit.model.labels import join_first_few, make_natural_key, normalize_label_words
 from tracekit.model.records import dataclass
 from tracekit.model.sources import NoteSeverity, Source
 
@@ -24,7 +24,7 @@ Key = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedSource:
     """A source with its path below the argument, and the facts in its names that a `Source` does not have.
 
     `nodes` are the cluster nodes that see the file, empty for this machine. `content` is a digest of the content, if another
@@ -39,7 +39,7 @@ class Placed:
     content: str | None = None
 
 
-def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
+def find_run_roots(members: Sequence[PlacedSource], *, loose: bool) -> list[tuple[str, ...]]:
     """Find the run directory of each member of one argument, relative to the argument.
 
     `loose` members were named file by file: their directories are runs unless their names state
@@ -53,7 +53,7 @@ def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
         for i in group:
             folder = members[i].parts[:-1][depth : depth + 1]
             children["".join(folder)].append(i)
-        run_folders = _run_folders(children, members, loose=loose)
+        run_folders = _find_run_folders(children, members, loose=loose)
         for name, child in children.items():
             if not name:
                 continue
@@ -62,15 +62,17 @@ def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
                     roots[i] = members[i].parts[: depth + 1]
             pending.append((child, depth + 1))
     if loose:
-        for same in groups(range(len(members)), lambda i: members[i].parts[:-1]):
-            for i in _alike(same, members):
+        for same in group_by_key(range(len(members)), lambda i: members[i].parts[:-1]):
+            for i in _find_indistinct_files(same, members):
                 roots[i] = members[i].parts
     return roots
 
 
-def roots_with_ids(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
+def find_run_roots_and_ids(
+    members: Sequence[PlacedSource], *, loose: bool
+) -> list[tuple[str, ...]]:
     """Find the run of each member: its directory, plus the run id if one directory has several runs."""
-    roots = _with_logs(members, loose=loose)
+    roots = _find_roots_with_logs(members, loose=loose)
     ids: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for placed, root in zip(members, roots, strict=True):
         if placed.run_id:
@@ -81,10 +83,10 @@ def roots_with_ids(members: Sequence[Placed], *, loose: bool) -> list[tuple[str,
     return roots
 
 
-def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
+def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> list[tuple[str, ...]]:
     """Find the run of each source. A log belongs to the run that contains it, else to the only run below it."""
     traces = [p for p in placed if p.source.tool != "log"]
-    roots = dict(zip(map(id, traces), run_roots(traces, loose=loose), strict=True))
+    roots = dict(zip(map(id, traces), find_run_roots(traces, loose=loose), strict=True))
     runs = set(roots.values())
     for log in placed:
         if id(log) in roots:
@@ -99,16 +101,16 @@ def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
     return list(map(roots.__getitem__, map(id, placed)))
 
 
-def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
+def shorten_run_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """Shorten paths to names that are equal for equal paths and unique otherwise.
 
-    >>> short_names([("a", "outputs", "profile"), ("b", "outputs", "profile")])
+    >>> shorten_run_names([("a", "outputs", "profile"), ("b", "outputs", "profile")])
     ['a', 'b']
-    >>> short_names([("base", "run1"), ("base", "run2"), ("opt", "run1")])
+    >>> shorten_run_names([("base", "run1"), ("base", "run2"), ("opt", "run1")])
     ['base/run1', 'run2', 'opt/run1']
     """
     distinct = list(dict.fromkeys(paths))
-    cut = _common_end(distinct)
+    cut = _count_common_end(distinct)
     names = dict.fromkeys(distinct, "")
     used_ends: set[tuple[str, ...]] = set()
     waiting = {path: path[: len(path) - cut] for path in distinct}
@@ -116,18 +118,18 @@ def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
     while waiting:
         length += 1
         ends = {path: stem[-length:] for path, stem in waiting.items()}
-        for same in groups(ends, ends.__getitem__):
+        for same in group_by_key(ends, ends.__getitem__):
             end = ends[same[0]]
             if (len(same) == 1 and end not in used_ends) or len(end) < length:
                 names.update(dict.fromkeys(same, "/".join(end) or "/"))
                 used_ends.add(end)
                 for path in same:
                     del waiting[path]
-    unique = dict(zip(names, numbered(list(names.values())), strict=True))
+    unique = dict(zip(names, number_repeated_names(list(names.values())), strict=True))
     return list(map(unique.__getitem__, paths))
 
 
-def _common_end(paths: Sequence[tuple[str, ...]]) -> int:
+def _count_common_end(paths: Sequence[tuple[str, ...]]) -> int:
     """Count the common last parts of all paths, if any share the last part. Each path keeps its first part."""
     last_parts = {path[-1:] for path in paths}
     if len(last_parts) == len(paths):
@@ -140,7 +142,7 @@ def _common_end(paths: Sequence[tuple[str, ...]]) -> int:
     return cut
 
 
-def numbered(names: Sequence[str]) -> list[str]:
+def number_repeated_names(names: Sequence[str]) -> list[str]:
     """Make names unique: repeated names get `#2`, `#3` and so on."""
     used_names = set(names)
     bearers: dict[str, int] = defaultdict(int)
@@ -156,23 +158,23 @@ def numbered(names: Sequence[str]) -> list[str]:
     return unique_names
 
 
-def mark_repeats(members: Sequence[Placed]) -> list[Source]:
+def mark_repeated_sources(members: Sequence[PlacedSource]) -> list[Source]:
     """List the sources of one run. Numbers successive captures by `part`, and notes duplicates and conflicts."""
     sources = [member.source for member in members]
-    keys = list(map(_key, members))
-    processes = list(map(_process, members))
+    keys = list(map(_get_source_key, members))
+    processes = list(map(_get_named_process, members))
     places = range(len(members))
-    for same in groups(places, lambda i: (keys[i][:-1], processes[i])):
+    for same in group_by_key(places, lambda i: (keys[i][:-1], processes[i])):
         _number_captures(same, members, sources)
-    for same in groups(places, lambda i: (keys[i], sources[i].part, processes[i])):
-        if len(same) > 1 and _is_known(members[same[0]]):
-            _note_duplicates(same, sources)
-    for same in groups(places, keys.__getitem__):
+    for same in group_by_key(places, lambda i: (keys[i], sources[i].part, processes[i])):
+        if len(same) > 1 and _has_known_process(members[same[0]]):
+            _note_duplicate_sources(same, sources)
+    for same in group_by_key(places, keys.__getitem__):
         _note_shared_rank(same, sources)
     return sources
 
 
-def _note_duplicates(same: Sequence[int], sources: list[Source]) -> None:
+def _note_duplicate_sources(same: Sequence[int], sources: list[Source]) -> None:
     """Note that these sources have indistinguishable names."""
     first, second = sources[same[0]].name, sources[same[1]].name
     for i in same:
@@ -181,8 +183,8 @@ def _note_duplicates(same: Sequence[int], sources: list[Source]) -> None:
         sources[i] = sources[i].with_note("warning", "duplicate", message, Data(other=other))
 
 
-def _run_folders(
-    children: dict[str, list[int]], members: Sequence[Placed], *, loose: bool
+def _find_run_folders(
+    children: dict[str, list[int]], members: Sequence[PlacedSource], *, loose: bool
 ) -> set[str]:
     """Find the sub-directories that are runs, among several `children`. The key "" is the files next to them."""
     if len(children) < 2:
@@ -192,7 +194,9 @@ def _run_folders(
         # If the rank is unknown, another host means another process of the same run.
         host = name if name.startswith(HOST_FOLDER) else None
         for i in child:
-            holders[_key(members[i]), host].setdefault(name, set()).add(members[i].run_id)
+            holders[_get_source_key(members[i]), host].setdefault(name, set()).add(
+                members[i].run_id
+            )
     run_folders: set[str] = set()
     for by_name in holders.values():
         ids = set().union(*by_name.values())
@@ -200,31 +204,33 @@ def _run_folders(
         if len(by_name) > 1 and not is_one_run:
             run_folders.update(by_name)
     if run_folders or loose:
-        run_folders.update(filterfalse(says_something, children))
+        run_folders.update(filterfalse(states_any_fact, children))
     return run_folders - {""}
 
 
-def _alike(folder: Sequence[int], members: Sequence[Placed]) -> list[int]:
+def _find_indistinct_files(folder: Sequence[int], members: Sequence[PlacedSource]) -> list[int]:
     """Find the files of one directory with indistinguishable names."""
     alike_files: list[int] = []
-    for same in groups(folder, lambda i: _key(members[i])):
+    for same in group_by_key(folder, lambda i: _get_source_key(members[i])):
         if members[same[0]].source.rank is not None:
             of_processes = [same]
         else:  # files of unknown rank from different processes may be ranks of one run
-            of_processes = groups(same, lambda i: _process(members[i]))
+            of_processes = group_by_key(same, lambda i: _get_named_process(members[i]))
         for files in of_processes:
             starts = {members[i].facts.start for i in files} - {None}
-            processes = {_process(members[i]) for i in files}
+            processes = {_get_named_process(members[i]) for i in files}
             are_captures = len(processes) == 1 and len(starts) == len(files)
-            if not _is_known(members[files[0]]) or not (len(files) == 1 or are_captures):
+            if not _has_known_process(members[files[0]]) or not (len(files) == 1 or are_captures):
                 alike_files += files
     return alike_files
 
 
-def _number_captures(same: Sequence[int], members: Sequence[Placed], sources: list[Source]) -> None:
+def _number_captures(
+    same: Sequence[int], members: Sequence[PlacedSource], sources: list[Source]
+) -> None:
     """Name captures of one process `capture1`, `capture2` … if only the start time distinguishes them."""
     starts = {members[i].facts.start for i in same}
-    moments = sorted(filter(None, starts), key=natural)
+    moments = sorted(filter(None, starts), key=make_natural_key)
     parts = {sources[i].part for i in same}
     if len(moments) < 2 or len(parts) == len(same):
         return
@@ -247,7 +253,7 @@ def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
     # Colocated workers of several roles write memory snapshots under the same names.
     severity: NoteSeverity = "info" if first.tool == "torch_memory" else "warning"
     message = (
-        f"{len(pids)} processes (pid {first_few(pids, 4)}) claim rank {first.rank}: "
+        f"{len(pids)} processes (pid {join_first_few(pids, 4)}) claim rank {first.rank}: "
         "two runs in one directory, or roles that the names do not tell"
     )
     data = Data(rank=first.rank, pids=pids)
@@ -255,29 +261,29 @@ def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
         sources[i] = sources[i].with_note(severity, "shared-rank", message, data)
 
 
-def _key(member: Placed) -> Key:
+def _get_source_key(member: PlacedSource) -> Key:
     """Build the key that distinguishes the sources of a run. Labels are normalized; the part is last."""
     s = member.source
-    role, scope = _spelling(s.role), _spelling(s.scope)
+    role, scope = _normalize_label(s.role), _normalize_label(s.scope)
     return (s.tool, role, scope, s.step, s.rank, s.replica, s.topology, s.part)
 
 
-def _spelling(label: str | None) -> str | None:
+def _normalize_label(label: str | None) -> str | None:
     """Normalize the spelling of a label; None if there is none."""
-    return None if label is None else words(label)
+    return None if label is None else normalize_label_words(label)
 
 
-def _process(member: Placed) -> Key:
+def _get_named_process(member: PlacedSource) -> Key:
     """Build the key of the process that wrote a file, from names."""
     return (member.source.host, member.source.pid, member.facts.worker)
 
 
-def _is_known(member: Placed) -> bool:
+def _has_known_process(member: PlacedSource) -> bool:
     """Check whether the names identify the process at all."""
-    return (member.source.rank, *_process(member)) != (None,) * 4
+    return (member.source.rank, *_get_named_process(member)) != (None,) * 4
 
 
-def groups(things: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+def group_by_key(things: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     """Group `things` by `key`, in order of first appearance."""
     by_key: dict[Hashable, list[T]] = defaultdict(list)
     for thing in things:

@@ -18,7 +18,7 @@ _SHOWN = 12
 """Most ranks named in the note."""
 
 
-def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[Note]]:
+def sample_ranks(sources: Sequence[Source], count: int) -> tuple[list[Source], list[Note]]:
     """Sample `count` ranks: (their sources and those without a rank, a note on the others). Keeps all if there are fewer.
 
     Deterministic: the first and last rank, then one of every role, then one of every host, then the rank furthest
@@ -34,7 +34,7 @@ def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[No
         )
     if len(ranks) <= count:
         return list(sources), []
-    chosen = set(_spread(ranks, _groups(sources), count))
+    chosen = set(_choose_spread_ranks(ranks, _group_ranks(sources), count))
     sampled = [source for source in sources if source.rank is None or source.rank in chosen]
     names = list(map(str, sorted(chosen)))
     if count > _SHOWN:
@@ -47,7 +47,7 @@ def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[No
     return sampled, [Note("warning", SAMPLED, message, data=data)]
 
 
-def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:
+def _group_ranks(sources: Iterable[Source]) -> list[list[set[int]]]:
     """Group the ranks by role and by host, as far as names tell."""
     roles: dict[tuple[str, str | None], set[int]] = {}
     hosts: dict[str, set[int]] = {}
@@ -59,7 +59,7 @@ def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:
     return [[*roles.values()], [*hosts.values()]]
 
 
-def _spread(
+def _choose_spread_ranks(
     ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[set[int]]], count: int
 ) -> list[int]:
     """Choose `count` ranks, in order of choice."""

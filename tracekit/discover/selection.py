@@ -12,11 +12,16 @@ from typing import TypeVar
 from tracekit.discover.names import WHOLE_STEP
 from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import first_few, natural, shown, words
+from tracekit.model.labels import (
+    join_first_few,
+    make_displayable,
+    make_natural_key,
+    normalize_label_words,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
-from tracekit.model.stages import scope_stage, stage_filter
-from tracekit.model.units import numbers
+from tracekit.model.stages import get_scope_stage, make_stage_filter
+from tracekit.model.units import format_ranges
 
 T = TypeVar("T")
 
@@ -28,7 +33,7 @@ _MOST_STAGES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class SelectableParts:
     """Rank, steps and stages of one process, or of a file that was left out by its name.
 
     `is_kept` if it has, or may have, some of everything requested; `has_stage` if it has a requested stage.
@@ -52,17 +57,21 @@ def parse_numbers(text: str) -> frozenset[int]:
     for piece in map(str.strip, text.split(",")):
         ends = re.fullmatch(r"([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?", piece)
         if ends is None:
-            raise TracekitError(f"{shown(piece)!r} is not a number or a range", "try 0-3,7")
+            raise TracekitError(
+                f"{make_displayable(piece)!r} is not a number or a range", "try 0-3,7"
+            )
         low, high = int(ends[1]), int(ends[2] or ends[1])
         if high < low:
-            raise TracekitError(f"the range {shown(piece)} ends before it begins", "try 0-3,7")
+            raise TracekitError(
+                f"the range {make_displayable(piece)} ends before it begins", "try 0-3,7"
+            )
         if high - low >= _LONGEST_RANGE:
-            raise TracekitError(f"the range {shown(piece)} is too long", "try 0-3,7")
+            raise TracekitError(f"the range {make_displayable(piece)} is too long", "try 0-3,7")
         numbers.update(range(low, high + 1))
     return frozenset(numbers)
 
 
-def wanted(
+def may_match_filters(
     source: Source,
     *,
     ranks: Collection[int] | None = None,
@@ -76,22 +85,22 @@ def wanted(
     """
     if ranks and source.rank is not None and source.rank not in ranks:
         return False
-    if steps and source.step is not None and not _covers(source, steps):
+    if steps and source.step is not None and not _covers_any_step(source, steps):
         return False
-    if not stages or _stage(source) is None:
+    if not stages or _get_named_stage(source) is None:
         return True
     assert source.scope is not None
-    return stage_filter(tuple(stages))(source.scope, source.role)
+    return make_stage_filter(tuple(stages))(source.scope, source.role)
 
 
-def _stage(source: Source) -> str | None:
+def _get_named_stage(source: Source) -> str | None:
     """Find the stage that a source's name states; None for whole steps and unknown."""
-    if source.scope is None or words(source.scope) in WHOLE_STEP:
+    if source.scope is None or normalize_label_words(source.scope) in WHOLE_STEP:
         return None
-    return scope_stage(source.scope, source.role)
+    return get_scope_stage(source.scope, source.role)
 
 
-def _covers(source: Source, steps: Collection[int]) -> bool:
+def _covers_any_step(source: Source, steps: Collection[int]) -> bool:
     """Check whether a source of known step, or of a window such as `steps3-5`, covers any of `steps`."""
     window = re.match(r"steps([0-9]+)-([0-9]+)", source.part or "")
     if window is None:
@@ -99,7 +108,7 @@ def _covers(source: Source, steps: Collection[int]) -> bool:
     return any(int(window[1]) <= step <= int(window[2]) for step in steps)
 
 
-def select(
+def select_sources(
     sources: Sequence[Source],
     *,
     ranks: Collection[int] | None,
@@ -113,9 +122,9 @@ def select(
     chosen = list(sources)
     notes: list[Note] = []
     filters = {
-        "rank": partial(wanted, ranks=ranks),
-        "step": partial(wanted, steps=steps),
-        "stage": partial(wanted, stages=stages),
+        "rank": partial(may_match_filters, ranks=ranks),
+        "step": partial(may_match_filters, steps=steps),
+        "stage": partial(may_match_filters, stages=stages),
     }
     for what, is_wanted in filters.items():
         before = len(chosen)
@@ -128,31 +137,31 @@ def select(
     tool = attrgetter("tool")
     logs_alone = set(map(tool, chosen)) == {"log"} != set(map(tool, sources))
     if not chosen or (logs_alone and (ranks or stages)):
-        holdings = list(map(partial(of_name, stages=stages), sources))
-        raise refusal(holdings, ranks, steps, stages, by_name=True)
+        holdings = list(map(partial(describe_by_name, stages=stages), sources))
+        raise build_selection_error(holdings, ranks, steps, stages, by_name=True)
     chosen_ids = set(map(id, chosen))
     return chosen, [source for source in sources if id(source) not in chosen_ids], notes
 
 
-def of_name(source: Source, stages: Collection[str] | None = None) -> Holding:
+def describe_by_name(source: Source, stages: Collection[str] | None = None) -> SelectableParts:
     """Describe a source that is not read by its name."""
-    stage = _stage(source)
-    return Holding(
+    stage = _get_named_stage(source)
+    return SelectableParts(
         source.rank,
-        _known(source.step),
-        _known(stage),
+        _wrap_known(source.step),
+        _wrap_known(stage),
         is_log=source.tool == "log",
-        has_stage=bool(stages) and stage is not None and wanted(source, stages=stages),
+        has_stage=bool(stages) and stage is not None and may_match_filters(source, stages=stages),
     )
 
 
-def _known(value: T | None) -> frozenset[T]:
+def _wrap_known(value: T | None) -> frozenset[T]:
     """Wrap a value in a set. Empty for None."""
     return frozenset() if value is None else frozenset({value})
 
 
-def left_out(
-    holdings: Sequence[Holding],
+def note_unselected(
+    holdings: Sequence[SelectableParts],
     unread: Sequence[Source],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
@@ -164,8 +173,8 @@ def left_out(
     """
     if not (ranks or steps or stages):
         return []
-    by_names = map(partial(of_name, stages=stages), unread)
-    check([*by_names, *holdings], ranks, steps, stages)
+    by_names = map(partial(describe_by_name, stages=stages), unread)
+    check_selection([*by_names, *holdings], ranks, steps, stages)
     others = sum(not holding.is_kept for holding in holdings)
     if not others:
         return []
@@ -173,20 +182,20 @@ def left_out(
     return [Note("info", LEFT_OUT, message, count=others)]
 
 
-def check(
-    holdings: Sequence[Holding],
+def check_selection(
+    holdings: Sequence[SelectableParts],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
     stages: Collection[str] | None,
 ) -> None:
     """Raise `TracekitError` if no kept process is known to match the filters."""
     candidates = list(filter(attrgetter("is_kept"), holdings))
-    if not candidates or _absent(candidates, ranks, steps, stages):
-        raise refusal(holdings, ranks, steps, stages)
+    if not candidates or _list_unmatched_filters(candidates, ranks, steps, stages):
+        raise build_selection_error(holdings, ranks, steps, stages)
 
 
-def refusal(
-    holdings: Sequence[Holding],
+def build_selection_error(
+    holdings: Sequence[SelectableParts],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
     stages: Collection[str] | None,
@@ -194,7 +203,7 @@ def refusal(
     by_name: bool = False,
 ) -> TracekitError:
     """Build the error for filters that select nothing: the unmatched filters, and the available values."""
-    absent = _absent(holdings, ranks, steps, stages)
+    absent = _list_unmatched_filters(holdings, ranks, steps, stages)
     profiles = sum(not holding.is_log for holding in holdings)
     count = f"{profiles} profiles" if profiles else f"{len(holdings)} logs"
     lacking = "holds all that was asked for"
@@ -204,13 +213,15 @@ def refusal(
     known_steps: set[int] = set()
     known_stages: set[str] = set()
     for holding in holdings:
-        known_ranks |= _known(holding.rank)
+        known_ranks |= _wrap_known(holding.rank)
         known_steps |= holding.steps
         known_stages |= holding.stages
     known_values = {
-        "rank": numbers(known_ranks),
-        "step": numbers(known_steps),
-        "stage": first_few(list(map(shown, sorted(known_stages, key=natural))), _MOST_STAGES),
+        "rank": format_ranges(known_ranks),
+        "step": format_ranges(known_steps),
+        "stage": join_first_few(
+            list(map(make_displayable, sorted(known_stages, key=make_natural_key))), _MOST_STAGES
+        ),
     }
     hints = [f"{what}s {values}" for what, values in known_values.items() if values]
     if hints:
@@ -221,8 +232,8 @@ def refusal(
     return TracekitError(f"none of {count} {lacking}", "; ".join(hints))
 
 
-def _absent(
-    holdings: Sequence[Holding],
+def _list_unmatched_filters(
+    holdings: Sequence[SelectableParts],
     ranks: Collection[int] | None,
     steps: Collection[int] | None,
     stages: Collection[str] | None,

@@ -13,13 +13,13 @@ from operator import attrgetter
 from pathlib import Path
 
 from tracekit.discover import nsys_files as nsys_pairs
-from tracekit.discover.arguments import Argument, Found, Ignored, list_files
-from tracekit.discover.contents import same_contents
-from tracekit.discover.logs import nearest
+from tracekit.discover.arguments import FoundFile, PathArgument, UnreadFile, list_files
+from tracekit.discover.contents import find_same_contents
+from tracekit.discover.logs import find_nearest_log
 from tracekit.discover.manifests import Manifest, is_manifest, read_manifest
-from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
+from tracekit.model.codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import shown
+from tracekit.model.labels import make_displayable
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Tool
 
@@ -44,28 +44,28 @@ class Sniffed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableFile:
     """A file that the system did not let us read, with the reason."""
 
     reason: Reason
 
 
 Sniff = Callable[[Path], Sniffed]
-Verdict = Sniffed | Manifest | Note | Unreadable | Reason
+Verdict = Sniffed | Manifest | Note | UnreadableFile | Reason
 """Classification of a file: readable, a manifest, an unusable manifest, unreadable, or the reason why no reader takes it."""
 
-Log = tuple[Found, Sniffed] | Note | None
+Log = tuple[FoundFile, Sniffed] | Note | None
 """The driver's log above a directory, a note if it is ambiguous, or None."""
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class SurveyedFile:
     """One file, its classification, and the directory names above the argument, which may describe it.
 
     `content` is a digest of the content, if another file on its machine has the same content.
     """
 
-    found: Found
+    found: FoundFile
     verdict: Verdict
     above: tuple[str, ...] = ()
     content: str | None = None
@@ -75,37 +75,41 @@ class Looked:
 class Survey:
     """Files of one argument in natural order, ignored files, and a function that searches for a log above."""
 
-    argument: Argument
-    files: tuple[Looked, ...]
-    ignored: tuple[Ignored, ...]
+    argument: PathArgument
+    files: tuple[SurveyedFile, ...]
+    ignored: tuple[UnreadFile, ...]
     notes: tuple[Note, ...]
     log_above: Callable[[], Log]
 
 
-def survey(
-    argument: Argument, exclude: Sequence[str], sniff: Sniff, within: Sequence[str] = ()
+def survey_argument(
+    argument: PathArgument, exclude: Sequence[str], sniff: Sniff, within: Sequence[str] = ()
 ) -> Survey:
     """Survey the files of `argument` on this machine. The log above is searched on demand.
 
     With `within`, links and the search never leave these directories.
     """
     listing = list_files(argument, exclude, within)
-    above = tuple(map(shown, argument.base.parts[-FOLDERS_ABOVE:]))
-    files = tuple(Looked(found, _read_head(found, sniff), above) for found in listing.files)
+    above = tuple(map(make_displayable, argument.base.parts[-FOLDERS_ABOVE:]))
+    files = tuple(
+        SurveyedFile(found, _classify_file(found, sniff), above) for found in listing.files
+    )
 
     def log_above() -> Log:
-        return nearest(argument, exclude, lambda found: _as_log(found, sniff), within)
+        return find_nearest_log(
+            argument, exclude, lambda found: _sniff_driver_log(found, sniff), within
+        )
 
     return Survey(argument, files, tuple(listing.ignored), tuple(listing.notes), log_above)
 
 
-def with_contents(surveys: Sequence[Survey]) -> list[Survey]:
+def add_content_digests(surveys: Sequence[Survey]) -> list[Survey]:
     """Add content digests to files with the same content as another file in any of these surveys of this machine."""
     paths: list[Path] = []
     for looked in chain.from_iterable(map(attrgetter("files"), surveys)):
         if isinstance(looked.verdict, Sniffed) and looked.verdict.reader:
             paths.append(looked.found.path)
-    contents = same_contents(paths)
+    contents = find_same_contents(paths)
     completed: list[Survey] = []
     for surveyed in surveys:
         files = (replace(file, content=contents.get(file.found.path)) for file in surveyed.files)
@@ -113,7 +117,7 @@ def with_contents(surveys: Sequence[Survey]) -> list[Survey]:
     return completed
 
 
-def called(looked: Looked, name: str) -> Looked:
+def name_surveyed_file(looked: SurveyedFile, name: str) -> SurveyedFile:
     """Name a file. Its manifest and notes use this name."""
     verdict = looked.verdict
     if isinstance(verdict, Manifest):
@@ -124,21 +128,21 @@ def called(looked: Looked, name: str) -> Looked:
     return looked
 
 
-def _as_log(found: Found, sniff: Sniff) -> Sniffed | None:
+def _sniff_driver_log(found: FoundFile, sniff: Sniff) -> Sniffed | None:
     """Sniff a file; None unless it is a driver's log."""
-    verdict = _read_head(found, sniff)
+    verdict = _classify_file(found, sniff)
     if isinstance(verdict, Sniffed) and verdict.reader == "driver_log":
         return verdict
     return None
 
 
-def _read_head(found: Found, sniff: Sniff) -> Verdict:
-    """Classify one file by its head. `called` names it later."""
+def _classify_file(found: FoundFile, sniff: Sniff) -> Verdict:
+    """Classify one file by its head. `name_surveyed_file` names it later."""
     suffix = found.path.suffix.lower()
     if nsys_pairs.is_ray_check(found.path.name):
         return nsys_pairs.RAY_CHECK
     if not found.size_bytes:
-        return nsys_pairs.empty_file(suffix)
+        return nsys_pairs.explain_empty_file(suffix)
     try:
         with found.path.open("rb", buffering=0) as stream:
             stream.read(1)
@@ -146,13 +150,13 @@ def _read_head(found: Found, sniff: Sniff) -> Verdict:
             return _LFS_POINTER
         if is_manifest(found.path, found.size_bytes):
             return read_manifest(found.path, "")
-        sniffed = _sniffed(found.path, sniff)
+        sniffed = _sniff_safely(found.path, sniff)
     except OSError as error:
-        return Unreadable(why_unread(error))
-    return sniffed if sniffed.reader is not None else _why_not(sniffed, suffix)
+        return UnreadableFile(explain_os_error(error))
+    return sniffed if sniffed.reader is not None else _explain_no_reader(sniffed, suffix)
 
 
-def _sniffed(path: Path, sniff: Sniff) -> Sniffed:
+def _sniff_safely(path: Path, sniff: Sniff) -> Sniffed:
     """Sniff a file. Converts errors to a refusal with a reason."""
     try:
         return sniff(path)
@@ -162,21 +166,21 @@ def _sniffed(path: Path, sniff: Sniff) -> Sniffed:
         return Sniffed(None, reason=Reason(UNREADABLE, error.problem))
 
 
-def _why_not(sniffed: Sniffed, suffix: str) -> Reason:
+def _explain_no_reader(sniffed: Sniffed, suffix: str) -> Reason:
     """Explain why no reader takes a file: by its content if certain, else by its suffix."""
-    reason = sniffed.reason or _no_format(suffix)
+    reason = sniffed.reason or _explain_unknown_suffix(suffix)
     if sniffed.certain:
         return reason
-    return nsys_pairs.unread(suffix) or _PICKLES.get(suffix, reason)
+    return nsys_pairs.explain_unread_nsys_file(suffix) or _PICKLES.get(suffix, reason)
 
 
-def _no_format(suffix: str) -> Reason:
+def _explain_unknown_suffix(suffix: str) -> Reason:
     """Explain that no reader takes files with this suffix."""
-    text = f"no reader takes {shown(suffix) or 'files without a suffix'}"
-    return Reason("no-format", text, Data(suffix=shown(suffix)))
+    text = f"no reader takes {make_displayable(suffix) or 'files without a suffix'}"
+    return Reason("no-format", text, Data(suffix=make_displayable(suffix)))
 
 
-def _is_lfs_pointer(found: Found) -> bool:
+def _is_lfs_pointer(found: FoundFile) -> bool:
     """Check whether a file is only a Git LFS pointer."""
     if found.size_bytes > _LFS_LIMIT_BYTES:
         return False

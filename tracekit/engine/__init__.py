@@ -1,6 +1,6 @@
 """Types that every engine (local, Ray) shares. An engine runs one function over many sources.
 
-An engine is a function `run(function, sources, *, jobs, on_progress)`. It yields one `Outcome` per source, in the
+An engine is a function with the parameters `(function, sources, *, jobs, on_progress)`: `run_locally`, `run_on_ray`. It yields one `Outcome` per source, in the
 order of the sources, whatever order they finish in.
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.engine import Advance, R, Work
-from tracekit.model.capacity import share_of_cores
-from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
+from tracekit.model.capacity import limit_cores
+from tracekit.model.codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
@@ -57,58 +57,60 @@ class Workers(Protocol[R]):
         """Stop all workers, busy or idle."""
 
 
-def attempt(function: Work[R], source: Source, advance: Advance) -> Attempt[R]:
+def attempt_call(function: Work[R], source: Source, advance: Advance) -> Attempt[R]:
     """Call `function(source, advance)` and turn any exception into a one-line failure."""
     try:
         return Attempt(function(source, advance))
     except MemoryError:
-        return out_of_memory(source)
+        return make_oom_attempt(source)
     except TraceFormatError as error:
         where = f"{error.where}: " if error.where else ""
         reason = Reason(error.code, where + error.problem, error.data)
-        return failed(source, reason, error.hint)
+        return make_failed_attempt(source, reason, error.hint)
     except TracekitError as error:
-        return failed(source, Reason(UNREADABLE, error.problem), error.hint)
+        return make_failed_attempt(source, Reason(UNREADABLE, error.problem), error.hint)
     except OSError as error:
-        return failed(source, why_unread(error), "check that it exists and that you may read it")
+        return make_failed_attempt(
+            source, explain_os_error(error), "check that it exists and that you may read it"
+        )
     except Exception as error:  # noqa: BLE001 - one source must not end the others, whatever it does
-        return broken(source, error)
+        return make_internal_failure(source, error)
 
 
-def with_cores(count: int, function: Work[R], source: Source, advance: Advance) -> R:
+def call_with_cores(count: int, function: Work[R], source: Source, advance: Advance) -> R:
     """Call `function(source, advance)` and let it use `count` cores."""
-    with share_of_cores(count):
+    with limit_cores(count):
         return function(source, advance)
 
 
-def broken(source: Source, error: BaseException) -> Attempt[Any]:
+def make_internal_failure(source: Source, error: BaseException) -> Attempt[Any]:
     """Build the failed attempt of an internal error, with the stack of `error`, which is being handled."""
     name = type(error).__name__
     reason = Reason("internal-error", f"internal error: {name}: {error}", Data(error=name))
-    return failed(source, reason, REPORT_HINT)
+    return make_failed_attempt(source, reason, REPORT_HINT)
 
 
-def out_of_memory(source: Source) -> Attempt[Any]:
+def make_oom_attempt(source: Source) -> Attempt[Any]:
     """Build the lost attempt of a source that ran out of memory."""
     return Attempt(
         None, Failure(source.name, "memory ran out", MEMORY_HINT, "out-of-memory"), lost=True
     )
 
 
-def failed(source: Source, reason: Reason, hint: str) -> Attempt[Any]:
+def make_failed_attempt(source: Source, reason: Reason, hint: str) -> Attempt[Any]:
     """Build a failed attempt with a one-line problem and hint, and the stack of the exception being handled."""
-    problem = _one_line(reason.text)
-    failure = Failure(source.name, problem, _one_line(hint), reason.code, reason.data)
+    problem = _truncate_to_line(reason.text)
+    failure = Failure(source.name, problem, _truncate_to_line(hint), reason.code, reason.data)
     return Attempt(None, failure, traceback.format_exc())
 
 
-def _one_line(text: str) -> str:
+def _truncate_to_line(text: str) -> str:
     """Join the lines of a text and truncate it to 300 characters."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def throttled(tell: Callable[[int], None], every_s: float = _TELL_EVERY_S) -> Advance:
+def throttle_progress(tell: Callable[[int], None], every_s: float = _TELL_EVERY_S) -> Advance:
     """Make an `Advance` that sums small steps and passes the sum to `tell` at most every `every_s` seconds."""
     untold, told_at = 0, time.monotonic()
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracekit.engine import Advance, R, Work
-from tracekit.engine.attempts import Attempt, attempt, out_of_memory
+from tracekit.engine.attempts import Attempt, attempt_call, make_oom_attempt
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
 
 Combine = Callable[[Sequence[R]], Sequence[R]]
 """Function that merges the values of a batch before they are sent: as many values out as in, same order."""
 
-MOST = 16
+MAX_BATCH_SOURCES = 16
 """Sources per batch at most."""
 SMALL_SOURCE_BYTES, SMALL_BATCH_BYTES = 1_000_000, 4_000_000
 BATCHES_PER_WORKER = 4
@@ -24,7 +24,7 @@ BATCHES_PER_WORKER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SourceBatch:
     """Consecutive sources, with the memory estimate of the most expensive one."""
 
     sources: tuple[Source, ...]
@@ -41,46 +41,52 @@ class Batch:
         return sum(source.size_bytes for source in self.sources)
 
 
-def batches_of(sources: Sequence[Source], costs: Sequence[int], workers: int) -> list[Batch]:
+def group_into_batches(
+    sources: Sequence[Source], costs: Sequence[int], workers: int
+) -> list[SourceBatch]:
     """Group all sources into batches, with small files sharing one; empty if every batch would hold one source."""
-    most = min(MOST, len(sources) // (BATCHES_PER_WORKER * workers))
+    most = min(MAX_BATCH_SOURCES, len(sources) // (BATCHES_PER_WORKER * workers))
     if most < 2:
         return []
-    batches: list[Batch] = []
+    batches: list[SourceBatch] = []
     members: list[int] = []
     member_bytes = 0
     for index, source in enumerate(sources):
         is_small = source.size_bytes <= SMALL_SOURCE_BYTES
         is_full = len(members) == most or member_bytes + source.size_bytes > SMALL_BATCH_BYTES
         if members and (is_full or not is_small):
-            batches.append(_batch(sources, costs, members))
+            batches.append(_make_source_batch(sources, costs, members))
             members, member_bytes = [], 0
         members.append(index)
         member_bytes += source.size_bytes if is_small else SMALL_BATCH_BYTES
-    return [*batches, _batch(sources, costs, members)]
+    return [*batches, _make_source_batch(sources, costs, members)]
 
 
-def _batch(sources: Sequence[Source], costs: Sequence[int], members: Sequence[int]) -> Batch:
+def _make_source_batch(
+    sources: Sequence[Source], costs: Sequence[int], members: Sequence[int]
+) -> SourceBatch:
     """Build the batch of the sources at these indices."""
-    return Batch(tuple(map(sources.__getitem__, members)), max(map(costs.__getitem__, members)))
+    return SourceBatch(
+        tuple(map(sources.__getitem__, members)), max(map(costs.__getitem__, members))
+    )
 
 
-def each_of(
-    function: Work[R], combine: Combine[R], batch: Batch, advance: Advance
+def run_batch(
+    function: Work[R], combine: Combine[R], batch: SourceBatch, advance: Advance
 ) -> list[Attempt[R]]:
     """Run `function` on each source of a batch and pass the values through `combine`; list one attempt per source."""
-    attempts = [attempt(function, source, advance) for source in batch.sources]
+    attempts = [attempt_call(function, source, advance) for source in batch.sources]
     values: list[Any] = [ended.value for ended in attempts]
     with_value = [place for place, value in enumerate(values) if value is not None]
     try:
         combined = combine([values[place] for place in with_value])
     except MemoryError:
-        return list(map(out_of_memory, batch.sources))
+        return list(map(make_oom_attempt, batch.sources))
     for place, value in zip(with_value, combined, strict=True):
         attempts[place] = Attempt(value)
     return attempts
 
 
-def failures_of(ended: Attempt[list[Attempt[Any]]]) -> int:
+def count_batch_failures(ended: Attempt[list[Attempt[Any]]]) -> int:
     """Count the failed sources of a batch."""
     return sum(of_source.failure is not None for of_source in ended.value or ())

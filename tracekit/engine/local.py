@@ -9,21 +9,27 @@ from functools import partial
 from typing import Any, Literal
 
 from tracekit.engine import OnProgress, Outcome, R, Work
-from tracekit.engine.attempts import attempt, with_cores
-from tracekit.engine.batches import Batch, Combine, batches_of, each_of, failures_of
+from tracekit.engine.attempts import attempt_call, call_with_cores
+from tracekit.engine.batches import (
+    Combine,
+    SourceBatch,
+    count_batch_failures,
+    group_into_batches,
+    run_batch,
+)
 from tracekit.engine.schedule import (
     EXPORTED_FIRST,
+    ProgressTally,
     Schedule,
-    Tally,
-    attempts_of,
-    budget_of,
     check_jobs,
-    cores_each,
-    estimate_bytes,
-    outcome,
-    outcomes_of,
+    compute_cores_per_source,
+    compute_memory_budget,
+    estimate_memory_bytes,
+    make_outcome,
+    yield_attempts,
+    yield_outcomes,
 )
-from tracekit.model.capacity import available_memory_bytes, core_count
+from tracekit.model.capacity import count_cores, read_available_memory
 from tracekit.model.trace import Source
 
 Where = Literal["processes", "here"]
@@ -37,13 +43,13 @@ The first applies to the total size, the second to a single file.
 logging.getLogger("tracekit").addHandler(logging.NullHandler())  # silent unless somebody listens
 
 
-def run(
+def run_locally(
     function: Work[R],
     sources: Sequence[Source],
     *,
     jobs: int | None = None,
     on_progress: OnProgress | None = None,
-    cost_bytes: Callable[[Source], int] = estimate_bytes,
+    cost_bytes: Callable[[Source], int] = estimate_memory_bytes,
     where: Where | None = None,
     combine: Combine[R] | None = None,
 ) -> Iterator[Outcome[R]]:
@@ -57,24 +63,26 @@ def run(
     check_jobs(jobs)
     on_progress = on_progress or (lambda _: None)
     if where is None:
-        where = _best_place(sources)
-    workers = jobs or core_count()
-    function = partial(with_cores, cores_each(sources, workers), function)
+        where = _choose_place(sources)
+    workers = jobs or count_cores()
+    function = partial(call_with_cores, compute_cores_per_source(sources, workers), function)
     if where == "here":
-        return _run_here(function, sources, Tally(sources, on_progress))
+        return _run_here(function, sources, ProgressTally(sources, on_progress))
     costs = list(map(cost_bytes, sources))
-    budget = budget_of(available_memory_bytes())
-    if combine is not None and (batches := batches_of(sources, costs, workers)):
+    budget = compute_memory_budget(read_available_memory())
+    if combine is not None and (batches := group_into_batches(sources, costs, workers)):
         batch_costs = [batch.cost_bytes for batch in batches]
         schedule = Schedule(batch_costs, workers=workers, budget=budget)
         counts = [len(batch.sources) for batch in batches]
-        tally = Tally(batches, on_progress, counts, failures_of)
+        tally = ProgressTally(batches, on_progress, counts, count_batch_failures)
         return _run_in_batches(function, combine, batches, schedule, tally)
     schedule = Schedule(costs, workers=workers, budget=budget)
-    return outcomes_of(_workers_of(function), sources, schedule, Tally(sources, on_progress))
+    return yield_outcomes(
+        _make_process_workers(function), sources, schedule, ProgressTally(sources, on_progress)
+    )
 
 
-def _workers_of(function: Any) -> Any:
+def _make_process_workers(function: Any) -> Any:
     """Create the worker processes; imported here because a single small file does not need them."""
     from tracekit.engine.processes import Processes
 
@@ -84,26 +92,26 @@ def _workers_of(function: Any) -> Any:
 def _run_in_batches(
     function: Work[R],
     combine: Combine[R],
-    batches: Sequence[Batch],
+    batches: Sequence[SourceBatch],
     schedule: Schedule,
-    tally: Tally,
+    tally: ProgressTally,
 ) -> Iterator[Outcome[R]]:
     """Yield the outcomes of all sources of all batches; sources of a lost batch are retried one by one."""
-    several: Any = partial(each_of, function, combine)
-    workers = _workers_of(several)
-    with closing(attempts_of(workers, batches, schedule, tally)) as of_batches:
+    several: Any = partial(run_batch, function, combine)
+    workers = _make_process_workers(several)
+    with closing(yield_attempts(workers, batches, schedule, tally)) as of_batches:
         for batch, ended in zip(batches, of_batches, strict=True):
             if ended.value is None:
-                yield from run(function, batch.sources, jobs=1, where="processes")
+                yield from run_locally(function, batch.sources, jobs=1, where="processes")
                 continue
             for source, of_source in zip(batch.sources, ended.value, strict=True):
                 if of_source.lost:
-                    yield from run(function, [source], jobs=1, where="processes")
+                    yield from run_locally(function, [source], jobs=1, where="processes")
                 else:
-                    yield outcome(source, of_source)
+                    yield make_outcome(source, of_source)
 
 
-def _best_place(sources: Sequence[Source]) -> Where:
+def _choose_place(sources: Sequence[Source]) -> Where:
     """Choose "here" for small files, unless several need an export by another program, which gains from parallelism."""
     total = sum(source.size_bytes for source in sources)
     exports = sum(source.reader == EXPORTED_FIRST for source in sources)
@@ -111,9 +119,11 @@ def _best_place(sources: Sequence[Source]) -> Where:
     return "here" if small and exports < 2 else "processes"
 
 
-def _run_here(function: Work[R], sources: Sequence[Source], tally: Tally) -> Iterator[Outcome[R]]:
+def _run_here(
+    function: Work[R], sources: Sequence[Source], tally: ProgressTally
+) -> Iterator[Outcome[R]]:
     """Call the function on one source after the other in this thread and yield the outcomes."""
     for index, source in enumerate(sources):
-        ended = attempt(function, source, lambda count, index=index: tally.advance(index, count))  # type: ignore[misc]
+        ended = attempt_call(function, source, partial(tally.advance, index))
         tally.finish(index, ended)
-        yield outcome(source, ended)
+        yield make_outcome(source, ended)

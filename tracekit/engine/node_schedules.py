@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.engine.ray_cluster import Cluster
-from tracekit.engine.schedule import Schedule, budget_of
+from tracekit.engine.schedule import Schedule, compute_memory_budget
 
 
 class NodeSchedules:
@@ -40,7 +40,7 @@ class NodeSchedules:
             self._schedules[machine.id] = Schedule(
                 costs,
                 workers=jobs or machine.core_count,
-                budget=budget_of(machine.memory_bytes),
+                budget=compute_memory_budget(machine.memory_bytes),
                 members=members.get(machine.id, ()),
             )
 

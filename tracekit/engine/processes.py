@@ -35,10 +35,10 @@ from tracekit.engine.attempts import (
     MEMORY_HINT,
     Attempt,
     Message,
-    attempt,
-    broken,
-    out_of_memory,
-    throttled,
+    attempt_call,
+    make_internal_failure,
+    make_oom_attempt,
+    throttle_progress,
 )
 from tracekit.model.records import dataclass
 from tracekit.model.temporaries import new_folder
@@ -57,7 +57,7 @@ _LOOK_EVERY_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
-class _Worker:
+class _WorkerProcess:
     """A worker process and our end of the pipe to it."""
 
     process: BaseProcess
@@ -69,9 +69,9 @@ class Processes(Generic[R]):
 
     def __init__(self, function: Work[R]) -> None:
         self._payload = pickle.dumps(function)
-        self._preload = _modules_of(function)
-        self._idle: list[_Worker] = []
-        self._busy: dict[int, _Worker] = {}
+        self._preload = _list_preload_modules(function)
+        self._idle: list[_WorkerProcess] = []
+        self._busy: dict[int, _WorkerProcess] = {}
         self._sources: dict[int, Source] = {}
 
     def start(self, index: int, source: Source) -> None:
@@ -86,12 +86,12 @@ class Processes(Generic[R]):
             except OSError:
                 if fresh:  # wait() will find it dead and report it
                     return
-                _dismiss([worker])
+                _stop_workers([worker])
 
-    def _hire(self) -> _Worker:
+    def _hire(self) -> _WorkerProcess:
         """Start a worker that does not hold an end of another worker's pipe."""
         others = [worker.connection for worker in (*self._idle, *self._busy.values())]
-        return _hire(self._payload, self._preload, others)
+        return _start_worker(self._payload, self._preload, others)
 
     def wait(self) -> list[tuple[int, Message[R]]]:
         """Wait for messages of busy workers, one each; a dead worker is a lost attempt."""
@@ -107,36 +107,38 @@ class Processes(Generic[R]):
                 if alive and not message.lost:
                     self._idle.append(worker)
                 else:
-                    _dismiss([worker])
+                    _stop_workers([worker])
         return messages
 
-    def _hear(self, index: int, worker: _Worker) -> tuple[Message[R], bool]:
+    def _hear(self, index: int, worker: _WorkerProcess) -> tuple[Message[R], bool]:
         """Receive a worker's next message; return it and whether the worker is still alive."""
         try:
             raw = worker.connection.recv_bytes()
         except (EOFError, OSError):
             worker.process.join(_GRACE_S)
-            problem = f"the process that read it {_end_of(worker.process.exitcode)}"
+            problem = f"the process that read it {_describe_exit(worker.process.exitcode)}"
             failure = Failure(self._sources[index].name, problem, MEMORY_HINT, "node-lost")
             return Attempt(None, failure, lost=True), False
         try:
             message: Message[R] = pickle.loads(raw)  # noqa: S301 - written by our own worker
         except Exception as error:  # noqa: BLE001 - a result that cannot be rebuilt, e.g. for memory
-            return broken(self._sources[index], error), True
+            return make_internal_failure(self._sources[index], error), True
         return message, True
 
     def shrink(self) -> None:
         """Stop idle workers."""
-        _dismiss(self._idle)
+        _stop_workers(self._idle)
         self._idle = []
 
     def close(self) -> None:
         """Stop every worker; kill those that do not exit within the grace period."""
-        _dismiss([*self._idle, *self._busy.values()])
+        _stop_workers([*self._idle, *self._busy.values()])
         self._idle, self._busy = [], {}
 
 
-def _hire(payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]) -> _Worker:
+def _start_worker(
+    payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]
+) -> _WorkerProcess:
     """Start a worker process that does not run the program's main module.
 
     `others` are our ends of the pipes to other workers. A forked worker closes its copies; otherwise those workers would
@@ -144,22 +146,22 @@ def _hire(payload: bytes, preload: list[str], others: Sequence[Connection[Any, A
     A worker forked from this process has everything imported, but forking is not safe once there are threads. Then it is
     forked from a fork server that imports everything once, or imports everything itself where there is no fork.
     """
-    method = _start_method()
+    method = _choose_start_method()
     context: Any = get_context(method)
     driver_end, worker_end = context.Pipe()
     inherited = (driver_end, *others) if method == "fork" else ()
     args = (worker_end, payload, _LOG.level, dict(os.environ), os.getpid(), inherited)
-    process = context.Process(target=serve, args=args, daemon=True)
-    with _without_main_module():
+    process = context.Process(target=run_worker_loop, args=args, daemon=True)
+    with _hide_main_module():
         if method == "forkserver":
-            _start_server(preload)
-        with _interrupts_held():
+            _start_fork_server(preload)
+        with _block_interrupts():
             process.start()
     worker_end.close()
-    return _Worker(process, driver_end)
+    return _WorkerProcess(process, driver_end)
 
 
-def _start_method() -> str:
+def _choose_start_method() -> str:
     """Choose the start method: fork if this process has one thread (as on the command line), else forkserver or spawn."""
     tasks = Path("/proc/self/task")
     if sys.platform == "linux" and tasks.is_dir() and len(list(tasks.iterdir())) == 1:
@@ -167,17 +169,17 @@ def _start_method() -> str:
     return "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 
 
-def _start_server(preload: list[str]) -> None:
+def _start_fork_server(preload: list[str]) -> None:
     """Start the fork server if it is not running yet."""
     from multiprocessing import forkserver
 
-    _take_room()
+    _claim_socket_folder()
     # A BLAS pool would be a thread in the server, which forks afterwards, and one pool per worker too many.
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
         forkserver.set_forkserver_preload(preload)
-        with _interrupts_held():
+        with _block_interrupts():
             forkserver.ensure_running()
     finally:
         if threads is None:
@@ -186,7 +188,7 @@ def _start_server(preload: list[str]) -> None:
             os.environ["OPENBLAS_NUM_THREADS"] = threads
 
 
-def _take_room() -> None:
+def _claim_socket_folder() -> None:
     """Make multiprocessing keep its socket in our temporary folder, which the next run removes if this one is killed."""
     options = getattr(current_process(), "_config", None)  # what util.get_temp_dir() reads
     if not isinstance(options, dict) or options.get("tempdir"):
@@ -201,7 +203,7 @@ def _take_room() -> None:
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """Block Ctrl-C here and in children started meanwhile, so that only this process handles it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -214,7 +216,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
+def _hide_main_module() -> Iterator[None]:
     """Hide the main module while processes start, which would run it again.
 
     A script without an `if __name__ == "__main__"` guard would otherwise start its own analysis in every worker.
@@ -227,7 +229,7 @@ def _without_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def serve(
+def run_worker_loop(
     pipe: Connection[Any, Any],
     payload: bytes,
     log_level: int,
@@ -242,8 +244,8 @@ def serve(
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_leave_with, args=(driver, os.getppid()), daemon=True).start()
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    threading.Thread(target=_exit_with_driver, args=(driver, os.getppid()), daemon=True).start()
     if log_level:  # the parent shows its log, so the worker does too
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(log_level)
@@ -263,27 +265,27 @@ def serve(
             source = pipe.recv()
         except (EOFError, OSError):
             return
-        _answer(pipe, source, attempt(call, source, throttled(tell)))
+        _send_attempt(pipe, source, attempt_call(call, source, throttle_progress(tell)))
 
 
-def _answer(pipe: Connection[Any, Any], source: Source, ended: Attempt[Any]) -> None:
+def _send_attempt(pipe: Connection[Any, Any], source: Source, ended: Attempt[Any]) -> None:
     """Send an attempt; a value that cannot be sent becomes a failure."""
     try:
         pipe.send(ended)
     except OSError:
         raise SystemExit(1) from None
     except MemoryError:
-        pipe.send(out_of_memory(source))
+        pipe.send(make_oom_attempt(source))
     except Exception as error:  # noqa: BLE001 - pickle raises many kinds
-        pipe.send(broken(source, error))
+        pipe.send(make_internal_failure(source, error))
 
 
-def _leave(*_: object) -> NoReturn:
+def _exit_on_sigterm(*_: object) -> NoReturn:
     """Exit by exception, which removes temporary files on the way out."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _leave_with(driver: int, parent: int) -> None:
+def _exit_with_driver(driver: int, parent: int) -> None:
     """Terminate this process once `driver` or our `parent` has ended; kill it after the grace period.
 
     Runs in a thread. PR_SET_PDEATHSIG would fire when the *thread* that started this process ends, and workers forked from
@@ -307,7 +309,7 @@ def _leave_with(driver: int, parent: int) -> None:
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def _dismiss(workers: list[_Worker]) -> None:
+def _stop_workers(workers: list[_WorkerProcess]) -> None:
     """Terminate processes, and kill those that do not exit within the grace period."""
     for worker in workers:
         worker.connection.close()
@@ -320,7 +322,7 @@ def _dismiss(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
-def _end_of(exitcode: int | None) -> str:
+def _describe_exit(exitcode: int | None) -> str:
     """Describe how a process ended, as the predicate of a sentence."""
     if exitcode is None or exitcode >= 0:
         return f"ended with status {exitcode}" if exitcode is not None else "stopped answering"
@@ -331,7 +333,7 @@ def _end_of(exitcode: int | None) -> str:
     return f"was killed ({name}{', usually by the OOM killer' if name == 'SIGKILL' else ''})"
 
 
-def _modules_of(function: Callable[..., Any]) -> list[str]:
+def _list_preload_modules(function: Callable[..., Any]) -> list[str]:
     """List modules to import once for all workers: pandas, the function's own, and those of functions it wraps."""
     modules = ["pandas"]
     functions = [function]

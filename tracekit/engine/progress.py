@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from tracekit.engine import OnProgress, Progress
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 _REDRAW_EVERY_S = 0.1
 _ESTIMATE_AFTER_S = 2.0
@@ -23,7 +23,7 @@ _ESTIMATE_AFTER_S = 2.0
 
 
 @contextlib.contextmanager
-def progress_line(
+def show_progress_line(
     stream: TextIO,
     doing: str = "reading",
     *,
@@ -37,21 +37,21 @@ def progress_line(
     `share` is the fraction of the whole run that reading the files makes up. Does nothing if `stream` is not a terminal,
     if TERM is "dumb", or with `enabled=False`.
     """
-    if not (enabled and is_live(stream)):
+    if not (enabled and is_live_terminal(stream)):
         yield lambda _: None
         return
     started = clock()
-    line = _Line(stream, clock, width)
+    line = _TerminalLine(stream, clock, width)
     try:
         yield lambda progress: line.show(
-            lambda now: describe(progress, now - started, doing, share)
+            lambda now: format_progress(progress, now - started, doing, share)
         )
     finally:
         line.erase()
 
 
 @contextlib.contextmanager
-def count_line(
+def show_count_line(
     stream: TextIO,
     doing: str,
     total: int,
@@ -60,14 +60,14 @@ def count_line(
     clock: Callable[[], float] = time.monotonic,
     width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
 ) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each of `total` work items; it updates a line like that of `progress_line`.
+    """Yield a function to call after each of `total` work items; it updates a line like that of `show_progress_line`.
 
     `doing` contains a placeholder for the count: `judging {} questions`.
     """
-    if not (enabled and is_live(stream)):
+    if not (enabled and is_live_terminal(stream)):
         yield lambda: None
         return
-    line = _Line(stream, clock, width)
+    line = _TerminalLine(stream, clock, width)
     done = itertools.count()
 
     def count() -> None:
@@ -81,7 +81,7 @@ def count_line(
         line.erase()
 
 
-class _Line:
+class _TerminalLine:
     """One line of a terminal, redrawn in place a few times per second at most."""
 
     def __init__(
@@ -112,7 +112,7 @@ class _Line:
         self._drawn = len(line)
 
 
-def is_live(stream: TextIO) -> bool:
+def is_live_terminal(stream: TextIO) -> bool:
     """Whether `stream` is a terminal that can redraw a line."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -120,35 +120,38 @@ def is_live(stream: TextIO) -> bool:
         return False
 
 
-def describe(
+def format_progress(
     progress: Progress, elapsed_s: float, doing: str = "reading", share: float = 1.0
 ) -> str:
     """Format the progress in one line, most important first: files, bytes, share, rate, time left.
 
     `share` is the fraction of the whole run that the files make up; the percentage and the time left refer to the whole.
 
-    >>> describe(Progress(file_count=24, byte_count=3 << 30, files_done=12, bytes_done=1 << 30), 4.0)
+    >>> format_progress(Progress(file_count=24, byte_count=3 << 30, files_done=12, bytes_done=1 << 30), 4.0)
     'reading  12 of 24 files  1.00 of 3.00 GiB  33 %  256 MiB/s  8 s left'
     """
     parts = [f"{doing}  {progress.files_done:,} of {progress.file_count:,} files"]
     if progress.failure_count:
         parts[0] += f" ({progress.failure_count:,} failed)"
     if progress.byte_count:
-        done, total = show(progress.bytes_done, "bytes"), show(progress.byte_count, "bytes")
+        done, total = (
+            format_quantity(progress.bytes_done, "bytes"),
+            format_quantity(progress.byte_count, "bytes"),
+        )
         if done.partition(" ")[2] == total.partition(" ")[2]:
             done = done.partition(" ")[0]
         parts.append(f"{done} of {total}")
-        parts.append(show(share * progress.bytes_done / progress.byte_count, "ratio"))
+        parts.append(format_quantity(share * progress.bytes_done / progress.byte_count, "ratio"))
     if progress.bytes_done and elapsed_s >= _ESTIMATE_AFTER_S:
         rate = progress.bytes_done / elapsed_s
-        parts.append(f"{show(rate, 'bytes')}/s")
+        parts.append(f"{format_quantity(rate, 'bytes')}/s")
         left_s = (progress.byte_count / share - progress.bytes_done) / rate
         if left_s >= 1:
-            parts.append(f"{_duration(left_s)} left")
+            parts.append(f"{_format_rough_duration(left_s)} left")
     return "  ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def _format_rough_duration(seconds: float) -> str:
     """Format a rough duration: `8 s`, `3 min`, `2 h 05 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"

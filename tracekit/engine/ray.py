@@ -12,18 +12,30 @@ from functools import partial
 from typing import Any
 
 from tracekit.engine import OnProgress, Outcome, R, Work
-from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, broken, with_cores
+from tracekit.engine.attempts import (
+    MEMORY_HINT,
+    Attempt,
+    Message,
+    call_with_cores,
+    make_internal_failure,
+)
 from tracekit.engine.node_schedules import NodeSchedules
 from tracekit.engine.ray_cluster import (
     NODE_HINT,
     Cluster,
-    drop,
-    hard_affinity,
-    in_short,
+    cancel_tasks,
+    format_ray_error,
     is_node_loss,
+    pin_to_node,
 )
-from tracekit.engine.ray_worker import Board, call, fold, unpacked
-from tracekit.engine.schedule import Tally, check_jobs, cores_each, estimate_bytes, outcomes_of
+from tracekit.engine.ray_worker import ProgressBoard, call_on_node, decompress_value, fold_on_node
+from tracekit.engine.schedule import (
+    ProgressTally,
+    check_jobs,
+    compute_cores_per_source,
+    estimate_memory_bytes,
+    yield_outcomes,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
@@ -38,7 +50,7 @@ _log = logging.getLogger("tracekit.engine")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RemoteValue:
     """A value left on the node that computed it: its fold keys, node and Ray object reference."""
 
     keys: frozenset[Hashable]
@@ -46,14 +58,14 @@ class Kept:
     reference: Any
 
 
-def run(
+def run_on_ray(
     function: Work[R],
     sources: Sequence[Source],
     *,
     jobs: int | None = None,
     on_progress: OnProgress | None = None,
     cluster: Cluster,
-    cost_bytes: Callable[[Source], int] = estimate_bytes,
+    cost_bytes: Callable[[Source], int] = estimate_memory_bytes,
     seen_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Outcome[R]]:
     """Run `function` on each source on its own node and yield the outcomes in order.
@@ -63,13 +75,15 @@ def run(
     alone. A source whose node dies is read by another node that sees it, else it fails. Closing the iterator stops all
     tasks.
     """
-    outcomes = _kept(function, _no_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by)
+    outcomes = _run_on_nodes(
+        function, _make_no_fold_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by
+    )
     with contextlib.closing(outcomes):
         for outcome in outcomes:
-            yield _fetched(outcome, cluster)
+            yield _fetch_outcome(outcome, cluster)
 
 
-def run_folded(
+def run_and_fold_on_ray(
     function: Work[R],
     sources: Sequence[Source],
     *,
@@ -80,26 +94,34 @@ def run_folded(
     cluster: Cluster,
     seen_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Outcome[R]]:
-    """Yield the outcomes of `run`, with values that share a key folded on the node that holds them.
+    """Yield the outcomes of `run_on_ray`, with values that share a key folded on the node that holds them.
 
     `fold_all` returns as many values as it takes, in the same order. Values from several nodes are folded here. Each value
     is fetched when its turn comes, so memory is bounded by how the caller uses the earlier ones.
     """
     outcomes = list(
-        _kept(function, keys_of, sources, jobs, on_progress, cluster, estimate_bytes, seen_by)
+        _run_on_nodes(
+            function, keys_of, sources, jobs, on_progress, cluster, estimate_memory_bytes, seen_by
+        )
     )
-    groups = connected_by_key(list(map(_keys, outcomes)))
-    on_one_node = [group for group in groups if _node_of(_members(outcomes, group)) is not None]
-    folding = _folded_there(on_one_node, outcomes, fold_all, cluster)
+    groups = group_by_shared_keys(list(map(_get_fold_keys, outcomes)))
+    on_one_node = [
+        group
+        for group in groups
+        if _find_common_node(_select_group_outcomes(outcomes, group)) is not None
+    ]
+    folding = _fold_on_nodes(on_one_node, outcomes, fold_all, cluster)
     waiting: dict[int, Outcome[R]] = {}
     turn = 0
     for group in groups:
-        members = _members(outcomes, group)
+        members = _select_group_outcomes(outcomes, group)
         folded: list[Outcome[R]] | None = None
         if group in folding:
-            folded = _brought(members, folding.pop(group))
+            folded = _fetch_folded_outcomes(members, folding.pop(group))
         if folded is None:
-            folded = _folded_here([_fetched(member, cluster) for member in members], fold_all)
+            folded = _fold_locally(
+                [_fetch_outcome(member, cluster) for member in members], fold_all
+            )
         for index in group:
             outcomes[index] = Outcome(outcomes[index].source)  # lets Ray release the value
         waiting.update(zip(group, folded, strict=True))
@@ -108,15 +130,17 @@ def run_folded(
             turn += 1
 
 
-def _members(outcomes: Sequence[Outcome[Kept]], group: Iterable[int]) -> list[Outcome[Kept]]:
+def _select_group_outcomes(
+    outcomes: Sequence[Outcome[RemoteValue]], group: Iterable[int]
+) -> list[Outcome[RemoteValue]]:
     """List the outcomes of one group."""
     return list(map(outcomes.__getitem__, group))
 
 
-def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
+def group_by_shared_keys(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
     """Group the indices of key sets that share a key, directly or through others; ordered by first member.
 
-    >>> connected_by_key([frozenset("a"), frozenset("b"), frozenset("ac"), frozenset("c")])
+    >>> group_by_shared_keys([frozenset("a"), frozenset("b"), frozenset("ac"), frozenset("c")])
     [(0, 2, 3), (1,)]
     """
     parent = list(range(len(keys)))
@@ -138,28 +162,28 @@ def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...
     return list(map(tuple, groups.values()))
 
 
-def _no_keys(_: object) -> frozenset[Hashable]:
+def _make_no_fold_keys(_: object) -> frozenset[Hashable]:
     """Map every value to no keys, so that nothing is folded."""
     return frozenset()
 
 
-def _keys(outcome: Outcome[Kept]) -> frozenset[Hashable]:
+def _get_fold_keys(outcome: Outcome[RemoteValue]) -> frozenset[Hashable]:
     return outcome.value.keys if outcome.value is not None else frozenset()
 
 
-def _values(outcomes: Iterable[Outcome[R]]) -> list[R]:
+def _list_outcome_values(outcomes: Iterable[Outcome[R]]) -> list[R]:
     """List the values of the outcomes that did not fail."""
     return [outcome.value for outcome in outcomes if outcome.value is not None]
 
 
-def _node_of(outcomes: Iterable[Outcome[Kept]]) -> str | None:
+def _find_common_node(outcomes: Iterable[Outcome[RemoteValue]]) -> str | None:
     """Find the one node that holds two or more values; None for a single value or several nodes."""
-    values = _values(outcomes)
+    values = _list_outcome_values(outcomes)
     nodes = {value.node for value in values}
     return nodes.pop() if len(values) > 1 and len(nodes) == 1 else None
 
 
-def _kept(
+def _run_on_nodes(
     function: Work[R],
     keys_of: Callable[[R], frozenset[Hashable]],
     sources: Sequence[Source],
@@ -168,35 +192,35 @@ def _kept(
     cluster: Cluster,
     cost_bytes: Callable[[Source], int],
     seen_by: Mapping[str, Sequence[str]] | None,
-) -> Generator[Outcome[Kept], None, None]:
+) -> Generator[Outcome[RemoteValue], None, None]:
     """Yield the outcomes, with the values left on the nodes that computed them."""
     check_jobs(jobs)
-    tally = Tally(sources, on_progress or (lambda _: None))
+    tally = ProgressTally(sources, on_progress or (lambda _: None))
     nodes_by_source = seen_by or {}
     places = []
     for source in sources:
         node = source.node or cluster.driver
         places.append(nodes_by_source.get(source.name) or ([node] if node else []))
     schedule = NodeSchedules(list(map(cost_bytes, sources)), places, cluster, jobs)
-    cores = _cores_each(sources, places, cluster, jobs)
-    function = partial(with_cores, cores, function)
+    cores = _count_cores_per_source(sources, places, cluster, jobs)
+    function = partial(call_with_cores, cores, function)
     payload = pickle.dumps((function, keys_of))
-    tasks = _Tasks(payload, schedule, cluster, watched=on_progress is not None)
-    return outcomes_of(tasks, sources, schedule, tally)
+    tasks = _RayTasks(payload, schedule, cluster, watched=on_progress is not None)
+    return yield_outcomes(tasks, sources, schedule, tally)
 
 
-def _cores_each(
+def _count_cores_per_source(
     sources: Sequence[Source], places: Sequence[Sequence[str]], cluster: Cluster, jobs: int | None
 ) -> int:
     """Compute how many cores one source may use on any node: the minimum over the nodes."""
     of_nodes = []
     for node in cluster.nodes:
         on_node = [source for source, ids in zip(sources, places, strict=True) if node.id in ids]
-        of_nodes.append(cores_each(on_node, jobs or node.core_count))
+        of_nodes.append(compute_cores_per_source(on_node, jobs or node.core_count))
     return min(of_nodes, default=1)
 
 
-class _Tasks:
+class _RayTasks:
     """Ray workers: one task per source, on the node that the schedule assigns."""
 
     def __init__(
@@ -206,15 +230,15 @@ class _Tasks:
 
         self._ray: Any = ray
         self._payload: Any = ray.put(payload)
-        self._call: Any = ray.remote(num_cpus=0, max_retries=0, num_returns=2)(call)
+        self._call: Any = ray.remote(num_cpus=0, max_retries=0, num_returns=2)(call_on_node)
         self._schedule = schedule
         self._cluster = cluster
         self._running: dict[Any, tuple[int, Source, Any]] = {}
-        self._unstarted: list[tuple[int, Attempt[Kept]]] = []
+        self._unstarted: list[tuple[int, Attempt[RemoteValue]]] = []
         self._board: Any = None
         if watched and cluster.driver is not None:
-            actor = ray.remote(num_cpus=0, max_restarts=0)(Board)
-            place = hard_affinity(cluster.driver)
+            actor = ray.remote(num_cpus=0, max_restarts=0)(ProgressBoard)
+            place = pin_to_node(cluster.driver)
             self._board = actor.options(scheduling_strategy=place).remote()
         self._asked_at = time.monotonic()
 
@@ -224,13 +248,13 @@ class _Tasks:
         if node is None or node in self._cluster.lost:
             self._unstarted.append((index, self._gone(source, node)))
             return
-        options = self._call.options(scheduling_strategy=hard_affinity(node))
+        options = self._call.options(scheduling_strategy=pin_to_node(node))
         ended, value = options.remote(self._payload, index, source, self._board)
         self._running[ended] = (index, source, value)
 
-    def wait(self) -> list[tuple[int, Message[Kept]]]:
+    def wait(self) -> list[tuple[int, Message[RemoteValue]]]:
         """Wait for bytes read and finished calls."""
-        messages: list[tuple[int, Message[Kept]]] = [*self._unstarted]
+        messages: list[tuple[int, Message[RemoteValue]]] = [*self._unstarted]
         self._unstarted = []
         while not messages:
             tasks = list(self._running)
@@ -247,14 +271,14 @@ class _Tasks:
 
     def close(self) -> None:
         """Stop all tasks."""
-        drop(self._ray, list(self._running))
+        cancel_tasks(self._ray, list(self._running))
         self._running = {}
         if self._board is not None:
             with contextlib.suppress(Exception):
                 self._ray.kill(self._board)
             self._board = None
 
-    def _progress(self) -> list[tuple[int, Message[Kept]]]:
+    def _progress(self) -> list[tuple[int, Message[RemoteValue]]]:
         """Poll the bytes read by running tasks, at most every 0.5 s."""
         if self._board is None or time.monotonic() - self._asked_at < _ASK_EVERY_S:
             return []
@@ -266,7 +290,7 @@ class _Tasks:
         running = {index for index, _, _ in self._running.values()}
         return [(index, count) for index, count in read.items() if index in running]
 
-    def _ended(self, task: Any) -> tuple[int, Attempt[Kept]]:
+    def _ended(self, task: Any) -> tuple[int, Attempt[RemoteValue]]:
         """Get the attempt of one finished task."""
         index, source, value = self._running.pop(task)
         node = self._schedule.node_of(index)
@@ -277,7 +301,7 @@ class _Tasks:
             return index, self._lost(error, source, node)
         if ended.failure is not None:
             return index, ended
-        return index, replace(ended, value=Kept(ended.value, node, value))
+        return index, replace(ended, value=RemoteValue(ended.value, node, value))
 
     def _lost(self, error: Exception, source: Source, node: str) -> Attempt[Any]:
         """Map a Ray error to an attempt."""
@@ -294,15 +318,15 @@ class _Tasks:
             problem = f"{where} cannot reach this program"
             return Attempt(None, Failure(source.name, problem, _REACH_HINT, "node-lost"), lost=True)
         else:
-            return broken(source, error)
+            return make_internal_failure(source, error)
         return Attempt(None, Failure(source.name, problem, MEMORY_HINT, code), lost=True)
 
     def _gone(self, source: Source, node: str | None) -> Attempt[Any]:
         """Build the attempt for a dead node: lost, so another node that sees the file may read it."""
-        return Attempt(None, _loss(source, node, self._cluster), lost=True)
+        return Attempt(None, _make_node_loss(source, node, self._cluster), lost=True)
 
 
-def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
+def _make_node_loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
     """Build the failure of a source whose node is dead."""
     if node is None:
         problem = "no node of the cluster sees this file"
@@ -311,7 +335,7 @@ def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
     return Failure(source.name, f"lost with its node, {cluster.name(node)}", NODE_HINT, "node-lost")
 
 
-def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
+def _fetch_outcome(outcome: Outcome[RemoteValue], cluster: Cluster) -> Outcome[Any]:
     """Fetch the value of an outcome from its node; a failure if it was lost with the node."""
     location = outcome.value
     if location is None:
@@ -319,21 +343,23 @@ def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
     import ray
 
     try:
-        value = unpacked(ray.get(location.reference))
+        value = decompress_value(ray.get(location.reference))
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
         if is_node_loss(error):
             cluster.lost.setdefault(location.node, "the node was lost")
-            return Outcome(outcome.source, None, _loss(outcome.source, location.node, cluster))
-        ended: Attempt[Any] = broken(outcome.source, error)
+            return Outcome(
+                outcome.source, None, _make_node_loss(outcome.source, location.node, cluster)
+            )
+        ended: Attempt[Any] = make_internal_failure(outcome.source, error)
         return Outcome(outcome.source, None, ended.failure, ended.stack)
     return Outcome(outcome.source, value)
 
 
-def _folded_here(
+def _fold_locally(
     outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R]], Sequence[R]]
 ) -> list[Outcome[R]]:
     """Fold the values of one group in this process; failures pass through."""
-    values = _values(outcomes)
+    values = _list_outcome_values(outcomes)
     folded = iter(fold_all(values) if values else ())
     complete = []
     for outcome in outcomes:
@@ -344,9 +370,9 @@ def _folded_here(
     return complete
 
 
-def _folded_there(
+def _fold_on_nodes(
     groups: Sequence[tuple[int, ...]],
-    kept: Sequence[Outcome[Kept]],
+    kept: Sequence[Outcome[RemoteValue]],
     fold_all: Callable[[Sequence[R]], Sequence[R]],
     cluster: Cluster,
 ) -> dict[tuple[int, ...], Any]:
@@ -355,7 +381,7 @@ def _folded_there(
         return {}
     import ray
 
-    remote: Any = ray.remote(num_cpus=0, max_retries=1)(fold)
+    remote: Any = ray.remote(num_cpus=0, max_retries=1)(fold_on_node)
     payload: Any = ray.put(pickle.dumps(fold_all))
     done: dict[tuple[int, ...], Any] = {}
     running: list[Any] = []
@@ -363,8 +389,8 @@ def _folded_there(
         for group in groups:
             if len(running) >= _FOLDS_AT_ONCE * len(cluster.nodes):
                 _, running = ray.wait(running, fetch_local=False)
-            values = _values(_members(kept, group))
-            place = hard_affinity(values[0].node)
+            values = _list_outcome_values(_select_group_outcomes(kept, group))
+            place = pin_to_node(values[0].node)
             references = [value.reference for value in values]
             task = remote.options(scheduling_strategy=place).remote(payload, *references)
             running.append(task)
@@ -372,19 +398,21 @@ def _folded_there(
         while running:
             _, running = ray.wait(running, fetch_local=False)
     except BaseException:
-        drop(ray, running)
+        cancel_tasks(ray, running)
         raise
     return done
 
 
-def _brought(members: Sequence[Outcome[Kept]], folded: Any) -> list[Outcome[Any]] | None:
+def _fetch_folded_outcomes(
+    members: Sequence[Outcome[RemoteValue]], folded: Any
+) -> list[Outcome[Any]] | None:
     """Fetch the folded values of a group; None if folding failed, in which case the caller folds here."""
     import ray
 
     try:
-        values = iter(unpacked(ray.get(folded)))
+        values = iter(decompress_value(ray.get(folded)))
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
-        _log.debug("folding there failed: %s", in_short(error))
+        _log.debug("folding there failed: %s", format_ray_error(error))
         return None
     outcomes: list[Outcome[Any]] = []
     for member in members:

@@ -20,16 +20,16 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
-from tracekit.discover.runs import numbered
-from tracekit.model.capacity import core_count
+from tracekit.discover.runs import number_repeated_names
+from tracekit.model.capacity import count_cores
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.lifetime import (
-    processes_below,
-    processes_marked,
+    find_descendants,
+    find_marked_descendants,
+    read_start_time,
     start_guard,
-    start_of,
 )
 from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
@@ -78,7 +78,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[T]):
+class NodeAnswer(Generic[T]):
     """The answer of one node, or the problem that prevented it; `gone` if the node is dead."""
 
     value: T | None = None
@@ -87,43 +87,48 @@ class Told(Generic[T]):
 
 
 @contextlib.contextmanager
-def connected(address: str | None = None) -> Iterator[Cluster]:
+def connect_cluster(address: str | None = None) -> Iterator[Cluster]:
     """Connect to the cluster at `address`, else at RAY_ADDRESS, else start a local one; disconnect afterwards.
 
     A program that is already connected stays connected. Raises `TracekitError` before anything is read if Ray is missing
     or unreachable, or if a node has another version of tracekit or Python.
     """
-    ray = _ray()
+    ray = _import_ray()
     if ray.is_initialized():
-        yield _probed(ray)
+        yield _probe_cluster(ray)
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     is_ours = address == "local"
-    with _sigterm_as_interrupt(), _tokens_as_before(ray), _quiet(), _ended_whole(is_ours=is_ours):
-        _init(ray, address)
+    with (
+        _sigterm_as_interrupt(),
+        _restore_token_mode(ray),
+        _silence_ray(),
+        _kill_leftover_processes(is_ours=is_ours),
+    ):
+        _start_or_join_cluster(ray, address)
         try:
-            yield _probed(ray)
+            yield _probe_cluster(ray)
         finally:
             _leave(ray)
 
 
-def everywhere(
+def run_on_every_node(
     cluster: Cluster,
     function: Callable[..., T],
     *args: object,
     nodes: Sequence[str] | None = None,
     timeout_s: float | None = None,
-) -> dict[str, Told[T]]:
+) -> dict[str, NodeAnswer[T]]:
     """Run `function(*args)` once on every live node, or on `nodes`; map node ids to answers."""
     asked = [node.id for node in cluster.alive()] if nodes is None else list(nodes)
-    answers = _ask(_ray(), asked, function, args, timeout_s)
+    answers = _ask_nodes(_import_ray(), asked, function, args, timeout_s)
     for node, answer in answers.items():
         if answer.gone:
             cluster.lost.setdefault(node, answer.problem)
     return answers
 
 
-def hard_affinity(node: str) -> Any:
+def pin_to_node(node: str) -> Any:
     """Build the Ray scheduling strategy that runs a task on this node or not at all."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -145,20 +150,20 @@ def is_node_loss(error: BaseException) -> bool:
     return isinstance(error, gone) and not isinstance(error, exceptions.RayTaskError)
 
 
-def drop(ray: Any, tasks: Sequence[Any], grace_s: float = 1.0) -> None:
+def cancel_tasks(ray: Any, tasks: Sequence[Any], grace_s: float = 1.0) -> None:
     """Cancel tasks: first gently, so that they remove temporary files, then by killing their workers.
 
     Finished tasks are skipped: Ray may abort this process if a task is cancelled right after it returned.
     """
-    left = _running(ray, tasks, 0)
+    left = _wait_for_tasks(ray, tasks, 0)
     for force in (False, True):
         for task in left:
             with contextlib.suppress(Exception):
                 ray.cancel(task, force=force)
-        left = _running(ray, left, grace_s)
+        left = _wait_for_tasks(ray, left, grace_s)
 
 
-def _running(ray: Any, tasks: Sequence[Any], timeout_s: float) -> list[Any]:
+def _wait_for_tasks(ray: Any, tasks: Sequence[Any], timeout_s: float) -> list[Any]:
     """Wait for the tasks up to a timeout; list those that still run."""
     left = list(tasks)
     if left:
@@ -167,60 +172,64 @@ def _running(ray: Any, tasks: Sequence[Any], timeout_s: float) -> list[Any]:
     return left
 
 
-def _ask(
+def _ask_nodes(
     ray: Any,
     nodes: Sequence[str],
     function: Callable[..., T],
     args: Sequence[object],
     timeout_s: float | None,
-) -> dict[str, Told[T]]:
+) -> dict[str, NodeAnswer[T]]:
     """Run a function on each node and collect the answers; raise a `TracekitError` that a node raised."""
     remote = ray.remote(num_cpus=0, max_retries=0)(function)
     tasks = {}
     for node in nodes:
-        tasks[node] = remote.options(scheduling_strategy=hard_affinity(node)).remote(*args)
+        tasks[node] = remote.options(scheduling_strategy=pin_to_node(node)).remote(*args)
     try:
         # Wait for all together, so that each gets the full timeout; then collect each result.
         if tasks and timeout_s is not None:
             ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout_s)
         answers = {
-            node: _answer(ray, task, None if timeout_s is None else 0)
+            node: _get_task_answer(ray, task, None if timeout_s is None else 0)
             for node, task in tasks.items()
         }
     except BaseException:
-        drop(ray, list(tasks.values()))
+        cancel_tasks(ray, list(tasks.values()))
         raise
-    # Raised only after all have answered: running tasks then need no cancelling, see `drop`.
+    # Raised only after all have answered: running tasks then need no cancelling, see `cancel_tasks`.
     for answer in answers.values():
         if isinstance(answer, TracekitError):
             raise answer
-    return {node: answer for node, answer in answers.items() if isinstance(answer, Told)}
+    return {node: answer for node, answer in answers.items() if isinstance(answer, NodeAnswer)}
 
 
-def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | TracekitError:
+def _get_task_answer(
+    ray: Any, task: Any, timeout_s: float | None
+) -> NodeAnswer[Any] | TracekitError:
     """Get the answer of one task; a `TracekitError` that it raised is returned, as it is meant for the user."""
     try:
-        return Told(ray.get(task, timeout=timeout_s))
+        return NodeAnswer(ray.get(task, timeout=timeout_s))
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and what the task raised
         if isinstance(error, ray.exceptions.GetTimeoutError):
-            drop(ray, [task])
-            return Told(problem="it does not answer", gone=True)
+            cancel_tasks(ray, [task])
+            return NodeAnswer(problem="it does not answer", gone=True)
         cause = getattr(error, "cause", None)
         for raised in (cause, error):
             if isinstance(raised, TracekitError):
                 return raised
         gone = is_node_loss(error)
-        return Told(problem="the node was lost" if gone else in_short(error), gone=gone)
+        return NodeAnswer(
+            problem="the node was lost" if gone else format_ray_error(error), gone=gone
+        )
 
 
-def in_short(error: BaseException) -> str:
+def format_ray_error(error: BaseException) -> str:
     """Format a Ray error in one line; the last line of its stack says what happened."""
     cause = getattr(error, "cause", None) or error
     lines = ["", *filter(None, map(str.strip, str(cause).splitlines()))]
-    return shown(f"{type(cause).__name__}: {lines[-1]}"[:300])
+    return make_displayable(f"{type(cause).__name__}: {lines[-1]}"[:300])
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     """Import Ray, or raise a `TracekitError` with the install command."""
     try:
         with warnings.catch_warnings():
@@ -228,20 +237,20 @@ def _ray() -> Any:
             import ray
     except ImportError as error:
         raise TracekitError(
-            f"--engine ray needs Ray, which cannot be imported: {in_short(error)}",
+            f"--engine ray needs Ray, which cannot be imported: {format_ray_error(error)}",
             f"{install_command('ray')}, or leave --engine out",
         ) from error
     return ray
 
 
-def _init(ray: Any, address: str) -> None:
+def _start_or_join_cluster(ray: Any, address: str) -> None:
     """Connect to `address`, or start a cluster on this machine for "local"."""
     options: dict[str, Any] = {}
-    _knock(address)
+    _check_address_listens(address)
     if address == "local":
-        options = {"num_cpus": core_count(), "include_dashboard": False}
+        options = {"num_cpus": count_cores(), "include_dashboard": False}
     try:
-        _connect(
+        _init_ray(
             ray,
             address=address,
             log_to_driver=False,
@@ -252,15 +261,17 @@ def _init(ray: Any, address: str) -> None:
     except Exception as error:
         _leave(ray)
         what = (
-            "Ray could not be started" if options else f"no Ray cluster reached at {shown(address)}"
+            "Ray could not be started"
+            if options
+            else f"no Ray cluster reached at {make_displayable(address)}"
         )
         raise TracekitError(
-            f"{what}: {in_short(error)}",
+            f"{what}: {format_ray_error(error)}",
             "check the address (ray status shows it) and that Ray and Python are of the same version here and there",
         ) from error
 
 
-def _knock(address: str) -> None:
+def _check_address_listens(address: str) -> None:
     """Raise `TracekitError` if nobody listens at `host:port`; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
@@ -269,13 +280,13 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
     except (OSError, OverflowError) as error:
         raise TracekitError(
-            f"no Ray cluster reached at {shown(address)}: {in_short(error)}",
+            f"no Ray cluster reached at {make_displayable(address)}: {format_ray_error(error)}",
             "check the address: ray status shows it",
         ) from error
 
 
 @contextlib.contextmanager
-def _ended_whole(*, is_ours: bool) -> Iterator[None]:
+def _kill_leftover_processes(*, is_ours: bool) -> Iterator[None]:
     """Kill all processes of a cluster started here, even if a signal arrived before Ray knew of them.
 
     Ray's agents poll for their raylet and outlive one that ends while they start. A guard process kills them if this
@@ -285,18 +296,18 @@ def _ended_whole(*, is_ours: bool) -> Iterator[None]:
         yield
         return
     # Only Ray's own processes: the calling program may have others.
-    marks = (f"{Path(_ray().__file__).parent}{os.sep}", "ray::")
-    before = processes_below(os.getpid())
+    marks = (f"{Path(_import_ray().__file__).parent}{os.sep}", "ray::")
+    before = find_descendants(os.getpid())
     guard = start_guard(marks)
     try:
         yield
     except BaseException:
-        started = processes_marked(os.getpid(), marks)
-        _leave(_ray())
-        started |= processes_marked(os.getpid(), marks)
+        started = find_marked_descendants(os.getpid(), marks)
+        _leave(_import_ray())
+        started |= find_marked_descendants(os.getpid(), marks)
         started.pop(guard.pid, None)  # its command line contains the marks
         for pid, since in started.items():
-            if before.get(pid) != since and start_of(pid) == since:
+            if before.get(pid) != since and read_start_time(pid) == since:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         raise
@@ -335,7 +346,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sigterm_as_before() -> Iterator[None]:
+def _restore_sigterm() -> Iterator[None]:
     """Keep the handler of SIGTERM: Ray replaces it to connect, and its C++ part resets it to the default to leave."""
     handler = signal.getsignal(signal.SIGTERM)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -349,15 +360,15 @@ def _sigterm_as_before() -> Iterator[None]:
 
 def _leave(ray: Any) -> None:
     """Leave the cluster, and end one that was started here. SIGTERM may end this process at once meanwhile."""
-    with _sigterm_as_before():
+    with _restore_sigterm():
         ray.shutdown()
 
 
-def _connect(ray: Any, **options: Any) -> None:
+def _init_ray(ray: Any, **options: Any) -> None:
     """Connect; handle SIGTERM as before, where Ray would exit with status 15."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with _sigterm_as_before():
+        with _restore_sigterm():
             ray.init(**options)
     except SystemExit:
         if hasattr(signal, "alarm"):
@@ -368,7 +379,7 @@ def _connect(ray: Any, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _tokens_as_before(ray: Any) -> Iterator[None]:
+def _restore_token_mode(ray: Any) -> Iterator[None]:
     """Restore whether workers must present a token.
 
     Starting a cluster here turns token authentication on for the rest of this process. Workers of another cluster have no
@@ -386,14 +397,14 @@ def _tokens_as_before(ray: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_ray() -> Iterator[None]:
     """Silence Ray on standard output; the report contains what matters."""
     before = {name: os.environ.get(name) for name in _QUIET}
     os.environ.update({name: value for name, value in _QUIET.items() if before[name] is None})
     try:
         with (
             warnings.catch_warnings(),
-            contextlib.redirect_stdout(_WithoutRay(sys.stdout)),
+            contextlib.redirect_stdout(_StreamWithoutRay(sys.stdout)),
         ):
             warnings.simplefilter("ignore")
             yield
@@ -403,7 +414,7 @@ def _quiet() -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-class _WithoutRay(io.TextIOBase):
+class _StreamWithoutRay(io.TextIOBase):
     """A stream that drops what Ray's threads write."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -427,7 +438,7 @@ class _WithoutRay(io.TextIOBase):
         return getattr(self._stream, name)
 
 
-def _probe() -> Callable[[], dict[str, Any]]:
+def _make_node_probe() -> Callable[[], dict[str, Any]]:
     """Make a function that describes a node. It is local, so Ray ships its code to nodes without tracekit."""
 
     def who() -> dict[str, Any]:
@@ -438,9 +449,9 @@ def _probe() -> Callable[[], dict[str, Any]]:
             from tracekit.model.version import VERSION
 
             facts["version"] = VERSION
-            from tracekit.model.capacity import available_memory_bytes, core_count
+            from tracekit.model.capacity import count_cores, read_available_memory
 
-            facts["cores"], facts["memory"] = core_count(), available_memory_bytes()
+            facts["cores"], facts["memory"] = count_cores(), read_available_memory()
         except Exception as error:  # noqa: BLE001 - whatever the cause, tracekit is not usable there
             facts["problem"] = f"{type(error).__name__}: {error}"
         return facts
@@ -448,15 +459,16 @@ def _probe() -> Callable[[], dict[str, Any]]:
     return who
 
 
-def _probed(ray: Any) -> Cluster:
+def _probe_cluster(ray: Any) -> Cluster:
     """Probe every node and describe the cluster; raise `TracekitError` if a node is incompatible or none answers."""
     rows = [row for row in ray.nodes() if row["Alive"]]
-    names = _names(rows)
-    answers = _ask(ray, list(names), _probe(), (), _PROBE_S)
+    names = _name_nodes(rows)
+    answers = _ask_nodes(ray, list(names), _make_node_probe(), (), _PROBE_S)
     wrong = [
         f"{names[node]}: {problem}"
         for node, answer in answers.items()
-        if not answer.gone and (problem := answer.problem or _difference(answer.value))
+        if not answer.gone
+        and (problem := answer.problem or _describe_incompatibility(answer.value))
     ]
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more nodes)" if len(wrong) > _SHOWN else ""
@@ -465,59 +477,65 @@ def _probed(ray: Any) -> Cluster:
             f"install tracekit {VERSION} on every node of the cluster, for the same Python",
         )
     cpus = {row["NodeID"]: int(row["Resources"].get("CPU", 0)) for row in rows}
-    hosts = _host_labels({row["NodeID"]: str(row["NodeManagerHostname"]) for row in rows}, [*names])
+    hosts = _label_hosts({row["NodeID"]: str(row["NodeManagerHostname"]) for row in rows}, [*names])
     nodes = []
     for id_, name in names.items():
         facts = answers[id_].value
-        nodes.append(Node(id_, name, _cores(cpus[id_], facts), _memory(facts), hosts[id_]))
+        nodes.append(
+            Node(
+                id_, name, _count_node_cores(cpus[id_], facts), _get_node_memory(facts), hosts[id_]
+            )
+        )
     lost = {node: answer.problem for node, answer in answers.items() if answer.gone}
     if len(lost) == len(nodes):
         raise TracekitError("no node of the Ray cluster answers", "look at it with: ray status")
     return Cluster(tuple(nodes), str(ray.get_runtime_context().get_node_id()), lost)
 
 
-def _difference(facts: Mapping[str, Any] | None) -> str:
+def _describe_incompatibility(facts: Mapping[str, Any] | None) -> str:
     """Explain why a node cannot work with this driver; empty if it can."""
     if facts is None:
         return ""
     if facts.get("version", VERSION) != VERSION:
-        return f"it has tracekit {shown(str(facts['version']))}, and here is {VERSION}"
+        return f"it has tracekit {make_displayable(str(facts['version']))}, and here is {VERSION}"
     if "problem" in facts:
-        return f"tracekit cannot be imported there: {shown(str(facts['problem'])[:200])}"
+        return f"tracekit cannot be imported there: {make_displayable(str(facts['problem'])[:200])}"
     if tuple(facts["python"]) != sys.version_info[:2]:
-        other, this = _dotted(facts["python"]), _dotted(sys.version_info[:2])
+        other, this = _format_version(facts["python"]), _format_version(sys.version_info[:2])
         return f"it has Python {other}, and here is {this}"
     return ""
 
 
-def _dotted(version: Iterable[int]) -> str:
+def _format_version(version: Iterable[int]) -> str:
     return ".".join(map(str, version))
 
 
-def _cores(cpus: int, facts: Mapping[str, Any] | None) -> int:
+def _count_node_cores(cpus: int, facts: Mapping[str, Any] | None) -> int:
     """Count the cores of a node, limited to the CPUs that Ray may use there."""
     cores = int((facts or {}).get("cores", 1))
     return max(1, min(cores, cpus) if cpus else cores)
 
 
-def _memory(facts: Mapping[str, Any] | None) -> int | None:
+def _get_node_memory(facts: Mapping[str, Any] | None) -> int | None:
     """Get the free memory of a node at the time of the probe, in bytes."""
     memory = (facts or {}).get("memory")
     return memory if isinstance(memory, int) else None
 
 
-def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _name_nodes(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Build a display name per node id: `host (address)`, plus the start of the id if that is ambiguous."""
     plain = {}
     for row in rows:
-        plain[row["NodeID"]] = shown(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
+        plain[row["NodeID"]] = make_displayable(
+            f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})"
+        )
     labels = list(plain.values())
     names = {n: p if labels.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
-    return dict(sorted(names.items(), key=lambda item: natural(item[1])))
+    return dict(sorted(names.items(), key=lambda item: make_natural_key(item[1])))
 
 
-def _host_labels(hosts: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
+def _label_hosts(hosts: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
     """Build a unique label for each node's host; `nodes` gives the order of numbering."""
     labels = [re.sub(r"[^0-9A-Za-z.-]+", "-", hosts[node]).strip("-.") or "host" for node in nodes]
-    unique = numbered(labels)
+    unique = number_repeated_names(labels)
     return {node: label.replace("#", "-") for node, label in zip(nodes, unique, strict=True)}

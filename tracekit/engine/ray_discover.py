@@ -8,17 +8,17 @@ from dataclasses import replace
 
 from tracekit.discover.surveys import Survey
 from tracekit.engine import ray_surveys as node_surveys
-from tracekit.engine.ray_cluster import NODE_HINT, Cluster, everywhere
+from tracekit.engine.ray_cluster import NODE_HINT, Cluster, run_on_every_node
 from tracekit.engine.ray_surveys import Sighting
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import shown
+from tracekit.model.labels import make_displayable
 from tracekit.model.trace import Failure, Note, Source
 from tracekit.readers.loading import sniff
 
 Stamp = tuple[str, int, int, int]
 
 
-def surveys(
+def survey_cluster(
     cluster: Cluster, patterns: Sequence[str], exclude: Sequence[str]
 ) -> tuple[list[Survey], list[Failure]]:
     """Survey each pattern on all nodes; return (one merged survey per pattern, failures of nodes that could not look).
@@ -28,7 +28,7 @@ def surveys(
     if not patterns:
         return [], []
     away = dict(cluster.lost)
-    answers = everywhere(cluster, _look, list(patterns), list(exclude))
+    answers = run_on_every_node(cluster, _look_at_patterns, list(patterns), list(exclude))
     # A node that cannot answer is missing data, not an empty directory.
     for node, answer in answers.items():
         if answer.value is None:
@@ -54,16 +54,16 @@ def surveys(
         if not seen:
             more = f", and {len(away)} could not be asked" if away else ""
             raise TracekitError(
-                f"{shown(pattern)}: found on none of {len(answers)} nodes{more}",
+                f"{make_displayable(pattern)}: found on none of {len(answers)} nodes{more}",
                 "check the spelling, and quote what the shell would expand: '$HOME/outputs'",
             )
-        joined = node_surveys.union(pattern, seen, names, hosts)
+        joined = node_surveys.merge_sightings(pattern, seen, names, hosts)
         surveyed.append(replace(joined, notes=(*joined.notes, *notes)))
         notes = []
     return surveyed, holes
 
 
-def places(
+def find_visible_nodes(
     cluster: Cluster, sources: Sequence[Source], known: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Map each source to the nodes that see its file, where that is more than its own node.
@@ -73,11 +73,11 @@ def places(
     nodes = dict(known)
     stamps: dict[str, Stamp] = {}
     for source in sources:
-        if source.node is None and (stamp := _stamp(str(source.path))):
+        if source.node is None and (stamp := _read_file_stamp(str(source.path))):
             stamps[source.name] = stamp
     if not stamps:
         return nodes
-    answers = everywhere(cluster, _same, list(stamps.values()))
+    answers = run_on_every_node(cluster, _check_same_files, list(stamps.values()))
     for place, name in enumerate(stamps):
         nodes[name] = tuple(
             node for node, answer in answers.items() if answer.value and answer.value[place]
@@ -85,17 +85,17 @@ def places(
     return nodes
 
 
-def _look(patterns: Sequence[str], exclude: Sequence[str]) -> list[Sighting | str]:
+def _look_at_patterns(patterns: Sequence[str], exclude: Sequence[str]) -> list[Sighting | str]:
     """Survey each pattern on this node; runs as a Ray task."""
-    return [node_surveys.look(pattern, exclude, sniff) for pattern in patterns]
+    return [node_surveys.survey_node(pattern, exclude, sniff) for pattern in patterns]
 
 
-def _same(stamps: Sequence[Stamp]) -> list[bool]:
+def _check_same_files(stamps: Sequence[Stamp]) -> list[bool]:
     """Check whether this node sees these very files; runs as a Ray task."""
-    return [_stamp(stamp[0]) == tuple(stamp) for stamp in stamps]
+    return [_read_file_stamp(stamp[0]) == tuple(stamp) for stamp in stamps]
 
 
-def _stamp(path: str) -> Stamp | None:
+def _read_file_stamp(path: str) -> Stamp | None:
     """Read the identity of a file: path, inode, size and modification time. None if it cannot be read."""
     try:
         status = os.stat(path)  # noqa: PTH116 - the path unchanged; it may be from another node

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.discover.arguments import (
-    Argument,
-    Found,
-    Ignored,
-    expanded,
-    read_arguments,
+    FoundFile,
+    PathArgument,
+    UnreadFile,
+    expand_path_pattern,
+    parse_path_arguments,
     split_label,
     split_pattern,
 )
@@ -21,15 +21,15 @@ from tracekit.discover.names import HOST_FOLDER
 from tracekit.discover.surveys import (
     FOLDERS_ABOVE,
     Log,
-    Looked,
     Sniff,
     Survey,
-    survey,
-    with_contents,
+    SurveyedFile,
+    add_content_digests,
+    survey_argument,
 )
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 
@@ -51,18 +51,18 @@ class Sighting:
     base: Parts
     open_parts: int
     label: str | None
-    files: tuple[Looked, ...]
-    ignored: tuple[tuple[Ignored, Stamp | None], ...]
+    files: tuple[SurveyedFile, ...]
+    ignored: tuple[tuple[UnreadFile, Stamp | None], ...]
     notes: tuple[Note, ...]
     log: Log
 
 
-def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
+def survey_node(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
     """Survey `pattern` on this machine, with `~` and variables expanded here; the reason if nothing matches."""
-    text = expanded(pattern)
+    text = expand_path_pattern(pattern)
     try:
-        (argument,) = read_arguments([text])
-        (seen,) = with_contents([survey(argument, exclude, sniff)])
+        (argument,) = parse_path_arguments([text])
+        (seen,) = add_content_digests([survey_argument(argument, exclude, sniff)])
     except TracekitError as error:
         return error.problem
     path = str(split_label(text)[1])
@@ -80,13 +80,13 @@ def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
         open_parts,
         argument.label,
         seen.files,
-        tuple((ignored, _stamp_of(ignored.path)) for ignored in seen.ignored),
+        tuple((ignored, _read_path_stamp(ignored.path)) for ignored in seen.ignored),
         seen.notes,
         seen.log_above(),
     )
 
 
-def union(
+def merge_sightings(
     pattern: str,
     sightings: Mapping[str, Sighting],
     names: Mapping[str, str],
@@ -97,18 +97,20 @@ def union(
     A file that several nodes see counts once. Files of several nodes with the same name get a directory `host=<host>`.
     `names` maps nodes to display names, `hosts` to unique host labels.
     """
-    argument, base = _argument(pattern, sightings)
-    files = _apart(_once(base, sightings), hosts)
-    files.sort(key=lambda looked: tuple(map(natural, looked.found.parts)))
+    argument, base = _merge_arguments(pattern, sightings)
+    files = _separate_by_host(_merge_seen_files(base, sightings), hosts)
+    files.sort(key=lambda looked: tuple(map(make_natural_key, looked.found.parts)))
     notes = []
     for node, seen in sightings.items():
         for note in seen.notes:
             notes.append(replace(note, message=f"{note.message} (on {names[node]})"))
-    log = _log(pattern, argument, sightings)
-    return Survey(argument, tuple(files), _ignored_once(sightings), tuple(notes), lambda: log)
+    log = _find_shared_log(pattern, argument, sightings)
+    return Survey(
+        argument, tuple(files), _merge_ignored_files(sightings), tuple(notes), lambda: log
+    )
 
 
-def _stamp_of(path: Path) -> Stamp | None:
+def _read_path_stamp(path: Path) -> Stamp | None:
     """Read the identity of a file on disk; None if it cannot be read."""
     try:
         status = path.lstat()
@@ -117,33 +119,33 @@ def _stamp_of(path: Path) -> Stamp | None:
     return str(path), status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _stamp(found: Found) -> Stamp | None:
+def _get_found_stamp(found: FoundFile) -> Stamp | None:
     if found.inode is None or found.mtime_ns is None:
         return None
     return str(found.path), found.inode, found.size_bytes, found.mtime_ns
 
 
-def _argument(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[Argument, Parts]:
+def _merge_arguments(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[PathArgument, Parts]:
     """Build the merged argument and its base relative to the anchors, as for one pattern over the files of all nodes."""
     first = next(iter(sightings.values()))
     tops = sorted(
         {top for seen in sightings.values() for top in seen.tops},
-        key=lambda top: tuple(map(natural, top)),
+        key=lambda top: tuple(map(make_natural_key, top)),
     )
     folder = any(seen.tops == (seen.base,) for seen in sightings.values())
     if len(tops) == 1:
         base = tops[0] if folder else tops[0][:-1]
     else:
-        base = _common([top[:-1] for top in tops])
+        base = _find_common_prefix([top[:-1] for top in tops])
     path = str(split_label(pattern)[1])
     typed = Path(os.path.abspath(path)).parts  # noqa: PTH100 - keep the name of a link
     anchor = Path(*typed[: max(1, len(typed) - first.open_parts)])
     entries = tuple(anchor.joinpath(*top) for top in tops)
     loose = len(tops) == 1 and not folder and first.label is None
-    return Argument(pattern, first.label, anchor.joinpath(*base), entries, loose), base
+    return PathArgument(pattern, first.label, anchor.joinpath(*base), entries, loose), base
 
 
-def _common(paths: Sequence[Parts]) -> Parts:
+def _find_common_prefix(paths: Sequence[Parts]) -> Parts:
     """Find the longest common prefix."""
     length = 0
     while all(len(path) > length for path in paths) and len({path[length] for path in paths}) == 1:
@@ -151,14 +153,14 @@ def _common(paths: Sequence[Parts]) -> Parts:
     return paths[0][:length]
 
 
-def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
+def _merge_seen_files(base: Parts, sightings: Mapping[str, Sighting]) -> list[SurveyedFile]:
     """List every file of every node, named relative to `base`; a file on several nodes appears once, with all of them."""
     places: dict[Stamp, int] = {}
-    files: list[Looked] = []
+    files: list[SurveyedFile] = []
     for node, seen in sightings.items():
-        above = tuple(map(shown, (*seen.anchor.parts, *base)))[-FOLDERS_ABOVE:]
+        above = tuple(map(make_displayable, (*seen.anchor.parts, *base)))[-FOLDERS_ABOVE:]
         for looked in seen.files:
-            stamp = _stamp(looked.found)
+            stamp = _get_found_stamp(looked.found)
             if stamp is not None and stamp in places:
                 first = files[places[stamp]]
                 nodes = (*first.found.nodes, node)
@@ -172,11 +174,13 @@ def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
     return files
 
 
-def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
+def _separate_by_host(
+    files: Sequence[SurveyedFile], hosts: Mapping[str, str]
+) -> list[SurveyedFile]:
     """Insert the host directory into names that several files share."""
     counts = Counter(looked.found.parts for looked in files)
 
-    def named(found: Found) -> Found:
+    def named(found: FoundFile) -> FoundFile:
         if counts[found.parts] == 1:
             return found
         folder = HOST_FOLDER + hosts[found.nodes[0]]
@@ -185,19 +189,21 @@ def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
     return [replace(looked, found=named(looked.found)) for looked in files]
 
 
-def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
+def _merge_ignored_files(sightings: Mapping[str, Sighting]) -> tuple[UnreadFile, ...]:
     """List the ignored files; one that several nodes see appears once."""
     nodes: dict[tuple[Stamp | str, str | Path, Reason], list[str]] = {}
     for node, seen in sightings.items():
         for ignored, stamp in seen.ignored:
             nodes.setdefault((stamp or node, ignored.path, ignored.reason), []).append(node)
     ignored_files = (
-        Ignored(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items()
+        UnreadFile(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items()
     )
-    return tuple(sorted(ignored_files, key=lambda ignored: natural(str(ignored.path))))
+    return tuple(sorted(ignored_files, key=lambda ignored: make_natural_key(str(ignored.path))))
 
 
-def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) -> Log:
+def _find_shared_log(
+    pattern: str, argument: PathArgument, sightings: Mapping[str, Sighting]
+) -> Log:
     """Find the driver log above the directories of all nodes; a note if there are several."""
     if len(argument.entries) != 1:
         return None
@@ -206,8 +212,8 @@ def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) ->
     for node, seen in sightings.items():
         if isinstance(seen.log, tuple):
             file, timed = seen.log
-            logs.setdefault(_stamp(file) or node, (replace(file, nodes=(node,)), timed))
+            logs.setdefault(_get_found_stamp(file) or node, (replace(file, nodes=(node,)), timed))
     if len(logs) > 1:
         message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
-        return Note("info", "log", message, shown(pattern), data=Data(files=len(logs)))
+        return Note("info", "log", message, make_displayable(pattern), data=Data(files=len(logs)))
     return next(iter(logs.values()), notes[0] if notes else None)

@@ -8,14 +8,20 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from tracekit.engine.attempts import Attempt, attempt, broken, out_of_memory, throttled
+from tracekit.engine.attempts import (
+    Attempt,
+    attempt_call,
+    make_internal_failure,
+    make_oom_attempt,
+    throttle_progress,
+)
 from tracekit.model.trace import Source
 
 _TELL_EVERY_S = 0.5
 """Reporting interval: long, because on a large cluster many tasks report to one actor."""
 
 
-class Board:
+class ProgressBoard:
     """A Ray actor next to the driver that collects the bytes each task has read."""
 
     def __init__(self) -> None:
@@ -31,7 +37,7 @@ class Board:
         return counts
 
 
-def call(
+def call_on_node(
     payload: bytes, index: int, source: Source, board: Any
 ) -> tuple[Attempt[frozenset[Hashable]], bytes | None]:
     """Call the function on a source; return (attempt with the value's fold keys, value as bytes).
@@ -44,7 +50,7 @@ def call(
         # Unpickled within the attempt: a function that cannot be imported here becomes a failure.
         function, keys_of = pickle.loads(payload)  # noqa: S301 - written by our own driver
         value = function(source, advance)
-        values.append(packed(value))
+        values.append(compress_value(value))
         keys: frozenset[Hashable] = keys_of(value)
         return keys
 
@@ -53,25 +59,25 @@ def call(
             board.add.remote(index, count)
 
     try:
-        ended = attempt(work, source, throttled(tell, _TELL_EVERY_S))
+        ended = attempt_call(work, source, throttle_progress(tell, _TELL_EVERY_S))
     except MemoryError:
-        ended = out_of_memory(source)
+        ended = make_oom_attempt(source)
     except SystemExit as error:
-        ended = broken(source, error)
+        ended = make_internal_failure(source, error)
     return (ended, values[0]) if ended.failure is None else (replace(ended, value=None), None)
 
 
-def fold(payload: bytes, *values: bytes) -> bytes:
+def fold_on_node(payload: bytes, *values: bytes) -> bytes:
     """Apply the function in `payload` to these values; it returns as many, in the same order."""
     function = pickle.loads(payload)  # noqa: S301 - written by our own driver
-    return packed(function([unpacked(value) for value in values]))
+    return compress_value(function([decompress_value(value) for value in values]))
 
 
-def packed(value: Any) -> bytes:
+def compress_value(value: Any) -> bytes:
     """Compress a pickled value for transfer and for Ray's shared memory."""
     return zlib.compress(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), 1)
 
 
-def unpacked(value: bytes) -> Any:
-    """Restore a value from `packed`."""
+def decompress_value(value: bytes) -> Any:
+    """Restore a value from `compress_value`."""
     return pickle.loads(zlib.decompress(value))  # noqa: S301 - written by our own worker

@@ -22,7 +22,7 @@ _BASE_BYTES = 200_000_000
 _GROWTH, _GROWTH_COMPRESSED = 2, 25
 """Memory per byte of file, plain and compressed; 1 and 13 were measured for Chrome traces of up to 1 GB."""
 
-MANY = 64
+MAX_STRICT_SOURCES = 64
 """Up to this many sources start strictly by cost."""
 
 EXPORTED_FIRST = "nsys_rep"
@@ -32,19 +32,19 @@ _GROWTH_OF = {EXPORTED_FIRST: 6}
 _log = logging.getLogger("tracekit.engine")
 
 
-def estimate_bytes(source: Source) -> int:
+def estimate_memory_bytes(source: Source) -> int:
     """Estimate, on the safe side, the memory needed to read and measure `source`, from its size and suffix."""
     compressed = source.name.lower().endswith((".gz", ".zst", ".xz", ".zip"))
     growth = _GROWTH_COMPRESSED if compressed else _GROWTH_OF.get(source.reader, _GROWTH)
     return _BASE_BYTES + growth * source.size_bytes
 
 
-def budget_of(available_bytes: int | None) -> int | None:
+def compute_memory_budget(available_bytes: int | None) -> int | None:
     """Compute the memory budget of running sources; None if the free memory is unknown."""
     return None if available_bytes is None else int(available_bytes * MEMORY_SHARE)
 
 
-def cores_each(sources: Iterable[Source], workers: int) -> int:
+def compute_cores_per_source(sources: Iterable[Source], workers: int) -> int:
     """Compute how many of `workers` cores one source may use; only large files use several."""
     large_count = sum(source.size_bytes >= LARGE_FILE_BYTES for source in sources)
     return max(1, workers // max(1, large_count))
@@ -56,7 +56,7 @@ def check_jobs(jobs: int | None) -> None:
         raise TracekitError(f"cannot run {jobs} jobs at once", "give --jobs 1 or more")
 
 
-class Order(Protocol):
+class StartOrder(Protocol):
     """The interface that the loop needs: one `Schedule`, or several."""
 
     def next(self) -> int | None:
@@ -72,17 +72,17 @@ class Order(Protocol):
         """Stop counting a source as running."""
 
 
-def outcomes_of(
-    workers: Workers[R], sources: Sequence[Source], schedule: Order, tally: Tally
+def yield_outcomes(
+    workers: Workers[R], sources: Sequence[Source], schedule: StartOrder, tally: ProgressTally
 ) -> Generator[Outcome[R], None, None]:
     """Run the sources on `workers` and yield the outcomes in order; early ones wait for their turn."""
-    with closing(attempts_of(workers, sources, schedule, tally)) as attempts:
+    with closing(yield_attempts(workers, sources, schedule, tally)) as attempts:
         for source, ended in zip(sources, attempts, strict=True):
-            yield outcome(source, ended)
+            yield make_outcome(source, ended)
 
 
-def attempts_of(
-    workers: Workers[R], items: Sequence[Any], schedule: Order, tally: Tally
+def yield_attempts(
+    workers: Workers[R], items: Sequence[Any], schedule: StartOrder, tally: ProgressTally
 ) -> Generator[Attempt[R], None, None]:
     """Run the items (sources or batches) on `workers` and yield the attempts in order."""
 
@@ -114,7 +114,7 @@ def attempts_of(
         workers.close()
 
 
-def outcome(source: Source, ended: Attempt[R]) -> Outcome[R]:
+def make_outcome(source: Source, ended: Attempt[R]) -> Outcome[R]:
     """Convert the last attempt to an outcome and log its stack."""
     if ended.stack:
         _log.debug("%s\n%s", source.name, ended.stack)
@@ -136,7 +136,9 @@ class Schedule:
         members: Iterable[int] | None = None,
     ) -> None:
         self._costs = costs
-        self._sizes = costs if len(costs) <= MANY else list(map(int.bit_length, costs))
+        self._sizes = (
+            costs if len(costs) <= MAX_STRICT_SOURCES else list(map(int.bit_length, costs))
+        )
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -192,7 +194,7 @@ class Schedule:
         self._running.discard(index)
 
 
-class Tally:
+class ProgressTally:
     """Counter of finished bytes and files; calls `on_progress` on every change.
 
     If an item is a batch, `counts` gives its number of sources and `failures_of` counts the failed ones.

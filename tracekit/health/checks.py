@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracekit.health.problems import PROBLEMS
-from tracekit.health.recordings import recordings_of, symptoms_of
-from tracekit.health.signs import Symptom, signs
-from tracekit.health.symptoms import Capture, symptoms
-from tracekit.model.labels import natural
+from tracekit.health.recordings import find_recording_symptoms, summarize_capture_kinds
+from tracekit.health.signs import Symptom, find_note_symptoms
+from tracekit.health.symptoms import Capture, find_capture_symptoms
+from tracekit.model.labels import make_natural_key
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Note, NoteSeverity
 
@@ -48,27 +48,27 @@ def diagnose(
     `complete`, the user selected a part, and missing ranks and steps are not problems.
     """
     nsys = frozenset(capture.source.name for capture in captures if capture.source.tool == "nsys")
-    of_recordings = list(symptoms_of(recordings_of(captures, notes), nsys))
+    of_recordings = list(find_recording_symptoms(summarize_capture_kinds(captures, notes), nsys))
     # A recording kind covers in one sentence what several notes say.
     said = {symptom.code for symptom in of_recordings}
     by_kind: dict[tuple[str, str], list[Symptom]] = {}
     for symptom in (
-        *(sign for sign in signs(notes, failures, nsys) if sign.code not in said),
+        *(sign for sign in find_note_symptoms(notes, failures, nsys) if sign.code not in said),
         *seen,
         *of_recordings,
-        *symptoms(captures, complete=complete),
+        *find_capture_symptoms(captures, complete=complete),
     ):
         by_kind.setdefault((symptom.code, symptom.what), []).append(symptom)
-    return tuple(sorted(map(_diagnosis, by_kind.values()), key=_order))
+    return tuple(sorted(map(_merge_symptoms, by_kind.values()), key=_rank_diagnosis))
 
 
-def _order(diagnosis: Diagnosis) -> tuple[object, ...]:
+def _rank_diagnosis(diagnosis: Diagnosis) -> tuple[object, ...]:
     """Build the sort key of a diagnosis: severity, order of the table, text."""
     gravity = _GRAVITY[diagnosis.severity]
-    return gravity, _ORDER[diagnosis.code], natural(diagnosis.what)
+    return gravity, _ORDER[diagnosis.code], make_natural_key(diagnosis.what)
 
 
-def _diagnosis(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
+def _merge_symptoms(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
     """Merge symptoms of one kind into a diagnosis."""
     first = symptoms_of_kind[0]
     problem = PROBLEMS[first.code]
@@ -77,7 +77,7 @@ def _diagnosis(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
     for symptom in symptoms_of_kind:
         names.update(filter(None, symptom.places))
         severities.append(symptom.severity or problem.severity)
-    places = tuple(sorted(names, key=natural))
+    places = tuple(sorted(names, key=make_natural_key))
     count = sum(symptom.count for symptom in symptoms_of_kind) or len(places) or 1
     # Messages may contain braces: they are inserted, never used as a format.
     files = f"{len(places):,} {'file' if len(places) == 1 else 'files'}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracekit.discover.nsys_files import REPORT_SUFFIXES
 from tracekit.health.signs import Symptom
-from tracekit.model.labels import natural, shown
+from tracekit.model.labels import make_displayable, make_natural_key
 
 LATEST = "session_latest"
 """Ray's link to the session that was started last."""
@@ -21,46 +21,46 @@ _MOST = 1_000
 _MOST_NAMED = 3
 
 
-def session_symptoms(folders: Sequence[Path], reports: Sequence[Path]) -> Iterator[Symptom]:
+def find_session_symptoms(folders: Sequence[Path], reports: Sequence[Path]) -> Iterator[Symptom]:
     """Find problems of the given directories, which contain these nsys reports."""
-    real_reports = [_real(path) for path in reports]
+    real_reports = [_resolve_links(path) for path in reports]
     for path in folders:
-        folder = _real(path)
+        folder = _resolve_links(path)
         if not folder.is_dir():
             continue
-        inside = _within(folder, real_reports)
-        yield from _mixed(inside)
+        inside = _list_reports_below(folder, real_reports)
+        yield from _find_mixed_sessions(inside)
         if inside:
-            yield from _not_the_latest(folder, inside)
+            yield from _find_stale_latest_link(folder, inside)
         else:
-            yield from _elsewhere(path, folder)
+            yield from _find_reports_elsewhere(path, folder)
 
 
-def _real(path: Path) -> Path:
+def _resolve_links(path: Path) -> Path:
     """Resolve a path. A link to itself resolves to itself; `Path.resolve` would raise."""
     return Path(os.path.realpath(path))
 
 
-def _within(folder: Path, reports: Sequence[Path]) -> list[Path]:
+def _list_reports_below(folder: Path, reports: Sequence[Path]) -> list[Path]:
     """List the reports below a directory."""
     return [report for report in reports if folder in report.parents]
 
 
-def _session(path: Path) -> Path | None:
+def _find_session(path: Path) -> Path | None:
     """Find the session directory that `path` is or is inside of; None if there is none."""
     inside = (path, *path.parents)
     return next((folder for folder in inside if _SESSION.fullmatch(folder.name)), None)
 
 
-def _session_names(reports: Iterable[Path]) -> list[str]:
+def _list_session_names(reports: Iterable[Path]) -> list[str]:
     """List the names of the sessions with reports, in natural order."""
-    names = {session.name for session in map(_session, reports) if session is not None}
-    return sorted(names, key=natural)
+    names = {session.name for session in map(_find_session, reports) if session is not None}
+    return sorted(names, key=make_natural_key)
 
 
-def _mixed(reports: Sequence[Path]) -> Iterator[Symptom]:
+def _find_mixed_sessions(reports: Sequence[Path]) -> Iterator[Symptom]:
     """Report a directory with reports of several sessions."""
-    names = list(map(shown, _session_names(reports)))
+    names = list(map(make_displayable, _list_session_names(reports)))
     if len(names) > 1:
         more = " …" if len(names) > _MOST_NAMED else ""
         named = ", ".join(names[:_MOST_NAMED]) + more
@@ -68,54 +68,56 @@ def _mixed(reports: Sequence[Path]) -> Iterator[Symptom]:
         yield Symptom("several-sessions", (), what, len(names))
 
 
-def _elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
+def _find_reports_elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
     """Report a Ray directory without reports if a session has some: its own session, else a sibling."""
-    session = _session(folder)
+    session = _find_session(folder)
     if session is None:
         return
-    for other in (session, *_others(session.parent, session)):
-        count = _report_count(other)
+    for other in (session, *_list_other_sessions(session.parent, session)):
+        count = _count_session_reports(other)
         if count:
-            where = shown("/".join((other.name, *_IN_SESSION)))
-            what = f"no report of nsys in {shown(path.name)}, but {count:,} in {where}"
-            yield Symptom("wrong-session", (shown(str(other.joinpath(*_IN_SESSION))),), what)
+            where = make_displayable("/".join((other.name, *_IN_SESSION)))
+            what = f"no report of nsys in {make_displayable(path.name)}, but {count:,} in {where}"
+            yield Symptom(
+                "wrong-session", (make_displayable(str(other.joinpath(*_IN_SESSION))),), what
+            )
             return
 
 
-def _not_the_latest(folder: Path, reports: Sequence[Path]) -> Iterator[Symptom]:
+def _find_stale_latest_link(folder: Path, reports: Sequence[Path]) -> Iterator[Symptom]:
     """Report that Ray's link to the latest session, in a directory of sessions, points to one without reports."""
     latest = folder / LATEST
-    if _session(folder) is not None or not latest.is_symlink():
+    if _find_session(folder) is not None or not latest.is_symlink():
         return
-    target = _real(latest)
-    names = _session_names(reports)
-    if names and not _within(target, reports):
+    target = _resolve_links(latest)
+    names = _list_session_names(reports)
+    if names and not _list_reports_below(target, reports):
         what = (
-            f"{LATEST} leads to {shown(target.name)}, which holds no report of nsys; "
-            f"{shown(', '.join(names[:_MOST_NAMED]))} does"
+            f"{LATEST} leads to {make_displayable(target.name)}, which holds no report of nsys; "
+            f"{make_displayable(', '.join(names[:_MOST_NAMED]))} does"
         )
         yield Symptom("latest-session", (), what)
 
 
-def _others(root: Path, session: Path) -> list[Path]:
+def _list_other_sessions(root: Path, session: Path) -> list[Path]:
     """List the other sessions in Ray's directory, latest first, at most `_MOST`."""
     try:
         inside = list(islice(root.iterdir(), 100 * _MOST))
     except OSError:
         return []
     sessions = [path for path in inside if _SESSION.fullmatch(path.name) and path != session]
-    return sorted(sessions, key=lambda path: natural(path.name), reverse=True)[:_MOST]
+    return sorted(sessions, key=lambda path: make_natural_key(path.name), reverse=True)[:_MOST]
 
 
-def _report_count(session: Path) -> int:
+def _count_session_reports(session: Path) -> int:
     """Count the reports of a session, without Ray's own check."""
     try:
         inside = list(islice(session.joinpath(*_IN_SESSION).iterdir(), 100 * _MOST))
     except OSError:
         return 0
-    return sum(_is_report(path.name) for path in inside)
+    return sum(_is_session_report(path.name) for path in inside)
 
 
-def _is_report(name: str) -> bool:
+def _is_session_report(name: str) -> bool:
     """Check whether a file is a report other than Ray's check."""
     return name.endswith(REPORT_SUFFIXES) and not name.startswith("empty")

@@ -7,22 +7,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from tracekit.health.signs import Symptom
 from tracekit.health.symptoms import Capture
 from tracekit.model.recording_kinds import KINDS
-from tracekit.model.recording_summary import Recorded, summarize
+from tracekit.model.recording_summary import ClassifiedSource, summarize_by_kind
 from tracekit.model.report import Recording
 from tracekit.model.sources import Note
 
 
-def recordings_of(captures: Iterable[Capture], notes: Sequence[Note]) -> tuple[Recording, ...]:
+def summarize_capture_kinds(
+    captures: Iterable[Capture], notes: Sequence[Note]
+) -> tuple[Recording, ...]:
     """Summarize the kinds of these captures, and of recognized files that are not read."""
     recorded = [
-        Recorded(capture.source.name, capture.source.tool, capture.recording)
+        ClassifiedSource(capture.source.name, capture.source.tool, capture.recording)
         for capture in captures
         if capture.recording is not None
     ]
-    return summarize(recorded, notes)
+    return summarize_by_kind(recorded, notes)
 
 
-def symptoms_of(recordings: Iterable[Recording], nsys: frozenset[str]) -> Iterator[Symptom]:
+def find_recording_symptoms(
+    recordings: Iterable[Recording], nsys: frozenset[str]
+) -> Iterator[Symptom]:
     """Yield a symptom for each abnormal kind of recording. `nsys` are the names of nsys sources."""
     for recording in recordings:
         kind = KINDS[recording.kind]

@@ -127,7 +127,7 @@ _IN_OWN_WORDS = frozenset(
 _COUNTED = frozenset({"open-ranges", "missing-files", "odd-times", IMPOSSIBLE_TIMES, LATE_ENDS})
 
 
-def signs(
+def find_note_symptoms(
     notes: Sequence[Note], failures: Sequence[Failure] = (), nsys: Collection[str] = ()
 ) -> Iterator[Symptom]:
     """Convert notes and failures to symptoms, at most one each. `nsys` are the names of nsys sources."""
@@ -137,29 +137,33 @@ def signs(
         if note.source in mixed:
             continue  # the kind of recording reports it and causes the damage inside
         if note.code == IGNORED:
-            yield from _passed_over(note)
+            yield from _find_ignored_file_symptom(note)
         elif note.code == UNREADABLE or (note.code == MISSED and note.source not in ignored):
             # Discovery also lists the files it misses among the ignored ones.
-            yield _refused(note.data.text("why"), note.data, note.source, note.message)
+            yield _build_refusal_symptom(
+                note.data.text("why"), note.data, note.source, note.message
+            )
         elif note.code != MISSED:
-            yield from _noted(note, note.source in nsys)
+            yield from _find_note_symptom(note, note.source in nsys)
     for failure in failures:
-        yield _refused(failure.code, failure.data, failure.source, failure.problem, failure.hint)
+        yield _build_refusal_symptom(
+            failure.code, failure.data, failure.source, failure.problem, failure.hint
+        )
 
 
-def _noted(note: Note, of_nsys: bool) -> Iterator[Symptom]:
+def _find_note_symptom(note: Note, of_nsys: bool) -> Iterator[Symptom]:
     """Convert one note on a file that was read to a symptom, if it is a problem."""
     if note.code.startswith(OF_ERRORS):
         yield Symptom("broken-question", (note.source,), note.message)
         return
-    problem = _problem(note, of_nsys)
+    problem = _map_note_to_problem(note, of_nsys)
     if problem is not None:
         what = note.message if problem in _IN_OWN_WORDS else ""
         count = note.count if problem in _COUNTED else 0
-        yield Symptom(problem, (note.source,), what, count, severity=_softened(note))
+        yield Symptom(problem, (note.source,), what, count, severity=_find_softer_severity(note))
 
 
-def _problem(note: Note, of_nsys: bool) -> str | None:
+def _map_note_to_problem(note: Note, of_nsys: bool) -> str | None:
     """Map a note to its problem; None if nothing went wrong."""
     if note.code == "conflict" and note.severity == "warning":
         return "conflict"
@@ -174,7 +178,7 @@ def _problem(note: Note, of_nsys: bool) -> str | None:
     return "truncated-trace" if note.code in _OF_TRACE else "other-loss"
 
 
-def _softened(note: Note) -> NoteSeverity | None:
+def _find_softer_severity(note: Note) -> NoteSeverity | None:
     """Find the severity of a note that is less certain than the table; None for the table's severity."""
     # nsys warns about most captures that begin or end while the program runs.
     if note.code == "lost-rows" and note.data.get("certain") is False:
@@ -184,13 +188,13 @@ def _softened(note: Note) -> NoteSeverity | None:
     return None
 
 
-def _passed_over(note: Note) -> Iterator[Symptom]:
+def _find_ignored_file_symptom(note: Note) -> Iterator[Symptom]:
     """Convert a note on an ignored file to a symptom, if the file was a profile that nothing replaces."""
     name = _PACKED.sub("", note.source.lower())
     why = note.data.text("why")
     problem = _BY_REASON.get(why)
     if problem in NAMED:
-        yield _named(problem, note.data, note.source)
+        yield _build_described_symptom(problem, note.data, note.source)
     elif why == "temporary":
         if name.rpartition(".")[0].endswith(_PROFILES):
             yield Symptom("temporary-file", (note.source,))
@@ -198,17 +202,19 @@ def _passed_over(note: Note) -> Iterator[Symptom]:
         yield Symptom(problem, (note.source,))
 
 
-def _named(problem: str, data: Data, source: str) -> Symptom:
+def _build_described_symptom(problem: str, data: Data, source: str) -> Symptom:
     """Build the symptom of a file whose data describe it and the remedy."""
     return Symptom(problem, (source,), data.text("what"), remedy=data.text("remedy"))
 
 
-def _refused(code: str, data: Data, source: str, message: str, hint: str = "") -> Symptom:
+def _build_refusal_symptom(
+    code: str, data: Data, source: str, message: str, hint: str = ""
+) -> Symptom:
     """Build the symptom of a file that could not be read. Uses its own message if the error is not a known problem."""
     problem = _BY_REFUSAL.get(code)
     if problem is None:
         return Symptom(UNREADABLE, (source,), message, remedy=hint)
     if problem in NAMED:
-        return _named(problem, data, source)
+        return _build_described_symptom(problem, data, source)
     what = data.text("what") if problem in _OF_VERSIONS else ""
     return Symptom(problem, (source,), what)

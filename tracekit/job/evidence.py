@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tracekit.model.report import Better, Metric, Unit
 
-UNITS: Mapping[str, Unit] = {
+UNITS_BY_SUFFIX: Mapping[str, Unit] = {
     "_ns": "ns",
     "_bytes": "bytes",
     "_ratio": "ratio",
@@ -16,13 +16,13 @@ UNITS: Mapping[str, Unit] = {
 """Unit of a number by the suffix of its name."""
 
 
-def evidence(
+def make_evidence_metric(
     name: str, value: float | None, label: str = "", *, better: Better = "lower"
 ) -> Metric:
     """Make a number that supports a finding, in the unit that its name ends with.
 
-    >>> evidence("wait_ns", 5, "per step")
+    >>> make_evidence_metric("wait_ns", 5, "per step")
     Metric(name='wait_ns', value=5, unit='ns', better='lower', low=None, high=None, label='per step', bounds='')
     """
-    unit = next(unit for suffix, unit in UNITS.items() if name.endswith(suffix))
+    unit = next(unit for suffix, unit in UNITS_BY_SUFFIX.items() if name.endswith(suffix))
     return Metric(name, value, unit, better, label=label)

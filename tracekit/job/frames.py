@@ -13,32 +13,32 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.groups import least, most
+from tracekit.job.groups import find_group_maxima, find_group_minima
 from tracekit.model import keys as grouping
 from tracekit.model.codes import OF_TIMES
 from tracekit.model.frame import Frame, texts
-from tracekit.model.intervals import union_totals
+from tracekit.model.intervals import measure_group_unions
 from tracekit.model.keys import (
     CAPTURE,
     PROCESS,
     Ints,
-    as_python,
-    equal,
-    is_among,
-    numbered_alike,
-    of_keys,
+    group_rows_by,
+    list_python_values,
+    mask_equal,
+    mask_matching_rows,
+    number_frames_alike,
 )
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
-from tracekit.model.stages import canonical, scope_stage, stage_name
+from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
 from tracekit.model.tables.arrays import (
     OBJECT,
     Coded,
     Nullable,
-    at_rows,
-    bare,
-    for_pandas,
-    framed,
+    convert_for_pandas,
+    make_bare,
+    make_frame,
+    select_rows,
 )
 from tracekit.model.trace import Measurements
 
@@ -69,36 +69,40 @@ STEP_BOUNDS = "steps"
 """Meaning of the bounds of the mean wall: the shortest and the longest step."""
 
 
-def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
+def is_from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
     """Check whether the clocks of all rows count from the Unix epoch, which makes their times comparable."""
-    return not bool(_relative(measured, rows).any())
+    return not bool(_find_relative_rows(measured, rows).any())
 
 
-def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_relative_rows(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Find the rows of sources whose clock starts at an arbitrary zero."""
     captures = measured["captures"]
     absolute = captures["absolute_time"].to_numpy(np.bool_)
     if absolute.all():
         return np.zeros(len(rows), np.bool_)
-    return is_among(rows, captures[~absolute], CAPTURE)
+    return mask_matching_rows(rows, captures[~absolute], CAPTURE)
 
 
-def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+def sum_columns_by_keys(
+    frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
+) -> pd.DataFrame:
     """Sum `columns` by the distinct keys in `by`, in order of keys. A missing key is a key."""
-    number, first = of_keys(frame, by)
-    out = each_key(frame, by, first)
+    number, first = group_rows_by(frame, by)
+    out = take_key_columns(frame, by, first)
     for name in columns:
-        out[name] = _known_sums(frame[name], number, len(first))
-    return framed(out, len(first))
+        out[name] = _sum_known_values(frame[name], number, len(first))
+    return make_frame(out, len(first))
 
 
-def _known_sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
+def _sum_known_values(column: pd.Series[Any], number: Ints, count: int) -> Any:
     """Sum each group; missing where no value of it is known. Floats go to pandas, at ten times the cost."""
-    sums = _sums(column, number, count)
+    sums = _sum_whole_numbers(column, number, count)
     return column.groupby(number, sort=False).sum(min_count=1).array if sums is None else sums
 
 
-def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) -> pd.DataFrame:
+def aggregate_by_keys(
+    frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]
+) -> pd.DataFrame:
     """Aggregate rows by the distinct keys in `by`, in order of appearance.
 
     Each of `parts` is an output column: (input column, reduction). Equals
@@ -106,62 +110,64 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
     reductions: `leading` takes the value of the first row of a group, known or not; `known_sum` is missing where no
     value is known.
     """
-    number, first = of_keys(frame, by)
-    out = each_key(frame, by, first)
+    number, first = group_rows_by(frame, by)
+    out = take_key_columns(frame, by, first)
     for name, (column, how) in parts.items():
         if how == "size":
             out[name] = np.bincount(number, minlength=len(first))
         elif how == "leading":
             out[name] = frame[column].array[first]
         elif how == "known_sum":
-            out[name] = _known_sums(frame[column], number, len(first))
+            out[name] = _sum_known_values(frame[column], number, len(first))
         else:
-            out[name] = _reduced(frame[column], number, len(first), how)
-    return framed(out, len(first))
+            out[name] = _reduce_column_by_group(frame[column], number, len(first), how)
+    return make_frame(out, len(first))
 
 
-def _reduced(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
+def _reduce_column_by_group(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
     """Reduce a column by group like pandas, in a tenth of its time for integers."""
-    array = bare(column.array)
+    array = make_bare(column.array)
     numbers = array.values if isinstance(array, Nullable) else array
-    if isinstance(numbers, np.ndarray) and _is_reduced_here(numbers, how):
+    if isinstance(numbers, np.ndarray) and _is_reducible_by_numpy(numbers, how):
         is_known = ~array.missing if isinstance(array, Nullable) else np.ones(len(array), np.bool_)
         numbers, number = numbers[is_known], number[is_known]
-        if how != "mean" or grouping.exact_sum(numbers):
+        if how != "mean" or grouping.is_exact_sum(numbers):
             values = _REDUCTIONS[how](number, numbers, count)
             if not isinstance(array, Nullable):
                 return values
             is_missing = np.bincount(number, minlength=count) == 0
-            return for_pandas(Nullable(values, is_missing & (how != "sum")))
+            return convert_for_pandas(Nullable(values, is_missing & (how != "sum")))
     return getattr(column.groupby(number, sort=False), how)().array
 
 
-def _is_reduced_here(numbers: npt.NDArray[Any], how: str) -> bool:
+def _is_reducible_by_numpy(numbers: npt.NDArray[Any], how: str) -> bool:
     """Check whether numpy gives the same result as pandas for these numbers."""
     if numbers.dtype == np.float64:
         return how in ("max", "min") and not np.isnan(numbers).any()
     return numbers.dtype == np.int64 and how in _REDUCTIONS
 
 
-def _means(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
+def _average_groups(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
     """Average each group."""
     sizes = np.bincount(number, minlength=count)
-    means: npt.NDArray[np.float64] = grouping.summed(number, values, count) / np.maximum(sizes, 1)
+    means: npt.NDArray[np.float64] = grouping.sum_by_group(number, values, count) / np.maximum(
+        sizes, 1
+    )
     return means
 
 
 _REDUCTIONS: Mapping[str, Callable[[Ints, Ints, int], npt.NDArray[Any]]] = {
-    "sum": grouping.summed,
-    "mean": _means,
-    "max": most,
-    "min": least,
+    "sum": grouping.sum_by_group,
+    "mean": _average_groups,
+    "max": find_group_maxima,
+    "min": find_group_minima,
 }
 """Reductions of integers: functions of (group of each value, values, number of groups)."""
 
 
-def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
+def split_by_keys(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
     """Split rows by the distinct keys in `by`, in order of appearance. A single group is the frame itself."""
-    number, first = of_keys(frame, by)
+    number, first = group_rows_by(frame, by)
     if len(first) == 1:
         yield frame
     elif len(first):
@@ -170,31 +176,31 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
             yield frame.iloc[rows]
 
 
-def each_run(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
+def split_by_run(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Split rows by run: (run, rows), in order of appearance."""
-    for rows in apart(frame, ["run"]):
+    for rows in split_by_keys(frame, ["run"]):
         yield rows["run"].iloc[0], rows
 
 
-def ordered(frame: pd.DataFrame, **ascending: bool) -> pd.DataFrame:
+def sort_by_columns(frame: pd.DataFrame, **ascending: bool) -> pd.DataFrame:
     """Sort rows by these columns (True: ascending), missing values last; stable.
 
     Equals `sort_values`, in a fifth of its time.
     """
-    ranks = [_rank(frame[name], is_up) for name, is_up in ascending.items()]
+    ranks = [_rank_sort_values(frame[name], is_up) for name, is_up in ascending.items()]
     return frame.iloc[np.lexsort(ranks[::-1])]
 
 
-def _rank(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
+def _rank_sort_values(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
     """Map each value to a number that sorts like it, missing values last."""
-    array = bare(column.array)
+    array = make_bare(column.array)
     if isinstance(array, Nullable):
         numbers, is_missing = array.values, array.missing
     elif isinstance(array, np.ndarray) and array.dtype.kind in "ifb":
         numbers, is_missing = array + 0, np.isnan(array)
     else:
-        number, first = grouping.of_column(column)
-        values = as_python(column.array[first])
+        number, first = grouping.group_column(column)
+        values = list_python_values(column.array[first])
         names = sorted(text for text in values if text is not None)
         place = {text: rank for rank, text in enumerate(names)}
         numbers = np.array([place.get(text, 0) for text in values], np.int64)[number]
@@ -203,39 +209,39 @@ def _rank(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
     return np.where(is_missing, numbers.max(initial=0) + 1, numbers)
 
 
-def each_key(frame: pd.DataFrame, by: Sequence[str], first: Ints) -> dict[str, Any]:
+def take_key_columns(frame: pd.DataFrame, by: Sequence[str], first: Ints) -> dict[str, Any]:
     """Take the columns `by` of these rows, the first row of each key."""
-    return {name: keys_at(frame[name], first) for name in by}
+    return {name: take_keys(frame[name], first) for name in by}
 
 
-def distinct(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
+def select_distinct_rows(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
     """Select the first row of each distinct combination of `by`, with the columns `more`."""
-    return frame[[*by, *more]].iloc[of_keys(frame, by)[1]]
+    return frame[[*by, *more]].iloc[group_rows_by(frame, by)[1]]
 
 
-def count_distinct(frame: pd.DataFrame, by: Sequence[str]) -> int:
+def count_distinct_keys(frame: pd.DataFrame, by: Sequence[str]) -> int:
     """Count the distinct combinations of these columns. A missing value counts as a value."""
-    return len(of_keys(frame, by)[1])
+    return len(group_rows_by(frame, by)[1])
 
 
-def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
+def _sum_whole_numbers(column: pd.Series[Any], number: Ints, count: int) -> Any:
     """Sum integers by group, NA where a group has no known value. None if the numbers are not integers."""
-    array = bare(column.array)
+    array = make_bare(column.array)
     if isinstance(array, np.ndarray) and array.dtype == np.int64:
-        return grouping.summed(number, array, count)
+        return grouping.sum_by_group(number, array, count)
     if not isinstance(array, Nullable) or np.isnan(array.values).any():
         return None
     is_present = ~array.missing
     values, group = array.values[is_present], number[is_present]
     is_missing = np.bincount(group, minlength=count) == 0
     whole = values.astype(np.int64)
-    if not ((values == whole).all() and (values.dtype == np.int64 or grouping.exact_sum(whole))):
+    if not ((values == whole).all() and (values.dtype == np.int64 or grouping.is_exact_sum(whole))):
         return None
-    sums = grouping.summed(group, whole, count).astype(values.dtype)
-    return for_pandas(Nullable(sums, is_missing))
+    sums = grouping.sum_by_group(group, whole, count).astype(values.dtype)
+    return convert_for_pandas(Nullable(sums, is_missing))
 
 
-def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
+def take_keys(column: pd.Series[Any], rows: Ints) -> Any:
     """Take the keys of these rows; missing text is NaN, whether it was None or NaN."""
     if column.dtype != object:
         return column.array[rows]
@@ -244,7 +250,7 @@ def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
     return keys
 
 
-def units(frame: pd.DataFrame) -> pd.DataFrame:
+def clear_parts_of_numbered_steps(frame: pd.DataFrame) -> pd.DataFrame:
     """Set `part` to None in rows whose step number already identifies the step."""
     out = frame.copy(deep=False)
     part = out["part"]
@@ -254,17 +260,17 @@ def units(frame: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-def step_walls(measured: Measurements) -> pd.DataFrame:
+def measure_step_walls(measured: Measurements) -> pd.DataFrame:
     """Measure the wall of each unit, in order of runs, steps and times.
 
     Columns: run, step, part, origin, name, ranks, ts_ns, wall_ns and attributed_ns. wall_ns is the longest
     `ProfilerStep` (or range `step n`) over ranks. Without such marks it reaches from the first to the last activity of
     all processes of one host. For sources that are single stages it is the time that any of them covers. attributed_ns
-    is the part of it that stages of any process cover (NA without stages); see `stage_rows`.
+    is the part of it that stages of any process cover (NA without stages); see `list_stage_rows`.
     """
-    steps = units(measured["steps"])
-    stages = stage_rows(measured)
-    unit_of, stage_unit = numbered_alike(UNIT, steps, stages)
+    steps = clear_parts_of_numbered_steps(measured["steps"])
+    stages = list_stage_rows(measured)
+    unit_of, stage_unit = number_frames_alike(UNIT, steps, stages)
     count = int(unit_of.max(initial=-1)) + 1
     # Keep the rows of the most reliable origin of each unit.
     rank = np.fromiter(map(STEP_ORIGINS.index, steps["origin"]), np.int64, len(steps))
@@ -272,66 +278,68 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     np.minimum.at(best, unit_of, rank)
     chosen = rank == best[unit_of]
     rows, unit_of = steps[chosen], unit_of[chosen]
-    process, stage_process = numbered_alike(CAPTURE, rows, stages)
-    longest, low, high, wall = _longest(measured, rows, unit_of, process, best)
+    process, stage_process = number_frames_alike(CAPTURE, rows, stages)
+    longest, low, high, wall = _find_longest_walls(measured, rows, unit_of, process, best)
     # Stages count only in the processes whose wall is the longest.
     of_longest = pd.DataFrame({"unit": unit_of[longest], "process": process[longest]})
     of_stages = pd.DataFrame({"unit": stage_unit, "process": stage_process})
-    inside = is_among(of_stages, of_longest, ("unit", "process"))
+    inside = mask_matching_rows(of_stages, of_longest, ("unit", "process"))
     begin = stages["ts_ns"].to_numpy(np.int64)[inside]
     end = begin + stages["dur_ns"].to_numpy(np.int64)[inside]
     group = stage_unit[inside]
     begin, end = np.clip(begin, low[group], None), np.clip(end, None, high[group])
     no_stage = np.bincount(group, minlength=count) == 0
-    first = grouping.first_of_each(unit_of, count)
+    first = grouping.find_first_rows(unit_of, count)
     out = {
-        **{name: list(keys_at(rows[name], first)) for name in UNIT},
+        **{name: list(take_keys(rows[name], first)) for name in UNIT},
         "origin": list(map(STEP_ORIGINS.__getitem__, best.tolist())),
-        "name": list(keys_at(rows["name"], first)),
-        "ranks": _counted(rows["rank"], unit_of, count),
+        "name": list(take_keys(rows["name"], first)),
+        "ranks": _count_values_by_group(rows["rank"], unit_of, count),
         "ts_ns": low,
         "wall_ns": wall,
-        "attributed_ns": pd.arrays.IntegerArray(union_totals(begin, end, group, count), no_stage),
+        "attributed_ns": pd.arrays.IntegerArray(
+            measure_group_unions(begin, end, group, count), no_stage
+        ),
     }
     walls = pd.DataFrame(out)
     return walls.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
 
 
-def _longest(
+def _find_longest_walls(
     measured: Measurements, rows: pd.DataFrame, unit_of: Ints, process: Ints, best: Ints
 ) -> tuple[npt.NDArray[np.bool_], Ints, Ints, Ints]:
     """Find the longest wall of each unit: (mask of its rows, its start, its end and its length for every unit)."""
     count = len(best)
     # One process if steps are marked or clocks cannot be compared; else all processes of a host.
     by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range", *REPEATING))))
-    by_process |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
+    by_process |= np.bincount(unit_of[_find_relative_rows(measured, rows)], minlength=count) > 0
     # Ranks that started recording one after the other do not share one capture.
     is_skewed = (rows["skew_ns"] > 0).to_numpy(np.bool_)
     by_process |= np.bincount(unit_of[is_skewed], minlength=count) > 0
     occurrence = rows["occurrence"].to_numpy(np.int64)
-    host = numbered_alike(["host"], rows)[0]
+    host = number_frames_alike(["host"], rows)[0]
     is_by_process = by_process[unit_of]
     keys = {
         "unit": unit_of,
         "where": np.where(is_by_process, process, host),
         "occurrence": np.where(is_by_process, occurrence, 0),
     }
-    group, _ = of_keys(pd.DataFrame(keys), [*keys])
-    first = grouping.first_of_each(group, int(group.max(initial=-1)) + 1)
+    group, _ = group_rows_by(pd.DataFrame(keys), [*keys])
+    first = grouping.find_first_rows(group, int(group.max(initial=-1)) + 1)
     start = rows["ts_ns"].to_numpy(np.int64)
     end = start + rows["dur_ns"].to_numpy(np.int64)
     low, high = start[first], end[first]
     np.minimum.at(low, group, start)
     np.maximum.at(high, group, end)
     of_stages = best[unit_of[first]] == STEP_ORIGINS.index("stage")
-    wall = np.where(of_stages, union_totals(start, end, group, len(first)), high - low)
+    wall = np.where(of_stages, measure_group_unions(start, end, group, len(first)), high - low)
     # Of equally long walls, take the first in order of appearance.
     order = np.lexsort((np.arange(len(first)), -wall, unit_of[first]))
     heads = order[np.unique(unit_of[first][order], return_index=True)[1]]
     return np.isin(group, heads), low[heads], high[heads], wall[heads]
 
 
-def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
+def _count_values_by_group(column: pd.Series[Any], group: Ints, count: int) -> Any:
     """Count the distinct values of each group; NA where it has none."""
     is_present = column.notna().to_numpy(np.bool_)
     values, _ = pd.factorize(column[is_present])
@@ -340,28 +348,30 @@ def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
     return pd.arrays.IntegerArray(counts.astype(np.int64), counts == 0)
 
 
-def stage_rows(measured: Measurements) -> pd.DataFrame:
+def list_stage_rows(measured: Measurements) -> pd.DataFrame:
     """List the outermost stage ranges: the columns of `stages` plus `canonical`, the canonical stage name.
 
     A source of one stage that has only numbered pieces (mini-batches) is that stage.
     """
-    return measured.derived(_stage_rows)
+    return measured.derived(_list_stage_rows)
 
 
-def _stage_rows(measured: Measurements) -> pd.DataFrame:
-    stages = units(measured["stages"])
+def _list_stage_rows(measured: Measurements) -> pd.DataFrame:
+    stages = clear_parts_of_numbered_steps(measured["stages"])
     top = stages[stages["parent"].isna()].copy()
-    top["canonical"] = canonical_stages(top)
+    top["canonical"] = find_canonical_stages(top)
     return top[top["canonical"].notna()]
 
 
-def staged(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
+def select_staged_rows(
+    rows: pd.DataFrame, column: str = "stage", name: str = "canonical"
+) -> pd.DataFrame:
     """Select the rows in a stage, and add its canonical name as a column."""
-    out = rows.assign(**{name: canonical_stages(rows, column)})
+    out = rows.assign(**{name: find_canonical_stages(rows, column)})
     return out[out[name].notna()]
 
 
-def canonical_stages(
+def find_canonical_stages(
     rows: pd.DataFrame,
     column: str = "stage",
     *,
@@ -374,20 +384,20 @@ def canonical_stages(
     range counts under its own name, even one that cannot be a stage (for snapshots, which have no other ranges).
     """
     by = [column, "role", "scope"]
-    number, first = of_keys(rows, by)
-    firsts = zip(*(as_python(rows[name].array[first]) for name in by), strict=True)
+    number, first = group_rows_by(rows, by)
+    firsts = zip(*(list_python_values(rows[name].array[first]) for name in by), strict=True)
     names = [_canonical_stage(*each, in_file=in_file, any_range=any_range) for each in firsts]
     return np.array([*names, None], object)[number]
 
 
 def name_stages(rows: Frame, column: str = "stage", *, in_file: bool = False) -> Coded:
-    """Return the canonical stage of each row, as `canonical_stages` does."""
+    """Return the canonical stage of each row, as `find_canonical_stages` does."""
     by_stage = rows.group_by(column, "role", "scope")
     names = [
         _canonical_stage(*row.values(), in_file=in_file, any_range=False)
         for row in by_stage.agg().rows()
     ]
-    return at_rows(texts(names), by_stage.number)
+    return select_rows(texts(names), by_stage.number)
 
 
 def _canonical_stage(
@@ -395,37 +405,39 @@ def _canonical_stage(
 ) -> str | None:
     """Return the canonical name of one recorded stage."""
     if recorded is None:
-        return scope_stage(scope, role) if in_file else None
-    return canonical(recorded, role) if any_range else stage_name(recorded, role, scope)
+        return get_scope_stage(scope, role) if in_file else None
+    return (
+        get_canonical_stage(recorded, role) if any_range else get_stage_name(recorded, role, scope)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobSteps:
     """Walls of the units, their mean and their number."""
 
     walls: pd.DataFrame
     step_ns: float | None
     count: int
 
-    def of(self, run: object) -> Job:
+    def of(self, run: object) -> JobSteps:
         """Select the steps of one run."""
-        return _job(self.walls[same_text(self.walls["run"], run)])
+        return _summarize_walls(self.walls[find_equal_rows(self.walls["run"], run)])
 
 
-def job(measured: Measurements) -> Job:
+def summarize_job_steps(measured: Measurements) -> JobSteps:
     """Summarize the steps of all runs; `step_ns` is None when no step was recorded."""
-    return measured.derived(_all_runs)
+    return measured.derived(_summarize_steps_of_all_runs)
 
 
-def _all_runs(measured: Measurements) -> Job:
-    return _job(step_walls(measured))
+def _summarize_steps_of_all_runs(measured: Measurements) -> JobSteps:
+    return _summarize_walls(measure_step_walls(measured))
 
 
-def _job(walls: pd.DataFrame) -> Job:
-    return Job(walls, number_or_none(walls["wall_ns"].mean()), len(walls))
+def _summarize_walls(walls: pd.DataFrame) -> JobSteps:
+    return JobSteps(walls, to_float_or_none(walls["wall_ns"].mean()), len(walls))
 
 
-def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+def select_undamaged_rows(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Select the rows of sources without data loss: in a damaged source, lost events look like idle time.
 
     Sources that only lost rows with invalid times are kept: their notes count these rows.
@@ -435,66 +447,66 @@ def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 
-def devices_of(rows: pd.DataFrame) -> int:
+def count_devices_of_rows(rows: pd.DataFrame) -> int:
     """Count the devices of these rows, by process and rank, as hosts are often not recorded."""
-    return count_distinct(rows, (*PROCESS, "device"))
+    return count_distinct_keys(rows, (*PROCESS, "device"))
 
 
-def run_heading(measured: Measurements) -> tuple[Heading, ...]:
+def make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
     """Make the heading of the run; none for a single run."""
-    return measured.derived(_run_heading)
+    return measured.derived(_make_run_heading)
 
 
-def _run_heading(measured: Measurements) -> tuple[Heading, ...]:
+def _make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
     return (Heading("run", "run"),) if len(set(measured["captures"]["run"])) > 1 else ()
 
 
-def label_headings(measured: Measurements) -> tuple[Heading, ...]:
+def make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Make the headings of run and role, as far as they are known and distinguish rows."""
-    return measured.derived(_label_headings)
+    return measured.derived(_make_label_headings)
 
 
-def _label_headings(measured: Measurements) -> tuple[Heading, ...]:
+def _make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
     has_role = bool(measured["captures"]["role"].notna().any())
-    return (*run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
+    return (*make_run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
 
 
-def in_run(measured: Measurements, run: object) -> str:
+def phrase_run(measured: Measurements, run: object) -> str:
     """Phrase the run of a claim: ` (run base)`; empty for a single run."""
-    return f" (run {run})" if run_heading(measured) else ""
+    return f" (run {run})" if make_run_heading(measured) else ""
 
 
-def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def stack_frames(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate frames. Empty frames do not affect the column types."""
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
-def text_or_none(value: object) -> str | None:
+def to_text_or_none(value: object) -> str | None:
     """Convert a value to text, None if missing."""
     return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
 
 
-def whole_or_none(value: Any) -> int | None:
+def to_int_or_none(value: Any) -> int | None:
     """Convert a number to int, None if missing."""
     return None if pd.isna(value) else int(value)
 
 
-def number_or_none(value: Any) -> float | None:
+def to_float_or_none(value: Any) -> float | None:
     """Convert a number to float, None if missing."""
     return None if pd.isna(value) else float(value)
 
 
-def share_of(part: float | None, total: float | None) -> float | None:
+def divide_or_none(part: float | None, total: float | None) -> float | None:
     """Divide a part by its total; None if either is unknown or the total is 0."""
     return part / total if part is not None and total else None
 
 
-def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:
+def find_equal_rows(column: pd.Series[Any], value: object) -> pd.Series[Any]:
     """Find the rows that equal `value`; a missing value equals a missing one."""
-    return pd.Series(equal(column, value), column.index)
+    return pd.Series(mask_equal(column, value), column.index)
 
 
-def whole_if_exact(column: pd.Series[Any]) -> Any:
+def narrow_exact_floats(column: pd.Series[Any]) -> Any:
     """Convert a column to integers if every known number is one: 192 launches, not 192.0."""
     missing = column.isna().to_numpy(np.bool_)
     values = column.to_numpy(np.float64, na_value=np.nan)

@@ -11,33 +11,36 @@ _LAST = 2**62
 """Number larger than any time in ns."""
 
 
-def most(number: Ints, values: Ints, count: int) -> Ints:
+def find_group_maxima(number: Ints, values: Ints, count: int) -> Ints:
     """Find the largest value of each group 0 … count-1."""
     highest = np.full(count, values.min(initial=_LAST), values.dtype)
     np.maximum.at(highest, number, values)
     return highest
 
 
-def least(number: Ints, values: Ints, count: int) -> Ints:
+def find_group_minima(number: Ints, values: Ints, count: int) -> Ints:
     """Find the smallest value of each group 0 … count-1."""
     lowest = np.full(count, values.max(initial=-_LAST), values.dtype)
     np.minimum.at(lowest, number, values)
     return lowest
 
 
-def differ(number: Ints, values: Ints, count: int) -> npt.NDArray[np.bool_]:
+def find_mixed_groups(number: Ints, values: Ints, count: int) -> npt.NDArray[np.bool_]:
     """Find the groups with different values.
 
-    >>> differ(np.array([0, 1, 0]), np.array([5, 7, 6]), 2).tolist()
+    >>> find_mixed_groups(np.array([0, 1, 0]), np.array([5, 7, 6]), 2).tolist()
     [True, False]
     """
-    return np.asarray(least(number, values, count) != most(number, values, count), np.bool_)
+    return np.asarray(
+        find_group_minima(number, values, count) != find_group_maxima(number, values, count),
+        np.bool_,
+    )
 
 
-def places_within(number: Ints, order: Ints) -> Ints:
+def number_rows_within_groups(number: Ints, order: Ints) -> Ints:
     """Count for each row the earlier rows of its group, in this order of all rows.
 
-    >>> places_within(np.array([0, 1, 0]), np.array([2, 1, 0])).tolist()
+    >>> number_rows_within_groups(np.array([0, 1, 0]), np.array([2, 1, 0])).tolist()
     [1, 0, 0]
     """
     by_group = order[np.argsort(number[order], kind="stable")]

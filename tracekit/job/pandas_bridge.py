@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.frame import Frame, texts
-from tracekit.model.keys import as_python
+from tracekit.model.keys import list_python_values
 from tracekit.model.tables.arrays import Columns
 
 
@@ -18,7 +18,7 @@ def to_frame(rows: pd.DataFrame) -> Frame:
     columns = dict(Columns.of(rows).arrays)
     for name, array in columns.items():
         if isinstance(array, np.ndarray) and array.dtype.kind == "O":
-            columns[name] = texts(as_python(array))
+            columns[name] = texts(list_python_values(array))
     return Frame(columns, len(rows))
 
 

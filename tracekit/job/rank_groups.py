@@ -15,20 +15,26 @@ import pandas as pd
 
 from tracekit.job.frames import (
     UNIT,
-    canonical_stages,
-    count_distinct,
-    distinct,
-    job,
-    label_headings,
-    run_heading,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    units,
+    clear_parts_of_numbered_steps,
+    count_distinct_keys,
+    divide_or_none,
+    find_canonical_stages,
+    find_equal_rows,
+    make_label_headings,
+    make_run_heading,
+    select_distinct_rows,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_text_or_none,
 )
-from tracekit.model.keys import is_among, looked_up, numbered_alike, of_keys, records
-from tracekit.model.labels import called
+from tracekit.model.keys import (
+    group_rows_by,
+    iterate_records,
+    left_join,
+    mask_matching_rows,
+    number_frames_alike,
+)
+from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Verdict
 from tracekit.model.trace import Measurements
@@ -43,7 +49,7 @@ MEMBER = ("rank", "device")
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """One rank group, with its rows of `own_work` and of `work_by_step`."""
+    """One rank group, with its rows of `measure_own_work_of_ranks` and of `sum_own_work_by_step`."""
 
     run: str | None
     role: str | None
@@ -59,31 +65,31 @@ class RankGroup:
     @property
     def members(self) -> int:
         """Number of recorded ranks (of devices, where a rank drives several)."""
-        return count_distinct(self.work, MEMBER)
+        return count_distinct_keys(self.work, MEMBER)
 
     @property
     def steps(self) -> int:
         """Number of recorded steps."""
-        return count_distinct(self.work, UNIT)
+        return count_distinct_keys(self.work, UNIT)
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Select the rows of a frame that are of this rank group."""
         mask = np.ones(len(frame), np.bool_)
         for name, value in zip(RANK_GROUP, (self.run, self.role, self.replica), strict=True):
-            mask &= same_text(frame[name], value).fillna(value=False).to_numpy(np.bool_)
+            mask &= find_equal_rows(frame[name], value).fillna(value=False).to_numpy(np.bool_)
         return frame[mask]
 
 
-def rank_groups(measured: Measurements) -> list[RankGroup]:
+def list_rank_groups(measured: Measurements) -> list[RankGroup]:
     """List every rank group, in a fixed order."""
-    return measured.derived(_rank_groups)
+    return measured.derived(_list_rank_groups)
 
 
 MOST_MISSING = 0.25
 """Largest share of missing ranks for which the recorded ones still represent the rest."""
 
 
-def missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
+def count_missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
     """Count the ranks of a rank group that were not recorded; 0 where that is unknown, or where too many are missing."""
     captures = rank_group.of(measured["captures"])
     seen, size = captures["rank"].nunique(), captures["world_size"].max()
@@ -92,7 +98,7 @@ def missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class EvidenceLack:
     """Why a rule cannot judge a run: `price_ns` per step is at stake, and `claim` is the unproven finding.
 
     `needs` is the evidence that would prove it.
@@ -107,109 +113,113 @@ class Lack:
         """Make the abstention of a rule, with its price."""
         if self.price_ns <= 0:
             return Verdict(rule, "insufficient data", self.reason, run)
-        ratio = share_of(self.price_ns, step_ns)
+        ratio = divide_or_none(self.price_ns, step_ns)
         price = round(self.price_ns), ratio, self.claim, self.needs
         return Verdict(rule, "insufficient data", self.reason, run, *price)
 
 
-def abstained(
+def list_rank_group_abstentions(
     measured: Measurements,
     rule: str,
     min_ranks: float,
-    lacking: Callable[[list[RankGroup]], Lack | None],
+    lacking: Callable[[list[RankGroup]], EvidenceLack | None],
 ) -> Iterator[Verdict]:
     """List the runs that a rule on rank groups cannot judge: too few ranks, or the reason that `lacking` finds."""
     by_run: dict[str | None, list[RankGroup]] = {}
-    for rank_group in rank_groups(measured):
+    for rank_group in list_rank_groups(measured):
         by_run.setdefault(rank_group.run, []).append(rank_group)
     for run, groups_of_run in by_run.items():
         members = max(map(attrgetter("members"), groups_of_run))
         few = f"{members} of at least {min_ranks:g} ranks of one role"
-        lack = Lack(few) if members < min_ranks else lacking(groups_of_run)
+        lack = EvidenceLack(few) if members < min_ranks else lacking(groups_of_run)
         if lack is not None:
-            named = text_or_none(run) if run_heading(measured) else None
-            yield lack.verdict(rule, named, job(measured).of(run).step_ns)
+            named = to_text_or_none(run) if make_run_heading(measured) else None
+            yield lack.verdict(rule, named, summarize_job_steps(measured).of(run).step_ns)
     if not by_run:
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 
 
-def _rank_groups(measured: Measurements) -> list[RankGroup]:
-    work, by_step = own_work(measured), work_by_step(measured)
-    number, places = numbered_alike(RANK_GROUP, work, by_step, in_order=True)
+def _list_rank_groups(measured: Measurements) -> list[RankGroup]:
+    work, by_step = measure_own_work_of_ranks(measured), sum_own_work_by_step(measured)
+    number, places = number_frames_alike(RANK_GROUP, work, by_step, in_order=True)
     groups = []
     for place in range(int(number.max(initial=-1)) + 1):
         own_rows = work[number == place].reset_index(drop=True)
-        run, role, replica = next(records(own_rows.iloc[:1], RANK_GROUP))
+        run, role, replica = next(iterate_records(own_rows.iloc[:1], RANK_GROUP))
         steps = by_step[places == place].reset_index(drop=True)
         groups.append(RankGroup(run, role, replica, own_rows, steps))
     return groups
 
 
-def own_work(measured: Measurements) -> pd.DataFrame:
+def measure_own_work_of_ranks(measured: Measurements) -> pd.DataFrame:
     """Measure own work: one row per (step, rank group, member, canonical stage) with own_ns and blocked_ns.
 
     The two add up to the wall. Where a rank group has no stages, canonical is <NA> and the row is the step. Otherwise time
     outside stages is left out, as waits there are not recorded. Rows of unknown rank are left out.
     """
-    return measured.derived(_own_work)
+    return measured.derived(_measure_own_work_of_ranks)
 
 
-def _own_work(measured: Measurements) -> pd.DataFrame:
+def _measure_own_work_of_ranks(measured: Measurements) -> pd.DataFrame:
     keys = [*RANK_GROUP_STEP, *MEMBER, "canonical"]
-    sums = summed(staged_segments(measured), keys, ["own_ns", "blocked_ns"])
-    return in_order(sums, keys)
+    sums = sum_columns_by_keys(select_work_segments(measured), keys, ["own_ns", "blocked_ns"])
+    return sort_frame_by_keys(sums, keys)
 
 
-def staged_segments(measured: Measurements) -> pd.DataFrame:
-    """Select the rows of `segments` that count as work, with `canonical`; see `own_work`."""
-    return measured.derived(_staged_segments)
+def select_work_segments(measured: Measurements) -> pd.DataFrame:
+    """Select the rows of `segments` that count as work, with `canonical`; see `measure_own_work_of_ranks`."""
+    return measured.derived(_select_work_segments)
 
 
-def _staged_segments(measured: Measurements) -> pd.DataFrame:
-    rows = units(measured["segments"])
-    rows["canonical"] = canonical_stages(rows)
-    rows = rows[rows["rank"].notna().to_numpy(np.bool_) & are_in_steps(measured, rows)]
-    rank_group, _ = of_keys(rows, RANK_GROUP)
+def _select_work_segments(measured: Measurements) -> pd.DataFrame:
+    rows = clear_parts_of_numbered_steps(measured["segments"])
+    rows["canonical"] = find_canonical_stages(rows)
+    rows = rows[rows["rank"].notna().to_numpy(np.bool_) & find_rows_in_steps(measured, rows)]
+    rank_group, _ = group_rows_by(rows, RANK_GROUP)
     is_staged = rows["canonical"].notna().to_numpy(np.bool_)
     has_stages = np.bincount(rank_group, is_staged) > 0
     return rows[is_staged | ~has_stages[rank_group]]
 
 
-def are_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def find_rows_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Find the rows that count: those in a step, and all of a rank group recorded without steps.
 
     Where steps are marked, rows before the first mark and after the last are parts of steps, and would distort means.
     """
-    known = distinct(units(measured["segments"]), [*RANK_GROUP, "step", "part"])
+    known = select_distinct_rows(
+        clear_parts_of_numbered_steps(measured["segments"]), [*RANK_GROUP, "step", "part"]
+    )
     known = known[known["step"].notna() | known["part"].notna()]
     is_known = (rows["step"].notna() | rows["part"].notna()).to_numpy(np.bool_)
-    return is_known | ~is_among(rows, known, RANK_GROUP)
+    return is_known | ~mask_matching_rows(rows, known, RANK_GROUP)
 
 
-def work_by_step(measured: Measurements) -> pd.DataFrame:
+def sum_own_work_by_step(measured: Measurements) -> pd.DataFrame:
     """Sum own work by step: one row per (step, rank group, member).
 
     Columns: own_ns of all stages, beyond_ns (less the median of the other members, negative below it), others (their
     number) and wall_ns of the step (<NA> if unknown).
     """
-    return measured.derived(_work_by_step)
+    return measured.derived(_sum_own_work_by_step)
 
 
-def _work_by_step(measured: Measurements) -> pd.DataFrame:
-    rows = summed(own_work(measured), [*RANK_GROUP_STEP, *MEMBER], ["own_ns", "blocked_ns"])
-    (group,) = numbered_alike(RANK_GROUP_STEP, rows, in_order=True)
+def _sum_own_work_by_step(measured: Measurements) -> pd.DataFrame:
+    rows = sum_columns_by_keys(
+        measure_own_work_of_ranks(measured), [*RANK_GROUP_STEP, *MEMBER], ["own_ns", "blocked_ns"]
+    )
+    (group,) = number_frames_alike(RANK_GROUP_STEP, rows, in_order=True)
     own_ns = rows["own_ns"].to_numpy(np.int64)
-    rows["beyond_ns"] = own_ns - of_others(own_ns, group)
+    rows["beyond_ns"] = own_ns - compute_medians_of_others(own_ns, group)
     rows["others"] = np.bincount(group, minlength=1)[group] - 1
-    walls = job(measured).walls
+    walls = summarize_job_steps(measured).walls
     walls = walls[[*UNIT, "wall_ns"]].astype({"wall_ns": "Int64"})
-    return looked_up(rows, walls, UNIT, optional=UNIT)
+    return left_join(rows, walls, UNIT, optional=UNIT)
 
 
-def of_others(values: Ints, group: Ints) -> Ints:
+def compute_medians_of_others(values: Ints, group: Ints) -> Ints:
     """Compute for each value the median of the others in its group, rounded down; the value itself if it is alone.
 
-    >>> of_others(np.array([1, 2, 9, 7]), np.array([0, 0, 0, 1]))
+    >>> compute_medians_of_others(np.array([1, 2, 9, 7]), np.array([0, 0, 0, 1]))
     array([5, 5, 1, 7])
     """
     if not len(values):
@@ -233,39 +243,43 @@ def of_others(values: Ints, group: Ints) -> Ints:
     return medians
 
 
-def rank_group_headings(measured: Measurements) -> tuple[Heading, ...]:
+def make_rank_group_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Make the headings of run, role and replica, as far as they distinguish rank groups."""
-    if own_work(measured)["replica"].notna().any():
-        return (*label_headings(measured), Heading("replica", "replica", "id"))
-    return label_headings(measured)
+    if measure_own_work_of_ranks(measured)["replica"].notna().any():
+        return (*make_label_headings(measured), Heading("replica", "replica", "id"))
+    return make_label_headings(measured)
 
 
-def member_headings(measured: Measurements) -> tuple[Heading, ...]:
+def make_member_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Make the heading of the rank, and of its device where any rank drives several."""
-    members = distinct(own_work(measured), [*RANK_GROUP, *MEMBER])
+    members = select_distinct_rows(measure_own_work_of_ranks(measured), [*RANK_GROUP, *MEMBER])
     rank = Heading("rank", "rank", "id")
     if members.duplicated([*RANK_GROUP, "rank"]).any():
         return rank, Heading("device", "device", "id")
     return (rank,)
 
 
-def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+def count_rank_group_steps(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Count the recorded steps of each row's rank group; NaN for rows of no rank group."""
-    recorded = distinct(own_work(measured), [*RANK_GROUP, "step", "part"])
-    group_of_step, rank_group = numbered_alike(RANK_GROUP, recorded, frame)
+    recorded = select_distinct_rows(
+        measure_own_work_of_ranks(measured), [*RANK_GROUP, "step", "part"]
+    )
+    group_of_step, rank_group = number_frames_alike(RANK_GROUP, recorded, frame)
     count = np.bincount(group_of_step, minlength=int(rank_group.max(initial=-1)) + 1)
     return np.where(count[rank_group] > 0, count[rank_group], np.nan)
 
 
-def in_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
+def phrase_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
     """Phrase the rank group of a claim: ` of actor, replica 1`; empty where there is only one."""
-    if len(set(map(attrgetter("role", "replica"), rank_groups(measured)))) < 2:
+    if len(set(map(attrgetter("role", "replica"), list_rank_groups(measured)))) < 2:
         return ""
-    name = ", ".join(filter(None, (rank_group.role, called("replica", rank_group.replica))))
+    name = ", ".join(
+        filter(None, (rank_group.role, format_numbered_word("replica", rank_group.replica)))
+    )
     return name and f" of {name}"
 
 
-def in_order(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def sort_frame_by_keys(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Sort the frame by keys, missing ones last."""
-    (number,) = numbered_alike(names, frame, in_order=True)
+    (number,) = number_frames_alike(names, frame, in_order=True)
     return frame.iloc[np.argsort(number, kind="stable")].reset_index(drop=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tracekit.model.intervals import Ints
-from tracekit.model.labels import natural
+from tracekit.model.labels import make_natural_key
 from tracekit.model.records import dataclass
-from tracekit.model.stats.groups import alike, middle
+from tracekit.model.stats.groups import find_median_index, group_similar_values
 
 MAX_ROWS = 64
 """Most rows of one chart: ranks, devices, steps."""
@@ -19,7 +19,7 @@ MOST_DRAWN = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class PlottedRows:
     """Rows to draw: the label of each by its name, in natural order (rank 2 before rank 10).
 
     `omitted` counts the other rows, and `note` says how they were chosen; empty where all are drawn.
@@ -30,18 +30,23 @@ class Drawn:
     note: str = ""
 
 
-def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn:
+def choose_rows_to_plot(
+    values: Mapping[str, float], what: str, most: int = MAX_ROWS
+) -> PlottedRows:
     """Choose the rows to draw: all of them up to the limit, else the most informative ones about `what`.
 
-    >>> few = drawn({f"rank {at}": 90.0 if at == 7 else 50.0 for at in range(100)}, "idle time")
+    >>> few = choose_rows_to_plot({f"rank {at}": 90.0 if at == 7 else 50.0 for at in range(100)}, "idle time")
     >>> dict(few.rows)
     {'rank 7': 'rank 7', 'rank 50': 'rank 50, like 98 more'}
     """
-    names = sorted(values, key=natural)
+    names = sorted(values, key=make_natural_key)
     if len(names) <= most:
-        return Drawn(dict(zip(names, names, strict=True)))
+        return PlottedRows(dict(zip(names, names, strict=True)))
     ordered = list(map(values.__getitem__, names))
-    groups = {middle(group, ordered): len(group) for group in alike(ordered, min(MOST_DRAWN, most))}
+    groups = {
+        find_median_index(group, ordered): len(group)
+        for group in group_similar_values(ordered, min(MOST_DRAWN, most))
+    }
     rows = {}
     for place, size in sorted(groups.items()):
         name = names[place]
@@ -50,10 +55,10 @@ def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn
         f"{len(rows)} of {len(names):,} are drawn, by {what}: the most, the least and those that differ; "
         "of those alike the middle one."
     )
-    return Drawn(rows, len(names) - len(rows), note)
+    return PlottedRows(rows, len(names) - len(rows), note)
 
 
-def bars_of(table: Ints) -> tuple[tuple[int, int, int], ...]:
+def list_bar_marks(table: Ints) -> tuple[tuple[int, int, int], ...]:
     """List (row, series, value) of the nonzero cells of a table with one column per series."""
     row, series = np.nonzero(table)
     return tuple(zip(row.tolist(), series.tolist(), table[row, series].tolist(), strict=True))

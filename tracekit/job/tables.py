@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import pandas as pd
 
 from tracekit.model.frame import Frame
-from tracekit.model.keys import as_python
+from tracekit.model.keys import list_python_values
 from tracekit.model.report import Heading, Ranked, Sheet, Unit
 
 MAX_ROWS = 1_000
@@ -20,7 +20,7 @@ MOST_RANKED = 20_000
 """Most rows of a table with a row per rank: a page merges similar ones."""
 
 
-def sheet(
+def make_sheet(
     name: str,
     title: str,
     headings: Sequence[Heading],
@@ -39,30 +39,31 @@ def sheet(
     columns = {
         heading: values[:max_rows]
         for heading in headings
-        if not (values := _values(frame, heading.name)) or any(v is not None for v in values)
+        if not (values := _list_column_values(frame, heading.name))
+        or any(v is not None for v in values)
     }
     rows = tuple(zip(*columns.values(), strict=True))
     return Sheet(name, title, tuple(columns), rows, max(len(frame) - max_rows, 0), caption, ranked)
 
 
-def _values(frame: Frame | pd.DataFrame, name: str) -> list[Any]:
+def _list_column_values(frame: Frame | pd.DataFrame, name: str) -> list[Any]:
     """List a column as Python values, None where missing."""
-    return frame.values(name) if isinstance(frame, Frame) else as_python(frame[name].array)
+    return frame.values(name) if isinstance(frame, Frame) else list_python_values(frame[name].array)
 
 
 @lru_cache(1024)
-def as_headings(text: str) -> tuple[Heading, ...]:
+def parse_headings(text: str) -> tuple[Heading, ...]:
     """Parse headings, one per line: `name | title | unit | description`.
 
     Without a unit a column has text; `number` is a number without a unit.
 
-    >>> as_headings("rank | rank | id")
+    >>> parse_headings("rank | rank | id")
     (Heading(name='rank', title='rank', unit='id', doc=''),)
     """
-    return tuple(map(_heading, text.strip().splitlines()))
+    return tuple(map(_parse_heading_line, text.strip().splitlines()))
 
 
-def _heading(line: str) -> Heading:
+def _parse_heading_line(line: str) -> Heading:
     """Parse the heading of one line."""
     name, title, *more = map(str.strip, line.split("|", 3))
     unit, *doc = more or ["text"]
@@ -71,6 +72,6 @@ def _heading(line: str) -> Heading:
     return Heading(name, title, cast(Unit, unit), *doc)
 
 
-def with_rows(*sheets: Sheet) -> tuple[Sheet, ...]:
+def select_filled_sheets(*sheets: Sheet) -> tuple[Sheet, ...]:
     """Select the tables that have rows."""
     return tuple(filter(attrgetter("rows"), sheets))

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from tracekit.logs.points import Logged
+from tracekit.logs.points import ExportedReport
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 
-__all__ = ["SYSTEMS", "Logged", "Sent", "System", "send"]
+__all__ = ["SYSTEMS", "ExperimentTracker", "ExportedReport", "Sent", "send_report"]
 
 Sent = str
 """Where to find the exported report, as text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class ExperimentTracker:
     """An experiment tracker: its name (also its module here), the package it needs, and a description of its target."""
 
     name: str
@@ -25,21 +25,23 @@ class System:
     target: str
 
     @property
-    def write(self) -> Callable[[Logged, str, str | None], Sent]:
+    def write(self) -> Callable[[ExportedReport, str, str | None], Sent]:
         """The function `write(logged, target, run)` of its module, which is imported now."""
         module = import_module(f"tracekit.logs.{self.name}")
-        function: Callable[[Logged, str, str | None], Sent] = module.write
+        function: Callable[[ExportedReport, str, str | None], Sent] = module.write
         return function
 
 
 SYSTEMS = (
-    System("tensorboard", "tensorboard", "a directory of event files"),
-    System("mlflow", "mlflow", "a tracking URI (a directory, sqlite:///FILE or a server)"),
-    System("wandb", "wandb", "a project, or ENTITY/PROJECT"),
+    ExperimentTracker("tensorboard", "tensorboard", "a directory of event files"),
+    ExperimentTracker(
+        "mlflow", "mlflow", "a tracking URI (a directory, sqlite:///FILE or a server)"
+    ),
+    ExperimentTracker("wandb", "wandb", "a project, or ENTITY/PROJECT"),
 )
 
 
-def send(logged: Logged, name: str, target: str, run: str | None) -> Sent:
+def send_report(logged: ExportedReport, name: str, target: str, run: str | None) -> Sent:
     """Send a report to a system and return where to find it; `run` names an existing run to add it to.
 
     Raises `TracekitError` for an unknown system, a missing package, or an error of the system.

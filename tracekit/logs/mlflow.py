@@ -7,17 +7,17 @@ import time
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from tracekit.logs.points import Logged
+from tracekit.logs.points import ExportedReport
 
 EXPERIMENT = "tracekit"
 MOST_AT_ONCE = 1_000
 """Metrics per request, MLflow's limit."""
 
 
-def write(logged: Logged, target: str, run: str | None) -> str:
+def write(logged: ExportedReport, target: str, run: str | None) -> str:
     """Write to the MLflow run with id `run`, or to a new one in the experiment `tracekit`; return where it is."""
     client = MlflowClient(tracking_uri=target)
-    run_id = run or _new_run(client, logged.title)
+    run_id = run or _create_mlflow_run(client, logged.title)
     now_ms = int(time.time() * 1000)
     metrics = [Metric(point.name, point.value, now_ms, point.step) for point in logged.points]
     last = max((point.step for point in logged.points), default=0)
@@ -32,7 +32,7 @@ def write(logged: Logged, target: str, run: str | None) -> str:
     return f"run {run_id} at {target}"
 
 
-def _new_run(client: MlflowClient, title: str) -> str:
+def _create_mlflow_run(client: MlflowClient, title: str) -> str:
     """Create a run and return its id."""
     experiment = client.get_experiment_by_name(EXPERIMENT)
     experiment_id = (

@@ -29,7 +29,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class ExportedReport:
     """The exported data: values by step, values of the whole run, and the report as HTML, Markdown and JSON."""
 
     title: str
@@ -47,7 +47,7 @@ class Logged:
         return steps
 
 
-def points_of(report: Report) -> tuple[Point, ...]:
+def extract_points(report: Report) -> tuple[Point, ...]:
     """Convert the values of every step: job values as they are, rank values as mean and maximum.
 
     Names are `tracekit/[RUN/][ROLE/][STAGE/]NAME` with the unit as suffix; rows without a step number are left out.
@@ -66,7 +66,7 @@ def points_of(report: Report) -> tuple[Point, ...]:
         if cells["name"] in _NO_MEASURE:
             continue
         suffix, factor = _IN_BASE.get(str(cells["unit"]), ("", 1.0))
-        where = _where(cells, with_run=len(runs) > 1)
+        where = _format_metric_prefix(cells, with_run=len(runs) > 1)
         key = f"{where}{cells['name']}{suffix}", step
         if cells.get("rank") is None:
             of_job[key] = value * factor
@@ -79,7 +79,7 @@ def points_of(report: Report) -> tuple[Point, ...]:
     return tuple(point for point in found if isfinite(point.value))
 
 
-def _where(cells: Mapping[str, Cell], *, with_run: bool) -> str:
+def _format_metric_prefix(cells: Mapping[str, Cell], *, with_run: bool) -> str:
     """Build the prefix of a metric name: the run if there are several, the role and the stage."""
     parts: list[str] = [PREFIX]
     for name in ("run", "role", "stage"):
@@ -89,10 +89,10 @@ def _where(cells: Mapping[str, Cell], *, with_run: bool) -> str:
     return f"{'/'.join(parts)}/"
 
 
-def summary_of(report: Report) -> dict[str, float]:
+def summarize_for_tracker(report: Report) -> dict[str, float]:
     """Collect the headline, and the recoverable time per step of each rule in seconds (an upper bound)."""
     summary: dict[str, float] = {}
-    for name, value in _headline(report.headline):
+    for name, value in _list_headline_values(report.headline):
         summary[f"{PREFIX}/{name}"] = value
     for finding in report.findings:
         if finding.recoverable_ns is not None:
@@ -101,7 +101,7 @@ def summary_of(report: Report) -> dict[str, float]:
     return summary
 
 
-def _headline(metrics: tuple[Metric, ...]) -> Iterator[tuple[str, float]]:
+def _list_headline_values(metrics: tuple[Metric, ...]) -> Iterator[tuple[str, float]]:
     """Yield the name and value of each known headline metric."""
     for metric in metrics:
         if metric.value is not None and isfinite(metric.value):

@@ -8,31 +8,34 @@ from pathlib import Path
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from tracekit.logs.points import Logged
+from tracekit.logs.points import ExportedReport
 from tracekit.model.files import write_atomically
 
 _STRING = 7
 """Tensor type of strings (DT_STRING)."""
 
 
-def write(logged: Logged, target: str, run: str | None) -> str:
+def write(logged: ExportedReport, target: str, run: str | None) -> str:
     """Write an event file and the HTML report; return their location. `run` is a directory below the target."""
     folder = Path(target, run) if run else Path(target)
     folder.mkdir(parents=True, exist_ok=True)
     writer = EventFileWriter(str(folder))
     try:
         for step, numbers in logged.by_step().items():
-            _add(writer, _numbers(numbers), step)
+            _add_step_event(writer, _make_scalar_summaries(numbers), step)
         last = max(logged.by_step(), default=0)
-        values = [*_numbers(logged.summary), _text("tracekit/report", logged.markdown)]
-        _add(writer, values, last)
+        values = [
+            *_make_scalar_summaries(logged.summary),
+            _make_text_summary("tracekit/report", logged.markdown),
+        ]
+        _add_step_event(writer, values, last)
     finally:
         writer.close()
     write_atomically(folder / "tracekit.html", logged.page.encode())
     return f"{folder}: tensorboard --logdir {target}; the page is {folder / 'tracekit.html'}"
 
 
-def _numbers(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
+def _make_scalar_summaries(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
     """Convert values by name to scalar summaries."""
     values = []
     for name, number in numbers.items():
@@ -40,12 +43,14 @@ def _numbers(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
     return values
 
 
-def _add(writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int) -> None:
+def _add_step_event(
+    writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int
+) -> None:
     """Add one event of a step."""
     writer.add_event(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))
 
 
-def _text(tag: str, text: str) -> summary_pb2.Summary.Value:
+def _make_text_summary(tag: str, text: str) -> summary_pb2.Summary.Value:
     """Build a summary for TensorBoard's text plugin."""
     of_text = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
     tensor = tensor_pb2.TensorProto(dtype=_STRING, string_val=[text.encode()])

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import wandb
 
-from tracekit.logs.points import PREFIX, Logged
+from tracekit.logs.points import PREFIX, ExportedReport
 from tracekit.model.temporaries import new_folder
 
 STEP = f"{PREFIX}/step"
 
 
-def write(logged: Logged, target: str, run: str | None) -> str:
+def write(logged: ExportedReport, target: str, run: str | None) -> str:
     """Write to a run and return where it is; `run` is the id of one to resume."""
     entity, _, project = target.rpartition("/")
     started = wandb.init(
@@ -32,13 +32,13 @@ def write(logged: Logged, target: str, run: str | None) -> str:
             started.log({STEP: step, **numbers})
         started.summary.update(dict(logged.summary))
         started.log({f"{PREFIX}/report": wandb.Html(logged.page, inject=False)})
-        _keep_files(started, logged)
+        _upload_report_files(started, logged)
     finally:
         started.finish()
     return f"run {started.id} of {target}: {started.url or started.dir}"
 
 
-def _keep_files(started: wandb.Run, logged: Logged) -> None:
+def _upload_report_files(started: wandb.Run, logged: ExportedReport) -> None:
     """Upload the HTML, Markdown and JSON report as an artifact."""
     artifact = wandb.Artifact(f"tracekit-{started.id}", type="profile-report")
     with new_folder() as folder:

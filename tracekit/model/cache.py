@@ -22,10 +22,10 @@ from functools import cache as once
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import write_all
-from tracekit.model.labels import shown
-from tracekit.model.patterns import expression
-from tracekit.model.temporaries import new_file, remove_abandoned
+from tracekit.model.files import write_all_bytes
+from tracekit.model.labels import make_displayable
+from tracekit.model.patterns import compile_lazily
+from tracekit.model.temporaries import new_file, remove_abandoned_files
 from tracekit.model.units import parse_size
 
 CACHE_VARIABLE = "TRACEKIT_CACHE"
@@ -45,17 +45,17 @@ KINDS = {"measured": ".measured", "nsys": ".sqlite", "reports": ".report", "fetc
 """Directory of each kind of entry → suffix of its entries' names."""
 
 _NAMES = {
-    "measured": expression(r"[0-9a-f]{64}-[0-9a-f]{64}\.measured"),
-    "nsys": expression(r"[0-9a-f]{64}-[^-]+(?:-[^-]+)*-(?:blobs|plain)\.sqlite"),
-    "reports": expression(r"[0-9a-f]{64}\.report"),
-    "fetched": expression(r"[0-9a-f]{32}"),
+    "measured": compile_lazily(r"[0-9a-f]{64}-[0-9a-f]{64}\.measured"),
+    "nsys": compile_lazily(r"[0-9a-f]{64}-[^-]+(?:-[^-]+)*-(?:blobs|plain)\.sqlite"),
+    "reports": compile_lazily(r"[0-9a-f]{64}\.report"),
+    "fetched": compile_lazily(r"[0-9a-f]{32}"),
 }
 """Full-name patterns of entries by kind; other files are not ours."""
 
 PARTIAL = "partial-"
 """Prefix of entries that are still being written; they are never read."""
 
-_PARTIAL_NAME = expression(PARTIAL + r"(?:[0-9a-f]{16}(?:\.tmp)?|[a-z0-9_]{8})")
+_PARTIAL_NAME = compile_lazily(PARTIAL + r"(?:[0-9a-f]{16}(?:\.tmp)?|[a-z0-9_]{8})")
 _ABANDONED_S = 86_400.0
 
 MARKER = "CACHEDIR.TAG"
@@ -70,12 +70,12 @@ listeners: list[Callable[[str, str], None]] = []
 _OWNER = b"# This directory is a cache of tracekit: `tracekit cache --clear` empties it.\n"
 
 
-def is_off() -> bool:
+def is_cache_off() -> bool:
     """Whether the cache is disabled."""
     return bool(os.environ.get(OFF_VARIABLE))
 
 
-def above() -> Path | None:
+def locate_cache() -> Path | None:
     """Locate the cache directory, which need not exist; None if there is no home directory."""
     named, xdg = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
     if named:
@@ -88,7 +88,7 @@ def above() -> Path | None:
         return None
 
 
-def is_ours(directory: Path) -> bool:
+def is_own_cache(directory: Path) -> bool:
     """Whether the directory has the marker of a tracekit cache."""
     try:
         with (directory / MARKER).open("rb") as file:
@@ -97,14 +97,14 @@ def is_ours(directory: Path) -> bool:
         return False
 
 
-def foreign() -> Path | None:
+def find_foreign_cache() -> Path | None:
     """Return the cache directory if it contains other files and must not be used; else None."""
-    directory = above()
+    directory = locate_cache()
     try:
         names = [path.name for path in directory.iterdir()] if directory is not None else []
     except (OSError, ValueError):
         return None
-    if directory is None or _may_mark(directory, names) or is_ours(directory):
+    if directory is None or _may_mark(directory, names) or is_own_cache(directory):
         return None
     return directory
 
@@ -126,13 +126,13 @@ def _may_mark(directory: Path, names: list[str]) -> bool:
         return False
 
 
-def _claim(directory: Path) -> bool:
+def _claim_cache(directory: Path) -> bool:
     """Create and mark the directory; return whether it is ours."""
     directory.mkdir(parents=True, exist_ok=True)
-    if is_ours(directory):
+    if is_own_cache(directory):
         return True
-    if foreign() is None:
-        if not is_ours(directory):
+    if find_foreign_cache() is None:
+        if not is_own_cache(directory):
             (directory / MARKER).write_bytes(_MARK + _OWNER)
         return True
     _tell_unusable(directory, FOREIGN)
@@ -141,10 +141,10 @@ def _claim(directory: Path) -> bool:
 
 def why_unusable() -> str | None:
     """Why the directory in the place of the cache cannot be used; None where it can, or is not there yet."""
-    directory = above()
+    directory = locate_cache()
     if directory is None:
         return "no home directory is known"
-    if foreign() is not None:
+    if find_foreign_cache() is not None:
         return FOREIGN
     if directory.exists() and not directory.is_dir():
         return os.strerror(errno.ENOTDIR)
@@ -154,7 +154,7 @@ def why_unusable() -> str | None:
 @once
 def _tell_unusable(directory: Path, reason: str) -> None:
     """Tell once that nothing is cached, and why; workers leave that to their parent."""
-    problem = f"{shown(str(directory))}: nothing is cached: {reason}"
+    problem = f"{make_displayable(str(directory))}: nothing is cached: {reason}"
     hint = f"name an empty directory in {CACHE_VARIABLE}"
     if os.getpid() != _FIRST_PROCESS:
         return
@@ -164,11 +164,11 @@ def _tell_unusable(directory: Path, reason: str) -> None:
         warnings.warn(f"{problem}; {hint}", stacklevel=2)
 
 
-def folder(kind: str) -> Path | None:
+def make_kind_folder(kind: str) -> Path | None:
     """The directory of one kind, made if need be; None where it cannot be ours and ours alone."""
-    directory = above()
+    directory = locate_cache()
     try:
-        if directory is None or not _claim(directory):
+        if directory is None or not _claim_cache(directory):
             return None
         of_kind = directory / kind
         of_kind.mkdir(mode=0o700, exist_ok=True)
@@ -185,14 +185,14 @@ def folder(kind: str) -> Path | None:
     return of_kind if is_own and os.access(of_kind, os.R_OK | os.W_OK | os.X_OK) else None
 
 
-def put(path: Path, data: bytes) -> None:
+def write_cache_file(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically and readable by the owner only; ignore errors."""
     with contextlib.suppress(OSError), new_file(path.parent, PARTIAL) as (descriptor, temporary):
-        write_all(descriptor, data)
+        write_all_bytes(descriptor, data)
         temporary.replace(path)
 
 
-def limit_bytes() -> int:
+def read_cache_limit() -> int:
     """Read the size limit of the cache; raise `TracekitError` if the variable is not a size."""
     text = os.environ.get(LIMIT_VARIABLE)
     try:
@@ -201,25 +201,25 @@ def limit_bytes() -> int:
         raise TracekitError(f"{LIMIT_VARIABLE}: {error.problem}", error.hint) from error
 
 
-def entries(kind: str) -> list[tuple[int, int, Path]]:
+def list_cache_entries(kind: str) -> list[tuple[int, int, Path]]:
     """List the entries of one kind as (last use in ns, bytes, path), oldest first."""
     kept: list[tuple[int, int, Path]] = []
     with contextlib.suppress(OSError):
-        for path in _paths(kind):
+        for path in _list_kind_paths(kind):
             with contextlib.suppress(OSError):
                 index = path / INDEX
                 if _NAMES[kind].fullmatch(path.name):
                     entry = index if kind == "fetched" else path
                     status = entry.stat()
-                    size = _tree_bytes(path) if entry is index else status.st_size
+                    size = _sum_tree_bytes(path) if entry is index else status.st_size
                     kept.append((status.st_mtime_ns, size, entry))
     return sorted(kept)
 
 
-def _paths(kind: str) -> list[Path]:
+def _list_kind_paths(kind: str) -> list[Path]:
     """List the contents of one kind's directory, if it belongs to a cache of ours."""
-    directory = above()
-    if directory is None or not is_ours(directory):
+    directory = locate_cache()
+    if directory is None or not is_own_cache(directory):
         return []
     try:
         return list((directory / kind).iterdir())
@@ -227,31 +227,31 @@ def _paths(kind: str) -> list[Path]:
         return []
 
 
-def _tree_bytes(directory: Path) -> int:
+def _sum_tree_bytes(directory: Path) -> int:
     """Sum the sizes of the files below a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def forget_oldest(limit: int) -> None:
+def evict_oldest(limit: int) -> None:
     """Remove the least recently used entries until the total is within `limit`, and leftovers of crashes."""
-    kept = sorted(entry for kind in KINDS for entry in entries(kind))
+    kept = sorted(entry for kind in KINDS for entry in list_cache_entries(kind))
     total = sum(size for _, size, _ in kept)
     for _, size, path in kept:
         if total <= limit:
             break
-        if removed(path):
+        if remove_if_unlocked(path):
             total -= size
-    _remove_abandoned()
+    _remove_abandoned_entries()
 
 
-def _remove_abandoned() -> None:
+def _remove_abandoned_entries() -> None:
     """Remove unfinished entries whose program has ended; where files cannot be locked, those older than a day."""
-    directory = above()
-    if directory is None or not is_ours(directory):
+    directory = locate_cache()
+    if directory is None or not is_own_cache(directory):
         return
     for kind in KINDS:
-        remove_abandoned(directory / kind, PARTIAL)
-    for path in (path for kind in KINDS for path in _paths(kind)):
+        remove_abandoned_files(directory / kind, PARTIAL)
+    for path in (path for kind in KINDS for path in _list_kind_paths(kind)):
         with contextlib.suppress(OSError):
             is_partial = _PARTIAL_NAME.fullmatch(path.name) and not path.is_symlink()
             if not is_partial or time.time() - path.stat().st_mtime <= _ABANDONED_S:
@@ -262,14 +262,14 @@ def _remove_abandoned() -> None:
                 path.unlink()
 
 
-def removed(path: Path) -> bool:
+def remove_if_unlocked(path: Path) -> bool:
     """Remove a file unless a process holds it; return whether it was removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        if not lock(descriptor, exclusive=True):
+        if not try_lock(descriptor, exclusive=True):
             return False
         path.unlink(missing_ok=True)
         if path.name == INDEX:
@@ -281,14 +281,14 @@ def removed(path: Path) -> bool:
     return True
 
 
-def hold(stack: contextlib.ExitStack, path: Path) -> bool:
+def hold_cache_entry(stack: contextlib.ExitStack, path: Path) -> bool:
     """Lock an entry until `stack` closes; return whether it still exists."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     stack.callback(os.close, descriptor)
-    lock(descriptor, exclusive=False)
+    try_lock(descriptor, exclusive=False)
     try:
         now = path.stat()
     except OSError:
@@ -297,7 +297,7 @@ def hold(stack: contextlib.ExitStack, path: Path) -> bool:
     return (now.st_dev, now.st_ino) == (lock_status.st_dev, lock_status.st_ino)
 
 
-def lock(descriptor: int, *, exclusive: bool) -> bool:
+def try_lock(descriptor: int, *, exclusive: bool) -> bool:
     """Try to lock a file without waiting; a file system without locks grants every shared lock."""
     try:
         import fcntl

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 
-def make_callable(name: str, function: Callable[..., Any]) -> None:
+def make_module_callable(name: str, function: Callable[..., Any]) -> None:
     """Make the package `name` callable as `function`.
 
     Importing a package binds it to the attribute of its parent where the function of that name would be.

@@ -24,16 +24,16 @@ LARGE_FILE_BYTES = 2**20
 _SHARE: ContextVar[int | None] = ContextVar("_SHARE", default=None)
 
 
-def own_core_count() -> int:
+def count_own_cores() -> int:
     """Count the cores that work on one file may use: this process's cores, or its share of them."""
     share = _SHARE.get()
     if share == 1:
         return 1
-    return core_count() if share is None else min(share, core_count())
+    return count_cores() if share is None else min(share, count_cores())
 
 
 @contextmanager
-def share_of_cores(count: int) -> Iterator[None]:
+def limit_cores(count: int) -> Iterator[None]:
     """Limit work on one file within the context to `count` cores."""
     before = _SHARE.set(count)
     try:
@@ -42,39 +42,39 @@ def share_of_cores(count: int) -> Iterator[None]:
         _SHARE.reset(before)
 
 
-def core_count(root: Path = _ROOT) -> int:
+def count_cores(root: Path = _ROOT) -> int:
     """Count the cores this process may run on: its affinity mask, capped by the CPU quota of its container."""
-    count = getattr(os, "process_cpu_count", _affinity)() or 1
-    for group in _groups(root, "cpu"):
-        quota = _cpu_quota(group)
+    count = getattr(os, "process_cpu_count", _count_affinity_cores)() or 1
+    for group in _list_control_groups(root, "cpu"):
+        quota = _read_cpu_quota(group)
         if quota is not None:
             count = min(count, math.ceil(quota))
     return max(1, int(count))
 
 
-def available_memory_bytes(root: Path = _ROOT) -> int | None:
+def read_available_memory(root: Path = _ROOT) -> int | None:
     """Compute the memory this process can still take without swapping or being killed; None if unknown."""
-    free = _meminfo_available(root)
+    free = _read_meminfo_available(root)
     if free is None:
-        free = _sysconf_memory()
-    limits = (free, *map(_headroom, _groups(root, "memory")))
+        free = _read_sysconf_memory()
+    limits = (free, *map(_compute_memory_headroom, _list_control_groups(root, "memory")))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _affinity() -> int:
+def _count_affinity_cores() -> int:
     """Count the cores in the affinity mask, or all cores if the system has no such mask."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
+def _list_control_groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of the control groups (v2 and v1) that limit this process, innermost first.
 
     In a container the recorded path may be outside of the mount; its ancestors still count.
     """
     mount = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _read_small_file(root / "proc/self/cgroup").splitlines():
         _, _, fields = line.partition(":")
         names, _, path = fields.partition(":")
         if names == "":
@@ -90,26 +90,26 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
                     yield base / folder
 
 
-def _cpu_quota(group: Path) -> float | None:
+def _read_cpu_quota(group: Path) -> float | None:
     """Read the CPU quota of a control group, in cores; None if it sets no limit."""
-    parts = _text(group / "cpu.max").split()
+    parts = _read_small_file(group / "cpu.max").split()
     if len(parts) != 2:
         parts = [
-            *_text(group / "cpu.cfs_quota_us").split(),
-            *_text(group / "cpu.cfs_period_us").split(),
+            *_read_small_file(group / "cpu.cfs_quota_us").split(),
+            *_read_small_file(group / "cpu.cfs_period_us").split(),
         ]
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[1]) == 0:
         return None
     return int(parts[0]) / int(parts[1])
 
 
-def _headroom(group: Path) -> int | None:
+def _compute_memory_headroom(group: Path) -> int | None:
     """Compute the bytes left below a control group's memory limit; reclaimable file pages do not count as used."""
-    limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
-    used = _number(group / "memory.current", group / "memory.usage_in_bytes")
+    limit = _read_first_integer(group / "memory.max", group / "memory.limit_in_bytes")
+    used = _read_first_integer(group / "memory.current", group / "memory.usage_in_bytes")
     if limit is None or used is None or limit >= _UNLIMITED:
         return None
-    stat = _text(group / "memory.stat")
+    stat = _read_small_file(group / "memory.stat")
     cached = re.search(r"^total_inactive_file (\d+)$", stat, re.MULTILINE) or re.search(
         r"^inactive_file (\d+)$", stat, re.MULTILINE
     )
@@ -118,13 +118,15 @@ def _headroom(group: Path) -> int | None:
     return max(0, limit - used)
 
 
-def _meminfo_available(root: Path) -> int | None:
+def _read_meminfo_available(root: Path) -> int | None:
     """Read `MemAvailable` from /proc/meminfo in bytes; None on other systems."""
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    match = re.search(
+        r"^MemAvailable:\s+(\d+) kB", _read_small_file(root / "proc/meminfo"), re.MULTILINE
+    )
     return int(match[1]) * 1024 if match else None
 
 
-def _sysconf_memory() -> int | None:
+def _read_sysconf_memory() -> int | None:
     """Read the free physical memory from sysconf, else the total; None if the system reports neither."""
     for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
         try:
@@ -136,16 +138,16 @@ def _sysconf_memory() -> int | None:
     return None
 
 
-def _number(*paths: Path) -> int | None:
+def _read_first_integer(*paths: Path) -> int | None:
     """Read the integer in the first of `paths` that contains one."""
     for path in paths:
-        text = _text(path).strip()
+        text = _read_small_file(path).strip()
         if text.isdigit():
             return int(text)
     return None
 
 
-def _text(path: Path) -> str:
+def _read_small_file(path: Path) -> str:
     """Read a small file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace")

@@ -255,7 +255,7 @@ class Reason:
 TOO_LARGE = Reason("out-of-memory", "too large for the memory at hand")
 
 
-class OtherPackingError(OSError):
+class UnsupportedPackingError(OSError):
     """An unsupported compression: its name, and the remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -264,10 +264,10 @@ class OtherPackingError(OSError):
         self.remedy = remedy
 
 
-def why_unread(error: OSError) -> Reason:
+def explain_os_error(error: OSError) -> Reason:
     """Convert an OSError to the reason why a file cannot be read."""
     text = f"cannot be read: {error.strerror or type(error).__name__}"
-    if isinstance(error, OtherPackingError):
+    if isinstance(error, UnsupportedPackingError):
         return Reason("archive", text, Data(what=error.what, remedy=error.remedy))
     if error.errno == errno.ENOMEM:
         return Reason("out-of-memory", text)

@@ -13,19 +13,19 @@ from typing import Any, Protocol
 class Display(Protocol):
     """Functions of upper layers that values offer as methods."""
 
-    def summarize(self, value: object) -> str:
+    def summarize_in_line(self, value: object) -> str:
         """Summarize the value in one line, in angle brackets."""
 
-    def to_html(self, value: object) -> str:
+    def make_notebook_html(self, value: object) -> str:
         """Render the value as a fragment of HTML: the answer first, details folded."""
 
-    def make_frames(self, report: Any) -> Any:
+    def make_report_tables(self, report: Any) -> Any:
         """Convert the tables of a report to pandas frames by name."""
 
     def draw_chart(self, report: Any, chart: str, axes: Any) -> Any:
         """Draw a chart of the report on matplotlib axes and return them."""
 
-    def report_comparison(self, comparison: Any) -> Any:
+    def build_comparison_report(self, comparison: Any) -> Any:
         """Convert a comparison to a report."""
 
     @property
@@ -41,7 +41,7 @@ def install_display(load: Callable[[], Display]) -> None:
     _loaders[:] = [load]
 
 
-def display() -> Display:
+def import_display() -> Display:
     """Import the display functions."""
     return _loaders[0]()
 
@@ -53,8 +53,8 @@ class Displayed:
 
     def __repr__(self) -> str:
         """Summarize the value in one line."""
-        return display().summarize(self)
+        return import_display().summarize_in_line(self)
 
     def _repr_html_(self) -> str:
         """Render the HTML fragment that a notebook shows."""
-        return display().to_html(self)
+        return import_display().make_notebook_html(self)

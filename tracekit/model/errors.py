@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tracekit.model.codes import NO_DATA, UNREADABLE, Data, Reason, why_unread
+from tracekit.model.codes import NO_DATA, UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.redaction import redact
 
 
@@ -55,24 +55,33 @@ class TraceFormatError(TracekitError):
 
     def __reduce__(self) -> tuple[Callable[..., TraceFormatError], tuple[str | Data, ...]]:
         """Pickle all fields, to send the error between processes; exceptions otherwise lose all but their message."""
-        return _remade, (self.path, self.problem, self.hint, self.where, self.code, self.data)
+        return _rebuild_format_error, (
+            self.path,
+            self.problem,
+            self.hint,
+            self.where,
+            self.code,
+            self.data,
+        )
 
 
-def _remade(
+def _rebuild_format_error(
     path: str, problem: str, hint: str, where: str, code: str, data: Data
 ) -> TraceFormatError:
     """Rebuild a pickled error."""
     return TraceFormatError(path, problem, hint, where, code=code, data=data)
 
 
-def refused(path: Path | str, reason: Reason, hint: str = "", where: str = "") -> TraceFormatError:
+def make_format_error(
+    path: Path | str, reason: Reason, hint: str = "", where: str = ""
+) -> TraceFormatError:
     """Build the error for a file that cannot be read for this reason."""
     return TraceFormatError(path, reason.text, hint, where, code=reason.code, data=reason.data)
 
 
-def unread(path: Path | str, error: OSError, hint: str = "") -> TraceFormatError:
+def make_os_read_error(path: Path | str, error: OSError, hint: str = "") -> TraceFormatError:
     """Build the error for a file that the system does not let us read, or that uses an unsupported compression."""
-    return refused(path, why_unread(error), hint)
+    return make_format_error(path, explain_os_error(error), hint)
 
 
 class UnwritableError(TracekitError):

@@ -9,54 +9,54 @@ from __future__ import annotations
 import unicodedata
 from typing import NewType
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.redaction import redact
 
 Lines = NewType("Lines", str)
-"""Escaped lines for a terminal, a log or a client; made by `visible_lines`, and the only type that streams accept."""
+"""Escaped lines for a terminal, a log or a client; made by `escape_lines`, and the only type that streams accept."""
 
-_COLOR = expression("(\x1b\\[[0-9;]*m)")
-_BRACKET_COMMAND = expression(r"##(?=\w*\[)")
+_COLOR = compile_lazily("(\x1b\\[[0-9;]*m)")
+_BRACKET_COMMAND = compile_lazily(r"##(?=\w*\[)")
 
 
-def visible_lines(text: str, *, keeps_color: bool = False) -> Lines:
+def escape_lines(text: str, *, keeps_color: bool = False) -> Lines:
     r"""Remove credentials, and escape invisible characters and CI commands; keep line ends and tabs.
 
-    >>> visible_lines("gemm\x1b[31m\n::stop-commands::x\n")
+    >>> escape_lines("gemm\x1b[31m\n::stop-commands::x\n")
     'gemm\\x1b[31m\n\u2236:stop-commands::x\n'
     """
-    text = visible(text, keeps_color=keeps_color)
-    return Lines("\n".join(map(without_command, text.split("\n"))))
+    text = make_visible(text, keeps_color=keeps_color)
+    return Lines("\n".join(map(break_ci_command, text.split("\n"))))
 
 
-def visible(text: str, *, keeps_color: bool = False) -> str:
+def make_visible(text: str, *, keeps_color: bool = False) -> str:
     """Remove credentials from a text and escape its invisible characters."""
     text = redact(text)
     if not keeps_color:
-        return _show(text)
+        return _escape_invisible(text)
     pieces = _COLOR.split(text)
-    pieces[::2] = map(_show, pieces[::2])
+    pieces[::2] = map(_escape_invisible, pieces[::2])
     return "".join(pieces)
 
 
-def _show(text: str) -> str:
+def _escape_invisible(text: str) -> str:
     """Escape invisible characters, except line ends, tabs and spaces of any width."""
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    shown = {character: visible_character(character) for character in set(text)}
+    shown = {character: escape_character(character) for character in set(text)}
     for character in shown:
         if character in "\n\t" or unicodedata.category(character) == "Zs":
             shown[character] = character
     return "".join(shown[character] for character in text)
 
 
-def without_command(line: str) -> str:
+def break_ci_command(line: str) -> str:
     """Disable workflow commands in a line: GitHub runs `::add-mask::…` at the start of a line, also after spaces.
 
     The first colon becomes a look-alike of the same width. Wrapping may move any word of a name to a line's start.
     `##[group]` is a command anywhere in a line (Azure: `##vso[…]`); a space splits it.
 
-    >>> without_command("  ::error::hacked") == "  \u2236:error::hacked", without_command("at::mm")
+    >>> break_ci_command("  ::error::hacked") == "  \u2236:error::hacked", break_ci_command("at::mm")
     (True, 'at::mm')
     """
     if "##" in line:
@@ -65,7 +65,7 @@ def without_command(line: str) -> str:
     return f"{line[:start]}\u2236{line[start + 1 :]}" if line.startswith("::", start) else line
 
 
-def visible_character(character: str) -> str:
+def escape_character(character: str) -> str:
     """Return a printable character unchanged, any other one escaped."""
     if character.isprintable():
         return character

@@ -5,19 +5,19 @@ The most repetitive of 240 public gzip traces unpacks to 30 times its size; the 
 
 from __future__ import annotations
 
-MOST_TIMES = 200
+MAX_EXPANSION = 200
 """Largest ratio of unpacked to packed size."""
 
 FREE_BYTES = 2**24
 """Unpacked size that any file may have (16 MiB), whatever the ratio."""
 
-BOMB = f"it unpacks to more than {MOST_TIMES} times its size"
+BOMB = f"it unpacks to more than {MAX_EXPANSION} times its size"
 
 
-def most_bytes(packed_bytes: int) -> int:
+def limit_unpacked_bytes(packed_bytes: int) -> int:
     """Return the unpacked bytes allowed for a file of this size.
 
-    >>> most_bytes(12_000), most_bytes(1_000_000)
+    >>> limit_unpacked_bytes(12_000), limit_unpacked_bytes(1_000_000)
     (16777216, 200000000)
     """
-    return max(FREE_BYTES, MOST_TIMES * packed_bytes)
+    return max(FREE_BYTES, MAX_EXPANSION * packed_bytes)

@@ -41,7 +41,7 @@ class Facts:
 _ALWAYS = ("title", "versions", "options", "ignored", "files", "simulated", "stages")
 
 
-def as_json(facts: Facts) -> dict[str, Any]:
+def convert_facts_to_json(facts: Facts) -> dict[str, Any]:
     """Convert facts to plain values; optional ones are left out if unknown."""
     values: dict[str, Any] = {}
     for name in Facts.__dataclass_fields__:
@@ -54,46 +54,46 @@ def as_json(facts: Facts) -> dict[str, Any]:
     return values
 
 
-def of_json(saved: Mapping[str, Any]) -> Facts:
+def parse_facts(saved: Mapping[str, Any]) -> Facts:
     """Restore facts from plain values; values of the wrong type count as unknown."""
     questions = saved.get("questions")
     return Facts(
         title=str(saved.get("title", "")),
-        versions=_texts_by_name(saved.get("versions")),
-        options=_texts_by_name(saved.get("options")),
-        ignored=_texts(saved.get("ignored")),
-        files=_numbers(saved.get("files"), int),
+        versions=_parse_fact_texts_by_name(saved.get("versions")),
+        options=_parse_fact_texts_by_name(saved.get("options")),
+        ignored=_parse_fact_texts(saved.get("ignored")),
+        files=_parse_fact_numbers(saved.get("files"), int),
         simulated=bool(saved.get("simulated")),
-        stages=_texts(saved.get("stages")),
-        questions=_texts(questions) if isinstance(questions, list) else None,
-        unasked=_texts(saved.get("unasked")),
-        own_questions=_texts(saved.get("own_questions")),
-        engine=_of_kind(saved.get("engine"), str, ""),
-        work=_numbers(saved.get("work"), int, float),
-        device_memory=_of_kind(saved.get("device_memory"), int, None),
-        excluded_count=_of_kind(saved.get("excluded_count"), int, 0),
+        stages=_parse_fact_texts(saved.get("stages")),
+        questions=_parse_fact_texts(questions) if isinstance(questions, list) else None,
+        unasked=_parse_fact_texts(saved.get("unasked")),
+        own_questions=_parse_fact_texts(saved.get("own_questions")),
+        engine=_check_exact_type(saved.get("engine"), str, ""),
+        work=_parse_fact_numbers(saved.get("work"), int, float),
+        device_memory=_check_exact_type(saved.get("device_memory"), int, None),
+        excluded_count=_check_exact_type(saved.get("excluded_count"), int, 0),
         has_chosen_steps=bool(saved.get("has_chosen_steps")),
     )
 
 
-def _of_kind(value: Any, kind: type, otherwise: Any) -> Any:
+def _check_exact_type(value: Any, kind: type, otherwise: Any) -> Any:
     """Check that a value has exactly this type, as a bool is not a number; else return `otherwise`."""
     return value if type(value) is kind else otherwise
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _parse_fact_texts(value: object) -> tuple[str, ...]:
     """Convert a list to a tuple of texts; empty for anything else."""
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
-def _texts_by_name(value: object) -> dict[str, str]:
+def _parse_fact_texts_by_name(value: object) -> dict[str, str]:
     """Convert the values of an object to texts; empty for anything else."""
     if not isinstance(value, dict):
         return {}
     return {str(name): str(text) for name, text in value.items()}
 
 
-def _numbers(value: object, *kinds: type) -> dict[str, Any]:
+def _parse_fact_numbers(value: object, *kinds: type) -> dict[str, Any]:
     """Select the numbers of these types from an object; empty for anything else."""
     if not isinstance(value, dict):
         return {}

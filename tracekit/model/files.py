@@ -35,7 +35,7 @@ Sign = tuple[int, int, int, int, int]
 """Device, inode, size, mtime and ctime of a file."""
 
 
-def sign_of(status: os.stat_result) -> Sign:
+def make_file_sign(status: os.stat_result) -> Sign:
     """The values that reveal a change of a file; programs cannot set the last one (ctime)."""
     return (
         status.st_dev,
@@ -46,7 +46,7 @@ def sign_of(status: os.stat_result) -> Sign:
     )
 
 
-def is_settled(sign: Sign, now_ns: int) -> bool:
+def is_sign_settled(sign: Sign, now_ns: int) -> bool:
     """Whether the last change is old enough at `now_ns` that any later change also changes the sign."""
     return max(sign[-2:]) < now_ns - MOMENTS_NS
 
@@ -59,28 +59,28 @@ def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:
     """
     path = Path(path)
     pieces = (data,) if isinstance(data, bytes) else data
-    with unwritable(path):
-        _refuse(path)
+    with explain_write_errors(path):
+        _check_write_target(path)
         if _is_written_directly(path):
             with path.open("wb", buffering=0) as file:
                 for piece in pieces:
-                    write_all(file.fileno(), piece)
+                    write_all_bytes(file.fileno(), piece)
             return
-        _replace(Path(os.path.realpath(path)), pieces)
+        _replace_file(Path(os.path.realpath(path)), pieces)
 
 
-def refuse_unwritable(path: Path | str) -> None:
+def check_writable(path: Path | str) -> None:
     """Raise the errors that `write_atomically` would raise at once, before hours of work are lost to them."""
     path = Path(path)
-    with unwritable(path):
-        _refuse(path)
+    with explain_write_errors(path):
+        _check_write_target(path)
         if not _is_written_directly(path):
             folder = Path(os.path.realpath(path)).parent
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _refuse(path: Path) -> None:
+def _check_write_target(path: Path) -> None:
     """Raise if nothing can be written to `path`."""
     if "\0" in str(path):
         raise TracekitError(
@@ -108,18 +108,18 @@ def _is_written_directly(path: Path) -> bool:
     return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
-def _replace(target: Path, pieces: Iterable[bytes]) -> None:
+def _replace_file(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a temporary file beside `target`, then rename it to `target`."""
     with new_file(target.parent, mode=0o666) as (descriptor, temporary):
         if target.exists():
             os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
         for piece in pieces:
-            write_all(descriptor, piece)
+            write_all_bytes(descriptor, piece)
         os.fsync(descriptor)  # some systems report a full disk only now
         temporary.replace(target)
 
 
-def write_all(descriptor: int, piece: bytes) -> None:
+def write_all_bytes(descriptor: int, piece: bytes) -> None:
     """Write all bytes; a single `os.write` may write fewer."""
     remaining = memoryview(piece)
     while remaining:
@@ -127,7 +127,7 @@ def write_all(descriptor: int, piece: bytes) -> None:
 
 
 @contextlib.contextmanager
-def unwritable(path: Path | str) -> Iterator[None]:
+def explain_write_errors(path: Path | str) -> Iterator[None]:
     """Turn system errors within the context into an `UnwritableError` with a hint."""
     try:
         yield

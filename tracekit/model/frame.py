@@ -32,9 +32,9 @@ from tracekit.model.tables.arrays import (
     Coded,
     Columns,
     Nullable,
-    all_at_rows,
-    at_rows,
-    holds,
+    mask_value,
+    select_all_rows,
+    select_rows,
 )
 
 Ints = npt.NDArray[np.int64]
@@ -103,7 +103,7 @@ class Frame:
     def equals(self, name: str, value: str | int | None) -> Bools:
         """Tell which rows have this value in a column; None is a missing one."""
         array = self.columns[name]
-        return is_missing(array) if value is None else holds(array, value)
+        return is_missing(array) if value is None else mask_value(array, value)
 
     def is_in(self, name: str, values: Collection[str]) -> Bools:
         """Tell which rows have one of these texts in a column."""
@@ -115,7 +115,7 @@ class Frame:
     def take(self, places: Ints | slice) -> Frame:
         """Take rows by their places, in this order."""
         length = len(range(self.length)[places]) if isinstance(places, slice) else len(places)
-        return Frame(all_at_rows(self.columns, places), length)
+        return Frame(select_all_rows(self.columns, places), length)
 
     def filter(self, mask: Bools) -> Frame:
         """Keep the rows where `mask` holds."""
@@ -165,7 +165,7 @@ class Frame:
         """Group the rows by these columns, or all in one group; a missing key is a key."""
         if not names:
             return Groups(self, (), np.zeros(self.length, np.int64), np.arange(min(self.length, 1)))
-        number, first = keys.of_arrays([_comparable(self.columns[name]) for name in names])
+        number, first = keys.group_arrays([_comparable(self.columns[name]) for name in names])
         return Groups(self, names, number, first)
 
     def distinct(self, *names: str) -> Frame:
@@ -211,13 +211,13 @@ class Groups:
 
     def agg(self, **aggregates: Aggregate) -> Frame:
         """Reduce each group to one row: its keys, and a column for each aggregate."""
-        of_keys = all_at_rows(self.frame.select(*self.names).columns, self.first)
+        of_keys = select_all_rows(self.frame.select(*self.names).columns, self.first)
         reduced = {name: aggregate(self) for name, aggregate in aggregates.items()}
         return Frame({**of_keys, **reduced}, len(self.first))
 
     def each(self, aggregate: Aggregate) -> Any:
         """Give every row the aggregate of its group, as SQL's `OVER (PARTITION BY …)` does."""
-        return at_rows(aggregate(self), self.number)
+        return select_rows(aggregate(self), self.number)
 
     def position(self, order: Ints | None = None) -> Ints:
         """Number the rows of each group from 0, in this order of all rows or as they are."""
@@ -254,7 +254,7 @@ def count_distinct_of(column: str | Array) -> Aggregate:
 
     def count(groups: Groups) -> Array:
         number, values = _known(groups, column)
-        first = keys.of_arrays([number, _comparable(values)])[1]
+        first = keys.group_arrays([number, _comparable(values)])[1]
         return np.bincount(number[first], minlength=len(groups))
 
     return count
@@ -292,7 +292,7 @@ def median_of(column: str | Array) -> Aggregate:
 
 def first_of(column: str | Array) -> Aggregate:
     """Take the value in the first row, known or not."""
-    return lambda groups: at_rows(_column(groups, column), groups.first)
+    return lambda groups: select_rows(_column(groups, column), groups.first)
 
 
 def last_of(column: str | Array) -> Aggregate:
@@ -301,7 +301,7 @@ def last_of(column: str | Array) -> Aggregate:
     def last(groups: Groups) -> Array:
         place = np.empty(len(groups), np.int64)
         place[groups.number] = np.arange(len(groups.number))
-        return at_rows(_column(groups, column), place)
+        return select_rows(_column(groups, column), place)
 
     return last
 
@@ -317,7 +317,7 @@ def _known(groups: Groups, column: str | Array) -> tuple[Ints, Any]:
         return groups.number, array
     known = np.flatnonzero(~is_missing(array))
     values = array.values if isinstance(array, Nullable) else array
-    return groups.number[known], at_rows(values, known)
+    return groups.number[known], select_rows(values, known)
 
 
 Reduction = Callable[[Ints, npt.NDArray[Any], int], npt.NDArray[Any]]
@@ -337,7 +337,7 @@ def _reduced(groups: Groups, column: str | Array, reduce: Reduction) -> Array:
 def _sums(number: Ints, values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     if values.dtype.kind == "f":
         return np.bincount(number, values, count)
-    return keys.summed(number, values.astype(np.int64, copy=False), count)
+    return keys.sum_by_group(number, values.astype(np.int64, copy=False), count)
 
 
 def _extremes(function: np.ufunc) -> Reduction:
@@ -383,7 +383,7 @@ def texts(values: Sequence[str | None]) -> Coded:
     known = dict.fromkeys(value for value in values if value is not None)
     code_of = dict(zip(known, range(len(known)), strict=True))
     codes = [-1 if value is None else code_of[value] for value in values]
-    return Coded(np.array(codes, columns_of.narrowest(len(code_of))), tuple(code_of))
+    return Coded(np.array(codes, columns_of.choose_narrowest(len(code_of))), tuple(code_of))
 
 
 def numbers(values: Sequence[float | None]) -> Nullable:
@@ -422,7 +422,7 @@ def where(mask: Bools, array: Array) -> Array:
 def choose(mask: Bools, array: Array, otherwise: Array) -> Array:
     """Take the values of one column where `mask` holds, those of the other elsewhere."""
     places = np.where(mask, 0, len(mask)) + np.arange(len(mask))
-    return at_rows(_stacked([array, otherwise]), places)
+    return select_rows(_stacked([array, otherwise]), places)
 
 
 def is_missing(array: Array) -> Bools:
@@ -448,7 +448,7 @@ def _as_array(value: Array | Value, length: int) -> Array:
     if isinstance(value, np.ndarray | Coded | Nullable):
         return value
     if value is None or isinstance(value, str):
-        return columns_of.repeated_text(value, length)
+        return columns_of.repeat_text(value, length)
     return np.full(length, value)
 
 
@@ -456,20 +456,20 @@ def _or_missing(array: Array, places: Ints) -> Array:
     """Take the values at these places, missing at -1; a column without gaps keeps its type."""
     is_gap = places < 0
     if not is_gap.any():
-        return at_rows(array, places)
+        return select_rows(array, places)
     if not len(array):  # there is no value to hold the place of a missing one
         if isinstance(array, Coded):
-            return columns_of.repeated_text(None, len(places))
+            return columns_of.repeat_text(None, len(places))
         values = array.values if isinstance(array, Nullable) else array
         return Nullable(np.zeros(len(places), values.dtype), is_gap)
-    return where(~is_gap, at_rows(array, places))
+    return where(~is_gap, select_rows(array, places))
 
 
 def _stacked(parts: Sequence[Array]) -> Array:
     """Put columns of one kind one below the other; numbers may be missing if those of one part may."""
     if any(isinstance(part, Nullable) for part in parts):
         parts = [where(~is_missing(p), p) if isinstance(p, np.ndarray) else p for p in parts]
-    return columns_of.joined(parts)
+    return columns_of.concatenate_like_arrays(parts)
 
 
 def _comparable(array: Array) -> Array:
@@ -479,7 +479,7 @@ def _comparable(array: Array) -> Array:
         return Nullable(values, array.missing) if isinstance(values, np.ndarray) else array
     if isinstance(array, Coded):
         is_plain = len(set(array.texts)) == len(array.texts)
-        return array if is_plain else columns_of.joined([array])
+        return array if is_plain else columns_of.concatenate_like_arrays([array])
     if array.dtype.kind == "f":
         return np.unique(array, return_inverse=True)[1]
     return array.astype(np.int64, copy=False)
@@ -505,7 +505,7 @@ def _matches(
 ) -> tuple[Ints, Ints]:
     """Pair the places of rows with equal keys; place -1 on the right where nothing matches and all are kept."""
     both = [_stacked([mine.columns[name], other.columns[name]]) for name in on]
-    number, first = keys.of_arrays([_comparable(array) for array in both])
+    number, first = keys.group_arrays([_comparable(array) for array in both])
     for name, array in zip(on, both, strict=True):
         if name not in optional:
             number = np.where(is_missing(array), len(first), number)

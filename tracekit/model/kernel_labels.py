@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tracekit.model.patterns import expression
-from tracekit.model.remembered import remembered
+from tracekit.model.patterns import compile_lazily
+from tracekit.model.remembered import cache_by_name
 
 MAX_READ = 2_000
 """Characters of a name that are inspected."""
@@ -46,10 +46,10 @@ KINDS: tuple[tuple[str, str], ...] = (
 )
 """Name patterns and the operation of the kernel; the first match wins."""
 
-_KINDS = tuple((expression(pattern, re.IGNORECASE), kind) for pattern, kind in KINDS)
+_KINDS = tuple((compile_lazily(pattern, re.IGNORECASE), kind) for pattern, kind in KINDS)
 
 _TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (expression(pattern), kind)
+    (compile_lazily(pattern), kind)
     for pattern, kind in (
         (r"[bB][fF](?:loat)?16|DF16b", "bf16"),
         (r"[hH]alf|(?<![a-z])[fF]p?16", "fp16"),
@@ -63,8 +63,8 @@ _TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """Name patterns of the compute type; the first match wins."""
 
-_ELEMENTWISE = expression(r"elementwise|reduce_kernel|multi_tensor_apply")
-_FUNCTOR = expression(
+_ELEMENTWISE = compile_lazily(r"elementwise|reduce_kernel|multi_tensor_apply")
+_FUNCTOR = compile_lazily(
     r"CUDAFunctor(?:OnSelf)?_(\w+?)<|(\w+?)_?[fF]unctor[<>,]|(\w+?)_kernel_(?:cuda|impl)|(\w+?)_kernel[(<]"
     r"|launch_(\w+?)_scalar|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
 )
@@ -72,47 +72,47 @@ _WRAPPERS = frozenset(
     ["Binary", "AUnary", "BUnary", "Unary", "elementwise", "reduce", "gpu", "index", "func_wrapper"]
 )
 _WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
-_FUSED = expression(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
-_DROPPED = expression(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
-_REMARK = expression(r"\((?!anonymous )")
-_CUTLASS = expression(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
+_FUSED = compile_lazily(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
+_DROPPED = compile_lazily(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
+_REMARK = compile_lazily(r"\((?!anonymous )")
+_CUTLASS = compile_lazily(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
 
 
-@remembered
-def short_kernel(name: str) -> str:
+@cache_by_name
+def shorten_kernel_name(name: str) -> str:
     """Shorten a kernel name to its operation, function and type: `softmax (cunn_SoftMaxForward, bf16)`.
 
     Names with an unknown operation stay as they are, or become the function name if they are templates.
 
-    >>> short_kernel("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float>(c10::BFloat16*)")
+    >>> shorten_kernel_name("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float>(c10::BFloat16*)")
     'softmax (cunn_SoftMaxForward, bf16)'
-    >>> short_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)")
+    >>> shorten_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)")
     'add (vectorized_elementwise_kernel, fp32)'
-    >>> short_kernel("my_kernel")
+    >>> shorten_kernel_name("my_kernel")
     'my_kernel'
     """
     text = name[:MAX_READ]
-    function = _function(text)
-    kind = _kind(text, function)
+    function = _extract_function_name(text)
+    kind = _identify_operation(text, function)
     if kind is None:
-        return function if is_template(text) else name
+        return function if is_template_name(text) else name
     if kind == function:
         return name
     if len(function) > MAX_FUNCTION:
         function = f"{function[: MAX_FUNCTION - 1]}…"
-    return f"{kind} ({', '.join(filter(None, (function, _type(text))))})"
+    return f"{kind} ({', '.join(filter(None, (function, _identify_compute_type(text))))})"
 
 
-def is_template(text: str) -> bool:
+def is_template_name(text: str) -> bool:
     """Whether a name is a C++ function with namespaces or template arguments, not a plain word or a parenthesized remark.
 
-    >>> is_template("at::native::f<int>"), is_template("(nothing recorded, after aten::mm)")
+    >>> is_template_name("at::native::f<int>"), is_template_name("(nothing recorded, after aten::mm)")
     (True, False)
     """
     return ("::" in text or "<" in text) and not _REMARK.match(text)
 
 
-def _function(text: str) -> str:
+def _extract_function_name(text: str) -> str:
     """Extract the function name, without return type, namespaces, template and arguments."""
     cutlass = _CUTLASS.search(text)
     if cutlass:
@@ -121,26 +121,26 @@ def _function(text: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip() or text
 
 
-def _kind(text: str, function: str) -> str | None:
+def _identify_operation(text: str, function: str) -> str | None:
     """Identify the operation of a kernel; None if its name does not reveal it."""
     fused = _FUSED.match(text)
     if fused:
-        return f"fused {_first_ops(fused[1])}"
+        return f"fused {_join_first_ops(fused[1])}"
     if _ELEMENTWISE.search(function):
-        return _functor(text)
+        return _extract_functor(text)
     for pattern, kind in _KINDS:
-        if pattern.search(function if is_template(text) else text):
+        if pattern.search(function if is_template_name(text) else text):
             return kind
     return None
 
 
-def _first_ops(joined: str) -> str:
+def _join_first_ops(joined: str) -> str:
     """Join the first three words of names joined by `_`; `…` follows if there are more."""
     ops = list(filter(None, joined.split("_")))
     return " ".join([*ops[:3], "…"] if len(ops) > 3 else ops)
 
 
-def _functor(text: str) -> str | None:
+def _extract_functor(text: str) -> str | None:
     """Extract the element-wise or reduction operation; None if the name does not reveal it."""
     for groups in _FUNCTOR.findall(text):
         word = next(filter(None, groups), "")
@@ -149,7 +149,7 @@ def _functor(text: str) -> str | None:
     return None
 
 
-def _type(text: str) -> str:
+def _identify_compute_type(text: str) -> str:
     """Identify the compute type; empty if the name does not reveal it."""
     for pattern, kind in _TYPES:
         if pattern.search(text):

@@ -11,7 +11,7 @@ Parts = Sequence[T] | Callable[[], Iterable[T]]
 """Parts that exist, or a function that makes them."""
 
 
-class Later(Sequence[T]):
+class LazySequence(Sequence[T]):
     """A sequence whose parts are made on first access."""
 
     __slots__ = ("_make", "_parts")
@@ -42,7 +42,7 @@ class Later(Sequence[T]):
 
     def __eq__(self, other: object) -> bool:
         """Compare the parts with those of another lazy sequence, or with a tuple."""
-        return self.made() == (other.made() if isinstance(other, Later) else other)
+        return self.made() == (other.made() if isinstance(other, LazySequence) else other)
 
     def __hash__(self) -> int:
         """Hash the parts."""
@@ -57,7 +57,7 @@ class Later(Sequence[T]):
         return tuple, (self.made(),)
 
 
-def later(parts: Parts[T]) -> tuple[T, ...]:
+def make_lazy_sequence(parts: Parts[T]) -> tuple[T, ...]:
     """Make a tuple of the parts, or a lazy sequence if a function makes them."""
-    made: Any = Later(parts) if callable(parts) else tuple(parts)
+    made: Any = LazySequence(parts) if callable(parts) else tuple(parts)
     return made  # type: ignore[no-any-return]

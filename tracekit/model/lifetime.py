@@ -35,7 +35,7 @@ def die_with(parent: int) -> None:
         os._exit(128 + signal.SIGTERM)
 
 
-def leave_at_once(status: int) -> NoReturn:
+def exit_at_once(status: int) -> NoReturn:
     """Run the exit handlers, then exit with this status.
 
     A normal exit waits for threads. It also ends by SIGINT after a KeyboardInterrupt in code compiled from a
@@ -50,32 +50,32 @@ def leave_at_once(status: int) -> NoReturn:
         os._exit(status)
 
 
-def processes_below(pid: int) -> dict[int, str]:
+def find_descendants(pid: int) -> dict[int, str]:
     """Start times of the descendants of `pid`, by process id; empty where the system has no `/proc`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        fields = _fields(entry)
+        fields = _read_stat_fields(entry)
         if fields:
             children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
     below: dict[int, str] = {}
     pending = [pid]
     while pending:
         for child in children.get(pending.pop(), []):
-            below[child] = start_of(child)
+            below[child] = read_start_time(child)
             pending.append(child)
     return below
 
 
-def processes_marked(pid: int, marks: Sequence[str]) -> dict[int, str]:
-    """Return the descendants of `pid` with one of the `marks` in their command lines, as `processes_below` does."""
+def find_marked_descendants(pid: int, marks: Sequence[str]) -> dict[int, str]:
+    """Return the descendants of `pid` with one of the `marks` in their command lines, as `find_descendants` does."""
     return {
         process: since
-        for process, since in processes_below(pid).items()
-        if any(mark in _command(process) for mark in marks)
+        for process, since in find_descendants(pid).items()
+        if any(mark in _read_command_line(process) for mark in marks)
     }
 
 
-def _command(pid: int) -> str:
+def _read_command_line(pid: int) -> str:
     """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
@@ -83,13 +83,13 @@ def _command(pid: int) -> str:
         return ""
 
 
-def start_of(pid: int) -> str:
+def read_start_time(pid: int) -> str:
     """Start time of a process in clock ticks, which differs for a later process with the same id; empty if it has ended."""
-    fields = _fields(Path(f"/proc/{pid}/stat"))
+    fields = _read_stat_fields(Path(f"/proc/{pid}/stat"))
     return fields[19] if fields else ""
 
 
-def _fields(path: Path) -> list[str]:
+def _read_stat_fields(path: Path) -> list[str]:
     """Fields of `/proc/PID/stat` from the state on; empty if the process has ended."""
     try:
         return path.read_text(errors="replace").rpartition(")")[2].split()
@@ -103,7 +103,7 @@ def start_guard(marks: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     These are the groups that `entrust` named, and the descendants that a library started: those that begin after
     this call and have one of the `marks` in their command lines. The guard leaves all others alone. Linux only.
     """
-    known = list(processes_below(os.getpid())) if marks else []
+    known = list(find_descendants(os.getpid())) if marks else []
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.append({root!r}); from tracekit.model.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
     return subprocess.Popen(  # noqa: S603 - this very Python
@@ -119,7 +119,7 @@ def entrust(guard: subprocess.Popen[bytes], leader: int) -> None:
     """Name the leader of a process group to a guard, which ends the group once this process has ended."""
     assert guard.stdin is not None
     with contextlib.suppress(OSError):  # somebody killed the guard
-        guard.stdin.write(f"{leader} {start_of(leader)}\n".encode())
+        guard.stdin.write(f"{leader} {read_start_time(leader)}\n".encode())
         guard.stdin.flush()
 
 
@@ -153,7 +153,9 @@ def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
     named = b""
     while True:
         if marks:
-            noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
+            noted |= {
+                p: t for p, t in find_marked_descendants(pid, marks).items() if p not in known
+            }
         pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
         if select.select([0], [], [], pause_s if marks else None)[0]:
             text = os.read(0, 4096)
@@ -162,21 +164,21 @@ def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
             named += text
     for line in named.decode().splitlines():
         leader, _, since = line.partition(" ")
-        if _runs(int(leader), since):
+        if _is_still_running(int(leader), since):
             with contextlib.suppress(OSError):
                 os.killpg(int(leader), signal.SIGKILL)
     deadline = time.monotonic() + _GUARD_GRACE_S
-    while time.monotonic() < deadline and any(map(_runs, noted, noted.values())):
+    while time.monotonic() < deadline and any(map(_is_still_running, noted, noted.values())):
         time.sleep(_NOTE_EVERY_S)
     for process, since in noted.items():
-        if _runs(process, since):
+        if _is_still_running(process, since):
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
 
 
-def _runs(pid: int, since: str) -> bool:
+def _is_still_running(pid: int, since: str) -> bool:
     """Whether the process with this start time still runs."""
-    return pid != os.getpid() and start_of(pid) == since
+    return pid != os.getpid() and read_start_time(pid) == since
 
 
 def _set_death_signal() -> bool:

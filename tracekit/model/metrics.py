@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.kernel_labels import short_kernel
+from tracekit.model.kernel_labels import shorten_kernel_name
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Unit
 from tracekit.model.tables.arrays import Coded
@@ -17,7 +17,7 @@ Reduction = Literal["max", "mean", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MetricKind:
     """One metric: title, unit, better direction, and how the ranks of a step reduce to one value.
 
     `exact` numbers (bytes, counts) do not vary with the machine: they are equal or not, without a confidence interval.
@@ -32,73 +32,73 @@ class Kind:
     pieces: Reduction = "sum"
 
 
-METRICS: Mapping[str, Kind] = {
-    "unprofiled_step_time": Kind("step, un-profiled", "ns", "lower", "max"),
-    "step_time": Kind("step", "ns", "lower", "max"),
-    "stage_time": Kind("stage", "ns", "lower", "max"),
-    "unprofiled_stage_time": Kind("stage, un-profiled", "ns", "lower", "max"),
-    "window_time": Kind("recording", "ns", "neither", "max"),
-    "range_cadence": Kind("range", "ns", "lower", "mean", pieces="mean"),
-    "launch_cadence": Kind("launch", "ns", "lower", "mean", pieces="mean"),
-    "gpu_busy": Kind("GPU busy", "ns", "lower", "mean"),
-    "gpu_idle": Kind("GPU idle", "ns", "lower", "mean"),
-    "exposed_comm": Kind("exposed communication", "ns", "lower", "mean"),
-    "exposed_copies": Kind("exposed copies", "ns", "lower", "mean"),
-    "host_wait": Kind("GPU waits for the host", "ns", "lower", "mean"),
-    "comm": Kind("communication", "ns", "lower", "mean"),
-    "generation_wall": Kind("generation", "ns", "lower", "max"),
-    "decode_pace": Kind("decode iteration", "ns", "lower", "mean", pieces="mean"),
-    "time_per_token": Kind("time per token", "ns", "lower", "max"),
-    "time_per_sample": Kind("time per sample", "ns", "lower", "max"),
-    "time_per_image": Kind("time per image", "ns", "lower", "max"),
-    "throughput": Kind("tokens per second and rank", "", "higher", "max"),
-    "samples_per_second": Kind("samples per second and rank", "", "higher", "max"),
-    "images_per_second": Kind("images per second and rank", "", "higher", "max"),
-    "tokens": Kind("tokens", "count", "neither", "max", exact=True),
-    "samples": Kind("samples", "count", "neither", "max", exact=True),
-    "images": Kind("images", "count", "neither", "max", exact=True),
-    "comm_count": Kind("collectives", "count", "lower", "sum", exact=True),
-    "comm_bytes": Kind("collective bytes", "bytes", "lower", "sum", exact=True),
-    "sm_active": Kind("SMs active", "ratio", "higher", "mean", pieces="mean"),
-    "tensor_active": Kind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
-    "host_ops": Kind("host ops", "count", "lower", "sum", exact=True),
-    "host_launches": Kind("launches", "count", "lower", "sum", exact=True),
-    "device_peak_allocated": Kind(
+METRICS: Mapping[str, MetricKind] = {
+    "unprofiled_step_time": MetricKind("step, un-profiled", "ns", "lower", "max"),
+    "step_time": MetricKind("step", "ns", "lower", "max"),
+    "stage_time": MetricKind("stage", "ns", "lower", "max"),
+    "unprofiled_stage_time": MetricKind("stage, un-profiled", "ns", "lower", "max"),
+    "window_time": MetricKind("recording", "ns", "neither", "max"),
+    "range_cadence": MetricKind("range", "ns", "lower", "mean", pieces="mean"),
+    "launch_cadence": MetricKind("launch", "ns", "lower", "mean", pieces="mean"),
+    "gpu_busy": MetricKind("GPU busy", "ns", "lower", "mean"),
+    "gpu_idle": MetricKind("GPU idle", "ns", "lower", "mean"),
+    "exposed_comm": MetricKind("exposed communication", "ns", "lower", "mean"),
+    "exposed_copies": MetricKind("exposed copies", "ns", "lower", "mean"),
+    "host_wait": MetricKind("GPU waits for the host", "ns", "lower", "mean"),
+    "comm": MetricKind("communication", "ns", "lower", "mean"),
+    "generation_wall": MetricKind("generation", "ns", "lower", "max"),
+    "decode_pace": MetricKind("decode iteration", "ns", "lower", "mean", pieces="mean"),
+    "time_per_token": MetricKind("time per token", "ns", "lower", "max"),
+    "time_per_sample": MetricKind("time per sample", "ns", "lower", "max"),
+    "time_per_image": MetricKind("time per image", "ns", "lower", "max"),
+    "throughput": MetricKind("tokens per second and rank", "", "higher", "max"),
+    "samples_per_second": MetricKind("samples per second and rank", "", "higher", "max"),
+    "images_per_second": MetricKind("images per second and rank", "", "higher", "max"),
+    "tokens": MetricKind("tokens", "count", "neither", "max", exact=True),
+    "samples": MetricKind("samples", "count", "neither", "max", exact=True),
+    "images": MetricKind("images", "count", "neither", "max", exact=True),
+    "comm_count": MetricKind("collectives", "count", "lower", "sum", exact=True),
+    "comm_bytes": MetricKind("collective bytes", "bytes", "lower", "sum", exact=True),
+    "sm_active": MetricKind("SMs active", "ratio", "higher", "mean", pieces="mean"),
+    "tensor_active": MetricKind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
+    "host_ops": MetricKind("host ops", "count", "lower", "sum", exact=True),
+    "host_launches": MetricKind("launches", "count", "lower", "sum", exact=True),
+    "device_peak_allocated": MetricKind(
         "peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_peak_requested": Kind(
+    "device_peak_requested": MetricKind(
         "peak requested", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_peak_reserved": Kind(
+    "device_peak_reserved": MetricKind(
         "peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_end_requested": Kind(
+    "device_end_requested": MetricKind(
         "in use at the end, requested", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_end_allocated": Kind(
+    "device_end_allocated": MetricKind(
         "allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_end_reserved": Kind(
+    "device_end_reserved": MetricKind(
         "reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_end_stranded": Kind(
+    "device_end_stranded": MetricKind(
         "stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "driver_peak_allocated": Kind(
+    "driver_peak_allocated": MetricKind(
         "peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "host_peak_allocated": Kind(
+    "host_peak_allocated": MetricKind(
         "host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "host_peak_reserved": Kind(
+    "host_peak_reserved": MetricKind(
         "host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "out_of_memory": Kind("times out of memory", "count", "lower", "sum", exact=True),
+    "out_of_memory": MetricKind("times out of memory", "count", "lower", "sum", exact=True),
 }
 """All metrics by name; values recorded under other names are not compared."""
 
 
-def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
+def fill_metric_units(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add unit and better direction to rows of the table `metrics`, if they are not given.
 
     Raises `SchemaError` for a name that is not in `METRICS` and comes without them.
@@ -163,10 +163,10 @@ def grows_with_work(name: str) -> bool:
     return kind is not None and kind.unit == "ns" and kind.pieces == "sum" and name not in BY_WORK
 
 
-def devices_caption(names: Iterable[str]) -> str:
+def make_devices_caption(names: Iterable[str]) -> str:
     """Build the caption of a table of metrics that are sums over devices; empty if no device was recorded.
 
-    >>> devices_caption(["comm", "gpu_busy", "host_ops"]), devices_caption(["comm"])
+    >>> make_devices_caption(["comm", "gpu_busy", "host_ops"]), make_devices_caption(["comm"])
     ('communication, GPU busy: mean over ranks, summed over the devices of a rank.', '')
     """
     recorded = dict.fromkeys(names)
@@ -175,18 +175,18 @@ def devices_caption(names: Iterable[str]) -> str:
     return caption if "gpu_busy" in recorded else ""
 
 
-def titled(name: str, stage: str | None) -> str:
+def get_metric_title(name: str, stage: str | None) -> str:
     """Get the display name of a metric; stage metrics use the stage's name.
 
-    >>> titled("step_time", None), titled("stage_time", "gen"), titled("unprofiled_stage_time", "gen")
+    >>> get_metric_title("step_time", None), get_metric_title("stage_time", "gen"), get_metric_title("unprofiled_stage_time", "gen")
     ('step', 'gen', 'gen, un-profiled')
-    >>> titled("launch_cadence", "void flash::flash_fwd_kernel<Traits<128>>(Params)")
+    >>> get_metric_title("launch_cadence", "void flash::flash_fwd_kernel<Traits<128>>(Params)")
     'launch of attention (flash_fwd_kernel)'
     """
     if stage is not None and name == RANGE_CADENCE:
         return f"range {stage}"
     if stage is not None and name == LAUNCH_CADENCE:
-        return f"launch of {short_kernel(stage)}"
+        return f"launch of {shorten_kernel_name(stage)}"
     if stage is None or name not in STEP_AND_STAGES:
         return METRICS[name].title
     return f"{stage}, un-profiled" if name == UNPROFILED_STAGE else stage

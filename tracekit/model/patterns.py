@@ -8,7 +8,7 @@ from typing import Any, AnyStr, cast
 _USED = ("match", "search", "fullmatch", "finditer", "findall", "split", "sub", "pattern")
 
 
-class _Pattern:
+class _LazyPattern:
     """A regular expression that is compiled on first use of one of its methods."""
 
     def __init__(self, text: Any, flags: int) -> None:
@@ -22,10 +22,10 @@ class _Pattern:
         return getattr(compiled, name)
 
 
-def expression(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+def compile_lazily(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Make a lazily compiled regular expression with the methods of `re.Pattern`.
 
-    >>> expression("a+").sub("b", "caat")
+    >>> compile_lazily("a+").sub("b", "caat")
     'cbt'
     """
-    return cast("re.Pattern[AnyStr]", _Pattern(text, flags))
+    return cast("re.Pattern[AnyStr]", _LazyPattern(text, flags))

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tracekit.model.labels import first_few, natural, plural, shown
+from tracekit.model.labels import choose_plural, join_first_few, make_displayable, make_natural_key
 from tracekit.model.records import dataclass
 from tracekit.model.sources import NoteSeverity
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
 """Maximum number of labels of a trace in one sentence, and maximum length of each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class RecordingCount:
     """One count of a recording; `label` separates several counts of one name (a category, a device, an op)."""
 
     name: str
@@ -27,15 +27,15 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Classified:
+class Classification:
     """The kind of one process in one source, and the counts behind it."""
 
     kind: str
-    counts: tuple[Count, ...] = ()
+    counts: tuple[RecordingCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RecordingGroup:
     """All sources of one kind: their counts by name and by label, and the total number of sources."""
 
     sources: tuple[str, ...]
@@ -50,19 +50,19 @@ class Group:
 
     def listed(self, name: str, *, with_counts: bool = True) -> str:
         """Format the labels of that name, most frequent first: `npu_kernel 32, npu_runtime 32`."""
-        most = sorted(self.labels.get(name, {}).items(), key=by_count)
+        most = sorted(self.labels.get(name, {}).items(), key=make_count_key)
         texts = []
         for label, count in most:
-            text = short_label(label)
+            text = shorten_label(label)
             texts.append(f"{text} {count:,}" if with_counts else text)
-        return first_few(texts, MAX_LABELS)
+        return join_first_few(texts, MAX_LABELS)
 
     @property
     def files(self) -> str:
         """`1 of 5 files`, or `5 files` for all of them."""
         count = len(self.sources)
         if count == self.total:
-            return f"{count:,} {plural(count, 'file')}"
+            return f"{count:,} {choose_plural(count, 'file')}"
         return f"{count:,} of {self.total:,} files"
 
     @property
@@ -85,7 +85,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RecordingKind:
     """One kind of recording.
 
     `title` is a short name. `severity` is None for a normal recording, which `doctor` does not mention. `problem` is its
@@ -95,25 +95,25 @@ class Kind:
     code: str
     title: str
     read: str
-    sentence: Callable[[Group], str]
-    remedy: Callable[[Group], Remedy] | None = None
+    sentence: Callable[[RecordingGroup], str]
+    remedy: Callable[[RecordingGroup], Remedy] | None = None
     severity: NoteSeverity | None = None
     problem: str = ""
 
 
-def by_count(labelled: tuple[str, int]) -> tuple[object, ...]:
+def make_count_key(labelled: tuple[str, int]) -> tuple[object, ...]:
     """Make a sort key that orders labels by count, most frequent first."""
-    return -labelled[1], natural(labelled[0])
+    return -labelled[1], make_natural_key(labelled[0])
 
 
-def short_label(text: str) -> str:
+def shorten_label(text: str) -> str:
     """Shorten a text from a trace for one sentence."""
-    text = shown(text)
+    text = make_displayable(text)
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[: MAX_LABEL_LENGTH - 1]}…"
 
 
-def _counted(count: int, noun: str, nouns: str = "") -> str:
-    return f"{count:,} {plural(count, noun, nouns)}"
+def _format_count(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count:,} {choose_plural(count, noun, nouns)}"
 
 
 _TORCH_GPU = Remedy(
@@ -141,25 +141,27 @@ _NSYS_ANY = Remedy(
 )
 
 
-def _gpu(group: Group) -> str:
-    return f"GPU work was recorded: {_counted(group.count('kernels'), 'kernel')}{group.share}."
+def _describe_gpu_rows(group: RecordingGroup) -> str:
+    return f"GPU work was recorded: {_format_count(group.count('kernels'), 'kernel')}{group.share}."
 
 
-def _launches_only(group: Group) -> str:
+def _describe_launches_only(group: RecordingGroup) -> str:
     copies = group.count("device_ops")
-    others = f" (only {_counted(copies, 'copy or fill', 'copies and fills')})" if copies else ""
+    others = (
+        f" (only {_format_count(copies, 'copy or fill', 'copies and fills')})" if copies else ""
+    )
     cause = "CUPTI failed, or the capture missed the work"
     if not group.is_nsys:
         cause = "CUPTI failed, or activities=[CPU]"
-    launches = _counted(group.count("launches"), "launch", "launches")
+    launches = _format_count(group.count("launches"), "launch", "launches")
     return f"{launches} but no kernels were recorded{others}: {cause}{group.share}."
 
 
-def _gpu_remedy(group: Group) -> Remedy:
+def _suggest_gpu_recording(group: RecordingGroup) -> Remedy:
     return _NSYS_KERNELS if group.is_nsys else _TORCH_GPU
 
 
-def _cpu_only(group: Group) -> str:
+def _describe_cpu_only(group: RecordingGroup) -> str:
     devices = group.listed("devices", with_counts=False)
     what = "Only host activity was recorded" if group.is_nsys else "Only CPU activity was recorded"
     if devices:
@@ -167,37 +169,37 @@ def _cpu_only(group: Group) -> str:
     return f"{what}: no GPU is listed and nothing was launched{group.share}."
 
 
-def _cpu_remedy(group: Group) -> Remedy:
+def _suggest_cpu_recording(group: RecordingGroup) -> Remedy:
     if group.is_nsys:
         return _NSYS_CUDA
     return Remedy("for a GPU program, record GPU activity as well", _TORCH_GPU.command)
 
 
-def _ran_on_cpu(group: Group) -> str:
+def _describe_ran_on_cpu(group: RecordingGroup) -> str:
     devices = group.listed("devices", with_counts=False) or "a GPU"
     op, whole_ns = group.listed("top_op_ns", with_counts=False), group.count("whole_ns")
-    share = show(group.count("top_op_ns") / whole_ns, "ratio") if whole_ns else ""
+    share = format_quantity(group.count("top_op_ns") / whole_ns, "ratio") if whole_ns else ""
     detail = f": {op} takes {share} of the time" if op and share else ""
     return f"The model ran on the CPU although {devices} is listed{detail}{group.share}."
 
 
-def _start_up(group: Group) -> str:
+def _describe_start_up(group: RecordingGroup) -> str:
     calls, ops = group.count("calls"), group.count("ops")
-    parts = [_counted(calls, "CUDA call")] if calls else []
+    parts = [_format_count(calls, "CUDA call")] if calls else []
     if ops:
-        parts.append(_counted(ops, "operator"))
+        parts.append(_format_count(ops, "operator"))
     copies = group.count("device_ops")
     if copies:
-        parts.append(_counted(copies, "copy or fill", "copies and fills"))
+        parts.append(_format_count(copies, "copy or fill", "copies and fills"))
     parts.append("no launch and no kernel")
     return f"Only start-up was recorded: {', '.join(parts)}{group.share}."
 
 
-def _empty(group: Group) -> str:
+def _describe_empty_recording(group: RecordingGroup) -> str:
     return f"The recording is empty: it has no events{group.share}."
 
 
-def _unusable(group: Group) -> str:
+def _describe_unusable_events(group: RecordingGroup) -> str:
     lacking = [
         f"{count:,} have no {what}"
         for count, what in (
@@ -210,15 +212,15 @@ def _unusable(group: Group) -> str:
     return f"No event can be used: {reason}{group.share}."
 
 
-def _foreign(name: str) -> Callable[[Group], str]:
-    def sentence(group: Group) -> str:
+def _make_foreign_sentence(name: str) -> Callable[[RecordingGroup], str]:
+    def sentence(group: RecordingGroup) -> str:
         rows = group.count("rows")
-        return f"A trace of {name}, not of PyTorch: its {_counted(rows, 'row')} {plural(rows, 'is', 'are')} not analyzed{group.share}."
+        return f"A trace of {name}, not of PyTorch: its {_format_count(rows, 'row')} {choose_plural(rows, 'is', 'are')} not analyzed{group.share}."
 
     return sentence
 
 
-def _unread_rows(group: Group) -> str:
+def _describe_unread_rows(group: RecordingGroup) -> str:
     unread, rows = group.count("unread"), group.count("rows")
     return (
         f"{unread:,} of {rows:,} rows have categories that tracekit does not read: "
@@ -226,7 +228,7 @@ def _unread_rows(group: Group) -> str:
     )
 
 
-def _unread_remedy(group: Group) -> Remedy:
+def _suggest_unread_rows(group: RecordingGroup) -> Remedy:
     if any(_is_ascend(label) for label in group.labels.get("unread", {})):
         return Remedy("analyze Ascend profiles with", "msprof-analyze advisor all -d DIR")
     statement = "SELECT cat, kind, count(*) AS rows FROM host_ops GROUP BY ALL"
@@ -237,7 +239,7 @@ def _is_ascend(label: str) -> bool:
     return any(word in label.lower() for word in ("npu", "cann", "ascend", "hccl"))
 
 
-def _merged_ranks(group: Group) -> str:
+def _describe_merged_ranks(group: RecordingGroup) -> str:
     ranks = group.count("ranks")
     labels = group.listed("ranks", with_counts=False)
     parts = f"{ranks:,} ranks" if ranks else "Several ranks"
@@ -248,25 +250,25 @@ def _merged_ranks(group: Group) -> str:
     )
 
 
-def _merged_remedy(_: Group) -> Remedy:
+def _suggest_unmerged_ranks(_: RecordingGroup) -> Remedy:
     return Remedy(
         "to keep one file per rank, start SGLang's profiler with",
         "curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'",
     )
 
 
-def _interleaved(group: Group) -> str:
+def _describe_interleaved(group: RecordingGroup) -> str:
     return f"Two processes wrote one file: their rows are mixed, and some are lost{group.share}."
 
 
-def _interleaved_remedy(_: Group) -> Remedy:
+def _suggest_separate_files(_: RecordingGroup) -> Remedy:
     return Remedy(
         "give each rank a file of its own",
         'prof.export_chrome_trace(f"trace_rank{rank}.json.gz")',
     )
 
 
-def _front_end(group: Group) -> str:
+def _describe_front_end(group: RecordingGroup) -> str:
     if group.total == len(group.sources) == 1:
         return "This is the front end of a vLLM engine (async_llm): it has no GPU work by design."
     verb, has = ("is", "has") if len(group.sources) == 1 else ("are", "have")
@@ -274,65 +276,65 @@ def _front_end(group: Group) -> str:
     return f"{group.files} {verb} {what} (async_llm), which {has} no GPU work by design."
 
 
-def _front_end_remedy(group: Group) -> Remedy:
+def _suggest_worker_traces(group: RecordingGroup) -> Remedy:
     if len(group.sources) == group.total:
         return Remedy("give the directory with the traces of its workers", "tracekit analyze DIR")
     return Remedy("to leave it out", "tracekit analyze DIR --exclude '*async_llm*'")
 
 
-def _snapshot(group: Group) -> str:
+def _describe_snapshot(group: RecordingGroup) -> str:
     return f"Memory snapshots with a history of allocations{group.share}."
 
 
-def _no_history(group: Group) -> str:
+def _describe_no_history(group: RecordingGroup) -> str:
     reserved, used = group.count("reserved_bytes"), group.count("active_bytes")
     detail = ""
     if reserved:
-        unused = show(1 - used / reserved, "ratio")
-        detail = f": {unused} of {show(reserved, 'bytes')} reserved is unused"
+        unused = format_quantity(1 - used / reserved, "ratio")
+        detail = f": {unused} of {format_quantity(reserved, 'bytes')} reserved is unused"
     return f"No allocation history was recorded in the memory snapshot{detail}{group.share}."
 
 
-def _no_history_remedy(_: Group) -> Remedy:
+def _suggest_history(_: RecordingGroup) -> Remedy:
     return Remedy(
         "before the work, call", "torch.cuda.memory._record_memory_history(max_entries=100_000)"
     )
 
 
-def _memory_timeline(group: Group) -> str:
+def _describe_memory_timeline(group: RecordingGroup) -> str:
     return f"A memory timeline of the profiler: levels by category, no stacks{group.share}."
 
 
-def _driver_log(group: Group) -> str:
+def _describe_driver_log(group: RecordingGroup) -> str:
     steps = group.count("steps")
-    detail = f": {_counted(steps, 'step')}, no profile" if steps else ", no profile"
+    detail = f": {_format_count(steps, 'step')}, no profile" if steps else ", no profile"
     return f"Only the driver's log was given{detail}{group.share}."
 
 
-def _driver_log_remedy(_: Group) -> Remedy:
+def _suggest_profiling(_: RecordingGroup) -> Remedy:
     return Remedy(
         "profile some steps too; in verl",
         "global_profiler.tool=torch 'global_profiler.steps=[2,4]' global_profiler.save_path=outputs/profile",
     )
 
 
-def _memory_log(group: Group) -> str:
+def _describe_memory_log(group: RecordingGroup) -> str:
     return f"A log of memory by step{group.share}."
 
 
-def _flight_recorder(group: Group) -> str:
+def _describe_flight_dumps(group: RecordingGroup) -> str:
     count = len(group.sources)
     backend = "gloo" if _is_gloo(group) else "NCCL"
-    noun = plural(count, f"{backend} flight-recorder dump")
+    noun = choose_plural(count, f"{backend} flight-recorder dump")
     return f"{count:,} {noun}: a log of collectives for finding hangs, not a profile; not analyzed."
 
 
-def _is_gloo(group: Group) -> bool:
+def _is_gloo(group: RecordingGroup) -> bool:
     """Whether all dumps are from gloo, whose states torchfrtrace does not support."""
     return group.labels.get("backend", {}).keys() == {"gloo"}
 
 
-def _flight_recorder_remedy(group: Group) -> Remedy:
+def _suggest_hang_analysis(group: RecordingGroup) -> Remedy:
     if _is_gloo(group):
         return Remedy("gloo records no states: look at the stacks", "py-spy dump --pid PID")
     if group.labels.get("form", {}).keys() == {"json"}:
@@ -343,25 +345,25 @@ def _flight_recorder_remedy(group: Group) -> Remedy:
     return Remedy("find the collective that some rank did not join", "torchfrtrace DIR")
 
 
-def _ray_timeline(group: Group) -> str:
+def _describe_ray_timeline(group: RecordingGroup) -> str:
     count = len(group.sources)
-    noun = plural(count, "Ray timeline")
+    noun = choose_plural(count, "Ray timeline")
     return f"{count:,} {noun}: when tasks ran, not GPU work; not analyzed."
 
 
-def _perfetto(_: Group) -> Remedy:
+def _suggest_perfetto(_: RecordingGroup) -> Remedy:
     return Remedy("to look at it, open it in Perfetto", "https://ui.perfetto.dev")
 
 
-def _always(remedy: Remedy) -> Callable[[Group], Remedy]:
+def _make_constant_remedy(remedy: Remedy) -> Callable[[RecordingGroup], Remedy]:
     return lambda _: remedy
 
 
-def _record_later(group: Group) -> Remedy:
+def _suggest_later_recording(group: RecordingGroup) -> Remedy:
     return _NSYS_LATER if group.is_nsys else _SCHEDULE
 
 
-def _export_again(_: Group) -> Remedy:
+def _suggest_new_export(_: RecordingGroup) -> Remedy:
     return Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
 
@@ -376,134 +378,150 @@ _NOT_PYTORCH = {
 FOREIGN = frozenset(_NOT_PYTORCH)
 """Kinds of traces written by programs other than PyTorch's profiler and nsys."""
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, RecordingKind] = {
     kind.code: kind
     for kind in (
-        Kind(
+        RecordingKind(
             "interleaved-processes",
             "Two processes in one file",
             "the rows that are whole",
-            _interleaved,
-            _interleaved_remedy,
+            _describe_interleaved,
+            _suggest_separate_files,
             "data_loss",
             "interleaved-processes",
         ),
-        Kind(
+        RecordingKind(
             "merged-ranks",
             "Merged ranks in one file",
             "each rank as its own process",
-            _merged_ranks,
-            _merged_remedy,
+            _describe_merged_ranks,
+            _suggest_unmerged_ranks,
             "info",
             "merged-ranks",
         ),
-        Kind("gpu", "GPU rows", "all", _gpu),
-        Kind(
+        RecordingKind("gpu", "GPU rows", "all", _describe_gpu_rows),
+        RecordingKind(
             "launches-only",
             "Launches without kernels",
             "CPU side only",
-            _launches_only,
-            _gpu_remedy,
+            _describe_launches_only,
+            _suggest_gpu_recording,
             "warning",
             "no-kernels",
         ),
-        Kind(
+        RecordingKind(
             "unread-accelerator",
             "Accelerator rows that are not read",
             "CPU side only",
-            _unread_rows,
-            _unread_remedy,
+            _describe_unread_rows,
+            _suggest_unread_rows,
             "warning",
             "unread-rows",
         ),
         *(
-            Kind(
+            RecordingKind(
                 code,
                 title,
                 "recognized, not read",
-                _foreign(name),
-                _always(_NSYS_ANY),
+                _make_foreign_sentence(name),
+                _make_constant_remedy(_NSYS_ANY),
                 "warning",
                 "not-pytorch",
             )
             for code, (name, title) in _NOT_PYTORCH.items()
         ),
-        Kind(
+        RecordingKind(
             "ran-on-cpu",
             "Ran on the CPU although a GPU is listed",
             "all",
-            _ran_on_cpu,
-            _always(Remedy("move the model and its inputs to the GPU", 'model.to("cuda")')),
+            _describe_ran_on_cpu,
+            _make_constant_remedy(
+                Remedy("move the model and its inputs to the GPU", 'model.to("cuda")')
+            ),
             "warning",
             "ran-on-cpu",
         ),
-        Kind("cpu-only", "CPU activity only", "all", _cpu_only, _cpu_remedy, "info", "cpu-only"),
-        Kind(
+        RecordingKind(
+            "cpu-only",
+            "CPU activity only",
+            "all",
+            _describe_cpu_only,
+            _suggest_cpu_recording,
+            "info",
+            "cpu-only",
+        ),
+        RecordingKind(
             "front-end",
             "Front end of an inference engine",
             "all",
-            _front_end,
-            _front_end_remedy,
+            _describe_front_end,
+            _suggest_worker_traces,
             "info",
             "front-end",
         ),
-        Kind(
+        RecordingKind(
             "start-up",
             "Start-up only",
             "all",
-            _start_up,
-            _record_later,
+            _describe_start_up,
+            _suggest_later_recording,
             "warning",
             "no-kernels",
         ),
-        Kind(
+        RecordingKind(
             "unusable",
             "Events without times",
             "nothing",
-            _unusable,
-            _export_again,
+            _describe_unusable_events,
+            _suggest_new_export,
             "data_loss",
             "no-times",
         ),
-        Kind(
-            "empty", "Empty recording", "nothing", _empty, _record_later, "warning", "empty-trace"
+        RecordingKind(
+            "empty",
+            "Empty recording",
+            "nothing",
+            _describe_empty_recording,
+            _suggest_later_recording,
+            "warning",
+            "empty-trace",
         ),
-        Kind("snapshot", "Memory snapshot", "all", _snapshot),
-        Kind(
+        RecordingKind("snapshot", "Memory snapshot", "all", _describe_snapshot),
+        RecordingKind(
             "snapshot-without-history",
             "Memory snapshot without history",
             "blocks and segments",
-            _no_history,
-            _no_history_remedy,
+            _describe_no_history,
+            _suggest_history,
             "warning",
             "no-history",
         ),
-        Kind("memory-timeline", "Memory timeline", "all", _memory_timeline),
-        Kind("memory-log", "Log of memory by step", "all", _memory_log),
-        Kind(
+        RecordingKind("memory-timeline", "Memory timeline", "all", _describe_memory_timeline),
+        RecordingKind("memory-log", "Log of memory by step", "all", _describe_memory_log),
+        RecordingKind(
             "driver-log",
             "Driver log only",
             "stages by step",
-            _driver_log,
-            _driver_log_remedy,
+            _describe_driver_log,
+            _suggest_profiling,
             "warning",
             "log-only",
         ),
-        Kind(
+        RecordingKind(
             "flight-recorder",
             "NCCL flight-recorder dump",
             "recognized, not read",
-            _flight_recorder,
-            _flight_recorder_remedy,
+            _describe_flight_dumps,
+            _suggest_hang_analysis,
             "info",
             "flight-recorder",
         ),
-        Kind(
+        RecordingKind(
             "ray-timeline",
             "Ray timeline",
             "recognized, not read",
-            _ray_timeline,
-            _perfetto,
+            _describe_ray_timeline,
+            _suggest_perfetto,
             "info",
             "ray-timeline",
         ),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracekit.model.codes import RECOGNIZED
-from tracekit.model.labels import natural
+from tracekit.model.labels import make_natural_key
 from tracekit.model.recording_kinds import (
     KINDS,
-    Classified,
-    Count,
-    Group,
-    Kind,
+    Classification,
+    RecordingCount,
+    RecordingGroup,
+    RecordingKind,
     Remedy,
-    by_count,
-    short_label,
+    make_count_key,
+    shorten_label,
 )
 from tracekit.model.records import dataclass
 from tracekit.model.report import Recording
@@ -25,24 +25,26 @@ MAX_SOURCES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One classified source, the input of `summarize`."""
+class ClassifiedSource:
+    """One classified source, the input of `summarize_by_kind`."""
 
     source: str
     tool: str
-    classified: Classified
+    classified: Classification
 
 
 _PLACE = {code: place for place, code in enumerate(KINDS)}
 _GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3, None: 4}
 
 
-def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple[Recording, ...]:
+def summarize_by_kind(
+    recorded: Iterable[ClassifiedSource], notes: Iterable[Note] = ()
+) -> tuple[Recording, ...]:
     """Summarize these sources and notes as one `Recording` per kind, most severe first, normal ones last.
 
     A file has one kind: the first of `KINDS` among its processes.
     """
-    of_source = _by_source(recorded)
+    of_source = _group_by_source(recorded)
     if any(parts[0].classified.kind != "driver-log" for parts in of_source.values()):
         # Next to a profile, a driver log is expected.
         of_source = {
@@ -50,23 +52,23 @@ def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple
             for source, parts in of_source.items()
             if parts[0].classified.kind != "driver-log"
         }
-    by_kind: dict[tuple[str, bool], list[Recorded]] = {}
+    by_kind: dict[tuple[str, bool], list[ClassifiedSource]] = {}
     for parts in of_source.values():
         for part in parts:
             by_kind.setdefault((part.classified.kind, part.tool == "nsys"), []).append(part)
     for note in notes:
         if note.code == RECOGNIZED and note.data.text("kind") in KINDS:
-            part = Recorded(note.source, "", _of_note(note))
+            part = ClassifiedSource(note.source, "", _classify_note(note))
             by_kind.setdefault((part.classified.kind, False), []).append(part)
     recordings = [
-        _recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()
+        _make_recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()
     ]
-    return tuple(sorted(recordings, key=_order))
+    return tuple(sorted(recordings, key=_order_recordings))
 
 
-def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
+def _group_by_source(recorded: Iterable[ClassifiedSource]) -> dict[str, list[ClassifiedSource]]:
     """Group the processes by source and keep those of the source's kind."""
-    of_source: dict[str, list[Recorded]] = {}
+    of_source: dict[str, list[ClassifiedSource]] = {}
     for part in recorded:
         others = of_source.setdefault(part.source, [])
         if others and _PLACE[part.classified.kind] < _PLACE[others[0].classified.kind]:
@@ -76,18 +78,20 @@ def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
     return of_source
 
 
-def _of_note(note: Note) -> Classified:
+def _classify_note(note: Note) -> Classification:
     """Classify a recognized file that no reader takes."""
     labels = ((name, note.data.text(name)) for name in ("form", "backend"))
-    counts = tuple(Count(name, 1, label) for name, label in labels if label)
-    return Classified(note.data.text("kind"), counts)
+    counts = tuple(RecordingCount(name, 1, label) for name, label in labels if label)
+    return Classification(note.data.text("kind"), counts)
 
 
-def _order(recording: Recording) -> tuple[int, int]:
+def _order_recordings(recording: Recording) -> tuple[int, int]:
     return _GRAVITY[KINDS[recording.kind].severity], _PLACE[recording.kind]
 
 
-def _recording(kind: Kind, parts: Sequence[Recorded], total: int) -> Recording:
+def _make_recording(
+    kind: RecordingKind, parts: Sequence[ClassifiedSource], total: int
+) -> Recording:
     """Build the `Recording` of one kind."""
     counts: dict[str, int] = {}
     labels: dict[str, dict[str, int]] = {}
@@ -97,14 +101,14 @@ def _recording(kind: Kind, parts: Sequence[Recorded], total: int) -> Recording:
             if counted.label is not None:
                 of_name = labels.setdefault(counted.name, {})
                 of_name[counted.label] = of_name.get(counted.label, 0) + counted.count
-    sources = tuple(sorted({part.source for part in parts}, key=natural))
+    sources = tuple(sorted({part.source for part in parts}, key=make_natural_key))
     tools = frozenset(part.tool for part in parts)
-    group = Group(sources, tools, counts, labels, total)
+    group = RecordingGroup(sources, tools, counts, labels, total)
     remedy = kind.remedy(group) if kind.remedy else Remedy("", "")
     data = [*counts.items()]
     for name, of_name in labels.items():
-        most = sorted(of_name.items(), key=by_count)[:MAX_SOURCES]
-        data += [(f"{name} {short_label(label)}", count) for label, count in most]
+        most = sorted(of_name.items(), key=make_count_key)[:MAX_SOURCES]
+        data += [(f"{name} {shorten_label(label)}", count) for label, count in most]
     return Recording(
         kind=kind.code,
         sentence=kind.sentence(group),

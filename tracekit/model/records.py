@@ -26,34 +26,36 @@ else:
             return lambda cls: dataclass(cls, **options)
         is_plain = not any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
         if is_plain and options.get("frozen") and options.get("slots") and options.keys() <= OWN:
-            return _frozen(cls, options.get("eq", True), options.get("repr", True))
+            return _make_frozen_class(cls, options.get("eq", True), options.get("repr", True))
         return dataclasses.dataclass(cls, **options)
 
 
-def _frozen(cls: type, has_values: bool, is_shown: bool) -> type:
+def _make_frozen_class(cls: type, has_values: bool, is_shown: bool) -> type:
     """Make a frozen dataclass with slots; functions that the class defines itself are kept."""
     made: Any = dataclasses.dataclass(cls, init=False, eq=False, repr=False, slots=True)
     fields = dataclasses.fields(made)
     names = [field.name for field in fields]
     functions: dict[str, Any] = {
-        "__getstate__": _state(_values(names)),
-        "__setstate__": _filled([vars(made)[name].__set__ for name in names]),
+        "__getstate__": _make_getstate(_make_value_getter(names)),
+        "__setstate__": _make_setstate([vars(made)[name].__set__ for name in names]),
     }
     if is_shown:
-        functions["__repr__"] = _shown
+        functions["__repr__"] = _format_record
     if has_values:
-        values = _values([field.name for field in fields if field.compare])
-        functions |= {"__eq__": _equal(values), "__hash__": lambda record: hash(values(record))}
+        values = _make_value_getter([field.name for field in fields if field.compare])
+        functions |= {"__eq__": _make_eq(values), "__hash__": lambda record: hash(values(record))}
     for name, function in functions.items():
         if vars(cls).get(name) is None:
             setattr(made, name, function)
-    made.__init__ = _init(fields, has_more=hasattr(cls, "__post_init__"))
-    made.__setattr__ = made.__delattr__ = _refused
+    made.__init__ = _compile_init(fields, has_more=hasattr(cls, "__post_init__"))
+    made.__setattr__ = made.__delattr__ = _refuse_assignment
     made.__dataclass_params__.frozen = True
     return made  # type: ignore[no-any-return]
 
 
-def _init(fields: tuple[dataclasses.Field[Any], ...], *, has_more: bool) -> Callable[..., None]:
+def _compile_init(
+    fields: tuple[dataclasses.Field[Any], ...], *, has_more: bool
+) -> Callable[..., None]:
     """Compile the `__init__` function."""
     missing = dataclasses.MISSING
     known: dict[str, Any] = {"_set": object.__setattr__, "_missing": missing}
@@ -81,14 +83,14 @@ def _init(fields: tuple[dataclasses.Field[Any], ...], *, has_more: bool) -> Call
     return init
 
 
-def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+def _make_value_getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Make a function that reads the values of these fields as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple(getattr(record, name) for name in names)
 
 
-def _equal(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], Any]:
+def _make_eq(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], Any]:
     """Make an `__eq__` function that compares these values."""
 
     def equal(record: Any, other: object) -> Any:
@@ -100,24 +102,24 @@ def _equal(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], 
 
 
 @recursive_repr()
-def _shown(record: Any) -> str:
+def _format_record(record: Any) -> str:
     """Format an object like the standard `__repr__`: class name and fields."""
     fields = filter(attrgetter("repr"), dataclasses.fields(record))
     values = [f"{field.name}={getattr(record, field.name)!r}" for field in fields]
     return f"{type(record).__qualname__}({', '.join(values)})"
 
 
-def _refused(_record: Any, name: str, *_value: Any) -> NoReturn:
+def _refuse_assignment(_record: Any, name: str, *_value: Any) -> NoReturn:
     """Raise `FrozenInstanceError`: fields can be neither assigned nor deleted."""
     raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
 
 
-def _state(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], list[Any]]:
+def _make_getstate(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], list[Any]]:
     """Make a `__getstate__` function that lists the values."""
     return lambda record: list(values(record))
 
 
-def _filled(setters: list[Callable[[Any, Any], None]]) -> Callable[[Any, list[Any]], None]:
+def _make_setstate(setters: list[Callable[[Any, Any], None]]) -> Callable[[Any, list[Any]], None]:
     """Make a `__setstate__` function that sets the slots directly, because the frozen class refuses assignment."""
 
     def fill(record: Any, state: list[Any]) -> None:

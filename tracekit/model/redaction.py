@@ -11,21 +11,23 @@ import os
 import re
 import traceback
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 
-GONE = "…"
+REDACTION_MARK = "…"
 
-_SCHEME = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_RUN = expression(r"(?:(?!::[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>`])*")
+_SCHEME = compile_lazily(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_RUN = compile_lazily(r"(?:(?!::[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>`])*")
 """The rest of a URL in running text; `simplecache::https://…` chains two."""
 
-_AUTHORITY = expression(r"[^/?#\\]*")
+_AUTHORITY = compile_lazily(r"[^/?#\\]*")
 _WEB = ("http", "https")
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 """Stores whose addresses name a container before the `@`."""
 
-_KEYED = expression(r"[?#][^\s=]*=.*", re.DOTALL)
-_ENVIRONMENT = expression(r"(?i).*(?:TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|API_KEY|PRIVATE_KEY)")
+_KEYED = compile_lazily(r"[?#][^\s=]*=.*", re.DOTALL)
+_ENVIRONMENT = compile_lazily(
+    r"(?i).*(?:TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|API_KEY|PRIVATE_KEY)"
+)
 _LEAST = 8
 """Shorter secrets are removed only with the `@`, `?` or `#` beside them: `me` is part of many words."""
 
@@ -40,21 +42,21 @@ def redact(text: str) -> str:
     >>> redact("simplecache::https://token@host/rank0.json.gz?signature=x")
     'simplecache::https://…@host/rank0.json.gz?…'
     """
-    for secret in _known():
+    for secret in _list_secrets():
         if secret in text:
-            text = text.replace(secret, GONE)
+            text = text.replace(secret, REDACTION_MARK)
     if "://" not in text:
         return text
     pieces, end = [], 0
     while start := _SCHEME.search(text, end):
         run = _RUN.match(text, start.end())
         rest = run[0] if run else ""
-        pieces += [text[end : start.end()], _redact_rest(start[0][:-3].lower(), rest)]
+        pieces += [text[end : start.end()], _redact_address(start[0][:-3].lower(), rest)]
         end = start.end() + len(rest)
     return "".join([*pieces, text[end:]])
 
 
-def remember(argument: str) -> None:
+def remember_secrets(argument: str) -> None:
     """Remember the secret parts of an address or of a chain, to remove them from later texts."""
     if "://" not in argument:
         return
@@ -62,35 +64,35 @@ def remember(argument: str) -> None:
     while start := _SCHEME.search(argument, end):
         chained = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)").search(argument, start.end())
         end = chained.start() if chained else len(argument)
-        _remember_parts(start[0][:-3].lower(), argument[start.end() : end])
+        _remember_address_parts(start[0][:-3].lower(), argument[start.end() : end])
     _known_cache.clear()
 
 
-def shown_cause(error: BaseException) -> BaseException | None:
+def get_safe_cause(error: BaseException) -> BaseException | None:
     """Return the error as a cause to chain, or None where its stack would show credentials."""
     text = "".join(traceback.format_exception(error))
     return error if redact(text) == text else None
 
 
-def _remember_parts(scheme: str, rest: str) -> None:
+def _remember_address_parts(scheme: str, rest: str) -> None:
     """Remember the user information, the query and the fragment of one address."""
-    cut = _user_end(scheme, rest)
+    cut = _find_user_end(scheme, rest)
     user = rest[:cut]
     if user:
-        _remember(user[:-1], "@")
+        _remember_spellings(user[:-1], "@")
         name, _, password = user[:-1].partition(":")
-        _remember(password or name)
+        _remember_spellings(password or name)
     tail = rest[cut:]
     for mark in "?#":
         head, _, secret = tail.partition(mark)
         if secret and (scheme in _WEB or "=" in secret):
-            _remember(secret, before=mark)
+            _remember_spellings(secret, before=mark)
             for part in re.split("[&;#]", secret):
-                _remember(part.partition("=")[2] or part)
+                _remember_spellings(part.partition("=")[2] or part)
             tail = head
 
 
-def _remember(secret: str, after: str = "", before: str = "") -> None:
+def _remember_spellings(secret: str, after: str = "", before: str = "") -> None:
     """Remember a secret in all spellings: encoded, decoded, escaped."""
     from urllib.parse import quote, unquote
 
@@ -106,7 +108,7 @@ def _remember(secret: str, after: str = "", before: str = "") -> None:
 _known_cache: list[tuple[str, ...]] = []
 
 
-def _known() -> tuple[str, ...]:
+def _list_secrets() -> tuple[str, ...]:
     """Known secrets of arguments and of the environment, longest first."""
     if not _known_cache:
         values = {
@@ -118,18 +120,18 @@ def _known() -> tuple[str, ...]:
     return _known_cache[0]
 
 
-def _redact_rest(scheme: str, rest: str) -> str:
+def _redact_address(scheme: str, rest: str) -> str:
     """Remove credentials from the part of a URL after `scheme://`."""
-    cut = _user_end(scheme, rest)
+    cut = _find_user_end(scheme, rest)
     tail = rest[cut:]
     if scheme in _WEB and "?" in tail:
-        tail = f"{tail.partition('?')[0]}?{GONE}"
+        tail = f"{tail.partition('?')[0]}?{REDACTION_MARK}"
     elif keyed := _KEYED.search(tail):
-        tail = f"{tail[: keyed.start() + 1]}{GONE}"
-    return f"{GONE}@{tail}" if cut else tail
+        tail = f"{tail[: keyed.start() + 1]}{REDACTION_MARK}"
+    return f"{REDACTION_MARK}@{tail}" if cut else tail
 
 
-def _user_end(scheme: str, rest: str) -> int:
+def _find_user_end(scheme: str, rest: str) -> int:
     """Find the end of the user information, after its `@`; 0 where there is none.
 
     A password may contain any character, also `@` and `/`: with a colon before the first `/`, cut at the last `@`.

@@ -2,5 +2,5 @@
 
 from functools import lru_cache
 
-remembered = lru_cache(4096)
+cache_by_name = lru_cache(4096)
 """Decorator that caches the last 4,096 answers of a function of one text; few traces have more names."""

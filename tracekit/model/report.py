@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracekit.model.display import Displayed, display
+from tracekit.model.display import Displayed, import_display
 from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class Report(Displayed):
         Values are raw: ns, bytes, ratios of 0 to 1; a unit is the suffix of the column's name. `attrs` of a frame contains
         `title`, `caption`, `omitted` (rows that no output has), and `units` and `docs` by column.
         """
-        frames: Mapping[str, pd.DataFrame] = display().make_frames(self)
+        frames: Mapping[str, pd.DataFrame] = import_display().make_report_tables(self)
         return frames
 
     def section(self, id: str) -> Section:  # noqa: A002 - the public name
@@ -354,23 +354,23 @@ class Report(Displayed):
         `chart` is the id of a chart, or of a section (its first chart). Raises `TracekitError` for other ids and if matplotlib
         is missing.
         """
-        return display().draw_chart(self, chart, axes)
+        return import_display().draw_chart(self, chart, axes)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings by saving × confidence, then catch-alls, then those without a saving, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
-        return tuple(sorted(findings, key=_importance))
+        return tuple(sorted(findings, key=_make_importance_key))
 
     @property
     def unproven(self) -> tuple[Verdict, ...]:
         """Abstentions with a price, most expensive first."""
         verdicts = chain.from_iterable(section.verdicts for section in self.sections)
         priced = (v for v in verdicts if v.price_ns and v.claim and v.answer != "fired")
-        return tuple(sorted(priced, key=_price))
+        return tuple(sorted(priced, key=_make_price_key))
 
 
-def _importance(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
+def _make_importance_key(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
     """Make the sort key of findings: saving × confidence, then catch-alls, then those without a saving."""
     grade = SEVERITIES.index(finding.severity)
     # Integers: times may be too large for a float.
@@ -378,6 +378,6 @@ def _importance(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
     return not weight, finding.is_catch_all, -weight, grade, finding.rule, finding.claim
 
 
-def _price(verdict: Verdict) -> tuple[int, str, str]:
+def _make_price_key(verdict: Verdict) -> tuple[int, str, str]:
     """Make the sort key of abstentions."""
     return -(verdict.price_ns or 0), verdict.rule, verdict.run or ""

@@ -30,7 +30,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class ReportedCapture:
     """A capture as reported by its process: the step, start and stop; None if unknown or not finished.
 
     `outcome` is "file", "elsewhere" (written by another program, to `where`) or "lost"; `because` lists missing parts and
@@ -59,7 +59,7 @@ class Account:
     role: str | None = None
     rank: int | None = None
     world_size: int | None = None
-    captures: tuple[Recorded, ...] = ()
+    captures: tuple[ReportedCapture, ...] = ()
     discrete: bool = False
 
 
@@ -70,7 +70,7 @@ class Source:
     `name` is the displayed path (relative to the given directory). `scope` is the part of a run that the file covers, as
     recorded (`train`, `e2e`, `actor-update`), and `part` the piece of it (`mb1`, `part2`). `node` is the id of the cluster
     node that has the file; None if it is local or unknown. `content` is a digest of the content
-    (`contents.content_digest`), computed when the file is measured. `accounts` are those of processes that may have written
+    (`contents.digest_content`), computed when the file is measured. `accounts` are those of processes that may have written
     this file. None means unknown, never 0.
     """
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from tracekit.model.remembered import remembered
+from tracekit.model.remembered import cache_by_name
 
 STAGES: Mapping[str, tuple[str, ...]] = {
     "gen": (
@@ -124,25 +124,25 @@ _COMPILING = " (dynamo_timed)"
 """Suffix of every range that PyTorch records of its compiler."""
 
 
-def profiler_step(name: str) -> int | None:
+def parse_profiler_step(name: str) -> int | None:
     """Parse the n of a `ProfilerStep#n` range; None for any other name.
 
-    >>> profiler_step("ProfilerStep#12"), profiler_step("train_batch")
+    >>> parse_profiler_step("ProfilerStep#12"), parse_profiler_step("train_batch")
     (12, None)
     """
-    return _number(_PROFILER_STEP, name)
+    return _parse_step_number(_PROFILER_STEP, name)
 
 
-def numbered_step(name: str) -> int | None:
+def parse_numbered_step(name: str) -> int | None:
     """Parse the step number from a range that the program itself names after a step; None for any other name.
 
-    >>> [numbered_step(name) for name in ("step 12", "train_step_3", "step:0", "denoise_step_3", "steps")]
+    >>> [parse_numbered_step(name) for name in ("step 12", "train_step_3", "step:0", "denoise_step_3", "steps")]
     [12, 3, 0, None, None]
     """
-    return _number(_NUMBERED_STEP, name)
+    return _parse_step_number(_NUMBERED_STEP, name)
 
 
-def _number(pattern: re.Pattern[str], name: str) -> int | None:
+def _parse_step_number(pattern: re.Pattern[str], name: str) -> int | None:
     """Parse the number in the first group of a match at the start of a name; None without a match."""
     match = pattern.match(name)
     return int(match.group(1)) if match else None
@@ -163,18 +163,18 @@ def is_known_stage(name: str) -> bool:
     >>> is_known_stage("generate_sequences"), is_known_stage("epoch 1")
     (True, False)
     """
-    return canonical(name) in STAGES
+    return get_canonical_stage(name) in STAGES
 
 
-@remembered
-def may_be_stage(name: str) -> bool:
+@cache_by_name
+def is_possible_stage(name: str) -> bool:
     """Whether a range of this name can be a stage.
 
     Collectives, optimizer calls, iterations of a serving engine and empty names cannot.
 
-    >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("step[DECODE bs=8]")
+    >>> is_possible_stage("actor_update"), is_possible_stage("nccl:all_reduce"), is_possible_stage("step[DECODE bs=8]")
     (True, False, False)
-    >>> may_be_stage("## forward ##"), may_be_stage("## Call CompiledFxGraph f2 ##"), may_be_stage("## Awaitable wait() ##")
+    >>> is_possible_stage("## forward ##"), is_possible_stage("## Call CompiledFxGraph f2 ##"), is_possible_stage("## Awaitable wait() ##")
     (True, False, False)
     """
     framed = _FRAMED.match(name)
@@ -185,21 +185,21 @@ def may_be_stage(name: str) -> bool:
     elif name.startswith("## "):
         return False
     is_other = _NOT_A_STAGE.match(name) is not None or name.endswith(_COMPILING)
-    return bool(name.strip()) and not is_other and not is_collective(name)
+    return bool(name.strip()) and not is_other and not is_collective_range(name)
 
 
-@remembered
-def is_collective(name: str) -> bool:
+@cache_by_name
+def is_collective_range(name: str) -> bool:
     """Whether a host range of this name is one collective operation."""
     return _COLLECTIVE.match(name) is not None
 
 
-def canonical(name: str, role: str | None = None) -> str:
+def get_canonical_stage(name: str, role: str | None = None) -> str:
     """Map a recorded range name or file scope to its canonical stage; an unknown name stays as recorded.
 
-    >>> canonical("actor_update"), canonical("actor-update"), canonical("train_batch", "value-model")
+    >>> get_canonical_stage("actor_update"), get_canonical_stage("actor-update"), get_canonical_stage("train_batch", "value-model")
     ('update_actor', 'update_actor', 'update_critic')
-    >>> canonical("## backward ##"), canonical("## data_load ##")
+    >>> get_canonical_stage("## backward ##"), get_canonical_stage("## data_load ##")
     ('backward', 'data_load')
     """
     framed = _FRAMED.match(name)
@@ -212,45 +212,52 @@ def canonical(name: str, role: str | None = None) -> str:
     return _CANONICAL.get(plain, name)
 
 
-def stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
+def get_stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
     """Map a recorded range to its canonical stage; fall back to the stage of the file's scope.
 
     The fallback applies if there is no range or if it cannot be a stage.
 
-    >>> stage_name("actor_update", None, "ref"), stage_name("mini_batch 3", None, "ref"), stage_name(None, None, None)
+    >>> get_stage_name("actor_update", None, "ref"), get_stage_name("mini_batch 3", None, "ref"), get_stage_name(None, None, None)
     ('update_actor', 'ref', None)
     """
-    if stage is not None and may_be_stage(stage):
-        return canonical(stage, role)
-    return scope_stage(scope, role)
+    if stage is not None and is_possible_stage(stage):
+        return get_canonical_stage(stage, role)
+    return get_scope_stage(scope, role)
 
 
-def scope_stage(scope: str | None, role: str | None = None) -> str | None:
+def get_scope_stage(scope: str | None, role: str | None = None) -> str | None:
     """Map a file's scope to its canonical stage; None if it covers the whole step or is unknown."""
     if scope is None or scope in WHOLE_STEP_SCOPES:
         return None
-    return canonical(scope, role)
+    return get_canonical_stage(scope, role)
 
 
-def stage_filter(patterns: Sequence[str]) -> Callable[[str, str | None], bool]:
+def make_stage_filter(patterns: Sequence[str]) -> Callable[[str, str | None], bool]:
     """Make a predicate (recorded name, role) that selects the stages matching one of these globs.
 
     Globs are matched against the whole recorded name and against its canonical stage, ignoring case and treating `-` and
     `_` alike. A pattern that is itself a recorded name of a stage selects that stage.
 
-    >>> wanted = stage_filter(["update*", "actor_compute_log_prob"])
+    >>> wanted = make_stage_filter(["update*", "actor_compute_log_prob"])
     >>> wanted("actor-update", None), wanted("old_log_prob", None), wanted("date", None)
     (True, True, False)
     """
-    globs = {_spelt(name) for pattern in patterns for name in (pattern, canonical(_spelt(pattern)))}
+    globs = {
+        _normalize_stage_spelling(name)
+        for pattern in patterns
+        for name in (pattern, get_canonical_stage(_normalize_stage_spelling(pattern)))
+    }
 
     def is_wanted(name: str, role: str | None) -> bool:
-        names = {_spelt(name), _spelt(canonical(name, role))}
+        names = {
+            _normalize_stage_spelling(name),
+            _normalize_stage_spelling(get_canonical_stage(name, role)),
+        }
         return any(fnmatchcase(spelt, pattern) for spelt in names for pattern in globs)
 
     return is_wanted
 
 
-def _spelt(name: str) -> str:
+def _normalize_stage_spelling(name: str) -> str:
     """Normalize a name for comparison: lower case, `_` instead of `-`."""
     return name.lower().replace("-", "_")

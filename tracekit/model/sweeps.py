@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.integer[Any]]
-"""Row indices, of the type from `row_type`."""
+"""Row indices, of the type from `choose_row_type`."""
 
 _LEAST = np.iinfo(np.int64).min
 
@@ -21,7 +21,7 @@ MOST_GROUPS = 2**16
 """Use a direct-address table up to this many groups (plus one per row)."""
 
 
-def _installed() -> Any:
+def _import_native() -> Any:
     """Import the C module; None if it was not built."""
     try:
         return import_module("tracekit.model._sweeps")
@@ -29,39 +29,39 @@ def _installed() -> Any:
         return None
 
 
-native = _installed()
+native = _import_native()
 
 
-def row_type(count: int) -> type[np.int32 | np.int64]:
+def choose_row_type(count: int) -> type[np.int32 | np.int64]:
     """Choose int32 if `count` row indices fit in it, else int64."""
     if count > 2**31:
         return np.int64
     return np.int32
 
 
-def covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
+def measure_covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
     """Measure how much of sorted disjoint intervals is before each point."""
     before = np.empty(len(points), np.int64)
-    native.covered_before(plain(start), plain(end), plain(points), before)
+    native.covered_before(make_int64(start), make_int64(end), make_int64(points), before)
     return before
 
 
-def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
+def count_below(values: Ints, points: Ints, *, right: bool = False) -> Ints:
     """Count the ascending values below each point (`right`: not above it); fast if points are nearly sorted."""
     if native is None or values.dtype != np.int64 or points.dtype != np.int64:
         return np.searchsorted(values, points, side="right" if right else "left")
     place = np.empty(len(points), np.int64)
-    (native.places_left, native.places_right)[right](plain(values), plain(points), place)
+    (native.places_left, native.places_right)[right](make_int64(values), make_int64(points), place)
     return place
 
 
-def values_at(
+def look_up_sparse(
     rows: npt.NDArray[np.int32], values: Ints, asked: Ints
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Look up `values` of ascending `rows` at the ascending rows `asked`: (values or 0, mask of missing ones)."""
     column_values, missing = np.zeros(len(asked), np.int64), np.ones(len(asked), np.bool_)
     if native is not None:
-        of_rows = np.ascontiguousarray(rows, np.int32), plain(values), plain(asked)
+        of_rows = np.ascontiguousarray(rows, np.int32), make_int64(values), make_int64(asked)
         native.values_at(*of_rows, column_values, missing)
     elif len(rows):
         place = np.minimum(np.searchsorted(rows, asked), len(rows) - 1)
@@ -70,30 +70,30 @@ def values_at(
     return column_values, missing
 
 
-def windows(start: Ints, end: Ints, points: Ints) -> Ints:
+def find_last_windows(start: Ints, end: Ints, points: Ints) -> Ints:
     """Find, for each point, the last started window that contains it; -1 for none. Windows are sorted by start."""
     window = np.empty(len(points), np.int64)
-    native.windows(plain(start), plain(end), plain(points), window)
+    native.windows(make_int64(start), make_int64(end), make_int64(points), window)
     return window
 
 
-def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
+def merge_sorted_intervals(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     """Merge intervals sorted by start into disjoint ones; None if they are not sorted."""
     low, high = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
-    count = native.join(plain(start), plain(end), low, high)
+    count = native.join(make_int64(start), make_int64(end), low, high)
     if count < 0:
         return None
-    return _cut(low, count), _cut(high, count)
+    return _take_first(low, count), _take_first(high, count)
 
 
-def joined_rows(
+def merge_chosen_rows(
     chosen: npt.NDArray[np.bool_], start: Ints, length: Ints
 ) -> tuple[Ints, Ints, bool]:
     """Merge the chosen rows (start, length) into disjoint intervals; the flag is False if rows were not sorted by start.
 
     Unsorted rows are merged within each sorted run, one run after the other; few runs if rows are nearly sorted.
     """
-    columns = np.ascontiguousarray(chosen), plain(start), plain(length)
+    columns = np.ascontiguousarray(chosen), make_int64(start), make_int64(length)
     nothing = np.empty(0, np.int64)
     count = native.join_chosen(*columns, nothing, nothing)
     room = max(count, -1 - count)
@@ -102,58 +102,62 @@ def joined_rows(
     return low, high, count >= 0
 
 
-def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
+def combine_interval_states(
+    a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int
+) -> tuple[Ints, Ints]:
     """Select the points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
     room = 2 * (len(a[0]) + len(b[0])) + 1
     low, high = np.empty(room, np.int64), np.empty(room, np.int64)
     low[-1] = states
-    count = native.combine(*map(plain, (*a, *b)), low, high)
-    return _cut(low, count), _cut(high, count)
+    count = native.combine(*map(make_int64, (*a, *b)), low, high)
+    return _take_first(low, count), _take_first(high, count)
 
 
-def united(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
+def measure_unions(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
     """Measure the union of the intervals of each group 0 … count-1; intervals are sorted by start."""
     totals, reach = np.zeros(count, np.int64), np.full(count, _LEAST)
-    native.united(plain(start), plain(end), plain(group), reach, totals)
+    native.united(make_int64(start), make_int64(end), make_int64(group), reach, totals)
     return totals
 
 
-def last_reaching(start: Ints, end: Ints) -> Ints:
+def find_last_reaching_interval(start: Ints, end: Ints) -> Ints:
     """Find, for each interval, the last one before it that ends after it begins; -1 for none."""
     last = np.empty(len(start), np.int64)
-    native.last_reaching(plain(start), plain(end), last)
+    native.last_reaching(make_int64(start), make_int64(end), last)
     return last
 
 
-def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
+def number_dense_keys(keys: Ints) -> tuple[Ints, Ints] | None:
     """Assign numbers to keys: (distinct keys ascending, index of each key among them); None if they are far apart."""
     distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    count = native.numbered(plain(keys), distinct, place)
+    count = native.numbered(make_int64(keys), distinct, place)
     if count < 0:
         return None
-    return _cut(distinct, count), place
+    return _take_first(distinct, count), place
 
 
-def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
+def number_by_appearance(keys: Ints) -> tuple[Ints, Ints] | None:
     """Assign numbers to keys in order of appearance: (number of each row, first row of each number); None if keys collide."""
     place, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    count = native.appearing(plain(keys), place, first)
+    count = native.appearing(make_int64(keys), place, first)
     if count < 0:
         return None
-    return place, _cut(first, count)
+    return place, _take_first(first, count)
 
 
-def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints | None:
+def find_latest_rows(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints | None:
     """Find, for each asked key, its last row that did not start after the limit, else its first row; -1 for none.
 
     `keys` are sorted by start. None if starts do not ascend, or if keys collide.
     """
     row = np.empty(len(asked), np.int64)
-    count = native.latest(_narrow(keys), plain(starts), _narrow(asked), plain(limit), row)
+    count = native.latest(
+        _make_contiguous(keys), make_int64(starts), _make_contiguous(asked), make_int64(limit), row
+    )
     return row if count >= 0 else None
 
 
-def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | None:
+def find_latest_times(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | None:
     """Find, for each asked group, its latest time before the limit; the smallest int64 for none.
 
     None if times or limits do not ascend, or if group numbers are far apart.
@@ -163,12 +167,12 @@ def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | 
     if room > len(group) + MOST_GROUPS:
         return None
     last, latest_times = np.full(room + 1, _LEAST), np.empty(len(asked), np.int64)
-    columns = map(plain, (group, times, asked, limit, np.array([low])))
+    columns = map(make_int64, (group, times, asked, limit, np.array([low])))
     count = native.latest_before(*columns, last, latest_times)
     return latest_times if count >= 0 else None
 
 
-def by_thread(
+def sort_by_thread(
     rows: Ints | npt.NDArray[np.bool_],
     thread: npt.NDArray[np.integer[Any]],
     start: Ints,
@@ -183,36 +187,42 @@ def by_thread(
     if rows.dtype == np.bool_:
         count = int(np.count_nonzero(rows))
     else:
-        asked = plain(asked)
-    order = np.empty(count, row_type(len(start)))
-    columns = map(plain, (start, length))
-    ordered_count = native.by_thread(asked, _narrow(thread), *columns, order)
+        asked = make_int64(asked)
+    order = np.empty(count, choose_row_type(len(start)))
+    columns = map(make_int64, (start, length))
+    ordered_count = native.by_thread(asked, _make_contiguous(thread), *columns, order)
     return order if ordered_count >= 0 else None
 
 
-def summed(group: Rows, values: Ints, count: int) -> Ints:
+def sum_groups_natively(group: Rows, values: Ints, count: int) -> Ints:
     """Sum values by group 0 … count-1; negative groups are ignored."""
     totals = np.zeros(count, np.int64)
-    native.summed(_narrow(group), plain(values), totals)
+    native.summed(_make_contiguous(group), make_int64(values), totals)
     return totals
 
 
-def nearest(parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, int]:
+def find_wanted_ancestors(
+    parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints
+) -> tuple[Ints, int]:
     """Find the nearest wanted ancestor of each row (-1 for none), and count the rows whose search is incomplete."""
     above = np.empty(len(rows), np.int64)
-    return above, native.nearest(_narrow(parent), np.ascontiguousarray(wanted), plain(rows), above)
+    return above, native.nearest(
+        _make_contiguous(parent), np.ascontiguousarray(wanted), make_int64(rows), above
+    )
 
 
-def running(parent: Rows, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
+def find_running_ancestors(parent: Rows, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
     """Find, for each row, itself or the nearest ancestor that ends after its time (-1 for none).
 
     Also counts the rows whose search is incomplete.
     """
     still = np.array(rows, np.int64)
-    return still, native.running(_narrow(parent), plain(end), plain(times), still)
+    return still, native.running(
+        _make_contiguous(parent), make_int64(end), make_int64(times), still
+    )
 
 
-def outermost(
+def measure_outermost_times(
     rows: Rows,
     thread: npt.NDArray[np.integer[Any]],
     start: Ints,
@@ -222,21 +232,21 @@ def outermost(
 ) -> Ints:
     """Measure the time in which any op of each group runs, summed over threads; rows are sorted by thread and start."""
     totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
-    columns = _grouped(rows, thread, start, length, group)
+    columns = _convert_group_columns(rows, thread, start, length, group)
     native.outermost(*columns, totals, none, none, none)
     return totals
 
 
-def _grouped(
+def _convert_group_columns(
     rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints, group: Rows
 ) -> tuple[npt.NDArray[np.integer[Any]], ...]:
     """Convert the columns for `native.outermost`: rows and groups of one type."""
-    of_group = _narrow(group)
+    of_group = _make_contiguous(group)
     in_order = np.ascontiguousarray(rows, of_group.dtype)
-    return in_order, _narrow(thread), plain(start), plain(length), of_group
+    return in_order, _make_contiguous(thread), make_int64(start), make_int64(length), of_group
 
 
-def united_calls(
+def list_united_calls(
     rows: Rows,
     thread: npt.NDArray[np.integer[Any]],
     start: Ints,
@@ -244,38 +254,47 @@ def united_calls(
     group: Rows,
     count: int,
 ) -> tuple[Ints, Ints, Ints, Rows]:
-    """Measure like `outermost`, and list (start, end, first row) of the intervals in which a group runs.
+    """Measure like `measure_outermost_times`, and list (start, end, first row) of the intervals in which a group runs.
 
     An instant lasts 1 ns.
     """
     totals = np.zeros(count, np.int64)
     low, high = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    first = np.empty(len(rows), row_type(len(start)))
-    columns = _grouped(rows, thread, start, length, group)
+    first = np.empty(len(rows), choose_row_type(len(start)))
+    columns = _convert_group_columns(rows, thread, start, length, group)
     united_count = native.outermost(*columns, totals, low, high, first)
-    return totals, _cut(low, united_count), _cut(high, united_count), _cut(first, united_count)
+    return (
+        totals,
+        _take_first(low, united_count),
+        _take_first(high, united_count),
+        _take_first(first, united_count),
+    )
 
 
-def nested(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints) -> Rows:
+def find_parents(
+    rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
+) -> Rows:
     """Find the parent of each row, -1 for none; `rows` are sorted by thread, start, longest first.
 
     Rows that are not in `rows` get -1.
     """
-    parent = np.full(len(start), -1, row_type(len(start)))
+    parent = np.full(len(start), -1, choose_row_type(len(start)))
     in_order = np.ascontiguousarray(rows, parent.dtype)
-    native.nest(in_order, _narrow(thread), plain(start), plain(length), parent)
+    native.nest(in_order, _make_contiguous(thread), make_int64(start), make_int64(length), parent)
     return parent
 
 
-def own_times(rows: Rows, parent: Rows, start: Ints, length: Ints) -> Ints:
-    """Compute the self time of each row; `rows` are in the order of `nested`, and `parent` is its result."""
-    own_ns = plain(length).copy()
+def compute_own_times(rows: Rows, parent: Rows, start: Ints, length: Ints) -> Ints:
+    """Compute the self time of each row; `rows` are in the order of `find_parents`, and `parent` is its result."""
+    own_ns = make_int64(length).copy()
     in_order = np.ascontiguousarray(rows, parent.dtype)
-    native.own_times(in_order, plain(start), plain(length), _narrow(parent), own_ns)
+    native.own_times(
+        in_order, make_int64(start), make_int64(length), _make_contiguous(parent), own_ns
+    )
     return own_ns
 
 
-def innermost(
+def find_innermost_rows(
     rows: Rows,
     spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints],
     parent: Rows,
@@ -288,14 +307,14 @@ def innermost(
     """
     thread, start, length = spans
     row = np.empty(len(times), np.int64)
-    above = _narrow(parent)
+    above = _make_contiguous(parent)
     in_order = np.ascontiguousarray(rows, above.dtype)
-    columns = in_order, _narrow(thread), plain(start), plain(length), above
-    further = native.innermost(*columns, _narrow(asked), plain(times), row)
+    columns = in_order, _make_contiguous(thread), make_int64(start), make_int64(length), above
+    further = native.innermost(*columns, _make_contiguous(asked), make_int64(times), row)
     return None if further else row
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     """Cumulated time of one op per class: at the start and end of each op for its class, at other edges for all classes.
 
     `edges` has one row per class. `rests` lists the times and remainders of each class that are not included.
@@ -307,7 +326,7 @@ class Swept(NamedTuple):
     rests: list[tuple[Ints, Ints]]
 
 
-def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
+def sweep_class_times(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> SweepResult:
     """Cumulate the time of one op of each class up to each time.
 
     `sequence` contains indices sorted by `times`: first starts of ops, then their ends, then other edges.
@@ -316,44 +335,46 @@ def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
     got = np.empty(2 * ops, np.int64)
     edges = np.empty((kinds, len(times) - 2 * ops + 1), np.int64)
     place, of_class, remainder = (np.empty(len(times), np.int64) for _ in range(3))
-    columns = map(plain, (sequence, times, kind))
+    columns = map(make_int64, (sequence, times, kind))
     count = native.swept(*columns, got, edges.reshape(-1), place, of_class, remainder)
     place, of_class, remainder = place[:count], of_class[:count], remainder[:count]
     rests = []
     for number in range(kinds):
         which = (of_class == number).nonzero()[0]
         rests.append((times[place[which]], remainder[which]))
-    return Swept(got[:ops], got[ops:], edges[:, :-1], rests)
+    return SweepResult(got[:ops], got[ops:], edges[:, :-1], rests)
 
 
-def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+def _make_contiguous(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
     """Make the numbers contiguous; int32 stays int32, others become int64."""
-    return np.ascontiguousarray(numbers) if numbers.dtype == np.int32 else plain(numbers)
+    return np.ascontiguousarray(numbers) if numbers.dtype == np.int32 else make_int64(numbers)
 
 
-def depths(parent: Rows) -> tuple[npt.NDArray[np.int32], int] | None:
+def compute_depths(parent: Rows) -> tuple[npt.NDArray[np.int32], int] | None:
     """Compute (nesting depth of each row, maximum depth); None if a row comes before its parent."""
     depth = np.empty(len(parent), np.int32)
-    deepest = native.depths(_narrow(parent), depth)
+    deepest = native.depths(_make_contiguous(parent), depth)
     return None if deepest < 0 else (depth, deepest)
 
 
-def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
+def mark_ancestors(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
     """Mark all ancestors of marked rows in place; parents come before their children."""
-    native.mark_enclosing(_narrow(parent), marked)
+    native.mark_enclosing(_make_contiguous(parent), marked)
 
 
-def paths(parent: Rows, rows: Ints, key: Ints) -> tuple[npt.NDArray[np.int32], Ints] | None:
+def number_call_paths(
+    parent: Rows, rows: Ints, key: Ints
+) -> tuple[npt.NDArray[np.int32], Ints] | None:
     """Assign numbers to the paths of ascending rows: (path of each row, first row of each path); None if keys collide.
 
     Two rows have the same path if their keys, and those of their ancestors among the rows, are equal.
     """
     number, first = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
-    count = native.paths(_narrow(parent), plain(rows), plain(key), number, first)
-    return None if count < 0 else (number, _cut(first, count))
+    count = native.paths(_make_contiguous(parent), make_int64(rows), make_int64(key), number, first)
+    return None if count < 0 else (number, _take_first(first, count))
 
 
-def pieces(
+def cut_segments(
     edges: Ints,
     rows: tuple[Ints, Ints, Rows],
     axis: Ints,
@@ -367,18 +388,24 @@ def pieces(
     """
     begin, until, parent = rows
     start, end, row = (np.empty(count, dtype) for dtype in (np.int64, np.int64, parent.dtype))
-    of_rows = plain(begin), plain(until), _narrow(parent)
-    columns = map(plain, (axis, *segments))
-    too_deep = native.pieces(plain(edges), *of_rows, *columns, start, end, row)
+    of_rows = make_int64(begin), make_int64(until), _make_contiguous(parent)
+    columns = map(make_int64, (axis, *segments))
+    too_deep = native.pieces(make_int64(edges), *of_rows, *columns, start, end, row)
     return None if too_deep else (start, end, row)
 
 
-def pooled(start: Ints, end: Ints, node: Rows, count: int, points: Ints) -> tuple[Ints, Ints]:
+def pool_pieces(start: Ints, end: Ints, node: Rows, count: int, points: Ints) -> tuple[Ints, Ints]:
     """Pool pieces of one node that begin between the same two points: (first piece, total length).
 
     Nodes are 0 … count-1; negative ones are ignored. Pieces with other points between them stay separate.
     """
-    columns = plain(start), plain(end), _narrow(node), plain(points), np.empty(count, np.int64)
+    columns = (
+        make_int64(start),
+        make_int64(end),
+        _make_contiguous(node),
+        make_int64(points),
+        np.empty(count, np.int64),
+    )
     nothing = np.empty(0, np.int64)
     room = native.pooled(*columns, nothing, nothing)
     first, length = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -386,7 +413,7 @@ def pooled(start: Ints, end: Ints, node: Rows, count: int, points: Ints) -> tupl
     return first, length
 
 
-class InWindows(NamedTuple):
+class WindowNodes(NamedTuple):
     """The nodes in each window, in order of appearance: their `first` piece, the number of `gaps`, and their time."""
 
     window: Ints
@@ -395,21 +422,21 @@ class InWindows(NamedTuple):
     ns: Ints
 
 
-def in_windows(
+def group_pieces_by_window(
     pieces: tuple[Ints, Ints, Ints, Ints], count: int, low: Ints, high: Ints
-) -> InWindows:
+) -> WindowNodes:
     """Group the pieces that begin in each window [low[i], high[i]) by node 0 … count-1.
 
     `pieces` are (start, gap, node, length), sorted by start.
     """
-    columns, seen = list(map(plain, (*pieces, low, high))), np.empty(3 * count, np.int64)
+    columns, seen = list(map(make_int64, (*pieces, low, high))), np.empty(3 * count, np.int64)
     room = native.in_windows(*columns, seen, *(seen[:0] for _ in range(4)))
-    nodes = InWindows(*(np.empty(room, np.int64) for _ in range(4)))
+    nodes = WindowNodes(*(np.empty(room, np.int64) for _ in range(4)))
     native.in_windows(*columns, seen, *nodes)
     return nodes
 
 
-def lanes(
+def place_on_lanes(
     rows: Rows, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
 ) -> tuple[Ints, Ints, Rows]:
     """Place rows on one axis with thread after thread: (end, position on the axis, parent or -1).
@@ -419,18 +446,24 @@ def lanes(
     """
     thread, start, length = spans
     end, begin = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    parent = np.empty(len(rows), row_type(len(rows)))
-    columns = _narrow(rows), _narrow(thread), plain(start), plain(length), plain(axis)
+    parent = np.empty(len(rows), choose_row_type(len(rows)))
+    columns = (
+        _make_contiguous(rows),
+        _make_contiguous(thread),
+        make_int64(start),
+        make_int64(length),
+        make_int64(axis),
+    )
     native.lanes(*columns, end, begin, parent)
     return end, begin, parent
 
 
-def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
+def make_int64(values: npt.NDArray[np.integer[Any]]) -> Ints:
     """Convert the values to contiguous int64."""
     return np.ascontiguousarray(values, np.int64)
 
 
-def _cut(values: Rows, count: int) -> Any:
+def _take_first(values: Rows, count: int) -> Any:
     """Take the first values; as a copy if most of the memory would be wasted."""
     if 2 * count > len(values):
         return values[:count]

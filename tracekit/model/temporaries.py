@@ -41,9 +41,9 @@ def new_file(folder: Path, prefix: str = BESIDE, mode: int = 0o600) -> Iterator[
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     descriptor, path = -1, folder
     for _ in range(_TRIES):
-        path = folder / _name(prefix)
+        path = folder / _make_temporary_name(prefix)
         descriptor = os.open(path, flags, mode)
-        if _lock(descriptor) != _HELD and os.fstat(descriptor).st_nlink:
+        if _try_flock(descriptor) != _HELD and os.fstat(descriptor).st_nlink:
             break
         os.close(descriptor)  # another program found it before the lock and removes it
     try:
@@ -62,7 +62,7 @@ def new_folder(parent: Path | None = None, prefix: str = IN_TMPDIR) -> Iterator[
 
         parent = Path(tempfile.gettempdir())
     _clear_once(parent, prefix)
-    path, descriptor = _locked_folder(parent, prefix)
+    path, descriptor = _make_locked_folder(parent, prefix)
     try:
         yield path
     finally:
@@ -71,10 +71,10 @@ def new_folder(parent: Path | None = None, prefix: str = IN_TMPDIR) -> Iterator[
             os.close(descriptor)
 
 
-def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
+def _make_locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
     """Make a folder; return its path and the descriptor that locks it, None where folders cannot be opened."""
     for _ in range(_TRIES):
-        path = parent / _name(prefix)
+        path = parent / _make_temporary_name(prefix)
         path.mkdir(mode=0o700)
         try:
             descriptor = os.open(path, _FLAGS)
@@ -82,13 +82,13 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
             continue
         except OSError:
             return path, None
-        if _lock(descriptor) != _HELD and path.exists():
+        if _try_flock(descriptor) != _HELD and path.exists():
             return path, descriptor
         os.close(descriptor)
     raise FileExistsError(f"{parent}: cannot create a temporary folder")
 
 
-def remove_abandoned(folder: Path, prefix: str) -> None:
+def remove_abandoned_files(folder: Path, prefix: str) -> None:
     """Remove the temporaries in `folder` whose programs have ended without removing them."""
     pattern = re.compile(rf"{re.escape(prefix)}[0-9a-f]{{{_DIGITS}}}{re.escape(_SUFFIX)}")
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -103,7 +103,7 @@ def _clear_once(folder: Path, prefix: str) -> None:
     key = os.path.abspath(folder), prefix  # noqa: PTH100 - links are not followed for this
     if key not in _cleared:
         _cleared.add(key)
-        remove_abandoned(folder, prefix)
+        remove_abandoned_files(folder, prefix)
 
 
 def _remove_if_free(path: Path) -> None:
@@ -115,7 +115,7 @@ def _remove_if_free(path: Path) -> None:
         return
     descriptor = os.open(path, _FLAGS)
     try:
-        if _lock(descriptor) != _FREE:
+        if _try_flock(descriptor) != _FREE:
             return
         if is_folder:
             shutil.rmtree(path, ignore_errors=True)
@@ -125,11 +125,11 @@ def _remove_if_free(path: Path) -> None:
         os.close(descriptor)
 
 
-def _name(prefix: str) -> str:
+def _make_temporary_name(prefix: str) -> str:
     return f"{prefix}{os.urandom(_DIGITS // 2).hex()}{_SUFFIX}"
 
 
-def _lock(descriptor: int) -> str:
+def _try_flock(descriptor: int) -> str:
     """Lock an open file or folder; return whether it was free, is held by another program, or cannot be locked."""
     try:
         import fcntl

@@ -45,7 +45,7 @@ class Thresholds:
 
 
 @cache
-def shared() -> Thresholds:
+def load_shared_thresholds() -> Thresholds:
     """Load the thresholds that several rules share; `analyses.defaults` has all of them."""
     text = resources.files("tracekit.model").joinpath("thresholds.toml").read_text("utf-8")
     return Thresholds(tomllib.loads(text))

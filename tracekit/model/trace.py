@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.display import display
+from tracekit.model.display import import_display
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.frame import Frame
-from tracekit.model.keys import place_of
+from tracekit.model.keys import look_up_keys
 from tracekit.model.labels import did_you_mean
-from tracekit.model.metrics import described
+from tracekit.model.metrics import fill_metric_units
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
 from tracekit.model.sources import (
@@ -28,14 +28,14 @@ from tracekit.model.sources import (
     Fault,
     Note,
     NoteSeverity,
-    Recorded,
+    ReportedCapture,
     Source,
     Tool,
     Want,
 )
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, Nullable, bare
-from tracekit.model.tables.table import unit_of
+from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, Nullable, make_bare
+from tracekit.model.tables.table import get_column_unit
 
 __all__ = [
     "KEPT_ROWS",
@@ -45,13 +45,13 @@ __all__ = [
     "Measurements",
     "Note",
     "NoteSeverity",
-    "Recorded",
+    "ReportedCapture",
     "Source",
     "SparseColumn",
     "Tool",
     "Trace",
     "Want",
-    "labelled",
+    "add_key_columns",
 ]
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Trace:
             Heading("rows", "rows", "count"),
             Heading("row", "a row is"),
         )
-        return display().to_html(
+        return import_display().make_notebook_html(
             Sheet("trace", f"Trace of {self.source.name}", headings, tuple(rows))
         )
 
@@ -149,7 +149,7 @@ class Trace:
         if array is None:
             assert isinstance(self.tables, Frames), "a trace holds its tables so"
             columns = self.tables.as_given().get(table, TABLES[table].no_rows())
-            array = bare(getattr(columns[column], "array", columns[column]))
+            array = make_bare(getattr(columns[column], "array", columns[column]))
             self._arrays[table, column] = array
         return array
 
@@ -186,8 +186,8 @@ class Trace:
         ids, index = column.rows, pd.Index(column.rows, name="id")
         if table is not None:
             ids, index = self[table]["id"].to_numpy(), self[table].index
-        places, is_recorded = place_of(column.rows, ids)
-        values = _nullable(column, places, ~is_recorded)
+        places, is_recorded = look_up_keys(column.rows, ids)
+        values = _take_nullable(column, places, ~is_recorded)
         # Explicit for text: pandas 3.0 and later would infer `str`.
         dtype = object if column.categories is not None else values.dtype
         return pd.Series(values, index=index, name=key, dtype=dtype)
@@ -213,7 +213,9 @@ class Trace:
         self._derived[function] = value
 
 
-def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:
+def _take_nullable(
+    column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]
+) -> Any:
     """Take the values at these positions as a nullable array of the matching type."""
     values = column.values[at]
     if column.categories is not None:
@@ -225,12 +227,12 @@ def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[n
     return pd.arrays.FloatingArray(values, missing)
 
 
-def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Columns:
+def add_key_columns(table: Table, columns: Mapping[str, Any], source: Source) -> Columns:
     """Add the key columns of `source` before measured columns."""
-    return Labels(source).before(table, columns)
+    return KeyLabels(source).before(table, columns)
 
 
-class Labels:
+class KeyLabels:
     """The key-column values of one source, shared by all of its tables."""
 
     def __init__(self, source: Source) -> None:
@@ -243,7 +245,7 @@ class Labels:
         if not length:
             return table.no_rows()
         if table.name == "metrics":
-            columns = described(columns)
+            columns = fill_metric_units(columns)
         if _KEYS.isdisjoint(columns):
             return self.keyed(length, table.cast_arrays(columns, length, _KEY_NAMES))
         return table.cast({**self.keyed(length, {}).arrays, **columns}, length)
@@ -310,7 +312,9 @@ class Measurements:
             Heading("row", "a row is"),
         )
         title = f"Measured of {len(self.sources):,} sources"
-        return display().to_html(Sheet("measurements", title, headings, tuple(rows)))
+        return import_display().make_notebook_html(
+            Sheet("measurements", title, headings, tuple(rows))
+        )
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -318,7 +322,7 @@ class Measurements:
 
         `attrs` of a frame contains `row` (the meaning of a row), and `units` and `docs` by column.
         """
-        return _Described(self.arrays)
+        return _DocumentedFrames(self.arrays)
 
     def has(self, *names: str) -> bool:
         """Whether any source filled all of these tables."""
@@ -383,7 +387,7 @@ class Measurements:
             self._looks[-1].update(names)
 
 
-class _Described(Frames):
+class _DocumentedFrames(Frames):
     """Frames with documentation in `attrs`."""
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -397,7 +401,9 @@ class _Described(Frames):
         table = TABLES[name]
         frame.attrs = {
             "row": table.row,
-            "units": {column: unit_of(column, kind) for column, kind in table.columns.items()},
+            "units": {
+                column: get_column_unit(column, kind) for column, kind in table.columns.items()
+            },
             "docs": {column: described.doc for column, described in table.columns.items()},
         }
         return frame

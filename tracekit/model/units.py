@@ -91,15 +91,15 @@ class Scale:
     unit: str = ""
 
 
-def column_unit(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
+def choose_scale(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
     """Choose one scale for these values by the largest, which gets about `figures` significant figures.
 
-    >>> column_unit([1_021_400_000, 96_300_000, None], "ns")
+    >>> choose_scale([1_021_400_000, 96_300_000, None], "ns")
     Scale(label='ms', factor=Decimal('1000000'), digits=1, unit='ns')
     """
     if unit not in _LADDERS and unit not in _LABELS:
         raise TracekitError(f"unknown unit {unit!r}", f"known: {', '.join([*_LADDERS, *_LABELS])}")
-    numbers = [value for value in values if _is_number(value)]
+    numbers = [value for value in values if _is_finite_number(value)]
     largest = Decimal(max(map(abs, numbers), default=0))
     factor, label = _ONE, _LABELS.get(unit, "")
     if unit == "ratio":
@@ -112,33 +112,35 @@ def column_unit(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
         return Scale(label, factor, 0, unit)
     if factor == 1 and all(isinstance(value, int) for value in numbers):
         return Scale(label, factor, 0, unit)
-    return Scale(label, factor, _digits(_EXACT.divide(largest, factor), unit, figures), unit)
+    return Scale(
+        label, factor, _count_decimals(_EXACT.divide(largest, factor), unit, figures), unit
+    )
 
 
-def cell(value: Value, scale: Scale) -> str:
+def format_cell(value: Value, scale: Scale) -> str:
     """Format a value for a column of this scale; the heading carries the label, except for % and ×.
 
-    >>> cell(498_700_000, column_unit([1_021_400_000], "ns"))
+    >>> format_cell(498_700_000, choose_scale([1_021_400_000], "ns"))
     '498.7'
     """
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if not _is_number(value):
+    if not _is_finite_number(value):
         return UNKNOWN
     if scale.unit == "id":
         name = f"{Decimal(value):f}" if isinstance(value, int) else repr(value + 0.0)
         return name.replace("-", MINUS)
-    return _rounded(Decimal(value), scale) + {"%": " %", "×": "×"}.get(scale.label, "")
+    return _round_in_scale(Decimal(value), scale) + {"%": " %", "×": "×"}.get(scale.label, "")
 
 
-def numbers(values: Iterable[int], most: int = 6) -> str:
+def format_ranges(values: Iterable[int], most: int = 6) -> str:
     """Format integers as a list of ranges with at most `most` pieces: `0, 2–5`.
 
-    >>> numbers([0, 2, 3, 4, 9, 10])
+    >>> format_ranges([0, 2, 3, 4, 9, 10])
     '0, 2–4, 9, 10'
-    >>> numbers([1, 3, 5], most=2)
+    >>> format_ranges([1, 3, 5], most=2)
     '1, 3 …'
     """
     pieces: list[str] = []
@@ -150,56 +152,60 @@ def numbers(values: Iterable[int], most: int = 6) -> str:
     return ", ".join(pieces)
 
 
-def show(value: Value, unit: str, figures: int = 3) -> str:
+def format_quantity(value: Value, unit: str, figures: int = 3) -> str:
     """Format a value with its unit for a sentence; an unknown value is a dash, never 0.
 
-    >>> show(1_842_000_000, "ns"), show(0.0334, "ratio"), show(None, "ns"), show(1e-9, "ratio")
+    >>> format_quantity(1_842_000_000, "ns"), format_quantity(0.0334, "ratio"), format_quantity(None, "ns"), format_quantity(1e-9, "ratio")
     ('1,842 ms', '3.3 %', '—', '<0.01 %')
-    >>> show(0.9963, "ratio"), show(0.99999, "ratio"), show(1.0, "ratio")
+    >>> format_quantity(0.9963, "ratio"), format_quantity(0.99999, "ratio"), format_quantity(1.0, "ratio")
     ('99.6 %', '>99.9 %', '100 %')
     """
-    scale = column_unit([value], unit, figures)
-    text = cell(value, scale)
-    if unit == "ratio" and text == "100 %" and _is_number(value) and value < 1:
+    scale = choose_scale([value], unit, figures)
+    text = format_cell(value, scale)
+    if unit == "ratio" and text == "100 %" and _is_finite_number(value) and value < 1:
         return f"{value:.1%}".replace("%", " %").replace("100.0 %", ">99.9 %")
-    return with_label(text, scale)
+    return append_unit_label(text, scale)
 
 
-def signed(value: float, unit: str, figures: int = 3) -> str:
+def format_signed(value: float, unit: str, figures: int = 3) -> str:
     """Format a change with its unit and sign; 0 has no sign.
 
-    >>> signed(-2_000_000, "ns"), signed(1024, "bytes"), signed(0, "count")
+    >>> format_signed(-2_000_000, "ns"), format_signed(1024, "bytes"), format_signed(0, "count")
     ('−2.00 ms', '+1.00 KiB', '0')
     """
-    size = show(abs(value), unit, figures)
+    size = format_quantity(abs(value), unit, figures)
     if value < 0:
         return f"{MINUS}{size}"
     return f"+{size}" if value > 0 else size
 
 
-def with_label(text: str, scale: Scale) -> str:
+def append_unit_label(text: str, scale: Scale) -> str:
     """Append the scale's label to a formatted number, unless the cell has it or the value is unknown."""
     if scale.label in ("", "%", "×") or not any(character.isdigit() for character in text):
         return text
     return f"{text} {scale.label}"
 
 
-def speedup(ratio: float) -> str:
+def format_speedup(ratio: float) -> str:
     """Format a before/after ratio as faster or slower; below 1 it is inverted: 1.10× slower, never 0.91× faster.
 
-    >>> speedup(0.5), speedup(1.25), speedup(1.0)
+    >>> format_speedup(0.5), format_speedup(1.25), format_speedup(1.0)
     ('2.00× slower', '1.25× faster', '1.00× faster')
     """
-    return f"{show(1 / ratio, 'factor')} slower" if ratio < 1 else f"{show(ratio, 'factor')} faster"
+    return (
+        f"{format_quantity(1 / ratio, 'factor')} slower"
+        if ratio < 1
+        else f"{format_quantity(ratio, 'factor')} faster"
+    )
 
 
-def moment(ns: int) -> str:
+def format_moment(ns: int) -> str:
     """Format a timestamp in seconds with microseconds, which coarser rounding would lose.
 
-    >>> moment(12_345_678_901)
+    >>> format_moment(12_345_678_901)
     '12.345679 s'
     """
-    return _rounded(Decimal(ns), Scale("s", Decimal(10**9), 6, "ns")) + " s"
+    return _round_in_scale(Decimal(ns), Scale("s", Decimal(10**9), 6, "ns")) + " s"
 
 
 def parse_time(text: str) -> int:
@@ -208,7 +214,7 @@ def parse_time(text: str) -> int:
     >>> parse_time("3.5ms")
     3500000
     """
-    return _parse(text, _TIME_UNITS, "time", "3.5ms, 250us or 2s")
+    return _parse_quantity(text, _TIME_UNITS, "time", "3.5ms, 250us or 2s")
 
 
 def parse_size(text: str) -> int:
@@ -217,17 +223,17 @@ def parse_size(text: str) -> int:
     >>> parse_size("1.5 GB")
     1500000000
     """
-    return _parse(text, {**_SIZE_UNITS, "": 1}, "size", "512MiB, 1.5GB or 4096 (bytes)")
+    return _parse_quantity(text, {**_SIZE_UNITS, "": 1}, "size", "512MiB, 1.5GB or 4096 (bytes)")
 
 
-def _is_number(value: Value) -> TypeGuard[int | float]:
+def _is_finite_number(value: Value) -> TypeGuard[int | float]:
     """Whether the value is a number that can be shown: not missing, boolean or infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or isfinite(value)
 
 
-def _digits(largest: Decimal, unit: str, figures: int) -> int:
+def _count_decimals(largest: Decimal, unit: str, figures: int) -> int:
     """Compute the decimals with which a column keeps `figures` figures, given its largest scaled value."""
     integer_digits = largest.adjusted() + 1
     if unit == "ratio":
@@ -237,7 +243,7 @@ def _digits(largest: Decimal, unit: str, figures: int) -> int:
     return min(max(figures - integer_digits, figures - 3, 0), decimals)
 
 
-def _rounded(exact: Decimal, scale: Scale) -> str:
+def _round_in_scale(exact: Decimal, scale: Scale) -> str:
     """Format a number in its scale: thousands separators, a true minus sign, and never 0 for a nonzero value."""
     scaled = _EXACT.divide(exact, scale.factor)
     sign = MINUS * (scaled < 0)
@@ -252,7 +258,7 @@ def _rounded(exact: Decimal, scale: Scale) -> str:
     return f"{sign}{rounded.copy_abs():,f}"
 
 
-def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
+def _parse_quantity(text: str, units: dict[str, int], what: str, examples: str) -> int:
     """Parse a quantity to whole base units in exact decimal arithmetic."""
     match = _QUANTITY.fullmatch(text.strip().replace("µ", "u").replace("μ", "u"))
     if match is None or match[5] not in units:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tracekit.model.report import Report
 from tracekit.pipeline import report_cache
-from tracekit.pipeline.options import options_of
+from tracekit.pipeline.options import parse_options
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
@@ -66,7 +66,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "question_files": question_files,
         "cache": cache,
     }
-    return report_cache.analyze(path, options_of(chosen)).report
+    return report_cache.analyze_cached(path, parse_options(chosen)).report
 
 
 def compare(  # noqa: PLR0913 - one per option
@@ -96,11 +96,11 @@ def compare(  # noqa: PLR0913 - one per option
     `tracekit.render(comparison)` renders the result. Raises `TracekitError` if a side cannot be read, or if a side
     has no steady step and not both sides have memory snapshots.
     """
-    from tracekit.compare.changes import Choices
+    from tracekit.compare.changes import ComparisonChoices
     from tracekit.pipeline import comparing
 
     before, after = ([side] if isinstance(side, str | Path) else list(side) for side in (base, opt))
-    choices = Choices(
+    choices = ComparisonChoices(
         min_effect=min_effect,
         level=level,
         paired=pair,
@@ -117,5 +117,5 @@ def compare(  # noqa: PLR0913 - one per option
         "sample": sample,
         "cache": cache,
     }
-    options = options_of(reading)
+    options = parse_options(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from tracekit.analyses import Analysis
-from tracekit.analyses.own import described
+from tracekit.analyses.own import describe_load_error
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import faults
@@ -30,15 +30,19 @@ from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
 from tracekit.pipeline.summary import notes as appendix
 from tracekit.pipeline.summary import screen as overview
-from tracekit.pipeline.summary.coverage import disagreements, unexplained, unexplained_ratio
-from tracekit.pipeline.summary.main_table import FIRST_SHEETS, first_sheet
+from tracekit.pipeline.summary.coverage import (
+    describe_unexplained_time,
+    find_window_mismatches,
+    measure_unexplained_ratio,
+)
+from tracekit.pipeline.summary.main_table import SUMMARY_SECTIONS, pick_main_table
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def with_first_screen(
+def build_report_of_sections(
     measured: Measurements,
     steps: counting.Steps,
     sections: list[Section],
@@ -47,34 +51,34 @@ def with_first_screen(
     details: bool = True,
 ) -> Report:
     """Build the report, with values for a later compare if `details`; a part that raises adds to `errors`."""
-    of_steps = counting.counted(measured, steps)
+    of_steps = counting.drop_left_out_steps(measured, steps)
 
     def first_screen(
         part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
     ) -> T:
-        return _made(part, otherwise, whom, errors)
+        return _make_summary_part(part, otherwise, whom, errors)
 
     def identity(whom: Measurements) -> tuple[str, ...]:
-        return overview.identity(whom, steps)
+        return overview.list_run_facts(whom, steps)
 
     def share_of_unexplained(whom: Measurements) -> tuple[Metric, ...]:
-        return unexplained_ratio(whom, sections) if headline else ()
+        return measure_unexplained_ratio(whom, sections) if headline else ()
 
     def of_windows(whom: Measurements) -> tuple[str, ...]:
-        return (*disagreements(whom), *unexplained(whom, sections))
+        return (*find_window_mismatches(whom), *describe_unexplained_time(whom, sections))
 
     def table(whom: Measurements) -> Sheet | None:
-        return overview.where_it_goes(whom) or first_sheet(sections)
+        return overview.make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
     no_numbers: tuple[Metric, ...] = ()
-    headline: tuple[Metric, ...] = first_screen(overview.headline, no_numbers, of_steps)
+    headline: tuple[Metric, ...] = first_screen(overview.make_headline, no_numbers, of_steps)
     unexplained_part = first_screen(share_of_unexplained, no_numbers, of_steps)
     first_table = first_screen(table, None, of_steps)
-    fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
-    values = first_screen(_values, None) if details else None
-    recordings: tuple[Recording, ...] = first_screen(_recordings, ())
+    fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.list_comparable_facts, ())
+    values = first_screen(_make_report_values, None) if details else None
+    recordings: tuple[Recording, ...] = first_screen(_summarize_sound_recordings, ())
     of_steps_alone = first_screen(of_windows, nothing, of_steps)
     return Report(
         title=measured.facts.title,
@@ -84,22 +88,22 @@ def with_first_screen(
         overview=first_table,
         sections=tuple(sections),
         fingerprint=fingerprint,
-        remarks=(*errors, *appendix.remarks(measured)),
-        unseen=overview.unseen(measured),
+        remarks=(*errors, *appendix.list_remarks(measured)),
+        unseen=overview.list_unseen(measured),
         values=values,
-        contents=appendix.contents(measured),
-        files=overview.file_counts(measured),
+        contents=appendix.list_content_digests(measured),
+        files=overview.count_files_by_state(measured),
         recordings=recordings,
         cautions=(
-            *faults.cautions(measured),
-            *(faults.caution(error.message, error.source) for error in errors),
-            *overview.cautions(measured),
+            *faults.list_fault_cautions(measured),
+            *(faults.format_fault_caution(error.message, error.source) for error in errors),
+            *overview.list_caveats(measured),
             *of_steps_alone,
         ),
     )
 
 
-def _made(
+def _make_summary_part(
     part: Callable[[Measurements], T], otherwise: T, measured: Measurements, errors: list[Remark]
 ) -> T:
     """Make one part of the summary; if it raises, append a remark to `errors` and return `otherwise`."""
@@ -109,26 +113,26 @@ def _made(
         return part(measured)
     except Exception as error:
         log.exception("%s failed", part.__name__)
-        what = f"{part.__name__} could not be made: {described(error)}"
-        errors.append(faults.remark("overview", what))
+        what = f"{part.__name__} could not be made: {describe_load_error(error)}"
+        errors.append(faults.make_fault_remark("overview", what))
         return otherwise
 
 
-def _recordings(measured: Measurements) -> tuple[Recording, ...]:
+def _summarize_sound_recordings(measured: Measurements) -> tuple[Recording, ...]:
     """Summarize the kinds of recordings over the processes whose recording kind was measured."""
     nothing: tuple[Recording, ...] = ()
-    of_sound = faults.judged(
-        measured, lambda whom: faults.asked(whom, summarize_recordings, nothing)
+    of_sound = faults.judge_without_faults(
+        measured, lambda whom: faults.judge_if_asked(whom, summarize_recordings, nothing)
     )
     return of_sound.value or nothing
 
 
-def _values(measured: Measurements) -> Sheet | None:
+def _make_report_values(measured: Measurements) -> Sheet | None:
     """Make the table of values for a later compare; None if the questions asked do not measure them."""
-    return faults.asked(measured, appendix.values, None)
+    return faults.judge_if_asked(measured, appendix.make_value_table, None)
 
 
-def section_of(
+def judge_section(
     analysis: Analysis,
     measured: Measurements,
     thresholds: Thresholds,
@@ -143,27 +147,31 @@ def section_of(
     terminal does not show are made lazily. After a failed measurement they are made at once, because they may depend
     on the failed tables.
     """
-    is_whole = details or analysis.id in FIRST_SHEETS or faults.has_faults(measured)
-    judge = partial(_whole_answer if is_whole else _answer, analysis, thresholds, steps)
+    is_whole = details or analysis.id in SUMMARY_SECTIONS or faults.has_faults(measured)
+    judge = partial(
+        _judge_question_in_full if is_whole else _judge_question, analysis, thresholds, steps
+    )
     try:
-        answer = faults.judged(measured, judge, analysis.id, analysis.tables)
+        answer = faults.judge_without_faults(measured, judge, analysis.id, analysis.tables)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
-        what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
-        errors.append(faults.remark(analysis.id, what, analysis.file))
-        reason = f"{faults.error_of(analysis.file)}: {what}"
+        what = f"{analysis.id} could not be judged: {describe_load_error(error, analysis.file)}"
+        errors.append(faults.make_fault_remark(analysis.id, what, analysis.file))
+        reason = f"{faults.attribute_error(analysis.file)}: {what}"
         return Section(analysis.id, analysis.title, "failed", reason)
     if not answer.faults:
-        return answer.value and rate_findings(answer.value, analysis)
-    if answer.value is None and not _arises(analysis, measured, thresholds, steps):
+        return answer.value and cap_finding_confidence(answer.value, analysis)
+    if answer.value is None and not _is_question_affected(analysis, measured, thresholds, steps):
         return None
     if answer.value is None or answer.value.status != "ok":
-        return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
-    rated = rate_findings(answer.value, analysis)
-    return faults.of_some(rated, analysis.rules, faults.caveat(measured, answer.faults))
+        return Section(analysis.id, analysis.title, "failed", faults.explain_faults(answer.faults))
+    rated = cap_finding_confidence(answer.value, analysis)
+    return faults.mark_partial_section(
+        rated, analysis.rules, faults.describe_fault_caveat(measured, answer.faults)
+    )
 
 
-def rate_findings(section: Section, analysis: Analysis) -> Section:
+def cap_finding_confidence(section: Section, analysis: Analysis) -> Section:
     """Cap the confidence of each finding at the level that its rule's basis allows; a finding may claim less itself."""
     rated: list[Finding] = []
     for finding in section.findings:
@@ -173,27 +181,27 @@ def rate_findings(section: Section, analysis: Analysis) -> Section:
     return replace(section, findings=tuple(rated)) if rated else section
 
 
-def _answer(
+def _judge_question(
     analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
 ) -> Section | None:
     """Judge a question on the steady steps, or on all steps if it asks for them; `steps` are those to leave out."""
     if analysis.every_step:
         return analysis.judge(measured, thresholds)
-    return analysis.judge(counting.counted(measured, steps), thresholds)
+    return analysis.judge(counting.drop_left_out_steps(measured, steps), thresholds)
 
 
-def _whole_answer(
+def _judge_question_in_full(
     analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
 ) -> Section | None:
     """Judge a question and make its lazy parts now."""
-    section = _answer(analysis, thresholds, steps, measured)
+    section = _judge_question(analysis, thresholds, steps, measured)
     if section is None:
         return None
     made: Any = {name: tuple(getattr(section, name)) for name in MADE_LATER}
     return replace(section, **made)
 
 
-def _arises(
+def _is_question_affected(
     analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
 ) -> bool:
     """Check whether a question applies although a failure left it without a section.
@@ -203,6 +211,6 @@ def _arises(
     if analysis.id in map(attrgetter("question"), measured.faults):
         return True
     try:
-        return _answer(analysis, thresholds, steps, measured) is not None
+        return _judge_question(analysis, thresholds, steps, measured) is not None
     except Exception:  # noqa: BLE001 - judging incomplete measurements may raise anything
         return True

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tracekit.job.frames import job, text_or_none
-from tracekit.job.start_up import prefixes
+from tracekit.job.frames import summarize_job_steps, to_text_or_none
+from tracekit.job.start_up import find_run_start_ups
 from tracekit.model import faults
 from tracekit.model.report import SEVERITIES, Finding, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
-COUNTED_BY: tuple[tuple[str, str], ...] = (
+SYMPTOM_CAUSES: tuple[tuple[str, str], ...] = (
     ("straggler", "rollout-tail"),
     ("straggler", "data-loader-wait"),
     ("replica-imbalance", "rollout-tail"),
@@ -41,25 +41,25 @@ one rank costs the wait of the others, so the pause is a symptom of the straggle
 Steps vary because of events that only some of them contain.
 """
 
-OF_ALL = frozenset(("step-variance", "rank-imbalance", "drift"))
+WHOLE_RUN_RULES = frozenset(("step-variance", "rank-imbalance", "drift"))
 """Rules that count over all ranks and stages of a run; a cause anywhere in the run explains them."""
 
 
-OF_PAUSES = (
+PAUSE_RULES = (
     *("host-silence", "data-loader-wait", "host-sync-stalls", "launch-bound", "stage-edge-idle"),
     *("allocator-calls", "pageable-copies", "straggler", "rollout-tail"),
 )
-OF_LATE_RANKS = (
+LATE_RANK_RULES = (
     "straggler",
     "rank-imbalance",
     "replica-imbalance",
     "rollout-tail",
     "data-loader-wait",
 )
-PARTS_COUNTED_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
+EVIDENCE_CAUSES: Mapping[tuple[str, str], tuple[str, ...]] = {
     (symptom, part): causes
     for symptom in ("step-variance", "drift")
-    for part, causes in (("pause_ns", OF_PAUSES), ("late_ns", OF_LATE_RANKS))
+    for part, causes in (("pause_ns", PAUSE_RULES), ("late_ns", LATE_RANK_RULES))
 }
 """(symptom, evidence) to rules: the evidence's value limits how much of the symptom these causes explain.
 
@@ -67,29 +67,31 @@ Pauses and late ranks make steps vary, and have rules of their own; the symptom 
 """
 
 
-NEARLY_ALL = 0.9
+START_UP_DOMINATES_RATIO = 0.9
 """Start-up share of a capture from which the other findings cover almost none of it."""
 
 
-def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
+def deduct_causes_from_symptoms(
+    sections: Sequence[Section], thresholds: Thresholds
+) -> list[Section]:
     """Deduct from each finding the time that findings on its causes count."""
     findings = [finding for section in sections for finding in section.findings]
     counted = []
     for section in sections:
-        less = tuple(_less(finding, findings, thresholds) for finding in section.findings)
+        less = tuple(_deduct_causes(finding, findings, thresholds) for finding in section.findings)
         counted.append(section if less == section.findings else replace(section, findings=less))
     return counted
 
 
-def priced_once(sections: Sequence[Section]) -> list[Section]:
+def drop_duplicate_estimates(sections: Sequence[Section]) -> list[Section]:
     """Drop the estimate of each abstention whose time a finding, or an abstention on its cause, already counts."""
     fired = {finding.rule for section in sections for finding in section.findings}
     priced = {v.rule for section in sections for v in section.verdicts if v.price_ns and v.claim}
-    counted = {symptom for symptom, cause in COUNTED_BY if cause in fired | priced}
-    return [_without_prices(section, fired | counted) for section in sections]
+    counted = {symptom for symptom, cause in SYMPTOM_CAUSES if cause in fired | priced}
+    return [_drop_estimates(section, fired | counted) for section in sections]
 
 
-def rate_by_capture(
+def rescale_after_start_up(
     measured: Measurements, sections: Sequence[Section], thresholds: Thresholds
 ) -> list[Section]:
     """Rescale the findings after start-up to the whole capture, where start-up is nearly all of it.
@@ -97,22 +99,28 @@ def rate_by_capture(
     Otherwise a share of the short remainder would rank as high as a share of a step.
     """
     unscaled: dict[str | None, float] = {}
-    scales = faults.sound(measured, _shares_after_start_up, unscaled)
+    scales = faults.judge_if_sound(measured, _measure_after_start_up, unscaled)
     if all(scale == 1 for scale in scales.values()):
         return list(sections)
-    return [_rated_by_capture(section, scales, thresholds) for section in sections]
+    return [_rescale_section(section, scales, thresholds) for section in sections]
 
 
-def _shares_after_start_up(measured: Measurements) -> dict[str | None, float]:
+def _measure_after_start_up(measured: Measurements) -> dict[str | None, float]:
     """Map each run to the share of its capture after start-up, or to 1 if start-up does not dominate."""
-    of_runs = [prefix for prefix in prefixes(measured) if prefix.ratio >= NEARLY_ALL]
+    of_runs = [
+        prefix
+        for prefix in find_run_start_ups(measured)
+        if prefix.ratio >= START_UP_DOMINATES_RATIO
+    ]
     if not of_runs:
         return {}
-    scales = dict.fromkeys(map(text_or_none, job(measured).walls["run"].unique()), 1.0)
-    return scales | {text_or_none(prefix.run): 1 - prefix.ratio for prefix in of_runs}
+    scales = dict.fromkeys(
+        map(to_text_or_none, summarize_job_steps(measured).walls["run"].unique()), 1.0
+    )
+    return scales | {to_text_or_none(prefix.run): 1 - prefix.ratio for prefix in of_runs}
 
 
-def _rated_by_capture(
+def _rescale_section(
     section: Section, scales: Mapping[str | None, float], thresholds: Thresholds
 ) -> Section:
     def share(ratio: float | None, runs: Collection[object]) -> float | None:
@@ -120,7 +128,7 @@ def _rated_by_capture(
         return None if ratio is None else ratio * scale
 
     def rated(finding: Finding) -> Finding:
-        ratio = share(finding.recoverable_ratio, _named(finding, "run"))
+        ratio = share(finding.recoverable_ratio, _list_place_values(finding, "run"))
         if finding.rule == "start-up" or ratio is None:
             return finding
         severity = max(finding.severity, thresholds.severity(ratio), key=SEVERITIES.index)
@@ -139,7 +147,7 @@ def _rated_by_capture(
     )
 
 
-def _without_prices(section: Section, rules: set[str]) -> Section:
+def _drop_estimates(section: Section, rules: set[str]) -> Section:
     """Drop the estimates of the abstentions of these rules."""
     verdicts = tuple(
         replace(verdict, claim="", needs="") if verdict.rule in rules else verdict
@@ -148,16 +156,20 @@ def _without_prices(section: Section, rules: set[str]) -> Section:
     return section if verdicts == section.verdicts else replace(section, verdicts=verdicts)
 
 
-def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds) -> Finding:
+def _deduct_causes(
+    symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds
+) -> Finding:
     """Deduct from a finding the time that its causes count, and add a caveat; unchanged without causes."""
     if not symptom.recoverable_ns:
         return symptom
     whole = [
-        cause for cause in _causes(symptom, findings) if (symptom.rule, cause.rule) in COUNTED_BY
+        cause
+        for cause in _find_causes_in_place(symptom, findings)
+        if (symptom.rule, cause.rule) in SYMPTOM_CAUSES
     ]
     taken = sum(cause.recoverable_ns or 0 for cause in whole)
     causes = list(whole)
-    for part_ns, of_part in _parts_of_causes(symptom, findings):
+    for part_ns, of_part in _match_evidence_causes(symptom, findings):
         causes += [cause for cause in of_part if cause not in causes]
         taken += min(sum(cause.recoverable_ns or 0 for cause in of_part), part_ns)
     if not causes:
@@ -169,7 +181,7 @@ def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds)
         ratio *= left / symptom.recoverable_ns
     severity = max(symptom.severity, thresholds.severity(ratio), key=SEVERITIES.index)
     names = ", ".join(dict.fromkeys(cause.rule for cause in causes))
-    told = f"{show(taken, 'ns')} of it is counted by {names}"
+    told = f"{format_quantity(taken, 'ns')} of it is counted by {names}"
     return replace(
         symptom,
         severity=severity,
@@ -179,43 +191,45 @@ def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds)
     )
 
 
-def _causes(symptom: Finding, findings: Sequence[Finding]) -> list[Finding]:
+def _find_causes_in_place(symptom: Finding, findings: Sequence[Finding]) -> list[Finding]:
     """Find the findings with recoverable time at the places of a symptom."""
     return [
         cause
         for cause in findings
-        if cause.recoverable_ns and cause is not symptom and _are_of_one_place(symptom, cause)
+        if cause.recoverable_ns and cause is not symptom and _has_common_place(symptom, cause)
     ]
 
 
-def _parts_of_causes(
+def _match_evidence_causes(
     symptom: Finding, findings: Sequence[Finding]
 ) -> Iterator[tuple[int, list[Finding]]]:
     """For each evidence of a symptom with known causes: (its value, the findings that count it)."""
     for metric in symptom.evidence:
-        rules = PARTS_COUNTED_BY.get((symptom.rule, metric.name), ())
-        of_part = [cause for cause in _causes(symptom, findings) if cause.rule in rules]
+        rules = EVIDENCE_CAUSES.get((symptom.rule, metric.name), ())
+        of_part = [
+            cause for cause in _find_causes_in_place(symptom, findings) if cause.rule in rules
+        ]
         if of_part and metric.value:
             yield int(metric.value), of_part
 
 
-def _are_of_one_place(symptom: Finding, cause: Finding) -> bool:
+def _has_common_place(symptom: Finding, cause: Finding) -> bool:
     """Check whether the cause covers the symptom's ranks or, if it names no rank, the symptom's stages."""
-    runs, cause_runs = _named(symptom, "run"), _named(cause, "run")
+    runs, cause_runs = _list_place_values(symptom, "run"), _list_place_values(cause, "run")
     if not symptom.places or (runs and cause_runs and runs != cause_runs):
         return False
-    roles, cause_roles = _named(symptom, "role"), _named(cause, "role")
-    if symptom.rule in OF_ALL:
+    roles, cause_roles = _list_place_values(symptom, "role"), _list_place_values(cause, "role")
+    if symptom.rule in WHOLE_RUN_RULES:
         return not roles or roles == cause_roles
     if roles != cause_roles:
         return False
-    ranks, cause_ranks = _named(symptom, "rank"), _named(cause, "rank")
+    ranks, cause_ranks = _list_place_values(symptom, "rank"), _list_place_values(cause, "rank")
     if cause_ranks:
         return bool(ranks) and ranks <= cause_ranks
-    stages, cause_stages = _named(symptom, "stage"), _named(cause, "stage")
+    stages, cause_stages = _list_place_values(symptom, "stage"), _list_place_values(cause, "stage")
     return bool(stages) and stages <= cause_stages
 
 
-def _named(finding: Finding, name: str) -> set[object]:
+def _list_place_values(finding: Finding, name: str) -> set[object]:
     """List the distinct runs, roles, ranks or stages that the places of a finding name."""
     return {getattr(place, name) for place in finding.places} - {None}

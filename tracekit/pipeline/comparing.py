@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracekit.compare.changes import Choices
+from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Comparison
-from tracekit.compare.judge import compare
+from tracekit.compare.judge import compare_sides
 from tracekit.compare.noise import NoiseFile, calibrated
-from tracekit.compare.noise_report import noise_notes
-from tracekit.compare.roles import spelled_alike
-from tracekit.compare.sides import Input, Side, side
-from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
+from tracekit.compare.noise_report import list_noise_notes
+from tracekit.compare.roles import unify_role_spellings
+from tracekit.compare.sides import ComparedInput, ComparedSide, build_side
+from tracekit.compare.step_log import (
+    StepLog,
+    add_step_log,
+    add_step_logs,
+    list_driver_logs,
+    read_step_table,
+)
 from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.records import dataclass
@@ -23,12 +29,12 @@ from tracekit.model.report import Report
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.run_grouping.primary_tool import one_tool
-from tracekit.pipeline.summary.notes import value_rows
+from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
+from tracekit.pipeline.summary.notes import list_value_rows
 from tracekit.readers.loading import sniff
-from tracekit.render.json import from_json
+from tracekit.render.json import read_report_json
 
-COMPARED = (
+COMPARED_TABLES = (
     "category_peaks",
     "collectives",
     "free_space",
@@ -53,7 +59,7 @@ COMPARED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedPaths:
     """A comparison, and its number of failures: sources that could not be read, and errors of tracekit."""
 
     comparison: Comparison
@@ -64,11 +70,11 @@ def compare_paths(
     base: Sequence[str | Path],
     opt: Sequence[str | Path],
     options: pipeline.Options = pipeline.Options(),
-    choices: Choices = Choices(),
+    choices: ComparisonChoices = ComparisonChoices(),
     base_steps: Sequence[str | Path] = (),
     opt_steps: Sequence[str | Path] = (),
     work: Sequence[Mapping[str, float]] = ({}, {}),
-) -> Compared:
+) -> ComparedPaths:
     """Compare two sides, each given as profiles, saved measurements or saved reports.
 
     `base_steps` and `opt_steps` are logs of runs without a profiler; with them, the comparison uses their steps.
@@ -77,12 +83,12 @@ def compare_paths(
     snapshots.
     """
     refuse_missing([*base, *opt, *base_steps, *opt_steps])
-    names = _names(base, opt)
+    names = _name_compared_sides(base, opt)
     if all(map(is_step_log, base)):
         base, base_steps = (), (*base, *base_steps)
     if all(map(is_step_log, opt)):
         opt, opt_steps = (), (*opt, *opt_steps)
-    logs = read_logs(base_steps, options), read_logs(opt_steps, options)
+    logs = read_step_logs(base_steps, options), read_step_logs(opt_steps, options)
     if bool(logs[0]) != bool(logs[1]):
         missing = names[1] if logs[0] else names[0]
         raise TracekitError(
@@ -91,78 +97,82 @@ def compare_paths(
         )
     before = read_side(names[0], base, replace(options, work=work[0]), choices)
     after = read_side(names[1], opt, replace(options, work=work[1]), choices)
-    before, after = spelled_alike(before, after)
+    before, after = unify_role_spellings(before, after)
     if logs[0]:
-        before, after = with_logs(before, after, logs[0], logs[1], choices.drop_first)
+        before, after = add_step_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
     failures += len(before.errors) + len(after.errors)
-    return Compared(compare(before, after, choices), failures)
+    return ComparedPaths(compare_sides(before, after, choices), failures)
 
 
 def read_side(
     name: str,
     paths: Sequence[str | Path],
     options: pipeline.Options = pipeline.Options(),
-    choices: Choices = Choices(),
-) -> Side:
+    choices: ComparisonChoices = ComparisonChoices(),
+) -> ComparedSide:
     """Read one side: loads saved reports, and measures everything else. The order of `paths` does not matter.
 
     Without a path the side is empty; its steps may come from logs alone.
     """
     if not paths:
-        return Side(name, {}, (), {}, (), simulated=False)
+        return ComparedSide(name, {}, (), {}, (), simulated=False)
     paths = sorted(paths, key=str)
-    _check_whole(paths, options)
+    _refuse_partial_saved(paths, options)
     reports: list[str | Path] = []
     profiles: list[str | Path] = []
     for path in paths:
-        (reports if _form(path) == "report" else profiles).append(path)
+        (reports if _sniff_argument_form(path) == "report" else profiles).append(path)
     inputs = []
     if profiles:
-        result = pipeline.analyze(
-            profiles, replace(options, questions=(), skip=(), tables=COMPARED)
+        result = pipeline.analyze_uncached(
+            profiles, replace(options, questions=(), skip=(), tables=COMPARED_TABLES)
         )
-        used = one_tool(result.measurements)
-        inputs.append(Input(name, result.report, used, _all_values(result.report, used)))
+        used = select_primary_tool(result.measurements)
+        inputs.append(
+            ComparedInput(name, result.report, used, _load_all_values(result.report, used))
+        )
     for report in reports:
         label, path = split_label(report)
-        inputs.append(Input(label or path.stem, _report(path), None))
-    return side(name, inputs, choices.drop_first)
+        inputs.append(ComparedInput(label or path.stem, _load_saved_report(path), None))
+    return build_side(name, inputs, choices.drop_first)
 
 
-def read_runs(
+def read_side_with_logs(
     name: str,
     paths: Sequence[str | Path],
     options: pipeline.Options = pipeline.Options(),
-    choices: Choices = Choices(),
+    choices: ComparisonChoices = ComparisonChoices(),
     logs: Sequence[str | Path] = (),
-) -> Side:
+) -> ComparedSide:
     """Read one side of profiles, reports or step logs, and add the steps of `logs`."""
     refuse_missing([*paths, *logs])
     if all(map(is_step_log, paths)):
         paths, logs = (), (*paths, *logs)
     runs = read_side(name, paths, options, choices)
-    return with_log(runs, read_logs(logs, options), choices.drop_first) if logs else runs
+    return add_step_log(runs, read_step_logs(logs, options), choices.drop_first) if logs else runs
 
 
-def noise_of(
+def calibrate_run_noise(
     paths: Sequence[str | Path],
     options: pipeline.Options = pipeline.Options(),
     *,
     drop_first: int | None = None,
     logs: Sequence[str | Path] = (),
-) -> tuple[Side, NoiseFile]:
+) -> tuple[ComparedSide, NoiseFile]:
     """Measure the noise between runs: (the side of all paths and logs, its calibrated noise).
 
     Raises `TracekitError` for fewer than two runs.
     """
     if not paths and not logs:
         raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
-    runs = read_runs("noise", paths, options, Choices(drop_first=drop_first), logs)
-    return runs, calibrated(runs, tuple(noise_notes(runs)))
+    runs = read_side_with_logs(
+        "noise", paths, options, ComparisonChoices(drop_first=drop_first), logs
+    )
+    return runs, calibrated(runs, tuple(list_noise_notes(runs)))
 
 
-def read_logs(
+def read_step_logs(
     paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()
 ) -> tuple[StepLog, ...]:
     """Read logs of step times, one run per file or directory: driver logs, or tables of step and seconds."""
@@ -172,11 +182,11 @@ def read_logs(
         name = label or path.stem or str(path)
         if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(
-                pipeline.discover([path]), pipeline.Options(jobs=options.jobs)
+                pipeline.discover_sources([path]), pipeline.Options(jobs=options.jobs)
             )
-            step_logs += driver_logs(measured, name)
+            step_logs += list_driver_logs(measured, name)
         else:
-            step_logs.append(table_log(path, name))
+            step_logs.append(read_step_table(path, name))
     return tuple(step_logs)
 
 
@@ -190,10 +200,10 @@ def is_step_log(given: str | Path) -> bool:
     return sniffed.reader == "driver_log" or table
 
 
-def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
+def _refuse_partial_saved(paths: Sequence[str | Path], options: pipeline.Options) -> None:
     """Raise `TracekitError` if a selection is requested of a saved file, or `work` is given for a saved report."""
     for argument in paths:
-        form, path = _form(argument), split_label(argument)[1]
+        form, path = _sniff_argument_form(argument), split_label(argument)[1]
         if form == "report" and options.work:
             raise TracekitError(
                 f"{path}: a saved report holds the work of its steps or does not know it",
@@ -206,19 +216,19 @@ def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None
             )
 
 
-def _form(argument: str | Path) -> saved_measurements.SavedForm | None:
+def _sniff_argument_form(argument: str | Path) -> saved_measurements.SavedForm | None:
     """Sniff whether an argument is a saved report or saved measurements; None for a profile."""
-    return saved_measurements.saved_form(split_label(argument)[1])
+    return saved_measurements.sniff_saved_form(split_label(argument)[1])
 
 
-def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
+def _load_all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
     """Load every value if the report holds only some of them; None if it holds all."""
-    return measured.derived(value_rows) if report.values and report.values.omitted else None
+    return measured.derived(list_value_rows) if report.values and report.values.omitted else None
 
 
-def _report(path: Path) -> Report:
+def _load_saved_report(path: Path) -> Report:
     try:
-        return from_json(path.read_text(encoding="utf-8"))
+        return read_report_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         problem = f"cannot be read: {error}"
         raise TraceFormatError(path, problem, "write it again", code="cannot-be-read") from error
@@ -226,16 +236,16 @@ def _report(path: Path) -> Report:
         raise TraceFormatError(path, error.problem, error.hint, code="unfit") from error
 
 
-def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
+def _name_compared_sides(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
     """Name the two sides: after their paths, if each is one path and the names differ, else "base" and "opt"."""
     if len(base) == len(opt) == 1:
-        base_name, opt_name = _name(base[0]), _name(opt[0])
+        base_name, opt_name = _name_argument(base[0]), _name_argument(opt[0])
         if base_name != opt_name:
             return base_name, opt_name
     return "base", "opt"
 
 
-def _name(argument: str | Path) -> str:
+def _name_argument(argument: str | Path) -> str:
     """Name a path by its label, else by its last component."""
     label, path = split_label(argument)
     return label or path.name or str(path)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from tracekit.compare.report import report_comparison
+from tracekit.compare.report import build_comparison_report
 from tracekit.pipeline import compare
 from tracekit.render.charts.images import draw_chart
-from tracekit.render.frames import make_frames
-from tracekit.render.notebook import summarize, to_html
+from tracekit.render.frames import make_report_tables
+from tracekit.render.notebook import make_notebook_html, summarize_in_line
 
-__all__ = ["compare", "draw_chart", "make_frames", "report_comparison", "summarize", "to_html"]
+__all__ = [
+    "build_comparison_report",
+    "compare",
+    "draw_chart",
+    "make_notebook_html",
+    "make_report_tables",
+    "summarize_in_line",
+]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run
-from tracekit.pipeline.options import options_of
+from tracekit.pipeline.options import parse_options
 
 
 def measure(  # noqa: PLR0913 - one per option
@@ -42,4 +42,4 @@ def measure(  # noqa: PLR0913 - one per option
         "question_files": question_files,
         "cache": cache,
     }
-    return run.measured_all(path, options_of(chosen))
+    return run.measure_all(path, parse_options(chosen))

@@ -15,31 +15,36 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from tracekit.analyses import Analysis, Tables
-from tracekit.analyses.own import described
-from tracekit.discover.contents import content_digest
-from tracekit.discover.selection import Holding
+from tracekit.analyses.own import describe_load_error
+from tracekit.discover.contents import digest_content
+from tracekit.discover.selection import SelectableParts
 from tracekit.engine import Advance
-from tracekit.job.logs.driver_log import timed_stage
-from tracekit.model.capacity import own_core_count
-from tracekit.model.stages import canonical, stage_filter
+from tracekit.job.logs.driver_log import parse_timed_stage
+from tracekit.model.capacity import count_own_cores
+from tracekit.model.stages import get_canonical_stage, make_stage_filter
 from tracekit.model.tables import TABLES
-from tracekit.model.trace import Fault, Labels, Source, Trace, Want
+from tracekit.model.trace import Fault, KeyLabels, Source, Trace, Want
 from tracekit.pipeline.wire_format.worker_tables import (
     LARGE_FILE_BYTES,
     MeasuredSource,
-    all_of,
-    light_text,
-    put_together,
+    chain_attribute,
+    concatenate_by_name,
+    use_python_strings,
 )
-from tracekit.process.slice_trace import after_start_up, cut, stages_of, steps_of
-from tracekit.readers import reader_named
+from tracekit.process.slice_trace import (
+    drop_start_up,
+    list_stage_names,
+    list_step_numbers,
+    slice_trace,
+)
+from tracekit.readers import find_reader
 
-RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
+RECORDING_OPTIONS = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
 """Profiler options that a trace records."""
 
 log = logging.getLogger(__name__)
 
-Process = tuple[str, str | None, int | None]
+ProcessId = tuple[str, str | None, int | None]
 """(run, host, pid): identifies the process that several files may share."""
 
 
@@ -69,62 +74,66 @@ def read_parts(
     stages: tuple[str, ...] = (),
 ) -> Iterator[tuple[Trace, Trace | None, int]]:
     """Read each trace of one source: (trace, its selected part or None, number of traces that follow)."""
-    for trace, following in reader_named(source.reader).each(source, want, _increments(advance)):
+    for trace, following in find_reader(source.reader).each(
+        source, want, _make_increment_callback(advance)
+    ):
         rank, part = trace.source.rank, None
         if ranks is None or rank is None or rank in ranks:
-            part = cut(trace, steps, stage_filter(stages) if stages else None)
+            part = slice_trace(trace, steps, make_stage_filter(stages) if stages else None)
         yield trace, part, following
         # Free this trace before the reader makes the next one.
         del trace, part
 
 
-def holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) -> Holding:
+def describe_holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) -> SelectableParts:
     """Describe the ranks, steps and stages of a trace, for notes on an empty selection."""
     role, is_log = trace.source.role, trace.source.tool == "log"
-    names = _logged_stages(trace) if is_log else stages_of(trace)
-    is_wanted = stage_filter(stages)
-    return Holding(
+    names = _list_logged_stages(trace) if is_log else list_stage_names(trace)
+    is_wanted = make_stage_filter(stages)
+    return SelectableParts(
         trace.source.rank,
-        steps_of(trace),
-        frozenset(canonical(name, role) for name in names),
+        list_step_numbers(trace),
+        frozenset(get_canonical_stage(name, role) for name in names),
         is_log=is_log,
         is_kept=is_kept,
         has_stage=any(is_wanted(name, role) for name in names),
     )
 
 
-def _logged_stages(trace: Trace) -> frozenset[str]:
+def _list_logged_stages(trace: Trace) -> frozenset[str]:
     """List the stages whose times a driver log records."""
     if not trace.has("log_values"):
         return frozenset()
-    stages = map(timed_stage, map(str, trace["log_values"]["name"].unique()))
+    stages = map(parse_timed_stage, map(str, trace["log_values"]["name"].unique()))
     return frozenset(filter(None, stages))
 
 
-def with_content(source: Source) -> Source:
+def add_content_digest(source: Source) -> Source:
     """Add the content digest to `source`; unchanged if the file is unreadable, because its reader reports that."""
     if source.content is not None:
         return source
     with contextlib.suppress(OSError):
-        return replace(source, content=content_digest(source.path))
+        return replace(source, content=digest_content(source.path))
     return source
 
 
 @contextlib.contextmanager
-def content_beside(source: Source) -> Iterator[Callable[[], Source]]:
+def digest_content_meanwhile(source: Source) -> Iterator[Callable[[], Source]]:
     """Compute the content digest of a source while the caller works on its file.
 
     Yields a function that returns the source with its digest. For a large file, a thread computes it if a core is free.
     """
-    if source.size_bytes < LARGE_FILE_BYTES or own_core_count() == 1:
-        completed_source = with_content(source)
+    if source.size_bytes < LARGE_FILE_BYTES or count_own_cores() == 1:
+        completed_source = add_content_digest(source)
         yield lambda: completed_source
         return
     with ThreadPoolExecutor(1, "tracekit-digest") as thread:
-        yield thread.submit(with_content, source).result
+        yield thread.submit(add_content_digest, source).result
 
 
-def with_content_of(parts: Sequence[MeasuredSource], source: Source) -> tuple[MeasuredSource, ...]:
+def copy_content_digest(
+    parts: Sequence[MeasuredSource], source: Source
+) -> tuple[MeasuredSource, ...]:
     """Copy the content digest of `source` to each of its measured parts."""
     return tuple(
         part
@@ -134,7 +143,7 @@ def with_content_of(parts: Sequence[MeasuredSource], source: Source) -> tuple[Me
     )
 
 
-def _increments(advance: Advance) -> Callable[[int], None]:
+def _make_increment_callback(advance: Advance) -> Callable[[int], None]:
     """Convert the running totals that readers report into increments for `advance`."""
     seen = 0
 
@@ -153,7 +162,7 @@ READING_SHARE = 0.2
 """
 
 
-def by_parts(advance: Advance, share: float) -> Callable[[float], None]:
+def scale_progress(advance: Advance, share: float) -> Callable[[float], None]:
     """Make a progress callback that reports `share` of its counts in whole bytes, and carries over the remainder."""
     left_over = 0.0
 
@@ -167,7 +176,7 @@ def by_parts(advance: Advance, share: float) -> Callable[[float], None]:
     return tell
 
 
-def measured(
+def measure_trace(
     trace: Trace, analyses: Sequence[Analysis], on_question: Callable[[], None] = lambda: None
 ) -> MeasuredSource:
     """Measure one trace for these questions; a question that raises loses only its own tables.
@@ -176,8 +185,8 @@ def measured(
     """
     tables: dict[str, Tables] = {}
     faults: list[Fault] = []
-    labels = Labels(trace.source)
-    work = after_start_up(trace)
+    labels = KeyLabels(trace.source)
+    work = drop_start_up(trace)
     for analysis in analyses:
         part = trace if analysis.whole_recording else work
         try:
@@ -188,21 +197,23 @@ def measured(
         except Exception as error:
             log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
             faults.append(
-                _fault(analysis, "measured", trace.source, described(error, analysis.file))
+                _make_measuring_fault(
+                    analysis, "measured", trace.source, describe_load_error(error, analysis.file)
+                )
             )
         on_question()
     return MeasuredSource(
         trace.source,
         tables,
         (*trace.source.notes, *trace.notes),
-        _versions(trace.meta),
+        _list_runtime_versions(trace.meta),
         bool(trace.meta.get("simulated")),
-        _recording(trace.meta),
+        _list_recording_options(trace.meta),
         faults=tuple(faults),
     )
 
 
-def _fault(
+def _make_measuring_fault(
     analysis: Analysis, action: Literal["measured", "folded"], source: Source, error: str
 ) -> Fault:
     """Make the fault of a question that raised on one process of a source."""
@@ -218,7 +229,7 @@ def _fault(
     )
 
 
-def measured_part(
+def measure_selection(
     trace: Trace,
     part: Trace | None,
     analyses: Sequence[Analysis],
@@ -226,18 +237,22 @@ def measured_part(
     on_question: Callable[[], None] = lambda: None,
 ) -> MeasuredSource:
     """Measure the selected part of a trace; without one, return only a description of the trace."""
-    of_trace = holding(trace, stages, is_kept=part is not None)
+    of_trace = describe_holding(trace, stages, is_kept=part is not None)
     if part is None:
         return MeasuredSource(trace.source, {}, (), {}, simulated=False, holding=of_trace)
-    return replace(measured(part, analyses, on_question), holding=of_trace)
+    return replace(measure_trace(part, analyses, on_question), holding=of_trace)
 
 
-def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
+def _list_recording_options(meta: Mapping[str, Any]) -> dict[str, str]:
     """List the extra profiler options as `on` or `off`, where the trace records them; these options slow a run down."""
-    return {name: "on" if meta[name] else "off" for name in RECORDING if meta.get(name) in (0, 1)}
+    return {
+        name: "on" if meta[name] else "off"
+        for name in RECORDING_OPTIONS
+        if meta.get(name) in (0, 1)
+    }
 
 
-def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
+def _list_runtime_versions(meta: Mapping[str, Any]) -> dict[str, str]:
     """List the versions of CUDA, HIP and NCCL that the trace records."""
     versions: dict[str, str] = {}
     for label, key in (("CUDA", "cuda_runtime_version"), ("HIP", "hip_runtime_version")):
@@ -250,23 +265,25 @@ def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
     return versions
 
 
-def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> frozenset[Process]:
+def list_shared_processes(
+    parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]
+) -> frozenset[ProcessId]:
     """List the processes whose measurements in this source must be folded with those of other sources."""
-    ids = folding(analyses)
-    shared: set[Process] = set()
+    ids = list_folding_ids(analyses)
+    shared: set[ProcessId] = set()
     for part in parts:
         failed = set(map(attrgetter("question"), part.faults))
         if any(map(part.tables.get, ids)) or not ids.isdisjoint(failed):
-            shared.add(_process(part))
+            shared.add(_make_process_id(part))
     return frozenset(shared)
 
 
-def folding(analyses: Sequence[Analysis]) -> frozenset[str]:
+def list_folding_ids(analyses: Sequence[Analysis]) -> frozenset[str]:
     """List the ids of the questions that fold the measurements of one process."""
     return frozenset(analysis.id for analysis in analyses if analysis.fold is not None)
 
 
-def folded(
+def fold_sources(
     sources: Sequence[Sequence[MeasuredSource]], analyses: Sequence[Analysis]
 ) -> list[tuple[MeasuredSource, ...]]:
     """Fold the tables of each process into its first part, for every analysis that folds.
@@ -275,56 +292,61 @@ def folded(
     fails for the whole process.
     """
     parts = list(chain.from_iterable(sources))
-    of_process: dict[Process, list[int]] = {}
+    of_process: dict[ProcessId, list[int]] = {}
     for place, part in enumerate(parts):
-        of_process.setdefault(_process(part), []).append(place)
-    with light_text():
+        of_process.setdefault(_make_process_id(part), []).append(place)
+    with use_python_strings():
         for analysis in analyses:
             if analysis.fold is None:
                 continue
             for places in of_process.values():
-                folded_parts = _fold(analysis, [parts[i] for i in places])
+                folded_parts = _fold_process(analysis, [parts[i] for i in places])
                 for i, part in zip(places, folded_parts, strict=True):
                     parts[i] = part
     remaining = iter(parts)
     return [tuple(islice(remaining, len(source))) for source in sources]
 
 
-def _process(part: MeasuredSource) -> Process:
+def _make_process_id(part: MeasuredSource) -> ProcessId:
     return part.source.run, part.source.host, part.source.pid
 
 
-def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[MeasuredSource]:
+def _fold_process(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[MeasuredSource]:
     """Fold one question's tables of the parts of a process into the first part."""
     assert analysis.fold is not None, "only what folds is folded"
-    for fault in all_of(parts, "faults"):
+    for fault in chain_attribute(parts, "faults"):
         if fault.question == analysis.id:
-            return [_unfolded(analysis, part, fault.error) for part in parts]
+            return [_fail_folding(analysis, part, fault.error) for part in parts]
     measured_parts = [part.tables.get(analysis.id, {}) for part in parts]
     if not any(measured_parts):
         return parts
     try:
-        merged = analysis.fold(put_together(measured_parts))
+        merged = analysis.fold(concatenate_by_name(measured_parts))
     except Exception as error:
         log.exception("folding %s of %s failed", analysis.id, parts[0].source.name)
-        return [_unfolded(analysis, part, described(error, analysis.file)) for part in parts]
-    first, *others = [_without(part, analysis.id) for part in parts]
+        return [
+            _fail_folding(analysis, part, describe_load_error(error, analysis.file))
+            for part in parts
+        ]
+    first, *others = [_drop_question(part, analysis.id) for part in parts]
     return [replace(first, tables={**first.tables, analysis.id: merged}), *others]
 
 
-def _unfolded(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
+def _fail_folding(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
     """Drop the question's tables from the part and mark the question as failed, unless it failed before."""
     faults = part.faults
     if analysis.id not in map(attrgetter("question"), faults):
-        faults = (*faults, _fault(analysis, "folded", part.source, error))
-    return replace(_without(part, analysis.id), faults=faults)
+        faults = (*faults, _make_measuring_fault(analysis, "folded", part.source, error))
+    return replace(_drop_question(part, analysis.id), faults=faults)
 
 
-def _without(part: MeasuredSource, question: str) -> MeasuredSource:
+def _drop_question(part: MeasuredSource, question: str) -> MeasuredSource:
     return replace(part, tables={id_: t for id_, t in part.tables.items() if id_ != question})
 
 
-def in_order(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Tables]:
+def order_source_tables(
+    parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]
+) -> list[Tables]:
     """Order the tables of all sources: those of folding questions last, grouped by question."""
     last: dict[str, list[Tables]] = {a.id: [] for a in analyses if a.fold is not None}
     tables: list[Tables] = []

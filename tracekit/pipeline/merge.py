@@ -9,14 +9,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import TypeVar
 
-from tracekit.analyses import measured_tables
-from tracekit.discover.runs import numbered
+from tracekit.analyses import list_measured_tables
+from tracekit.discover.runs import number_repeated_names
 from tracekit.model.codes import Data
 from tracekit.model.facts import Facts
-from tracekit.model.tables import concat
+from tracekit.model.tables import concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note, Source
-from tracekit.pipeline.wire_format.worker_tables import all_of
+from tracekit.pipeline.wire_format.worker_tables import chain_attribute
 
 T = TypeVar("T", Note, Failure, Fault)
 V = TypeVar("V")
@@ -33,32 +33,34 @@ def merge(
     """
     if len(parts) == 1:
         return parts[0]
-    parts = _apart(parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run)
+    parts = _rename_clashing(
+        parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run
+    )
     tables = {}
-    for table in measured_tables():
+    for table in list_measured_tables():
         rows = [part.columns(table.name) for part in parts if part.has(table.name)]
         if rows:
-            tables[table.name] = concat(table, rows)
+            tables[table.name] = concatenate_table_parts(table, rows)
     facts = list(map(attrgetter("facts"), parts))
     return Measurements(
         tables,
-        tuple(all_of(parts, "sources")),
-        tuple(all_of(parts, "failures")),
-        (*all_of(parts, "notes"), *_left_out(facts)),
-        _together(facts),
-        faults=tuple(all_of(parts, "faults")),
+        tuple(chain_attribute(parts, "sources")),
+        tuple(chain_attribute(parts, "failures")),
+        (*chain_attribute(parts, "notes"), *_note_stage_differences(facts)),
+        _merge_facts(facts),
+        faults=tuple(chain_attribute(parts, "faults")),
     )
 
 
-def _left_out(parts: Sequence[Facts]) -> Iterator[Note]:
+def _note_stage_differences(parts: Sequence[Facts]) -> Iterator[Note]:
     """Make a note if the parts were measured for different stages."""
     if len(set(map(attrgetter("stages"), parts))) > 1:
-        stages = ", ".join(dict.fromkeys(all_of(parts, "stages")))
+        stages = ", ".join(dict.fromkeys(chain_attribute(parts, "stages")))
         message = f"some of these measurements hold only the stages {stages}, not all"
         yield Note("warning", "left-out", message, data=Data(by="stage"))
 
 
-def _together(parts: Sequence[Facts]) -> Facts:
+def _merge_facts(parts: Sequence[Facts]) -> Facts:
     """Merge the facts of several sets of measurements."""
     file_counts: Counter[str] = Counter()
     own_questions = set(parts[0].own_questions)
@@ -67,31 +69,31 @@ def _together(parts: Sequence[Facts]) -> Facts:
         own_questions.intersection_update(facts.own_questions)
     return Facts(
         title=", ".join(map(attrgetter("title"), parts)),
-        versions=agreed(map(attrgetter("versions"), parts)),
-        options=agreed(map(attrgetter("options"), parts)),
-        ignored=tuple(all_of(parts, "ignored")),
+        versions=keep_agreed_versions(map(attrgetter("versions"), parts)),
+        options=keep_agreed_versions(map(attrgetter("options"), parts)),
+        ignored=tuple(chain_attribute(parts, "ignored")),
         files=dict(file_counts),
         simulated=any(map(attrgetter("simulated"), parts)),
-        stages=tuple(dict.fromkeys(all_of(parts, "stages"))),
-        work=_same(map(attrgetter("work"), parts)) or {},
-        device_memory=_same(map(attrgetter("device_memory"), parts)),
+        stages=tuple(dict.fromkeys(chain_attribute(parts, "stages"))),
+        work=_get_common_value(map(attrgetter("work"), parts)) or {},
+        device_memory=_get_common_value(map(attrgetter("device_memory"), parts)),
         own_questions=tuple(filter(own_questions.__contains__, parts[0].own_questions)),
         excluded_count=sum(map(attrgetter("excluded_count"), parts)),
     )
 
 
-def _same(values: Iterable[V]) -> V | None:
+def _get_common_value(values: Iterable[V]) -> V | None:
     """Get the value that all items share; None if they differ."""
     first, *others = values
     return first if others.count(first) == len(others) else None
 
 
-def labelled(part: Measurements, label: str) -> Measurements:
+def label_runs(part: Measurements, label: str) -> Measurements:
     """Rename the run to `label`, or to `label/run` if there are several."""
-    return _renamed(part, _run_labels(part, label), {})
+    return _rename_runs_and_sources(part, _label_clashing_runs(part, label), {})
 
 
-def agreed(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def keep_agreed_versions(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Keep the versions (or options) on which all sources agree."""
     agreeing: dict[str, str] = {}
     contradicted: set[str] = set()
@@ -102,24 +104,24 @@ def agreed(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {name: value for name, value in agreeing.items() if name not in contradicted}
 
 
-def _apart(
+def _rename_clashing(
     parts: Sequence[Measurements], labels: Sequence[str | None], *, one_run: bool
 ) -> list[Measurements]:
     """Rename the runs (unless they are one) and the sources whose names another part uses as well."""
-    runs = list(map(_run_labels, parts, labels))
+    runs = list(map(_label_clashing_runs, parts, labels))
     if one_run:
         new_runs = [dict(zip(labelled_runs, labelled_runs, strict=True)) for labelled_runs in runs]
     else:
-        new_runs = _distinct(runs)
+        new_runs = _make_unique_names(runs)
     sources: list[dict[str, str]] = []
     for part, label, names in zip(parts, labels, new_runs, strict=True):
         run_of: dict[str, str | None] = {s.name: names[s.run] for s in part.sources}
         run_of |= dict.fromkeys(map(attrgetter("source"), part.failures), label)
         sources.append({name: "/".join(filter(None, (run_of[name], name))) for name in run_of})
-    return list(map(_renamed, parts, new_runs, _distinct(sources)))
+    return list(map(_rename_runs_and_sources, parts, new_runs, _make_unique_names(sources)))
 
 
-def _run_labels(part: Measurements, label: str | None) -> dict[str, str]:
+def _label_clashing_runs(part: Measurements, label: str | None) -> dict[str, str]:
     """Map each run to its name if another part has a run of the same name."""
     runs = list(dict.fromkeys(map(attrgetter("run"), part.sources)))
     if label and len(runs) > 1:
@@ -127,18 +129,18 @@ def _run_labels(part: Measurements, label: str | None) -> dict[str, str]:
     return {run: label or run for run in runs}
 
 
-def _distinct(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def _make_unique_names(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Give each name of each part a unique name: its replacement if another part has the name as well."""
     counts = Counter(chain.from_iterable(parts))
     wanted: list[str] = []
     for names in parts:
         for name, other in names.items():
             wanted.append(other if counts[name] > 1 else name)
-    unique = iter(numbered(wanted))
+    unique = iter(number_repeated_names(wanted))
     return [dict(zip(names, unique, strict=False)) for names in parts]
 
 
-def _renamed(
+def _rename_runs_and_sources(
     part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]
 ) -> Measurements:
     """Rename runs and sources in the tables, sources, failures, notes and faults."""
@@ -148,18 +150,18 @@ def _renamed(
     renamed_sources: list[Source] = []
     for source in part.sources:
         run, name = runs.get(source.run, source.run), sources.get(source.name, source.name)
-        notes = _with_sources(source.notes, sources)
+        notes = _rename_item_sources(source.notes, sources)
         renamed_sources.append(replace(source, run=run, name=name, notes=notes))
     return replace(
         part,
         arrays=tables,
         sources=tuple(renamed_sources),
-        failures=_with_sources(part.failures, sources),
-        notes=_with_sources(part.notes, sources),
-        faults=_with_sources(part.faults, sources),
+        failures=_rename_item_sources(part.failures, sources),
+        notes=_rename_item_sources(part.notes, sources),
+        faults=_rename_item_sources(part.faults, sources),
     )
 
 
-def _with_sources(items: tuple[T, ...], sources: Mapping[str, str]) -> tuple[T, ...]:
+def _rename_item_sources(items: tuple[T, ...], sources: Mapping[str, str]) -> tuple[T, ...]:
     """Rename the sources of notes, failures or faults."""
     return tuple(replace(item, source=sources.get(item.source, item.source)) for item in items)

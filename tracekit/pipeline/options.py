@@ -54,7 +54,7 @@ class Options:
         return bool(self.ranks or self.steps or self.stages or self.sample)
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def parse_options(given: Mapping[str, Any]) -> Options:
     """Make options from keyword values as users give them: one pattern or several, a size such as `80GiB`.
 
     None means not given.
@@ -72,6 +72,6 @@ def options_of(given: Mapping[str, Any]) -> Options:
     return Options(**stated)
 
 
-def numbers_of(spec: str | None) -> frozenset[int] | None:
+def parse_optional_numbers(spec: str | None) -> frozenset[int] | None:
     """Parse a range such as `0-3,7`; None, which means all, stays None."""
     return None if spec is None else parse_numbers(spec)

@@ -11,19 +11,19 @@ from typing import Any
 
 from tracekit.analyses import ANALYSES, Analysis
 from tracekit.model.errors import TracekitError
-from tracekit.model.faults import unasked_tables
+from tracekit.model.faults import list_unasked_tables
 from tracekit.model.labels import did_you_mean
 from tracekit.model.trace import Measurements
-from tracekit.pipeline.wire_format.worker_tables import all_of
+from tracekit.pipeline.wire_format.worker_tables import chain_attribute
 
-ALWAYS = frozenset({"captures", "stages", "steps"})
+ALWAYS_MEASURED = frozenset({"captures", "stages", "steps"})
 """Tables that nearly every question and the summary read; the questions that fill them are always measured."""
 
-SHARED = frozenset({"metrics", "quality"})
+SHARED_TABLES = frozenset({"metrics", "quality"})
 """Tables that several questions fill, each with its own rows."""
 
 
-def chosen(
+def select_question_ids(
     only: Collection[str] | None, skip: Collection[str], analyses: Sequence[Analysis]
 ) -> tuple[str, ...] | None:
     """Select the ids of the questions to ask, in report order; None if all are.
@@ -43,34 +43,34 @@ def chosen(
     return ids
 
 
-def to_measure(
+def select_measured_questions(
     ids: Collection[str] | None, tables: Iterable[str], analyses: Sequence[Analysis]
 ) -> tuple[Analysis, ...]:
     """Select the questions to measure to judge `ids` (None: all) and to fill `tables`."""
     if ids is None:
         return tuple(analyses)
-    wanted = ALWAYS.union(tables, *(a.rests_on for a in analyses if a.id in ids))
+    wanted = ALWAYS_MEASURED.union(tables, *(a.rests_on for a in analyses if a.id in ids))
     return tuple(a for a in analyses if a.id in ids or not wanted.isdisjoint(a.tables))
 
 
-def limits(
+def make_selection_facts(
     only: Collection[str] | None,
     skip: Collection[str],
     tables: Iterable[str],
     analyses: Sequence[Analysis],
 ) -> Mapping[str, Any]:
     """Make the facts that record a selection of questions; only `own_questions` if all were asked."""
-    ids = chosen(only, skip, analyses)
+    ids = select_question_ids(only, skip, analyses)
     of_files = {"own_questions": tuple(analysis.id for analysis in analyses if analysis.file)}
     if ids is None:
         return of_files
-    all_tables = set(all_of(analyses, "tables"))
-    measured = all_of(to_measure(ids, tables, analyses), "tables")
-    unasked = sorted(all_tables.difference(SHARED, measured))
+    all_tables = set(chain_attribute(analyses, "tables"))
+    measured = chain_attribute(select_measured_questions(ids, tables, analyses), "tables")
+    unasked = sorted(all_tables.difference(SHARED_TABLES, measured))
     return {**of_files, "questions": tuple(ids), "unasked": tuple(unasked)}
 
 
-def as_saved(
+def select_saved_questions(
     ids: tuple[str, ...] | None,
     tables: Iterable[str],
     saved: Mapping[str, Measurements],
@@ -81,12 +81,15 @@ def as_saved(
     Raises `TracekitError` if a file lacks a requested question or table, or if the files share no question.
     """
     for name, part in saved.items():
-        if lacking := [*_lacking(part, ids, analyses), *_unasked(part, tables)]:
+        if lacking := [
+            *_list_missing_questions(part, ids, analyses),
+            *_list_unmeasured(part, tables),
+        ]:
             raise TracekitError(
                 f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
-                _hint(asked_ids(part)),
+                _suggest_saving(get_asked_ids(part)),
             )
-    limited = [limit for part in saved.values() if (limit := asked_ids(part)) is not None]
+    limited = [limit for part in saved.values() if (limit := get_asked_ids(part)) is not None]
     if ids is not None or not limited:
         return ids
     common = frozenset(limited[0]).intersection(*limited[1:])
@@ -98,18 +101,18 @@ def as_saved(
     return tuple(analysis.id for analysis in analyses if analysis.id in common)
 
 
-def _hint(ids: Sequence[str] | None) -> str:
+def _suggest_saving(ids: Sequence[str] | None) -> str:
     """Suggest how to save measurements that contain the requested question."""
     if ids is None:
         return "save it with the same --question"
     return f"it holds {', '.join(ids)}; save it without --only and --skip"
 
 
-def _lacking(
+def _list_missing_questions(
     part: Measurements, ids: tuple[str, ...] | None, analyses: Iterable[Analysis]
 ) -> Iterator[str]:
     """List the requested questions (None: all) that saved measurements do not contain."""
-    unasked = unasked_tables(part)
+    unasked = list_unasked_tables(part)
     for analysis in analyses:
         is_asked = ids is None or analysis.id in ids
         if (analysis.file and is_asked and analysis.id not in part.facts.own_questions) or (
@@ -120,31 +123,33 @@ def _lacking(
             yield analysis.id
 
 
-def _unasked(part: Measurements, tables: Iterable[str]) -> Iterator[str]:
+def _list_unmeasured(part: Measurements, tables: Iterable[str]) -> Iterator[str]:
     """List those of these tables that were not measured."""
-    return filter(unasked_tables(part).__contains__, tables)
+    return filter(list_unasked_tables(part).__contains__, tables)
 
 
-def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
+def merge_selection_facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
     """Merge the selection facts of several parts, limited to the questions `ids`."""
-    unasked = frozenset[str]().union(*map(unasked_tables, parts))
+    unasked = frozenset[str]().union(*map(list_unasked_tables, parts))
     return {"questions": tuple(ids), "unasked": tuple(sorted(unasked))}
 
 
-def asked_ids(measured: Measurements) -> tuple[str, ...] | None:
+def get_asked_ids(measured: Measurements) -> tuple[str, ...] | None:
     """Get the ids of the questions that were measured; None for all."""
     return measured.facts.questions
 
 
-def of_measurements(measured: Measurements, analyses: Sequence[Analysis]) -> tuple[Analysis, ...]:
+def select_judged_questions(
+    measured: Measurements, analyses: Sequence[Analysis]
+) -> tuple[Analysis, ...]:
     """Select the questions to judge: all, unless the measurements were made for some only."""
-    ids = asked_ids(measured)
+    ids = get_asked_ids(measured)
     return tuple(analysis for analysis in analyses if ids is None or analysis.id in ids)
 
 
-def told(measured: Measurements) -> str:
+def describe_selection(measured: Measurements) -> str:
     """Describe the selection for the summary: `only asked: kernels, steps` or `not asked: host`; empty without one."""
-    ids = asked_ids(measured)
+    ids = get_asked_ids(measured)
     if ids is None:
         return ""
     left_out = [analysis.id for analysis in ANALYSES if analysis.id not in ids]

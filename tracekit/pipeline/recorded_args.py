@@ -12,7 +12,7 @@ from tracekit.model.tables.arrays import Array, Coded, Nullable
 from tracekit.model.trace import SparseColumn
 
 
-def arguments(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
+def list_recorded_args(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
     """List the columns of `args`: one row per value of each key. Needs at least one key."""
     keys = sorted(by_key)
     columns = [by_key[key] for key in keys]
@@ -30,7 +30,7 @@ def arguments(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
             is_text[start:end] = False
             of_column = list(map(str, distinct.tolist()))
         else:
-            code, of_column = column.values, list(map(_text, column.categories))
+            code, of_column = column.values, list(map(_format_arg_value, column.categories))
         codes[start:end] = code + len(texts)
         texts += of_column
     place, unique = pd.factorize(np.array([*texts, ""], object))
@@ -42,10 +42,10 @@ def arguments(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
     }
 
 
-def _text(value: object) -> str:
+def _format_arg_value(value: object) -> str:
     """Format a value as JSON; texts stay as they are.
 
-    >>> _text(True), _text(None), _text("a")
+    >>> _format_arg_value(True), _format_arg_value(None), _format_arg_value("a")
     ('true', 'null', 'a')
     """
     if isinstance(value, str):

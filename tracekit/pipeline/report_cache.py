@@ -22,35 +22,35 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import split_label
-from tracekit.discover.contents import content_digest
+from tracekit.discover.contents import digest_content
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import MADE_LATER, Report
 from tracekit.model.sources import Failure, Read
-from tracekit.pipeline.cache.file_index import Record, SeenFiles, discovered
-from tracekit.pipeline.cache.saved_kind import saved_form
+from tracekit.pipeline.cache.file_index import FileIndex, FileRecord, discover_with_options
+from tracekit.pipeline.cache.saved_kind import sniff_saved_form
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.report_format import packed, unpacked
-from tracekit.readers import reader_named
+from tracekit.pipeline.report_format import parse_report, serialize_report
+from tracekit.readers import find_reader
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Measurements
-    from tracekit.pipeline.run import Result
+    from tracekit.pipeline.run import RunResult
 
 _KIND = "reports"
 _SUFFIX = cache.KINDS[_KIND]
-_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "details"})
+_UNKEYED_OPTIONS = frozenset({"jobs", "progress", "cache", "details"})
 """Options left out of the cache key: they do not change the report. An entry records whether it has all details."""
 
-MANY_SOURCES = 200
+FULL_DETAIL_SOURCES = 200
 """From this many sources on, cache reports with all details: judging again for another output would take seconds."""
 
 _LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
 
 
 @dataclass(frozen=True)
-class KeptResult:
+class CachedResult:
     """A cached report without failures; its measurements are loaded on first access."""
 
     report: Report
@@ -73,37 +73,37 @@ class KeptResult:
         return self.measure()
 
 
-def analyze(
+def analyze_cached(
     paths: str | Path | Sequence[str | Path], options: Options = Options()
-) -> Result | KeptResult:
+) -> RunResult | CachedResult:
     """Analyze files, directories or globs, and return the report from the cache if its inputs did not change.
 
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
-    look = _look(paths, options)
+    look = _look_up_report(paths, options)
     report = None if look is None else look.kept_report(details=options.details)
     if look is not None and report is not None:
-        return KeptResult(report, look.read_before, lambda: _measured(paths, options))
+        return CachedResult(report, look.read_before, lambda: _load_measurements(paths, options))
     from tracekit.pipeline import run
 
-    if look is not None and look.source_count >= MANY_SOURCES:
+    if look is not None and look.source_count >= FULL_DETAIL_SOURCES:
         options = replace(options, details=True)
-    result = run.analyze(paths, options, None if look is None else look.discovery)
+    result = run.analyze_uncached(paths, options, None if look is None else look.discovery)
     if look is not None:
         look.keep(result, details=options.details)
     return result
 
 
-def _measured(paths: Sequence[str | Path], options: Options) -> Measurements:
+def _load_measurements(paths: Sequence[str | Path], options: Options) -> Measurements:
     """Measure these paths, or load their cached measurements."""
     from tracekit.pipeline import run
 
-    return run.measured_all(paths, options)
+    return run.measure_all(paths, options)
 
 
 @dataclass(slots=True)
-class _Look:
+class _CacheLookup:
     """Inputs of a report, as one cache lookup finds them.
 
     `saved` lists (label, path, digest) of the saved measurements among the arguments. `discovery` is the result for the
@@ -113,9 +113,9 @@ class _Look:
     entry: Path
     saved: tuple[tuple[str | None, str, str], ...]
     discovery: Discovery | None
-    files: SeenFiles
+    files: FileIndex
     beside: tuple[tuple[str, ...], ...]
-    before: _Before | None
+    before: _CachedReport | None
 
     @property
     def source_count(self) -> int:
@@ -141,7 +141,7 @@ class _Look:
             return None
         return report
 
-    def keep(self, result: Result, *, details: bool) -> None:
+    def keep(self, result: RunResult, *, details: bool) -> None:
         """Store the report, unless something failed or changed since the lookup."""
         measured = result.measurements
         if result.failed or measured.faults or not measured.sources:
@@ -158,9 +158,9 @@ class _Look:
                 return
             read = [result.read.count, result.read.size_bytes]
             head = [self._basis(contents), read, self.files.records(contents), details]
-            report = result.report if details else _for_the_screen(result.report)
-            cache.put(self.entry, packed(report, head))
-        cache.forget_oldest(cache.limit_bytes())
+            report = result.report if details else _drop_details(result.report)
+            cache.write_cache_file(self.entry, serialize_report(report, head))
+        cache.evict_oldest(cache.read_cache_limit())
 
     def _is_unchanged(self, contents: dict[Path, str]) -> bool:
         """Check whether every file is unchanged since the lookup and matches its digest in `contents`.
@@ -168,9 +168,11 @@ class _Look:
         Raises `OSError` if a file cannot be read.
         """
         for _, path, content in self.saved:
-            if content_digest(Path(path)) != content:
+            if digest_content(Path(path)) != content:
                 return False
-        return self.files.are_unchanged(contents) and self.beside == _beside(self.discovery)
+        return self.files.are_unchanged(contents) and self.beside == _list_reader_inputs(
+            self.discovery
+        )
 
     def _basis(self, contents: dict[Path, str]) -> str:
         """Digest the report's inputs other than the options; raises `OSError` if a file cannot be read.
@@ -182,83 +184,83 @@ class _Look:
         if self.discovery is not None:
             for source in self.discovery.sources:
                 of_sources.append(contents.get(source.path) or self.files.content(source.path))
-            discovery = _plain(self.discovery)
-        return _digest(self.saved, discovery, of_sources, self.beside)
+            discovery = _list_discovery_values(self.discovery)
+        return _digest_report_key(self.saved, discovery, of_sources, self.beside)
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _CachedReport:
     """A cached report and its inputs; without `details` it has only the parts that the terminal shows."""
 
     basis: str
     read: Read
-    records: dict[str, Record]
+    records: dict[str, FileRecord]
     details: bool
     report: Callable[[], Report]
 
 
-def _for_the_screen(report: Report) -> Report:
+def _drop_details(report: Report) -> Report:
     """Drop the lazy parts of a report that the terminal does not show, made or not."""
     nothing: Any = dict.fromkeys(MADE_LATER, ())
     sections = [replace(section, **nothing) for section in report.sections]
     return replace(report, sections=tuple(sections))
 
 
-def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
+def _look_up_report(paths: Sequence[str | Path], options: Options) -> _CacheLookup | None:
     """Look up the cache entry of a report on these paths; None if it is not cacheable or discovery fails.
 
     Errors of discovery are suppressed: the analysis itself raises them again.
     """
     is_local = options.engine == "local" and not (options.on_every_node or options.ray_address)
-    if not options.cache or cache.is_off() or options.question_files or not is_local:
+    if not options.cache or cache.is_cache_off() or options.question_files or not is_local:
         return None
-    folder = cache.folder(_KIND)
+    folder = cache.make_kind_folder(_KIND)
     if folder is None:
         return None
     with contextlib.suppress(TracekitError, OSError, ValueError):
-        cache.limit_bytes()
-        entry = folder / f"{_asked(paths, options)}{_SUFFIX}"
-        before = _before(entry)
-        files = SeenFiles({} if before is None else before.records)
+        cache.read_cache_limit()
+        entry = folder / f"{_digest_request(paths, options)}{_SUFFIX}"
+        before = _load_cached_report(entry)
+        files = FileIndex({} if before is None else before.records)
         saved: list[tuple[str | None, str, str]] = []
         profiles: list[str | Path] = []
         for argument in paths:
             label, path = split_label(argument)
-            if saved_form(path) == "measurements":
-                saved.append((label, str(path), content_digest(path)))
+            if sniff_saved_form(path) == "measurements":
+                saved.append((label, str(path), digest_content(path)))
             else:
                 profiles.append(argument)
         discovery = None
         if profiles or not saved:
-            discovery = discovered(profiles, options, files.sniff)
-        beside = _beside(discovery)
+            discovery = discover_with_options(profiles, options, files.sniff)
+        beside = _list_reader_inputs(discovery)
         if beside is not None:
-            return _Look(entry, tuple(saved), discovery, files, beside, before)
+            return _CacheLookup(entry, tuple(saved), discovery, files, beside, before)
     return None
 
 
-def _before(entry: Path) -> _Before | None:
+def _load_cached_report(entry: Path) -> _CachedReport | None:
     """Load a cache entry; None if it is missing or damaged."""
     try:
-        (basis, (count, size_bytes), records, details), report = unpacked(entry.read_bytes())
-        by_path = {path: Record.of_json(record) for path, record in records.items()}
-        return _Before(basis, Read(count, size_bytes), by_path, details, report)
+        (basis, (count, size_bytes), records, details), report = parse_report(entry.read_bytes())
+        by_path = {path: FileRecord.of_json(record) for path, record in records.items()}
+        return _CachedReport(basis, Read(count, size_bytes), by_path, details, report)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
-def _beside(discovery: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
+def _list_reader_inputs(discovery: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
     """List the state of the other inputs of each source's reader; None if one of them may change at any time."""
     states: list[tuple[str, ...]] = []
     for source in () if discovery is None else discovery.sources:
-        state = reader_named(source.reader).beside(source.path)
+        state = find_reader(source.reader).beside(source.path)
         if state is None:
             return None
         states.append(state)
     return tuple(states)
 
 
-def _plain(discovery: Discovery) -> tuple[Any, ...]:
+def _list_discovery_values(discovery: Discovery) -> tuple[Any, ...]:
     """List the parts of a discovery that a report depends on, in a stable order."""
     return (
         discovery.title,
@@ -271,47 +273,49 @@ def _plain(discovery: Discovery) -> tuple[Any, ...]:
     )
 
 
-def _asked(paths: Sequence[str | Path], options: Options) -> str:
+def _digest_request(paths: Sequence[str | Path], options: Options) -> str:
     """Digest the paths, the working directory, the options, tracekit's code and the libraries."""
     chosen: list[tuple[str, Any]] = []
     for field in fields(options):
         value = getattr(options, field.name)
-        if field.name not in _HOW_TO_RUN:
+        if field.name not in _UNKEYED_OPTIONS:
             chosen.append((field.name, sorted(value.items()) if field.name == "work" else value))
-    return _digest(list(map(str, paths)), str(Path.cwd()), chosen, _installed())
+    return _digest_report_key(
+        list(map(str, paths)), str(Path.cwd()), chosen, _digest_installation()
+    )
 
 
 @once
-def _installed() -> str:
+def _digest_installation() -> str:
     """Digest the installed code: every file of tracekit, and the libraries that it computes with.
 
     Uses size, mtime and ctime of each file, which is stricter than Python's own check of its bytecode.
     """
     package = Path(__file__).parents[1]
-    states = sorted(_states(str(package)))
+    states = sorted(_list_code_states(str(package)))
     for name in _LIBRARIES:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None and os.path.exists(spec.origin):  # noqa: PTH110
-            states.append(_state(spec.origin, os.stat(spec.origin)))  # noqa: PTH116
-    return _digest(sys.version, sys.platform, states)
+            states.append(_get_code_state(spec.origin, os.stat(spec.origin)))  # noqa: PTH116
+    return _digest_report_key(sys.version, sys.platform, states)
 
 
-def _states(folder: str) -> Iterator[tuple[str, int, int, int]]:
+def _list_code_states(folder: str) -> Iterator[tuple[str, int, int, int]]:
     """List the state of every file in a code directory, recursively."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
                 if entry.name != "__pycache__":
-                    yield from _states(entry.path)
+                    yield from _list_code_states(entry.path)
             else:
-                yield _state(entry.path, entry.stat())
+                yield _get_code_state(entry.path, entry.stat())
 
 
-def _state(path: str, status: os.stat_result) -> tuple[str, int, int, int]:
+def _get_code_state(path: str, status: os.stat_result) -> tuple[str, int, int, int]:
     """Get the values that reveal a change of a file."""
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _digest(*values: object) -> str:
+def _digest_report_key(*values: object) -> str:
     """Digest the `repr` of these values."""
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()

@@ -39,20 +39,22 @@ _KINDS: dict[str, type[Any]] = {
         ),
     )
 }
-_ROWS = {"Sheet": "rows", "Chart": "marks"}
+_ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
 """The fields with many rows of plain values."""
 
 
-def packed(report: Report, head: Any) -> bytes:
+def serialize_report(report: Report, head: Any) -> bytes:
     """Serialize the report and its header. Raises `TypeError` or `ValueError` for values that JSON cannot represent."""
     head_bytes = json.dumps(head).encode("ascii")
-    text = json.dumps(report, default=_as_object, separators=(",", ":"), check_circular=False)
+    text = json.dumps(
+        report, default=_encode_report_object, separators=(",", ":"), check_circular=False
+    )
     body = zlib.compress(text.encode("ascii"), _FASTEST)
     content = len(head_bytes).to_bytes(_LENGTH_BYTES, "little") + head_bytes + body
     return _MAGIC + hashlib.sha256(content).digest() + content
 
 
-def unpacked(data: bytes) -> tuple[Any, Callable[[], Report]]:
+def parse_report(data: bytes) -> tuple[Any, Callable[[], Report]]:
     """Parse (the header, a function that parses the report); both raise `ValueError` for malformed data."""
     start = len(_MAGIC) + _DIGEST_BYTES
     content = data[start:]
@@ -60,10 +62,10 @@ def unpacked(data: bytes) -> tuple[Any, Callable[[], Report]]:
         raise ValueError("damaged, or of another form")
     head_end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     head = json.loads(content[_LENGTH_BYTES:head_end])
-    return head, lambda: _report(content[head_end:])
+    return head, lambda: _decode_report(content[head_end:])
 
 
-def _as_object(value: Any) -> dict[str, list[Any]]:
+def _encode_report_object(value: Any) -> dict[str, list[Any]]:
     """Encode a dataclass of a report as a JSON object. Raises `TypeError` for any other value."""
     kind = type(value)
     if not is_dataclass(kind) or kind.__name__ not in _KINDS:
@@ -71,12 +73,12 @@ def _as_object(value: Any) -> dict[str, list[Any]]:
     return {kind.__name__: [getattr(value, field.name) for field in fields(kind)]}
 
 
-def _report(body: bytes) -> Report:
+def _decode_report(body: bytes) -> Report:
     """Decode the report from compressed JSON."""
     was_enabled = gc.isenabled()
     gc.disable()  # up to 100,000 rows, and none is garbage
     try:
-        report = json.loads(zlib.decompress(body), object_hook=_of_object)
+        report = json.loads(zlib.decompress(body), object_hook=_decode_report_object)
     except (zlib.error, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error}") from error
     finally:
@@ -87,20 +89,20 @@ def _report(body: bytes) -> Report:
     raise ValueError("no report")
 
 
-def _of_object(value: dict[str, Any]) -> Any:
+def _decode_report_object(value: dict[str, Any]) -> Any:
     """Decode a JSON object into its dataclass."""
     ((name, values),) = value.items()
     kind = _KINDS[name]
     parts = dict(zip([field.name for field in fields(kind)], values, strict=True))
-    rows = _ROWS.get(name)
+    rows = _ROW_FIELDS.get(name)
     for field, part in parts.items():
         if field == rows:
             parts[field] = tuple(map(tuple, part))
         elif type(part) is list:
-            parts[field] = _as_tuple(part)
+            parts[field] = _convert_to_tuple(part)
     return kind(**parts)
 
 
-def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
+def _convert_to_tuple(values: list[Any]) -> tuple[Any, ...]:
     """Convert nested lists back to tuples."""
-    return tuple(_as_tuple(value) if type(value) is list else value for value in values)
+    return tuple(_convert_to_tuple(value) if type(value) is list else value for value in values)

@@ -15,63 +15,67 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
-from tracekit.analyses.own import loaded_with
+from tracekit.analyses import ANALYSES, Analysis, list_measured_tables, merge_thresholds
+from tracekit.analyses.own import add_user_analyses
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import split_label
-from tracekit.discover.selection import left_out
+from tracekit.discover.selection import note_unselected
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
-from tracekit.engine.progress import count_line, is_live, progress_line
-from tracekit.job.hosts import with_hosts
+from tracekit.engine.progress import is_live_terminal, show_count_line, show_progress_line
+from tracekit.job.hosts import add_host_columns
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
 from tracekit.model.sources import Read
-from tracekit.model.tables import ASKED_COLUMNS, concat
+from tracekit.model.tables import ASKED_COLUMNS, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import question_selection
-from tracekit.pipeline.build_report import section_of, with_first_screen
+from tracekit.pipeline.build_report import build_report_of_sections, judge_section
 from tracekit.pipeline.cache import measurement_cache, saved_measurements
-from tracekit.pipeline.cache.file_index import discovered
-from tracekit.pipeline.claims import counted_once, priced_once, rate_by_capture
+from tracekit.pipeline.cache.file_index import discover_with_options
+from tracekit.pipeline.claims import (
+    deduct_causes_from_symptoms,
+    drop_duplicate_estimates,
+    rescale_after_start_up,
+)
 from tracekit.pipeline.measure_source import (
     READING_SHARE,
-    Process,
-    by_parts,
-    content_beside,
-    folded,
-    folding,
-    in_order,
-    measured,
-    measured_part,
-    processes,
+    ProcessId,
+    copy_content_digest,
+    digest_content_meanwhile,
+    fold_sources,
+    list_folding_ids,
+    list_shared_processes,
+    measure_selection,
+    measure_trace,
+    order_source_tables,
     read_parts,
     read_source,
-    with_content_of,
+    scale_progress,
 )
-from tracekit.pipeline.options import Options, numbers_of, options_of
+from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
-from tracekit.pipeline.run_grouping.primary_tool import one_tool
-from tracekit.pipeline.summary.finding_parts import merge_stages
+from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
+from tracekit.pipeline.summary.finding_parts import merge_stage_findings
 from tracekit.pipeline.wire_format.worker_tables import (
     LARGE_FILE_BYTES,
-    Measured,
+    MeasuredOutcome,
     MeasuredSource,
-    all_of,
-    give_back,
-    joined,
-    keep_memory,
-    light_text,
-    together,
+    chain_attribute,
+    keep_freed_memory,
+    merge_outcome_tables,
+    merge_worker_tables,
+    release_freed_memory,
+    use_python_strings,
 )
 from tracekit.process import slice_trace
 from tracekit.readers.loading import sniff
@@ -82,17 +86,17 @@ if TYPE_CHECKING:
 __all__ = [
     "MeasuredSource",
     "Options",
-    "Result",
-    "analyze",
-    "discover",
+    "RunResult",
+    "analyze_uncached",
+    "discover_sources",
     "judge",
+    "list_wanted_inputs",
+    "make_unreadable_error",
     "measure",
     "measure_source",
-    "options_of",
+    "parse_options",
     "read_source",
-    "reduce",
-    "unreadable",
-    "wanted",
+    "reduce_outcomes",
 ]
 
 T = TypeVar("T")
@@ -101,7 +105,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """A report, and the measurements it is based on."""
 
     report: Report
@@ -110,7 +114,9 @@ class Result:
     @property
     def failed(self) -> bool:
         """Whether a source could not be read, or tracekit itself raised an error."""
-        return bool(self.measurements.failures) or any(map(faults.is_of, self.report.remarks))
+        return bool(self.measurements.failures) or any(
+            map(faults.is_fault_remark, self.report.remarks)
+        )
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -124,34 +130,34 @@ class Result:
         return Read(len(sizes), sum(sizes.values()))
 
 
-def analyze(
+def analyze_uncached(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
     discovery: Discovery | None = None,
-) -> Result:
-    """Analyze files, directories or globs without the report cache; see `report_cache.analyze`.
+) -> RunResult:
+    """Analyze files, directories or globs without the report cache; see `report_cache.analyze_cached`.
 
     `discovery` is the known discovery result for the paths that are not saved measurements.
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
-    measured = measured_all(paths, options, discovery)
+    measured = measure_all(paths, options, discovery)
     report = judge(
         measured,
         progress=options.progress,
         question_files=options.question_files,
         details=options.details,
     )
-    return Result(report, measured)
+    return RunResult(report, measured)
 
 
-def measured_all(
+def measure_all(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
     discovery: Discovery | None = None,
 ) -> Measurements:
-    """Measure files, directories or globs, and load saved measurements; see `analyze` for the arguments."""
-    questions = every_question(options.question_files)
-    ids = question_selection.chosen(options.questions, options.skip, questions)
+    """Measure files, directories or globs, and load saved measurements; see `analyze_uncached` for the arguments."""
+    questions = load_every_question(options.question_files)
+    ids = question_selection.select_question_ids(options.questions, options.skip, questions)
     if isinstance(paths, str | Path):
         paths = [paths]
     profiles: list[str | Path] = []
@@ -161,7 +167,7 @@ def measured_all(
     of_run: dict[str | int, tuple[str, list[Measurements]]] = {}
     for argument in paths:
         label, path = split_label(argument)
-        if saved_measurements.saved_form(path) != "measurements":
+        if saved_measurements.sniff_saved_form(path) != "measurements":
             profiles.append(argument)
             continue
         if options.cuts:
@@ -172,20 +178,25 @@ def measured_all(
         part = saved_parts[str(path)] = saved_measurements.load(path)
         # Saved files with the same label are measurements of one run by several nodes.
         if label is not None:
-            part = merging.labelled(part, label)
+            part = merging.label_runs(part, label)
         of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(part)
     for name, measured_on in of_run.values():
         parts.append(merging.merge(measured_on, one_run=True))
         labels.append(name)
-    ids = question_selection.as_saved(ids, options.tables, saved_parts, questions)
+    ids = question_selection.select_saved_questions(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
-        parts.append(_read(profiles, replace(options, questions=ids, skip=()), discovery))
+        parts.append(
+            _measure_profiles(profiles, replace(options, questions=ids, skip=()), discovery)
+        )
     measured = merging.merge(parts, labels)
     if ids is not None:
         # Merging the nodes' files of one run drops the record of the questions asked: restore it.
         all_parts = [*saved_parts.values(), *parts]
         measured = replace(
-            measured, facts=replace(measured.facts, **question_selection.facts(ids, all_parts))
+            measured,
+            facts=replace(
+                measured.facts, **question_selection.merge_selection_facts(ids, all_parts)
+            ),
         )
     if options.work:
         measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
@@ -195,26 +206,28 @@ def measured_all(
     return measured
 
 
-def _read(
+def _measure_profiles(
     profiles: Sequence[str | Path], options: Options, discovery: Discovery | None
 ) -> Measurements:
     """Discover and measure the profiles with the selected engine."""
     if options.engine == "ray":
         from tracekit.engine import ray_cluster, ray_discover
 
-        with ray_cluster.connected(options.ray_address) as cluster:
-            elsewhere, holes = ray_discover.surveys(cluster, options.on_every_node, options.exclude)
-            measured = measure(discover(profiles, options, elsewhere), options, cluster)
+        with ray_cluster.connect_cluster(options.ray_address) as cluster:
+            elsewhere, holes = ray_discover.survey_cluster(
+                cluster, options.on_every_node, options.exclude
+            )
+            measured = measure(discover_sources(profiles, options, elsewhere), options, cluster)
             return replace(measured, failures=(*holes, *measured.failures))
     if options.on_every_node or options.ray_address:
         raise TracekitError(
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
             "add --engine ray",
         )
-    return measure(discovery or discover(profiles, options), options)
+    return measure(discovery or discover_sources(profiles, options), options)
 
 
-def discover(
+def discover_sources(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
     elsewhere: Sequence[Survey] = (),
@@ -223,7 +236,7 @@ def discover(
 
     `elsewhere` are the surveys of cluster nodes.
     """
-    return discovered(paths, options, sniff, elsewhere)
+    return discover_with_options(paths, options, sniff, elsewhere)
 
 
 MEASURING_SHARE = 0.8
@@ -238,68 +251,78 @@ def measure(
     With a `cluster`, its nodes read and measure the sources, and fold their measurements before sending them.
     """
     files = tuple(str(Path(file).resolve()) for file in options.question_files)
-    questions = every_question(files)
-    ids = question_selection.chosen(options.questions, options.skip, questions)
+    questions = load_every_question(files)
+    ids = question_selection.select_question_ids(options.questions, options.skip, questions)
     if ids is not None:
-        to_measure = question_selection.to_measure(ids, options.tables, questions)
+        to_measure = question_selection.select_measured_questions(ids, options.tables, questions)
         ids = tuple(map(attrgetter("id"), to_measure))
     work = partial(
         measure_source,
         questions=ids,
         question_files=files,
-        ranks=numbers_of(options.ranks),
-        steps=numbers_of(options.steps),
+        ranks=parse_optional_numbers(options.ranks),
+        steps=parse_optional_numbers(options.steps),
         stages=options.stages,
     )
-    line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
+    line = show_progress_line(
+        sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress
+    )
     with line as on_progress:
-        apart = folding(questions)
+        apart = list_folding_ids(questions)
         if cluster is None:
             run = partial(
-                local.run,
+                local.run_locally,
                 jobs=options.jobs,
                 on_progress=on_progress,
-                combine=partial(joined, folding=apart),
+                combine=partial(merge_worker_tables, folding=apart),
             )
             # A question of the user may depend on any input: do not cache it.
             shelf = (
-                measurement_cache.shelf_for(work.keywords) if options.cache and not files else None
+                measurement_cache.open_measurement_cache(work.keywords)
+                if options.cache and not files
+                else None
             )
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
-            results = measurement_cache.outcomes(work, found.sources, shelf, run)
-            return reduce(together(results, apart), found, options)
+            results = measurement_cache.measure_or_load(work, found.sources, shelf, run)
+            return reduce_outcomes(merge_outcome_tables(results, apart), found, options)
         from tracekit.engine import ray, ray_discover
 
-        outcomes = ray.run_folded(
+        outcomes = ray.run_and_fold_on_ray(
             work,
             found.sources,
-            keys_of=partial(_processes, files),
-            fold_all=partial(_folded, files),
+            keys_of=partial(_list_shared_processes_of, files),
+            fold_all=partial(_fold_without_copies, files),
             jobs=options.jobs,
-            on_progress=on_progress if options.progress and is_live(sys.stderr) else None,
+            on_progress=on_progress if options.progress and is_live_terminal(sys.stderr) else None,
             cluster=cluster,
-            seen_by=ray_discover.places(cluster, found.sources, found.seen_by),
+            seen_by=ray_discover.find_visible_nodes(cluster, found.sources, found.seen_by),
         )
-        reduced = reduce(together(outcomes, apart), found, options, already_folded=True)
+        reduced = reduce_outcomes(
+            merge_outcome_tables(outcomes, apart), found, options, already_folded=True
+        )
     count = len(cluster.nodes)
-    engine = f"read by Ray on {count} {plural(count, 'node')}"
+    engine = f"read by Ray on {count} {choose_plural(count, 'node')}"
     return replace(reduced, facts=replace(reduced.facts, engine=engine))
 
 
-def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
+def load_every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
     """Load all questions, including those of the user's files."""
-    return loaded_with(ANALYSES, files)
+    return add_user_analyses(ANALYSES, files)
 
 
-def _processes(files: tuple[str, ...], parts: Sequence[MeasuredSource]) -> frozenset[Process]:
-    return processes(parts, every_question(files))
+def _list_shared_processes_of(
+    files: tuple[str, ...], parts: Sequence[MeasuredSource]
+) -> frozenset[ProcessId]:
+    return list_shared_processes(parts, load_every_question(files))
 
 
-def _folded(
+def _fold_without_copies(
     files: tuple[str, ...], sources: Sequence[tuple[MeasuredSource, ...]]
 ) -> list[tuple[MeasuredSource, ...]]:
-    return folded(duplicate_recordings.counted_once(sources), every_question(files))
+    return fold_sources(
+        duplicate_recordings.drop_duplicate_recordings(sources), load_every_question(files)
+    )
 
 
 def measure_source(
@@ -315,61 +338,61 @@ def measure_source(
 
     `chosen` holds ranks, steps and stages, as for `read_source`. Without `contents`, the file's digest is not computed.
     """
-    analyses = every_question(question_files)
+    analyses = load_every_question(question_files)
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
     if not contents:
-        return _measured_parts(source, advance, analyses, chosen)
-    with content_beside(source) as completed:
-        parts = _measured_parts(source, advance, analyses, chosen)
-        return with_content_of(parts, completed())
+        return _measure_processes(source, advance, analyses, chosen)
+    with digest_content_meanwhile(source) as completed:
+        parts = _measure_processes(source, advance, analyses, chosen)
+        return copy_content_digest(parts, completed())
 
 
-def _measured_parts(
+def _measure_processes(
     source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any]
 ) -> tuple[MeasuredSource, ...]:
     """Measure each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
-        keep_memory()
-    with light_text():
-        on_read = by_parts(advance, READING_SHARE)
-        want = wanted(analyses)
+        keep_freed_memory()
+    with use_python_strings():
+        on_read = scale_progress(advance, READING_SHARE)
+        want = list_wanted_inputs(analyses)
         if any(chosen.values()):
             want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
-        on_bytes = by_parts(advance, 1 / max(1, len(analyses)))
+        on_bytes = scale_progress(advance, 1 / max(1, len(analyses)))
         unmeasured_share = 1 - READING_SHARE
         sources: list[MeasuredSource] = []
         for trace, part, following in read_parts(source, on_read, want, **chosen):
             if source.size_bytes >= LARGE_FILE_BYTES:
-                give_back()
+                release_freed_memory()
             share = unmeasured_share / (following + 1)
             unmeasured_share -= share
             on_question = partial(on_bytes, source.size_bytes * share)
             if any(chosen.values()):
                 stages = chosen["stages"]
-                sources.append(measured_part(trace, part, analyses, stages, on_question))
+                sources.append(measure_selection(trace, part, analyses, stages, on_question))
             elif part is not None:
-                sources.append(measured(part, analyses, on_question))
+                sources.append(measure_trace(part, analyses, on_question))
             # Free the trace and its derived values before the reader makes the next one.
             del trace, part
         return tuple(sources)
 
 
-def wanted(analyses: Sequence[Analysis] | None = None) -> Want:
+def list_wanted_inputs(analyses: Sequence[Analysis] | None = None) -> Want:
     """List the tables, args and columns that these questions, or all of them, read."""
     if analyses is None:
         analyses = ANALYSES
     # A question of the user may read any column.
     is_ours = not any(map(attrgetter("file"), analyses))
     return Want(
-        tables=frozenset({"threads", *all_of(analyses, "reads")}),
-        args=tuple(sorted(set(all_of(analyses, "args")))),
+        tables=frozenset({"threads", *chain_attribute(analyses, "reads")}),
+        args=tuple(sorted(set(chain_attribute(analyses, "args")))),
         columns=ASKED_COLUMNS if is_ours else None,
     )
 
 
-def reduce(
-    outcomes: Iterable[Measured],
+def reduce_outcomes(
+    outcomes: Iterable[MeasuredOutcome],
     found: Discovery,
     options: Options,
     *,
@@ -386,30 +409,35 @@ def reduce(
             failures.append(outcome.failure)
         if outcome.value is not None:
             values.append(outcome.value)
-    new_runs, run_notes = split_runs.told_apart(found, list(chain.from_iterable(values)))
-    in_its_run = partial(split_runs.in_run, new_runs=new_runs)
+    new_runs, run_notes = split_runs.split_discovered_runs(found, list(chain.from_iterable(values)))
+    in_its_run = partial(split_runs.move_to_run, new_runs=new_runs)
     values = [tuple(map(in_its_run, value)) for value in values]
     # A node cannot detect copies of its recordings on other nodes: find them here.
     fold = (
-        duplicate_recordings.counted_once
+        duplicate_recordings.drop_duplicate_recordings
         if already_folded
-        else partial(_folded, options.question_files)
+        else partial(_fold_without_copies, options.question_files)
     )
     parts = list(chain.from_iterable(fold(values)))
     if not parts and failures:
-        raise unreadable(failures)
+        raise make_unreadable_error(failures)
     light_parts = [replace(part, tables={}) for part in parts]
-    questions = every_question(options.question_files)
-    tables_of_sources = list(map(dict, in_order(parts, questions)))
+    questions = load_every_question(options.question_files)
+    tables_of_sources = list(map(dict, order_source_tables(parts, questions)))
     del values, parts
-    tables = _concatenated(tables_of_sources, new_runs)
-    give_back()
-    measured = _with_sources(tables, light_parts, found, options)
-    notes = (*measured.notes, *found.notes, *run_notes, *_left_out(light_parts, found, options))
+    tables = _concatenate_tables(tables_of_sources, new_runs)
+    release_freed_memory()
+    measured = _make_measurements(tables, light_parts, found, options)
+    notes = (
+        *measured.notes,
+        *found.notes,
+        *run_notes,
+        *_note_empty_selection(light_parts, found, options),
+    )
     return replace(measured, failures=tuple(failures), notes=notes)
 
 
-def _with_sources(
+def _make_measurements(
     tables: Mapping[str, Columns],
     light_parts: Sequence[MeasuredSource],
     found: Discovery,
@@ -426,13 +454,13 @@ def _with_sources(
     return Measurements(
         tables,
         tuple(map(attrgetter("source"), parts)),
-        notes=tuple(all_of((*parts, *copies), "notes")),
-        facts=_facts(parts, len(copies), found, options),
-        faults=tuple(all_of(parts, "faults")),
+        notes=tuple(chain_attribute((*parts, *copies), "notes")),
+        facts=_make_run_facts(parts, len(copies), found, options),
+        faults=tuple(chain_attribute(parts, "faults")),
     )
 
 
-def unreadable(failures: Sequence[Failure]) -> TracekitError:
+def make_unreadable_error(failures: Sequence[Failure]) -> TracekitError:
     """Make the error of a profile without a readable source; it quotes the first failure."""
     first = failures[0]
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
@@ -440,51 +468,61 @@ def unreadable(failures: Sequence[Failure]) -> TracekitError:
     return TracekitError(problem, first.hint)
 
 
-def _left_out(parts: Sequence[MeasuredSource], found: Discovery, options: Options) -> list[Note]:
+def _note_empty_selection(
+    parts: Sequence[MeasuredSource], found: Discovery, options: Options
+) -> list[Note]:
     """Make the notes on sources without the selected ranks, steps or stages."""
     originals = filterfalse(attrgetter("original"), parts)
     holdings = list(filter(None, map(attrgetter("holding"), originals)))
-    cuts = numbers_of(options.ranks), numbers_of(options.steps), options.stages
-    return left_out(holdings, found.left_out, *cuts)
+    cuts = (
+        parse_optional_numbers(options.ranks),
+        parse_optional_numbers(options.steps),
+        options.stages,
+    )
+    return note_unselected(holdings, found.left_out, *cuts)
 
 
-def _concatenated(
+def _concatenate_tables(
     tables_of_sources: Sequence[dict[str, Columns]], new_runs: Mapping[str, str]
 ) -> dict[str, Columns]:
     """Concatenate each table over all sources, and free the parts on the way to save memory."""
     tables = {}
-    with light_text():
-        for table in measured_tables():
+    with use_python_strings():
+        for table in list_measured_tables():
             rows = [of.pop(table.name) for of in tables_of_sources if table.name in of]
             if rows:
-                tables[table.name] = split_runs.renamed(concat(table, rows), new_runs)
+                tables[table.name] = split_runs.rename_table_runs(
+                    concatenate_table_parts(table, rows), new_runs
+                )
             del rows
     return tables
 
 
-def _facts(
+def _make_run_facts(
     parts: Sequence[MeasuredSource], copy_count: int, found: Discovery, options: Options
 ) -> Facts:
     """Make the facts of all sources together."""
-    questions = every_question(options.question_files)
+    questions = load_every_question(options.question_files)
     return Facts(
         title=found.title,
-        versions=merging.agreed(map(attrgetter("versions"), parts)),
-        options=merging.agreed(map(attrgetter("options"), parts)),
-        ignored=tuple(_ignored(found)),
+        versions=merging.keep_agreed_versions(map(attrgetter("versions"), parts)),
+        options=merging.keep_agreed_versions(map(attrgetter("options"), parts)),
+        ignored=tuple(_count_ignored_files(found)),
         files=found.state_counts(copies=copy_count),
         simulated=any(map(attrgetter("simulated"), parts)),
         stages=tuple(options.stages),
         has_chosen_steps=options.steps is not None,
         excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
-        **question_selection.limits(options.questions, options.skip, options.tables, questions),
+        **question_selection.make_selection_facts(
+            options.questions, options.skip, options.tables, questions
+        ),
     )
 
 
-def _ignored(found: Discovery) -> list[str]:
+def _count_ignored_files(found: Discovery) -> list[str]:
     """Count the files that no reader claimed, by reason."""
     counts = sorted(found.ignored_counts().items())
-    return [f"{count:,} {plural(count, 'file')}: {reason}" for reason, count in counts]
+    return [f"{count:,} {choose_plural(count, 'file')}: {reason}" for reason, count in counts]
 
 
 def judge(
@@ -500,17 +538,19 @@ def judge(
     With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
     and charts are made on first access, and it has no values for a later compare.
     """
-    questions = every_question(question_files)
-    analyses = question_selection.of_measurements(measured, questions)
-    limits = thresholds_of(questions)
+    questions = load_every_question(question_files)
+    analyses = question_selection.select_judged_questions(measured, questions)
+    limits = merge_thresholds(questions)
     if thresholds is not None:
         limits = thresholds.with_defaults(limits)
-    line = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
-    with light_text(), line as on_question:
-        return _judge(one_tool(measured), analyses, limits, on_question, details=details)
+    line = show_count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
+    with use_python_strings(), line as on_question:
+        return _judge_questions(
+            select_primary_tool(measured), analyses, limits, on_question, details=details
+        )
 
 
-def _judge(
+def _judge_questions(
     measured: Measurements,
     analyses: Sequence[Analysis],
     limits: Thresholds,
@@ -520,19 +560,21 @@ def _judge(
 ) -> Report:
     errors: list[Remark] = []
     sections: list[Section] = []
-    steps = counting.left_out_steps(measured)
+    steps = counting.list_left_out_steps(measured)
     for analysis in analyses:
-        answer = section_of(analysis, measured, limits, steps, errors, details=details)
+        answer = judge_section(analysis, measured, limits, steps, errors, details=details)
         if answer is not None:
-            sections.append(with_hosts(measured, answer) if details else answer)
+            sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
-    sections = priced_once(merge_stages(counted_once(sections, limits), limits))
-    sections = rate_by_capture(measured, sections, limits)
+    sections = drop_duplicate_estimates(
+        merge_stage_findings(deduct_causes_from_symptoms(sections, limits), limits)
+    )
+    sections = rescale_after_start_up(measured, sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):
         limits = limits.only({"severity"}.union(*rules.values()))
     if any(rules.values()):
-        sections.append(checked.section(sections, rules, limits))
+        sections.append(checked.make_rules_section(sections, rules, limits))
     # Skipped questions are least interesting to readers: list them last.
     sections.sort(key=lambda section: section.status == "skipped")
-    return with_first_screen(measured, steps, sections, errors, details=details)
+    return build_report_of_sections(measured, steps, sections, errors, details=details)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from tracekit.model.capacity import available_memory_bytes, core_count
+from tracekit.model.capacity import count_cores, read_available_memory
 from tracekit.pipeline import table_reading
-from tracekit.sql.session import Load, Session
+from tracekit.sql.session import Load, SqlSession
 
 
-def opened(
+def open_sql_session(
     load: Load,
     memory: str | None = None,
     jobs: int | None = None,
     limit_s: float | None = None,
     most_bytes: int | None = None,
-) -> Session:
+) -> SqlSession:
     """Open a session whose rows `load` provides; `limit_s` limits the time of a statement.
 
     A statement may use `memory`, by default half of the free memory and at most `most_bytes`.
     """
-    free = available_memory_bytes()
+    free = read_available_memory()
     bounds = [
         size for size in (None if free is None else free // 2, most_bytes) if size is not None
     ]
     if memory is None and bounds:
         memory = f"{max(min(bounds) >> 20, 64)}MiB"
-    threads = jobs or core_count()
-    tables = table_reading.tables()
-    return Session(tables, load, table_reading.RAW_NAMES, memory, threads, limit_s)
+    threads = jobs or count_cores()
+    tables = table_reading.list_queryable_tables()
+    return SqlSession(tables, load, table_reading.RAW_NAMES, memory, threads, limit_s)

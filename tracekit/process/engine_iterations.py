@@ -13,15 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.intervals import window_at
+from tracekit.model.intervals import find_window_at
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.device.placement import Placement, placement
-from tracekit.process.device.work_per_window import work_within
-from tracekit.process.name_filters import of_kind
-from tracekit.process.steps.engine_batches import Batch, batch
-from tracekit.process.steps.windows import Windows, step_of, windows
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.device.placement import Placement, place_device_ops
+from tracekit.process.device.work_per_window import measure_work_per_window
+from tracekit.process.name_filters import mark_rows_of_kind
+from tracekit.process.steps.engine_batches import EngineBatch, parse_engine_batch
+from tracekit.process.steps.windows import (
+    StepsAndStages,
+    find_steps_and_stages,
+    look_up_step_numbers,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,7 +34,7 @@ MAX_ITERATIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Iterations:
+class EngineIterations:
     """Iterations of the thread with most of them, in order of start.
 
     `frame` has the columns of the measured table `iterations` before merging, and `end_ns`, when the range
@@ -41,36 +45,36 @@ class Iterations:
     elsewhere: int
 
 
-def iterations(trace: Trace) -> Iterations | None:
+def list_engine_iterations(trace: Trace) -> EngineIterations | None:
     """List the engine iterations of a trace, from its annotations; None if it has none."""
     names = trace.texts("host_ops", "name")
-    batch_of_name = list(map(batch, names.texts))
+    batch_of_name = list(map(parse_engine_batch, names.texts))
     batches = [b for b in batch_of_name if b is not None]
     if not batches:
         return None
     codes, thread = names.codes, trace.numbers("host_ops", "thread")
     named = np.array([*(b is not None for b in batch_of_name), False], np.bool_)[codes]
-    named &= of_kind(trace, "host_ops", "range")
+    named &= mark_rows_of_kind(trace, "host_ops", "range")
     rows = named.nonzero()[0]
     if not len(rows):
         return None
-    outer = trace.derived(nesting).nearest(named, rows)
+    outer = trace.derived(build_call_tree).nearest(named, rows)
     inner, rows = rows[outer >= 0], rows[outer < 0]
-    told_within = _told_within(batch_of_name, codes[inner], outer[outer >= 0])
+    told_within = _find_inner_batches(batch_of_name, codes[inner], outer[outer >= 0])
     threads, counts = np.unique(thread[rows], return_counts=True)
     on_thread = rows[thread[rows] == threads[counts.argmax()]]
     starts = trace.numbers("host_ops", "ts_ns")
     on_thread = on_thread[np.argsort(starts[on_thread], kind="stable")]
     start, dur = starts[on_thread], trace.numbers("host_ops", "dur_ns")[on_thread]
-    busy = work_within(trace, start, start + dur)["work_busy_ns"]
-    end = np.maximum(start + dur, _work_end(trace, start, start + dur))
-    step, occurrence = _steps(trace, start)
+    busy = measure_work_per_window(trace, start, start + dur)["work_busy_ns"]
+    end = np.maximum(start + dur, _find_iteration_work_ends(trace, start, start + dur))
+    step, occurrence = _find_iteration_steps(trace, start)
     same = pd.DataFrame({"step": step, "occurrence": occurrence}).fillna(-1)
     last = same.ne(same.shift(-1)).any(axis=1).to_numpy()
     place = np.cumsum([b is not None for b in batch_of_name]) - 1
     batch_row = place[codes[on_thread]]
     in_row = [told_within.get(row) for row in on_thread.tolist()] if told_within else []
-    columns = dict(zip(Batch._fields, zip(*batches, strict=True), strict=True))
+    columns = dict(zip(EngineBatch._fields, zip(*batches, strict=True), strict=True))
     frame = pd.DataFrame(
         {
             "step": step,
@@ -81,19 +85,21 @@ def iterations(trace: Trace) -> Iterations | None:
             "count": np.ones(len(on_thread), np.int64),
             "prefill": np.array(columns["prefill_requests"])[batch_row] > 0,
             **{
-                name: _filled(pd.array(columns[name], dtype="Int64")[batch_row], in_row, name)
-                for name in Batch._fields
+                name: _fill_from_inner_batches(
+                    pd.array(columns[name], dtype="Int64")[batch_row], in_row, name
+                )
+                for name in EngineBatch._fields
             },
             "busy_ns": pd.arrays.IntegerArray(busy.values, busy.missing),
             "end_ns": end,
         }
     )
-    return Iterations(frame, len(rows) - len(on_thread))
+    return EngineIterations(frame, len(rows) - len(on_thread))
 
 
-def _told_within(
-    batch_of_name: Sequence[Batch | None], codes: npt.NDArray[Any], outer: Ints
-) -> dict[int, Batch]:
+def _find_inner_batches(
+    batch_of_name: Sequence[EngineBatch | None], codes: npt.NDArray[Any], outer: Ints
+) -> dict[int, EngineBatch]:
     """Map iteration rows to the batch of an inner range that gives sums; SGLang writes two ranges, one with sums."""
     tells = np.array([b is not None and b.context_tokens is not None for b in batch_of_name])
     chosen = tells[codes].nonzero()[0]
@@ -105,7 +111,7 @@ SUMS = ("context_tokens", "attention_pairs")
 """Fields that only some spellings of a batch give."""
 
 
-def _filled(values: Any, in_row: Sequence[Batch | None], name: str) -> Any:
+def _fill_from_inner_batches(values: Any, in_row: Sequence[EngineBatch | None], name: str) -> Any:
     """Fill missing values of a column from the inner range."""
     if name not in SUMS or not in_row:
         return values
@@ -115,23 +121,23 @@ def _filled(values: Any, in_row: Sequence[Batch | None], name: str) -> Any:
     return values
 
 
-def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
+def _find_iteration_work_ends(trace: Trace, start: Ints, end: Ints) -> Ints:
     """Find when the last device op of each window ends; the window's start if it has none."""
     device = trace.get("device_ops")
     last = start.copy()
     if len(device):
-        place: Placement = trace.derived(placement)
-        row = window_at(start, end, place.ts_ns)
+        place: Placement = trace.derived(place_device_ops)
+        row = find_window_at(start, end, place.ts_ns)
         inside = (place.known & (row >= 0)).nonzero()[0]
         ends = device["ts_ns"].to_numpy() + trace.numbers("device_ops", "dur_ns")
         np.maximum.at(last, row[inside], ends[inside])
     return last
 
 
-def _steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
+def _find_iteration_steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
     """Find the (step, occurrence) of each iteration: the RL step, not the step of a profiler that counts iterations."""
-    steps_and_stages: Windows = trace.derived(windows)
-    step = step_of(steps_and_stages.steps, start)
+    steps_and_stages: StepsAndStages = trace.derived(find_steps_and_stages)
+    step = look_up_step_numbers(steps_and_stages.steps, start)
     if len(steps_and_stages.steps) > max(len(start) // 2, 1) or step.isna().all():
         source = trace.source.step
         numbers = [pd.NA if source is None else source] * len(start)
@@ -142,7 +148,7 @@ def _steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
     ]
 
 
-def joined(frame: pd.DataFrame) -> pd.DataFrame:
+def merge_engine_iterations(frame: pd.DataFrame) -> pd.DataFrame:
     """Merge iterations into the rows of the measured table, at most about twice `MAX_ITERATIONS`.
 
     Neighbors of one step and phase share a row if there are more: times, tokens and counts are sums, requests
@@ -169,14 +175,14 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
     return out.sort_values("ts_ns", kind="stable", ignore_index=True)[list(frame.columns)]
 
 
-def generation_spans(trace: Trace) -> pd.DataFrame | None:
+def measure_generations(trace: Trace) -> pd.DataFrame | None:
     """Compute the columns of the measured table `generations`; None for a source without known generations.
 
     For a rollout replica without annotations, a generation ends with its last device op, else host op.
     """
-    iterations_: Iterations | None = trace.derived(iterations)
+    iterations_: EngineIterations | None = trace.derived(list_engine_iterations)
     if iterations_ is None:
-        return _ends_only(trace)
+        return _measure_unannotated_generation(trace)
     frame = iterations_.frame
     keys = ["step", "occurrence"]
     start = frame.astype({"ts_ns": "Int64"}).groupby(keys, dropna=False, sort=False)["ts_ns"]
@@ -190,7 +196,7 @@ def generation_spans(trace: Trace) -> pd.DataFrame | None:
     return rows.assign(basis="iterations", elsewhere_count=iterations_.elsewhere)
 
 
-def _ends_only(trace: Trace) -> pd.DataFrame | None:
+def _measure_unannotated_generation(trace: Trace) -> pd.DataFrame | None:
     """Measure begin and end of the work of a rollout replica without annotations."""
     if trace.source.replica is None:
         return None

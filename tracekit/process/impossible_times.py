@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import running_max
-from tracekit.model.keys import by_group
+from tracekit.model.intervals import compute_running_max
+from tracekit.model.keys import order_by_group
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ JITTER_NS = 2_000
 """Tolerance for the order of ends in one stream: times round to microseconds, and copy engines have their own clock."""
 
 
-def far_rows(start: Ints) -> Mask:
+def find_far_rows(start: Ints) -> Mask:
     """Find rows a day or more away from where most rows are."""
     far = np.zeros(len(start), np.bool_)
     if len(start) < 2 or int(start.max()) - int(start.min()) < DAY_NS:
@@ -45,7 +45,7 @@ def far_rows(start: Ints) -> Mask:
     return far
 
 
-def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
+def find_rows_at_time_zero(start: Ints, end: Ints, is_known: Mask) -> Mask:
     """Find rows that start at exactly 0 while the rest of the trace is elsewhere; only rows with a known time count.
 
     Times are as written in the file. A trace that really begins at 0 continues from there: its rows are not
@@ -61,7 +61,7 @@ def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
     return np.asarray(at_zero & (distance > np.maximum(length, SECOND_NS)), np.bool_)
 
 
-def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:
+def find_overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:
     """Find device ops many times as long as the recording, bounded by (starts, ends) of host rows and other starts.
 
     Without host rows there is no bound. A last kernel may run for some time after the host has ended.
@@ -74,7 +74,7 @@ def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Int
     return np.asarray(dur_ns > OVERLONG_TIMES * max(last - first, 1), np.bool_)
 
 
-def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
+def find_ops_before_launch(lag_ns: Ints, recorded_ns: int) -> Mask:
     """Find device ops that start before the call that launched them, by more than the clocks may differ.
 
     `lag_ns` is the time from the start of the call to the start of the op. If most ops are early, the clocks
@@ -86,7 +86,7 @@ def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
     return lag_ns < skew - SKEW_NS - int(SKEW_RATIO * recorded_ns)
 
 
-def has_late_ends(start: Ints, end: Ints, stream: Ints) -> bool:
+def has_overlapping_stream_ops(start: Ints, end: Ints, stream: Ints) -> bool:
     """Check whether any op ends after the next one of its stream starts, by more than jitter; usually none does."""
     if len(start) < 2:
         return False
@@ -98,13 +98,13 @@ def has_late_ends(start: Ints, end: Ints, stream: Ints) -> bool:
     begin, number = start[order], stream[order]
     same = number[1:] == number[:-1]
     if (same & (begin[1:] < begin[:-1])).any():
-        order = by_group(stream, start)
+        order = order_by_group(stream, start)
         begin = start[order]
     reach = end[order] - JITTER_NS
     return bool((same & (reach[:-1] > begin[1:])).any())
 
 
-def cut_late_ends(
+def find_late_stream_ends(
     start: Ints,
     end: Ints,
     stream: Ints,
@@ -125,7 +125,7 @@ def cut_late_ends(
       known to run strictly `is_in_order` (ROCm).
     """
     nothing = np.empty(0, np.int64)
-    if not has_late_ends(start, end, stream):
+    if not has_overlapping_stream_ops(start, end, stream):
         return nothing, nothing
     # Of two ops that start together, the one that ends first is first.
     order = np.lexsort((end, start, stream))
@@ -134,12 +134,12 @@ def cut_late_ends(
     count = len(order)
     is_new = np.ones(count + 1, np.bool_)
     is_new[1:-1] = ~same | (launch[1:] != launch[:-1]) | (launch[1:] < 0)
-    successor = _next_true(is_new)
-    reach = _earliest_end(end, stream)
-    has_successor = _is_same_stream(stream, successor)
+    successor = _find_next_true(is_new)
+    reach = _find_earliest_stream_end(end, stream)
+    has_successor = _is_in_same_stream(stream, successor)
     place = np.minimum(successor, count - 1)
     beyond = successor + may_overlap[order][place]
-    is_late = _is_same_stream(stream, beyond)
+    is_late = _is_in_same_stream(stream, beyond)
     is_late &= reach[np.minimum(beyond, count - 1)] < end - JITTER_NS
     if is_in_order:
         is_late |= start[place] < end - JITTER_NS
@@ -151,7 +151,9 @@ MIN_ALIKE = 3
 """Sound ops of one name needed for a typical duration of that name."""
 
 
-def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints) -> Ints:
+def compute_typical_durations(
+    name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints
+) -> Ints:
     """Compute the median duration of the sound ops with each asked row's name; int64's maximum if too few."""
     usual = np.full(len(asked), np.iinfo(np.int64).max, np.int64)
     names, group = np.unique(name[asked], return_inverse=True)
@@ -167,22 +169,22 @@ def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked:
     return np.where(count >= MIN_ALIKE, median, np.iinfo(np.int64).max)[group]
 
 
-def _next_true(mask: Mask) -> Ints:
+def _find_next_true(mask: Mask) -> Ints:
     """Find the next true position of the mask after each position but the last; the last position counts as true."""
     places = np.where(mask, np.arange(len(mask)), len(mask) - 1)
     following: Ints = np.minimum.accumulate(places[::-1])[::-1][1:]
     return following
 
 
-def _earliest_end(end: Ints, stream: Ints) -> Ints:
+def _find_earliest_stream_end(end: Ints, stream: Ints) -> Ints:
     """Find the earliest end of each op and all later ops of its stream."""
     number = np.zeros(len(stream), np.int64)
     np.cumsum(stream[:0:-1] != stream[-2::-1], out=number[1:])
-    earliest: Ints = -running_max(-end[::-1], number)[::-1]
+    earliest: Ints = -compute_running_max(-end[::-1], number)[::-1]
     return earliest
 
 
-def _is_same_stream(stream: Ints, place: npt.NDArray[Any]) -> Mask:
+def _is_in_same_stream(stream: Ints, place: npt.NDArray[Any]) -> Mask:
     """Check whether an op exists at each of these positions, and is in the stream of the asking op."""
     inside = place < len(stream)
     inside &= stream[np.minimum(place, len(stream) - 1)] == stream

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model import sweeps
-from tracekit.model.keys import numbered
+from tracekit.model.keys import number_keys
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Coded, all_alike, bare, narrowest
+from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, make_bare
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -30,14 +30,16 @@ REMEMBERED_NAMES = 1000
 """Names up to this number have filter results cached: files of a run repeat names, analyses repeat filters."""
 
 
-def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
+def look_up_names(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
     """Look up the names at these positions of a name column; None for -1 and for rows without a name."""
-    names = _coded(column)
-    texts: npt.NDArray[np.object_] = np.array([*names.texts, None], object)[codes_at(names, rows)]
+    names = _unwrap_coded_column(column)
+    texts: npt.NDArray[np.object_] = np.array([*names.texts, None], object)[
+        look_up_name_codes(names, rows)
+    ]
     return texts
 
 
-def codes_at(names: Coded, rows: Ints) -> Ints:
+def look_up_name_codes(names: Coded, rows: Ints) -> Ints:
     """Look up the codes of the names at these positions; -1 for -1 and for rows without a name."""
     padded = np.empty(len(names.codes) + 1, names.codes.dtype)
     padded[:-1], padded[-1] = names.codes, -1
@@ -45,16 +47,16 @@ def codes_at(names: Coded, rows: Ints) -> Ints:
     return codes
 
 
-def is_named(
+def mark_wanted_names(
     column: Coded | pd.Series[Any], wanted: Callable[[str], object]
 ) -> npt.NDArray[np.bool_]:
     """Check whether the name of each row of a name column is wanted; False for a row without a name.
 
     `wanted` may cache its answers, since many files have the same names.
     """
-    names = _coded(column)
-    few = len(names.texts) <= REMEMBERED_NAMES and _is_fixed(wanted)
-    chosen = (_remembered_codes if few else _wanted_codes)(names.texts, wanted)
+    names = _unwrap_coded_column(column)
+    few = len(names.texts) <= REMEMBERED_NAMES and _is_cacheable_filter(wanted)
+    chosen = (_list_wanted_codes_cached if few else _list_wanted_codes)(names.texts, wanted)
     if len(chosen) <= FEW_NAMES:
         rows = np.zeros(len(names), np.bool_)
         for code in chosen:
@@ -66,33 +68,33 @@ def is_named(
     return is_named_row
 
 
-def _is_fixed(wanted: Callable[[str], object]) -> bool:
+def _is_cacheable_filter(wanted: Callable[[str], object]) -> bool:
     """Check whether a filter's answers never change: a method of an immutable object, or a module-level function."""
     if isinstance(wanted, FunctionType):
         return wanted.__closure__ is None and "<locals>" not in wanted.__qualname__
     return isinstance(getattr(wanted, "__self__", None), re.Pattern | frozenset | tuple)
 
 
-def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> list[int]:
+def _list_wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> list[int]:
     """List the codes of the wanted texts."""
     return [code for code, text in enumerate(texts) if wanted(text)]
 
 
-_remembered_codes = lru_cache(256)(_wanted_codes)
+_list_wanted_codes_cached = lru_cache(256)(_list_wanted_codes)
 
 
-def numbered_codes(codes: Rows, count: int) -> tuple[Ints, Rows]:
+def list_present_codes(codes: Rows, count: int) -> tuple[Ints, Rows]:
     """List the codes that occur, ascending, and find the position of each row's code among them.
 
     Codes are below `count`; -1 is allowed. Same result as `keys.numbered` in half of the memory.
 
-    >>> numbered_codes(np.array([7, -1, 7], np.int8), 9)
+    >>> list_present_codes(np.array([7, -1, 7], np.int8), 9)
     (array([-1,  7]), array([1, 0, 1], dtype=int32))
     """
     occurs = np.zeros(count + 1, np.bool_)
     occurs[codes] = True  # -1 marks the last element
     present = np.concatenate((occurs[-1:].nonzero()[0] - 1, occurs[:-1].nonzero()[0]))
-    place = np.zeros(count + 1, sweeps.row_type(len(codes)))
+    place = np.zeros(count + 1, sweeps.choose_row_type(len(codes)))
     place[present] = np.arange(len(present))
     of_rows: Rows = place[codes]
     return present, of_rows
@@ -102,25 +104,25 @@ MANY_ROWS = 2**17
 """Rows from which kind masks are recomputed instead of cached: that takes 0.1 ms per million rows, and saves memory."""
 
 
-def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
+def mark_rows_of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     """Mark rows of a table of ops with one of these kinds; the mask may be shared, so it must not be written to."""
-    count, present = len(trace.texts(table, "kind")), trace.derived(_kinds_of(table))
+    count, present = len(trace.texts(table, "kind")), trace.derived(_make_present_kinds(table))
     chosen = present.intersection(kinds)
     if not chosen or chosen == present:
         # Broadcast a single bool: usually every row, or none, is of these kinds.
-        return all_alike(np.bool_(bool(chosen)), count)
-    mask = _of_kind(table, chosen)
+        return broadcast_value(np.bool_(bool(chosen)), count)
+    mask = _make_kind_mask(table, chosen)
     return trace.derived(mask) if count < MANY_ROWS else mask(trace)
 
 
 @cache
-def _kinds_of(table: str) -> _KindsOf:
+def _make_present_kinds(table: str) -> _PresentKinds:
     """Make the callable that finds the kinds of a table; cached, as `trace.derived` needs one object per result."""
-    return _KindsOf(table)
+    return _PresentKinds(table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _KindsOf:
+class _PresentKinds:
     """Kinds of the rows of a table; pass an instance to `trace.derived`. None is included if any row has no kind."""
 
     table: str
@@ -138,13 +140,13 @@ class _KindsOf:
 
 
 @cache
-def _of_kind(table: str, kinds: frozenset[str | None]) -> _OfKind:
+def _make_kind_mask(table: str, kinds: frozenset[str | None]) -> _KindMask:
     """Make the callable that marks the rows of some kinds; cached, as `trace.derived` needs one object per result."""
-    return _OfKind(table, kinds)
+    return _KindMask(table, kinds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _OfKind:
+class _KindMask:
     """Mask of the rows of a table with one of some kinds; pass an instance to `trace.derived`."""
 
     table: str
@@ -152,32 +154,32 @@ class _OfKind:
 
     def __call__(self, trace: Trace) -> npt.NDArray[np.bool_]:
         """Compute the mask."""
-        mask = is_named(trace.texts(self.table, "kind"), self.kinds.__contains__)
+        mask = mark_wanted_names(trace.texts(self.table, "kind"), self.kinds.__contains__)
         mask.setflags(write=False)
         return mask
 
 
-def narrow(codes: Ints, texts: Sequence[str]) -> Coded:
+def make_narrow_coded(codes: Ints, texts: Sequence[str]) -> Coded:
     """Code texts with the narrowest integers, as pandas would; -1 is missing."""
-    return Coded(codes.astype(narrowest(len(texts))), tuple(texts))
+    return Coded(codes.astype(choose_narrowest(len(texts))), tuple(texts))
 
 
-def _coded(column: Coded | pd.Series[Any]) -> Coded:
+def _unwrap_coded_column(column: Coded | pd.Series[Any]) -> Coded:
     """Unwrap a name column as coded texts."""
-    names = column if isinstance(column, Coded) else bare(column.array)
+    names = column if isinstance(column, Coded) else make_bare(column.array)
     assert isinstance(names, Coded), "names are coded"
     return names
 
 
-def by_value(
+def map_coded_values(
     codes: Ints, values: Sequence[Any], function: Callable[[Any], Any]
 ) -> npt.NDArray[np.object_]:
     """Map each code through `function` of its value, called once per code that occurs; -1 gives None.
 
-    >>> by_value(np.array([1, -1, 1]), ["a", "b"], str.upper)
+    >>> map_coded_values(np.array([1, -1, 1]), ["a", "b"], str.upper)
     array(['B', None, 'B'], dtype=object)
     """
-    occurring, place = numbered(codes)
+    occurring, place = number_keys(codes)
     table = np.full(len(occurring), None, object)
     for number, code in enumerate(occurring.tolist()):
         if code >= 0:
@@ -186,7 +188,7 @@ def by_value(
     return per_row
 
 
-def is_none(values: npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
+def mark_none(values: npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
     """Mark the objects that are None."""
     none: Any = None
     return np.asarray(np.equal(values, none), np.bool_)

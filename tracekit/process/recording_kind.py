@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
-from tracekit.model.recording_kinds import FOREIGN, Classified, Count
+from tracekit.model.recording_kinds import FOREIGN, Classification, RecordingCount
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import own_times
-from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.calls.nesting import measure_exclusive_host_times
+from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
 READS = (
     *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
@@ -38,105 +38,109 @@ _LAYOUTS = (INTERLEAVED, MERGED_RANKS)
 Counts = dict[str, int]
 
 
-def classify(trace: Trace) -> Classified:
+def classify_recording(trace: Trace) -> Classification:
     """Classify one process in one source."""
     if trace.source.tool == "log":
-        return _log(trace)
+        return _classify_log(trace)
     if trace.source.tool == "torch_memory":
-        return _memory(trace)
-    return _timeline(trace)
+        return _classify_memory_recording(trace)
+    return _classify_timeline(trace)
 
 
-def _timeline(trace: Trace) -> Classified:
+def _classify_timeline(trace: Trace) -> Classification:
     """Classify a trace of PyTorch's profiler or of nsys."""
-    counts = _row_counts(trace)
-    unread = _unread(trace)
-    labelled = [Count("unread", count, label) for label, count in unread.items()]
-    labelled += _devices(trace.meta)
-    kind = _kind(trace, counts, sum(unread.values()), bool(_devices(trace.meta)))
+    counts = _count_rows_by_kind(trace)
+    unread = _get_unread_counts(trace)
+    labelled = [RecordingCount("unread", count, label) for label, count in unread.items()]
+    labelled += _count_listed_devices(trace.meta)
+    kind = _choose_timeline_kind(
+        trace, counts, sum(unread.values()), bool(_count_listed_devices(trace.meta))
+    )
     if kind == "ran-on-cpu":
-        labelled += _cpu_time(trace)
-    labelled += _of_notes(trace, kind)
-    return Classified(kind, (*(Count(name, count) for name, count in counts.items()), *labelled))
+        labelled += _measure_top_op_time(trace)
+    labelled += _count_by_reader_notes(trace, kind)
+    return Classification(
+        kind, (*(RecordingCount(name, count) for name, count in counts.items()), *labelled)
+    )
 
 
-def _of_notes(trace: Trace, kind: str) -> list[Count]:
+def _count_by_reader_notes(trace: Trace, kind: str) -> list[RecordingCount]:
     """Collect the counts that the reader's notes give for this kind."""
     names = {MERGED_RANKS: ("ranks",), "unusable": ("no_start", "no_phase")}.get(kind, ())
-    counts: list[Count] = []
+    counts: list[RecordingCount] = []
     for note in trace.notes:
         for name in names:
             value = note.data.get(name)
             if isinstance(value, int):
-                counts.append(Count(name, value))
+                counts.append(RecordingCount(name, value))
             elif isinstance(value, tuple):
-                counts += [Count(name, 1, label) for label in value]
+                counts += [RecordingCount(name, 1, label) for label in value]
     return counts
 
 
-def _row_counts(trace: Trace) -> Counts:
+def _count_rows_by_kind(trace: Trace) -> Counts:
     """Count all rows, operators, CUDA calls, launches among them, device rows, and kernels among them."""
-    is_call = of_kind(trace, "host_ops", "runtime")
-    launch = is_named(trace.texts("host_ops", "name"), _LAUNCH.match)
+    is_call = mark_rows_of_kind(trace, "host_ops", "runtime")
+    launch = mark_wanted_names(trace.texts("host_ops", "name"), _LAUNCH.match)
     rows = trace.meta.get("complete_count")
     return {
         **({} if rows is None else {"rows": int(rows)}),
-        "ops": int(of_kind(trace, "host_ops", "op").sum()),
+        "ops": int(mark_rows_of_kind(trace, "host_ops", "op").sum()),
         "calls": int(is_call.sum()),
         "launches": int((is_call & launch).sum()),
         "device_ops": len(trace.numbers("device_ops", "ts_ns")),
-        "kernels": int(of_kind(trace, "device_ops", "kernel", "collective").sum()),
+        "kernels": int(mark_rows_of_kind(trace, "device_ops", "kernel", "collective").sum()),
     }
 
 
-def _kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str:
+def _choose_timeline_kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str:
     """Choose the kind of a timeline by its recorded rows."""
     producer = trace.meta.get("producer")
     if producer in FOREIGN:
         return str(producer)
     if counts["kernels"]:
-        return next((code for code in _LAYOUTS if _is_noted(trace, code)), "gpu")
-    if _is_noted(trace, INTERLEAVED):
+        return next((code for code in _LAYOUTS if _has_note_code(trace, code)), "gpu")
+    if _has_note_code(trace, INTERLEAVED):
         return INTERLEAVED
     if unread_count and unread_count >= UNREAD_RATIO * counts.get("rows", 0):
         return "unread-accelerator"
     if counts["launches"]:
         return "launches-only"
-    return _without_launches(trace, counts, has_gpu)
+    return _choose_kind_without_launches(trace, counts, has_gpu)
 
 
-def _without_launches(trace: Trace, counts: Counts, has_gpu: bool) -> str:
+def _choose_kind_without_launches(trace: Trace, counts: Counts, has_gpu: bool) -> str:
     """Choose the kind of a timeline without kernels and launches."""
-    if _is_noted(trace, NO_TIMES):
+    if _has_note_code(trace, NO_TIMES):
         return "unusable"
-    if _is_noted(trace, NO_EVENTS) or not _anything(trace):
+    if _has_note_code(trace, NO_EVENTS) or not _has_program_rows(trace):
         return "empty"
     if _FRONT_END.search(trace.source.name.rpartition("/")[2]):
         return "front-end"
-    return _of_host(trace, counts, has_gpu)
+    return _choose_host_only_kind(trace, counts, has_gpu)
 
 
-def _of_host(trace: Trace, counts: Counts, has_gpu: bool) -> str:
+def _choose_host_only_kind(trace: Trace, counts: Counts, has_gpu: bool) -> str:
     """Choose the kind of a timeline with host rows, and at most copies and fills on the device."""
     few_ops, few_copies = counts["ops"] < FEW_OPS, counts["device_ops"] < FEW_OPS
     if counts["calls"] and few_ops and few_copies:
         return "start-up"
     if counts["device_ops"]:
         return "gpu"
-    has_ranges = of_kind(trace, "host_ops", "range").any()
+    has_ranges = mark_rows_of_kind(trace, "host_ops", "range").any()
     if has_gpu and counts["ops"] and few_ops and not has_ranges:
         return "start-up"
-    return "ran-on-cpu" if has_gpu and _computed_on_cpu(trace) else "cpu-only"
+    return "ran-on-cpu" if has_gpu and _is_computed_on_cpu(trace) else "cpu-only"
 
 
-def _is_noted(trace: Trace, code: str) -> bool:
+def _has_note_code(trace: Trace, code: str) -> bool:
     """Check whether the trace has a note with this code."""
     return any(note.code == code for note in trace.notes)
 
 
-def _anything(trace: Trace) -> bool:
+def _has_program_rows(trace: Trace) -> bool:
     """Check whether anything of the program was recorded; rows of the system or the profiler do not count."""
-    if of_kind(trace, "host_ops", "op", "range", "runtime", "python").any():
+    if mark_rows_of_kind(trace, "host_ops", "op", "range", "runtime", "python").any():
         return True
     if any(len(trace.get(name)) for name in ("open_ranges", "memory_ops", "counters")):
         return True
@@ -145,13 +149,13 @@ def _anything(trace: Trace) -> bool:
     return bool(trace.meta.get("complete_count") or len(trace.numbers("device_ops", "ts_ns")))
 
 
-def _unread(trace: Trace) -> Mapping[str, int]:
+def _get_unread_counts(trace: Trace) -> Mapping[str, int]:
     """Look up the counts of unread rows by category."""
     counts = trace.meta.get("unread_counts", {})
     return counts if isinstance(counts, Mapping) else {}
 
 
-def _devices(meta: Mapping[str, Any]) -> list[Count]:
+def _count_listed_devices(meta: Mapping[str, Any]) -> list[RecordingCount]:
     """Count the devices that the recording lists, by name; devices without a name are skipped."""
     properties = meta.get("deviceProperties")
     counts: Counts = {}
@@ -159,14 +163,14 @@ def _devices(meta: Mapping[str, Any]) -> list[Count]:
         name = device.get("name") if isinstance(device, dict) else None
         if isinstance(name, str) and name:
             counts[name] = counts.get(name, 0) + 1
-    return [Count("devices", count, name) for name, count in counts.items()]
+    return [RecordingCount("devices", count, name) for name, count in counts.items()]
 
 
-def _top_op(trace: Trace) -> tuple[str, npt.NDArray[np.int64]] | None:
+def _find_top_op(trace: Trace) -> tuple[str, npt.NDArray[np.int64]] | None:
     """Find the operator with most self time, and its self times; None without operators."""
-    rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
+    rows = np.flatnonzero(mark_rows_of_kind(trace, "host_ops", "op"))
     names = trace.texts("host_ops", "name")
-    own_ns = trace.derived(own_times)[rows]
+    own_ns = trace.derived(measure_exclusive_host_times)[rows]
     codes = names.codes[rows].astype(np.int64)
     own_ns, codes = own_ns[codes >= 0], codes[codes >= 0]
     if not len(own_ns):
@@ -177,15 +181,15 @@ def _top_op(trace: Trace) -> tuple[str, npt.NDArray[np.int64]] | None:
     return names.texts[top], own_ns[codes == top]
 
 
-def _computed_on_cpu(trace: Trace) -> bool:
+def _is_computed_on_cpu(trace: Trace) -> bool:
     """Check whether the operator with most self time typically lasts as long as only computing does."""
-    top = _top_op(trace)
+    top = _find_top_op(trace)
     return top is not None and len(top[1]) >= FEW_OPS and float(np.median(top[1])) >= CPU_OP_NS
 
 
-def _cpu_time(trace: Trace) -> list[Count]:
+def _measure_top_op_time(trace: Trace) -> list[RecordingCount]:
     """Measure the self time of the top operator, and the whole time that it is part of."""
-    top = _top_op(trace)
+    top = _find_top_op(trace)
     if top is None:
         return []
     name, own_ns = top[0], int(top[1].sum())
@@ -193,34 +197,38 @@ def _cpu_time(trace: Trace) -> list[Count]:
     end = start + trace.numbers("host_ops", "dur_ns")
     span_ns = int(end.max() - start.min())
     # Several threads may compute for longer than the recording lasts.
-    whole_ns = span_ns if own_ns <= span_ns else int(trace.derived(own_times).sum())
-    return [Count("top_op_ns", own_ns, name), Count("whole_ns", whole_ns)]
+    whole_ns = (
+        span_ns if own_ns <= span_ns else int(trace.derived(measure_exclusive_host_times).sum())
+    )
+    return [RecordingCount("top_op_ns", own_ns, name), RecordingCount("whole_ns", whole_ns)]
 
 
-def _memory(trace: Trace) -> Classified:
+def _classify_memory_recording(trace: Trace) -> Classification:
     """Classify a memory snapshot or timeline."""
     if trace.source.reader == "memory_timeline":
-        return Classified("memory-timeline", (_elements(trace),))
+        return Classification("memory-timeline", (_count_file_elements(trace),))
     columns = ("size_bytes", "active_bytes")
-    reserved, active = (_total(trace, name) for name in columns)
-    counts = (Count("reserved_bytes", reserved), Count("active_bytes", active))
-    kind = "snapshot-without-history" if _is_noted(trace, "no-history") else "snapshot"
-    return Classified(kind, counts)
+    reserved, active = (_sum_device_segments(trace, name) for name in columns)
+    counts = (RecordingCount("reserved_bytes", reserved), RecordingCount("active_bytes", active))
+    kind = "snapshot-without-history" if _has_note_code(trace, "no-history") else "snapshot"
+    return Classification(kind, counts)
 
 
-def _elements(trace: Trace) -> Count:
+def _count_file_elements(trace: Trace) -> RecordingCount:
     """Count the elements of a file that has no other counts."""
-    return Count("elements", int(trace.meta.get("element_count", 0)))
+    return RecordingCount("elements", int(trace.meta.get("element_count", 0)))
 
 
-def _total(trace: Trace, column: str) -> int:
+def _sum_device_segments(trace: Trace, column: str) -> int:
     """Sum one column over the device segments."""
     frame = trace.get("memory_segments")
     return int(frame.loc[frame["memory"] == "device", column].sum())
 
 
-def _log(trace: Trace) -> Classified:
+def _classify_log(trace: Trace) -> Classification:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
-        return Classified("memory-log", (_elements(trace),))
-    return Classified("driver-log", (Count("steps", trace.get("log_values")["step"].nunique()),))
+        return Classification("memory-log", (_count_file_elements(trace),))
+    return Classification(
+        "driver-log", (RecordingCount("steps", trace.get("log_values")["step"].nunique()),)
+    )

@@ -9,19 +9,29 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.intervals import Intervals, covered, union
-from tracekit.model.stages import may_be_stage, numbered_step, profiler_step, scope_stage
+from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
+from tracekit.model.stages import (
+    get_scope_stage,
+    is_possible_stage,
+    parse_numbered_step,
+    parse_profiler_step,
+)
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note, Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.device.placement import Placement, placement
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.device.placement import Placement, place_device_ops
 from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.replay import replays
-from tracekit.process.name_filters import is_named
-from tracekit.process.steps.recording_start import early_collective
-from tracekit.process.steps.stage_lookup import outer_ranges
-from tracekit.process.steps.start_up import among, start_up
-from tracekit.process.steps.windows import Stages, Steps, Windows, windows
+from tracekit.process.memory.replay import replay_all_devices
+from tracekit.process.name_filters import mark_wanted_names
+from tracekit.process.steps.recording_start import find_early_collective
+from tracekit.process.steps.stage_lookup import select_outer_ranges
+from tracekit.process.steps.start_up import find_start_up_calls, renumber_start_up_calls
+from tracekit.process.steps.windows import (
+    StageWindows,
+    StepsAndStages,
+    StepWindows,
+    find_steps_and_stages,
+)
 
 READS = frozenset(
     [
@@ -42,36 +52,38 @@ StageFilter = Callable[[str, str | None], bool]
 """Filter of stages by recorded name and the role of the process."""
 
 
-def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -> Trace | None:
+def slice_trace(
+    trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None
+) -> Trace | None:
     """Slice a trace to the host activity of the chosen steps and stages, and the device work that belongs to it.
 
     None if nothing of the trace is in them. A trace whose steps have no number is in every step. Device work
     launched before the recording began is left out, with a note.
     """
     if trace.source.tool == "log":
-        return _log(trace, steps)
+        return _slice_log(trace, steps)
     if trace.source.tool == "torch_memory":
-        return _snapshot(trace, steps)
-    steps_and_stages: Windows = trace.derived(windows)
-    chosen = _chosen(trace, steps_and_stages, steps, stage)
+        return _slice_snapshot(trace, steps)
+    steps_and_stages: StepsAndStages = trace.derived(find_steps_and_stages)
+    chosen = _find_chosen_time(trace, steps_and_stages, steps, stage)
     if chosen is None:
         return trace
     if not len(chosen.start):
         return None
     host = trace.get("host_ops")
-    whole_step = is_named(host["name"], _names_step)
+    whole_step = mark_wanted_names(host["name"], _is_step_range_name)
     start = host["ts_ns"].to_numpy()
     end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
-    inside = covered(chosen, start, start + 1) > 0
-    inside |= whole_step & (covered(chosen, start, end) > 0)
+    inside = measure_coverage(chosen, start, start + 1) > 0
+    inside |= whole_step & (measure_coverage(chosen, start, end) > 0)
     tables = dict(trace.tables)
     notes = trace.notes
     if trace.has("host_ops"):
         tables["host_ops"] = host[inside].reset_index(drop=True)
-        first_calls = among(trace.derived(start_up), inside)
+        first_calls = renumber_start_up_calls(trace.derived(find_start_up_calls), inside)
     if trace.has("device_ops"):
-        place: Placement = trace.derived(placement)
-        keep = place.known & (covered(chosen, place.ts_ns, place.ts_ns + 1) > 0)
+        place: Placement = trace.derived(place_device_ops)
+        keep = place.known & (measure_coverage(chosen, place.ts_ns, place.ts_ns + 1) > 0)
         tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
         if lost := int((~place.known).sum()):
             message = "device ops launched before the recording began belong to no step: left out"
@@ -79,19 +91,21 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
     for name in ("memory_ops", "counters", "syncs", "device_ranges"):
         if trace.has(name):
             ts = trace[name]["ts_ns"].to_numpy()
-            tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
+            tables[name] = trace[name][measure_coverage(chosen, ts, ts + 1) > 0].reset_index(
+                drop=True
+            )
     part = replace(trace, tables=tables, notes=notes)
-    part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
+    part.keep(find_steps_and_stages, _slice_windows(steps_and_stages, chosen, steps))
     if trace.has("host_ops"):
         # Only the whole trace shows which calls come first.
-        part.keep(start_up, first_calls)
+        part.keep(find_start_up_calls, first_calls)
     if trace.has("device_ops"):
         # The slice may lack the annotations and earlier calls that placed its ops.
-        part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
+        part.keep(place_device_ops, Placement(place.how[keep], place.ts_ns[keep]))
     return part
 
 
-def after_start_up(trace: Trace) -> Trace:
+def drop_start_up(trace: Trace) -> Trace:
     """Drop the start-up of a recording without marks, and a collective that waited for a late recording.
 
     Returns the trace itself if nothing comes before its work. Rows that run across that instant stay whole,
@@ -100,9 +114,9 @@ def after_start_up(trace: Trace) -> Trace:
     """
     if trace.source.tool in ("log", "torch_memory") or not trace.has("device_ops"):
         return trace
-    recorded: Windows = trace.derived(windows)
+    recorded: StepsAndStages = trace.derived(find_steps_and_stages)
     begin = None if recorded.step_rows.start_up_ns is None else int(recorded.step_rows.ts_ns[0])
-    waited = trace.derived(early_collective)
+    waited = trace.derived(find_early_collective)
     if begin is None and waited is None:
         return trace
     start, dur = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
@@ -110,116 +124,122 @@ def after_start_up(trace: Trace) -> Trace:
     if waited is not None:
         keep[waited.row] = False
     tables = {**trace.tables, "device_ops": trace["device_ops"][keep].reset_index(drop=True)}
-    part = replace(trace, tables=tables) if begin is None else _from(trace, tables, keep, begin)
-    part.keep(windows, recorded)
+    part = (
+        replace(trace, tables=tables) if begin is None else _slice_from(trace, tables, keep, begin)
+    )
+    part.keep(find_steps_and_stages, recorded)
     return part
 
 
-def _from(
+def _slice_from(
     trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int
 ) -> Trace:
     """Keep these device ops (the rows to `keep`), and the other rows from `begin` on."""
     first_calls = None
     if trace.has("host_ops"):
-        links: Launches = trace.derived(launches)
+        links: Launches = trace.derived(find_launches)
         host_start, host_dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
         is_left = host_start + host_dur > begin
         is_left[links.call[keep & (links.call >= 0)]] = True
         tables["host_ops"] = trace["host_ops"][is_left].reset_index(drop=True)
-        first_calls = among(trace.derived(start_up), is_left)
+        first_calls = renumber_start_up_calls(trace.derived(find_start_up_calls), is_left)
     for name in ("syncs", "device_ranges"):
         if trace.has(name):
             end = trace[name]["ts_ns"].to_numpy() + trace[name]["dur_ns"].to_numpy()
             tables[name] = trace[name][end > begin].reset_index(drop=True)
     part = replace(trace, tables=tables)
     if first_calls is not None:
-        part.keep(start_up, first_calls)
+        part.keep(find_start_up_calls, first_calls)
     return part
 
 
-def _names_step(name: str) -> bool:
+def _is_step_range_name(name: str) -> bool:
     """Check whether a range of this name may be a whole step."""
-    return profiler_step(name) is not None or numbered_step(name) is not None
+    return parse_profiler_step(name) is not None or parse_numbered_step(name) is not None
 
 
-def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+def _slice_log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
     """Slice the lines of a driver's log to the chosen steps; stages are filtered at display time."""
     logged = [name for name in ("log_values", "memory_log") if len(trace.get(name))]
     if steps is None or not logged:
         return trace
     tables = dict(trace.tables)
     for name in logged:
-        rows = trace[name][_in_steps(trace[name]["step"], steps)]
+        rows = trace[name][_mark_log_rows_of_steps(trace[name]["step"], steps)]
         tables[name] = rows.reset_index(drop=True)
     if not any(len(tables[name]) for name in logged):
         return None
     return replace(trace, tables=tables)
 
 
-def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+def _slice_snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
     """Keep a whole snapshot if it has a chosen step or no steps: memory levels need the history before a step."""
-    numbers = steps_of(trace)
+    numbers = list_step_numbers(trace)
     return trace if steps is None or not numbers or numbers & steps else None
 
 
-def steps_of(trace: Trace) -> frozenset[int]:
+def list_step_numbers(trace: Trace) -> frozenset[int]:
     """List the numbers of the known steps of a process."""
     step = trace.source.step
     named = frozenset() if step is None else frozenset({step})
     if trace.source.tool == "log":
         columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
     elif trace.source.tool == "torch_memory":
-        replays_of = trace.derived(replays)
-        columns = [snapshot_windows.steps(trace, replay)["step"] for replay in replays_of]
+        replays_of = trace.derived(replay_all_devices)
+        columns = [
+            snapshot_windows.list_snapshot_steps(trace, replay)["step"] for replay in replays_of
+        ]
     else:
-        recorded = trace.derived(windows).step_rows.step
+        recorded = trace.derived(find_steps_and_stages).step_rows.step
         return named.union(recorded.values[~recorded.missing].tolist())
     return named.union(*(map(int, column.dropna().unique()) for column in columns))
 
 
-def stages_of(trace: Trace) -> frozenset[str]:
+def list_stage_names(trace: Trace) -> frozenset[str]:
     """List the recorded names of the stages of a process, and the scope of its file if that is a stage."""
     source = trace.source
-    scope = scope_stage(source.scope, source.role)
+    scope = get_scope_stage(source.scope, source.role)
     named = frozenset() if scope is None or source.scope is None else frozenset({source.scope})
     if source.tool in ("log", "torch_memory"):
         return named
-    stages = trace.derived(outer_ranges).stage
+    stages = trace.derived(select_outer_ranges).stage
     outermost = (stages.texts[code] for code in np.unique(stages.codes).tolist() if code >= 0)
-    return named.union(filter(may_be_stage, outermost))
+    return named.union(filter(is_possible_stage, outermost))
 
 
-def _windows_within(recorded: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
+def _slice_windows(
+    recorded: StepsAndStages, chosen: Intervals, steps: frozenset[int] | None
+) -> StepsAndStages:
     """Keep the chosen steps at full length, and the ranges that start in the chosen time."""
     steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:
-        steps_inside = steps_inside.at(_are_in(steps_inside.step, steps).nonzero()[0])
-    is_inside = covered(chosen, ranges.ts_ns, ranges.ts_ns + 1) > 0
-    return Windows(steps_inside, ranges.at(is_inside.nonzero()[0]), recorded.dropped)
+        steps_inside = steps_inside.at(_mark_rows_of_steps(steps_inside.step, steps).nonzero()[0])
+    is_inside = measure_coverage(chosen, ranges.ts_ns, ranges.ts_ns + 1) > 0
+    return StepsAndStages(steps_inside, ranges.at(is_inside.nonzero()[0]), recorded.dropped)
 
 
-def _chosen(
-    trace: Trace, recorded: Windows, steps: frozenset[int] | None, stage: StageFilter | None
+def _find_chosen_time(
+    trace: Trace, recorded: StepsAndStages, steps: frozenset[int] | None, stage: StageFilter | None
 ) -> Intervals | None:
     """Find the chosen time; None if nothing is to be cut."""
     if steps is None and stage is None:
         return None
-    rows: Steps | Stages = recorded.step_rows
+    rows: StepWindows | StageWindows = recorded.step_rows
     if stage is not None:
         ranges, role = recorded.stage_rows, trace.source.role
         wanted = [*(stage(name, role) for name in ranges.stage.texts), False]
         is_wanted = np.array(wanted, np.bool_)[ranges.stage.codes] & (ranges.parent.codes < 0)
         rows = ranges.at(is_wanted.nonzero()[0])
     if steps is not None:
-        rows = rows.at(_are_in(rows.step, steps).nonzero()[0])
-    return union(rows.ts_ns, rows.ts_ns + np.maximum(rows.dur_ns, 1))
+        rows = rows.at(_mark_rows_of_steps(rows.step, steps).nonzero()[0])
+    return merge_intervals(rows.ts_ns, rows.ts_ns + np.maximum(rows.dur_ns, 1))
 
 
-def _are_in(numbers: Nullable, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+def _mark_rows_of_steps(numbers: Nullable, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
     """Mark rows of these steps, or of a step without a number."""
     return np.isin(numbers.values, list(steps)) | numbers.missing
 
 
-def _in_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+def _mark_log_rows_of_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
     """Mark values of a pandas column that are these steps or missing."""
     return (column.isin(list(steps)) | column.isna()).to_numpy(np.bool_)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tracekit.model.codes import Data, Reason, why_unread
+from tracekit.model.codes import Data, Reason, explain_os_error
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Source, Tool, Want
 from tracekit.readers import unpack
@@ -28,7 +28,7 @@ HEAD_BYTES = 2**16
 """Bytes at the start of a file's text that readers see when they decide whether to claim it."""
 
 
-def nothing_beside(path: Path) -> tuple[str, ...] | None:
+def list_no_companions(path: Path) -> tuple[str, ...] | None:
     """List the other files that most readers depend on: none."""
     del path
     return ()
@@ -86,7 +86,7 @@ class Reader:
         It returns None if that state may change at any time.
         """
         if not self.looks_beside:
-            return nothing_beside
+            return list_no_companions
         function: Callable[[Path], tuple[str, ...] | None] = self.module.beside
         return function
 
@@ -112,7 +112,7 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def head(path: Path) -> tuple[bytes, Reason | None]:
+def read_text_head(path: Path) -> tuple[bytes, Reason | None]:
     """Read the first bytes of a file's text, uncompressed.
 
     Returns (bytes, None), or (empty bytes, the reason).
@@ -120,7 +120,7 @@ def head(path: Path) -> tuple[bytes, Reason | None]:
     for careful in (False, True):
         start = bytearray()
         try:
-            for block in unpack.blocks(path, [], size=HEAD_BYTES, careful=careful):
+            for block in unpack.unpack_blocks(path, [], size=HEAD_BYTES, careful=careful):
                 start += block
                 if len(start) >= HEAD_BYTES:
                     break
@@ -128,32 +128,32 @@ def head(path: Path) -> tuple[bytes, Reason | None]:
             continue
         except OSError as error:
             text = error.strerror or type(error).__name__
-            return b"", replace(why_unread(error), text=text)
-        return bytes(start[:HEAD_BYTES]), None if start else _no_text(path)
-    return b"", _no_text(path)
+            return b"", replace(explain_os_error(error), text=text)
+        return bytes(start[:HEAD_BYTES]), None if start else _explain_missing_text(path)
+    return b"", _explain_missing_text(path)
 
 
-def _no_text(path: Path) -> Reason:
+def _explain_missing_text(path: Path) -> Reason:
     """Explain why a file that could be opened has no text."""
-    form = form_of(path)
+    form = detect_file_compression(path)
     if not form:
         return Reason("no-text", "the file holds no text")
     text = f"the file holds no text: its {form} stream is empty, cut off or damaged"
     return Reason("cut-stream", text, Data(form=form))
 
 
-def reader_named(name: str) -> Reader:
+def find_reader(name: str) -> Reader:
     """Find a reader by its name."""
     return next(reader for reader in READERS if reader.name == name)
 
 
-def form_of(path: Path) -> str:
+def detect_file_compression(path: Path) -> str:
     """Name the compression of a file: gzip, Zstandard, xz, bzip2 or zip.
 
     The name is empty for an uncompressed file and for one that cannot be opened.
     """
     try:
         with path.open("rb") as stream:
-            return unpack.form_name(stream.read(_MAGIC_BYTES))
+            return unpack.name_compression(stream.read(_MAGIC_BYTES))
     except OSError:
         return ""

@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.1
 """Interval at which a waiting producer checks whether its consumer has stopped."""
 
 
-def ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def prefetch_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the same blocks in the same order, read ahead by a thread.
 
     An exception that `blocks` raises is raised here after the blocks before it.

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.model.errors import unread
-from tracekit.model.patterns import expression
+from tracekit.model.errors import make_os_read_error
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
-from tracekit.readers.lines import lines, log_notes
-from tracekit.readers.loss import Loss
+from tracekit.readers.lines import note_log_losses, read_bounded_lines
+from tracekit.readers.loss import DataLoss
 
 MAX_VALUES = 2_000_000
 """Most values kept from one log."""
@@ -35,21 +35,21 @@ MAX_NAME = 300
 
 MAX_STEP = 2**62
 
-_ANSI = expression(r"\x1b\[[0-9;?]*[A-Za-z]")
-_SURROGATE = expression("[\ud800-\udfff]")
-_NUMBER = expression(
+_ANSI = compile_lazily(r"\x1b\[[0-9;?]*[A-Za-z]")
+_SURROGATE = compile_lazily("[\ud800-\udfff]")
+_NUMBER = compile_lazily(
     r"(?:[A-Za-z_][\w.]*\()?([-+]?(?:[0-9]{1,40}(?:\.[0-9]*)?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?)\)?"
 )
-_STEP_LINE = expression(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
-_HEADING = expression(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
-_BULLET = expression(
+_STEP_LINE = compile_lazily(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
+_HEADING = compile_lazily(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
+_BULLET = compile_lazily(
     r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z"
 )
-_TIMER = expression(r"timing_s/|timing/train/|perf/time_per_step")
+_TIMER = compile_lazily(r"timing_s/|timing/train/|perf/time_per_step")
 _TIMERS = ("timing_s/", "timing/train/", "perf/")
 """Every line with step timers contains one of these; text without them needs no check of its lines."""
 
-_LOGGED_NUMBER = expression(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
+_LOGGED_NUMBER = compile_lazily(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
 STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
 TIME_KEYS = ("_timestamp", "timestamp", "time")
 _PRINTED = {
@@ -61,13 +61,15 @@ _PRINTED = {
 _MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
 """Every driver's output contains one of these; text without them needs neither of the two searches."""
 
-_DRIVER = expression(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
+_DRIVER = compile_lazily(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
 
 
-_TRACE = expression(rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
+_TRACE = compile_lazily(
+    rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"'
+)
 
 
-def is_of_trace(head: bytes) -> bool:
+def is_json_trace_head(head: bytes) -> bool:
     """Check whether text begins like a JSON trace: an object that its first line does not close.
 
     No line of a log is like that.
@@ -80,7 +82,7 @@ def sniff(head: bytes) -> bool:
 
     A console log may be long before its first step. There, the prefix that Ray gives the driver identifies it.
     """
-    if not head or b"\0" in head or is_of_trace(head):
+    if not head or b"\0" in head or is_json_trace_head(head):
         return False
     text = head.decode("utf-8", "replace")
     if "\x1b" in text:
@@ -101,12 +103,12 @@ def _is_step_line(line: str) -> bool:
     """Check whether a line contains the timers of a step, as JSON or in the form of verl's console."""
     if not line.startswith("{"):
         return bool(_STEP_LINE.search(line) and _LOGGED_NUMBER.search(line))
-    logged = json_object(line) if _TIMER.search(line) else None
-    return logged is not None and _step_of(logged) is not None
+    logged = parse_json_object(line) if _TIMER.search(line) else None
+    return logged is not None and _find_logged_step(logged) is not None
 
 
 @dataclass(slots=True)
-class _Log:
+class _DriverLog:
     """Values parsed so far, as columns (`name` indexes `names`), and counts of skipped input."""
 
     line: list[int] = field(default_factory=list[int])
@@ -125,7 +127,7 @@ class _Log:
         self, line: int, step: int, name: str, value: object, logged_ns: int | None = None
     ) -> None:
         """Add one value of a step; skip a value that is not a number, and count one that is not finite."""
-        number = _number(value)
+        number = _convert_logged_number(value)
         if number is None:
             return
         if not math.isfinite(number):
@@ -142,7 +144,7 @@ class _Log:
         self.value.append(number)
 
 
-def _number(value: object) -> float | None:
+def _convert_logged_number(value: object) -> float | None:
     """Convert a number to float; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -159,24 +161,28 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     """
     path = Path(source.path)
     for careful in (False, True):
-        log, losses = _Log(), list[Loss]()
+        log, losses = _DriverLog(), list[DataLoss]()
         try:
-            for number, line in _lines(path, losses, log, careful=careful, on_bytes=on_bytes):
-                _take(line, number, log)
+            for number, line in _read_driver_lines(
+                path, losses, log, careful=careful, on_bytes=on_bytes
+            ):
+                _add_driver_line(line, number, log)
             break
         except unpack.Unproven:
             continue
         except OSError as error:
-            raise unread(path, error) from error
-    tables = {"log_values": _frame(log)} if want.table("log_values") else {}
+            raise make_os_read_error(path, error) from error
+    tables = {"log_values": _make_log_values(log)} if want.table("log_values") else {}
     meta = {"element_count": len(log.value), "absolute_time": False}
-    return [Trace(source, tables, tuple(_notes(log, losses, source.name)), meta)]
+    return [
+        Trace(source, tables, tuple(_note_skipped_driver_lines(log, losses, source.name)), meta)
+    ]
 
 
-def _lines(
+def _read_driver_lines(
     path: Path,
-    losses: list[Loss],
-    log: _Log,
+    losses: list[DataLoss],
+    log: _DriverLog,
     *,
     careful: bool,
     on_bytes: Callable[[int], None] | None,
@@ -185,19 +191,19 @@ def _lines(
 
     Only a line feed ends a line.
     """
-    for number, line in lines(path, losses, careful=careful, on_bytes=on_bytes):
+    for number, line in read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes):
         if line is None:
             log.too_long += 1
         else:
             yield number, line
 
 
-def _take(line: str, number: int, log: _Log) -> None:
+def _add_driver_line(line: str, number: int, log: _DriverLog) -> None:
     """Add the values of one line to the log."""
     if line.startswith("{"):
-        logged = json_object(line)
+        logged = parse_json_object(line)
         if logged is not None:
-            _take_object(logged, number, log)
+            _add_logged_object(logged, number, log)
         elif _TIMER.search(line):
             log.damaged += 1
         return
@@ -226,10 +232,10 @@ def _take(line: str, number: int, log: _Log) -> None:
 _JSON_SPACE = " \t\r\n"
 
 
-def json_object(line: str) -> dict[str, Any] | None:
+def parse_json_object(line: str) -> dict[str, Any] | None:
     """Parse a JSON line that contains an object; None for anything else.
 
-    >>> json_object(' {"step": 1} '), json_object('{"step": 1},'), json_object('"traceEvents": [')
+    >>> parse_json_object(' {"step": 1} '), parse_json_object('{"step": 1},'), parse_json_object('"traceEvents": [')
     ({'step': 1}, None, None)
     """
     text = line.strip(_JSON_SPACE)
@@ -242,7 +248,7 @@ def json_object(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _step_of(logged: Mapping[str, Any]) -> int | None:
+def _find_logged_step(logged: Mapping[str, Any]) -> int | None:
     """Find the step of a logged object; None if it names none."""
     for key in STEP_KEYS:
         value = logged.get(key)
@@ -253,15 +259,15 @@ def _step_of(logged: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _take_object(logged: Mapping[str, Any], number: int, log: _Log) -> None:
+def _add_logged_object(logged: Mapping[str, Any], number: int, log: _DriverLog) -> None:
     """Add the values of one JSON line.
 
     Values in `data` keep their names; names in other objects are prefixed with the object's key.
     """
-    step = _step_of(logged)
+    step = _find_logged_step(logged)
     if step is None:
         return
-    times = map(unix_ns, map(logged.get, TIME_KEYS))
+    times = map(convert_seconds_to_unix_ns, map(logged.get, TIME_KEYS))
     logged_ns = next(filter(None, times), None)
     for key, value in logged.items():
         if not isinstance(value, dict):
@@ -273,15 +279,15 @@ def _take_object(logged: Mapping[str, Any], number: int, log: _Log) -> None:
             log.add(number, step, prefix + name, inner, logged_ns)
 
 
-def unix_ns(value: object) -> int | None:
+def convert_seconds_to_unix_ns(value: object) -> int | None:
     """Convert seconds since the Unix epoch to ns; None for values outside 1e9 to 1e10 s (2001 to 2286)."""
-    number = _number(value)
+    number = _convert_logged_number(value)
     if number is None or not 1e9 < number < 1e10:
         return None
     return round(number * 1e9)
 
 
-def _frame(log: _Log) -> pd.DataFrame:
+def _make_log_values(log: _DriverLog) -> pd.DataFrame:
     """Build the table `log_values`.
 
     If a step was logged more than once (a resumed run), the last value of each name counts.
@@ -304,7 +310,9 @@ def _frame(log: _Log) -> pd.DataFrame:
     return table.frame({str(name): last[name].array for name in last})
 
 
-def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
+def _note_skipped_driver_lines(
+    log: _DriverLog, losses: list[DataLoss], source: str
+) -> Iterator[Note]:
     """Yield notes on skipped lines and values."""
     damaged = "lines with timers that are no whole JSON were passed over"
     not_finite = "logged values that are no finite number were left out"
@@ -315,12 +323,12 @@ def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
         ("info", "log-not-finite", not_finite, log.not_finite),
         ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,} were left out", log.over),
         ("info", "log-empty", "a driver's log without the numbers of any step", int(not log.value)),
-        ("info", "log-repeated", repeated, _repeated(log)),
+        ("info", "log-repeated", repeated, _count_repeated_steps(log)),
     )
-    return log_notes(losses, counts, source)
+    return note_log_losses(losses, counts, source)
 
 
-def _repeated(log: _Log) -> int:
+def _count_repeated_steps(log: _DriverLog) -> int:
     """Count the steps that start again after a later step, as in a resumed run or one of several epochs."""
     steps = np.array(log.step, np.int64)
     starts = steps[np.flatnonzero(np.diff(steps, prepend=-1) != 0)]

@@ -24,22 +24,22 @@ _UTF16 = re.compile(
 _UTF32 = re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[\[{]\0\0\0|\0\0\0[\[{]", re.DOTALL)
 
 
-def refusal(text: bytes, *, packed: bool = False) -> Reason | None:
+def explain_unsupported_format(text: bytes, *, packed: bool = False) -> Reason | None:
     r"""Explain why a file that begins with `text` cannot be read, and what to do; None if it may be read.
 
     `packed` is true if `text` was decompressed.
 
-    >>> refusal(b"Rar!\x1a\x07\x00").text
+    >>> explain_unsupported_format(b"Rar!\x1a\x07\x00").text
     'a rar archive: unpack it first (unrar x)'
     """
     if text[_TAR_PLACE : _TAR_PLACE + len(_TAR)] == _TAR:
         what = "a compressed tar archive" if packed else "a tar archive"
-        return _archive(what, "unpack it first (tar xf)")
+        return _make_archive_reason(what, "unpack it first (tar xf)")
     for magic, what, remedy in _MAGICS:
         if text.startswith(magic):
-            return _archive(what, remedy)
-    if packed and (form := unpack.form_name(text)):
-        return _archive(f"compressed twice (within, {form})", "decompress it first")
+            return _make_archive_reason(what, remedy)
+    if packed and (form := unpack.name_compression(text)):
+        return _make_archive_reason(f"compressed twice (within, {form})", "decompress it first")
     for pattern, name in ((_UTF32, "UTF-32"), (_UTF16, "UTF-16")):
         if pattern.match(text):
             what = f"text in {name}, and profiles are UTF-8"
@@ -49,11 +49,13 @@ def refusal(text: bytes, *, packed: bool = False) -> Reason | None:
     return None
 
 
-def packed_nsys(form: str) -> Reason:
+def explain_compressed_nsys(form: str) -> Reason:
     """Explain that a report or export of Nsight Systems must be decompressed first."""
-    return _archive(f"a file of Nsight Systems, compressed ({form})", "decompress it first")
+    return _make_archive_reason(
+        f"a file of Nsight Systems, compressed ({form})", "decompress it first"
+    )
 
 
-def _archive(what: str, remedy: str) -> Reason:
+def _make_archive_reason(what: str, remedy: str) -> Reason:
     """Make the reason for an archive: its format and the command that unpacks it."""
     return Reason("archive", f"{what}: {remedy}", Data(what=what, remedy=remedy))

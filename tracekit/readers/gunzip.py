@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 
 fast_zlib: Any
 try:
@@ -26,24 +26,26 @@ FIXED_HEADER_BYTES, TRAILER_BYTES = 10, 8
 FLAG_HEADER_CRC, FLAG_EXTRA, FLAG_NAME, FLAG_COMMENT, FLAGS_RESERVED = 2, 4, 8, 16, 0xE0
 
 
-def blocks(source: FileBytes, losses: list[Loss], size: int, *, careful: bool) -> Iterator[bytes]:
+def gunzip_blocks(
+    source: FileBytes, losses: list[DataLoss], size: int, *, careful: bool
+) -> Iterator[bytes]:
     """Yield the text in non-empty pieces of at most `size` bytes; append faults to `losses`.
 
     Without `careful`, raise `Unproven` after the text of a file with a fault.
     """
     _let_malloc_keep_blocks(size)
     if careful or fast_zlib is None:
-        yield from _Members(source, losses, size).blocks(inflate_careful, zlib.crc32)
+        yield from _GzipMembers(source, losses, size).blocks(inflate_careful, zlib.crc32)
     else:
-        faults: list[Loss] = []
-        yield from _Members(source, faults, size).blocks(_fast_inflate, fast_zlib.crc32)
+        faults: list[DataLoss] = []
+        yield from _GzipMembers(source, faults, size).blocks(_inflate_fast, fast_zlib.crc32)
         if faults:
             raise Unproven
 
 
 def inflate(source: FileBytes, size: int) -> Iterator[bytes]:
     """Inflate one deflate stream as fast as possible; a fault may lose the text right before it."""
-    return inflate_careful(source, size) if fast_zlib is None else _fast_inflate(source, size)
+    return inflate_careful(source, size) if fast_zlib is None else _inflate_fast(source, size)
 
 
 @lru_cache
@@ -57,10 +59,10 @@ def _let_malloc_keep_blocks(size: int) -> None:
     del larger
 
 
-class _Members:
+class _GzipMembers:
     """Members of a gzip file, in order."""
 
-    def __init__(self, source: FileBytes, losses: list[Loss], size: int) -> None:
+    def __init__(self, source: FileBytes, losses: list[DataLoss], size: int) -> None:
         self.source = source
         self.losses = losses
         self.size = size
@@ -74,14 +76,14 @@ class _Members:
         """Yield the text of all members up to the first fault that ends reading."""
         try:
             while self.source.peek(1):
-                _skip_header(self.source)
+                _skip_gzip_header(self.source)
                 crc, start = 0, self.delivered
                 for block in inflate(self.source, self.size):
                     crc = checksum(block, crc)
                     self.delivered += len(block)
                     yield block
                 trailer = self.source.exactly(TRAILER_BYTES)
-                if trailer != _trailer(crc, self.delivered - start):
+                if trailer != _encode_gzip_trailer(crc, self.delivered - start):
                     self._lose("gzip-crc")
                 self.source.skip_zeros()
         except Truncated:
@@ -91,15 +93,15 @@ class _Members:
 
     def _lose(self, kind: str) -> None:
         """Record a fault with size 0, because the amount of lost text is unknown."""
-        self.losses.append(Loss(kind, offset=self.delivered, count=1, size_bytes=0))
+        self.losses.append(DataLoss(kind, offset=self.delivered, count=1, size_bytes=0))
 
 
-def _trailer(crc: int, length: int) -> bytes:
+def _encode_gzip_trailer(crc: int, length: int) -> bytes:
     """Encode the trailer of a gzip member: CRC and length modulo 2**32."""
     return crc.to_bytes(4, "little") + (length % 2**32).to_bytes(4, "little")
 
 
-def _skip_header(source: FileBytes) -> None:
+def _skip_gzip_header(source: FileBytes) -> None:
     """Skip the header of a gzip member; raise `Damaged` if it is none."""
     if not MAGIC.startswith(source.peek(2)):
         raise Damaged
@@ -117,7 +119,7 @@ def _skip_header(source: FileBytes) -> None:
         source.exactly(2)  # not checked: no field of the header is used
 
 
-def _fast_inflate(source: FileBytes, size: int) -> Iterator[bytes]:
+def _inflate_fast(source: FileBytes, size: int) -> Iterator[bytes]:
     """Inflate one deflate stream with `isal`."""
     inflater = fast_zlib.decompressobj(-zlib.MAX_WBITS)
     error: type[Exception] = fast_zlib.error
@@ -150,7 +152,7 @@ def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
                 before, piece, delivered = inflater.copy(), source.needed(), 0
                 block = inflater.decompress(piece, size)
         except zlib.error:
-            text = _up_to_fault(before, piece)
+            text = _inflate_up_to_fault(before, piece)
             for start in range(delivered, len(text), size):
                 yield text[start : start + size]
             raise Damaged from None
@@ -160,7 +162,7 @@ def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
     source.give_back(inflater.unused_data)
 
 
-def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
+def _inflate_up_to_fault(inflater: Any, piece: bytes) -> bytes:
     """Inflate a faulty piece of input up to its fault."""
     text = bytearray()
     position, step = 0, 256
@@ -170,7 +172,7 @@ def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
             text += inflater.decompress(piece[position : position + step])
         except zlib.error:
             if step == 1:
-                text += _before_fault_within(before, piece[position])
+                text += _recover_faulty_byte(before, piece[position])
                 break
             inflater, step = before, 1
         else:
@@ -178,17 +180,17 @@ def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
     return bytes(text)
 
 
-def _before_fault_within(inflater: Any, byte: int) -> bytes:
+def _recover_faulty_byte(inflater: Any, byte: int) -> bytes:
     """Find the output of the input byte that fails.
 
     Even a step of one byte of output is discarded if the fault follows at once. An output byte is still
     certain if the lower bits of the input byte produce it whatever its higher bits are.
     """
-    sure, _ = _in_steps(inflater.copy(), byte)
+    sure, _ = _inflate_byte(inflater.copy(), byte)
     for bits in range(1, 8):
         low = byte % 2**bits
         variants = [
-            _in_steps(inflater.copy(), low + (high << bits)) for high in range(2 ** (8 - bits))
+            _inflate_byte(inflater.copy(), low + (high << bits)) for high in range(2 ** (8 - bits))
         ]
         longer = {text[: len(sure) + 1] for text, failed in variants if len(text) > len(sure)}
         stuck = any(len(text) <= len(sure) and not failed for text, failed in variants)
@@ -198,7 +200,7 @@ def _before_fault_within(inflater: Any, byte: int) -> bytes:
     return sure
 
 
-def _in_steps(inflater: Any, byte: int) -> tuple[bytes, bool]:
+def _inflate_byte(inflater: Any, byte: int) -> tuple[bytes, bool]:
     """Inflate one byte of input in the smallest steps; returns (output, whether it failed)."""
     text = bytearray()
     try:

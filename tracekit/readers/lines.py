@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers import unpack
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 
 MAX_LINE_BYTES = 2**20
 """Longest line read, in bytes: the metrics of a step need less."""
 
 
-def lines(
+def read_bounded_lines(
     path: Path,
-    losses: list[Loss],
+    losses: list[DataLoss],
     *,
     careful: bool,
     on_bytes: Callable[[int], None] | None = None,
@@ -26,7 +26,7 @@ def lines(
     Only a line feed ends a line. A byte-order mark before the first line is not part of it.
     """
     number, tail, skipping = 0, b"", False
-    for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
+    for block in unpack.unpack_blocks(path, losses, careful=careful, on_bytes=on_bytes):
         *complete, tail = (tail + block).split(b"\n")
         for line in complete:
             number += 1
@@ -48,8 +48,8 @@ def _decode_line(line: bytes, number: int) -> str:
     return line.decode("utf-8", "replace")
 
 
-def log_notes(
-    losses: Sequence[Loss], counts: Sequence[tuple[NoteSeverity, str, str, int]], source: str
+def note_log_losses(
+    losses: Sequence[DataLoss], counts: Sequence[tuple[NoteSeverity, str, str, int]], source: str
 ) -> Iterator[Note]:
     """Yield notes on damage to a log, then one per (severity, code, text, count) with a count above 0."""
     for loss in losses:

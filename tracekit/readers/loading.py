@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
-from tracekit.discover.fetched import here
+from tracekit.discover.fetched import get_local_path
 from tracekit.model.codes import Reason
-from tracekit.model.errors import TracekitError, refused
+from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.sources import Source, Want
-from tracekit.readers import READERS, foreign, form_of, head, reader_named
-from tracekit.readers.no_profiles import no_profile
+from tracekit.readers import READERS, detect_file_compression, find_reader, foreign, read_text_head
+from tracekit.readers.no_profiles import identify_non_profile
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Trace
@@ -50,25 +50,27 @@ def load(
     Raises `TraceFormatError` for a file that cannot be read, and `TracekitError` if the selection is
     not exactly one process.
     """
-    path = here(path)
+    path = get_local_path(path)
     if path.is_dir() and rank is None and pid is None:
         raise TracekitError(
             f"{path} is a directory",
             "load(path, rank=0), or load_all(path), or tracekit.analyze(path)",
         )
     traces: list[Trace] = []
-    want = _want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
-    for source in _sources(path):
-        if path.is_dir() and (_differs(rank, source.rank) or _differs(pid, source.pid)):
+    want = _make_want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
+    for source in _find_path_sources(path):
+        if path.is_dir() and (
+            _contradicts_request(rank, source.rank) or _contradicts_request(pid, source.pid)
+        ):
             continue
-        traces += _traces(source, want)
+        traces += _read_source_traces(source, want)
     chosen = [
         trace
         for trace in traces
         if rank in (None, trace.source.rank) and pid in (None, trace.source.pid)
     ]
     if len(chosen) != 1:
-        raise _not_one(path, chosen, rank, pid)
+        raise _make_selection_error(path, chosen, rank, pid)
     return chosen[0]
 
 
@@ -85,14 +87,14 @@ def load_all(
 
     The other arguments are those of `load`. Raises `TraceFormatError` for a file that cannot be read.
     """
-    want = _want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
+    want = _make_want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
     traces: list[Trace] = []
-    for source in _sources(here(path)):
-        traces += _traces(source, want)
+    for source in _find_path_sources(get_local_path(path)):
+        traces += _read_source_traces(source, want)
     return traces
 
 
-def _want(
+def _make_want(
     *,
     python: bool,
     stacks: bool,
@@ -111,36 +113,40 @@ def _want(
     return want
 
 
-def _sources(path: Path) -> Sequence[Source]:
+def _find_path_sources(path: Path) -> Sequence[Source]:
     """Find the source of a file, or the sources in a directory."""
     if path.is_dir():
         return find([path], sniff=sniff).sources
     sniffed = sniff(path)
     if sniffed.reader is None:
-        raise refused(path, sniffed.reason or _NO_FORMAT, "see what can be read: tracekit inspect")
+        raise make_format_error(
+            path, sniffed.reason or _NO_FORMAT, "see what can be read: tracekit inspect"
+        )
     return find([path], sniff=lambda _: sniffed).sources
 
 
-def _traces(source: Source, want: Want) -> Sequence[Trace]:
+def _read_source_traces(source: Source, want: Want) -> Sequence[Trace]:
     """Read the Traces of one source."""
-    return reader_named(source.reader).read(source, want, None)
+    return find_reader(source.reader).read(source, want, None)
 
 
-def _differs(asked: int | None, known: int | None) -> bool:
+def _contradicts_request(asked: int | None, known: int | None) -> bool:
     """Check whether a source's number is known and is not the requested one."""
     return asked is not None and known is not None and asked != known
 
 
-def _not_one(
+def _make_selection_error(
     path: Path, chosen: Sequence[Trace], rank: int | None, pid: int | None
 ) -> TracekitError:
     """Make the error for a selection of no process, or of several, with how to select one."""
-    asked = _numbers(rank, pid)
+    asked = _format_rank_and_pid(rank, pid)
     if not chosen:
         return TracekitError(
             f"{path} holds no process with {asked}", f"see which there are: tracekit inspect {path}"
         )
-    named = [_numbers(trace.source.rank, trace.source.pid) for trace in chosen[:MAX_NAMED]]
+    named = [
+        _format_rank_and_pid(trace.source.rank, trace.source.pid) for trace in chosen[:MAX_NAMED]
+    ]
     more = f" and {len(chosen) - MAX_NAMED} more" if len(chosen) > MAX_NAMED else ""
     return TracekitError(
         f"{path} holds {len(chosen)} processes{asked and f' with {asked}'}: {'; '.join(named)}{more}",
@@ -148,7 +154,7 @@ def _not_one(
     )
 
 
-def _numbers(rank: int | None, pid: int | None) -> str:
+def _format_rank_and_pid(rank: int | None, pid: int | None) -> str:
     """Format the known ones of rank and pid."""
     known = [("rank", rank), ("pid", pid)]
     return " ".join(f"{word} {number}" for word, number in known if number is not None)
@@ -156,30 +162,32 @@ def _numbers(rank: int | None, pid: int | None) -> str:
 
 def sniff(path: Path) -> Sniffed:
     """Find the reader that claims a file by its content, and the reason if it is faulty or not a profile."""
-    start, problem = head(path)
-    form = form_of(path)
-    refusal = foreign.refusal(start, packed=bool(form)) or (problem if form else None)
+    start, problem = read_text_head(path)
+    form = detect_file_compression(path)
+    refusal = foreign.explain_unsupported_format(start, packed=bool(form)) or (
+        problem if form else None
+    )
     if refusal is not None:
         return Sniffed(None, "torch", refusal, certain=True)
-    aside = no_profile(start)
+    aside = identify_non_profile(start)
     if aside is not None:
         return Sniffed(None, "torch", aside, certain="kind" in aside.data)
     for reader in READERS:
         if not reader.claims(start):
             continue
         if form and reader.tool == "nsys":
-            return Sniffed(None, "nsys", foreign.packed_nsys(form), certain=True)
+            return Sniffed(None, "nsys", foreign.explain_compressed_nsys(form), certain=True)
         if reader.name == "nsys":
-            return _sniffed_export(path)
+            return _sniff_sqlite_file(path)
         return Sniffed(reader.name, reader.tool)
     return Sniffed(None, "torch", problem or _NO_FORMAT)
 
 
-def _sniffed_export(path: Path) -> Sniffed:
+def _sniff_sqlite_file(path: Path) -> Sniffed:
     """Classify an SQLite database: an nsys export, a faulty one, or neither."""
     from tracekit.readers.nsys import files as nsys_files
 
-    reason = nsys_files.export_problem(path)
-    if nsys_files.is_claimed(path, reason):
+    reason = nsys_files.find_export_problem(path)
+    if nsys_files.is_read_as_export(path, reason):
         return Sniffed("nsys", "nsys", reason)
     return Sniffed(None, "torch", reason)

@@ -6,7 +6,7 @@ from tracekit.model.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class DataLoss:
     """File content that was lost, or read only after repair; offsets count bytes of uncompressed text.
 
     `kind`: truncated | damaged | repaired | not-an-event | too-long | metadata, or a key of

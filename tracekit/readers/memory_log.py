@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.discover.names import read_name
-from tracekit.model.errors import unread
+from tracekit.model.errors import make_os_read_error
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
-from tracekit.process.memory.names import UNITS, quantity_of
+from tracekit.process.memory.names import UNITS, parse_memory_quantity
 from tracekit.readers import driver_log, unpack
-from tracekit.readers.lines import MAX_LINE_BYTES, lines, log_notes
-from tracekit.readers.loss import Loss
+from tracekit.readers.lines import MAX_LINE_BYTES, note_log_losses, read_bounded_lines
+from tracekit.readers.loss import DataLoss
 
 MAX_VALUES = 2_000_000
 """Most values kept from one log."""
@@ -54,40 +54,40 @@ Row = Mapping[str, object]
 
 def sniff(head: bytes) -> bool:
     """Check whether text begins like a memory log: JSON lines or CSV with memory sizes for each step."""
-    if not head or b"\0" in head or driver_log.is_of_trace(head):
+    if not head or b"\0" in head or driver_log.is_json_trace_head(head):
         return False
-    return _tells_memory(head.decode("utf-8", "replace")) and not driver_log.sniff(head)
+    return _has_memory_rows(head.decode("utf-8", "replace")) and not driver_log.sniff(head)
 
 
-def _tells_memory(text: str) -> bool:
+def _has_memory_rows(text: str) -> bool:
     """Check whether one of the first lines, or a CSV header, names a memory size and the step."""
     first, *more = "".join(islice(StringIO(text), 51)).splitlines() or [""]
     if first.startswith("{"):
-        rows = map(_object, (first, *more))
-        return any(row is not None and _is_row(row) for row in rows)
-    header = _header(first)
-    return header is not None and _is_row(dict.fromkeys(header))
+        rows = map(_parse_flat_json_line, (first, *more))
+        return any(row is not None and _is_memory_row(row) for row in rows)
+    header = _parse_csv_header(first)
+    return header is not None and _is_memory_row(dict.fromkeys(header))
 
 
-def _is_row(row: Row) -> bool:
+def _is_memory_row(row: Row) -> bool:
     """Check whether a row has a memory size and a step, or the columns of NeMo-RL's guide."""
     keys = set(map(str.lower, row))
-    has_amount = any(quantity_of(key) is not None for key in row)
+    has_amount = any(parse_memory_quantity(key) is not None for key in row)
     return has_amount and (not keys.isdisjoint(_STEPS) or keys >= _GUIDE)
 
 
-def _header(line: str) -> list[str] | None:
+def _parse_csv_header(line: str) -> list[str] | None:
     """Parse the column names in the first line of a CSV; None if the line is not a header."""
     if len(line) > MAX_LINE_BYTES:
         return None
     for delimiter in (",", ";", "\t"):
-        fields = _fields(line.removeprefix("\ufeff"), delimiter)
+        fields = _split_csv_line(line.removeprefix("\ufeff"), delimiter)
         if fields is not None and 2 <= len(fields) <= MAX_COLUMNS and all(fields):
             return [name.strip() for name in fields]
     return None
 
 
-def _fields(line: str, delimiter: str) -> list[str] | None:
+def _split_csv_line(line: str, delimiter: str) -> list[str] | None:
     """Split a CSV line into fields; None if it is malformed."""
     try:
         return next(iter(csv.reader([line.rstrip("\r")], delimiter=delimiter)), None)
@@ -95,16 +95,18 @@ def _fields(line: str, delimiter: str) -> list[str] | None:
         return None
 
 
-def _object(line: str) -> dict[str, object] | None:
+def _parse_flat_json_line(line: str) -> dict[str, object] | None:
     """Parse a JSON line into a flat dictionary; None for anything else.
 
     Names within nested objects are prefixed with the names of these objects.
     """
-    logged = driver_log.json_object(line)
-    return None if logged is None else dict(_flat(logged, "", 0))
+    logged = driver_log.parse_json_object(line)
+    return None if logged is None else dict(_flatten_logged_object(logged, "", 0))
 
 
-def _flat(values: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, object]]:
+def _flatten_logged_object(
+    values: Mapping[str, object], prefix: str, depth: int
+) -> Iterator[tuple[str, object]]:
     """Yield the (name, value) pairs of an object and of the objects in it, up to `MAX_DEPTH` levels down.
 
     Nested names are prefixed with their object's name, except for `data`.
@@ -113,11 +115,13 @@ def _flat(values: Mapping[str, object], prefix: str, depth: int) -> Iterator[tup
         if not isinstance(value, dict):
             yield prefix + key, value
         elif depth < MAX_DEPTH:
-            yield from _flat(value, "" if key == "data" else f"{prefix}{key}/", depth + 1)
+            yield from _flatten_logged_object(
+                value, "" if key == "data" else f"{prefix}{key}/", depth + 1
+            )
 
 
 @dataclass(slots=True)
-class _Log:
+class _MemoryLog:
     """Memory sizes parsed so far, as columns, and counts of skipped input.
 
     `name` and `point` index the dictionaries `names` and `points`.
@@ -144,7 +148,7 @@ class _Log:
     def is_amount(self, name: str) -> bool:
         """Check whether a column name names a memory size."""
         if name not in self.looked and len(self.looked) < MAX_COLUMNS:
-            self.looked[name] = quantity_of(name) is not None
+            self.looked[name] = parse_memory_quantity(name) is not None
         return self.looked.get(name, False)
 
 
@@ -155,16 +159,20 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     """
     path = Path(source.path)
     for careful in (False, True):
-        log, losses = _Log(), list[Loss]()
+        log, losses = _MemoryLog(), list[DataLoss]()
         try:
-            _take_all(lines(path, losses, careful=careful, on_bytes=on_bytes), log)
+            _add_memory_lines(
+                read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes), log
+            )
             break
         except unpack.Unproven:
             continue
         except OSError as error:
-            raise unread(path, error) from error
-    frame, unknown = _frame(log)
-    notes = tuple(_notes(log, losses, unknown, source.name, empty=not len(frame)))
+            raise make_os_read_error(path, error) from error
+    frame, unknown = _convert_memory_log(log)
+    notes = tuple(
+        _note_skipped_memory_lines(log, losses, unknown, source.name, empty=not len(frame))
+    )
     facts = read_name(tuple(source.name.split("/")))
     traces: list[Trace] = []
     for rank in frame["rank"].sort_values().unique().tolist() or [None]:
@@ -174,14 +182,14 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
             number, of_rank = int(rank), frame["rank"].eq(rank).fillna(value=False)
         who = replace(source, rank=number, role=facts.role, pid=facts.pid, host=facts.host)
         rows = frame[of_rank]
-        tables = {"memory_log": _table(rows)} if want.table("memory_log") else {}
+        tables = {"memory_log": _make_memory_log(rows)} if want.table("memory_log") else {}
         meta = {"element_count": len(rows), "absolute_time": False}
         traces.append(Trace(who, tables, notes, meta))
         notes = ()  # attach the log's notes to the first Trace only
     return traces
 
 
-def _table(rows: pd.DataFrame) -> pd.DataFrame:
+def _make_memory_log(rows: pd.DataFrame) -> pd.DataFrame:
     """Build the table `memory_log` from rows of the log."""
     table = TABLES["memory_log"]
     if rows.empty:
@@ -189,51 +197,51 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.frame({name: rows[name].array for name in table.columns}, len(rows))
 
 
-def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
+def _add_memory_lines(rows: Iterator[tuple[int, str | None]], log: _MemoryLog) -> None:
     """Add the memory sizes of all lines to the log."""
     header: list[str] | None = None
     for number, line in rows:
         if line is None:
             log.too_long += 1
         elif line.startswith("{"):
-            row = _object(line)
+            row = _parse_flat_json_line(line)
             if row is None:
                 log.damaged += 1
             else:
-                _take(row, number, log)
+                _add_memory_row(row, number, log)
         elif header is None:
-            header = _header(line) or [""]
-            delimiter = _delimiter(line, len(header))
+            header = _parse_csv_header(line) or [""]
+            delimiter = _find_csv_delimiter(line, len(header))
         elif line.strip():
-            fields = _fields(line, delimiter)
+            fields = _split_csv_line(line, delimiter)
             if fields is None or len(fields) != len(header):
                 log.damaged += 1
             else:
-                _take(dict(zip(header, fields, strict=True)), number, log)
+                _add_memory_row(dict(zip(header, fields, strict=True)), number, log)
 
 
-def _delimiter(line: str, width: int) -> str:
+def _find_csv_delimiter(line: str, width: int) -> str:
     """Find the delimiter that splits a CSV header into `width` columns."""
     for delimiter in (",", ";", "\t"):
-        if len(_fields(line, delimiter) or ()) == width:
+        if len(_split_csv_line(line, delimiter) or ()) == width:
             return delimiter
     return ","
 
 
-def _take(row: Row, number: int, log: _Log) -> None:
+def _add_memory_row(row: Row, number: int, log: _MemoryLog) -> None:
     """Add the memory sizes of one row to the log."""
     lower = {key.lower(): value for key, value in row.items()}
-    rank = _whole(lower, _RANKS)
+    rank = _find_whole_number(lower, _RANKS)
     if rank not in log.ranks and len(log.ranks) >= MAX_RANKS:
         log.over += 1
         return
     log.ranks.add(rank)
-    step, device = _whole(lower, _STEPS), _whole(lower, _DEVICES)
-    logged_ns, point = _logged_ns(lower), _point(lower)
+    step, device = _find_whole_number(lower, _STEPS), _find_whole_number(lower, _DEVICES)
+    logged_ns, point = _parse_row_time(lower), _find_step_point(lower)
     for name, value in row.items():
         if not log.is_amount(name):
             continue
-        amount = _number(value)
+        amount = _parse_logged_amount(value)
         if amount is None or not math.isfinite(amount) or amount < 0:
             log.unsound += 1
             continue
@@ -250,14 +258,14 @@ def _take(row: Row, number: int, log: _Log) -> None:
         log.value.append(amount)
 
 
-def _logged_ns(row: Row) -> int | None:
+def _parse_row_time(row: Row) -> int | None:
     """Parse the time of a row in Unix ns, from the first of its time columns that is a number."""
-    numbers = map(_number, map(row.get, driver_log.TIME_KEYS))
+    numbers = map(_parse_logged_amount, map(row.get, driver_log.TIME_KEYS))
     seconds = next((number for number in numbers if number is not None), None)
-    return driver_log.unix_ns(seconds)
+    return driver_log.convert_seconds_to_unix_ns(seconds)
 
 
-def _point(row: Row) -> str:
+def _find_step_point(row: Row) -> str:
     """Find the name of a row's point in the step; empty if it has none."""
     for key in _POINTS:
         text = row.get(key)
@@ -266,7 +274,7 @@ def _point(row: Row) -> str:
     return ""
 
 
-def _number(value: object) -> float | None:
+def _parse_logged_amount(value: object) -> float | None:
     """Convert a number, or its text, to float; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -278,7 +286,7 @@ def _number(value: object) -> float | None:
         return math.inf
 
 
-def _whole(row: Row, keys: Sequence[str]) -> int | None:
+def _find_whole_number(row: Row, keys: Sequence[str]) -> int | None:
     """Find the first of these columns whose value is a whole number of at least 0."""
     for key in keys:
         value = row.get(key)
@@ -291,16 +299,16 @@ def _whole(row: Row, keys: Sequence[str]) -> int | None:
     return None
 
 
-def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
+def _convert_memory_log(log: _MemoryLog) -> tuple[pd.DataFrame, list[str]]:
     """Convert the log to (the columns of the table and `rank`, names of sizes in an unknown unit)."""
     name, value = np.array(log.name, np.int64), np.array(log.value, np.float64)
     guide = {name.lower() for name in log.names} >= _GUIDE
     factors, quantities, unknown = list[float](), list[str](), list[str]()
     for code, text in enumerate(log.names):
-        amount = quantity_of(text)
+        amount = parse_memory_quantity(text)
         assert amount is not None, "only amounts are kept"
         quantity, unit = amount
-        unit = unit or _unit(value[name == code], guide=guide)
+        unit = unit or _infer_memory_unit(value[name == code], guide=guide)
         if not unit:
             unknown.append(text)
         factors.append(float(unit or 0))
@@ -327,7 +335,7 @@ def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
     return frame[sound].reset_index(drop=True), unknown
 
 
-def _unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
+def _infer_memory_unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
     """Infer the unit, in bytes, of values whose name has none; None if unknown.
 
     Whole and large numbers are bytes; smaller ones are 10**9 bytes in rows of NeMo-RL's guide.
@@ -339,8 +347,8 @@ def _unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
     return UNITS["gb"] if guide else None
 
 
-def _notes(
-    log: _Log, losses: list[Loss], unknown: list[str], source: str, *, empty: bool
+def _note_skipped_memory_lines(
+    log: _MemoryLog, losses: list[DataLoss], unknown: list[str], source: str, *, empty: bool
 ) -> Iterator[Note]:
     """Yield notes on skipped lines and values."""
     named = _SURROGATE.sub("\ufffd", ", ".join(name[:MAX_TEXT] for name in unknown[:8]))
@@ -355,4 +363,4 @@ def _notes(
         ("warning", "log-cut", over, log.over),
         ("info", "log-empty", "a log of memory without any amount", int(empty)),
     )
-    return log_notes(losses, counts, source)
+    return note_log_losses(losses, counts, source)

@@ -31,20 +31,20 @@ _OF_OTHERS = re.compile(rb"traceEvents|device_traces|segment_type")
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
 
 
-def no_profile(head: bytes) -> Reason | None:
+def identify_non_profile(head: bytes) -> Reason | None:
     """Identify a file that is not a profile, although a reader would claim it; None for others.
 
     `ray timeline` writes a bare list with the categories `task:execute`, `task::<function>` …; a list
     with any category of a profiler is a profile. `export_memory_timeline` writes a page with a PNG.
 
-    >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]').text
+    >>> identify_non_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]').text
     "a timeline of Ray's tasks, not a profile"
-    >>> no_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
+    >>> identify_non_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
     """
     if _PICTURE.match(head):
         return PICTURE
     if _is_flight_recorder(head):
-        return _flight_recorder(head)
+        return _describe_flight_recorder(head)
     if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         return None
     from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
@@ -69,7 +69,7 @@ def _is_flight_recorder(head: bytes) -> bool:
     return sum(quoted % key in head for key in _FLIGHT_KEYS) >= _ENOUGH_KEYS
 
 
-def _flight_recorder(head: bytes) -> Reason:
+def _describe_flight_recorder(head: bytes) -> Reason:
     """Describe a flight-recorder dump: its form and backend."""
     backend = "gloo" if b"gloo:" in head and b"nccl:" not in head else "NCCL"
     form = "pickle" if _FLIGHT_PICKLE.match(head) else "json"

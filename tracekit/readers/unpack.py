@@ -13,10 +13,10 @@ from pathlib import Path
 from tracekit.model import expansion
 from tracekit.readers import gunzip, unpack_streams, unpack_zip
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 from tracekit.readers.unpack_streams import LONGEST_MAGIC
 
-__all__ = ["LONGEST_MAGIC", "LOSSES", "Unproven", "blocks", "form_name", "is_packed"]
+__all__ = ["LONGEST_MAGIC", "LOSSES", "Unproven", "is_packed", "name_compression", "unpack_blocks"]
 
 LOSSES: Mapping[str, str] = {
     "gzip-truncated": "the gzip stream ends early",
@@ -30,9 +30,9 @@ LOSSES: Mapping[str, str] = {
 """Message to the user for each kind of fault in a compressed file."""
 
 
-def blocks(
+def unpack_blocks(
     path: Path,
-    losses: list[Loss],
+    losses: list[DataLoss],
     *,
     size: int = 2**20,
     careful: bool = False,
@@ -51,22 +51,22 @@ def blocks(
             yield from source.pieces(size)
             return
         faults = losses if careful else []
-        most = expansion.most_bytes(os.fstat(file.fileno()).st_size)
+        most = expansion.limit_unpacked_bytes(os.fstat(file.fileno()).st_size)
         if head.startswith(gunzip.MAGIC):
-            text = gunzip.blocks(source, losses, size, careful=careful)
+            text = gunzip.gunzip_blocks(source, losses, size, careful=careful)
         else:
-            text = _others(source, path, faults, size, careful=careful)
-        yield from _bounded(text, most, faults)
+            text = _unpack_except_gzip(source, path, faults, size, careful=careful)
+        yield from _limit_unpacked_text(text, most, faults)
         if faults and not careful:
             raise Unproven
 
 
 def is_packed(head: bytes) -> bool:
-    """Check whether a file that begins with `head` has a compression that `blocks` supports."""
-    return form_name(head) != ""
+    """Check whether a file that begins with `head` has a compression that `unpack_blocks` supports."""
+    return name_compression(head) != ""
 
 
-def form_name(head: bytes) -> str:
+def name_compression(head: bytes) -> str:
     """Name the compression of a file that begins with `head`: gzip, Zstandard, xz, bzip2 or zip.
 
     The name is empty for an uncompressed file.
@@ -75,46 +75,52 @@ def form_name(head: bytes) -> str:
         return "gzip"
     if head.startswith(unpack_zip.MAGICS):
         return "zip"
-    form = unpack_streams.form_of(head)
+    form = unpack_streams.find_stream_format(head)
     return form.name if form is not None else ""
 
 
-def _others(
-    source: FileBytes, path: Path, losses: list[Loss], size: int, *, careful: bool
+def _unpack_except_gzip(
+    source: FileBytes, path: Path, losses: list[DataLoss], size: int, *, careful: bool
 ) -> Iterator[bytes]:
     """Yield the text of a compressed file other than gzip, up to its first fault."""
     kind, delivered = "", 0
     try:
-        for block in _unpacked(source, path, size, careful=careful):
+        for block in _decompress_by_format(source, path, size, careful=careful):
             delivered += len(block)
             yield block
     except Truncated:
         kind = "packed-truncated"
     except Damaged:
         kind = "packed-damaged"
-    except unpack_zip.WrongSum:
+    except unpack_zip.ChecksumMismatch:
         kind = "packed-crc"
     if kind:
-        losses.append(Loss(kind, offset=delivered, count=1, size_bytes=0))
+        losses.append(DataLoss(kind, offset=delivered, count=1, size_bytes=0))
 
 
-def _bounded(text: Iterator[bytes], most: int, losses: list[Loss]) -> Iterator[bytes]:
+def _limit_unpacked_text(
+    text: Iterator[bytes], most: int, losses: list[DataLoss]
+) -> Iterator[bytes]:
     """Yield the text up to `most` bytes; record a loss if there is more."""
     delivered = 0
     for block in text:
         if delivered + len(block) > most:
-            losses.append(Loss("packed-bomb", offset=delivered, count=1, size_bytes=0))
+            losses.append(DataLoss("packed-bomb", offset=delivered, count=1, size_bytes=0))
             return
         delivered += len(block)
         yield block
 
 
-def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:
+def _decompress_by_format(
+    source: FileBytes, path: Path, size: int, *, careful: bool
+) -> Iterator[bytes]:
     """Decompress a Zstandard, xz, bzip2 or zip file."""
-    form = unpack_streams.form_of(source.peek(LONGEST_MAGIC))
+    form = unpack_streams.find_stream_format(source.peek(LONGEST_MAGIC))
     if form is not None:
-        return unpack_streams.streams(source, form, path, size, careful=careful)
-    refusal = unpack_zip.refusal(path)
+        return unpack_streams.decompress_streams(source, form, path, size, careful=careful)
+    refusal = unpack_zip.explain_zip_refusal(path)
     if refusal is not None:
         raise refusal
-    return unpack_zip.member(source, size, gunzip.inflate_careful if careful else gunzip.inflate)
+    return unpack_zip.unpack_zip_member(
+        source, size, gunzip.inflate_careful if careful else gunzip.inflate
+    )

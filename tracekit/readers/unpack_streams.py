@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from tracekit.model.codes import OtherPackingError
+from tracekit.model.codes import UnsupportedPackingError
 from tracekit.model.records import dataclass
 from tracekit.readers.file_bytes import PIECE_BYTES, Damaged, FileBytes
 
@@ -49,7 +49,7 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StreamFormat:
     """One compression format: its name, the magic bytes that its streams begin with, and its decoder."""
 
     name: str
@@ -59,7 +59,7 @@ class Form:
     padded: bool = False
 
 
-def _zstandard() -> Decoder:
+def _make_zstandard_decoder() -> Decoder:
     """Create a decoder of one Zstandard frame. The import is local because few files need it."""
     if sys.version_info >= (3, 14):
         from compression import zstd
@@ -68,7 +68,7 @@ def _zstandard() -> Decoder:
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
 
 
-def _xz() -> Decoder:
+def _make_xz_decoder() -> Decoder:
     """Create a decoder of one xz stream."""
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_BYTES)
 
@@ -77,26 +77,26 @@ _SKIPPED = tuple(bytes((0x50 + number, 0x2A, 0x4D, 0x18)) for number in range(16
 
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 
-FORMS: tuple[Form, ...] = (
-    Form("Zstandard", (b"\x28\xb5\x2f\xfd", *_SKIPPED), _zstandard, ".zst"),
-    Form("xz", (b"\xfd7zXZ\0",), _xz, ".xz", padded=True),
-    Form(
+STREAM_FORMATS: tuple[StreamFormat, ...] = (
+    StreamFormat("Zstandard", (b"\x28\xb5\x2f\xfd", *_SKIPPED), _make_zstandard_decoder, ".zst"),
+    StreamFormat("xz", (b"\xfd7zXZ\0",), _make_xz_decoder, ".xz", padded=True),
+    StreamFormat(
         "bzip2",
         tuple(b"BZh%d%s" % pair for pair in product(range(1, 10), _BZIP2_BLOCKS)),
         bz2.BZ2Decompressor,
         ".bz2",
     ),
 )
-LONGEST_MAGIC = max(len(max(form.magics, key=len)) for form in FORMS)
+LONGEST_MAGIC = max(len(max(form.magics, key=len)) for form in STREAM_FORMATS)
 
 
-def form_of(head: bytes) -> Form | None:
+def find_stream_format(head: bytes) -> StreamFormat | None:
     """Find the format of a file that begins with `head`; None for other files."""
-    return next((form for form in FORMS if head.startswith(form.magics)), None)
+    return next((form for form in STREAM_FORMATS if head.startswith(form.magics)), None)
 
 
-def streams(
-    source: FileBytes, form: Form, path: Path, size: int, *, careful: bool
+def decompress_streams(
+    source: FileBytes, form: StreamFormat, path: Path, size: int, *, careful: bool
 ) -> Iterator[bytes]:
     """Yield the text of all streams of a file in order, in pieces of at most `size` bytes.
 
@@ -106,13 +106,13 @@ def streams(
     while source.peek(1):
         if not source.peek(LONGEST_MAGIC).startswith(form.magics):
             raise Damaged
-        yield from _stream(source, form, path, size, careful=careful)
+        yield from _decompress_stream(source, form, path, size, careful=careful)
         if form.padded:
             source.skip_zeros()
 
 
-def _stream(
-    source: FileBytes, form: Form, path: Path, size: int, *, careful: bool
+def _decompress_stream(
+    source: FileBytes, form: StreamFormat, path: Path, size: int, *, careful: bool
 ) -> Iterator[bytes]:
     """Yield the text of one stream."""
     decoder = form.decoder()
@@ -127,11 +127,11 @@ def _stream(
             block = decoder.decompress(piece, size)
         except Exception as error:  # noqa: BLE001 - each library raises its own errors
             if isinstance(error, MemoryError) or "memory" in str(error).lower():
-                raise OtherPackingError(
+                raise UnsupportedPackingError(
                     f"{form.name} {_TOO_LARGE}", "decompress it first"
                 ) from None
             if careful:
-                yield from _up_to_fault(path, form, (begin, fed), delivered)
+                yield from _decompress_up_to_fault(path, form, (begin, fed), delivered)
             raise Damaged from None
         delivered += len(block)
         if block:
@@ -139,7 +139,9 @@ def _stream(
     source.give_back(decoder.unused_data)
 
 
-def _up_to_fault(path: Path, form: Form, where: tuple[int, int], delivered: int) -> Iterator[bytes]:
+def _decompress_up_to_fault(
+    path: Path, form: StreamFormat, where: tuple[int, int], delivered: int
+) -> Iterator[bytes]:
     """Yield the text of a faulty stream that follows the first `delivered` bytes, up to the fault.
 
     The stream is decompressed again from its start: quickly up to the input that fails, then byte by byte.

@@ -10,26 +10,26 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Protocol
 
-from tracekit.model.callable_module import make_callable
+from tracekit.model.callable_module import make_module_callable
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
-from tracekit.render.json import from_json, to_json
-from tracekit.render.options import Options
+from tracekit.render.json import read_report_json, write_report_json
+from tracekit.render.options import RenderOptions
 
 __all__ = [
     "RENDERERS",
-    "Options",
     "Output",
+    "RenderOptions",
     "Renderer",
     "Reported",
-    "format_of",
-    "from_json",
+    "get_format_of_path",
+    "read_report_json",
     "refuse_without_library",
     "render",
-    "to_json",
+    "write_report_json",
 ]
 
 Output = str | bytes | dict[str, bytes]
@@ -50,14 +50,14 @@ class Renderer:
     library: str = ""
 
     @property
-    def render(self) -> Callable[[Report, Options], Output]:
+    def render(self) -> Callable[[Report, RenderOptions], Output]:
         """The function `render_<file>` of the module, imported on first use to keep other outputs fast."""
         module = import_module(f"tracekit.render.{self.file}")
-        function: Callable[[Report, Options], Output] = getattr(module, f"render_{self.file}")
+        function: Callable[[Report, RenderOptions], Output] = getattr(module, f"render_{self.file}")
         return function
 
 
-def _renderer(
+def _make_renderer(
     name: str, file: str, *suffixes: str, files: bool = False, library: str = ""
 ) -> Renderer:
     """Make the renderer of a module in this package."""
@@ -65,13 +65,13 @@ def _renderer(
 
 
 RENDERERS: tuple[Renderer, ...] = (
-    _renderer("text", "text", ".txt"),
-    _renderer("html", "html", ".html", ".htm"),
-    _renderer("md", "markdown", ".md", ".markdown"),
-    _renderer("json", "json", ".json"),
-    _renderer("csv", "csv", ".csv", files=True),
-    _renderer("parquet", "parquet", ".parquet", files=True, library="pyarrow"),
-    _renderer("openmetrics", "openmetrics", ".prom"),
+    _make_renderer("text", "text", ".txt"),
+    _make_renderer("html", "html", ".html", ".htm"),
+    _make_renderer("md", "markdown", ".md", ".markdown"),
+    _make_renderer("json", "json", ".json"),
+    _make_renderer("csv", "csv", ".csv", files=True),
+    _make_renderer("parquet", "parquet", ".parquet", files=True, library="pyarrow"),
+    _make_renderer("openmetrics", "openmetrics", ".prom"),
 )
 
 
@@ -92,13 +92,13 @@ def render(
     color: bool = False,
 ) -> Output:
     """Render a report or comparison in the named format; csv and parquet give the bytes of each file by name."""
-    options = Options(top, verbose, width, color)
+    options = RenderOptions(top, verbose, width, color)
     if not isinstance(report, Report):
         report = report.report()
-    return renderer(format).render(report, options)
+    return find_renderer(format).render(report, options)
 
 
-def renderer(name: str) -> Renderer:
+def find_renderer(name: str) -> Renderer:
     """Find the renderer of this name; TracekitError lists the existing ones."""
     for candidate in RENDERERS:
         if candidate.name == name:
@@ -110,7 +110,7 @@ def renderer(name: str) -> Renderer:
 
 def refuse_without_library(name: str) -> None:
     """Raise the error that rendering would raise for a missing library, without loading it."""
-    library = renderer(name).library
+    library = find_renderer(name).library
     if not library:
         return
     try:
@@ -121,7 +121,7 @@ def refuse_without_library(name: str) -> None:
         raise TracekitError(f"{name} needs {library}", install_command(name))
 
 
-def format_of(path: PurePath | str) -> str:
+def get_format_of_path(path: PurePath | str) -> str:
     """Get the format that the path's suffix names; TracekitError lists the existing ones."""
     suffix = PurePath(path).suffix.lower()
     for candidate in RENDERERS:
@@ -134,4 +134,4 @@ def format_of(path: PurePath | str) -> str:
     )
 
 
-make_callable(__name__, render)
+make_module_callable(__name__, render)

@@ -7,40 +7,42 @@ from io import StringIO
 from math import isfinite
 
 from tracekit.model.report import Cell, Report, Sheet
-from tracekit.render.escape import printable
-from tracekit.render.options import Options
-from tracekit.render.tables import column_names, tables
+from tracekit.render.escape import make_printable
+from tracekit.render.options import RenderOptions
+from tracekit.render.tables import list_report_tables, name_columns_with_units
 
 # Characters that start a formula in spreadsheets; the last four are their full-width forms.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
-def render_csv(report: Report, _options: Options) -> dict[str, bytes]:
+def render_csv(report: Report, _options: RenderOptions) -> dict[str, bytes]:
     """Render one CSV file per table, by file name."""
-    return {f"{name}.csv": table_bytes(sheet) for name, sheet in tables(report).items()}
+    return {
+        f"{name}.csv": write_csv_table(sheet) for name, sheet in list_report_tables(report).items()
+    }
 
 
-def table_bytes(sheet: Sheet) -> bytes:
+def write_csv_table(sheet: Sheet) -> bytes:
     """Write one table with its header; unknown values are empty fields."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\r\n", quoting=csv.QUOTE_MINIMAL)
-    writer.writerow(map(_text, column_names(sheet)))
-    writer.writerows(map(_field, row) for row in sheet.rows)
+    writer.writerow(map(_escape_csv_formula, name_columns_with_units(sheet)))
+    writer.writerows(map(_format_csv_value, row) for row in sheet.rows)
     return out.getvalue().encode("utf-8")
 
 
-def _field(value: Cell) -> str:
+def _format_csv_value(value: Cell) -> str:
     """Format a value: numbers exactly, text so that no spreadsheet executes it."""
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return _text(value)
+        return _escape_csv_formula(value)
     return float.__repr__(value) if isinstance(value, float) else repr(value)
 
 
-def _text(text: str) -> str:
+def _escape_csv_formula(text: str) -> str:
     """Make text a single line, with an apostrophe before a formula."""
-    text = printable(text)
+    text = make_printable(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text

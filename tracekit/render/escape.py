@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tracekit.model.escape import visible_character
+from tracekit.model.escape import escape_character
 from tracekit.model.redaction import redact
 
 
-def printable(text: str, limit: int | None = None) -> str:
+def make_printable(text: str, limit: int | None = None) -> str:
     r"""Make text one line with all invisible characters visible, shortened to `limit` characters.
 
     Control, format (bidi, zero-width), surrogate, private and unassigned characters become `\x1b`
     or `\u202e`; other kinds of space become a space.
 
-    >>> printable("gemm\x1b[31m\n")
+    >>> make_printable("gemm\x1b[31m\n")
     'gemm\\x1b[31m\\n'
     """
     text = redact(text)
@@ -20,14 +20,14 @@ def printable(text: str, limit: int | None = None) -> str:
         # Skip the middle of huge names: only their ends are shown.
         text = text[: limit * 4] + "…" + text[-limit * 4 :]
     if not text.isprintable():
-        text = "".join(map(visible_character, text))
-    return text if limit is None else shorten(text, limit)
+        text = "".join(map(escape_character, text))
+    return text if limit is None else shorten_middle(text, limit)
 
 
-def shorten(text: str, limit: int) -> str:
+def shorten_middle(text: str, limit: int) -> str:
     """Shorten text to `limit` characters, keeping both ends because names differ at either.
 
-    >>> shorten("sm90_gemm_bf16_128x256", 11)
+    >>> shorten_middle("sm90_gemm_bf16_128x256", 11)
     'sm90_…8x256'
     """
     if len(text) <= limit:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
-from tracekit.render.tables import column_names, tables
+from tracekit.render.tables import list_report_tables, name_columns_with_units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
             raise TracekitError(
                 f"no table {name!r} in the report{near}", f"there are: {', '.join(self._sheets)}"
             )
-        return _frame(self._sheets[name])
+        return _make_sheet_frame(self._sheets[name])
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the tables."""
@@ -49,20 +49,20 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
         return f"<ReportTables {', '.join(self._sheets)}>"
 
 
-def make_frames(report: Report) -> ReportTables:
+def make_report_tables(report: Report) -> ReportTables:
     """Make frames of the tables of a report, by the names of the files that `--export csv` writes."""
-    return ReportTables(tables(report))
+    return ReportTables(list_report_tables(report))
 
 
-def _frame(sheet: Sheet) -> pd.DataFrame:
+def _make_sheet_frame(sheet: Sheet) -> pd.DataFrame:
     """Convert a sheet to a frame: integers with gaps are `Int64`, unknown values are missing."""
     import pandas as pd
 
-    names = column_names(sheet)
+    names = name_columns_with_units(sheet)
     columns, units, docs = {}, {}, {}
     for index, (name, heading) in enumerate(zip(names, sheet.headings, strict=True)):
         values = list(map(itemgetter(index), sheet.rows))
-        columns[name] = pd.Series(values, dtype=_dtype(values))
+        columns[name] = pd.Series(values, dtype=_choose_pandas_dtype(values))
         units[name], docs[name] = heading.unit, heading.doc or heading.title
     frame = pd.DataFrame(columns)
     frame.attrs.update(title=sheet.title, caption=sheet.caption, omitted=sheet.omitted)
@@ -70,7 +70,7 @@ def _frame(sheet: Sheet) -> pd.DataFrame:
     return frame
 
 
-def _dtype(values: list[object]) -> str:
+def _choose_pandas_dtype(values: list[object]) -> str:
     """Choose the pandas type that holds these values unchanged."""
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool}:

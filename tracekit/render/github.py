@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from tracekit.model.escape import Lines
 from tracekit.model.report import Gate
-from tracekit.render.escape import printable
+from tracekit.render.escape import make_printable
 
-MOST = 10
+MAX_ANNOTATIONS = 10
 """Number of annotations of one kind that GitHub shows."""
 
 _LONGEST = 4_000
 
 
-def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) -> tuple[Lines, ...]:
+def make_gate_annotations(
+    gates: Sequence[Gate], *, untested_passes: bool = False
+) -> tuple[Lines, ...]:
     """Make one workflow command per rule that did not pass: breaches are errors, doubts are warnings.
 
     A rule that tested nothing is an error, unless `untested_passes`. There are at most ten of a kind; the last
@@ -33,32 +35,34 @@ def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) ->
         kinds["error" if decides else "warning"].append((title, gate.claim + caveats))
     lines = []
     for kind, texts in kinds.items():
-        left = len(texts) - MOST
+        left = len(texts) - MAX_ANNOTATIONS
         if left > 0:
-            texts[MOST - 1 :] = [("tracekit gate", f"{left + 1} more rules did not pass")]
-        lines += [annotation(kind, title, text) for title, text in texts]
+            texts[MAX_ANNOTATIONS - 1 :] = [
+                ("tracekit gate", f"{left + 1} more rules did not pass")
+            ]
+        lines += [make_annotation(kind, title, text) for title, text in texts]
     return tuple(lines)
 
 
-def annotation(kind: str, title: str, text: str) -> Lines:
+def make_annotation(kind: str, title: str, text: str) -> Lines:
     """Make one workflow command; no text can end its line or start another command.
 
-    >>> annotation("error", "a: b, c", "50 %")
+    >>> make_annotation("error", "a: b, c", "50 %")
     '::error title=a%3A b%2C c::50 %25'
     """
-    head = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return Lines(f"::{kind} title={head}::{_escaped(text)}")
+    head = _escape_command_text(title).replace(":", "%3A").replace(",", "%2C")
+    return Lines(f"::{kind} title={head}::{_escape_command_text(text)}")
 
 
-def step_outputs(values: Mapping[str, str | float | None]) -> str:
+def format_step_outputs(values: Mapping[str, str | float | None]) -> str:
     """Format lines of `$GITHUB_OUTPUT`: `key=value`, numbers with six digits, empty if unknown."""
     lines = []
     for key, value in values.items():
         text = f"{value:.6g}" if isinstance(value, int | float) else value or ""
-        lines.append(f"{key}={printable(text, _LONGEST)}\n")
+        lines.append(f"{key}={make_printable(text, _LONGEST)}\n")
     return "".join(lines)
 
 
-def _escaped(text: str) -> str:
+def _escape_command_text(text: str) -> str:
     """Escape text for a workflow command; line ends are already visible escapes."""
-    return printable(text, _LONGEST).replace("%", "%25")
+    return make_printable(text, _LONGEST).replace("%", "%25")

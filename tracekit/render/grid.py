@@ -6,16 +6,16 @@ from operator import itemgetter
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
-from tracekit.model.units import UNKNOWN, Scale, cell, column_unit
-from tracekit.render.escape import printable
-from tracekit.render.ranks import few_rows
+from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell
+from tracekit.render.escape import make_printable
+from tracekit.render.ranks import merge_similar_ranks
 
 NAME_LIMIT = 160
 """Longest name in a table, in characters; machine-readable outputs keep it whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class GridColumn:
     """One displayed column: its heading with the unit, and whether it is numeric."""
 
     title: str
@@ -25,48 +25,48 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TextGrid:
     """A table of text; `more` counts rows left out of it, `omitted` rows that no output has."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[GridColumn, ...]
     rows: tuple[tuple[str, ...], ...]
     more: int
     omitted: int
     caption: str
 
 
-def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> Grid:
+def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> TextGrid:
     """Convert the first `limit` rows to text, merging similar ranks.
 
     The scale of a column depends on all rows, shown or not.
     """
-    sheet = few_rows(sheet, limit)
+    sheet = merge_similar_ranks(sheet, limit)
     scales = []
     for index, heading in enumerate(sheet.headings):
-        scales.append(column_unit(map(itemgetter(index), sheet.rows), heading.unit))
+        scales.append(choose_scale(map(itemgetter(index), sheet.rows), heading.unit))
     rows: list[tuple[str, ...]] = []
     for row in sheet.rows if limit is None else sheet.rows[: max(limit, 0)]:
         cells = zip(row, scales, strict=True)
-        rows.append(tuple(cell_text(value, scale, name_limit) for value, scale in cells))
-    return Grid(
-        title=printable(sheet.title or sheet.name, 300),
-        columns=tuple(map(_column, sheet.headings, scales)),
+        rows.append(tuple(format_grid_cell(value, scale, name_limit) for value, scale in cells))
+    return TextGrid(
+        title=make_printable(sheet.title or sheet.name, 300),
+        columns=tuple(map(_make_grid_column, sheet.headings, scales)),
         rows=tuple(rows),
         more=len(sheet.rows) - len(rows),
         omitted=sheet.omitted,
-        caption=printable(sheet.caption, 2_000),
+        caption=make_printable(sheet.caption, 2_000),
     )
 
 
-def cell_text(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
+def format_grid_cell(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
     """Format a value in its column's scale; text is made printable, and an empty name is unknown."""
     if isinstance(value, str):
-        return printable(value, limit) or UNKNOWN
-    return cell(value, scale)
+        return make_printable(value, limit) or UNKNOWN
+    return format_cell(value, scale)
 
 
-def name_columns(table: Grid) -> int:
+def count_name_columns(table: TextGrid) -> int:
     """Count the columns that name the row: those before the first number."""
     for index, column in enumerate(table.columns):
         if column.numeric:
@@ -74,9 +74,9 @@ def name_columns(table: Grid) -> int:
     return len(table.columns)
 
 
-def answer_columns(table: Grid) -> frozenset[int]:
+def choose_answer_columns(table: TextGrid) -> frozenset[int]:
     """Choose the columns of a narrow page: at most two names, the first quantity and the first ratio."""
-    keep = set(range(min(name_columns(table), 2)))
+    keep = set(range(min(count_name_columns(table), 2)))
     ids, ratios, quantities = [], [], []
     for index, column in enumerate(table.columns):
         if column.unit == "ratio":
@@ -90,9 +90,9 @@ def answer_columns(table: Grid) -> frozenset[int]:
     return frozenset(keep) or frozenset({0})
 
 
-def _column(heading: Heading, scale: Scale) -> Column:
+def _make_grid_column(heading: Heading, scale: Scale) -> GridColumn:
     """Make the column of a heading; per cent and × go in the cells, other unit labels in the title."""
-    title = printable(heading.title or heading.name, 60)
+    title = make_printable(heading.title or heading.name, 60)
     if scale.label not in ("", "%", "×"):
         title = f"{title} {scale.label}"
-    return Column(title, heading.unit, heading.unit != "text", printable(heading.doc, 500))
+    return GridColumn(title, heading.unit, heading.unit != "text", make_printable(heading.doc, 500))

@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
-from tracekit.model.units import UNKNOWN, show
+from tracekit.model.units import UNKNOWN, format_quantity
 from tracekit.render import phrases
-from tracekit.render.charts import bounded, draw, row_id, stage_tones
-from tracekit.render.charts.text import LONGEST_ID, slug
-from tracekit.render.escape import printable
-from tracekit.render.grid import NAME_LIMIT, Column, Grid, grid
-from tracekit.render.options import Options
-from tracekit.render.ranks import few_rows
-from tracekit.render.words import explained
+from tracekit.render.charts import assign_stage_tones, draw_svg_chart, limit_chart, make_row_id
+from tracekit.render.charts.text import LONGEST_ID, make_slug
+from tracekit.render.escape import make_printable
+from tracekit.render.grid import NAME_LIMIT, GridColumn, TextGrid, make_grid
+from tracekit.render.options import RenderOptions
+from tracekit.render.ranks import merge_similar_ranks
+from tracekit.render.words import explain_jargon
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
 
-LIMIT = 5_000_000
+MAX_PAGE_BYTES = 5_000_000
 """Largest page in bytes: accepted by mail and chat, and opened at once by browsers."""
 
 RANKED_ROWS = 100
@@ -51,7 +51,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCell:
+class HtmlCell:
     """One cell: its text, the exact number, the full name if it was shortened, the bar of a ratio."""
 
     text: str
@@ -61,17 +61,17 @@ class ShownCell:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSheet:
+class HtmlSheet:
     """One table of the page."""
 
     id: str
-    grid: Grid
-    rows: Iterator[list[ShownCell]]
+    grid: TextGrid
+    rows: Iterator[list[HtmlCell]]
     note: str
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class HtmlChart:
     """One chart of the page; without `svg` the note says why."""
 
     id: str
@@ -81,39 +81,39 @@ class Picture:
     chart: Chart
 
 
-def render_html(report: Report, _options: Options) -> str:
+def render_html(report: Report, _options: RenderOptions) -> str:
     """Render the page; if it would be too large, the largest tables lose rows first, with a note."""
-    report = _few_ranks(report)
-    pictures = _pictures(report)
+    report = _merge_report_ranks(report)
+    pictures = _draw_report_charts(report)
     svg_size = sum(map(len, map(attrgetter("svg"), chain.from_iterable(pictures))))
-    rows, items = _fitting_rows(report, LIMIT * 17 // 20 - svg_size), _ITEMS
+    rows, items = _estimate_row_limit(report, MAX_PAGE_BYTES * 17 // 20 - svg_size), _ITEMS
     while True:
-        page = _page(report, pictures, rows, items)
+        page = _render_page(report, pictures, rows, items)
         size = len(page.encode("utf-8"))
-        if size <= LIMIT:
+        if size <= MAX_PAGE_BYTES:
             return page
         if rows >= 5:
-            rows = rows * LIMIT * 9 // (size * 10)
+            rows = rows * MAX_PAGE_BYTES * 9 // (size * 10)
         else:
-            items = items * LIMIT * 9 // (size * 10)
+            items = items * MAX_PAGE_BYTES * 9 // (size * 10)
 
 
-def _few_ranks(report: Report) -> Report:
+def _merge_report_ranks(report: Report) -> Report:
     """Merge the rows of each table with more than `RANKED_ROWS` ranks."""
     sections = []
     for section in report.sections:
-        sheets = tuple(few_rows(sheet, RANKED_ROWS) for sheet in section.sheets)
+        sheets = tuple(merge_similar_ranks(sheet, RANKED_ROWS) for sheet in section.sheets)
         sections.append(replace(section, sheets=sheets))
     return replace(report, sections=tuple(sections))
 
 
-def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) -> str:
+def _render_page(report: Report, pictures: list[list[HtmlChart]], rows: int, items: int) -> str:
     """Render the page with at most `rows` rows per table, and `items` items in any other list."""
-    short, dropped = _trimmed(report, items)
-    style, script = map(_inlined, ("report.css", "report.js"))
+    short, dropped = _trim_report(report, items)
+    style, script = map(_read_inlined_file, ("report.css", "report.js"))
     findings = short.findings
     numbers = {id(finding): number for number, finding in enumerate(findings, 1)}
-    ids = _unique_ids()
+    ids = _make_id_generator()
     section_ids = [ids(f"section-{section.id}") for section in short.sections]
     homes: dict[int, int] = {}
     for index, section in enumerate(short.sections):
@@ -125,35 +125,35 @@ def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) 
 
     def link_of(finding: Finding, place: Place) -> str:
         nearest = pictures[homes[id(finding)]]
-        return _row_link(place, chain(nearest, chain.from_iterable(pictures)))
+        return _find_row_link(place, chain(nearest, chain.from_iterable(pictures)))
 
-    return _template().render(
+    return _load_page_template().render(
         report=short,
         words=phrases,
-        printable=printable,
-        explained=explained,
-        show=show,
+        printable=make_printable,
+        explained=explain_jargon,
+        show=format_quantity,
         style=style,
         script=script,
-        policy=_policy(style, script),
-        ranked=list(zip(findings, phrases.recoverable(findings), strict=True)),
-        unproven=phrases.unproven(short, findings),
-        amounts_of=lambda parts: list(zip(parts, phrases.recoverable(parts), strict=True)),
+        policy=_make_content_policy(style, script),
+        ranked=list(zip(findings, phrases.format_savings(findings), strict=True)),
+        unproven=phrases.list_unproven_claims(short, findings),
+        amounts_of=lambda parts: list(zip(parts, phrases.format_savings(parts), strict=True)),
         number_of=lambda finding: numbers[id(finding)],
-        sheet_of=lambda sheet: _shown_sheet(sheet, rows, ids(f"table-{sheet.name}")),
+        sheet_of=lambda sheet: _make_html_sheet(sheet, rows, ids(f"table-{sheet.name}")),
         section_ids=section_ids,
         section_of=section_of,
         link_of=link_of,
         pictures=pictures,
-        share_of=_share_of,
-        unjudged=_unjudged,
+        share_of=_get_metric_bar_width,
+        unjudged=_list_abstaining_rules,
         first_cards=_FIRST_CARDS,
         dropped=dropped,
     )
 
 
 @cache
-def _template() -> Template:
+def _load_page_template() -> Template:
     """Load the page's template; an unknown name in it is an error, never an empty string."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -168,7 +168,7 @@ def _template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-def _inlined(name: str) -> str:
+def _read_inlined_file(name: str) -> str:
     """Read a template file as markup, to be inlined unescaped."""
     from markupsafe import Markup
 
@@ -176,45 +176,45 @@ def _inlined(name: str) -> str:
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704
 
 
-def _policy(style: str, script: str) -> str:
+def _make_content_policy(style: str, script: str) -> str:
     """Make the content security policy, which allows only these two inlined texts."""
     return (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; style-src '{_hash_inlined_text(style)}'; script-src '{_hash_inlined_text(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _digest(text: str) -> str:
+def _hash_inlined_text(text: str) -> str:
     """Compute the hash by which browsers recognize an inlined text."""
     return f"sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode()}"
 
 
-def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
+def _make_html_sheet(sheet: Sheet, limit: int, id_: str) -> HtmlSheet:
     """Make a table with the bars and full names for the text of its grid."""
-    table = grid(sheet, limit)
+    table = make_grid(sheet, limit)
     where = "cut to keep this page under 5 MB, all are in the JSON and CSV reports"
-    note = phrases.rows_left(len(table.rows), table.more, table.omitted, where)
+    note = phrases.describe_missing_rows(len(table.rows), table.more, table.omitted, where)
     rows = (
-        list(map(_shown_cell, row, texts, table.columns))
+        list(map(_make_html_cell, row, texts, table.columns))
         for row, texts in zip(sheet.rows, table.rows, strict=False)
     )
-    return ShownSheet(id_, table, rows, note)
+    return HtmlSheet(id_, table, rows, note)
 
 
-def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
+def _make_html_cell(value: Cell, text: str, column: GridColumn) -> HtmlCell:
     """Make a cell with the details that its text lacks."""
     if isinstance(value, str):
         if len(text) < NAME_LIMIT:
-            return ShownCell(text)
-        return ShownCell(text, full=printable(value, _TITLE_LIMIT))
+            return HtmlCell(text)
+        return HtmlCell(text, full=make_printable(value, _TITLE_LIMIT))
     if not column.numeric:
-        return ShownCell(text)
+        return HtmlCell(text)
     if column.unit == "ratio" and value is not None and text != UNKNOWN:
-        return ShownCell(text, _raw(value), bar=_width(value))
-    return ShownCell(text, _raw(value))
+        return HtmlCell(text, _format_sort_key(value), bar=_get_bar_width(value))
+    return HtmlCell(text, _format_sort_key(value))
 
 
-def _raw(value: Cell) -> str:
+def _format_sort_key(value: Cell) -> str:
     """Format a number for sorting by script; empty if unknown.
 
     Integers are exact. Floats have eight digits, because the last ones vary with the processor and scipy.
@@ -228,68 +228,70 @@ def _raw(value: Cell) -> str:
     return str(int(value))
 
 
-def _width(ratio: float) -> str:
+def _get_bar_width(ratio: float) -> str:
     """Compute the width of a ratio's bar to a thousandth, which is finer than a screen."""
     return f"{min(max(ratio, 0), 1) * 100:.1f}"
 
 
-def _share_of(metric: Metric) -> str:
+def _get_metric_bar_width(metric: Metric) -> str:
     """Compute the width of the bar under a metric, if it is a ratio."""
-    if metric.unit != "ratio" or metric.value is None or not _raw(metric.value):
+    if metric.unit != "ratio" or metric.value is None or not _format_sort_key(metric.value):
         return ""
-    return _width(metric.value)
+    return _get_bar_width(metric.value)
 
 
-def _pictures(report: Report) -> list[list[Picture]]:
+def _draw_report_charts(report: Report) -> list[list[HtmlChart]]:
     """Draw the charts of each section: at most 2 MB in total, and 400 per section."""
-    ids, left = _unique_ids(), _PICTURES
-    tones = stage_tones(chain.from_iterable(section.charts for section in report.sections))
-    pictures: list[list[Picture]] = []
+    ids, left = _make_id_generator(), _PICTURES
+    tones = assign_stage_tones(chain.from_iterable(section.charts for section in report.sections))
+    pictures: list[list[HtmlChart]] = []
     for section in report.sections:
         pictures.append([])
         for chart in section.charts[:_ITEMS]:
-            picture = _picture(chart, ids(slug(chart.id)), tones, left)
+            picture = _draw_html_chart(chart, ids(make_slug(chart.id)), tones, left)
             left -= len(picture.svg)
             pictures[-1].append(picture)
     return pictures
 
 
-def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Picture:
+def _draw_html_chart(chart: Chart, name: str, tones: dict[str, str], room: int) -> HtmlChart:
     """Draw a chart within `room` bytes; a TracekitError becomes a note on the page."""
     from markupsafe import Markup
 
-    few = bounded(replace(chart, id=name))
-    notes = [printable(chart.caption, 2_000)]
+    few = limit_chart(replace(chart, id=name))
+    notes = [make_printable(chart.caption, 2_000)]
     svg = Markup("")
     try:
         # `draw` escapes every text.
-        svg = Markup(draw(few, tones))  # noqa: S704
+        svg = Markup(draw_svg_chart(few, tones))  # noqa: S704
     except TracekitError as error:
-        notes.append(f"Not drawn: {printable(str(error), phrases.SENTENCE)}.")
+        notes.append(f"Not drawn: {make_printable(str(error), phrases.SENTENCE)}.")
     if len(svg.encode("utf-8")) > room:
         svg = Markup("")
         notes.append("Not drawn, to keep this page under 5 MB; the JSON report has its numbers.")
     elif few.omitted:
-        notes.append(f"{show(few.omitted, 'count')} smaller marks or further rows are not drawn.")
-    title = printable(chart.title or chart.id, 300)
-    return Picture(f"chart-{name}", title, svg, " ".join(filter(None, notes)), few)
+        notes.append(
+            f"{format_quantity(few.omitted, 'count')} smaller marks or further rows are not drawn."
+        )
+    title = make_printable(chart.title or chart.id, 300)
+    return HtmlChart(f"chart-{name}", title, svg, " ".join(filter(None, notes)), few)
 
 
-def _row_link(place: Place, pictures: Iterable[Picture]) -> str:
+def _find_row_link(place: Place, pictures: Iterable[HtmlChart]) -> str:
     """Find the id of the first timeline row that shows the place; empty if there is none."""
     for picture in pictures:
         chart = picture.chart
-        if not picture.svg or _is_elsewhere(chart, place):
+        if not picture.svg or _is_place_outside_chart(chart, place):
             continue
         row = chart.ranks.index(place.rank)
         owner, owners = (place.rank, place.role), list(zip(chart.ranks, chart.roles, strict=True))
         if place.role and owner in owners:
             row = owners.index(owner)
-        return row_id(chart, row)
+        return make_row_id(chart, row)
     return ""
 
 
-def _is_elsewhere(chart: Chart, place: Place) -> bool:
+def _is_place_outside_chart(chart: Chart, place: Place) -> bool:
     """Check whether a chart lacks the rank of a place, or is of another run or step."""
     if place.rank is None or place.rank not in chart.ranks:
         return True
@@ -298,7 +300,7 @@ def _is_elsewhere(chart: Chart, place: Place) -> bool:
     return is_other_run or is_other_step
 
 
-def _unjudged(section: Section) -> list[tuple[str, str]]:
+def _list_abstaining_rules(section: Section) -> list[tuple[str, str]]:
     """List the rules of a section that abstain, with the first reason and the number of further ones."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for verdict in section.verdicts:
@@ -306,34 +308,39 @@ def _unjudged(section: Section) -> list[tuple[str, str]]:
             reasons.setdefault((verdict.rule, verdict.answer), []).append(verdict.reason)
     unjudged = []
     for (rule, answer), (first, *further) in reasons.items():
-        reason = f": {printable(first, phrases.SENTENCE)}" if first else ""
-        more = f"; and {show(len(further), 'count')} more" if further else ""
-        unjudged.append((printable(rule, 60), f"{answer}{reason}{more}"))
+        reason = f": {make_printable(first, phrases.SENTENCE)}" if first else ""
+        more = f"; and {format_quantity(len(further), 'count')} more" if further else ""
+        unjudged.append((make_printable(rule, 60), f"{answer}{reason}{more}"))
     return unjudged
 
 
-def _unique_ids() -> Callable[[str], str]:
+def _make_id_generator() -> Callable[[str], str]:
     """Make a function that turns names into valid ids, each unique on the page."""
     ids: set[str] = set()
 
     def unique(name: str) -> str:
-        id_, number = slug(name), 1
+        id_, number = make_slug(name), 1
         while id_ in ids:
             number += 1
             # Cut the name and keep the number, so that another `slug` leaves the id unchanged.
             end = f"-{number}"
-            id_ = slug(slug(name)[: LONGEST_ID - len(end)] + end)
+            id_ = make_slug(make_slug(name)[: LONGEST_ID - len(end)] + end)
         ids.add(id_)
         return id_
 
     return unique
 
 
-def _fitting_rows(report: Report, budget: int) -> int:
+def _estimate_row_limit(report: Report, budget: int) -> int:
     """Estimate the largest number of rows per table with which all tables fit into a budget of bytes."""
-    sheets = [sheet for _, sheet in phrases.every_sheet(report) if sheet is not report.values]
+    sheets = [
+        sheet for _, sheet in phrases.list_report_sheets(report) if sheet is not report.values
+    ]
     limit = budget // 40
-    costs = [list(accumulate(map(_row_cost, sheet.rows[:limit]), initial=0)) for sheet in sheets]
+    costs = [
+        list(accumulate(map(_estimate_row_bytes, sheet.rows[:limit]), initial=0))
+        for sheet in sheets
+    ]
 
     def cost_of(rows: int) -> int:
         return sum(cost[min(rows, len(cost) - 1)] for cost in costs)
@@ -342,12 +349,12 @@ def _fitting_rows(report: Report, budget: int) -> int:
     return max(bisect_right(range(most + 1), budget, key=cost_of) - 1, 0)
 
 
-def _row_cost(row: tuple[Cell, ...]) -> int:
+def _estimate_row_bytes(row: tuple[Cell, ...]) -> int:
     """Estimate the bytes of a row in the page."""
     return 20 + sum(120 if isinstance(v, float) else 55 + len(str(v)[:_TITLE_LIMIT]) for v in row)
 
 
-def _trimmed(report: Report, items: int) -> tuple[Report, int]:
+def _trim_report(report: Report, items: int) -> tuple[Report, int]:
     """Trim every list except table rows to `items`, and count the items removed."""
     dropped = 0
 

@@ -17,11 +17,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.later import Later
+from tracekit.model.later import LazySequence
 from tracekit.model.redaction import redact
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
-from tracekit.render.escape import printable
-from tracekit.render.options import Options
+from tracekit.render.escape import make_printable
+from tracekit.render.options import RenderOptions
 
 _SCALARS = frozenset((NoneType, bool, int, float, str))
 _INVISIBLE = re.compile(
@@ -33,20 +33,20 @@ _HINTS = {
 }
 
 
-def render_json(report: Report, _options: Options) -> str:
+def render_json(report: Report, _options: RenderOptions) -> str:
     """Render the canonical form, which is complete whatever the options."""
-    return to_json(report)
+    return write_report_json(report)
 
 
-def to_json(report: Report) -> str:
+def write_report_json(report: Report) -> str:
     """Write the report as JSON text that any UTF-8 file can hold; non-finite numbers become null."""
-    return plain_json(report, "report")
+    return write_plain_json(report, "report")
 
 
-def plain_json(value: object, name: str) -> str:
+def write_plain_json(value: object, name: str) -> str:
     """Write a tree of dataclasses, tuples and scalars as JSON text; errors call it by `name`."""
     try:
-        text = _text(_plain(value, name))
+        text = _dump_json(_to_plain_json(value, name))
     except ValueError as error:  # an integer with more digits than Python prints
         raise TracekitError(f"the {name} cannot be written as JSON: {error}") from error
     # A lone surrogate (a file name that is not UTF-8) has a JSON escape but no UTF-8 form. Characters that
@@ -55,65 +55,68 @@ def plain_json(value: object, name: str) -> str:
     return text + "\n"
 
 
-def from_json(text: str) -> Report:
+def read_report_json(text: str) -> Report:
     """Read a report from JSON text; TracekitError if it is not exactly one.
 
     Fields with a default may be missing and unknown ones are ignored, because additions keep the schema.
     """
-    report: Report = read_json(text, {SCHEMA: Report})
+    report: Report = read_schema_json(text, {SCHEMA: Report})
     return report
 
 
-def read_json(text: str, kinds: Mapping[str, type]) -> Any:
-    """Read a JSON text as the dataclass of the schema that it names, as strictly as `from_json`."""
-    names = list(map(_name, kinds.values()))
+def read_schema_json(text: str, kinds: Mapping[str, type]) -> Any:
+    """Read a JSON text as the dataclass of the schema that it names, as strictly as `read_report_json`."""
+    names = list(map(_name_saved_kind, kinds.values()))
     wanted, hint = " or ".join(names), _HINTS[names[0]]
     try:
         raw = json.loads(
-            text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once
+            text,
+            parse_constant=_refuse_non_finite_constant,
+            parse_float=_parse_finite_float,
+            object_pairs_hook=_parse_unique_keys,
         )
     except RecursionError:
         raise TracekitError(f"not a {wanted}: nested too deeply", hint) from None
     except ValueError as error:
-        raise TracekitError(f"not a {wanted}: {printable(str(error), 200)}", hint) from None
+        raise TracekitError(f"not a {wanted}: {make_printable(str(error), 200)}", hint) from None
     if not isinstance(raw, dict) or "schema" not in raw:
         raise TracekitError(f"not a {wanted}: no schema is named", hint)
     schema = raw["schema"]
     if not isinstance(schema, str) or schema not in kinds:
-        schemas, name = " and ".join(kinds), printable(str(schema), 60)
+        schemas, name = " and ".join(kinds), make_printable(str(schema), 60)
         raise TracekitError(f"a {wanted} of schema {name}; this version reads {schemas}", hint)
     kind = kinds[schema]
-    return _typed(raw, kind, _name(kind))
+    return _parse_typed(raw, kind, _name_saved_kind(kind))
 
 
-def _wrong(where: str, what: str) -> TracekitError:
+def _make_saved_error(where: str, what: str) -> TracekitError:
     """Make the error for a place of a saved report or comparison, such as `report.title`."""
     root = re.split(r"[.\[]", where, maxsplit=1)[0]
     return TracekitError(f"not a {root}: {where} {what}", _HINTS[root])
 
 
-def _name(kind: type) -> str:
+def _name_saved_kind(kind: type) -> str:
     """Name a saved dataclass in errors and at the root of their paths."""
     return kind.__name__.lower()
 
 
-def _plain(value: object, where: str) -> object:
+def _to_plain_json(value: object, where: str) -> object:
     """Convert a value to dicts, lists and scalars."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if isfinite(value) else None
-    if isinstance(value, Later):
+    if isinstance(value, LazySequence):
         value = value.made()
     if isinstance(value, tuple):
-        return _listed(value, where)
+        return _list_plain_items(value, where)
     if is_dataclass(value):
         names = map(attrgetter("name"), fields(value))
-        return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
+        return {name: _to_plain_json(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
 
 
-def _listed(value: tuple[Any, ...], where: str) -> list[object]:
+def _list_plain_items(value: tuple[Any, ...], where: str) -> list[object]:
     """Convert a tuple to a list; table rows, most of a report, are converted at once."""
     kinds = set(map(type, value))
     if kinds <= _SCALARS:
@@ -125,116 +128,116 @@ def _listed(value: tuple[Any, ...], where: str) -> list[object]:
         kinds = set(map(type, cells))
         if kinds <= _SCALARS and all(isfinite(c) for c in cells if type(c) is float):
             return list(map(list, value))
-    return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    return [_to_plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
 
-def _text(value: object, depth: int = 0) -> str:
+def _dump_json(value: object, depth: int = 0) -> str:
     """Format a plain value as `json.dumps` with an indent of 1 does, but with rows in compiled code."""
     if not value or not isinstance(value, dict | list):
-        return _encoder(depth).encode(value)
+        return _make_json_encoder(depth).encode(value)
     inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
     if isinstance(value, dict):
-        encode = _encoder(0).encode
-        pairs = (f"{encode(key)}: {_text(item, depth + 1)}" for key, item in value.items())
+        encode = _make_json_encoder(0).encode
+        pairs = (f"{encode(key)}: {_dump_json(item, depth + 1)}" for key, item in value.items())
         return f"{{{inner}{f',{inner}'.join(pairs)}{outer}}}"
     if _SCALARS.issuperset(map(type, value)):
-        return f"[{inner}{_encoder(depth + 1).encode(value)[1:-1]}{outer}]"
+        return f"[{inner}{_make_json_encoder(depth + 1).encode(value)[1:-1]}{outer}]"
     if all(type(row) is list and row and _SCALARS.issuperset(map(type, row)) for row in value):
         # JSON strings contain no raw line break, so this sequence only occurs between rows.
-        cell, body = f"{inner} ", _encoder(depth + 2).encode(value)[2:-2]
+        cell, body = f"{inner} ", _make_json_encoder(depth + 2).encode(value)[2:-2]
         body = body.replace(f"],{cell}[", f"{inner}],{inner}[{cell}")
         return f"[{inner}[{cell}{body}{inner}]{outer}]"
-    return f"[{inner}{f',{inner}'.join(_text(item, depth + 1) for item in value)}{outer}]"
+    return f"[{inner}{f',{inner}'.join(_dump_json(item, depth + 1) for item in value)}{outer}]"
 
 
 @cache
-def _encoder(depth: int) -> json.JSONEncoder:
+def _make_json_encoder(depth: int) -> json.JSONEncoder:
     """Make an encoder for this depth of the text, one item per line."""
     between = (",\n" + " " * depth, ": ")
     return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=between)
 
 
-def _typed(value: object, kind: Any, where: str) -> Any:
+def _parse_typed(value: object, kind: Any, where: str) -> Any:
     """Parse a value as the annotated type; TracekitError names the place."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _one_of(value, get_args(kind), where)
+        return _parse_union(value, get_args(kind), where)
     if origin is Literal:
         if not isinstance(value, str) or value not in get_args(kind):
-            _fail(where, f"one of {', '.join(map(repr, get_args(kind)))}", value)
+            _refuse_json_value(where, f"one of {', '.join(map(repr, get_args(kind)))}", value)
         return value
     if origin is tuple:
-        return _items(value, get_args(kind), where)
+        return _parse_tuple(value, get_args(kind), where)
     if is_dataclass(kind):
-        return _record(value, kind, where)
-    if kind is float and _is_a(value, int):
-        return _whole_as_float(value, where)
-    if not _is_a(value, kind):
-        _fail(where, kind.__name__, value)
+        return _parse_dataclass(value, kind, where)
+    if kind is float and _is_exact_type(value, int):
+        return _parse_integer_as_float(value, where)
+    if not _is_exact_type(value, kind):
+        _refuse_json_value(where, kind.__name__, value)
     return value
 
 
-def _one_of(value: object, kinds: tuple[Any, ...], where: str) -> Any:
+def _parse_union(value: object, kinds: tuple[Any, ...], where: str) -> Any:
     """Parse a value as one of the scalar types, or as the single dataclass among them."""
     if type(value) in kinds:
         return value
-    if float in kinds and _is_a(value, int):
-        return _whole_as_float(value, where)
+    if float in kinds and _is_exact_type(value, int):
+        return _parse_integer_as_float(value, where)
     for kind in kinds:
         if is_dataclass(kind):
-            return _record(value, kind, where)
+            return _parse_dataclass(value, kind, where)
     names = " or ".join(map(attrgetter("__name__"), kinds))
-    return _fail(where, names.replace("NoneType", "null"), value)
+    return _refuse_json_value(where, names.replace("NoneType", "null"), value)
 
 
-def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+def _parse_tuple(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     """Parse a list as a tuple of any length, or of exactly the annotated items."""
     if not isinstance(value, list):
-        _fail(where, "a list", value)
+        _refuse_json_value(where, "a list", value)
     if kinds[-1] is Ellipsis:
         kinds = (kinds[0],) * len(value)
     if len(value) != len(kinds):
-        _fail(where, f"{len(kinds)} items", value)
+        _refuse_json_value(where, f"{len(kinds)} items", value)
     items = zip(value, kinds, strict=True)
-    return tuple(_typed(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(items))
+    return tuple(_parse_typed(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(items))
 
 
-def _record(value: object, kind: Any, where: str) -> Any:
+def _parse_dataclass(value: object, kind: Any, where: str) -> Any:
     """Parse an object as the dataclass.
 
     Rows of a sheet must be as long as its headings, and marks of a chart must refer to its rows and series.
     """
     if not isinstance(value, dict):
-        _fail(where, "an object", value)
+        _refuse_json_value(where, "an object", value)
     parts = {}
-    for name, (hint, required) in _hints(kind).items():
+    for name, (hint, required) in _get_field_hints(kind).items():
         if name in value:
-            parts[name] = _typed(value[name], hint, f"{where}.{name}")
+            parts[name] = _parse_typed(value[name], hint, f"{where}.{name}")
         elif required:
-            raise _wrong(f"{where}.{name}", "is missing")
+            raise _make_saved_error(f"{where}.{name}", "is missing")
     record = kind(**parts)
     if isinstance(record, Sheet):
         for index, row in enumerate(record.rows):
             if len(row) != len(record.headings):
                 cells = f"{len(record.headings)} cells"
-                _fail(f"{where}.rows[{index}]", cells, value["rows"][index])
+                _refuse_json_value(f"{where}.rows[{index}]", cells, value["rows"][index])
     if isinstance(record, Chart):
-        _refuse_undrawable(record, where)
+        _refuse_undrawable_chart(record, where)
     return record
 
 
-def _refuse_undrawable(chart: Chart, where: str) -> None:
+def _refuse_undrawable_chart(chart: Chart, where: str) -> None:
     """Raise if the chart cannot be drawn."""
-    from tracekit.render.charts import problem
+    from tracekit.render.charts import find_chart_problem
 
-    flaw = problem(chart)
+    flaw = find_chart_problem(chart)
     if flaw:
         place, _, what = flaw.partition(" ")
-        raise _wrong(f"{where}.{place}", what)
+        raise _make_saved_error(f"{where}.{place}", what)
 
 
 @cache
-def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
+def _get_field_hints(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Get the annotation of every field, and whether it is required."""
     types, hints = get_type_hints(kind), {}
     for field in fields(kind):
@@ -243,36 +246,36 @@ def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
     return hints
 
 
-def _is_a(value: object, kind: object) -> bool:
+def _is_exact_type(value: object, kind: object) -> bool:
     """Check whether the value has exactly this type: a bool is not a number."""
     return type(value) is kind
 
 
-def _whole_as_float(value: object, where: str) -> float:
+def _parse_integer_as_float(value: object, where: str) -> float:
     """Convert an integer to a float, where a float is expected."""
     assert isinstance(value, int)
     try:
         return float(value)
     except OverflowError:
-        return _fail(where, "float", value)
+        return _refuse_json_value(where, "float", value)
 
 
-def _fail(where: str, wanted: str, value: object) -> NoReturn:
+def _refuse_json_value(where: str, wanted: str, value: object) -> NoReturn:
     """Raise the error for a value, on one line and without all of a hostile value."""
     text = type(value).__name__
     if isinstance(value, list):
         text = f"a list of {len(value)}"
     if isinstance(value, str):
-        text = repr(printable(value, 40))
-    raise _wrong(where, f"is {text}, not {wanted}")
+        text = repr(make_printable(value, 40))
+    raise _make_saved_error(where, f"is {text}, not {wanted}")
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_non_finite_constant(name: str) -> NoReturn:
     """Raise ValueError: JSON has no NaN and no Infinity."""
     raise ValueError(f"{name} is not a number")
 
 
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     """Parse a number, unless it overflows a float."""
     value = float(text)
     if not isfinite(value):
@@ -280,7 +283,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _parse_unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Make an object, unless a key is given twice."""
     record = dict(pairs)
     if len(record) != len(pairs):

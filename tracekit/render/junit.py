@@ -7,12 +7,12 @@ from operator import attrgetter
 from xml.etree import ElementTree as ET
 
 from tracekit.model.report import Gate
-from tracekit.render.escape import printable
+from tracekit.render.escape import make_printable
 
 _LONGEST = 2_000
 
 
-def gate_junit(
+def make_gate_junit(
     title: str,
     gates: Sequence[Gate],
     *,
@@ -25,13 +25,15 @@ def gate_junit(
     `inconclusive_fails` a failure of type `inconclusive`. A problem that must be fixed first is an error, as is
     a rule that tested nothing unless `untested_passes`.
     """
-    suite = ET.Element("testsuite", name=f"tracekit: {_text(title)}")
+    suite = ET.Element("testsuite", name=f"tracekit: {_escape_junit_text(title)}")
     counts = {"tests": len(gates), "failures": 0, "errors": 0, "skipped": 0}
     for gate in gates:
-        case = ET.SubElement(suite, "testcase", classname="tracekit.gate", name=_name(gate))
-        _properties(case, gate)
-        kind, tag = _result(gate, inconclusive_fails, untested_passes)
-        sentence = _text(_sentence(gate))
+        case = ET.SubElement(
+            suite, "testcase", classname="tracekit.gate", name=_name_gate_case(gate)
+        )
+        _add_gate_properties(case, gate)
+        kind, tag = _choose_junit_result(gate, inconclusive_fails, untested_passes)
+        sentence = _escape_junit_text(_describe_gate_case(gate))
         if tag:
             counts[{"failure": "failures", "error": "errors"}.get(tag, tag)] += 1
             attributes = {"message": sentence}
@@ -49,7 +51,9 @@ def gate_junit(
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
-def _result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tuple[str, str]:
+def _choose_junit_result(
+    gate: Gate, inconclusive_fails: bool, untested_passes: bool
+) -> tuple[str, str]:
     """Choose the (type, tag) of a test case; no tag means that it passed."""
     if gate.outcome in ("pass", "accepted"):
         return "", ""
@@ -65,20 +69,20 @@ def _result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tupl
     return gate.outcome, "error"
 
 
-def _name(gate: Gate) -> str:
+def _name_gate_case(gate: Gate) -> str:
     """Name a test case by its rule, with the metric if the rule is tested for several roles."""
     if gate.metric in gate.rule:
-        return _text(gate.rule)
-    return _text(f"{gate.rule} [{gate.metric}]")
+        return _escape_junit_text(gate.rule)
+    return _escape_junit_text(f"{gate.rule} [{gate.metric}]")
 
 
-def _sentence(gate: Gate) -> str:
+def _describe_gate_case(gate: Gate) -> str:
     """Describe the outcome of a gate with its caveats."""
     sentence = gate.claim + "".join(f" ({caveat})" for caveat in gate.caveats)
     return sentence if gate.outcome == "pass" else f"{gate.outcome}: {sentence}"
 
 
-def _properties(case: ET.Element, gate: Gate) -> None:
+def _add_gate_properties(case: ET.Element, gate: Gate) -> None:
     """Add the numbers of a gate, unformatted; unknown ones are left out."""
     names = ("unit", "limit", "value", "low", "high", "metric_unit", "base", "opt", "severity")
     numbers = dict(zip(names, attrgetter(*names)(gate), strict=True))
@@ -89,6 +93,6 @@ def _properties(case: ET.Element, gate: Gate) -> None:
             ET.SubElement(listed, "property", name=name, value=str(value))
 
 
-def _text(text: str) -> str:
+def _escape_junit_text(text: str) -> str:
     """Escape characters that XML 1.0 forbids; all of them are invisible."""
-    return printable(text, _LONGEST)
+    return make_printable(text, _LONGEST)

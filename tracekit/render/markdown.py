@@ -8,13 +8,13 @@ from itertools import islice
 from operator import attrgetter
 
 from tracekit.model.report import Finding, Metric, Report, Section, Sheet
-from tracekit.model.units import UNKNOWN, show
+from tracekit.model.units import UNKNOWN, format_quantity
 from tracekit.render import phrases
-from tracekit.render.escape import printable
-from tracekit.render.grid import Grid, grid
-from tracekit.render.options import Options
+from tracekit.render.escape import make_printable
+from tracekit.render.grid import TextGrid, make_grid
+from tracekit.render.options import RenderOptions
 
-LIMIT = 65_000
+MAX_MARKDOWN_CHARS = 65_000
 """Largest text in characters; GitHub refuses comments of more than 65,536."""
 
 _ROWS_VERBOSE = 200
@@ -27,59 +27,63 @@ _LIVE = re.compile(
 _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
 
 
-def render_markdown(report: Report, options: Options) -> str:
+def render_markdown(report: Report, options: RenderOptions) -> str:
     """Render the report in at most 65,000 characters; blocks that do not fit are listed at the end."""
-    blocks: list[tuple[str, list[str]]] = [("identity", [line_start(_join_identity(report))])]
+    blocks: list[tuple[str, list[str]]] = [
+        ("identity", [escape_line_start(_join_identity(report))])
+    ]
     if report.answer or report.headline:
-        blocks.append(("headline", [_headline(report)]))
-    blocks.append(("recordings", [_recordings(report)]))
+        blocks.append(("headline", [_make_headline_block(report)]))
+    blocks.append(("recordings", [_list_recording_lines(report)]))
     if report.overview:
-        blocks.append(("overview", [sheet_block(report.overview, options.overview_rows)]))
-    blocks.append(careful_block(report))
-    blocks += _findings(report, options)
-    blocks.append(("not analysed", [_gaps(report)]))
-    blocks += [(section.title, section_choices(section, options)) for section in report.sections]
-    blocks.append(("data quality", [_remarks(report)]))
-    return within_limit(blocks)
+        blocks.append(("overview", [format_markdown_table(report.overview, options.overview_rows)]))
+    blocks.append(make_caveats_block(report))
+    blocks += _make_finding_blocks(report, options)
+    blocks.append(("not analysed", [_format_markdown_gaps(report)]))
+    blocks += [
+        (section.title, make_section_choices(section, options)) for section in report.sections
+    ]
+    blocks.append(("data quality", [_format_markdown_remarks(report)]))
+    return join_within_limit(blocks)
 
 
-def _recordings(report: Report) -> str:
+def _list_recording_lines(report: Report) -> str:
     """List recordings that limit the answer, each with its remedy."""
     return "\n".join(
-        f"- Recorded: {sentence(recorded)} → {sentence(f'{advice}: {command}')}"
-        for recorded, advice, command in phrases.recordings(report)
+        f"- Recorded: {escape_markdown(recorded)} → {escape_markdown(f'{advice}: {command}')}"
+        for recorded, advice, command in phrases.list_limiting_recordings(report)
     )
 
 
-def careful_block(report: Report) -> tuple[str, list[str]]:
+def make_caveats_block(report: Report) -> tuple[str, list[str]]:
     """Make the block of caveats as a list."""
-    return "careful", ["\n".join(f"- Careful: {sentence(text)}" for text in report.cautions)]
+    return "careful", ["\n".join(f"- Careful: {escape_markdown(text)}" for text in report.cautions)]
 
 
-def sentence(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape text so that Markdown shows it as it is, without markup, HTML, mentions, issue links or URLs.
 
-    >>> sentence("see @team <b>#12</b> of update_actor")
+    >>> escape_markdown("see @team <b>#12</b> of update_actor")
     'see @&#8203;team &lt;b&gt;#&#8203;12&lt;/b&gt; of update_actor'
     """
-    out = _entities(printable(text, phrases.SENTENCE))
+    out = _escape_html_entities(make_printable(text, phrases.SENTENCE))
     # Underscores within words need no escape, which would be hard to read in the raw text.
     out = re.sub(r"(?<=[^\W_])_(?=[^\W_])", "\0", out)
     out = _SPECIAL.sub(r"\\\g<0>", out).replace(r"\|", "&vert;")
     return _LIVE.sub(lambda match: f"{match[0]}&#8203;", out).replace("\0", "_")
 
 
-def code(text: str, limit: int = _NAME) -> str:
+def format_code_span(text: str, limit: int = _NAME) -> str:
     """Format a name as a code span that also works in tables; plain words stay plain.
 
-    >>> code("at::native::add"), code("update_actor"), code("a|b")
+    >>> format_code_span("at::native::add"), format_code_span("update_actor"), format_code_span("a|b")
     ('`at::native::add`', 'update_actor', '<code>a&#124;b</code>')
     """
-    out = printable(text, limit)
+    out = make_printable(text, limit)
     if not out.strip():
         return UNKNOWN
-    plain = _entities(out)
-    if _PLAIN.fullmatch(out) and sentence(out) == plain:
+    plain = _escape_html_entities(out)
+    if _PLAIN.fullmatch(out) and escape_markdown(out) == plain:
         return plain
     if re.search(r"[|`\\]", out):
         # Tables interpret pipes and backslashes even within code spans, so use entities in <code>.
@@ -88,78 +92,85 @@ def code(text: str, limit: int = _NAME) -> str:
     return f"`{out.strip()}`"
 
 
-def _entities(text: str) -> str:
+def _escape_html_entities(text: str) -> str:
     """Replace the three special characters of HTML by entities."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _summary(text: str) -> str:
+def _escape_summary(text: str) -> str:
     """Escape text within an HTML tag, where backslashes do not escape but entities work."""
-    out = _LIVE.sub("\\g<0>\0", printable(text, 120))
+    out = _LIVE.sub("\\g<0>\0", make_printable(text, 120))
     out = re.sub(r"[^\w \0,?()]|_", lambda match: f"&#{ord(match[0])};", out)
     return out.replace("\0", "&#8203;")
 
 
 def _join_identity(report: Report) -> str:
     """Join the facts of the run in one line, the first (the sources) in bold."""
-    first, *further = phrases.identity(report)
-    return " · ".join([_bold(first), *map(sentence, further)])
+    first, *further = phrases.list_identity_facts(report)
+    return " · ".join([_format_bold(first), *map(escape_markdown, further)])
 
 
-def _bold(text: str) -> str:
+def _format_bold(text: str) -> str:
     """Format text in bold; stars around empty text would be a horizontal rule."""
-    return f"**{sentence(text).strip() or UNKNOWN}**"
+    return f"**{escape_markdown(text).strip() or UNKNOWN}**"
 
 
-def _headline(report: Report) -> str:
+def _make_headline_block(report: Report) -> str:
     """Make the answer a heading, with the other numbers below it."""
-    first, *numbers = filter(None, [sentence(report.answer), *map(_metric, report.headline)])
-    below = list(map(sentence, report.basis))
+    first, *numbers = filter(
+        None, [escape_markdown(report.answer), *map(_format_markdown_metric, report.headline)]
+    )
+    below = list(map(escape_markdown, report.basis))
     if numbers:
         below.append(" · ".join(numbers))
-    return "\n\n".join([f"## {first}", *map(line_start, below)])
+    return "\n\n".join([f"## {first}", *map(escape_line_start, below)])
 
 
-def _metric(metric: Metric) -> str:
+def _format_markdown_metric(metric: Metric) -> str:
     """Format the name, number and bounds of a metric."""
-    return sentence(phrases.metric_phrase(metric))
+    return escape_markdown(phrases.format_metric(metric))
 
 
-def sheet_block(sheet: Sheet, limit: int | None) -> str:
+def format_markdown_table(sheet: Sheet, limit: int | None) -> str:
     """Format a table under its title, with a note on omitted rows and the caption below."""
-    table: Grid = grid(sheet, limit, _NAME)
-    lines = [_bold(table.title), ""]
+    table: TextGrid = make_grid(sheet, limit, _NAME)
+    lines = [_format_bold(table.title), ""]
     dashes = {True: "---:", False: ":---"}
-    lines.append(_row(map(sentence, map(attrgetter("title"), table.columns))))
+    lines.append(
+        _format_markdown_row(map(escape_markdown, map(attrgetter("title"), table.columns)))
+    )
     lines.append(f"|{'|'.join(dashes[column.numeric] for column in table.columns)}|")
-    lines += [_row(map(code, row)) for row in table.rows]
-    note = phrases.rows_left(
+    lines += [_format_markdown_row(map(format_code_span, row)) for row in table.rows]
+    note = phrases.describe_missing_rows(
         len(table.rows), table.more, table.omitted, "all in the HTML or CSV report"
     )
     notes = ". ".join(filter(None, (note, table.caption)))
     if notes:
-        lines += ["", f"<sub>{sentence(notes)}</sub>"]
+        lines += ["", f"<sub>{escape_markdown(notes)}</sub>"]
     return "\n".join(lines)
 
 
-def _row(cells: Iterable[str]) -> str:
+def _format_markdown_row(cells: Iterable[str]) -> str:
     """Format a line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
+def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[str, list[str]]]:
     """Make the ranked list, one block per finding, so that a cut drops the last ones first."""
-    findings, left = phrases.first_findings(report, options.top)
-    unproven = [f"- unproven: {sentence(text)}" for text in phrases.unproven(report, findings)]
+    findings, left = phrases.choose_first_findings(report, options.top)
+    unproven = [
+        f"- unproven: {escape_markdown(text)}"
+        for text in phrases.list_unproven_claims(report, findings)
+    ]
     if not findings:
         if left or report.answer or not report.sections:
             return []
-        nothing = [f"### {phrases.no_findings(report)}", *unproven]
+        nothing = [f"### {phrases.describe_no_findings(report)}", *unproven]
         return [("findings", ["\n\n".join(nothing[:1] + ["\n".join(unproven)] * bool(unproven))])]
     blocks = [("findings", ["### Worth fixing first"])]
-    amounts = phrases.recoverable(findings)
+    amounts = phrases.format_savings(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
-        blocks.append((f"finding {number}", [_finding(finding, number, amount)]))
+        blocks.append((f"finding {number}", [_format_markdown_finding(finding, number, amount)]))
     if unproven:
         blocks.append(("unproven", ["\n".join(unproven)]))
     if left:
@@ -168,47 +179,54 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
     return blocks
 
 
-def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
+def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
     """Format a finding as a list item: its largest cost, the claim, the advice, evidence, places."""
-    head = f"{number}. **{code(finding.rule, 60)}**"
+    head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
-        time, share = map(sentence, amount)
+        time, share = map(escape_markdown, amount)
         head += f" — up to **{time}** per step ({share})"
-    lines = [f"{head}<br>", f"   {line_start(sentence(phrases.claim(finding)))}"]
+    lines = [
+        f"{head}<br>",
+        f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}",
+    ]
     if finding.advice:
-        lines.append(f"   <br>→ {sentence(finding.advice)}")
+        lines.append(f"   <br>→ {escape_markdown(finding.advice)}")
     if finding.parts:
-        parts = zip(finding.parts, phrases.recoverable(finding.parts), strict=True)
-        listed = (f"{sentence(time)}: {sentence(part.claim)}" for part, (time, _) in parts)
+        parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
+        listed = (
+            f"{escape_markdown(time)}: {escape_markdown(part.claim)}" for part, (time, _) in parts
+        )
         lines.append(f"   <br><sub>Stages: {'; '.join(islice(listed, 8))}</sub>")
     if finding.evidence:
-        facts = " · ".join(map(_metric, finding.evidence[:8]))
+        facts = " · ".join(map(_format_markdown_metric, finding.evidence[:8]))
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
     if finding.places:
-        places = list(map(sentence, map(phrases.place_phrase, finding.places[:3])))
+        places = list(map(escape_markdown, map(phrases.format_place, finding.places[:3])))
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
-    lines += [f"   <br><sub>Careful: {sentence(caveat)}</sub>" for caveat in finding.caveats[:4]]
+    lines += [
+        f"   <br><sub>Careful: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]
+    ]
     return "\n".join(lines)
 
 
-def _gaps(report: Report) -> str:
+def _format_markdown_gaps(report: Report) -> str:
     """Format the questions without an answer, and the data quality."""
     lines = []
-    gaps = phrases.not_analysed(report)
+    gaps = phrases.list_unanswered(report)
     if gaps:
-        listed = list(map(sentence, gaps[:12]))
+        listed = list(map(escape_markdown, gaps[:12]))
         if len(gaps) > 12:
             listed.append(f"{len(gaps) - 12} more")
         lines.append(f"**Not analysed:** {' · '.join(listed)}")
-    summary = phrases.remarks_summary(report.remarks)
+    summary = phrases.summarize_remarks(report.remarks)
     if summary:
-        lines.append(f"**Data quality:** {sentence(summary)}")
+        lines.append(f"**Data quality:** {escape_markdown(summary)}")
     return "\n\n".join(lines)
 
 
-def section_choices(section: Section, options: Options) -> list[str]:
+def make_section_choices(section: Section, options: RenderOptions) -> list[str]:
     """Format a section with fewer and fewer rows, so that a long one is shortened before it is dropped."""
     if not (section.sheets or section.metrics or section.caveats):
         return [""]
@@ -216,29 +234,29 @@ def section_choices(section: Section, options: Options) -> list[str]:
     if options.verbose:
         largest = _ROWS_VERBOSE
     limits = [largest, *(rows for rows in (50, 10, 3) if rows < largest)]
-    return [_section(section, rows) for rows in limits]
+    return [_format_markdown_section(section, rows) for rows in limits]
 
 
-def _section(section: Section, rows: int) -> str:
+def _format_markdown_section(section: Section, rows: int) -> str:
     """Format a folded section: its numbers, tables and caveats."""
-    title = _summary(section.title)
+    title = _escape_summary(section.title)
     if section.status != "ok":
         title += f" ({section.status})"
     parts = [f"<details><summary>{title}</summary>"]
     if section.metrics:
-        parts.append(line_start("; ".join(map(_metric, section.metrics))))
-    parts += [sheet_block(sheet, rows) for sheet in section.sheets]
-    parts += [f"Careful: {sentence(caveat)}" for caveat in section.caveats]
+        parts.append(escape_line_start("; ".join(map(_format_markdown_metric, section.metrics))))
+    parts += [format_markdown_table(sheet, rows) for sheet in section.sheets]
+    parts += [f"Careful: {escape_markdown(caveat)}" for caveat in section.caveats]
     return "\n\n".join([*parts, "</details>"])
 
 
-def _remarks(report: Report) -> str:
+def _format_markdown_remarks(report: Report) -> str:
     """Format every remark on the data, folded."""
     if not report.remarks:
         return ""
     lines = [
-        f"- {remark.severity.replace('_', ' ')} {code(remark.code, 60)}: "
-        f"{sentence(phrases.remark_phrase(remark))}"
+        f"- {remark.severity.replace('_', ' ')} {format_code_span(remark.code, 60)}: "
+        f"{escape_markdown(phrases.format_remark(remark))}"
         for remark in report.remarks[:50]
     ]
     if len(report.remarks) > 50:
@@ -247,7 +265,7 @@ def _remarks(report: Report) -> str:
     return f"<details><summary>Data quality</summary>\n\n{listed}\n\n</details>"
 
 
-def line_start(text: str) -> str:
+def escape_line_start(text: str) -> str:
     """Escape a first character that would make the text a list, heading or quote."""
     text = text.strip()
     match = _LINE_START.match(text)
@@ -259,7 +277,7 @@ def line_start(text: str) -> str:
     return f"\\{text}"
 
 
-def within_limit(blocks: list[tuple[str, list[str]]], limit: int = LIMIT) -> str:
+def join_within_limit(blocks: list[tuple[str, list[str]]], limit: int = MAX_MARKDOWN_CHARS) -> str:
     """Join all blocks that fit, each in its longest form that fits, and a line on those that do not."""
     reserve = 1_200  # for the line that lists what was cut
     text = ""
@@ -276,8 +294,10 @@ def within_limit(blocks: list[tuple[str, list[str]]], limit: int = LIMIT) -> str
         shortened = shortened or chosen is not choices[0]
         text = "\n\n".join(filter(None, (text, chosen)))
     if missing or shortened:
-        names = ", ".join(code(name, 24) for name in missing[:4]) or "rows of long tables"
+        names = (
+            ", ".join(format_code_span(name, 24) for name in missing[:4]) or "rows of long tables"
+        )
         if len(missing) > 4:
             names += f" and {len(missing) - 4} more"
-        text += f"\n\n*Cut at {show(limit, 'count')} characters; left out: {names}.*"
+        text += f"\n\n*Cut at {format_quantity(limit, 'count')} characters; left out: {names}.*"
     return text + "\n"

@@ -6,7 +6,7 @@ from tracekit.model.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RenderOptions:
     """Rows per table, details beyond the first screen, and the terminal's width and colour."""
 
     top: int = 10

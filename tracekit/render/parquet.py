@@ -11,24 +11,24 @@ from typing import Any
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.report import Cell, Report, Sheet, Unit
-from tracekit.render.options import Options
-from tracekit.render.tables import column_names, tables
+from tracekit.render.options import RenderOptions
+from tracekit.render.tables import list_report_tables, name_columns_with_units
 
 _WHOLE: tuple[Unit, ...] = ("ns", "bytes", "count", "id")
 
 
-def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
+def render_parquet(report: Report, _options: RenderOptions) -> dict[str, bytes]:
     """Render one Parquet file per table, by file name."""
-    pa, pq = pyarrow_or_refuse()
+    pa, pq = import_pyarrow()
     files = {}
-    for name, sheet in tables(report).items():
+    for name, sheet in list_report_tables(report).items():
         out = BytesIO()
-        pq.write_table(arrow_table(sheet, pa), out, compression="zstd")
+        pq.write_table(make_arrow_table(sheet, pa), out, compression="zstd")
         files[f"{name}.parquet"] = out.getvalue()
     return files
 
 
-def pyarrow_or_refuse() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
     """Import pyarrow and its Parquet module; raises TracekitError if they are not installed."""
     try:
         import pyarrow as pa
@@ -38,35 +38,41 @@ def pyarrow_or_refuse() -> tuple[Any, Any]:
     return pa, pq
 
 
-def arrow_table(sheet: Sheet, pa: Any) -> Any:
+def make_arrow_table(sheet: Sheet, pa: Any) -> Any:
     """Convert a sheet to a pyarrow table."""
     columns, described = [], []
-    for index, (name, heading) in enumerate(zip(column_names(sheet), sheet.headings, strict=True)):
+    for index, (name, heading) in enumerate(
+        zip(name_columns_with_units(sheet), sheet.headings, strict=True)
+    ):
         values = list(map(itemgetter(index), sheet.rows))
-        columns.append(_array(values, heading.unit, pa))
-        meta = {"unit": heading.unit, "title": _utf8(heading.title), "doc": _utf8(heading.doc)}
-        described.append(pa.field(_utf8(name), columns[-1].type, metadata=meta))
-    meta = {"title": _utf8(sheet.title), "caption": _utf8(sheet.caption)}
+        columns.append(_make_arrow_array(values, heading.unit, pa))
+        meta = {
+            "unit": heading.unit,
+            "title": _escape_surrogates(heading.title),
+            "doc": _escape_surrogates(heading.doc),
+        }
+        described.append(pa.field(_escape_surrogates(name), columns[-1].type, metadata=meta))
+    meta = {"title": _escape_surrogates(sheet.title), "caption": _escape_surrogates(sheet.caption)}
     meta["omitted"] = str(sheet.omitted)
     return pa.Table.from_arrays(columns, schema=pa.schema(described, metadata=meta))
 
 
-def _array(values: list[Cell], unit: Unit, pa: Any) -> Any:
+def _make_arrow_array(values: list[Cell], unit: Unit, pa: Any) -> Any:
     """Convert a column to the narrowest type that holds every value exactly, or to text."""
     kinds = set(map(type, values)) - {NoneType}
     if not kinds:
-        return pa.array(values, _empty_type(unit, pa))
+        return pa.array(values, _choose_empty_type(unit, pa))
     if kinds == {bool}:
         return pa.array(values, pa.bool_())
     if kinds == {int} and all(map(_is_int64, values)):
         return pa.array(values, pa.int64())
-    if kinds <= {int, float} and all(map(_fits, values)):
-        return pa.array(list(map(_finite, values)), pa.float64())
-    texts = [None if value is None else _utf8(str(value)) for value in values]
+    if kinds <= {int, float} and all(map(_fits_in_float, values)):
+        return pa.array(list(map(_to_arrow_float, values)), pa.float64())
+    texts = [None if value is None else _escape_surrogates(str(value)) for value in values]
     return pa.array(texts, pa.string())
 
 
-def _empty_type(unit: Unit, pa: Any) -> Any:
+def _choose_empty_type(unit: Unit, pa: Any) -> Any:
     """Choose the type of a column without values."""
     if unit in _WHOLE:
         return pa.int64()
@@ -78,18 +84,18 @@ def _is_int64(value: Cell) -> bool:
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
-def _fits(value: Cell) -> bool:
+def _fits_in_float(value: Cell) -> bool:
     """Check whether a float represents the number exactly."""
     return not isinstance(value, int) or abs(value) <= 2**53
 
 
-def _finite(value: Cell) -> float | None:
+def _to_arrow_float(value: Cell) -> float | None:
     """Convert a number to a float; None if it is missing or not finite."""
     if not isinstance(value, int | float):
         return None
     return float(value) if isfinite(value) else None
 
 
-def _utf8(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """Escape lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

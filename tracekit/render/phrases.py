@@ -7,8 +7,8 @@ from itertools import repeat
 from math import isfinite
 from operator import attrgetter
 
-from tracekit.model.kernel_labels import is_template, short_kernel
-from tracekit.model.labels import plural
+from tracekit.model.kernel_labels import is_template_name, shorten_kernel_name
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import (
     SEVERITIES,
     Finding,
@@ -22,88 +22,96 @@ from tracekit.model.report import (
 from tracekit.model.units import (
     UNKNOWN,
     Scale,
-    cell,
-    column_unit,
-    moment,
-    show,
-    speedup,
-    with_label,
+    append_unit_label,
+    choose_scale,
+    format_cell,
+    format_moment,
+    format_quantity,
+    format_speedup,
 )
-from tracekit.render.escape import printable
+from tracekit.render.escape import make_printable
 
 SENTENCE = 600
 """Longest claim, advice or reason shown, in characters."""
 
 
-def identity(report: Report) -> list[str]:
+def list_identity_facts(report: Report) -> list[str]:
     """List the facts of the first line; the title if there are none."""
-    facts = [printable(fact, 200) for fact in report.identity if fact]
-    return facts or [printable(report.title, 200) or UNKNOWN]
+    facts = [make_printable(fact, 200) for fact in report.identity if fact]
+    return facts or [make_printable(report.title, 200) or UNKNOWN]
 
 
-def metric_label(metric: Metric) -> str:
+def get_metric_label(metric: Metric) -> str:
     """Get the label of a metric."""
-    return printable(metric.label or metric.name, 80)
+    return make_printable(metric.label or metric.name, 80)
 
 
-def metric_value(metric: Metric) -> str:
+def format_metric_value(metric: Metric) -> str:
     """Format the number of a metric with its unit."""
     if metric.unit == "ratio":
-        return show(metric.value, "ratio")
+        return format_quantity(metric.value, "ratio")
     if metric.unit == "factor" and metric.better == "higher" and metric.value:
-        return speedup(metric.value)
-    scale = _metric_scale(metric)
-    return with_label(cell(metric.value, scale), scale)
+        return format_speedup(metric.value)
+    scale = _get_metric_scale(metric)
+    return append_unit_label(format_cell(metric.value, scale), scale)
 
 
-def metric_range(metric: Metric) -> str:
+def format_metric_range(metric: Metric) -> str:
     """Format the bounds in the metric's unit as `1,795` dash `1,910`, `≥ 3` if only one is known, or empty.
 
     A metric that names its bounds puts that name first and the unit last: `steps 1,795` … `ms`. Otherwise the
     bounds could be taken for numbers of steps.
     """
-    scale = _metric_scale(metric)
-    low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
+    scale = _get_metric_scale(metric)
+    low, high = (
+        format_cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high)
+    )
     if metric.high is None:
         return f"≥ {low}" if metric.low is not None else ""
     if metric.low is None:
         return f"≤ {high}"
-    words = printable(metric.bounds, 40)
+    words = make_printable(metric.bounds, 40)
     span = f"{low}–{high}"
-    full = f"{span} %" if metric.unit == "ratio" else with_label(span, scale)
+    full = f"{span} %" if metric.unit == "ratio" else append_unit_label(span, scale)
     return f"{words} {full}" if words else span
 
 
-def metric_phrase(metric: Metric) -> str:
+def format_metric(metric: Metric) -> str:
     """Format name, number and bounds: `Step 1,842 ms (1,795 to 1,910)`, with a dash for `to`."""
-    bounds = metric_range(metric)
-    phrase = f"{metric_label(metric)} {metric_value(metric)}"
+    bounds = format_metric_range(metric)
+    phrase = f"{get_metric_label(metric)} {format_metric_value(metric)}"
     return f"{phrase} ({bounds})" if bounds else phrase
 
 
-def place_phrase(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Format a place from general to specific: source, role, rank, device, step, stage, name, time."""
-    parts = [printable(place.source or "", 160), printable(place.role or "", 80)]
+    parts = [make_printable(place.source or "", 160), make_printable(place.role or "", 80)]
     ids = {"rank": place.rank, "device": place.device, "step": place.step}
-    parts += [f"{name} {show(id_, 'id')}" for name, id_ in ids.items() if id_ is not None]
+    parts += [
+        f"{name} {format_quantity(id_, 'id')}" for name, id_ in ids.items() if id_ is not None
+    ]
     name = place.name or ""
-    if is_template(name):
-        name = short_kernel(name)
-    parts += [printable(place.stage or "", 80), printable(name, 160), _when(place)]
+    if is_template_name(name):
+        name = shorten_kernel_name(name)
+    parts += [
+        make_printable(place.stage or "", 80),
+        make_printable(name, 160),
+        _format_place_time(place),
+    ]
     return " · ".join(filter(None, parts)) or "everywhere"
 
 
-def recoverable(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+def format_savings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Format the time and share of a step that each finding may recover, with times in one unit."""
-    scale = column_unit(map(attrgetter("recoverable_ns"), findings), "ns", figures=3)
+    scale = choose_scale(map(attrgetter("recoverable_ns"), findings), "ns", figures=3)
     amounts = []
     for finding in findings:
-        time = with_label(cell(finding.recoverable_ns, scale), scale)
-        amounts.append((time, show(finding.recoverable_ratio, "ratio")))
+        time = append_unit_label(format_cell(finding.recoverable_ns, scale), scale)
+        amounts.append((time, format_quantity(finding.recoverable_ratio, "ratio")))
     return amounts
 
 
-def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
+def choose_first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
     """Choose the findings to show first, and count the others.
 
     Findings of high severity are always included: one about data or memory may not save time.
@@ -121,7 +129,7 @@ MOST_UNPROVEN = 3
 """Most abstentions on the first screen, the most expensive."""
 
 
-def unproven(report: Report, shown: Sequence[Finding]) -> list[str]:
+def list_unproven_claims(report: Report, shown: Sequence[Finding]) -> list[str]:
     """List claims that rules could not prove, with the missing proof.
 
     Included are those with a large price, or one above the smallest saving of the shown findings.
@@ -131,22 +139,22 @@ def unproven(report: Report, shown: Sequence[Finding]) -> list[str]:
     for verdict in report.unproven:
         is_large = (verdict.price_ratio or 0.0) >= WORTH_PROVING
         if is_large or (least is not None and (verdict.price_ns or 0) > least):
-            sentences.append(_unproven(verdict))
+            sentences.append(_format_unproven_claim(verdict))
     return sentences[:MOST_UNPROVEN]
 
 
-def _unproven(verdict: Verdict) -> str:
+def _format_unproven_claim(verdict: Verdict) -> str:
     """Format one abstention: its claim, its price and the missing data."""
-    amount = show(verdict.price_ns, "ns")
-    step_ns = _step_of(verdict)
+    amount = format_quantity(verdict.price_ns, "ns")
+    step_ns = _compute_priced_step(verdict)
     if step_ns is not None:
-        amount += f" of {show(step_ns, 'ns')}"
+        amount += f" of {format_quantity(step_ns, 'ns')}"
     run = f"run {verdict.run}: " if verdict.run else ""
     needs = f"; {verdict.needs}" if verdict.needs else ""
-    return printable(f"{run}{verdict.claim} ({amount}){needs}", SENTENCE)
+    return make_printable(f"{run}{verdict.claim} ({amount}){needs}", SENTENCE)
 
 
-def _step_of(verdict: Verdict) -> int | None:
+def _compute_priced_step(verdict: Verdict) -> int | None:
     """Compute the step of which the price of an abstention is a share; None if not finite."""
     if not verdict.price_ns or not verdict.price_ratio or verdict.price_ns >= 2**63:
         return None
@@ -154,50 +162,52 @@ def _step_of(verdict: Verdict) -> int | None:
     return round(step_ns) if isfinite(step_ns) else None
 
 
-def no_findings(report: Report) -> str:
+def describe_no_findings(report: Report) -> str:
     """Explain a list without findings: none were found, or no rules were asked."""
     return "No findings" if report.asks_rules else "No rules were asked"
 
 
-def claim(finding: Finding) -> str:
+def format_claim(finding: Finding) -> str:
     """Format a claim; if no time shows its weight, the severity precedes it."""
-    text = printable(finding.claim, SENTENCE)
+    text = make_printable(finding.claim, SENTENCE)
     if finding.recoverable_ns is None and finding.severity != "info":
         return f"{finding.severity}: {text}"
     return text
 
 
-def not_analysed(report: Report) -> list[str]:
+def list_unanswered(report: Report) -> list[str]:
     """List what was not analysed and why: gaps named by the report, and sections without an answer."""
-    return [*_unseen(report), *_silent(report, ("failed", "skipped"))]
+    return [*_list_report_gaps(report), *_group_sections_by_reason(report, ("failed", "skipped"))]
 
 
-def not_analysed_in_short(report: Report) -> list[str]:
+def summarize_unanswered(report: Report) -> list[str]:
     """List gaps and failures by name, and count the questions that need more data."""
-    gaps = [*_unseen(report), *_silent(report, ("failed",))]
+    gaps = [*_list_report_gaps(report), *_group_sections_by_reason(report, ("failed",))]
     skipped_count = sum(section.status == "skipped" for section in report.sections)
     if skipped_count:
-        needs = plural(skipped_count, "question needs", "questions need")
+        needs = choose_plural(skipped_count, "question needs", "questions need")
         gaps.append(f"{skipped_count} {needs} more than was recorded (-v)")
     return gaps
 
 
-def _unseen(report: Report) -> list[str]:
+def _list_report_gaps(report: Report) -> list[str]:
     """List the gaps that the report itself names."""
-    return [printable(item, SENTENCE) for item in report.unseen]
+    return [make_printable(item, SENTENCE) for item in report.unseen]
 
 
-def _silent(report: Report, statuses: Sequence[str]) -> list[str]:
+def _group_sections_by_reason(report: Report, statuses: Sequence[str]) -> list[str]:
     """Group the sections of these statuses by reason."""
     silent: dict[str, list[str]] = {}
     for section in report.sections:
         if section.status in statuses:
-            reason = printable(section.reason, SENTENCE) or "no reason given"
-            silent.setdefault(f"{section.status}: {reason}", []).append(printable(section.id, 80))
+            reason = make_printable(section.reason, SENTENCE) or "no reason given"
+            silent.setdefault(f"{section.status}: {reason}", []).append(
+                make_printable(section.id, 80)
+            )
     return [f"{', '.join(ids)} ({why})" for why, ids in silent.items()]
 
 
-def remarks_summary(remarks: Sequence[Remark]) -> str:
+def summarize_remarks(remarks: Sequence[Remark]) -> str:
     """Count the remarks of each kind, the most serious first; empty if all are harmless."""
     words = {"error": "error", "data_loss": "loss of data", "warning": "warning"}
     counts = dict.fromkeys(words, 0)
@@ -205,46 +215,47 @@ def remarks_summary(remarks: Sequence[Remark]) -> str:
         if remark.severity in counts:
             counts[remark.severity] += remark.count
     return " · ".join(
-        f"{show(counts[kind], 'count')} × {words[kind]}" for kind in filter(counts.get, words)
+        f"{format_quantity(counts[kind], 'count')} × {words[kind]}"
+        for kind in filter(counts.get, words)
     )
 
 
-def remark_phrase(remark: Remark) -> str:
+def format_remark(remark: Remark) -> str:
     """Format a remark with its count and source."""
-    times = f" ({show(remark.count, 'count')} times)" if remark.count != 1 else ""
-    source = f"{printable(remark.source, 160)}: " if remark.source else ""
-    return f"{source}{printable(remark.message, SENTENCE)}{times}"
+    times = f" ({format_quantity(remark.count, 'count')} times)" if remark.count != 1 else ""
+    source = f"{make_printable(remark.source, 160)}: " if remark.source else ""
+    return f"{source}{make_printable(remark.message, SENTENCE)}{times}"
 
 
 FIRST_RECORDINGS = 3
 """Most kinds of recordings on the first screen."""
 
 
-def recordings(report: Report) -> list[tuple[str, str, str]]:
+def list_limiting_recordings(report: Report) -> list[tuple[str, str, str]]:
     """List recordings that limit the answer: the recording, the advice, and the command to run."""
     limiting = [recording for recording in report.recordings if recording.command]
     return [
         (
-            printable(recording.sentence, SENTENCE),
-            printable(recording.advice, SENTENCE),
-            printable(recording.command, SENTENCE),
+            make_printable(recording.sentence, SENTENCE),
+            make_printable(recording.advice, SENTENCE),
+            make_printable(recording.command, SENTENCE),
         )
         for recording in limiting[:FIRST_RECORDINGS]
     ]
 
 
-def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
+def describe_missing_rows(shown: int, more: int, omitted: int, where: str) -> str:
     """Describe the rows missing from a table and where to find them; empty if it is complete."""
     parts = []
     if more:
-        total = show(shown + more, "count")
-        parts.append(f"{show(shown, 'count')} of {total} rows shown; {where}")
+        total = format_quantity(shown + more, "count")
+        parts.append(f"{format_quantity(shown, 'count')} of {total} rows shown; {where}")
     if omitted:
-        parts.append(f"{show(omitted, 'count')} further rows are not in the report")
+        parts.append(f"{format_quantity(omitted, 'count')} further rows are not in the report")
     return "; ".join(parts)
 
 
-def every_sheet(report: Report) -> list[tuple[str, Sheet]]:
+def list_report_sheets(report: Report) -> list[tuple[str, Sheet]]:
     """List all sheets with the id of their section: the overview, those of sections, and the values."""
     sheets = [("", report.overview)]
     for section in report.sections:
@@ -253,15 +264,15 @@ def every_sheet(report: Report) -> list[tuple[str, Sheet]]:
     return [(id_, sheet) for id_, sheet in sheets if sheet]
 
 
-def _metric_scale(metric: Metric) -> Scale:
+def _get_metric_scale(metric: Metric) -> Scale:
     """Get the scale that the number and its bounds share."""
-    return column_unit([metric.value, metric.low, metric.high], metric.unit, figures=3)
+    return choose_scale([metric.value, metric.low, metric.high], metric.unit, figures=3)
 
 
-def _when(place: Place) -> str:
+def _format_place_time(place: Place) -> str:
     """Format the time of a place: its start and duration."""
     if place.start_ns is None:
-        return "" if place.end_ns is None else f"until {moment(place.end_ns)}"
+        return "" if place.end_ns is None else f"until {format_moment(place.end_ns)}"
     if place.end_ns is None:
-        return f"at {moment(place.start_ns)}"
-    return f"at {moment(place.start_ns)} for {show(place.end_ns - place.start_ns, 'ns')}"
+        return f"at {format_moment(place.start_ns)}"
+    return f"at {format_moment(place.start_ns)} for {format_quantity(place.end_ns - place.start_ns, 'ns')}"

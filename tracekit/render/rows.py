@@ -13,11 +13,11 @@ from types import NoneType
 from typing import Any
 
 from tracekit.model.report import Cell, Heading, Sheet, Unit
-from tracekit.render.csv import table_bytes as csv_bytes
-from tracekit.render.escape import printable, shorten
-from tracekit.render.grid import Grid, grid
-from tracekit.render.parquet import arrow_table, pyarrow_or_refuse
-from tracekit.render.tables import column_names
+from tracekit.render.csv import write_csv_table as csv_bytes
+from tracekit.render.escape import make_printable, shorten_middle
+from tracekit.render.grid import TextGrid, make_grid
+from tracekit.render.parquet import import_pyarrow, make_arrow_table
+from tracekit.render.tables import name_columns_with_units
 
 _COUNTED = ("_ns", "_bytes", "count", "_rows")
 _SHORTEST = 24
@@ -27,66 +27,66 @@ _STEP = 4
 _GAP = "  "
 
 
-def sheet_of(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Sheet:
+def make_query_sheet(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Sheet:
     """Convert rows to a sheet; name suffixes set the units."""
     headings = []
     for index, name in enumerate(names):
-        headings.append(Heading(name, name, _unit(name, map(itemgetter(index), rows))))
+        headings.append(Heading(name, name, _choose_query_unit(name, map(itemgetter(index), rows))))
     return Sheet("rows", "", tuple(headings), tuple(rows))
 
 
-def rows_as_text(sheet: Sheet, width: int | None = None) -> str:
+def format_query_rows(sheet: Sheet, width: int | None = None) -> str:
     """Format the rows in columns under their names, shortening text if the page is narrow."""
-    table = grid(sheet)
+    table = make_grid(sheet)
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    widths = _widths(table, _titles(sheet), columns, width)
+    widths = _fit_query_widths(table, _make_query_titles(sheet), columns, width)
     lines = []
-    for cells in (_titles(sheet), *table.rows):
+    for cells in (_make_query_titles(sheet), *table.rows):
         line = []
         for text, size, column in zip(cells, widths, table.columns, strict=True):
             align = str.rjust if column.numeric else str.ljust
-            line.append(align(shorten(text, size), size))
+            line.append(align(shorten_middle(text, size), size))
         lines.append(_GAP.join(line).rstrip())
     return "".join(f"{line}\n" for line in lines)
 
 
-def rows_as_csv(sheet: Sheet) -> bytes:
+def write_query_csv(sheet: Sheet) -> bytes:
     """Write the rows as CSV."""
-    return csv_bytes(_unitless(sheet))
+    return csv_bytes(_clear_units(sheet))
 
 
-def rows_as_parquet(sheet: Sheet) -> bytes:
+def write_query_parquet(sheet: Sheet) -> bytes:
     """Write the rows as a Parquet file with the narrowest types that hold every value."""
-    pa, pq = pyarrow_or_refuse()
+    pa, pq = import_pyarrow()
     out = BytesIO()
-    pq.write_table(arrow_table(_unitless(sheet), pa), out, compression="zstd")
+    pq.write_table(make_arrow_table(_clear_units(sheet), pa), out, compression="zstd")
     return out.getvalue()
 
 
-def rows_as_json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
+def write_query_json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
     """Write the rows as a JSON list of objects; unknown and non-finite values are null."""
-    sheet = _unitless(sheet_of(names, ()))
-    unique = column_names(sheet)
+    sheet = _clear_units(make_query_sheet(names, ()))
+    unique = name_columns_with_units(sheet)
     objects = []
     for row in rows:
-        values = dict(zip(unique, map(_finite, row), strict=True))
+        values = dict(zip(unique, map(_replace_non_finite, row), strict=True))
         objects.append(json.dumps(values, ensure_ascii=True, allow_nan=False))
     lines = ",\n".join(objects)
     return f"[\n{lines}\n]\n"
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """Replace non-finite numbers by None, also in lists and dicts."""
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, list):
-        return list(map(_finite, value))
+        return list(map(_replace_non_finite, value))
     if isinstance(value, dict):
-        return dict(zip(value, map(_finite, value.values()), strict=True))
+        return dict(zip(value, map(_replace_non_finite, value.values()), strict=True))
     return value
 
 
-def _unit(name: str, values: Iterable[Cell]) -> Unit:
+def _choose_query_unit(name: str, values: Iterable[Cell]) -> Unit:
     """Choose the display of a column: ids without separators, ratios in per cent."""
     kinds = set(map(type, values)) - {NoneType}
     if not kinds <= {int, float, bool}:
@@ -99,19 +99,19 @@ def _unit(name: str, values: Iterable[Cell]) -> Unit:
     return "id"
 
 
-def _unitless(sheet: Sheet) -> Sheet:
+def _clear_units(sheet: Sheet) -> Sheet:
     """Clear the units, so that names get no suffix."""
     headings = tuple(map(partial(replace, unit=""), sheet.headings))
     return replace(sheet, headings=headings)
 
 
-def _titles(sheet: Sheet) -> list[str]:
+def _make_query_titles(sheet: Sheet) -> list[str]:
     """Make column names printable: PIVOT creates them from profile contents."""
-    return list(map(printable, map(attrgetter("name"), sheet.headings)))
+    return list(map(make_printable, map(attrgetter("name"), sheet.headings)))
 
 
-def _widths(
-    table: Grid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
+def _fit_query_widths(
+    table: TextGrid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
 ) -> list[int]:
     """Compute column widths: the widest text columns shrink until all fit or reach the minimum."""
     widths = []

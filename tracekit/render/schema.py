@@ -26,27 +26,27 @@ _SCALARS: Mapping[Any, str] = {
 _Records = dict[type, dict[str, Any]]
 
 
-def document(kind: type, version: str) -> dict[str, Any]:
+def make_schema_document(kind: type, version: str) -> dict[str, Any]:
     """Make the schema of a dataclass that is saved under a version such as `tracekit.report/1`."""
-    body = schema_of(kind)
+    body = make_schema(kind)
     body["required"] = [*body.get("required", ()), "schema"]
     body["properties"]["schema"] = {"const": version}
-    return {"$schema": DIALECT, "$id": urn(version), **body}
+    return {"$schema": DIALECT, "$id": make_schema_urn(version), **body}
 
 
-def urn(version: str) -> str:
+def make_schema_urn(version: str) -> str:
     """Make the URN of a version, which no host has to serve.
 
-    >>> urn("tracekit.report/1")
+    >>> make_schema_urn("tracekit.report/1")
     'urn:tracekit:report:1'
     """
     return "urn:" + version.replace(".", ":").replace("/", ":")
 
 
-def schema_of(kind: type) -> dict[str, Any]:
+def make_schema(kind: type) -> dict[str, Any]:
     """Make the schema of a dataclass, with nested ones in `$defs` by name."""
     records: _Records = {}
-    body = _record(kind, records)
+    body = _make_dataclass_schema(kind, records)
     if records:
         named = {record.__name__: schema for record, schema in records.items()}
         assert len(named) == len(records), "two dataclasses of one name"
@@ -54,14 +54,14 @@ def schema_of(kind: type) -> dict[str, Any]:
     return body
 
 
-def _record(kind: type, records: _Records) -> dict[str, Any]:
+def _make_dataclass_schema(kind: type, records: _Records) -> dict[str, Any]:
     """Make the schema of one dataclass, and add those that it refers to to `records`."""
     hints = get_type_hints(kind, include_extras=True)
     properties: dict[str, Any] = {}
     required: list[str] = []
     for field in fields(kind):
-        properties[field.name] = _schema(hints[field.name], records)
-        if is_required(field):
+        properties[field.name] = _make_hint_schema(hints[field.name], records)
+        if is_required_field(field):
             required.append(field.name)
     body: dict[str, Any] = {"title": kind.__name__, "description": cleandoc(kind.__doc__ or "")}
     body |= {"type": "object", "properties": properties}
@@ -70,12 +70,12 @@ def _record(kind: type, records: _Records) -> dict[str, Any]:
     return body
 
 
-def is_required(field: Field[Any]) -> bool:
+def is_required_field(field: Field[Any]) -> bool:
     """Check whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _schema(hint: Any, records: _Records) -> dict[str, Any]:
+def _make_hint_schema(hint: Any, records: _Records) -> dict[str, Any]:
     """Make the schema of an annotation."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
@@ -83,27 +83,29 @@ def _schema(hint: Any, records: _Records) -> dict[str, Any]:
         assert isinstance(hint, type), "an annotation names a class"
         if hint not in records:
             records[hint] = {}
-            records[hint] = _record(hint, records)
+            records[hint] = _make_dataclass_schema(hint, records)
         return {"$ref": f"#/$defs/{hint.__name__}"}
-    return _generic(get_origin(hint), get_args(hint), records)
+    return _make_generic_schema(get_origin(hint), get_args(hint), records)
 
 
-def _generic(origin: Any, arguments: tuple[Any, ...], records: _Records) -> dict[str, Any]:
+def _make_generic_schema(
+    origin: Any, arguments: tuple[Any, ...], records: _Records
+) -> dict[str, Any]:
     """Make the schema of a generic annotation."""
     if origin is Annotated:
-        return _schema(arguments[0], records) | _said(arguments[1:])
+        return _make_hint_schema(arguments[0], records) | _make_annotation_keywords(arguments[1:])
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, UnionType):
-        return _one_of([_schema(argument, records) for argument in arguments])
+        return _make_union_schema([_make_hint_schema(argument, records) for argument in arguments])
     if origin is tuple:
-        return _items(arguments, records)
+        return _make_tuple_schema(arguments, records)
     assert isinstance(origin, type), "anything else is no plain value"
     assert issubclass(origin, Mapping), "anything else is no plain value"
-    return {"type": "object", "additionalProperties": _schema(arguments[1], records)}
+    return {"type": "object", "additionalProperties": _make_hint_schema(arguments[1], records)}
 
 
-def _said(extras: Iterable[Any]) -> dict[str, Any]:
+def _make_annotation_keywords(extras: Iterable[Any]) -> dict[str, Any]:
     """Make the keywords of an annotation: its description, and the bounds of a number."""
     keywords: dict[str, Any] = {}
     for extra in extras:
@@ -114,7 +116,7 @@ def _said(extras: Iterable[Any]) -> dict[str, Any]:
     return keywords
 
 
-def _one_of(options: list[dict[str, Any]]) -> dict[str, Any]:
+def _make_union_schema(options: list[dict[str, Any]]) -> dict[str, Any]:
     """Make the schema of a union: a list of types if they are all plain."""
     types: list[str] = []
     for option in options:
@@ -124,10 +126,10 @@ def _one_of(options: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": types}
 
 
-def _items(kinds: tuple[Any, ...], records: _Records) -> dict[str, Any]:
+def _make_tuple_schema(kinds: tuple[Any, ...], records: _Records) -> dict[str, Any]:
     """Make the schema of a tuple, of any length or of exactly these items."""
     if kinds[-1] is Ellipsis:
-        return {"type": "array", "items": _schema(kinds[0], records)}
-    items = [_schema(kind, records) for kind in kinds]
+        return {"type": "array", "items": _make_hint_schema(kinds[0], records)}
+    items = [_make_hint_schema(kind, records) for kind in kinds]
     exactly = {"minItems": len(items), "maxItems": len(items)}
     return {"type": "array", "prefixItems": items, "items": False, **exactly}

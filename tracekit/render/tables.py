@@ -20,18 +20,18 @@ _RESERVED = frozenset(
 )
 
 
-def tables(report: Report) -> dict[str, Sheet]:
+def list_report_tables(report: Report) -> dict[str, Sheet]:
     """List every table of the report by a portable file name without suffix."""
     sheets: dict[str, Sheet] = {}
     names: set[str] = set()
-    further = (("", _findings(report)), ("", _remarks(report)))
-    for section, sheet in (*phrases.every_sheet(report), *further):
+    further = (("", _make_findings_table(report)), ("", _make_remarks_table(report)))
+    for section, sheet in (*phrases.list_report_sheets(report), *further):
         name = sheet.name if section in ("", sheet.name) else f"{section}.{sheet.name}"
-        sheets[unique_name(file_name(name), names)] = sheet
+        sheets[make_unique_file_name(make_file_name(name), names)] = sheet
     return sheets
 
 
-def column_names(sheet: Sheet) -> list[str]:
+def name_columns_with_units(sheet: Sheet) -> list[str]:
     """Name the columns by heading and unit suffix, each unique."""
     lower_names: set[str] = set()
     names = []
@@ -40,17 +40,17 @@ def column_names(sheet: Sheet) -> list[str]:
         name = heading.name
         if f"_{name}" != suffix:
             name = name.removesuffix(suffix) + suffix
-        names.append(unique_name(name, lower_names))
+        names.append(make_unique_file_name(name, lower_names))
     return names
 
 
-def file_name(name: str) -> str:
+def make_file_name(name: str) -> str:
     """Make a name of letters, digits, `_`, `-` and inner dots; never hidden, reserved or a path."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip(".-")[:80] or "sheet"
     return f"_{safe}" if safe.split(".")[0].lower() in _RESERVED else safe
 
 
-def unique_name(name: str, lower_names: set[str]) -> str:
+def make_unique_file_name(name: str, lower_names: set[str]) -> str:
     """Append a number to a name if `lower_names` has it, ignoring case, and add the result to them."""
     unique, number = name, 1
     while unique.lower() in lower_names:
@@ -60,7 +60,7 @@ def unique_name(name: str, lower_names: set[str]) -> str:
     return unique
 
 
-def _findings(report: Report) -> Sheet:
+def _make_findings_table(report: Report) -> Sheet:
     """Make the table of findings, in their order."""
     headings = (
         Heading("rule", "rule"),
@@ -81,14 +81,14 @@ def _findings(report: Report) -> Sheet:
             finding.confidence,
             finding.claim,
             finding.advice,
-            "; ".join(map(phrases.place_phrase, finding.places)),
+            "; ".join(map(phrases.format_place, finding.places)),
         )
         for finding in report.findings
     ]
     return Sheet("findings", "Findings", headings, tuple(rows))
 
 
-def _remarks(report: Report) -> Sheet:
+def _make_remarks_table(report: Report) -> Sheet:
     """Make the table of remarks."""
     headings = (
         Heading("severity", "severity"),

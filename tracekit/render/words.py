@@ -22,17 +22,17 @@ MEANINGS: Mapping[str, str] = {
 _WORD = re.compile(rf"(?<!\w)({'|'.join(MEANINGS)})(?!\w)")
 
 
-def occurring(text: str) -> list[str]:
+def list_glossary_entries(text: str) -> list[str]:
     """List `word: meaning` of each glossary word in the text.
 
-    >>> occurring("copies HtoD, and most own work")
+    >>> list_glossary_entries("copies HtoD, and most own work")
     ["own work: a rank's time less its waits in collectives", 'HtoD: from host (CPU) to GPU memory']
     """
     found = set(_WORD.findall(" ".join(text.split())))
     return [f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in found]
 
 
-def explained(text: str) -> Markup:
+def explain_jargon(text: str) -> Markup:
     """Escape text for HTML, with the meaning of each glossary word as a tooltip."""
     from markupsafe import Markup, escape
 

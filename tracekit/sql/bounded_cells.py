@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracekit.sql.schema import quoted
+from tracekit.sql.schema import quote_sql_name
 
 _SHORT = frozenset(
     {
@@ -37,7 +37,7 @@ _SHORT = frozenset(
 """Types whose values are always short; DECIMAL is handled separately."""
 
 
-def bounded(statement: str, types: Sequence[str], rows: int, characters: int) -> str:
+def limit_query_cells(statement: str, types: Sequence[str], rows: int, characters: int) -> str:
     """Wrap a query: limit it to `rows` and split every column whose values may be long into two columns.
 
     The first is the value if its text has at most `characters`, else null. The second is the start of a longer text, with
@@ -46,7 +46,7 @@ def bounded(statement: str, types: Sequence[str], rows: int, characters: int) ->
     names = [f"c{number}" for number in range(len(types))]
     columns: list[str] = []
     for name, kind in zip(names, types, strict=True):
-        if is_short(kind):
+        if is_short_type(kind):
             columns.append(name)
             continue
         text = f"CAST({name} AS VARCHAR)"
@@ -56,26 +56,26 @@ def bounded(statement: str, types: Sequence[str], rows: int, characters: int) ->
             f"CASE WHEN {is_long} THEN NULL ELSE {name} END",
             f"CASE WHEN {is_long} THEN {shown} END",
         ]
-    listed = ", ".join(map(quoted, names))
+    listed = ", ".join(map(quote_sql_name, names))
     # On its own lines, because the statement may end in a comment.
     return f"SELECT {', '.join(columns)} FROM (\n{statement}\n) AS bounded({listed}) LIMIT {rows}"
 
 
-def merged(row: Sequence[Any], types: Sequence[str]) -> tuple[Any, ...]:
+def merge_cell_columns(row: Sequence[Any], types: Sequence[str]) -> tuple[Any, ...]:
     """Merge a row of a bounded query: each cell is the value, or the start of its text."""
     cells = iter(row)
     values: list[Any] = []
     for kind in types:
         value = next(cells)
-        beginning = None if is_short(kind) else next(cells)
+        beginning = None if is_short_type(kind) else next(cells)
         values.append(value if beginning is None else beginning)
     return tuple(values)
 
 
-def is_short(kind: str) -> bool:
+def is_short_type(kind: str) -> bool:
     """Whether all values of a type are short.
 
-    >>> is_short("BIGINT"), is_short("DECIMAL(18,3)"), is_short("BIGINT[]"), is_short("VARCHAR")
+    >>> is_short_type("BIGINT"), is_short_type("DECIMAL(18,3)"), is_short_type("BIGINT[]"), is_short_type("VARCHAR")
     (True, True, False, False)
     """
     return kind in _SHORT or (kind.startswith("DECIMAL(") and kind.endswith(")"))

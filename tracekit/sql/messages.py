@@ -39,32 +39,36 @@ class ReadsOnlyError(TracekitError):
         super().__init__(problem, "a statement reads the tables of the profiles and returns rows")
 
 
-def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> TracekitError:
+def explain_duckdb_error(
+    error: Exception, tables: Mapping[str, Table] | None = None
+) -> TracekitError:
     """Convert a DuckDB error to a `TracekitError`, with suggestions for mistyped names."""
     text = str(error)
     kind = type(error).__name__
     first = _KIND.sub("", (text or kind).splitlines()[0]).strip()
     if kind in _OUT_OF_REACH:
-        return ReadsOnlyError(_once(f"{OUT_OF_REACH}: {first}"))
+        return ReadsOnlyError(_strip_setting_remarks(f"{OUT_OF_REACH}: {first}"))
     if kind == "InterruptException":
         return TracekitError("the statement took too long", "let it read fewer rows or join less")
     if kind == "OutOfMemoryException":
         return OutOfMemoryError(
             f"memory ran out: {first}", "select fewer columns or rows, or aggregate before joining"
         )
-    return _no_name(first, text, tables or {}) or TracekitError(
-        f"the statement: {first}", _place(text)
+    return _explain_unknown_name(first, text, tables or {}) or TracekitError(
+        f"the statement: {first}", _locate_in_statement(text)
     )
 
 
-def _no_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitError | None:
+def _explain_unknown_name(
+    first: str, text: str, tables: Mapping[str, Table]
+) -> TracekitError | None:
     """Build the error for an unknown table, column or function; None for any other error."""
     if match := _NO_TABLE.search(first):
         near = did_you_mean(match[1], tables)
         hint = "SHOW TABLES lists them"
         return TracekitError(f"no table {match[1]!r}{near}", hint)
     if match := _NO_COLUMN.search(first):
-        return _no_column(next(filter(None, match.groups())), text, tables)
+        return _explain_unknown_column(next(filter(None, match.groups())), text, tables)
     if match := _NO_FUNCTION.search(first):
         near = did_you_mean(match[1], _MEANT.findall(text))
         hint = "any function of DuckDB that reads no file and no network"
@@ -72,7 +76,7 @@ def _no_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitErro
     return None
 
 
-def _no_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitError:
+def _explain_unknown_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitError:
     """Build the error for an unknown column, with similar columns of the statement's tables."""
     words = set(re.findall(r"\w+", text.partition("LINE ")[2].lower()))
     candidates = re.findall(r'"([^"]+)"', text.partition("Candidate bindings:")[2].split("\n")[0])
@@ -85,7 +89,7 @@ def _no_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitErr
     )
 
 
-def _place(text: str) -> str:
+def _locate_in_statement(text: str) -> str:
     """Extract the marked position in the statement, as a hint; a general hint if there is none."""
     lines = text.split("\n")
     for number, line in enumerate(lines[:-1]):
@@ -96,7 +100,7 @@ def _place(text: str) -> str:
     return "DESCRIBE and a table's name list its columns; SHOW TABLES the tables"
 
 
-def _once(text: str) -> str:
+def _strip_setting_remarks(text: str) -> str:
     """Strip DuckDB's remarks about its own settings."""
     return re.sub(
         r" - file system operations are disabled by configuration| through configuration", "", text

@@ -14,16 +14,18 @@ TYPES: dict[Dtype, str] = {
 }
 
 
-def declared(table: Table) -> str:
+def format_column_list(table: Table) -> str:
     """Format the column list of a CREATE TABLE statement."""
-    return ", ".join(f"{quoted(name)} {TYPES[c.dtype]}" for name, c in table.columns.items())
+    return ", ".join(
+        f"{quote_sql_name(name)} {TYPES[c.dtype]}" for name, c in table.columns.items()
+    )
 
 
-def quoted(name: str) -> str:
+def quote_sql_name(name: str) -> str:
     """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def quote_literal(text: str) -> str:
     """Quote a string literal."""
     return "'" + text.replace("'", "''") + "'"

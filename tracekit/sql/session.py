@@ -20,13 +20,20 @@ import numpy as np
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, for_pandas, framed
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Columns,
+    Nullable,
+    convert_for_pandas,
+    make_frame,
+)
 from tracekit.model.tables.table import Table
 from tracekit.sql import statements
-from tracekit.sql.bounded_cells import bounded, merged
-from tracekit.sql.messages import plain
-from tracekit.sql.schema import declared, literal, quoted
-from tracekit.sql.texts import utf8
+from tracekit.sql.bounded_cells import limit_query_cells, merge_cell_columns
+from tracekit.sql.messages import explain_duckdb_error
+from tracekit.sql.schema import format_column_list, quote_literal, quote_sql_name
+from tracekit.sql.texts import encode_distinct_utf8
 
 Load = Callable[[Collection[str], bool], Mapping[str, Columns]]
 """Callback that loads tables by name, raw ones with or without their column `step`. Unrecorded tables are left out."""
@@ -48,7 +55,7 @@ _INTERRUPTED = "Query interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StatementResult:
     """The result of a statement: column names, and rows that can be read once."""
 
     names: tuple[str, ...]
@@ -66,12 +73,12 @@ class Result:
     def _next(self, limit: int = _BLOCK) -> list[tuple[Any, ...]]:
         try:
             rows: list[tuple[Any, ...]] = self.cursor.fetchmany(limit)
-        except (RuntimeError, _duckdb().Error) as error:
-            raise _known(error) from None
+        except (RuntimeError, _import_duckdb().Error) as error:
+            raise _convert_duckdb_error(error) from None
         return rows
 
 
-class Session:
+class SqlSession:
     """An open session. `raw` names the tables whose column `step` is computed only on request."""
 
     def __init__(
@@ -89,45 +96,51 @@ class Session:
         self._load, self._raw, self._limit_s = load, frozenset(raw), limit_s
         self._has_step: dict[str, bool] = {}
         self._described: set[str] = set()
-        self._connection = _opened(memory, threads)
+        self._connection = _open_connection(memory, threads)
         for table in self.tables.values():
-            self._execute(f"CREATE TABLE {quoted(table.name)} ({declared(table)})")
+            self._execute(
+                f"CREATE TABLE {quote_sql_name(table.name)} ({format_column_list(table)})"
+            )
 
-    def run(self, statement: str, most: tuple[int, int] | None = None) -> Result:
+    def run(self, statement: str, most: tuple[int, int] | None = None) -> StatementResult:
         """Run one statement; raise `TracekitError` for anything but a query that DuckDB can answer.
 
         `most` is (rows, characters per cell): DuckDB truncates larger results before they become Python objects.
         """
-        text = statements.single(statement, self._connection)
-        meta = statements.about_tables(text, self.tables)
+        text = statements.parse_single_statement(statement, self._connection)
+        meta = statements.parse_table_info(text, self.tables)
         if meta is not None:
-            return Result(meta.names, _Rows(meta.rows(self.tables)))
+            return StatementResult(meta.names, _RowCursor(meta.rows(self.tables)))
         with_step = statements.may_use_step(text)
         # A table loaded without steps lacks that column: reload it before the statement is checked.
-        words = statements.words(text)
+        words = statements.collect_words(text)
         self._fill(list(filter(words.__contains__, self._has_step)), with_step=with_step)
         self._check(text)
         names = self._names(text)
         self._fill(names, with_step=with_step)
         self._describe(self.tables if statements.asks_for_comments(text) else names)
-        if most is not None and statements.is_query(text):
+        if most is not None and statements.is_explainable(text):
             return self._bounded(text, *most)
         cursor = self._execute(text)
-        if statements.is_explained(text):
+        if statements.is_explain(text):
             plans = "\n".join(plan for _, plan in cursor.fetchall())
-            return Result(("plan",), _Rows(zip(plans.splitlines())))
-        return Result(tuple(map(itemgetter(0), cursor.description)), cursor)
+            return StatementResult(("plan",), _RowCursor(zip(plans.splitlines())))
+        return StatementResult(tuple(map(itemgetter(0), cursor.description)), cursor)
 
-    def _bounded(self, text: str, rows: int, characters: int) -> Result:
+    def _bounded(self, text: str, rows: int, characters: int) -> StatementResult:
         """Run a query limited to its first rows, with long cells truncated."""
         described = self._execute(f"DESCRIBE {text}").fetchall()
         names, types = (tuple(map(itemgetter(place), described)) for place in (0, 1))
-        result = Result((), self._execute(bounded(text, types, rows, characters)))
-        return Result(names, _Rows(merged(row, types) for row in result.rows(rows)))
+        result = StatementResult(
+            (), self._execute(limit_query_cells(text, types, rows, characters))
+        )
+        return StatementResult(
+            names, _RowCursor(merge_cell_columns(row, types) for row in result.rows(rows))
+        )
 
     def statements(self, text: str) -> list[str]:
         """Split a text into its statements; raise `TracekitError` if it is not valid SQL."""
-        return statements.several(text, self._connection)
+        return statements.split_statements(text, self._connection)
 
     def interrupt(self) -> None:
         """Interrupt the running statement from another thread."""
@@ -135,20 +148,20 @@ class Session:
 
     def _check(self, text: str) -> None:
         """Validate the statement before filling any table."""
-        if not statements.is_query(text):
+        if not statements.is_explainable(text):
             return
         try:
             self._connection.execute(f"EXPLAIN {text}")
-        except _duckdb().Error as error:
-            raise plain(error, self.tables) from None
+        except _import_duckdb().Error as error:
+            raise explain_duckdb_error(error, self.tables) from None
 
     def _names(self, text: str) -> list[str]:
         """List the tables that a statement names; fall back to its words if DuckDB cannot say."""
         try:
             named = set(map(str.lower, self._connection.get_table_names(text)))
-        except _duckdb().Error:
-            named = statements.words(text)
-            if function := statements.composed_query(text):
+        except _import_duckdb().Error:
+            named = statements.collect_words(text)
+            if function := statements.find_composed_query(text):
                 raise TracekitError(
                     f"{function}(): its argument is computed, so the table that it reads is unknown",
                     "write the name of the table after FROM",
@@ -185,14 +198,16 @@ class Session:
 
     def _replace(self, table: Table, columns: Columns) -> None:
         """Replace a table by a view of these rows, without copying them."""
-        name, rows = quoted(table.name), f"{table.name}__rows"
+        name, rows = quote_sql_name(table.name), f"{table.name}__rows"
         self._execute(f"DROP {self._kind(table.name)} {name}")
         arrays, expressions = {}, []
         for column in filter(columns.arrays.__contains__, table.columns):
-            arrays[column] = for_pandas(_scanned(columns[column]))
-            expressions.append(_shown(column, columns[column]))
-        self._connection.register(rows, framed(arrays, len(columns)))
-        self._execute(f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quoted(rows)}")
+            arrays[column] = convert_for_pandas(_make_scannable(columns[column]))
+            expressions.append(_format_view_column(column, columns[column]))
+        self._connection.register(rows, make_frame(arrays, len(columns)))
+        self._execute(
+            f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quote_sql_name(rows)}"
+        )
         self._described.discard(table.name)
 
     def _kind(self, name: str) -> str:
@@ -204,34 +219,40 @@ class Session:
         """Add the documentation of these tables and their columns as catalog comments."""
         for name in set(names) - self._described:
             table = self.tables[name]
-            self._execute(f"COMMENT ON {self._kind(name)} {quoted(name)} IS {literal(table.row)}")
-            described = self._execute(f"SELECT * FROM {quoted(name)} LIMIT 0").description
+            self._execute(
+                f"COMMENT ON {self._kind(name)} {quote_sql_name(name)} IS {quote_literal(table.row)}"
+            )
+            described = self._execute(f"SELECT * FROM {quote_sql_name(name)} LIMIT 0").description
             for column, *_ in described:
-                doc = literal(table.columns[column].doc)
-                self._execute(f"COMMENT ON COLUMN {quoted(name)}.{quoted(column)} IS {doc}")
+                doc = quote_literal(table.columns[column].doc)
+                self._execute(
+                    f"COMMENT ON COLUMN {quote_sql_name(name)}.{quote_sql_name(column)} IS {doc}"
+                )
             self._described.add(name)
 
     def _execute(self, text: str) -> Any:
         """Execute a statement within the time limit and return its cursor."""
         try:
-            with _interrupted_after(self._limit_s, self._connection.interrupt):
+            with _interrupt_after(self._limit_s, self._connection.interrupt):
                 return self._connection.execute(text)
-        except (RuntimeError, _duckdb().Error) as error:
-            raise _known(error, self.tables) from None
+        except (RuntimeError, _import_duckdb().Error) as error:
+            raise _convert_duckdb_error(error, self.tables) from None
 
 
-def _known(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:
+def _convert_duckdb_error(
+    error: Exception, tables: Mapping[str, Table] | None = None
+) -> BaseException:
     """Convert an exception of DuckDB to the one that tracekit raises.
 
     DuckDB turns Ctrl-C into a RuntimeError; this turns it back into KeyboardInterrupt.
     """
-    if isinstance(error, _duckdb().Error):
-        return plain(error, tables)
+    if isinstance(error, _import_duckdb().Error):
+        return explain_duckdb_error(error, tables)
     return KeyboardInterrupt() if str(error) == _INTERRUPTED else error
 
 
 @contextlib.contextmanager
-def _interrupted_after(limit_s: float | None, interrupt: Callable[[], None]) -> Iterator[None]:
+def _interrupt_after(limit_s: float | None, interrupt: Callable[[], None]) -> Iterator[None]:
     """Interrupt the body if it runs longer than the limit."""
     if limit_s is None:
         yield
@@ -244,7 +265,7 @@ def _interrupted_after(limit_s: float | None, interrupt: Callable[[], None]) -> 
         timer.cancel()
 
 
-class _Rows:
+class _RowCursor:
     """A cursor over rows that are already in memory."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -256,7 +277,7 @@ class _Rows:
         return rows
 
 
-def _duckdb() -> Any:
+def _import_duckdb() -> Any:
     """Import DuckDB; raise `TracekitError` if it is not installed."""
     try:
         import duckdb
@@ -268,9 +289,9 @@ def _duckdb() -> Any:
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", re.IGNORECASE)
 
 
-def _opened(memory: str | None, threads: int | None) -> Any:
+def _open_connection(memory: str | None, threads: int | None) -> Any:
     """Open a connection that can reach only registered data, and lock its settings."""
-    duckdb = _duckdb()
+    duckdb = _import_duckdb()
     settings: dict[str, Any] = dict(_CLOSED)
     if memory is not None:
         if not _SIZE.fullmatch(memory):
@@ -283,22 +304,22 @@ def _opened(memory: str | None, threads: int | None) -> Any:
     return connection
 
 
-def _scanned(array: Array) -> Array:
+def _make_scannable(array: Array) -> Array:
     """Convert an array for DuckDB to scan: distinct texts in valid UTF-8, contiguous masks.
 
     DuckDB 1 reads past the end of a broadcast mask (one value for all rows).
     """
     if isinstance(array, Coded):
-        return utf8(array)
+        return encode_distinct_utf8(array)
     if isinstance(array, Nullable):
         return Nullable(*map(np.ascontiguousarray, (array.values, array.missing)))
     return array
 
 
-def _shown(name: str, array: Array) -> str:
+def _format_view_column(name: str, array: Array) -> str:
     """Build the SELECT expression of one column of a view."""
     if not isinstance(array, Coded):
-        return quoted(name)
+        return quote_sql_name(name)
     if not array.texts:
-        return f"CAST(NULL AS VARCHAR) AS {quoted(name)}"
-    return f"CAST({quoted(name)} AS VARCHAR) AS {quoted(name)}"
+        return f"CAST(NULL AS VARCHAR) AS {quote_sql_name(name)}"
+    return f"CAST({quote_sql_name(name)} AS VARCHAR) AS {quote_sql_name(name)}"

@@ -10,7 +10,7 @@ from typing import Any
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.tables.table import Table
-from tracekit.sql.messages import ReadsOnlyError, plain
+from tracekit.sql.messages import ReadsOnlyError, explain_duckdb_error
 from tracekit.sql.schema import TYPES
 
 _ALLOWED = ("SELECT", "EXPLAIN", "MULTI")
@@ -27,7 +27,7 @@ _ABOUT = re.compile(r"\s*(?:describe|desc|show)\s+(?:table\s+)?\"?(\w+)\"?\s*;?\
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class TableInfoStatement:
     """A statement about tables rather than rows: `table` is the table it asks about, None for all."""
 
     table: str | None
@@ -47,84 +47,86 @@ class About:
         return [(name, TYPES[column.dtype], column.doc) for name, column in columns.items()]
 
 
-def several(text: str, connection: Any) -> list[str]:
+def split_statements(text: str, connection: Any) -> list[str]:
     """Split a text into statements; raise `TracekitError` if it is not valid SQL or does more than read."""
     import duckdb
 
     try:
         parsed = connection.extract_statements(text)
     except duckdb.Error as error:
-        raise plain(error) from None
+        raise explain_duckdb_error(error) from None
     texts = list(
         filter(None, (statement.query.strip().rstrip(";").strip() for statement in parsed))
     )
-    if parsed and not texts and "pivot" in words(text):
+    if parsed and not texts and "pivot" in collect_words(text):
         return [text.strip().rstrip(";").strip()]
     for statement in parsed:
         kind = statement.type.name
         if kind not in _ALLOWED:
-            word = next(iter(re.findall(r"[A-Za-z]+", code(statement.query))), kind).upper()
+            word = next(
+                iter(re.findall(r"[A-Za-z]+", strip_literals(statement.query))), kind
+            ).upper()
             raise ReadsOnlyError(f"{word}: only queries run here (SELECT, FROM, WITH …)")
     return texts
 
 
-def single(text: str, connection: Any) -> str:
+def parse_single_statement(text: str, connection: Any) -> str:
     """Parse the only statement of a text."""
-    parsed = several(text, connection)
+    parsed = split_statements(text, connection)
     if len(parsed) != 1:
         raise TracekitError(f"{len(parsed)} statements where one is wanted", "give one at a time")
     return parsed[0]
 
 
-def about_tables(text: str, tables: Mapping[str, Table]) -> About | None:
+def parse_table_info(text: str, tables: Mapping[str, Table]) -> TableInfoStatement | None:
     """Parse a statement such as `DESCRIBE kernels` or `SHOW TABLES`; None for any other."""
-    match = _ABOUT.fullmatch(code(text))
+    match = _ABOUT.fullmatch(strip_literals(text))
     if not match:
         return None
     name = match[1].lower()
     if name in tables:
-        return About(name)
+        return TableInfoStatement(name)
     if name == "tables":
-        return About(None)
+        return TableInfoStatement(None)
     return None
 
 
-def code(text: str) -> str:
+def strip_literals(text: str) -> str:
     """Strip string literals and comments from a statement."""
     return _NOT_CODE.sub(" ", text)
 
 
-def words(text: str) -> set[str]:
+def collect_words(text: str) -> set[str]:
     """Collect the words of a statement in lower case."""
-    return set(re.findall(r"[a-z_]\w*", code(text).lower()))
+    return set(re.findall(r"[a-z_]\w*", strip_literals(text).lower()))
 
 
-def composed_query(text: str) -> str:
+def find_composed_query(text: str) -> str:
     """Find the function by which a statement runs SQL built at run time; empty if it calls none."""
-    call = _COMPOSED.search(code(text))
+    call = _COMPOSED.search(strip_literals(text))
     return call[1].lower() if call else ""
 
 
-def is_query(text: str) -> bool:
+def is_explainable(text: str) -> bool:
     """Whether EXPLAIN accepts the statement; DESCRIBE, SUMMARIZE and PIVOT fail."""
-    first = re.match(r"[\s(]*([a-z]+)", code(text).lower())
+    first = re.match(r"[\s(]*([a-z]+)", strip_literals(text).lower())
     return first is not None and first[1] in ("select", "with", "from", "values")
 
 
-def is_explained(text: str) -> bool:
+def is_explain(text: str) -> bool:
     """Whether the statement asks for a query's plan instead of its rows."""
-    return re.match(r"\s*explain\b", code(text), re.IGNORECASE) is not None
+    return re.match(r"\s*explain\b", strip_literals(text), re.IGNORECASE) is not None
 
 
 def may_use_step(text: str) -> bool:
     """Whether the result may depend on the column `step`: it is named, or all columns are selected."""
-    all_words = words(text)
+    all_words = collect_words(text)
     if "select" not in all_words or _ALL_COLUMNS & all_words:
         return True
-    without_counts = _ALL_COUNTED.sub(" ", code(text))
+    without_counts = _ALL_COUNTED.sub(" ", strip_literals(text))
     return "*" in without_counts or bool(re.match(r"\s*from\b", without_counts, re.IGNORECASE))
 
 
 def asks_for_comments(text: str) -> bool:
     """Whether the statement reads the catalog's comments on tables and columns."""
-    return re.search(r"\b(?:duckdb_|comment)", code(text), re.IGNORECASE) is not None
+    return re.search(r"\b(?:duckdb_|comment)", strip_literals(text), re.IGNORECASE) is not None

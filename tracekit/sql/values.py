@@ -10,10 +10,10 @@ from typing import Any
 from tracekit.model.report import Cell
 
 
-def plain_value(value: Any) -> Any:
+def make_json_value(value: Any) -> Any:
     """Convert a value to types that JSON supports.
 
-    >>> plain_value(Decimal("2.50")), plain_value([Decimal("3"), b"x"])
+    >>> make_json_value(Decimal("2.50")), make_json_value([Decimal("3"), b"x"])
     (2.5, [3, 'x'])
     """
     if value is None or isinstance(value, bool | int | float | str):
@@ -22,17 +22,17 @@ def plain_value(value: Any) -> Any:
         is_whole = value == value.to_integral_value()
         return int(value) if is_whole else float(value)
     if isinstance(value, Mapping):
-        return {str(key): plain_value(item) for key, item in value.items()}
+        return {str(key): make_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return list(map(plain_value, value))
+        return list(map(make_json_value, value))
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value)
 
 
-def cell(value: Any) -> Cell:
+def make_sql_cell(value: Any) -> Cell:
     """Convert a value to a table cell; lists and objects become JSON text."""
-    plain = plain_value(value)
+    plain = make_json_value(value)
     if isinstance(plain, list | dict):
         return json.dumps(plain, ensure_ascii=False)
     of_sheet: Cell = plain

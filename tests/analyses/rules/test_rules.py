@@ -22,10 +22,10 @@ from rules.traces import (
 )
 
 import tracekit
-from tracekit.analyses import ANALYSES, defaults, rules
+from tracekit.analyses import ANALYSES, load_default_thresholds, rules
 from tracekit.model.report import SEVERITIES
-from tracekit.model.thresholds import Thresholds, shared
-from tracekit.pipeline.run import Options, analyze
+from tracekit.model.thresholds import Thresholds, load_shared_thresholds
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = tuple(analysis.id for analysis in ANALYSES if analysis.rules)
 
@@ -45,7 +45,7 @@ def findings(tmp_path):
 
     def found_in(rows, rule=None):
         options = Options(jobs=1, questions=QUESTIONS if rule is None else that_judge(rule))
-        found = analyze(write_sources(tmp_path, rows), options).report.findings
+        found = analyze_uncached(write_sources(tmp_path, rows), options).report.findings
         return found if rule is None else [f for f in found if f.rule == rule]
 
     return found_in
@@ -111,28 +111,28 @@ EMITTED, ASKED = emitted()
 def test_every_rule_gives_findings_and_has_thresholds_that_it_asks_for(rule):
     assert rule in EMITTED
     assert rule in ASKED
-    assert defaults().of(rule)
+    assert load_default_thresholds().of(rule)
     (path,) = (ROOT / "tracekit" / "analyses").rglob(f"{rule}.md")
-    assert rules.rule(rule).page == path.read_text()
+    assert rules.find_rule(rule).page == path.read_text()
 
 
 def test_nothing_is_of_a_rule_that_no_question_judges():
     pages = {path.stem for path in (ROOT / "tracekit" / "analyses").rglob("*.md")}
     assert {*EMITTED, *ASKED, *pages, *FIRES, *NEAR_MISSES} <= {*IDS}
-    assert {*defaults().values} == {"severity", *IDS, *DEFINITIONS}
+    assert {*load_default_thresholds().values} == {"severity", *IDS, *DEFINITIONS}
 
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.id)
 def test_thresholds_stand_in_the_record_of_the_one_question_that_judges_the_rule(analysis):
     assert {*analysis.thresholds} <= {*analysis.rules}
-    assert not {*analysis.thresholds} & {*shared().values}
+    assert not {*analysis.thresholds} & {*load_shared_thresholds().values}
     for rule in analysis.thresholds:
         assert that_judge(rule) == (analysis.id,)
 
 
 @pytest.mark.parametrize("rule", IDS)
 def test_every_page_says_what_how_why_what_to_try_when_it_errs_and_whence(rule):
-    heads = re.findall(r"^\*\*(.+?)\.\*\* \S", rules.page(rule), re.MULTILINE)
+    heads = re.findall(r"^\*\*(.+?)\.\*\* \S", rules.read_rule_page(rule), re.MULTILINE)
     assert heads == [
         "What it measures", "Formula", "Why it matters", "What to try", "When it is wrong", "Source",
     ]  # fmt: skip
@@ -140,8 +140,8 @@ def test_every_page_says_what_how_why_what_to_try_when_it_errs_and_whence(rule):
 
 @pytest.mark.parametrize("rule", IDS)
 def test_every_page_names_every_threshold_of_its_rule(rule):
-    for name in defaults().of(rule):
-        assert name in rules.page(rule)
+    for name in load_default_thresholds().of(rule):
+        assert name in rules.read_rule_page(rule)
 
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.id)
@@ -166,9 +166,9 @@ def test_every_shared_threshold_has_a_comment_before_it():
 
 def test_a_rule_is_found_by_id_and_by_number_in_any_case():
     for rule in rules.RULES:
-        assert rules.rule(rule.number.lower()) is rules.rule(rule.id.upper()) is rule
+        assert rules.find_rule(rule.number.lower()) is rules.find_rule(rule.id.upper()) is rule
     with pytest.raises(tracekit.TracekitError) as caught:
-        rules.rule("R99")
+        rules.find_rule("R99")
     assert "tracekit explain" in caught.value.hint
 
 
@@ -178,15 +178,15 @@ def test_a_rule_is_found_by_id_and_by_number_in_any_case():
      (0.0999, "medium"), (0.10, "high"), (3.0, "high")],
 )  # fmt: skip
 def test_severity_is_the_share_of_the_step_that_would_be_given_back(share, severity):
-    assert defaults().severity(share) == severity
+    assert load_default_thresholds().severity(share) == severity
 
 
 def test_thresholds_may_be_others(tmp_path):
     """The near miss at 80 % fires once 90 % are asked for."""
-    measured = analyze(
+    measured = analyze_uncached(
         write(tmp_path / "rank0.json", busy_in_gen(40)), Options(jobs=1)
     ).measurements
-    values = {name: dict(block) for name, block in defaults().values.items()}
+    values = {name: dict(block) for name, block in load_default_thresholds().values.items()}
     values["low-gpu-utilization"]["busy_ratio"] = 0.90
     from tracekit.pipeline.run import judge
 
@@ -232,7 +232,7 @@ def test_a_capture_that_nobody_divided_may_be_idle_by_design(findings):
 def test_a_stage_without_length_is_not_judged(tmp_path):
     """An empty range while a kernel runs: no window, no ratio."""
     rows = [step(1, 0, 100), annotation("gen", 20, 0), *launched("k", 1, 10, 50, 1)]
-    report = analyze(
+    report = analyze_uncached(
         write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)
     ).report
     assert [s.id for s in report.sections if s.status == "failed"] == []
@@ -242,7 +242,7 @@ def test_the_idle_time_of_two_gpus_is_what_one_of_them_idles(tmp_path):
     """Rank 0 idles 11 of its gen, rank 1 idles 21: 16 on average, whatever their process ids are."""
     for rank, busy in ((0, 39), (1, 29)):
         write(tmp_path / f"rank{rank}.json", busy_in_gen(busy), rank=rank, world_size=2)
-    (found,) = analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
+    (found,) = analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
     assert (found.claim, found.recoverable_ns) == (
         "GPUs are busy 68 % of gen; idle time by kind: nothing recorded 94 %, runtime call 6.2 %",
         16_000,
@@ -253,7 +253,7 @@ def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
     """Idle 11 of steps of 100, and 51 of steps of 200; neither run is divided by the other's steps."""
     write(tmp_path / "a/rank0.json", busy_in_gen(39))
     write(tmp_path / "b/rank0.json", busy_in_gen(49, 100, 200))
-    found = analyze(
+    found = analyze_uncached(
         [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
     ).report.findings
     assert [(f.claim, f.recoverable_ns, f.recoverable_ratio) for f in found] == [
@@ -329,7 +329,7 @@ def test_copies_are_counted_per_process_and_run(tmp_path):
     for run in ("a", "b"):
         for rank in (0, 1):
             write(tmp_path / run / f"rank{rank}.json", pageable(MIB, 500), rank=rank, world_size=2)
-    found = analyze(
+    found = analyze_uncached(
         [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
     ).report.findings
     assert [f.claim for f in found if f.rule == "pageable-copies"] == [
@@ -362,7 +362,7 @@ def test_a_first_step_over_three_medians_is_called_warm_up(findings, first, warm
 
 
 def test_steps_without_any_length_are_no_variance(tmp_path):
-    report = analyze(
+    report = analyze_uncached(
         write(tmp_path / "rank0.json", steps_of(0, 0, 0, 0)), Options(jobs=1, questions=QUESTIONS)
     ).report
     assert report.findings == ()
@@ -375,7 +375,7 @@ def test_steps_without_any_length_are_no_variance(tmp_path):
 def artefacts(tmp_path, files):
     for name, rows in files.items():
         write(tmp_path / name, rows)
-    found = analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
+    found = analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
     return [(f.severity, f.claim, [p.source for p in f.places]) for f in found if f.rule == "profiling-artefact"]  # fmt: skip
 
 
@@ -427,7 +427,7 @@ def test_a_trace_without_a_gpu_fires_no_rule_about_gpus(findings):
 
 
 def test_a_real_run_without_a_gpu_fires_no_rule_about_gpus():
-    found = analyze(ROOT / "examples" / "verl_cpu" / "outputs" / "profile").report.findings
+    found = analyze_uncached(ROOT / "examples" / "verl_cpu" / "outputs" / "profile").report.findings
     assert not {f.rule for f in found} & GPU_RULES
 
 

@@ -9,7 +9,7 @@ from jobsim.job import Fault, Job
 from jobsim.truth import make
 
 import tracekit
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000_000
 QUIET = {"noise": 0.0, "host_noise": 0.0, "step_spread": 0.0, "rank_spread": 0.0}
@@ -18,7 +18,7 @@ QUIET = {"noise": 0.0, "host_noise": 0.0, "step_spread": 0.0, "rank_spread": 0.0
 def found_in(job, folder, rule):
     """(the truth of a simulated job, the finding of a rule on it)."""
     truth = make(job, folder)
-    report = analyze(folder / "profile", Options(jobs=1, cache=False)).report
+    report = analyze_uncached(folder / "profile", Options(jobs=1, cache=False)).report
     (finding,) = (each for each in report.findings if each.rule == rule)
     return truth, finding
 
@@ -60,7 +60,7 @@ def test_ranks_of_another_role_wait_for_what_holds_up_the_trainers(tmp_path, kin
 def test_collections_are_counted_once_beside_a_late_rank(tmp_path, seed):
     job = job_of("gc_one_rank", "large", seed)
     truth = make(job, tmp_path)
-    report = analyze(tmp_path / "profile", Options(jobs=1, cache=False)).report
+    report = analyze_uncached(tmp_path / "profile", Options(jobs=1, cache=False)).report
     recoverable = sum(f.recoverable_ns or 0 for f in report.findings if f.severity != "info")
     assert recoverable == pytest.approx(truth["all_faults_ns"], rel=0.1)
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from tracekit.model.stats.certainty import Spread, is_certain, reach
+from tracekit.model.stats.certainty import ErrorSpread, compute_half_width, is_certain_change
 from tracekit.model.stats.designs import (
-    Terms,
-    between_runs,
-    paired_steps,
-    spreads_of,
-    welch,
-    within_run,
+    IntervalTerms,
+    combine_variances_welch,
+    compute_between_run_terms,
+    compute_paired_step_terms,
+    compute_within_run_terms,
+    list_error_spreads,
 )
-from tracekit.model.stats.many import Limits, compare_kernels
-from tracekit.model.stats.noise import calibrate
-from tracekit.model.stats.speedup import speedup
-from tracekit.model.stats.verdict import verdict
+from tracekit.model.stats.many import KernelLimits, compare_kernels
+from tracekit.model.stats.noise import calibrate_noise
+from tracekit.model.stats.speedup import compute_speedup
+from tracekit.model.stats.verdict import choose_verdict
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +28,12 @@ SIZES = (3, 5, 10, 20)
 
 def half_width(terms, level):
     """Half of the interval of these terms."""
-    return reach([Spread(np.sqrt(terms.variance), terms.df)], level)
+    return compute_half_width([ErrorSpread(np.sqrt(terms.variance), terms.df)], level)
 
 
 def noise_half_width(sd, df, level):
     """Half of the interval that two runs of this A/A spread need."""
-    return reach([Spread(2**0.5 * sd, df, drawn=False)], level)
+    return compute_half_width([ErrorSpread(2**0.5 * sd, df, drawn=False)], level)
 
 
 def walk(random, shape, rho, sd):
@@ -94,7 +94,9 @@ def test_one_run_a_side_covers_what_the_reference_covers(name):
     found = []
     for n in SIZES:
         (one, one_mean), (two, two_mean) = base(random, n), opt(random, n)
-        found.append(covered(within_run(TRUE * one, two), np.log(TRUE * one_mean / two_mean)))
+        found.append(
+            covered(compute_within_run_terms(TRUE * one, two), np.log(TRUE * one_mean / two_mean))
+        )
     print(
         f"{name:22}", *(f"{value:6.1f} ({want})" for value, want in zip(found, wanted, strict=True))
     )
@@ -116,7 +118,7 @@ def test_runs_cover_whatever_they_differ_by(base, opt, between):
     random = np.random.default_rng(0)
     one = np.log(runs_of(random, base, 5, 0.05, 0.3, between).mean(axis=2))
     two = np.log(runs_of(random, opt, 5, 0.05, 0.3, between).mean(axis=2))
-    found = covered(between_runs(one, two), 0.0)
+    found = covered(compute_between_run_terms(one, two), 0.0)
     print(f"{base} v {opt} runs, {between:.0%} between: {found:.1f}")
     assert abs(found - 95) <= POINTS
 
@@ -125,7 +127,7 @@ def test_pairs_cover_and_are_far_narrower_where_work_is_shared():
     random = np.random.default_rng(0)
     work = np.exp(0.2 * random.standard_normal((REPS, 5)))
     base, opt = (work * np.exp(0.02 * random.standard_normal((REPS, 5))) for _ in range(2))
-    paired, apart = paired_steps(base, opt), within_run(base, opt)
+    paired, apart = compute_paired_step_terms(base, opt), compute_within_run_terms(base, opt)
     print(f"paired {covered(paired, 0.0):.1f}, apart {covered(apart, 0.0):.1f}")
     assert abs(covered(paired, 0.0) - 95) <= POINTS
     assert covered(apart, 0.0) > 99
@@ -140,7 +142,7 @@ def test_calibrated_noise_covers_what_one_run_cannot_see(between, blind):
     random = np.random.default_rng(0)
     base, opt = (runs_of(random, 1, 10, 0.03, 0.0, between)[:, 0] for _ in range(2))
     equal = np.log(runs_of(random, 8, 10, 0.03, 0.0, between).mean(axis=2))
-    terms = within_run(base, opt)
+    terms = compute_within_run_terms(base, opt)
     wider = noise_half_width(equal.std(axis=1, ddof=1), 7, 0.95)
     alone = covered(terms, 0.0)
     found = covered(terms, 0.0, np.maximum(half_width(terms, 0.95), wider))
@@ -174,14 +176,16 @@ def reference_terms(base, opt):
     """One comparison a row as the reference's gates made it; see SHIPPED."""
     if base.shape[1] == 1:
         n = base.shape[2]
-        terms = within_run(base[:, 0], opt[:, 0])
+        terms = compute_within_run_terms(base[:, 0], opt[:, 0])
         one, two = (x[:, 0].var(axis=1) / x[:, 0].mean(axis=1) ** 2 for x in (base, opt))
-        return Terms(terms.log_ratio, terms.variance, welch(one, n - 1.0, two, n - 1.0)[1])
+        return IntervalTerms(
+            terms.log_ratio, terms.variance, combine_variances_welch(one, n - 1.0, two, n - 1.0)[1]
+        )
     means = [x.mean(axis=2) for x in (base, opt)]
     k = means[0].shape[1]
     parts = [m.var(axis=1, ddof=1) / k / m.mean(axis=1) ** 2 for m in means]
     ratio = np.log(means[0].mean(axis=1) / means[1].mean(axis=1))
-    return Terms(ratio, *welch(parts[0], k - 1.0, parts[1], k - 1.0))
+    return IntervalTerms(ratio, *combine_variances_welch(parts[0], k - 1.0, parts[1], k - 1.0))
 
 
 def simulated(name, terms_of):
@@ -206,8 +210,8 @@ def simulated(name, terms_of):
 def shipped_terms(base, opt):
     """One comparison a row by the shipped estimator."""
     if base.shape[1] == 1:
-        return within_run(base[:, 0], opt[:, 0])
-    return between_runs(np.log(base.mean(axis=2)), np.log(opt.mean(axis=2)))
+        return compute_within_run_terms(base[:, 0], opt[:, 0])
+    return compute_between_run_terms(np.log(base.mean(axis=2)), np.log(opt.mean(axis=2)))
 
 
 @pytest.mark.parametrize("name", GATES)
@@ -256,19 +260,21 @@ def test_verdicts_of_single_comparisons_agree_with_the_arrays(name):
     design = "steps" if runs == 1 else "runs"
 
     def slower(spreads, least):
-        beyond = -terms.log_ratio - reach(spreads, 0.95) > least
-        return beyond & is_certain(terms.log_ratio, spreads)
+        beyond = -terms.log_ratio - compute_half_width(spreads, 0.95) > least
+        return beyond & is_certain_change(terms.log_ratio, spreads)
 
-    alone = slower(spreads_of(*sides, design, terms), np.log1p(0.03))
+    alone = slower(list_error_spreads(*sides, design, terms), np.log1p(0.03))
     wide = slower(
-        spreads_of(*sides, design, terms, (spread, 7.0)), np.maximum(np.log1p(0.03), spread)
+        list_error_spreads(*sides, design, terms, (spread, 7.0)), np.maximum(np.log1p(0.03), spread)
     )
     for at in range(500):
-        found = verdict(speedup(list(base[at]), list(opt[at])), assume_independent_steps=True)
+        found = choose_verdict(
+            compute_speedup(list(base[at]), list(opt[at])), assume_independent_steps=True
+        )
         assert (found.word == "regression") == alone[at]
         if runs == 1:
-            noise = calibrate(list(equal[at]))
-            found = verdict(speedup(list(base[at]), list(opt[at]), noise=noise))
+            noise = calibrate_noise(list(equal[at]))
+            found = choose_verdict(compute_speedup(list(base[at]), list(opt[at]), noise=noise))
             assert (found.word == "regression") == wide[at]
 
 
@@ -286,7 +292,7 @@ KERNEL_REPS = 400
 @pytest.mark.parametrize("n", KERNELS)
 def test_kernels_that_changed_are_told_from_a_clock_that_did(n):
     random = np.random.default_rng(0)
-    limits = Limits(least_difference=0.0)
+    limits = KernelLimits(least_difference=0.0)
     counts = {kind: [] for kind in ("no shift", "raw", "corrected", "beyond 3 %")}
     for _ in range(KERNEL_REPS):
         for clock in (0.0, 0.01):

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.estimate import checked, estimate, lag_one, n_effective, shared_rho
+from tracekit.model.stats.estimate import (
+    average_rho,
+    check_runs,
+    compute_lag_one,
+    count_effective_steps,
+    estimate_side,
+)
 
 values = st.floats(0.5, 2.0)
 runs = st.lists(st.lists(values, min_size=1, max_size=8), min_size=1, max_size=5)
@@ -13,7 +19,7 @@ runs = st.lists(st.lists(values, min_size=1, max_size=8), min_size=1, max_size=5
 
 def test_several_runs_are_the_sample_and_their_steps_are_not():
     # Run means 10, 12, 14: mean 12, sd 2, se 2/√3; t(.975, 2) = 4.302653.
-    found = estimate([[9, 11], [12, 12], [13, 14, 15]])
+    found = estimate_side([[9, 11], [12, 12], [13, 14, 15]])
     assert (found.unit, found.n, found.label) == ("run", 3, "run-to-run")
     assert (found.runs, found.steps, found.mean, found.sd) == (3, 7, 12, pytest.approx(2))
     assert (found.least, found.median, found.most) == (9, 12, 15)
@@ -26,7 +32,7 @@ def test_steps_of_one_run_count_for_less_when_they_are_alike():
     # 1 1 2 2 1 1 2 2 around 1.5: Σu² = 2, Σ u(i) u(i+1) = 0.25, so r = 1/8 and, corrected,
     # r + (1 + 3r)/8 = 0.296875. n_eff = 8 · 0.703125 / 1.296875 = 4.337349, s² = 2/7;
     # variance of the mean = (2/7) · 7 / (8 · 3.337349) = 0.0749097.
-    found = estimate([[1, 1, 2, 2, 1, 1, 2, 2]])
+    found = estimate_side([[1, 1, 2, 2, 1, 1, 2, 2]])
     assert (found.unit, found.n, found.label) == ("step", 8, "within-run")
     assert found.rho == pytest.approx(0.296875)
     assert found.df == pytest.approx(3.337349, abs=1e-6)
@@ -36,15 +42,15 @@ def test_steps_of_one_run_count_for_less_when_they_are_alike():
 def test_the_correlation_is_clipped_and_so_many_steps_remain():
     # 1 1 1 2 2 2: r = 3/6, corrected 0.5 + 2.5/6 = 0.9167, clipped to 0.8;
     # n_eff = 6 · 0.2 / 1.8 = 0.67, held at 1.5.
-    found = estimate([[1, 1, 1, 2, 2, 2]])
+    found = estimate_side([[1, 1, 1, 2, 2, 2]])
     assert (found.rho, found.df) == (0.8, 0.5)
     # 1 2 1 2: r = −3/4, corrected −0.75 + (1 − 2.25)/4 < 0: steps do not count for more than they are.
-    assert estimate([[1, 2, 1, 2]]).rho == 0
-    assert n_effective(4, 0.0) == 4
+    assert estimate_side([[1, 2, 1, 2]]).rho == 0
+    assert count_effective_steps(4, 0.0) == 4
 
 
 def test_one_step_has_no_spread():
-    found = estimate([[3.0]])
+    found = estimate_side([[3.0]])
     assert (found.n, found.mean, found.sd, found.low, found.label) == (
         1,
         3,
@@ -56,7 +62,7 @@ def test_one_step_has_no_spread():
 
 @pytest.mark.parametrize("same", [[[0.1] * 3], [[0, 0]], [[0.1, 0.1], [0.1]]])
 def test_what_never_varied_is_not_certain(same):
-    found = estimate(same)
+    found = estimate_side(same)
     assert (found.sd, found.se, found.low, found.df, found.label) == (
         0,
         0,
@@ -67,14 +73,17 @@ def test_what_never_varied_is_not_certain(same):
 
 
 def test_shares_may_be_zero_and_differences_below_it():
-    assert estimate([[0.0, 0.2, 0.1]]).low < 0.1
-    assert estimate([[-1.0, 1.0], [0.0, 0.5]]).mean == pytest.approx(0.125)
+    assert estimate_side([[0.0, 0.2, 0.1]]).low < 0.1
+    assert estimate_side([[-1.0, 1.0], [0.0, 0.5]]).mean == pytest.approx(0.125)
 
 
 @settings(deadline=None)
 @given(runs, st.floats(1e-9, 1e9))
 def test_a_unit_of_measure_changes_nothing_else(sides, factor):
-    one, two = estimate(sides), estimate([[factor * value for value in run] for run in sides])
+    one, two = (
+        estimate_side(sides),
+        estimate_side([[factor * value for value in run] for run in sides]),
+    )
     assert (one.label, one.n) == (two.label, two.n)
     assert two.mean == pytest.approx(factor * one.mean)
     if one.low is not None and one.sd > 1e-6:
@@ -86,7 +95,7 @@ def test_a_unit_of_measure_changes_nothing_else(sides, factor):
 @given(runs, st.randoms(use_true_random=False))
 def test_the_order_of_runs_is_of_no_consequence(sides, random):
     shuffled = random.sample(sides, len(sides))
-    one, two = estimate(sides), estimate(shuffled)
+    one, two = estimate_side(sides), estimate_side(shuffled)
     assert (one.mean, one.median, one.least, one.most) == pytest.approx(
         (two.mean, two.median, two.least, two.most)
     )
@@ -96,7 +105,7 @@ def test_the_order_of_runs_is_of_no_consequence(sides, random):
 @settings(deadline=None)
 @given(runs)
 def test_the_mean_lies_in_its_interval_and_between_the_extremes(sides):
-    found = estimate(sides)
+    found = estimate_side(sides)
     assert found.least - 1e-12 <= found.mean <= found.most + 1e-12
     assert found.low is None or found.low < found.mean < found.high
 
@@ -122,25 +131,25 @@ def test_the_mean_lies_in_its_interval_and_between_the_extremes(sides):
 )
 def test_what_is_no_measurement_is_named(runs, said):
     with pytest.raises(ValueError, match=said):
-        estimate(runs)
+        estimate_side(runs)
 
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, 95, float("nan")])
 def test_a_level_is_a_share(level):
     with pytest.raises(ValueError, match="level"):
-        estimate([[1.0, 2.0]], level=level)
+        estimate_side([[1.0, 2.0]], level=level)
 
 
 def test_positive_values_are_asked_for_by_the_side():
     with pytest.raises(ValueError, match="opt: run 1, step 2: 0\\.0 is not a positive"):
-        checked([[1.0, 0.0]], positive=True, side="opt")
+        check_runs([[1.0, 0.0]], positive=True, side="opt")
 
 
 def test_a_side_without_variation_has_no_say_in_the_correlation():
     wave = np.log([1.0, 1, 2, 2, 1, 1, 2, 2])
-    assert np.isnan(lag_one(np.full(8, 0.1)))
-    assert shared_rho(wave, np.full(50, 0.1)) == pytest.approx(0.296875)
-    assert shared_rho(np.full(5, 0.1)) == 0
+    assert np.isnan(compute_lag_one(np.full(8, 0.1)))
+    assert average_rho(wave, np.full(50, 0.1)) == pytest.approx(0.296875)
+    assert average_rho(np.full(5, 0.1)) == 0
     # Sides count by their steps: 8 with 0.296875 and 4 with −0.1875 (− + + −: r = −1/4).
     short = np.array([-1.0, 1, 1, -1])
-    assert shared_rho(wave, short) == pytest.approx((8 * 0.296875 - 4 * 0.1875) / 12)
+    assert average_rho(wave, short) == pytest.approx((8 * 0.296875 - 4 * 0.1875) / 12)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analyses import defaults
-from tracekit.model.stats.staircase import shaped, slows_down, staircase
-from tracekit.model.stats.trend import GROWS, Limits, growth, label
+from tracekit.analyses import load_default_thresholds
+from tracekit.model.stats.staircase import find_staircase, refine_growth_label, slows_down
+from tracekit.model.stats.trend import GROWS, GrowthLimits, label_growth, measure_growth
 
 MIB = 2**20
-SET = defaults().of("memory-growth")
-LIMITS = Limits(
+SET = load_default_thresholds().of("memory-growth")
+LIMITS = GrowthLimits(
     int(SET["min_steps"]), SET["slope_bytes"] / MIB, SET["slope_ratio"], SET["flat_bytes"] / MIB,
     SET["p_likely"], SET["p_strong"], SET["late_ratio"],
 )  # fmt: skip
@@ -23,9 +23,9 @@ LEVEL = 20 * 1024.0
 
 def answers(levels):
     """(by the test of a trend alone, with the shape of the series)."""
-    found = growth(range(len(levels)), levels, LIMITS)
-    plain = label(found, LIMITS)
-    return plain, shaped(found, np.arange(len(levels)), levels, plain, LIMITS)
+    found = measure_growth(range(len(levels)), levels, LIMITS)
+    plain = label_growth(found, LIMITS)
+    return plain, refine_growth_label(found, np.arange(len(levels)), levels, plain, LIMITS)
 
 
 def every(period, size):
@@ -118,14 +118,14 @@ def test_a_rise_in_every_fourth_of_twelve_steps_was_one_jump_before():
     ],
 )
 def test_what_is_no_stairs(levels):
-    assert staircase(levels) is None
+    assert find_staircase(levels) is None
 
 
 @given(st.integers(2, 6), st.integers(0, 5), st.integers(3, 30), st.floats(1, 1e6))
 def test_stairs_are_told_by_their_period_and_height(period, phase, points, height):
     levels = height * ((np.arange(points) + phase % period) // period)
     rises = np.count_nonzero(np.diff(levels))
-    found = staircase(levels)
+    found = find_staircase(levels)
     if rises < 3:
         assert found is None
         return
@@ -152,11 +152,11 @@ def test_what_grows_by_as_much_at_each_step_is_as_much_a_leak_as_before(steps, s
 
 def test_what_would_have_been_seen_is_never_less_than_what_counts_as_growth():
     """A perfect line of 0.39 MiB a step has no noise, and yet nothing below 0.25 MiB would have been called growth."""
-    found = growth(range(12), LEVEL + 0.39 * np.arange(12), LIMITS)
+    found = measure_growth(range(12), LEVEL + 0.39 * np.arange(12), LIMITS)
     assert found.detectable == pytest.approx(0.25)
-    assert label(found, LIMITS) == "strong"
-    under = growth(range(12), LEVEL + 0.24 * np.arange(12), LIMITS)
-    assert label(under, LIMITS) not in GROWS
+    assert label_growth(found, LIMITS) == "strong"
+    under = measure_growth(range(12), LEVEL + 0.24 * np.arange(12), LIMITS)
+    assert label_growth(under, LIMITS) not in GROWS
 
 
 REPEATS = 60

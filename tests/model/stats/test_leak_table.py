@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from tracekit.analyses import defaults
-from tracekit.model.stats.trend import Limits, growth, label
+from tracekit.analyses import load_default_thresholds
+from tracekit.model.stats.trend import GrowthLimits, label_growth, measure_growth
 
 MIB = 2**20
-SET = defaults().of("memory-growth")
-LIMITS = Limits(
+SET = load_default_thresholds().of("memory-growth")
+LIMITS = GrowthLimits(
     int(SET["min_steps"]), SET["slope_bytes"] / MIB, SET["slope_ratio"], SET["flat_bytes"] / MIB,
     SET["p_likely"], SET["p_strong"], SET["late_ratio"],
 )  # fmt: skip
@@ -267,7 +267,9 @@ def test_the_twin_says_what_the_rule_says(count):
     for make, _ in TABLE.values():
         for steps in (6, 8, 10, 12, 15, 20, 30):
             series = LEVEL + make(rng, count, steps)
-            labels = [label(growth(range(steps), one, LIMITS), LIMITS) for one in series]
+            labels = [
+                label_growth(measure_growth(range(steps), one, LIMITS), LIMITS) for one in series
+            ]
             likely, firm = called(series)
             assert [one in ("likely", "strong") for one in labels] == likely.tolist()
             assert [one == "strong" for one in labels] == firm.tolist()

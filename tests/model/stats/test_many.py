@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.model.stats.many import (
-    Limits,
-    _held,
-    benjamini_hochberg,
-    common_shift,
+    KernelLimits,
+    _cap_weights,
+    adjust_benjamini_hochberg,
     compare_kernels,
+    compute_common_shift,
     holm,
 )
 
@@ -21,12 +21,14 @@ chances = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 def test_benjamini_and_hochberg_by_hand():
     # p · m / rank from the largest down: .05·5/5, .04·5/4, … are all .05.
-    assert benjamini_hochberg([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05] * 5)
+    assert adjust_benjamini_hochberg([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05] * 5)
     # .5; .03·4/3 = .04; .01·4/2 = .02; .005·4 = .02.
-    assert benjamini_hochberg([0.5, 0.01, 0.005, 0.03]) == pytest.approx([0.5, 0.02, 0.02, 0.04])
+    assert adjust_benjamini_hochberg([0.5, 0.01, 0.005, 0.03]) == pytest.approx(
+        [0.5, 0.02, 0.02, 0.04]
+    )
     # A later one that does better pulls the earlier down: .04·2/1 = .08 but .041·2/2 = .041.
-    assert benjamini_hochberg([0.04, 0.041]) == pytest.approx([0.041, 0.041])
-    assert len(benjamini_hochberg([])) == 0
+    assert adjust_benjamini_hochberg([0.04, 0.041]) == pytest.approx([0.041, 0.041])
+    assert len(adjust_benjamini_hochberg([])) == 0
 
 
 def test_holm_by_hand():
@@ -37,25 +39,27 @@ def test_holm_by_hand():
 @settings(deadline=None)
 @given(chances)
 def test_corrections_never_help_and_keep_the_order(p):
-    for adjusted in (benjamini_hochberg(p), np.array(holm(p))):
+    for adjusted in (adjust_benjamini_hochberg(p), np.array(holm(p))):
         assert (adjusted >= np.array(p) - 1e-12).all()
         assert (adjusted <= 1).all()
         order = np.argsort(p, kind="stable")
         assert (np.diff(adjusted[order]) >= -1e-12).all()
-    assert (benjamini_hochberg(p) <= np.array(holm(p)) + 1e-12).all()
+    assert (adjust_benjamini_hochberg(p) <= np.array(holm(p)) + 1e-12).all()
 
 
 @settings(deadline=None)
 @given(chances, st.randoms(use_true_random=False))
 def test_the_order_of_kernels_is_of_no_consequence(p, random):
     at = random.sample(range(len(p)), len(p))
-    assert benjamini_hochberg([p[i] for i in at]) == pytest.approx(benjamini_hochberg(p)[at])
+    assert adjust_benjamini_hochberg([p[i] for i in at]) == pytest.approx(
+        adjust_benjamini_hochberg(p)[at]
+    )
 
 
 @pytest.mark.parametrize("p", [[-0.1], [1.1], [float("nan")], [[0.1]]])
 def test_what_is_no_chance_is_said(p):
     with pytest.raises(ValueError):
-        benjamini_hochberg(p)
+        adjust_benjamini_hochberg(p)
 
 
 def table(count, units=4, *, level=1.0, spread=0.001):
@@ -145,10 +149,10 @@ def test_the_shift_goes_by_share():
     # the median lies between; with a little more weight on the slower ones it is theirs.
     change = np.array([0.02] * 25 + [0.0] * 100)
     share = np.array([0.02] * 25 + [0.005] * 100)
-    assert common_shift(change, share).value == pytest.approx(0.01)
+    assert compute_common_shift(change, share).value == pytest.approx(0.01)
     share[0] *= 1.1
-    assert common_shift(change, share).value == 0.02
-    assert common_shift(np.array([]), np.array([])).value is None
+    assert compute_common_shift(change, share).value == 0.02
+    assert compute_common_shift(np.array([]), np.array([])).value is None
 
 
 @settings(deadline=None)
@@ -158,7 +162,7 @@ def test_the_shift_goes_by_share():
 )
 def test_a_shift_moves_with_all_kernels(rows, by):
     change, share = np.array(rows).T
-    one, two = common_shift(change, share), common_shift(change + by, share)
+    one, two = compute_common_shift(change, share), compute_common_shift(change + by, share)
     assert min(change) <= one.value <= max(change)
     assert two.value == pytest.approx(one.value + by, abs=1e-9)
 
@@ -207,8 +211,8 @@ def test_what_ran_at_times_on_one_side_alone_is_new_or_gone():
 
 def test_the_heaviest_weigh_a_tenth_of_all_together_where_they_are_lowered():
     """30 and 40 beside 32 of 1: both are lowered to 4, a tenth of 32 + 2 · 4; beside 20 of 1 alone 30 weighs 20/9."""
-    assert _held(np.array([30.0, 40, *[1] * 32])) == pytest.approx([4, 4, *[1] * 32])
-    assert _held(np.array([30.0, *[1] * 20])) == pytest.approx([20 / 9, *[1] * 20])
+    assert _cap_weights(np.array([30.0, 40, *[1] * 32])) == pytest.approx([4, 4, *[1] * 32])
+    assert _cap_weights(np.array([30.0, *[1] * 20])) == pytest.approx([20 / 9, *[1] * 20])
 
 
 def test_without_spread_or_with_one_step_there_is_no_test():
@@ -244,7 +248,7 @@ def test_what_cannot_be_tested_is_said(base, opt, kinds, step):
 def test_the_limits_are_the_callers():
     base = table(2, units=6, spread=1e-5)
     opt = base * [[1.01], [1.0]]
-    assert compared(base, opt, limits=Limits(least_effect=0.005)).kernels[0].changed
+    assert compared(base, opt, limits=KernelLimits(least_effect=0.005)).kernels[0].changed
     assert not compared(base, opt).kernels[0].changed
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.noise import Noise, calibrate
+from tracekit.model.stats.noise import Noise, calibrate_noise
 
 E = 2.718281828459045
 
 
 def test_the_spread_is_that_of_log_run_means():
     # Log means 0, .02, .04, .06: Σu² = .002, sd = √(.002/3) = .0258199 on 3 degrees.
-    found = calibrate([[1.0], [E**0.02], [E**0.04], [E**0.06]])
+    found = calibrate_noise([[1.0], [E**0.02], [E**0.04], [E**0.06]])
     assert found.sd == pytest.approx(0.0258199, abs=1e-7)
     assert (found.df, found.runs, found.steps, found.rho) == (3, 4, 1, None)
     assert found.usable
@@ -21,25 +21,25 @@ def test_the_spread_is_that_of_log_run_means():
 
 def test_the_correlation_is_over_all_runs_by_their_steps():
     # ln 1/2 waves: 1 1 2 2 1 1 2 2 has 0.296875 (8 steps), 1 2 2 1 −0.1875 (4 steps); two steps tell nothing.
-    found = calibrate([[1, 1, 2, 2, 1, 1, 2, 2], [1, 2, 2, 1], [1, 2], [5, 5, 5]])
+    found = calibrate_noise([[1, 1, 2, 2, 1, 1, 2, 2], [1, 2, 2, 1], [1, 2], [5, 5, 5]])
     assert found.rho == pytest.approx((8 * 0.296875 - 4 * 0.1875) / 12)
     assert found.steps == 2
 
 
 @pytest.mark.parametrize(("runs", "usable"), [(2, False), (3, False), (4, True)])
 def test_from_four_runs_on_it_is_used(runs, usable):
-    assert calibrate([[1.0 + run / 100] for run in range(runs)]).usable is usable
+    assert calibrate_noise([[1.0 + run / 100] for run in range(runs)]).usable is usable
 
 
 def test_runs_that_are_all_the_same_calibrate_nothing():
-    found = calibrate([[0.1, 0.1]] * 6)
+    found = calibrate_noise([[0.1, 0.1]] * 6)
     assert (found.sd, found.usable) == (0.0, False)
 
 
 @pytest.mark.parametrize("runs", [[], [[1.0, 2.0]], [[1.0], [0.0]], [[1.0], [-1.0]], [[1.0], []]])
 def test_what_cannot_be_calibrated_is_said(runs):
     with pytest.raises(ValueError):
-        calibrate(runs)
+        calibrate_noise(runs)
 
 
 @settings(deadline=None)
@@ -49,8 +49,10 @@ def test_what_cannot_be_calibrated_is_said(runs):
     st.randoms(use_true_random=False),
 )
 def test_neither_unit_nor_order_matters_and_the_stored_form_is_whole(runs, factor, random):
-    found = calibrate(runs)
-    moved = calibrate([[factor * value for value in run] for run in random.sample(runs, len(runs))])
+    found = calibrate_noise(runs)
+    moved = calibrate_noise(
+        [[factor * value for value in run] for run in random.sample(runs, len(runs))]
+    )
     assert moved.sd == pytest.approx(found.sd, abs=1e-9)
     assert (moved.df, moved.steps) == (found.df, found.steps)
     assert Noise.from_dict(json.loads(json.dumps(found.to_dict()))) == found

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.trend import MAX_POINTS, Limits, growth, holm, label, theil_sen
+from tracekit.model.stats.trend import (
+    MAX_POINTS,
+    GrowthLimits,
+    compute_theil_sen,
+    holm,
+    label_growth,
+    measure_growth,
+)
 
-LIMITS = Limits(6, 0.25, 1e-5, 1.0, 0.05, 0.01, 0.5)
+LIMITS = GrowthLimits(6, 0.25, 1e-5, 1.0, 0.05, 0.01, 0.5)
 
 numbers = st.lists(st.integers(-(10**6), 10**6), min_size=2, max_size=12)
 
@@ -17,7 +24,7 @@ numbers = st.lists(st.integers(-(10**6), 10**6), min_size=2, max_size=12)
 @given(numbers)
 def test_the_slope_is_the_median_over_all_pairs(values):
     pairs = [(values[j] - values[i]) / (j - i) for j in range(len(values)) for i in range(j)]
-    found = theil_sen(range(len(values)), values)
+    found = compute_theil_sen(range(len(values)), values)
     assert found.per_x == pytest.approx(float(np.median(pairs)))
     assert min(pairs) <= found.low <= found.per_x <= found.high <= max(pairs)
 
@@ -25,19 +32,19 @@ def test_the_slope_is_the_median_over_all_pairs(values):
 @given(numbers, st.integers(-1000, 1000), st.integers(1, 50))
 def test_levels_and_clocks_do_not_matter_and_units_scale(values, level, factor):
     x = range(len(values))
-    found = theil_sen(x, values)
-    moved = theil_sen([at + 77 for at in x], [factor * value + level for value in values])
+    found = compute_theil_sen(x, values)
+    moved = compute_theil_sen([at + 77 for at in x], [factor * value + level for value in values])
     assert moved.per_x == pytest.approx(factor * found.per_x)
     assert (moved.low, moved.high) == pytest.approx((factor * found.low, factor * found.high))
 
 
 @pytest.mark.parametrize("x", [[], [3], [3, 3, 3]])
 def test_without_two_places_there_is_no_slope(x):
-    assert theil_sen(x, [1.0] * len(x)) is None
+    assert compute_theil_sen(x, [1.0] * len(x)) is None
 
 
 def test_one_wild_value_does_not_bend_the_slope():
-    assert theil_sen(range(9), [0, 1, 2, 3, 400, 5, 6, 7, 8]).per_x == 1
+    assert compute_theil_sen(range(9), [0, 1, 2, 3, 400, 5, 6, 7, 8]).per_x == 1
 
 
 @pytest.mark.parametrize("count", [4, 5, 6])
@@ -51,24 +58,24 @@ def test_p_of_few_points_is_exact(count):
     every = [score(order) for order in permutations(range(count))]
     for order in list(permutations(range(count)))[:: 7 * count]:
         expected = np.mean([s >= score(order) for s in every])
-        assert trend._kendall(np.array(order, float)) == pytest.approx(expected)
+        assert trend._test_mann_kendall(np.array(order, float)) == pytest.approx(expected)
 
 
 def test_ties_and_length_use_the_normal_distribution():
     """S = 9 of 10 pairs, one tie: variance (5·4·15 − 2·1·9) / 18 = 15.67, z = 8 / 3.958."""
     from tracekit.model.stats import trend
 
-    assert trend._kendall(np.array([1.0, 2, 2, 3, 4])) == pytest.approx(0.02164, abs=1e-4)
+    assert trend._test_mann_kendall(np.array([1.0, 2, 2, 3, 4])) == pytest.approx(0.02164, abs=1e-4)
 
 
 @pytest.mark.parametrize(("count", "warm_up"), [(6, 1), (7, 2), (9, 2), (10, 3), (50, 3)])
 def test_the_first_points_are_warm_up(count, warm_up):
-    found = growth(range(count), np.arange(count) * 5.0, LIMITS)
+    found = measure_growth(range(count), np.arange(count) * 5.0, LIMITS)
     assert (found.warm_up, found.slope.count) == (warm_up, count - warm_up)
 
 
 def shown(values):
-    return label(growth(range(len(values)), values, LIMITS), LIMITS)
+    return label_growth(measure_growth(range(len(values)), values, LIMITS), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +100,17 @@ def test_shapes_have_their_names(values, expected):
 def test_a_shift_has_its_place_and_its_size():
     """Steps 10 to 25, three of them warm-up: the new level begins at step 19, 50 higher."""
     steps = np.arange(10, 26)
-    found = growth(steps, 500.0 + 50 * (steps >= 19) + 0.01 * (steps % 2), LIMITS)
-    assert label(found, LIMITS) == "shift"
+    found = measure_growth(steps, 500.0 + 50 * (steps >= 19) + 0.01 * (steps % 2), LIMITS)
+    assert label_growth(found, LIMITS) == "shift"
     assert found.shift == (19, pytest.approx(50, abs=0.02))
-    assert growth(range(5), [1.0, 2, 3, 4, 5], LIMITS).shift is None
+    assert measure_growth(range(5), [1.0, 2, 3, 4, 5], LIMITS).shift is None
 
 
 def test_p_of_several_series_takes_the_place_of_its_own():
-    found = growth(range(12), [2.0 * n for n in range(12)], LIMITS)
-    assert label(found, LIMITS) == "strong"
-    assert label(found, LIMITS, 0.04) == "likely"
-    assert label(found, LIMITS, 0.05) == "none"
+    found = measure_growth(range(12), [2.0 * n for n in range(12)], LIMITS)
+    assert label_growth(found, LIMITS) == "strong"
+    assert label_growth(found, LIMITS, 0.04) == "likely"
+    assert label_growth(found, LIMITS, 0.05) == "none"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
@@ -116,14 +123,14 @@ def test_holm_only_raises_and_keeps_the_order(p):
 
 
 def test_long_series_are_thinned_and_keep_their_slope():
-    found = theil_sen(np.arange(5000), 3.0 * np.arange(5000))
+    found = compute_theil_sen(np.arange(5000), 3.0 * np.arange(5000))
     assert (found.count, found.per_x) == (MAX_POINTS, 3.0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e15, 1e15), max_size=30))
 def test_no_series_breaks_it(values):
-    assert label(growth(range(len(values)), values, LIMITS), LIMITS) is not None
+    assert label_growth(measure_growth(range(len(values)), values, LIMITS), LIMITS) is not None
 
 
 SCENARIOS = {

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.needed import needed
+from tracekit.model.stats.needed import compute_needed_runs
 from tracekit.model.stats.noise import Noise
-from tracekit.model.stats.speedup import speedup
-from tracekit.model.stats.verdict import together, verdict
+from tracekit.model.stats.speedup import compute_speedup
+from tracekit.model.stats.verdict import choose_verdict, correct_verdicts
 
 NOISE = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
 BASE = [10.2, 10.4, 10.1, 10.6, 10.3]
@@ -24,7 +24,7 @@ several = st.lists(st.lists(values, min_size=1, max_size=6), min_size=2, max_siz
 def between(low, high, **kept):
     """A comparison of runs whose interval of the speedup is given on the log scale."""
     middle = (low + high) / 2
-    found = speedup(RUNS, FASTER)
+    found = compute_speedup(RUNS, FASTER)
     return replace(
         found, log_ratio=middle, ratio=exp(middle), low=exp(low), high=exp(high), **kept
     )  # fmt: skip
@@ -45,86 +45,99 @@ def between(low, high, **kept):
     ],
 )
 def test_the_whole_interval_has_to_lie_beyond_or_inside(low, high, word):
-    assert verdict(between(low, high), min_effect=expm1(0.03)).word == word
+    assert choose_verdict(between(low, high), min_effect=expm1(0.03)).word == word
 
 
 def test_the_default_threshold_is_three_percent():
-    assert verdict(between(log1p(0.03) + 1e-9, 0.1)).word == "improvement"
-    assert verdict(between(log1p(0.03) - 1e-9, 0.1)).word == "inconclusive"
-    assert verdict(between(0.0, 0.01)).effect == pytest.approx(0.03)
+    assert choose_verdict(between(log1p(0.03) + 1e-9, 0.1)).word == "improvement"
+    assert choose_verdict(between(log1p(0.03) - 1e-9, 0.1)).word == "inconclusive"
+    assert choose_verdict(between(0.0, 0.01)).effect == pytest.approx(0.03)
 
 
 def test_without_a_threshold_any_certain_change_counts():
-    assert verdict(between(1e-9, 0.1), min_effect=0).word == "improvement"
-    assert verdict(between(-1e-9, 0.1), min_effect=0).word == "inconclusive"
-    assert verdict(between(0.0, 0.0), min_effect=0).word == "inconclusive"
+    assert choose_verdict(between(1e-9, 0.1), min_effect=0).word == "improvement"
+    assert choose_verdict(between(-1e-9, 0.1), min_effect=0).word == "inconclusive"
+    assert choose_verdict(between(0.0, 0.0), min_effect=0).word == "inconclusive"
 
 
 def test_of_a_throughput_more_is_better():
     fewer = between(0.1, 0.2)
-    assert verdict(fewer, better="lower").word == "improvement"
-    assert verdict(fewer, better="higher").word == "regression"
-    assert verdict(fewer, better="higher").worse == pytest.approx(0.15)
-    assert verdict(fewer, better="lower").worse == pytest.approx(-0.15)
+    assert choose_verdict(fewer, better="lower").word == "improvement"
+    assert choose_verdict(fewer, better="higher").word == "regression"
+    assert choose_verdict(fewer, better="higher").worse == pytest.approx(0.15)
+    assert choose_verdict(fewer, better="lower").worse == pytest.approx(-0.15)
 
 
 def test_what_equal_runs_differ_by_is_no_change():
     noisy = Noise(sd=0.05, df=7.0, runs=8, steps=5, rho=None)
-    assert verdict(between(0.04, 0.09)).word == "improvement"
-    found = verdict(between(0.04, 0.09, noise=noisy))
+    assert choose_verdict(between(0.04, 0.09)).word == "improvement"
+    found = choose_verdict(between(0.04, 0.09, noise=noisy))
     assert (found.word, found.effect) == ("inconclusive", pytest.approx(expm1(0.05)))
     # A smaller noise does not lower the threshold.
-    assert verdict(between(0.0, 0.0, noise=NOISE)).effect == pytest.approx(0.03)
+    assert choose_verdict(between(0.0, 0.0, noise=NOISE)).effect == pytest.approx(0.03)
 
 
 def test_one_step_a_side_is_never_more_than_inconclusive():
-    found = verdict(speedup([[10.0]], [[1.0]], noise=NOISE), assume_independent_steps=True)
+    found = choose_verdict(
+        compute_speedup([[10.0]], [[1.0]], noise=NOISE), assume_independent_steps=True
+    )
     assert (found.word, found.caps, found.p) == ("inconclusive", ("no interval",), None)
     assert found.worse == pytest.approx(-log(10))
 
 
 def test_two_steps_of_one_run_are_never_more_than_inconclusive():
     for noise in (None, NOISE):
-        sure = speedup([[10.0, 10.001]], [[1.0, 1.0001]], noise=noise)
-        found = verdict(sure, assume_independent_steps=True)
+        sure = compute_speedup([[10.0, 10.001]], [[1.0, 1.0001]], noise=noise)
+        found = choose_verdict(sure, assume_independent_steps=True)
         assert (found.word, found.uncapped, found.caps) == (
             "inconclusive", "improvement", ("two steps",),
         )  # fmt: skip
     # One long side does not help, a second run does.
-    assert verdict(speedup([[10, 10.001]], [[1, 1.001, 1.002]])).word == "inconclusive"
-    assert verdict(speedup([[10, 10.001]] * 2, [[1, 1.001], [1.002]])).word == "improvement"
+    assert (
+        choose_verdict(compute_speedup([[10, 10.001]], [[1, 1.001, 1.002]])).word == "inconclusive"
+    )
+    assert (
+        choose_verdict(compute_speedup([[10, 10.001]] * 2, [[1, 1.001], [1.002]])).word
+        == "improvement"
+    )
 
 
 def test_one_run_a_side_is_never_more_than_inconclusive():
     half = [value / 2 for value in BASE]
-    found = verdict(speedup([BASE], [half]))
+    found = choose_verdict(compute_speedup([BASE], [half]))
     assert (found.word, found.uncapped, found.caps) == (
         "inconclusive", "improvement", ("one run each",),
     )  # fmt: skip
-    assert verdict(speedup([BASE], [half], paired="step")).word == "inconclusive"
-    assert verdict(speedup([BASE * 20], [BASE * 20])).uncapped == "no change"
-    assert verdict(speedup([BASE * 20], [BASE * 20])).word == "inconclusive"
+    assert choose_verdict(compute_speedup([BASE], [half], paired="step")).word == "inconclusive"
+    assert choose_verdict(compute_speedup([BASE * 20], [BASE * 20])).uncapped == "no change"
+    assert choose_verdict(compute_speedup([BASE * 20], [BASE * 20])).word == "inconclusive"
 
 
 def test_calibrated_noise_or_a_declaration_lets_one_run_speak():
     half = [value / 2 for value in BASE]
-    assert verdict(speedup([BASE], [half], noise=NOISE)).word == "improvement"
-    assert verdict(speedup([BASE], [half]), assume_independent_steps=True).word == "improvement"
+    assert choose_verdict(compute_speedup([BASE], [half], noise=NOISE)).word == "improvement"
+    assert (
+        choose_verdict(compute_speedup([BASE], [half]), assume_independent_steps=True).word
+        == "improvement"
+    )
     few = Noise(sd=0.01, df=2.0, runs=3, steps=5, rho=None)
-    assert verdict(speedup([BASE], [half], noise=few)).word == "inconclusive"
+    assert choose_verdict(compute_speedup([BASE], [half], noise=few)).word == "inconclusive"
 
 
 def test_a_side_of_one_run_is_never_more_than_inconclusive():
     runs = [[value * factor for value in BASE] for factor in (1.0, 1.001, 0.999)]
     half = [value / 2 for value in BASE]
     for sides in ((runs, [half]), ([half], runs)):
-        found = verdict(speedup(*sides))
+        found = choose_verdict(compute_speedup(*sides))
         assert (found.word, found.caps) == ("inconclusive", ("one run alone",))
         assert found.uncapped in ("improvement", "regression")
-    assert verdict(speedup(runs, [BASE])).uncapped == "no change"
-    assert verdict(speedup(runs, [BASE])).word == "inconclusive"
-    assert verdict(speedup(runs, [half], noise=NOISE)).word == "improvement"
-    assert verdict(speedup(runs, [half]), assume_independent_steps=True).word == "improvement"
+    assert choose_verdict(compute_speedup(runs, [BASE])).uncapped == "no change"
+    assert choose_verdict(compute_speedup(runs, [BASE])).word == "inconclusive"
+    assert choose_verdict(compute_speedup(runs, [half], noise=NOISE)).word == "improvement"
+    assert (
+        choose_verdict(compute_speedup(runs, [half]), assume_independent_steps=True).word
+        == "improvement"
+    )
 
 
 def of_runs(*logs):
@@ -137,7 +150,7 @@ def test_a_change_is_larger_than_equal_sides_seem_to_differ_by():
     # 0.4 % is 4.907636 SE = .080141.
     def said(change):
         base, opt = of_runs(-0.02, 0, 0.02), of_runs(change - 0.02, change, change + 0.02)
-        return verdict(speedup(base, opt))
+        return choose_verdict(compute_speedup(base, opt))
 
     assert (said(0.0748).word, said(0.0748).caps) == ("inconclusive", ())
     assert (said(0.0751).word, said(0.0751).uncapped) == ("inconclusive", "regression")
@@ -148,7 +161,9 @@ def test_a_change_is_larger_than_equal_sides_seem_to_differ_by():
 def test_of_two_runs_a_side_more_is_asked_for():
     # Log means ±.01: s = .0141421, SE = .0141421 on 2 degrees; 12.851777 SE = .181752.
     def said(change):
-        return verdict(speedup(of_runs(-0.01, 0.01), of_runs(change - 0.01, change + 0.01)))
+        return choose_verdict(
+            compute_speedup(of_runs(-0.01, 0.01), of_runs(change - 0.01, change + 0.01))
+        )
 
     assert (said(0.1815).caps, said(0.1820).word) == (("chance",), "regression")
 
@@ -158,43 +173,49 @@ def test_a_change_that_steps_alone_make_is_none():
     calm, wild = [1.0] * 5, [1.0, 1.0, 1.0, 1.0, 3.0]
     base = [calm, [1.001] * 5]
     late, early = wild, [*wild[1:], 1.0]
-    found = verdict(speedup(base, [late, early]))
+    found = choose_verdict(compute_speedup(base, [late, early]))
     assert (found.word, found.uncapped, found.caps) == ("inconclusive", "regression", ("chance",))
     # A step that is long in all runs of both sides is no scatter.
     slower = [[1.2 * value for value in wild], [1.2012 * value for value in wild]]
-    assert verdict(speedup([wild, [1.001 * value for value in wild]], slower)).word == "regression"
+    assert (
+        choose_verdict(compute_speedup([wild, [1.001 * value for value in wild]], slower)).word
+        == "regression"
+    )
 
 
 def test_unequal_numbers_of_steps_are_not_a_change():
-    assert verdict(speedup([[10.0]], [BASE])).word == "inconclusive"
-    even = speedup([[10.0, 10.2, 9.8] * 9], [[10.1, 9.9, 10.0]])
-    assert verdict(even, assume_independent_steps=True).word in ("no change", "inconclusive")
+    assert choose_verdict(compute_speedup([[10.0]], [BASE])).word == "inconclusive"
+    even = compute_speedup([[10.0, 10.2, 9.8] * 9], [[10.1, 9.9, 10.0]])
+    assert choose_verdict(even, assume_independent_steps=True).word in ("no change", "inconclusive")
 
 
 @settings(deadline=None)
 @given(several, several, st.floats(0, 0.5))
 def test_swapped_sides_swap_the_words(base, opt, effect):
-    one = verdict(speedup(base, opt), min_effect=effect)
-    two = verdict(speedup(opt, base), min_effect=effect)
+    one = choose_verdict(compute_speedup(base, opt), min_effect=effect)
+    two = choose_verdict(compute_speedup(opt, base), min_effect=effect)
     turned = {"regression": "improvement", "improvement": "regression"}
     assert two.word == turned.get(one.word, one.word)
-    assert verdict(speedup(opt, base), min_effect=effect, better="higher").word == one.word
+    assert (
+        choose_verdict(compute_speedup(opt, base), min_effect=effect, better="higher").word
+        == one.word
+    )
 
 
 @settings(deadline=None)
 @given(several, several, st.floats(0, 0.5))
 def test_the_chance_agrees_with_the_interval(base, opt, effect):
-    found = verdict(speedup(base, opt), min_effect=effect)
+    found = choose_verdict(compute_speedup(base, opt), min_effect=effect)
     if found.p is not None and abs(found.p - 0.05) > 1e-9:
         assert (found.uncapped in ("regression", "improvement")) == (found.p < 0.05)
 
 
 @pytest.mark.parametrize("effect", [-0.01, float("nan"), float("inf")])
 def test_an_effect_is_a_share(effect):
-    found = speedup(RUNS, FASTER)
+    found = compute_speedup(RUNS, FASTER)
     for call in (
-        lambda: verdict(found, min_effect=effect),
-        lambda: needed(found, effect=effect),
+        lambda: choose_verdict(found, min_effect=effect),
+        lambda: compute_needed_runs(found, effect=effect),
     ):
         with pytest.raises(ValueError):
             call()
@@ -202,19 +223,19 @@ def test_an_effect_is_a_share(effect):
 
 def test_a_direction_is_one_of_two():
     with pytest.raises(ValueError, match="better"):
-        verdict(speedup(RUNS, FASTER), better="more")
+        choose_verdict(compute_speedup(RUNS, FASTER), better="more")
 
 
 def test_among_many_one_lucky_change_does_not_count():
-    lucky = replace(verdict(speedup(RUNS, FASTER)), p=0.02)
+    lucky = replace(choose_verdict(compute_speedup(RUNS, FASTER)), p=0.02)
     dull = replace(lucky, word="no change", uncapped="no change", p=0.6)
-    alone = together([lucky])
+    alone = correct_verdicts([lucky])
     assert [one.word for one in alone] == ["improvement"]
     # Of three: 3 · 0.02 = 0.06. Verdicts without an interval are no part of the family.
-    three = together([dull, lucky, dull])
+    three = correct_verdicts([dull, lucky, dull])
     assert [one.word for one in three] == ["no change", "inconclusive", "no change"]
     assert three[1].caps == ("many comparisons",)
     sure = replace(lucky, word="regression", uncapped="regression", p=None)
-    words = [one.word for one in together([sure, lucky, sure])]
+    words = [one.word for one in correct_verdicts([sure, lucky, sure])]
     assert words == ["regression", "improvement", "regression"]
-    assert together([]) == ()
+    assert correct_verdicts([]) == ()

@@ -6,18 +6,18 @@ from rules.traces_communication import (
     nccl,
 )
 
-from tracekit.analyses import defaults, question
-from tracekit.pipeline.run import Options, analyze
+from tracekit.analyses import load_analysis, load_default_thresholds
+from tracekit.pipeline.run import Options, analyze_uncached
 
-QUESTION = question("communication")
+QUESTION = load_analysis("communication")
 
 
 def measured(paths):
-    return analyze(paths, Options(jobs=1, questions=("communication",))).measurements
+    return analyze_uncached(paths, Options(jobs=1, questions=("communication",))).measurements
 
 
 def section(tmp_path, sources):
-    return QUESTION.judge(measured(write_sources(tmp_path, sources)), defaults())
+    return QUESTION.judge(measured(write_sources(tmp_path, sources)), load_default_thresholds())
 
 
 def rows_of(section, name):

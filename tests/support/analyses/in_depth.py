@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rules.firing import write_sources
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 IN_DEPTH = ("shapes", "matmuls", "unfused", "forward-batches", "modules")
 
 
 def result_of(path, only=(*IN_DEPTH, "operators")):
     """Report and measurements of what lies at a path, asked these questions."""
-    found = analyze(path, Options(jobs=1, questions=only))
+    found = analyze_uncached(path, Options(jobs=1, questions=only))
     assert [(s.id, s.reason) for s in found.report.sections if s.status == "failed"] == []
     assert [r.message for r in found.report.remarks if r.severity == "error"] == []
     return found

@@ -18,7 +18,7 @@ QUESTIONS = ("memory", "memory-growth")
 
 
 def analyze(path, questions=QUESTIONS):
-    return pipeline.analyze(path, pipeline.Options(jobs=1, questions=questions))
+    return pipeline.analyze_uncached(path, pipeline.Options(jobs=1, questions=questions))
 
 
 def sections(path):

@@ -1,6 +1,6 @@
 """Reports of the questions about the RL step."""
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 OURS = (
     "driver-log",
@@ -15,7 +15,7 @@ OURS = (
 
 def result(*paths):
     """Report and measurements of these paths, asked these questions."""
-    found = analyze([*paths], Options(jobs=1, questions=OURS))
+    found = analyze_uncached([*paths], Options(jobs=1, questions=OURS))
     failed = [(s.id, s.reason) for s in found.report.sections if s.status == "failed"]
     errors = [r.message for r in found.report.remarks if r.severity == "error"]
     assert (failed, errors) == ([], [])

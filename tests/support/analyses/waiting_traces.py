@@ -2,22 +2,22 @@
 
 from pathlib import Path
 
-from tracekit.analyses import defaults, question
-from tracekit.pipeline.run import Options, analyze
+from tracekit.analyses import load_analysis, load_default_thresholds
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("steps", "data-quality", "communication", "stragglers", "imbalance")
 
 
 def measure_folder(folder: Path, questions=QUESTIONS):
     """The measurements of a folder's files for these questions."""
-    measured = analyze(folder, Options(jobs=1, questions=questions)).measurements
+    measured = analyze_uncached(folder, Options(jobs=1, questions=questions)).measurements
     assert [note.message for note in measured.notes if note.severity == "error"] == []
     return measured
 
 
 def section(measured, name="stragglers", thresholds=None):
     """What one analysis says of measurements."""
-    return question(name).judge(measured, thresholds or defaults())
+    return load_analysis(name).judge(measured, thresholds or load_default_thresholds())
 
 
 def rows_of(part, name):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from chrome_builder import op, step, write
 
-from tracekit.compare.changes import Choices
-from tracekit.compare.judge import compare
-from tracekit.compare.sides import Input, side
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.judge import compare_sides
+from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.report import Heading, Report, Sheet
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
@@ -40,7 +40,7 @@ def report(rows, *, omitted=0, identity=(), **facts):
 
 def made_side(name, rows, drop_first=0, **facts):
     """A side of one report."""
-    return side(name, [Input(name, report(rows, **facts), None)], drop_first)
+    return build_side(name, [ComparedInput(name, report(rows, **facts), None)], drop_first)
 
 
 def compared(base, opt, **choices):
@@ -49,7 +49,7 @@ def compared(base, opt, **choices):
         made_side(name, given) if isinstance(given, list) else given
         for name, given in (("base", base), ("opt", opt))
     ]
-    return compare(*sides, Choices(**choices))
+    return compare_sides(*sides, ComparisonChoices(**choices))
 
 
 def change_of(found, name, stage=None, role=None):

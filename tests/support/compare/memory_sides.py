@@ -3,12 +3,12 @@
 from memory_builder import Allocator, frame, pickled, snapshot
 
 from tracekit.analyses.memory import memory, memory_peak
-from tracekit.compare.changes import Choices
-from tracekit.compare.judge import compare
-from tracekit.compare.sides import Input, side
+from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.judge import compare_sides
+from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.report import Report
-from tracekit.model.tables import TABLES, concat
-from tracekit.model.trace import Measurements, Source, Want, labelled
+from tracekit.model.tables import TABLES, concatenate_table_parts
+from tracekit.model.trace import Measurements, Source, Want, add_key_columns
 from tracekit.pipeline.summary import notes as appendix
 from tracekit.readers import torch_memory
 
@@ -51,9 +51,9 @@ def measured_sources(sources, *more):
         read.append(trace.source)
         for question in (*QUESTIONS, *more):
             for table, columns in question.measure(trace).items():
-                part = labelled(TABLES[table], columns, trace.source)
+                part = add_key_columns(TABLES[table], columns, trace.source)
                 tables.setdefault(table, []).append(part)
-    found = {name: concat(TABLES[name], parts) for name, parts in tables.items()}
+    found = {name: concatenate_table_parts(TABLES[name], parts) for name, parts in tables.items()}
     return Measurements(found, tuple(read))
 
 
@@ -64,8 +64,8 @@ def memory_side(folder, made, *more, kept=True):
 
 def side_of(name, found, *, kept=True):
     """A side of measurements, or of the report that was saved of them."""
-    report = Report("made", "0", values=appendix.values(found))
-    return side(name, [Input(name, report, found if kept else None)])
+    report = Report("made", "0", values=appendix.make_value_table(found))
+    return build_side(name, [ComparedInput(name, report, found if kept else None)])
 
 
 def of_one(folder, held, *more, **facts):
@@ -75,7 +75,7 @@ def of_one(folder, held, *more, **facts):
 
 def memory_of(base, opt, **choices):
     """What a comparison of two sides says of memory."""
-    return compare(base, opt, Choices(**choices)).memory
+    return compare_sides(base, opt, ComparisonChoices(**choices)).memory
 
 
 def told(rows):

@@ -7,7 +7,7 @@ from process.idle_traces import LIMITS
 
 import tracekit
 from tracekit.model.tables.arrays import Columns
-from tracekit.process.idle_time.attribution import idle_blame
+from tracekit.process.idle_time.attribution import attribute_idle_time
 
 TABLES = ("host_ops", "device_ops", "syncs", "windows", "python_calls", "threads")
 
@@ -23,8 +23,8 @@ def traced(tmp_path, rows, name="rank0.json", **document):
 
 
 def tables(trace, limits=LIMITS):
-    """The frames of `idle_blame` and `idle_frames`."""
-    measured = idle_blame(trace, trace.derived(limits))
+    """The frames of `attribute_idle_time` and `idle_frames`."""
+    measured = attribute_idle_time(trace, trace.derived(limits))
     return [
         Columns(len(next(iter(columns.values()), ())), columns).frame()
         for columns in (measured["idle_blame"], measured["idle_frames"])

@@ -8,13 +8,13 @@ from chrome_builder import (
 )
 
 import tracekit
-from tracekit.process.collectives.table import collectives
+from tracekit.process.collectives.table import list_collectives
 
 RUNLOOP = 777
 
 
 def found(tmp_path, rows, **meta):
-    return collectives(tracekit.load(write(tmp_path / "rank0.json", rows, **meta)))
+    return list_collectives(tracekit.load(write(tmp_path / "rank0.json", rows, **meta)))
 
 
 def only(tmp_path, rows, **meta):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.readers.chrome.scan import BAD, END, MORE, Codes, Keep, Sparse
+from tracekit.readers.chrome.scan import BAD, END, MORE, Codes, ScanOptions, Sparse
 from tracekit.readers.chrome.scanner_c import NativeScanner
 
 ODD = [
@@ -24,10 +24,10 @@ ODD = [
     b'"cat": "kernel",', b'"cat": null,', b'"ph": [1],', b"\\u00e9", b'\\"', b"1.-660", b"18446744073709551615",
 ]  # fmt: skip
 KEEPS = [
-    Keep(),
-    Keep(),
-    Keep(args=("External id", "stream"), skip_cats=("kernel", "python_function")),
-    Keep(
+    ScanOptions(),
+    ScanOptions(),
+    ScanOptions(args=("External id", "stream"), skip_cats=("kernel", "python_function")),
+    ScanOptions(
         args=("External id",),
         skip_cats=("cpu_op", "python_function"),
         keep_names=("aten::", "\xe9"),
@@ -59,7 +59,7 @@ def elements(inside: bytes) -> list[tuple[int, int]]:
             break
         end = start
         for end in _closings(inside, start):
-            scanner = NativeScanner(Keep())
+            scanner = NativeScanner(ScanOptions())
             if scanner.feed(inside[start:end])[0] == end - start:
                 break
         found.append((start, end))
@@ -94,7 +94,7 @@ def damaged(text: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def scan(text: bytes, keep: Keep, cut: random.Random | None) -> list[object]:
+def scan(text: bytes, keep: ScanOptions, cut: random.Random | None) -> list[object]:
     """What a scan makes of the text; a bad element is left for the next brace.
 
     With `cut` it is fed in random pieces, some of them to other scanners whose rows it takes over.

@@ -7,15 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from tracekit.readers.chrome.scan import END, MORE, Codes, Keep, Sparse
+from tracekit.readers.chrome.scan import END, MORE, Codes, ScanOptions, Sparse
 
 pytest.importorskip("tracekit.readers.chrome._scan", reason="there was no C compiler")
 from tracekit.readers.chrome.scanner_c import NativeScanner
 
-ALL = Keep()
+ALL = ScanOptions()
 
 
-def read(text: bytes, keep: Keep = ALL, max_event_bytes: int = 1 << 20) -> dict:
+def read(text: bytes, keep: ScanOptions = ALL, max_event_bytes: int = 1 << 20) -> dict:
     """The columns of the inside of an array, which must be read to its end."""
     scanner = NativeScanner(keep, max_event_bytes)
     assert scanner.feed(text + b"]") == (len(text) + 1, END)
@@ -23,7 +23,7 @@ def read(text: bytes, keep: Keep = ALL, max_event_bytes: int = 1 << 20) -> dict:
 
 
 def fed(text: bytes, max_event_bytes: int = 1 << 20) -> tuple[int, int]:
-    return NativeScanner(Keep(), max_event_bytes).feed(text)
+    return NativeScanner(ScanOptions(), max_event_bytes).feed(text)
 
 
 def values(column: Codes | Sparse) -> list:
@@ -35,7 +35,7 @@ def values(column: Codes | Sparse) -> list:
     return [column.categories[code] for code in column.values]
 
 
-def arg(*texts: str, keep: Keep = ALL) -> Sparse:
+def arg(*texts: str, keep: ScanOptions = ALL) -> Sparse:
     """The column of an arg that has these value texts, one per event."""
     text = ",".join('{"args": {"k": ' + text + "}}" for text in texts)
     return read(text.encode(), keep)["args"]["k"]
@@ -66,7 +66,7 @@ def comparable(column: object) -> object:
 
 def pieces(text: bytes, cuts: list[int], max_event_bytes: int = 1 << 20) -> tuple:
     """Everything that comes of feeding the text up to each cut in turn."""
-    scanner = NativeScanner(Keep(), max_event_bytes)
+    scanner = NativeScanner(ScanOptions(), max_event_bytes)
     start, state = 0, MORE
     for cut in [*sorted(cuts), len(text)]:
         consumed, state = scanner.feed(text[start : max(cut, start)])

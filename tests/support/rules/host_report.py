@@ -4,8 +4,8 @@ from chrome_builder import write
 from rules.firing import write_sources
 
 import tracekit
-from tracekit.model.tables.arrays import Columns, bare
-from tracekit.pipeline.run import Options, analyze
+from tracekit.model.tables.arrays import Columns, make_bare
+from tracekit.pipeline.run import Options, analyze_uncached
 
 OURS = ("host", "interruptions", "data-loading", "optimizer")
 RULES = ("launch-bound", "data-loader-wait", "allocator-calls", "unfused-optimizer", "recompilation", "graph-capture")  # fmt: skip
@@ -14,7 +14,7 @@ STEP = "Optimizer.step#AdamW.step"
 
 def report(path, questions=OURS):
     """The report on a path, asked these questions (None: all)."""
-    out = analyze(path, Options(jobs=1, questions=questions)).report
+    out = analyze_uncached(path, Options(jobs=1, questions=questions)).report
     assert [s.reason for s in out.sections if s.status == "failed"] == []
     assert [r.message for r in out.remarks if r.severity == "error"] == []
     return out
@@ -49,5 +49,5 @@ def table(tmp_path, rows, module, name):
 
 def frame_of(columns):
     """The frame of columns as measuring gives them."""
-    arrays = {key: bare(values) for key, values in columns.items()}
+    arrays = {key: make_bare(values) for key, values in columns.items()}
     return Columns(len(next(iter(arrays.values()), ())), arrays).frame()

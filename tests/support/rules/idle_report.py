@@ -2,7 +2,7 @@
 
 from rules.firing import write_sources
 
-from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.run import Options, analyze_uncached
 
 FEW = ("steps", "gpu-time", "idle", "syncs", "stage-edges", "launch-queues", "data-quality")
 RULES = ("host-sync-stalls", "stage-edge-idle", "host-silence")
@@ -10,7 +10,7 @@ RULES = ("host-sync-stalls", "stage-edge-idle", "host-silence")
 
 def result(path, questions=FEW):
     """The report on a path, asked these questions (None: all), and its measurements."""
-    found = analyze(path, Options(jobs=1, questions=questions))
+    found = analyze_uncached(path, Options(jobs=1, questions=questions))
     assert [(s.id, s.reason) for s in found.report.sections if s.status == "failed"] == []
     assert [r.message for r in found.report.remarks if r.code.startswith("failed:")] == []
     return found

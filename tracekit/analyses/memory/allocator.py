@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, divide, sum_of, texts
 from tracekit.model.report import (
     Chart,
@@ -28,10 +28,10 @@ from tracekit.model.tables.columns import OCCURRENCE, STEP
 from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.memory.calls import lifetimes, steps_of
-from tracekit.process.memory.replay import replays
-from tracekit.process.memory.tables import columns, whose
+from tracekit.model.units import format_quantity
+from tracekit.process.memory.calls import measure_allocator_steps, measure_block_lifetimes
+from tracekit.process.memory.replay import replay_all_devices
+from tracekit.process.memory.tables import concatenate_columns, make_memory_keys
 
 LIFETIMES = Table(
     "lifetimes",
@@ -73,7 +73,7 @@ ALLOCATOR_STEPS = Table(
 _DRIVER_CALLS = ("driver_alloc_count", "driver_free_count")
 _PLACE = ("run", "source", "role", "rank", "step", "device")
 
-_STEP_HEADINGS = as_headings("""
+_STEP_HEADINGS = parse_headings("""
     alloc_count | allocations | count
     alloc_bytes | requested | bytes | Σ of all requests.
     driver_alloc_count | segments got | count | From the driver; also mapped pages.
@@ -90,11 +90,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("allocations"):
         return {}
     steps, lived = [], []
-    for replay in trace.derived(replays):
-        process = whose(replay)
-        steps.append(steps_of(trace, replay).assign(**process))
-        lived.append(lifetimes(replay).assign(**process))
-    return {"allocator_steps": columns(steps), "lifetimes": columns(lived)}
+    for replay in trace.derived(replay_all_devices):
+        process = make_memory_keys(replay)
+        steps.append(measure_allocator_steps(trace, replay).assign(**process))
+        lived.append(measure_block_lifetimes(replay).assign(**process))
+    return {"allocator_steps": concatenate_columns(steps), "lifetimes": concatenate_columns(lived)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
@@ -111,7 +111,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     steps = steps.join(owners, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
     on_device = steps.filter(steps.equals("memory", "device"))
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_churn_table(measured, steps, levels),
             _make_allocator_step_table(measured, steps),
             _make_lifetime_table(measured),
@@ -131,7 +131,7 @@ def _judge_driver_calls(
     """Judge R21: the allocator still gets memory from the driver, or returns it, in steady steps."""
     limit = thresholds.of("allocator-calls")
     for of_run in steps.group_by("run").frames():
-        where = in_run(measured, of_run.values("run")[0])
+        where = phrase_run(measured, of_run.values("run")[0])
         late = of_run.filter(of_run.number("step") > limit["first_steps"])
         if not len(late):
             reason = f"no snapshot of a step above {limit['first_steps']:g}{where}"
@@ -155,7 +155,7 @@ def _judge_driver_calls(
             "keep torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where it retries",
             (
                 Metric("calls", calls, "count", "lower", label="calls per step and process"),
-                evidence("driver_bytes", round(got_bytes), "got per step and process"),
+                make_evidence_metric("driver_bytes", round(got_bytes), "got per step and process"),
                 Metric("retries", retried, "count", "lower", label=retry_label),
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
@@ -175,8 +175,8 @@ def _make_churn_table(measured: Measurements, steps: Frame, levels: Frame) -> Sh
     churn = churn.join(calls, SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
     churn = churn.with_columns(churn=divide(churn["alloc_bytes"], churn["peak_bytes"]))
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             source | snapshot
             window_ns | history | ns | From its first entry to the last.
@@ -189,7 +189,7 @@ def _make_churn_table(measured: Measurements, steps: Frame, levels: Frame) -> Sh
         """),
     )
     ranked = Ranked("alloc_bytes", member="who", apart=("run",))
-    return sheet("churn", "Allocations of each snapshot", headings, churn, ranked=ranked)
+    return make_sheet("churn", "Allocations of each snapshot", headings, churn, ranked=ranked)
 
 
 def _make_allocator_step_table(measured: Measurements, steps: Frame) -> Sheet:
@@ -198,8 +198,8 @@ def _make_allocator_step_table(measured: Measurements, steps: Frame) -> Sheet:
         **{heading.name: sum_of(heading.name) for heading in _STEP_HEADINGS}
     )
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             step | step | id
         """),
@@ -207,7 +207,7 @@ def _make_allocator_step_table(measured: Measurements, steps: Frame) -> Sheet:
     )
     ranked = Ranked("alloc_bytes", member="who", apart=("run", "step"))
     rows = by_step.sort("who", "step")
-    return sheet("allocator_steps", "The allocator by step", headings, rows, ranked=ranked)
+    return make_sheet("allocator_steps", "The allocator by step", headings, rows, ranked=ranked)
 
 
 def _sum_lifetimes(measured: Measurements) -> Frame:
@@ -232,20 +232,20 @@ def _name_lifetime(low_ns: int | None, high_ns: int) -> str:
     if low_ns is None:
         return "not freed in the history"
     if low_ns == 0:
-        return f"below {show(high_ns, 'ns')}"
+        return f"below {format_quantity(high_ns, 'ns')}"
     if high_ns == np.iinfo(np.int64).max:
-        return f"{show(low_ns, 'ns')} and more"
-    return f"{show(low_ns, 'ns')} to {show(high_ns, 'ns')}"
+        return f"{format_quantity(low_ns, 'ns')} and more"
+    return f"{format_quantity(low_ns, 'ns')} to {format_quantity(high_ns, 'ns')}"
 
 
 def _make_lifetime_table(measured: Measurements) -> Sheet:
-    headings = as_headings("""
+    headings = parse_headings("""
         lived | lived
         block_count | allocations | count
         size_bytes | requested | bytes | Σ of all snapshots.
         share_ratio | share | ratio | Of what was requested in all.
     """)
-    return sheet("lifetimes", "How long allocations live", headings, _sum_lifetimes(measured))
+    return make_sheet("lifetimes", "How long allocations live", headings, _sum_lifetimes(measured))
 
 
 def _draw_lifetimes(measured: Measurements) -> Iterator[Chart]:

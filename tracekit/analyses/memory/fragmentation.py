@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, divide, max_of, sum_of, texts
-from tracekit.model.keys import looked_up, of_arrays
-from tracekit.model.labels import phrase
+from tracekit.model.keys import group_arrays, left_join
+from tracekit.model.labels import join_phrase
 from tracekit.model.report import (
     Chart,
     Finding,
@@ -27,24 +27,30 @@ from tracekit.model.report import (
     Verdict,
 )
 from tracekit.model.tables import Column, Table
-from tracekit.model.tables.arrays import Coded, Nullable, bare
+from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.columns import STREAM
 from tracekit.model.tables.snapshots import DEVICE_KEYS, MOMENT, POOL
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.memory.calls import entry_sites
-from tracekit.process.memory.metrics import level_metrics
-from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, ints, replays
+from tracekit.model.units import format_quantity
+from tracekit.process.memory.calls import find_entry_sites
+from tracekit.process.memory.metrics import make_level_metrics
+from tracekit.process.memory.replay import (
+    MAX_BYTES,
+    Replay,
+    has_allocator_segments,
+    read_ints,
+    replay_all_devices,
+)
 from tracekit.process.memory.space import (
     DEFAULT_POOL,
     SMALL,
-    free_at,
-    free_at_end,
-    rounded,
-    segments,
+    list_memory_segments,
+    measure_free_space_at,
+    measure_free_space_at_end,
+    round_up_requests,
 )
-from tracekit.process.memory.tables import columns, rows_of, whose
+from tracekit.process.memory.tables import concatenate_columns, make_memory_keys, select_replay_rows
 
 _POOL = {
     "pool": POOL,
@@ -130,22 +136,22 @@ _WHEN = {"peak": "at the peak", "grown": "before it last grew", "end": "at the e
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the free pieces of every pool at the peak, before the reserved memory last grew, and at the end."""
-    if not has_segments(trace) or not trace.has("blocks"):
+    if not has_allocator_segments(trace) or not trace.has("blocks"):
         return {}
     space, wanted, maps, stranded = [], [], [], []
-    for replay in trace.derived(replays):
-        process = whose(replay)
-        end = free_at_end(trace, replay)
+    for replay in trace.derived(replay_all_devices):
+        process = make_memory_keys(replay)
+        end = measure_free_space_at_end(trace, replay)
         largest = _find_largest_request(replay)
         space.append(end.assign(moment="end", largest_request_bytes=largest, **process))
         stranded.append(
             pd.DataFrame([{**process, "stranded_bytes": int(end["stranded_bytes"].sum())}])
         )
-        segment_table = segments(trace, replay)
+        segment_table = list_memory_segments(trace, replay)
         if segment_table is not None and len(replay.rows):
             for moment, entry in (("peak", replay.peak()), ("grown", _find_last_growth(replay))):
                 if entry is not None:
-                    free_blocks = free_at(trace, replay, segment_table, entry)
+                    free_blocks = measure_free_space_at(trace, replay, segment_table, entry)
                     none = pd.array([pd.NA] * len(free_blocks), dtype="Int64")
                     space.append(
                         free_blocks.assign(
@@ -158,8 +164,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         wanted.append(_list_largest_requests(trace, replay, end).assign(**process))
         maps.append(_list_segment_runs(trace, replay).assign(**process))
     tables = {"free_space": space, "requests": wanted, "segment_map": maps}
-    measured = {name: columns(parts) for name, parts in tables.items()}
-    return {**measured, **level_metrics(trace, stranded)}
+    measured = {name: concatenate_columns(parts) for name, parts in tables.items()}
+    return {**measured, **make_level_metrics(trace, stranded)}
 
 
 def _find_largest_request(replay: Replay) -> Any:
@@ -183,8 +189,8 @@ def _list_largest_requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> p
     entries = replay.during("alloc")
     size = replay.size[entries]
     pool, stream = _look_up_pools(trace, replay.rows[entries])
-    is_small = rounded(size) <= SMALL
-    number, first = of_arrays([pool, stream, is_small.astype(np.int64), size])
+    is_small = round_up_requests(size) <= SMALL
+    number, first = group_arrays([pool, stream, is_small.astype(np.int64), size])
     last = np.zeros(len(first), np.int64)
     last[number] = entries
     by = ["pool", "stream", "kind", "size_bytes"]
@@ -201,13 +207,13 @@ def _list_largest_requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> p
     requests = requests.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
     types: Any = {"pool": object, "stream": "Int64", "kind": object}
     free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
-    requests = looked_up(requests.astype(types), free, by[:3], optional=by[:3])
-    need = rounded(requests["size_bytes"].to_numpy(np.int64))
+    requests = left_join(requests.astype(types), free, by[:3], optional=by[:3])
+    need = round_up_requests(requests["size_bytes"].to_numpy(np.int64))
     return pd.DataFrame(
         {
             **{name: requests[name].array for name in by},
             "request_count": requests["size"].to_numpy(np.int64),
-            "site": entry_sites(trace, replay.rows[requests["last"].to_numpy(np.int64)]),
+            "site": find_entry_sites(trace, replay.rows[requests["last"].to_numpy(np.int64)]),
             "fits": requests["largest_free_bytes"].fillna(0).to_numpy(np.int64) >= need,
         }
     )
@@ -220,7 +226,7 @@ def _look_up_pools(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
     texts = tuple(dict.fromkeys((*map(str, pools.categories), DEFAULT_POOL)))
     codes = pools.codes.to_numpy()[rows].astype(np.int64)
     codes[codes < 0] = texts.index(DEFAULT_POOL)
-    stream: Any = bare(allocations["stream"].array.take(rows))
+    stream: Any = make_bare(allocations["stream"].array.take(rows))
     if not isinstance(stream, Nullable):
         stream = Nullable(stream, np.zeros(len(stream), np.bool_))
     return Coded(codes, texts), stream
@@ -228,16 +234,16 @@ def _look_up_pools(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
 
 def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
     """List the largest runs of blocks of one state of one device: `segment_map` without the columns of its process."""
-    segment_rows = rows_of(trace, "memory_segments", replay)
+    segment_rows = select_replay_rows(trace, "memory_segments", replay)
     place = np.full(len(trace["memory_segments"]), -1, np.int64)
-    order = np.argsort(-ints(segment_rows["size_bytes"]), kind="stable")
+    order = np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")
     place[segment_rows.index.to_numpy()[order]] = np.arange(len(segment_rows))
     blocks = trace["blocks"]
     segment = place[blocks["segment"].to_numpy(np.int64)]
     state = blocks["state"].astype(object).map(_STATES)
     keep = (segment >= 0) & state.notna().to_numpy()
     segment, state = segment[keep], state.to_numpy(object)[keep]
-    size = np.clip(ints(blocks["size_bytes"])[keep], 0, MAX_BYTES)
+    size = np.clip(read_ints(blocks["size_bytes"])[keep], 0, MAX_BYTES)
     code = np.select([state == "active", state == "pending"], [0, 1], 2)
     order = np.argsort(segment, kind="stable")  # blocks of a segment stand in order of address
     segment, code, size = segment[order], code[order], size[order]
@@ -251,16 +257,16 @@ def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
     owner = segment[heads]
     drawn = np.flatnonzero(owner < MAX_SEGMENTS)
     drawn = np.sort(drawn[np.argsort(-(stop - start)[drawn], kind="stable")[:MAX_RUNS]])
-    rows = segment_rows.iloc[np.argsort(-ints(segment_rows["size_bytes"]), kind="stable")].iloc[
-        owner[drawn]
-    ]
+    rows = segment_rows.iloc[
+        np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")
+    ].iloc[owner[drawn]]
     return pd.DataFrame(
         {
             "pool": rows["pool"].to_numpy(object),
             "stream": rows["stream"].array,
             "kind": rows["kind"].to_numpy(object),
             "segment": owner[drawn].astype(np.int32),
-            "segment_bytes": ints(rows["size_bytes"]),
+            "segment_bytes": read_ints(rows["size_bytes"]),
             "state": np.array(["active", "pending", "inactive"], object)[code[heads][drawn]],
             "start_bytes": start[drawn],
             "end_bytes": stop[drawn],
@@ -281,7 +287,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     top = next(levels.rows())
     requests = take_snapshot(measured.frame("requests"), top)
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_parts_table(measured, totals),
             _make_free_space_table(take_snapshot(space, top), top["who"]),
             _make_request_table(requests, top["who"]),
@@ -326,7 +332,7 @@ def _judge_fragmentation(
     rows = totals.filter(totals.equals("memory", "device"))
     rows = rows.join(needless, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
     for of_run in rows.group_by("run").frames():
-        where = in_run(measured, of_run.values("run")[0])
+        where = phrase_run(measured, of_run.values("run")[0])
         grown = of_run.filter(~of_run.equals("moment", "end"))
         if not len(grown):
             grows = bool((of_run["expandable_count"] > 0).all())
@@ -355,15 +361,21 @@ def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
     return Finding(
         "fragmentation",
         "medium",
-        f"{show(stranded, 'bytes')} reserved for {worst['who']} are free in pieces of at most "
-        f"{show(largest, 'bytes')}{where}",
+        f"{format_quantity(stranded, 'bytes')} reserved for {worst['who']} are free in pieces of at most "
+        f"{format_quantity(largest, 'bytes')}{where}",
         "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep what lives long apart from what does not "
         "(allocate it first, or empty the cache between stages)",
         (
-            evidence("stranded_bytes", stranded, "free beside blocks in use"),
-            evidence("unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"),
-            evidence("largest_free_bytes", largest, "largest free piece", better="higher"),
-            evidence("largest_request_bytes", request, "largest request", better="neither"),
+            make_evidence_metric("stranded_bytes", stranded, "free beside blocks in use"),
+            make_evidence_metric(
+                "unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"
+            ),
+            make_evidence_metric(
+                "largest_free_bytes", largest, "largest free piece", better="higher"
+            ),
+            make_evidence_metric(
+                "largest_request_bytes", request, "largest request", better="neither"
+            ),
             Metric("needless_segments", needless, "count", "lower", label=got_label),
         ),
         (Place(**{name: worst[name] for name in ("run", "source", "role", "rank", "device")}),),
@@ -373,8 +385,8 @@ def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
 
 def _make_parts_table(measured: Measurements, totals: Frame) -> Sheet:
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             source | snapshot
             when | when
@@ -389,7 +401,9 @@ def _make_parts_table(measured: Measurements, totals: Frame) -> Sheet:
         """),
     )
     ranked = Ranked("reserved_bytes", member="who", apart=("run", "when"))
-    return sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
+    return make_sheet(
+        "reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked
+    )
 
 
 def _make_free_space_table(space: Frame, who: str) -> Sheet:
@@ -397,7 +411,7 @@ def _make_free_space_table(space: Frame, who: str) -> Sheet:
     pools = space.with_columns(
         when=_name_moments(space), index_ratio=Nullable(1 - largest.values, largest.missing)
     )
-    headings = as_headings("""
+    headings = parse_headings("""
         when | when
         pool | pool | text | 0,0 is the default one; others are of graphs or users.
         stream | stream | id
@@ -410,12 +424,12 @@ def _make_free_space_table(space: Frame, who: str) -> Sheet:
         largest_free_bytes | largest free piece | bytes | What a request of this pool, stream and kind can get without the driver.
         index_ratio | 1 - largest/free | ratio | Says little where little is free: 0.4 to 1 in healthy runs.
     """)
-    return sheet("pools", f"Free memory by pool, {who}", headings, pools)
+    return make_sheet("pools", f"Free memory by pool, {who}", headings, pools)
 
 
 def _make_request_table(requests: Frame, who: str) -> Sheet:
     answers = ["fits" if fits else "needs memory from the driver" for fits in requests["fits"]]
-    headings = as_headings("""
+    headings = parse_headings("""
         size_bytes | request | bytes
         request_count | times | count | In the history.
         site | place in the program | text | The last of them.
@@ -424,7 +438,7 @@ def _make_request_table(requests: Frame, who: str) -> Sheet:
         stream | stream | id
     """)
     rows = requests.with_columns(answer=texts(answers))
-    return sheet("requests", f"Would the largest requests fit? {who}", headings, rows)
+    return make_sheet("requests", f"Would the largest requests fit? {who}", headings, rows)
 
 
 def _draw_segment_map(measured: Measurements, top: Mapping[str, Any]) -> Iterator[Chart]:
@@ -434,7 +448,7 @@ def _draw_segment_map(measured: Measurements, top: Mapping[str, Any]) -> Iterato
         return
     segments = runs.distinct("segment").sort("segment")
     names = [
-        phrase(show(row["segment_bytes"], "bytes"), row["kind"])
+        join_phrase(format_quantity(row["segment_bytes"], "bytes"), row["kind"])
         for row in segments.rows("segment_bytes", "kind")
     ]
     line = runs.dense_rank("segment").tolist()

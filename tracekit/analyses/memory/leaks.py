@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import run_heading
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.survivors import KeptStack, find_kept_stacks, fold_snapshots
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.frame import Frame, from_rows
-from tracekit.model.keys import looked_up
-from tracekit.model.labels import bounded, called, phrase
+from tracekit.model.keys import left_join
+from tracekit.model.labels import format_numbered_word, join_phrase, truncate_with_hash
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.call_sites import frame_texts, site_table
-from tracekit.process.memory.survivors import over_marks, survivors
+from tracekit.process.memory.call_sites import build_site_table, format_frames
+from tracekit.process.memory.survivors import find_growing_stacks, find_surviving_memory
 
 NO_STACK, NO_FRAMES = "no stack was recorded", "no frame was recorded"
 
@@ -35,8 +35,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the memory at the end of a snapshot by stack, and over the steps within it."""
     if not trace.has("blocks"):
         return {}
-    survived = trace.derived(survivors)
-    grown = over_marks(trace)
+    survived = trace.derived(find_surviving_memory)
+    grown = find_growing_stacks(trace)
     windows = survived.windows.assign(
         step=pd.array([trace.source.step] * len(survived.windows), dtype="Int64")
     )
@@ -44,8 +44,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         basis="snapshot", step=pd.array([trace.source.step] * len(survived.stacks), dtype="Int64")
     )
     all_sites = pd.concat([at_end, grown.assign(basis="step")]) if len(grown) else at_end
-    names = trace.derived(site_table)[["stack", "site"]].astype({"stack": "Int64"})
-    all_sites = looked_up(all_sites, names, ["stack"])
+    names = trace.derived(build_site_table)[["stack", "site"]].astype({"stack": "Int64"})
+    all_sites = left_join(all_sites, names, ["stack"])
     # A stack without frames has no row of its own.
     unnamed = np.where(all_sites["stack"].isna(), NO_STACK, NO_FRAMES)
     all_sites["site"] = all_sites["site"].astype(object).where(all_sites["site"].notna(), unnamed)
@@ -66,13 +66,13 @@ def _name_frames(trace: Trace, wanted: Any) -> pd.Series[Any]:
     rows = stacks[stacks["stack"].isin(wanted)]
     rows = rows.sort_values(["stack", "depth"], kind="stable")
     rows = rows[rows.groupby("stack", sort=False).cumcount() < MAX_FRAMES]
-    named = pd.Series(frame_texts(rows, np.arange(len(rows))), dtype=object)
+    named = pd.Series(format_frames(rows, np.arange(len(rows))), dtype=object)
     return named.groupby(rows["stack"].to_numpy(), sort=False).agg(_join_frames)
 
 
 def _join_frames(frames: Iterable[str]) -> str:
     """Join the frames of one stack; cut a text too long to read."""
-    return bounded(" < ".join(frames), MAX_TEXT)
+    return truncate_with_hash(" < ".join(frames), MAX_TEXT)
 
 
 def _unwrap_columns(frame: pd.DataFrame) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(
         metrics=(
             Metric("kept_stacks", len(leaks), "count", "lower", label=kept_label),
-            evidence(
+            make_evidence_metric(
                 "kept_bytes", sum(leak.growth for leak in leaks), "their growth, all processes"
             ),
             Metric("snapshots", window_count, "count", label="most snapshots of one process"),
@@ -116,7 +116,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     )
 
 
-_LEAK_HEADINGS = as_headings("""
+_LEAK_HEADINGS = parse_headings("""
     who | process
     site | allocated at
     growth | growth | bytes | Requested bytes, from the first time after warm-up to the last.
@@ -149,15 +149,19 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
     names = ["run", *(heading.name for heading in _LEAK_HEADINGS)]
     table = from_rows(names, rows)
     caption = "Stacks that at no time hold less than before and whose blocks of several steps are still alive."
-    headings = (*run_heading(measured), *_LEAK_HEADINGS)
-    return sheet("kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption)
+    headings = (*make_run_heading(measured), *_LEAK_HEADINGS)
+    return make_sheet(
+        "kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption
+    )
 
 
 def _name_leak_owner(leak: KeptStack) -> str:
     """Name the process and device of a stack: `rank 3 actor GPU 0`."""
     _, role, rank, _, pid, replica, device = leak.process
-    process = called("rank", rank) or called("process", pid) or "rank ?"
-    return phrase(process, called("replica", replica), role, called("GPU", device))
+    process = format_numbered_word("rank", rank) or format_numbered_word("process", pid) or "rank ?"
+    return join_phrase(
+        process, format_numbered_word("replica", replica), role, format_numbered_word("GPU", device)
+    )
 
 
 def _list_leak_caveats(windows: Frame, leaks: Sequence[KeptStack]) -> Iterator[str]:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run
+from tracekit.job.frames import phrase_run
 from tracekit.job.memory.snapshots import UNTOLD, name_site, snapshot_levels
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.frame import Bools, Frame, Ints, sum_of, texts, where
 from tracekit.model.keys import PROCESS
 from tracekit.model.report import Heading, Metric, Section, Sheet
@@ -20,10 +20,10 @@ from tracekit.model.tables.columns import STEP
 from tracekit.model.tables.snapshots import DEVICE_KEYS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.live import sites_of, stacks_of
-from tracekit.process.memory.replay import Replay, replays
-from tracekit.process.memory.survivors import step_ends
-from tracekit.process.memory.tables import columns, whose
+from tracekit.process.memory.live import find_allocation_stacks, look_up_sites
+from tracekit.process.memory.replay import Replay, replay_all_devices
+from tracekit.process.memory.survivors import find_step_ends
+from tracekit.process.memory.tables import concatenate_columns, make_memory_keys
 
 _UNTOLD = ("none", "before", "freed", "empty", "unknown", "rest")
 """nothing is missing | before the history, without a stack | before it, freed in it | a stack without frames | no stack | beyond the cap."""
@@ -59,10 +59,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("allocations") and not trace.has("blocks"):
         return {}
     parts = [
-        _sum_at_step_ends(trace, replay).assign(**whose(replay))
-        for replay in trace.derived(replays)
+        _sum_at_step_ends(trace, replay).assign(**make_memory_keys(replay))
+        for replay in trace.derived(replay_all_devices)
     ]
-    return {"live_steps": columns(parts)}
+    return {"live_steps": concatenate_columns(parts)}
 
 
 def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 def _find_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
     """Find the ends of steps in order: `step`, `position`, `at_ns`, and `entry`, the last one of the history before it."""
-    ends, numbers = step_ends(trace)
+    ends, numbers = find_step_ends(trace)
     if replay.timed and len(ends) >= 2:
         entry = np.searchsorted(replay.ts_ns, ends, "right") - 1
         times = pd.array(ends, dtype="Int64")
@@ -122,8 +122,8 @@ def _find_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
 def _group_by_site(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFrame]:
     """Group pieces by site: (the number of each piece's site; `site`, `kind` and `untold`, why there is none, of each)."""
     row, block = replay.pieces.row[which], replay.pieces.block[which]
-    stack, missing = stacks_of(trace, row, block)
-    site, kind = sites_of(trace, stack, missing)
+    stack, missing = find_allocation_stacks(trace, row, block)
+    site, kind = look_up_sites(trace, stack, missing)
     freed = (row < 0) & (block < 0)
     why = np.array([*SITE_KINDS, "before", "freed"], object)
     number = np.where(missing & (row < 0), len(SITE_KINDS), kind)
@@ -210,7 +210,7 @@ def _make_live_step_table(
         for place, step in enumerate(ends.values("step"), start=1)
     ]
     headings = (
-        *as_headings("""
+        *parse_headings("""
             where | place in the program
             change | first to last | bytes
         """),
@@ -224,8 +224,8 @@ def _make_live_step_table(
         caption += f" {len(shown)} of {count} steps: the first, the last and some between."
     if processes > 1:
         caption += f" The process with the highest peak, of {processes}."
-    title = f"In use at the end of each step, {top['who']}{in_run(measured, top['run'])}"
-    return sheet("live_steps", title, headings, table, caption=caption)
+    title = f"In use at the end of each step, {top['who']}{phrase_run(measured, top['run'])}"
+    return make_sheet("live_steps", title, headings, table, caption=caption)
 
 
 def _spread_by_end(sites: Frame, ends: Frame) -> tuple[list[str], Ints, Bools]:

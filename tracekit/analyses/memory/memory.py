@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.curve_charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
 from tracekit.job.memory.trend import (
@@ -18,34 +18,34 @@ from tracekit.job.memory.trend import (
     list_memory_steps,
     number_allocators,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, count_distinct_of, divide, max_of, min_of, texts
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import group_arrays
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
-from tracekit.model.stages import canonical
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Nullable,
-    at_rows,
-    numbers_or_none,
-    repeated_number,
-    stacked,
+    concatenate_parts,
+    make_nullable_numbers,
+    repeat_number,
+    select_rows,
 )
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.memory.levels import (
     CPU,
     DRIVER,
     SNAPSHOT,
-    Levels,
-    levels,
-    places,
-    sizes_of,
-    windows_of,
+    MemoryLevels,
+    compute_memory_levels,
+    find_sample_contexts,
+    make_device_size_table,
+    select_memory_windows,
 )
-from tracekit.process.steps.windows import Stages, Steps
+from tracekit.process.steps.windows import StageWindows, StepWindows
 
 _DEVICE_TYPE = Column(
     "Int64",
@@ -156,15 +156,15 @@ REQUESTED = "levels of snapshots are bytes as requested, which the allocator rou
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the sizes of devices; the levels of every allocator in each step and outermost stage, its peaks, and its curve."""
-    sizes = sizes_of(trace)
+    sizes = make_device_size_table(trace)
     if not (trace.has("memory_ops") or trace.has("allocations")):
         return sizes
     tables: dict[str, list[Mapping[str, Any]]] = {
         name: [] for name in ("steps", "stages", "peaks", "curve")
     }
     of_steps = []
-    for level in levels(trace):
-        steps, outer = windows_of(trace, level)
+    for level in compute_memory_levels(trace):
+        steps, outer = select_memory_windows(trace, level)
         longest = np.argsort(-outer.dur_ns, kind="stable")[:MAX_STAGES]
         in_steps = _measure_windows(level, steps) | {
             "relative": np.full(len(steps), level.relative)
@@ -178,31 +178,31 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         if level.replay is None or level.replay.timed:
             curve = level.curve(CURVE_POINTS)
             tables["curve"].append(curve | _repeat_allocator(level, len(curve["ts_ns"])))
-    measured = {f"memory_{name}": stacked(parts) for name, parts in tables.items()}
+    measured = {f"memory_{name}": concatenate_parts(parts) for name, parts in tables.items()}
     return {**sizes, **measured, **_measure_step_metrics(of_steps)}
 
 
-def _repeat_allocator(level: Levels, count: int) -> dict[str, Nullable]:
+def _repeat_allocator(level: MemoryLevels, count: int) -> dict[str, Nullable]:
     """Repeat the columns of the allocator."""
     return {
-        "device_type": repeated_number(level.device_type, count),
-        "device": repeated_number(level.device, count),
+        "device_type": repeat_number(level.device_type, count),
+        "device": repeat_number(level.device, count),
     }
 
 
-def _measure_windows(level: Levels, windows: Steps | Stages) -> dict[str, Any]:
+def _measure_windows(level: MemoryLevels, windows: StepWindows | StageWindows) -> dict[str, Any]:
     """List steps or stages with the levels in each."""
     columns = {n: array for n, array in windows.arrays.items() if n not in ("origin", "parent")}
     within = level.within(windows.ts_ns, windows.end_ns)
     return columns | within | _repeat_allocator(level, len(windows))
 
 
-def _measure_peak(trace: Trace, level: Levels, steps: Steps) -> dict[str, Any]:
+def _measure_peak(trace: Trace, level: MemoryLevels, steps: StepWindows) -> dict[str, Any]:
     """Measure the peaks of one allocator: its row of `memory_peaks` without the columns of its process."""
     reserved = level.reserved
     entries = [int(level.allocated.argmax())]
     entries += [] if reserved is None else [int(reserved.argmax())]
-    stage, op = places(trace, level, np.array(entries))
+    stage, op = find_sample_contexts(trace, level, np.array(entries))
     last = entries[-1]
     no_reserved = np.array([reserved is None])
     return {
@@ -237,21 +237,21 @@ def _measure_step_metrics(
             name = f"{kind}_peak_{what}"
             if name in ANALYSIS.metrics:
                 has_level = ~columns[column].missing
-                step = at_rows(columns["step"], has_level)
+                step = select_rows(columns["step"], has_level)
                 order = np.lexsort((step.values, step.missing))
                 value = columns[column].values[has_level][order]
                 names = np.full(len(order), name, object)
-                parts.append({"step": at_rows(step, order), "name": names, "value": value})
-    rows: Mapping[str, Any] = stacked(parts)
+                parts.append({"step": select_rows(step, order), "name": names, "value": value})
+    rows: Mapping[str, Any] = concatenate_parts(parts)
     if not rows or not len(rows["name"]):
         return {}
-    group, first = of_arrays([rows["step"], rows["name"]])
+    group, first = group_arrays([rows["step"], rows["name"]])
     highest = np.full(len(first), np.iinfo(np.int64).min)
     np.maximum.at(highest, group, rows["value"])
     return {
         "metrics": {
-            "step": at_rows(rows["step"], first),
-            "name": at_rows(rows["name"], first),
+            "step": select_rows(rows["step"], first),
+            "name": select_rows(rows["name"], first),
             "value": Nullable(highest.astype(np.float64), np.zeros(len(first), np.bool_)),
         }
     }
@@ -269,7 +269,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     ]
     return ANALYSIS.answered(
         metrics=lambda: _headline_peaks(peaks),
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_allocator_peak_table(measured, peaks),
             _make_memory_stage_table(measured),
             _make_memory_step_table(measured),
@@ -300,7 +300,9 @@ def _pool_peaks(measured: Measurements) -> Frame:
         who=texts([owner.process for owner in owners]),
         memory=texts([owner.memory for owner in owners]),
         kind=texts([owner.kind for owner in owners]),
-        card_bytes=numbers_or_none([None if card is None else card.size_bytes for card in cards]),
+        card_bytes=make_nullable_numbers(
+            [None if card is None else card.size_bytes for card in cards]
+        ),
         card_origin=texts([None if card is None else card.origin for card in cards]),
     )
 
@@ -353,7 +355,7 @@ def _judge_card_limit(
     for of_run in peaks.group_by("run").frames():
         is_sized = ~(of_run.is_missing("card_bytes") | of_run.is_missing("reserved_peak_bytes"))
         sized = of_run.filter(is_sized)
-        where = in_run(measured, of_run.values("run")[0])
+        where = phrase_run(measured, of_run.values("run")[0])
         if not len(sized):
             on_card = not of_run.equals("kind", "CPU").all()
             reason = _explain_unsized(of_run) if on_card else "no GPU memory was recorded"
@@ -379,13 +381,15 @@ def _judge_card_limit(
         yield Finding(
             "memory-near-limit",
             "high" if ratio >= limit["high_ratio"] else "medium",
-            f"{worst['memory']} of {worst['who']} has {show(ratio, 'ratio')} of its memory reserved{during}{where}",
+            f"{worst['memory']} of {worst['who']} has {format_quantity(ratio, 'ratio')} of its memory reserved{during}{where}",
             "lower gpu_memory_utilization of the rollout engine, the micro-batch or tokens per GPU of "
             "that stage, or offload what it does not need",
             (
-                evidence("reserved_ratio", ratio, "of the card"),
-                evidence("reserved_bytes", worst["reserved_peak_bytes"], "reserved"),
-                evidence("card_bytes", worst["card_bytes"], card_label, better="neither"),
+                make_evidence_metric("reserved_ratio", ratio, "of the card"),
+                make_evidence_metric("reserved_bytes", worst["reserved_peak_bytes"], "reserved"),
+                make_evidence_metric(
+                    "card_bytes", worst["card_bytes"], card_label, better="neither"
+                ),
                 Metric("devices", len(near), "count", label="devices so near"),
             ),
             tuple(
@@ -413,7 +417,7 @@ def _judge_memory_imbalance(
         yield Verdict("memory-imbalance", "not applicable", "no GPU memory was recorded")
     for of_kind in on_card.group_by("run", "role", "kind").frames():
         top = next(of_kind.rows())
-        of_run = in_run(measured, top["run"])
+        of_run = phrase_run(measured, top["run"])
         where = of_run if top["role"] is None else f" of {top['role']}{of_run}"
         if len(of_kind) < 2:
             reason = f"GPU memory of one device only{where}"
@@ -434,14 +438,16 @@ def _judge_memory_imbalance(
         yield Finding(
             "memory-imbalance",
             "low",
-            f"{top['memory']} of {top['who']} needs {show(skew, 'ratio')} more memory than the median of {len(of_kind)} devices{of_run}",
+            f"{top['memory']} of {top['who']} needs {format_quantity(skew, 'ratio')} more memory than the median of {len(of_kind)} devices{of_run}",
             "balance tokens or layers over ranks; look at what that rank alone keeps "
             "(logits of the last pipeline stage, embeddings, gathered states)",
             (
-                evidence("skew_ratio", skew, "above the median device"),
-                evidence("peak_bytes", top["peak_bytes"], "its peak"),
-                evidence("median_bytes", round(middle), "median peak", better="neither"),
-                evidence("card_ratio", filled, "its peak, of the card"),
+                make_evidence_metric("skew_ratio", skew, "above the median device"),
+                make_evidence_metric("peak_bytes", top["peak_bytes"], "its peak"),
+                make_evidence_metric(
+                    "median_bytes", round(middle), "median peak", better="neither"
+                ),
+                make_evidence_metric("card_ratio", filled, "its peak, of the card"),
             ),
             (_place_allocator(top, top["source"], top["peak_stage"]),),
             caveats=("the first and the last stage of a pipeline hold more by design",),
@@ -458,8 +464,8 @@ def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
         stage=texts(stages),
     )
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             memory | memory of
             peak_bytes | peak allocated | bytes | Most allocated at one time.
@@ -474,20 +480,22 @@ def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run", "basis"), kind="memory")
-    return sheet("memory_peaks", "Peaks of each process and device", headings, peaks, ranked=ranked)
+    return make_sheet(
+        "memory_peaks", "Peaks of each process and device", headings, peaks, ranked=ranked
+    )
 
 
 def _name_stage(recorded: str | None, role: str | None) -> str | None:
     """Return the canonical name of a recorded stage."""
-    return None if recorded is None else canonical(recorded, role)
+    return None if recorded is None else get_canonical_stage(recorded, role)
 
 
 def _sort_by_allocator(rows: Frame) -> Frame:
     """Sort rows by allocator, and name it: `who` and `memory`."""
     owners, number = number_allocators(rows)
     named = rows.with_columns(
-        who=at_rows(texts([owner.process for owner in owners]), number),
-        memory=at_rows(texts([owner.memory for owner in owners]), number),
+        who=select_rows(texts([owner.process for owner in owners]), number),
+        memory=select_rows(texts([owner.memory for owner in owners]), number),
     )
     return named.take(np.argsort(number, kind="stable"))
 
@@ -504,8 +512,8 @@ def _make_memory_stage_table(measured: Measurements) -> Sheet:
     stages = stages.filter(~stages.is_missing("peak_bytes"))
     stages = stages.sort("memory", "peak_bytes", descending=["memory", "peak_bytes"])
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             memory | memory of
             canonical | stage
             peak_bytes | peak | bytes | Most allocated, highest process and step.
@@ -515,7 +523,7 @@ def _make_memory_stage_table(measured: Measurements) -> Sheet:
             processes | processes | count
         """),
     )
-    return sheet("memory_stages", "Memory by stage", headings, stages)
+    return make_sheet("memory_stages", "Memory by stage", headings, stages)
 
 
 def _make_memory_step_table(measured: Measurements) -> Sheet:
@@ -524,8 +532,8 @@ def _make_memory_step_table(measured: Measurements) -> Sheet:
     is_file = steps.equals("device_type", SNAPSHOT) & steps.is_missing("step")
     steps = steps.filter(~(is_file | steps.is_missing("floor_bytes")))
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             memory | memory of
             step | step | id
@@ -537,7 +545,7 @@ def _make_memory_step_table(measured: Measurements) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run", "step", "part"), kind="memory")
-    return sheet("memory_steps", "Memory by step", headings, steps, ranked=ranked)
+    return make_sheet("memory_steps", "Memory by step", headings, steps, ranked=ranked)
 
 
 ANALYSIS = Analysis(

@@ -9,22 +9,26 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import from_epoch, run_heading, stage_rows
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import is_from_epoch, list_stage_rows, make_run_heading
 from tracekit.job.memory.trend import Allocator
 from tracekit.job.pandas_bridge import to_frame, to_pandas
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, Ints, divide, from_rows, sum_of, texts
-from tracekit.model.intervals import window_at
+from tracekit.model.intervals import find_window_at
 from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, numbers_or_none
+from tracekit.model.tables.arrays import Nullable, make_nullable_numbers
 from tracekit.model.tables.columns import TS
 from tracekit.model.tables.snapshots import CATEGORIES, TORCH_CATEGORY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.categories import highest, levels_at, moments
+from tracekit.process.memory.categories import (
+    compute_category_levels,
+    compute_category_moments,
+    find_peak_per_bin,
+)
 
 CATEGORY_PEAKS = Table(
     "category_peaks",
@@ -86,15 +90,15 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("memory_categories") or not len(trace["memory_categories"]):
         return {}
     rows = trace["memory_categories"]
-    moment_levels = trace.derived(moments)
+    moment_levels = trace.derived(compute_category_moments)
     peak_entry, last = moment_levels.peak(), len(moment_levels.row) - 1
-    start, peak, end = levels_at(rows, moment_levels.row[[0, peak_entry, last]])
+    start, peak, end = compute_category_levels(rows, moment_levels.row[[0, peak_entry, last]])
     assert int(peak.sum()) == int(moment_levels.total[peak_entry])
     timed = last > 0
     level, code = rows["level_bytes"].to_numpy(), rows["category"].cat.codes.to_numpy()
     by_category = [np.append(start[c], level[code == c]) for c in range(len(CATEGORIES))]
-    begin, length, chosen = highest(moment_levels, CURVE_POINTS)
-    curve = levels_at(rows, moment_levels.row[chosen])
+    begin, length, chosen = find_peak_per_bin(moment_levels, CURVE_POINTS)
+    curve = compute_category_levels(rows, moment_levels.row[chosen])
     used = np.flatnonzero(curve.any(axis=0))
     return {
         "category_peaks": {
@@ -137,7 +141,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     top = next(peaks.rows())
     return ANALYSIS.answered(
         metrics=lambda: _headline_categories(top, levels),
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_timeline_table(measured, peaks),
             _make_category_table(measured, levels),
             _make_category_stage_table(measured, peaks),
@@ -156,7 +160,7 @@ def _sort_category_peaks(measured: Measurements) -> Frame:
     return peaks.with_columns(
         who=texts([owner.process for owner in owners]),
         stage=texts([stage for stage, _ in places]),
-        step=numbers_or_none([step for _, step in places]),
+        step=make_nullable_numbers([step for _, step in places]),
     )
 
 
@@ -171,14 +175,14 @@ def _find_peak_place(
             windows = _select_windows(measured, rows, peak)
             begin = windows["ts_ns"]
             when = np.array([peak["peak_ts_ns"]], np.int64)
-            (inside,) = window_at(begin, begin + windows["dur_ns"], when).tolist()
+            (inside,) = find_window_at(begin, begin + windows["dur_ns"], when).tolist()
             if inside >= 0:
                 places[number] = windows.values(name)[inside]
     return places[0], places[1]
 
 
 def _list_stages(measured: Measurements) -> Frame:
-    return to_frame(stage_rows(measured))
+    return to_frame(list_stage_rows(measured))
 
 
 def _select_windows(measured: Measurements, windows: Frame, peak: Mapping[str, Any]) -> Frame:
@@ -194,7 +198,7 @@ def _select_windows(measured: Measurements, windows: Frame, peak: Mapping[str, A
             windows = windows.filter(windows.equals(name, peak[name]))
     captures = [tuple(row.values()) for row in windows.rows(*CAPTURE)]
     captures.append(tuple(peak[name] for name in CAPTURE))
-    if not from_epoch(measured, to_pandas(from_rows(CAPTURE, captures))):
+    if not is_from_epoch(measured, to_pandas(from_rows(CAPTURE, captures))):
         windows = windows.head(0)
     return windows.sort("ts_ns")
 
@@ -220,7 +224,9 @@ def _headline_categories(top: Mapping[str, Any], levels: Frame) -> Iterator[Metr
             "category", CATEGORIES[-1]
         )
         known_ratio = int(levels["peak_bytes"][is_known].sum()) / total
-        yield evidence("placed_ratio", known_ratio, "of it in a category", better="higher")
+        yield make_evidence_metric(
+            "placed_ratio", known_ratio, "of it in a category", better="higher"
+        )
 
 
 def _list_category_caveats(levels: Frame) -> Iterator[str]:
@@ -244,8 +250,8 @@ def _make_timeline_table(measured: Measurements, peaks: Frame) -> Sheet:
         after_ns=Nullable(peak.values - begin.values, peak.missing | begin.missing),
     ).join(sums, ["source"])
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             source | timeline
             peak_bytes | peak | bytes | Most held by tensors at one time.
@@ -260,14 +266,14 @@ def _make_timeline_table(measured: Measurements, peaks: Frame) -> Sheet:
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
     title = "Peaks of each memory timeline"
-    return sheet("category_peaks", title, headings, timelines, ranked=ranked)
+    return make_sheet("category_peaks", title, headings, timelines, ranked=ranked)
 
 
 def _make_category_table(measured: Measurements, levels: Frame) -> Sheet:
     is_used = levels["most_bytes"] | levels["least_bytes"] | levels["peak_bytes"]
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             source | timeline
             category | category | text | As torch's profiler guessed it.
@@ -280,7 +286,7 @@ def _make_category_table(measured: Measurements, levels: Frame) -> Sheet:
     )
     caption = "Shares of each timeline sum to 100 %."
     rows = levels.filter(is_used != 0)
-    return sheet(
+    return make_sheet(
         "category_levels", "What fills memory at the peak", headings, rows, caption=caption
     )
 
@@ -292,7 +298,7 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
         stages = _select_windows(measured, measured.derived(_list_stages), peak)
         ts, levels = _spread_categories(curve.filter(curve.equals("source", peak["source"])))
         begin, names = stages["ts_ns"], stages.values("canonical")
-        inside = window_at(begin, begin + stages["dur_ns"], ts).tolist()
+        inside = find_window_at(begin, begin + stages["dur_ns"], ts).tolist()
         total = levels.sum(axis=1)
         highest: dict[str, int] = {}
         for place in np.argsort(-total, kind="stable").tolist():
@@ -302,8 +308,8 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
             owner = (peak["run"], peak["who"], peak["source"])
             rows.append((*owner, stage, int(total[place]), *levels[place].tolist()))
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             source | timeline
             stage | stage
@@ -316,7 +322,7 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
         "beside a higher one in the next stage a peak may be missed."
     )
     table = from_rows(["run", "who", "source", "stage", "total_bytes", *CATEGORIES], rows)
-    return sheet(
+    return make_sheet(
         "category_stages", "Memory by stage and category", headings, table, caption=caption
     )
 

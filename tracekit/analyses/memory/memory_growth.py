@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run
+from tracekit.job.frames import phrase_run
 from tracekit.job.memory.forecast import SLOWING, Projection, project_stacks, project_trend
 from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
 from tracekit.job.memory.survivors import FEW_TIMES, KeptStack, find_kept_stacks, match_failures
@@ -22,16 +22,16 @@ from tracekit.job.memory.trend import (
     list_profiled_series,
 )
 from tracekit.model.report import Finding, Metric, Place, Section, Severity, Verdict
-from tracekit.model.stats.staircase import Staircase, slows_down, staircase
-from tracekit.model.stats.trend import GROWS, Label, Limits, Slope
+from tracekit.model.stats.staircase import Staircase, find_staircase, slows_down
+from tracekit.model.stats.trend import GROWS, GrowthLimits, Label, Slope
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.tables.snapshots import POINT, QUANTITY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.memory.step_levels import step_levels
+from tracekit.model.units import format_quantity
+from tracekit.process.memory.step_levels import measure_step_levels
 
 STEP_LEVELS = Table(
     "step_levels",
@@ -61,10 +61,10 @@ SURE_STEPS = 15
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the levels in memory snapshots and logs; profiles are measured by `memory`."""
-    levels = step_levels(trace)
+    levels = measure_step_levels(trace)
     if not len(levels.columns):
         return {}
-    return {"step_levels": arrays_of(levels)}
+    return {"step_levels": get_frame_arrays(levels)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -111,9 +111,9 @@ def _headline_slopes(found: Sequence[Series]) -> Iterator[Metric]:
             yield Metric(name, round(middle), "bytes", "lower", round(low), round(high), text)
 
 
-def _make_limits(thresholds: Thresholds) -> Limits:
+def _make_limits(thresholds: Thresholds) -> GrowthLimits:
     limit = thresholds.of("memory-growth")
-    return Limits(
+    return GrowthLimits(
         int(limit["min_steps"]),
         limit["slope_bytes"],
         limit["slope_ratio"],
@@ -153,7 +153,7 @@ def _report_kept_stacks(
             "high"
             if not filling and worst.windows > FEW_TIMES and match_failures(failures, worst).any()
             else _rate_kept_stack(worst, soon, filling),
-            in_run(measured, worst.process[0]),
+            phrase_run(measured, worst.process[0]),
         )
 
 
@@ -200,7 +200,7 @@ def _describe_kept_stack(
     worst = max(at_site, key=lambda keeper: keeper.per_step)
     unit = "step" if _is_by_step(worst) else "snapshot"
     units = "steps" if worst.basis == "step" else "snapshots"
-    claim = f"what {worst.site} allocates is kept: {show(round(worst.per_step), 'bytes')} more per {unit}"
+    claim = f"what {worst.site} allocates is kept: {format_quantity(round(worst.per_step), 'bytes')} more per {unit}"
     if len(at_site) > 1:
         claim += f", on {len(at_site)} devices"
     claim += ahead.claim(unit) + where
@@ -290,7 +290,7 @@ def _judge_group(
     if first.role is not None:
         what += f" of {first.role}"
     if all(member.label == "too few" for member in members):
-        yield _abstain_with_few_steps(all_series, what, limits, in_run(measured, first.run))
+        yield _abstain_with_few_steps(all_series, what, limits, phrase_run(measured, first.run))
         return
     candidates = rising = _select_rising(members, limit)
     if not rising and grows_together(all_series, limits, limit):
@@ -327,7 +327,7 @@ def _pick_label(
 
 
 def _abstain_with_few_steps(
-    of_group: Sequence[Series], what: str, limits: Limits, where: str
+    of_group: Sequence[Series], what: str, limits: GrowthLimits, where: str
 ) -> Verdict:
     """Abstain: a group has too few steps to be judged."""
     step_count = max(len(series.x) for series in of_group)
@@ -358,8 +358,8 @@ def _advise_longer_recording(count: int, many: str) -> str:
 def _describe_growth(slope: Slope, stairs: Staircase | None) -> str:
     """Describe growth: `1.00 MiB per step`."""
     if stairs is None:
-        return f"{show(round(slope.per_x), 'bytes')} per step"
-    return f"{show(round(stairs.height), 'bytes')} every {stairs.every} steps"
+        return f"{format_quantity(round(slope.per_x), 'bytes')} per step"
+    return f"{format_quantity(round(stairs.height), 'bytes')} every {stairs.every} steps"
 
 
 def _describe_group(
@@ -384,8 +384,10 @@ def _describe_group(
     severity = _rate_growth(_is_soon(ahead, limit), filling, is_large)
     stairs = None
     if answer == "stairs":
-        stairs = staircase(worst.level) or staircase(level)
-    claim += f" by {_describe_growth(slope, stairs)}{ahead.claim()}{in_run(measured, worst.of.run)}"
+        stairs = find_staircase(worst.level) or find_staircase(level)
+    claim += (
+        f" by {_describe_growth(slope, stairs)}{ahead.claim()}{phrase_run(measured, worst.of.run)}"
+    )
     if filling:
         claim += _advise_longer_recording(len(worst.x), "steps")
     low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import run_heading
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.device_size import add_card_sizes
 from tracekit.job.memory.pools import pool_notes, select_pools
 from tracekit.job.memory.snapshot_charts import snapshot_charts
@@ -22,24 +22,29 @@ from tracekit.job.memory.snapshots import (
     snapshot_levels,
     take_snapshot,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, choose, concat, divide, sum_of, texts, where
-from tracekit.model.intervals import window_at
+from tracekit.model.intervals import find_window_at
 from tracekit.model.report import Metric, Ranked, Section, Sheet
 from tracekit.model.tables import Column, Table
-from tracekit.model.tables.arrays import Nullable, repeated_text
+from tracekit.model.tables.arrays import Nullable, repeat_text
 from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, POOL, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.call_sites import tree
-from tracekit.process.memory.live import by_site, live
-from tracekit.process.memory.metrics import allocated_peak, level_metrics
-from tracekit.process.memory.pools import POOL_CLASSES, pools
-from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, replays
-from tracekit.process.memory.tables import columns, rows_of, whose
-from tracekit.process.steps.windows import step_of
+from tracekit.process.memory.call_sites import build_allocation_tree
+from tracekit.process.memory.live import list_live_memory, sum_live_memory_by_site
+from tracekit.process.memory.metrics import compute_allocated_peak, make_level_metrics
+from tracekit.process.memory.pools import POOL_CLASSES, list_memory_pools
+from tracekit.process.memory.replay import (
+    MAX_BYTES,
+    Replay,
+    has_allocator_segments,
+    replay_all_devices,
+)
+from tracekit.process.memory.tables import concatenate_columns, make_memory_keys, select_replay_rows
+from tracekit.process.steps.windows import look_up_step_numbers
 
 SNAPSHOT_LEVELS = Table(
     "snapshot_levels",
@@ -159,37 +164,42 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "live_frames": [],
         "memory_pools": [],
     }
-    for replay in trace.derived(replays):
-        process = whose(replay)
+    for replay in trace.derived(replay_all_devices):
+        process = make_memory_keys(replay)
         peak = replay.peak()
-        if has_segments(trace) and trace.has("blocks"):
-            tables["memory_pools"].append(pools(trace, replay).assign(**process))
+        if has_allocator_segments(trace) and trace.has("blocks"):
+            tables["memory_pools"].append(list_memory_pools(trace, replay).assign(**process))
         tables["snapshot_levels"].append(
             pd.DataFrame([_measure_levels(trace, replay, peak)]).assign(**process)
         )
         for moment, entry in (("peak", peak), ("end", len(replay.rows) - 1)):
-            live_blocks = live(trace, replay, entry)
-            tables["live_sites"].append(by_site(live_blocks).assign(moment=moment, **process))
+            live_blocks = list_live_memory(trace, replay, entry)
+            tables["live_sites"].append(
+                sum_live_memory_by_site(live_blocks).assign(moment=moment, **process)
+            )
             if moment == "peak":
                 tables["live_frames"].append(
                     _build_stack_tree(trace, live_blocks.frame).assign(**process)
                 )
-    measured = {name: columns(parts) for name, parts in tables.items()}
-    return {**measured, **level_metrics(trace, tables["snapshot_levels"])}
+    measured = {name: concatenate_columns(parts) for name, parts in tables.items()}
+    return {**measured, **make_level_metrics(trace, tables["snapshot_levels"])}
 
 
 def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
     """Measure the levels of one device: its row of `snapshot_levels` without the columns of its process."""
-    steps = snapshot_windows.steps(trace, replay)
-    stages = snapshot_windows.stages(trace, steps)
+    steps = snapshot_windows.list_snapshot_steps(trace, replay)
+    stages = snapshot_windows.list_snapshot_stages(trace, steps)
     when = replay.ts_ns[max(peak, 0) :][:1]
     is_timed = replay.timed and peak >= 0
     begin = stages["ts_ns"].to_numpy()
-    inside = window_at(begin, begin + stages["dur_ns"].to_numpy(), when)
+    inside = find_window_at(begin, begin + stages["dur_ns"].to_numpy(), when)
     in_stage = is_timed and len(inside) and inside[0] >= 0
     allocations = replay.size[replay.during("alloc")]
     reserved = replay.reserved
-    blocks, segments = rows_of(trace, "blocks", replay), rows_of(trace, "memory_segments", replay)
+    blocks, segments = (
+        select_replay_rows(trace, "blocks", replay),
+        select_replay_rows(trace, "memory_segments", replay),
+    )
     is_held = blocks["state"].isin(("active", "pending_free"))
     return {
         "entry_count": len(replay.rows),
@@ -198,9 +208,9 @@ def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         "base_bytes": replay.base,
         "peak_bytes": replay.held(peak),
         "peak_ts_ns": int(when[0]) if is_timed else pd.NA,
-        "peak_step": step_of(steps, when)[0] if len(when) else pd.NA,
+        "peak_step": look_up_step_numbers(steps, when)[0] if len(when) else pd.NA,
         "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
-        "peak_allocated_bytes": allocated_peak(trace, replay),
+        "peak_allocated_bytes": compute_allocated_peak(trace, replay),
         "peak_reserved_bytes": _reserved_at_peak(replay, peak, segments),
         "reserved_peak_bytes": pd.NA
         if reserved is None
@@ -209,9 +219,11 @@ def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         else _sum_sizes(segments["size_bytes"]),
         "end_requested_bytes": replay.held(len(replay.rows) - 1),
         "end_allocated_bytes": _sum_sizes(blocks["size_bytes"][is_held])
-        if has_segments(trace)
+        if has_allocator_segments(trace)
         else pd.NA,
-        "end_reserved_bytes": _sum_sizes(segments["size_bytes"]) if has_segments(trace) else pd.NA,
+        "end_reserved_bytes": _sum_sizes(segments["size_bytes"])
+        if has_allocator_segments(trace)
+        else pd.NA,
         "pending_bytes": _sum_sizes(blocks["size_bytes"][blocks["state"] == "pending_free"]),
         "off_bytes": replay.held(len(replay.rows) - 1)
         - _sum_sizes(blocks["requested_bytes"][is_held]),
@@ -244,7 +256,9 @@ def _build_stack_tree(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
     total = int(frame["size_bytes"].sum())
     stack = of_stacks["stack"].to_numpy(np.int64)
     size = of_stacks["size_bytes"].to_numpy(np.int64)
-    stack_tree, _ = tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
+    stack_tree, _ = build_allocation_tree(
+        trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE
+    )
     without = total - int(size.sum())
     if without:
         name = "allocated before the recording, or without a stack"
@@ -270,7 +284,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         at_end = at_end.head(0)  # without an allocation in the history the end is the peak
     return ANALYSIS.answered(
         metrics=lambda: _headline_peak(top, at_peak),
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_snapshot_table(measured, levels),
             _make_site_table("peak", f"In use at the peak of {top['who']}", at_peak, top),
             _make_purpose_table(at_peak, top),
@@ -290,11 +304,11 @@ def _headline_peak(top: Mapping[str, Any], sites: Frame) -> Iterator[Metric]:
     yield Metric("peak_requested", total, "bytes", "lower", label="most requested on one GPU")
     if total:
         if card is not None:
-            yield evidence("card_ratio", total / card, f"of the card ({show(card, 'bytes')}, {top['card_origin']})")
+            yield make_evidence_metric("card_ratio", total / card, f"of the card ({format_quantity(card, 'bytes')}, {top['card_origin']})")
             if reserved is not None:
-                yield evidence("reserved_ratio", reserved / card, "most reserved, of the card")
+                yield make_evidence_metric("reserved_ratio", reserved / card, "most reserved, of the card")
         named = int(sites["size_bytes"][sites.is_in("kind", ("user", "library"))].sum())
-        yield evidence("named_ratio", named / total, "of it asked for by a known line of Python", better="higher")
+        yield make_evidence_metric("named_ratio", named / total, "of it asked for by a known line of Python", better="higher")
     # fmt: on
 
 
@@ -308,7 +322,7 @@ def _list_level_caveats(levels: Frame) -> Iterator[str]:
     if (levels.number("reserved_peak_bytes") > levels.number("card_bytes")).any():
         yield "more is reserved than the card has: its size is not that of this device"
     if off := int(np.abs(levels["off_bytes"]).max()):
-        yield f"a history and its blocks disagree by {show(off, 'bytes')}: see the notes"
+        yield f"a history and its blocks disagree by {format_quantity(off, 'bytes')}: see the notes"
     if unsound := int(levels["unsound_count"].sum()):
         yield f"{unsound:,} entries have no size or an impossible one: left out"
 
@@ -324,8 +338,8 @@ def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
         ),
     )
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             source | snapshot
             peak_bytes | peak requested | bytes | Most requested and not freed at one time.
@@ -342,7 +356,7 @@ def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
-    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, peaks, ranked=ranked)
+    return make_sheet("snapshot_peaks", "Peaks of each snapshot", headings, peaks, ranked=ranked)
 
 
 def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]) -> Sheet:
@@ -352,9 +366,7 @@ def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]
         name_site(row["site"], row["kind"], find_reason(row["origin"], row["kind"]))
         for row in sites.rows("site", "origin", "kind")
     ]
-    since = where(
-        sites.equals("origin", "before"), repeated_text("before the recording", len(sites))
-    )
+    since = where(sites.equals("origin", "before"), repeat_text("before the recording", len(sites)))
     sites = sites.with_columns(where=texts(names), since=since)
     sites = sites.sort("size_bytes", descending=["size_bytes"])
     if len(sites) > MAX_SHOWN:
@@ -364,7 +376,7 @@ def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]
         sites = concat([sites.head(MAX_SHOWN - 1), others])
     size = sites["size_bytes"]
     assert int(size.sum()) == total
-    headings = as_headings("""
+    headings = parse_headings("""
         where | place in the program
         size_bytes | in use | bytes | As requested.
         share_ratio | share | ratio
@@ -376,12 +388,12 @@ def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]
     """)
     caption = f"{top['source'] or ''}: shares sum to 100 %."
     sites = sites.with_columns(share_ratio=size / max(total, 1))
-    return sheet(f"live_{name}", title, headings, sites, caption=caption)
+    return make_sheet(f"live_{name}", title, headings, sites, caption=caption)
 
 
 def _make_pool_table(pools: Frame, top: Mapping[str, Any]) -> Sheet:
     """List the pools of one memory, unless it has only the default one."""
-    headings = as_headings("""
+    headings = parse_headings("""
         label | pool | text | By the call stacks of its blocks.
         reserved_bytes | reserved | bytes | As PyTorch counts it, unmapped parts included.
         in_use_bytes | in use | bytes | Blocks, as the allocator rounds them up.
@@ -389,7 +401,7 @@ def _make_pool_table(pools: Frame, top: Mapping[str, Any]) -> Sheet:
         segment_count | segments | count
     """)
     rows = pools if len(pools) > 1 else pools.head(0)
-    return sheet("memory_pools", f"Pools of {top['who']}", headings, rows)
+    return make_sheet("memory_pools", f"Pools of {top['who']}", headings, rows)
 
 
 def _make_purpose_table(sites: Frame, top: Mapping[str, Any]) -> Sheet:
@@ -397,29 +409,29 @@ def _make_purpose_table(sites: Frame, top: Mapping[str, Any]) -> Sheet:
     purposes = _sum_with_shares(sites, "category", "basis")
     is_known = ~purposes.is_missing("category")
     rows = purposes.with_columns(
-        category=choose(is_known, purposes["category"], repeated_text("not told", len(purposes))),
+        category=choose(is_known, purposes["category"], repeat_text("not told", len(purposes))),
         how=texts([_KNOWN_BY.get(basis) for basis in purposes.values("basis")]),
     )
-    headings = as_headings("""
+    headings = parse_headings("""
         category | for
         how | known by
         size_bytes | in use | bytes | As requested.
         share_ratio | share | ratio
     """)
     rows = rows if is_known.any() else rows.head(0)
-    return sheet("live_categories", f"What it is for, {top['who']}", headings, rows)
+    return make_sheet("live_categories", f"What it is for, {top['who']}", headings, rows)
 
 
 def _make_explained_table(sites: Frame) -> Sheet:
     """Sum the memory at the peak by how its site is known."""
     known = [_explain_site(row["origin"], row["kind"]) for row in sites.rows("origin", "kind")]
     rows = _sum_with_shares(sites.with_columns(known=texts(known)), "known")
-    headings = as_headings("""
+    headings = parse_headings("""
         known | explained
         size_bytes | in use | bytes | As requested.
         share_ratio | share | ratio
     """)
-    return sheet("live_known", "How much of the peak is explained", headings, rows)
+    return make_sheet("live_known", "How much of the peak is explained", headings, rows)
 
 
 def _sum_with_shares(sites: Frame, *names: str) -> Frame:

@@ -8,24 +8,24 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, run_heading
+from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
 from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, texts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
 from tracekit.model.tables import Column, Table
-from tracekit.model.tables.arrays import numbers_or_none
+from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.columns import STAGE, STEP
 from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.memory.calls import failed, last_actions
-from tracekit.process.memory.replay import replays
-from tracekit.process.memory.tables import columns, whose
+from tracekit.model.units import format_quantity
+from tracekit.process.memory.calls import list_last_actions, list_oom_failures
+from tracekit.process.memory.replay import replay_all_devices
+from tracekit.process.memory.tables import concatenate_columns, make_memory_keys
 
 OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
 """Why memory ran out: too much in use | free pieces too small | others hold the device | not told."""
@@ -89,12 +89,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("allocations"):
         return {}
     rows, before = [], []
-    for replay in trace.derived(replays):
-        process = whose(replay)
-        failures = failed(trace, replay)
+    for replay in trace.derived(replay_all_devices):
+        process = make_memory_keys(replay)
+        failures = list_oom_failures(trace, replay)
         rows.append(pd.DataFrame(failures).assign(**process))
-        before += [last_actions(trace, replay, row["entry"]).assign(**process) for row in failures]
-    return {"out_of_memory": columns(rows), "last_actions": columns(before)}
+        before += [
+            list_last_actions(trace, replay, row["entry"]).assign(**process) for row in failures
+        ]
+    return {"out_of_memory": concatenate_columns(rows), "last_actions": concatenate_columns(before)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
@@ -129,7 +131,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     failed_label = "requests that failed"
     return ANALYSIS.answered(
         metrics=(Metric("failed_requests", len(failures), "count", "lower", label=failed_label),),
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_failure_table(measured, failures), _make_last_action_table(measured, failures)
         ),
         findings=tuple(_report_failures(measured, failures, leaks)),
@@ -154,7 +156,7 @@ def _find_causes(failures: Frame, outside_ratio: float) -> Frame:
         outside.append(held_outside)
     return failures.with_columns(
         cause=texts(causes),
-        outside_bytes=numbers_or_none(outside),
+        outside_bytes=make_nullable_numbers(outside),
         stage=name_ranges(failures),
     )
 
@@ -170,7 +172,7 @@ def _report_failures(
         why, advice = _WHY[cause], _ADVICE[cause]
         of_memory = [leak for leak in leaks if match_failures(alike, leak).all()]
         if of_memory and cause in ("capacity", "unknown"):
-            held = show(sum(leak.growth for leak in of_memory), "bytes")
+            held = format_quantity(sum(leak.growth for leak in of_memory), "bytes")
             why = f"{held} had been kept from step to step by {of_memory[0].site}"
             advice = f"fix the growth first (memory-growth); then {advice}"
             severity = "medium"
@@ -194,8 +196,8 @@ def _report_failures(
         yield Finding(
             "out-of-memory",
             severity,
-            f"{row['who']} ran out of memory{during}{times}: {show(row['asked_bytes'], 'bytes')} were asked for, and "
-            f"{why}{in_run(measured, row['run'])}",
+            f"{row['who']} ran out of memory{during}{times}: {format_quantity(row['asked_bytes'], 'bytes')} were asked for, and "
+            f"{why}{phrase_run(measured, row['run'])}",
             advice,
             tuple(Metric(name, row[name], "bytes", label=label) for name, label in labels.items()),
             (Place(**place, name=row["site"]),),
@@ -207,8 +209,8 @@ def _report_failures(
 
 def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             who | process
             step | step | id
             stage | stage
@@ -216,7 +218,7 @@ def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
         Heading(
             "cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."
         ),
-        *as_headings("""
+        *parse_headings("""
             asked_bytes | asked for | bytes
             requested_bytes | in use | bytes | As requested.
             reserved_bytes | reserved | bytes
@@ -231,20 +233,20 @@ def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
             source | snapshot
         """),
     )
-    return sheet("out_of_memory", "Requests that failed", headings, failures)
+    return make_sheet("out_of_memory", "Requests that failed", headings, failures)
 
 
 def _make_last_action_table(measured: Measurements, failures: Frame) -> Sheet:
     (last,) = failures.take(slice(-1, None)).rows()
     actions = take_snapshot(measured.frame("last_actions"), last)
     actions = actions.filter(actions.equals("entry", last["entry"])).sort("before")
-    headings = as_headings("""
+    headings = parse_headings("""
         before | entries before | id
         action | what
         size_bytes | size | bytes
         site | place in the program
     """)
-    return sheet("last_actions", f"What happened last, {last['who']}", headings, actions)
+    return make_sheet("last_actions", f"What happened last, {last['who']}", headings, actions)
 
 
 ANALYSIS = Analysis(

@@ -10,22 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading, share_of
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.stages.windows import recorded_steps_of, steps_of
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.stages.windows import count_recorded_steps_of_rows, count_steps_of_rows
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.frame import Frame, divide, max_of, sum_of
-from tracekit.model.keys import PROCESS, numbered, of_arrays, summed
-from tracekit.model.labels import plural
+from tracekit.model.keys import PROCESS, group_arrays, number_keys, sum_by_group
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.tables.columns import DEVICE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.device.copy_names import way_of
-from tracekit.process.name_filters import by_value, codes_at, of_kind
+from tracekit.process.device.copy_names import parse_copy_direction
+from tracekit.process.name_filters import look_up_name_codes, map_coded_values, mark_rows_of_kind
 
 COPIES = Table(
     "copies",
@@ -69,7 +69,7 @@ def parse_copy_name(name: str) -> tuple[str, str]:
     fill = _FILL.match(name)
     if fill:
         return "memset", fill[2] or fill[1] or ""
-    way, memory = way_of(name)
+    way, memory = parse_copy_direction(name)
     return (way, memory or "") if way else (name, "")
 
 
@@ -78,26 +78,26 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
     Rates are Σ bytes / Σ time of copies with both.
     """
-    is_chosen = of_kind(trace, "device_ops", "memcpy", "memset")
+    is_chosen = mark_rows_of_kind(trace, "device_ops", "memcpy", "memset")
     rows = np.flatnonzero(is_chosen)
     if not len(rows):
         return {"copies": {}} if trace.has("device_ops") else {}
     names = trace.texts("device_ops", "name")
-    device = at_rows(trace.nullable("device_ops", "device"), rows)
-    size = at_rows(trace.nullable("device_ops", "size_bytes"), rows)
+    device = select_rows(trace.nullable("device_ops", "device"), rows)
+    size = select_rows(trace.nullable("device_ops", "size_bytes"), rows)
     dur = trace.numbers("device_ops", "dur_ns")[rows]
-    codes, number = numbered(codes_at(names, rows))
-    ways = by_value(codes, names.texts, parse_copy_name).tolist()
+    codes, number = number_keys(look_up_name_codes(names, rows))
+    ways = map_coded_values(codes, names.texts, parse_copy_name).tolist()
     kinds = sorted(set(filter(None, ways)))
     place = {kind: number for number, kind in enumerate(kinds)}
     kind = np.array([place.get(way, len(kinds)) for way in ways], np.int64)[number]
-    group, first = of_arrays([device, kind])
+    group, first = group_arrays([device, kind])
     order = np.lexsort((kind[first], device.values[first], device.missing[first]))
     group, first = np.argsort(order)[group], first[order]
     texts = np.array([*kinds, (None, None)], object)[kind[first]]
     return {
         "copies": {
-            "device": at_rows(device, first),
+            "device": select_rows(device, first),
             "direction": texts[:, 0],
             "memory": texts[:, 1],
             **_sum_copies(group, len(first), size, dur),
@@ -115,7 +115,7 @@ def _sum_copies(group: Ints, count: int, size: Nullable, dur: Ints) -> dict[str,
         return np.bincount(group[chosen], minlength=count)
 
     def total(values: Ints, chosen: npt.NDArray[np.bool_]) -> Ints:
-        return summed(group[chosen], values[chosen], count)
+        return sum_by_group(group[chosen], values[chosen], count)
 
     unsized, unrated = counted(has_size) == 0, counted(rated) == 0
     rated_bytes, rated_ns = total(size.values, rated), total(dur, rated)
@@ -123,7 +123,7 @@ def _sum_copies(group: Ints, count: int, size: Nullable, dur: Ints) -> dict[str,
     np.maximum.at(fastest, group[rated], size.values[rated] / dur[rated])
     return {
         "count": np.bincount(group, minlength=count),
-        "dur_ns": summed(group, dur, count),
+        "dur_ns": sum_by_group(group, dur, count),
         "excluded_count": counted(~rated),
         "small_count": counted(small),
         "small_ns": total(dur, small),
@@ -145,8 +145,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no copy was recorded")
     pooled = _pool_copies(copies)
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             direction | direction
             memory | memory
             count | count | count
@@ -158,7 +158,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         """),
     )
     return ANALYSIS.answered(
-        sheets=lambda: (sheet("copies", "Copies by direction", headings, pooled),),
+        sheets=lambda: (make_sheet("copies", "Copies by direction", headings, pooled),),
         findings=tuple(_find_pageable_copies(measured, pooled, thresholds)),
     )
 
@@ -189,7 +189,7 @@ def _find_pageable_copies(
             continue
         of_run = copies.filter(copies.equals("run", row["run"]))
         processes = to_pandas(of_run.select(*PROCESS))
-        steps = recorded_steps_of(measured, processes)
+        steps = count_recorded_steps_of_rows(measured, processes)
         size, count, dur = row["size_bytes"] or 0, row["count"], row["dur_ns"]
         if row["direction"] == "HtoD":
             # The driver copies the small ones without waiting for the device.
@@ -202,22 +202,26 @@ def _find_pageable_copies(
             continue
         pinned_rate = _find_pinned_rate(pooled, row)
         if measured.has("transfers"):
-            exposed_each = steps_of(measured, processes).mean(_sum_exposed_ns(measured, row))
+            exposed_each = count_steps_of_rows(measured, processes).mean(
+                _sum_exposed_ns(measured, row)
+            )
             gain = min(exposed_each, dur_each)
         else:  # a better rate gives at least this
             gain = max(dur_each - (size_each / pinned_rate if pinned_rate else 0.0), 0.0)
-        gain_ratio = share_of(gain, steps.step_ns)
-        kind = f"{plural(count, 'copy', 'copies')} {row['direction']}"
+        gain_ratio = divide_or_none(gain, steps.step_ns)
+        kind = f"{choose_plural(count, 'copy', 'copies')} {row['direction']}"
         yield Finding(
             "pageable-copies",
             thresholds.severity(gain_ratio),
-            f"{count:,} {kind} {plural(count, 'uses', 'use')} pageable host memory"
-            + in_run(measured, row["run"]),
+            f"{count:,} {kind} {choose_plural(count, 'uses', 'use')} pageable host memory"
+            + phrase_run(measured, row["run"]),
             "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
             (
-                evidence("pageable_bytes", round(size_each), "per step and process"),
-                evidence("gb_per_s", row["gb_per_s"], "rate", better="higher"),
-                evidence("pinned_gb_per_s", pinned_rate, "pinned, same trace", better="higher"),
+                make_evidence_metric("pageable_bytes", round(size_each), "per step and process"),
+                make_evidence_metric("gb_per_s", row["gb_per_s"], "rate", better="higher"),
+                make_evidence_metric(
+                    "pinned_gb_per_s", pinned_rate, "pinned, same trace", better="higher"
+                ),
             ),
             _locate_copies(row, of_run),
             round(gain),

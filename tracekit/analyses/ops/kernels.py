@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.frames import make_run_heading
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.frame import (
     Frame,
     choose,
@@ -22,14 +22,14 @@ from tracekit.model.frame import (
     sum_of,
     where,
 )
-from tracekit.model.keys import of_arrays, sorted_in_groups
+from tracekit.model.keys import group_arrays, sort_in_groups
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
-from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows
+from tracekit.model.tables.arrays import Array, Columns, Nullable, select_rows
 from tracekit.model.tables.columns import DEVICE, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.name_filters import narrow
+from tracekit.process.name_filters import make_narrow_coded
 
 KERNELS = Table(
     "kernels",
@@ -64,7 +64,7 @@ def summary(device_ops: Columns) -> Columns:
     """
     read: Mapping[str, Any] = device_ops.arrays
     device, kinds, names, dur = (read[name] for name in READ)
-    key, first_of_device = of_arrays([device])
+    key, first_of_device = group_arrays([device])
     width = len(names.texts) + 1
     # In place: of millions of launches, each array beside the others would cost as much as a column.
     key *= len(DEVICE_OP_KINDS)
@@ -72,7 +72,7 @@ def summary(device_ops: Columns) -> Columns:
     key *= width
     key += names.codes
     key += 1
-    key, dur = np.sort(key), sorted_in_groups(key, dur)
+    key, dur = np.sort(key), sort_in_groups(key, dur)
     first = np.flatnonzero(np.concatenate((key[:1] == key[:1], key[1:] != key[:-1])))
     key = key[first]
     count = np.diff(np.append(first, len(dur)))
@@ -87,9 +87,9 @@ def summary(device_ops: Columns) -> Columns:
     row_of_device = first_of_device[kind_and_device // len(DEVICE_OP_KINDS)]
     all_known = np.zeros(len(first), np.bool_)
     arrays: dict[str, Array] = {
-        "device": at_rows(device, row_of_device),
-        "kind": narrow(kind_and_device % len(DEVICE_OP_KINDS), kinds.texts),
-        "name": narrow(code - 1, names.texts),
+        "device": select_rows(device, row_of_device),
+        "kind": make_narrow_coded(kind_and_device % len(DEVICE_OP_KINDS), kinds.texts),
+        "name": make_narrow_coded(code - 1, names.texts),
         "count": count,
         "total_ns": total,
         "mean_ns": Nullable(mean, all_known),
@@ -100,7 +100,7 @@ def summary(device_ops: Columns) -> Columns:
         "max_ns": dur[first + count - 1],
     }
     order = np.argsort(-total, kind="stable")
-    return Columns(len(order), {name: at_rows(array, order) for name, array in arrays.items()})
+    return Columns(len(order), {name: select_rows(array, order) for name, array in arrays.items()})
 
 
 def _percentile(
@@ -131,8 +131,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no GPU activity was recorded")
     pooled = cache(lambda: _add_shares(pool_kernels(measured.frame("kernels"))))
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             name | kernel
             kind | kind
             total_ns | total | ns | Σ duration over all processes and steps.
@@ -148,7 +148,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
     return ANALYSIS.answered(
         metrics=lambda: _count_kernels(pooled()),
-        sheets=lambda: (sheet("kernels", "Kernels by total time", headings, pooled()),),
+        sheets=lambda: (make_sheet("kernels", "Kernels by total time", headings, pooled()),),
     )
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, name_stages, run_heading, share_of
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import divide_or_none, make_run_heading, name_stages, phrase_run
 from tracekit.job.stages.windows import Owner
 from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model import keys as grouping
 from tracekit.model.frame import Frame, divide, sum_of, texts, where
-from tracekit.model.keys import first_of_each, numbered
+from tracekit.model.keys import find_first_rows, number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.report import Answer, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -24,15 +24,26 @@ from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.asynchronous_ops import launches_work
-from tracekit.process.name_filters import is_named, of_kind
-from tracekit.process.ops.gemm_alignment import narrow_loads
-from tracekit.process.ops.kernel_names import is_gemm, is_plain_convolution, unit
-from tracekit.process.ops.shapes import DIMS, TYPES, Products, device_work, products, shapes
-from tracekit.process.ops.unfused import product_work, unfused
-from tracekit.process.ops.work_classes import on_device
-from tracekit.process.steps.stage_lookup import stage_at, stage_names
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.asynchronous_ops import has_asynchronous_ops
+from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
+from tracekit.process.ops.gemm_alignment import mark_narrow_loading_ops
+from tracekit.process.ops.kernel_names import (
+    classify_matrix_unit,
+    is_gemm_kernel,
+    is_plain_convolution,
+)
+from tracekit.process.ops.shapes import (
+    DIMS,
+    TYPES,
+    MatrixProducts,
+    collect_input_shapes,
+    find_matrix_products,
+    sum_device_work,
+)
+from tracekit.process.ops.unfused import find_unfused_ops, mark_attention_products
+from tracekit.process.ops.work_classes import sum_device_work_classes
+from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names
 
 MATRIX_PRODUCTS = Table(
     "matrix_products",
@@ -98,29 +109,35 @@ BF16_CAPABILITY = 80
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum up matrix products by stage and size, and the GPU time of gemm kernels by class and stage."""
     tables: dict[str, Mapping[str, Any]] = {}
-    recorded: Products = trace.derived(products)
+    recorded: MatrixProducts = trace.derived(find_matrix_products)
     if len(recorded.products):
         tables["matrix_products"] = _sum_products(trace, recorded)
-    elif len(trace.derived(shapes).dims):
+    elif len(trace.derived(collect_input_shapes).dims):
         tables["matrix_products"] = {}  # shapes were recorded, and nothing was multiplied
     if len(trace.numbers("device_ops", "ts_ns")):
-        tables["work_classes"] = on_device(trace, _classify_matmuls(trace, recorded))
+        tables["work_classes"] = sum_device_work_classes(trace, _classify_matmuls(trace, recorded))
     return tables
 
 
-def _classify_matmuls(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_]]:
+def _classify_matmuls(trace: Trace, recorded: MatrixProducts) -> dict[str, npt.NDArray[np.bool_]]:
     """Mark the device ops of each class; gemm by the name of the kernel or of the op that launched it."""
-    names, is_kernel = trace.texts("device_ops", "name"), of_kind(trace, "device_ops", "kernel")
-    is_product = is_named(names, is_gemm)
+    names, is_kernel = (
+        trace.texts("device_ops", "name"),
+        mark_rows_of_kind(trace, "device_ops", "kernel"),
+    )
+    is_product = mark_wanted_names(names, is_gemm_kernel)
     if len(recorded.number):
         number = np.where(recorded.owner >= 0, recorded.number[recorded.owner], -1)
         kinds = [product.kind == "gemm" for _, product in recorded.products]
         is_product |= np.array([*kinds, False], np.bool_)[number]
-    convolving = is_kernel & is_named(names, is_plain_convolution)
+    convolving = is_kernel & mark_wanted_names(names, is_plain_convolution)
     return {
         "all": np.ones(len(names), np.bool_),
         "gemm": is_kernel & is_product,
-        "plain": convolving | (is_kernel & is_named(names, lambda name: unit(name) == "plain")),
+        "plain": convolving
+        | (
+            is_kernel & mark_wanted_names(names, lambda name: classify_matrix_unit(name) == "plain")
+        ),
         "unaligned": is_kernel
         & trace.derived(_mark_narrow_loads)
         & ~trace.derived(_mark_attention_products),
@@ -130,20 +147,20 @@ def _classify_matmuls(trace: Trace, recorded: Products) -> dict[str, npt.NDArray
 
 def _mark_narrow_loads(trace: Trace) -> npt.NDArray[np.bool_]:
     """Mark device ops that multiply matrices with loads of less than 16 bytes."""
-    return narrow_loads(trace, trace.derived(products))
+    return mark_narrow_loading_ops(trace, trace.derived(find_matrix_products))
 
 
 def _mark_attention_products(trace: Trace) -> npt.NDArray[np.bool_]:
     """Mark the products of unfused attention: a fused kernel makes them needless, and rule R27 counts them."""
-    return product_work(trace, trace.derived(unfused))
+    return mark_attention_products(trace, trace.derived(find_unfused_ops))
 
 
-def _sum_products(trace: Trace, recorded: Products) -> dict[str, Any]:
+def _sum_products(trace: Trace, recorded: MatrixProducts) -> dict[str, Any]:
     """Make one row per (stage, product); beyond the cap the rest of each op, type and stage is pooled."""
     rows = np.flatnonzero(recorded.number >= 0)
-    stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
+    stage = find_stage_codes_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     width = len(recorded.products)
-    keys, fine = numbered((stage + 1) * width + recorded.number[rows])
+    keys, fine = number_keys((stage + 1) * width + recorded.number[rows])
     kinds = [(name, product.kind, product.type) for name, product in recorded.products]
     kind_of = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
     each = np.array([kind_of[kind] for kind in kinds], np.int64)[keys % width]
@@ -154,8 +171,8 @@ def _sum_products(trace: Trace, recorded: Products) -> dict[str, Any]:
     coarse = np.where(
         is_kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each
     )
-    last, of_fine = numbered(coarse)
-    first = first_of_each(of_fine, len(last))
+    last, of_fine = number_keys(coarse)
+    first = find_first_rows(of_fine, len(last))
     group, count = of_fine[fine], len(last)
     single, number, stage_number = last < len(keys), keys[first] % width, keys[first] // width - 1
     slot = np.full(len(recorded.number), -1, np.int64)
@@ -170,7 +187,7 @@ def _sum_products(trace: Trace, recorded: Products) -> dict[str, Any]:
         for name in ("batch", "m", "n", "k")
     }
     out: dict[str, Any] = {
-        "stage": np.array([*stage_names(trace), None], object)[stage_number],
+        "stage": np.array([*list_outer_stage_names(trace), None], object)[stage_number],
         "name": [kinds[n][0] for n in number.tolist()],
         "kind": [kinds[n][1] for n in number.tolist()],
         "type": [kinds[n][2] for n in number.tolist()],
@@ -178,7 +195,7 @@ def _sum_products(trace: Trace, recorded: Products) -> dict[str, Any]:
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
         "flop_count": _sum_exact_flops(group, flops[fine], count),
-        "host_ns": grouping.summed(group, trace.numbers("host_ops", "dur_ns")[rows], count),
+        "host_ns": grouping.sum_by_group(group, trace.numbers("host_ops", "dur_ns")[rows], count),
     }
     if trace.has("device_ops"):
         out |= _sum_device_work_of_products(trace, recorded, slot)
@@ -187,20 +204,22 @@ def _sum_products(trace: Trace, recorded: Products) -> dict[str, Any]:
         seen[recorded.owner[recorded.owner >= 0]] = True
         has_work = seen[rows]
         out["rated_flop_count"] = _sum_exact_flops(group[has_work], flops[fine][has_work], count)
-    elif not trace.derived(launches_work):
+    elif not trace.derived(has_asynchronous_ops):
         out["rated_flop_count"] = out["flop_count"]
     return out
 
 
-def _sum_device_work_of_products(trace: Trace, recorded: Products, slot: Ints) -> dict[str, Any]:
+def _sum_device_work_of_products(
+    trace: Trace, recorded: MatrixProducts, slot: Ints
+) -> dict[str, Any]:
     """Sum up the launched work of every row of `_sum_products`; `slot` is the row of each host op, -1 for none."""
     count = int(slot.max(initial=-1)) + 1
     launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
-    launched, _, busy = device_work(trace, launched_slot, count)
+    launched, _, busy = sum_device_work(trace, launched_slot, count)
     narrow_slot = np.where(trace.derived(_mark_narrow_loads), launched_slot, -1)
-    _, unaligned_ns, _ = device_work(trace, narrow_slot, count)
+    _, unaligned_ns, _ = sum_device_work(trace, narrow_slot, count)
     attention_slot = np.where(trace.derived(_mark_attention_products), narrow_slot, -1)
-    _, attention_ns, _ = device_work(trace, attention_slot, count)
+    _, attention_ns, _ = sum_device_work(trace, attention_slot, count)
     return {
         "launch_count": launched,
         "device_busy_ns": busy,
@@ -212,7 +231,7 @@ def _sum_device_work_of_products(trace: Trace, recorded: Products, slot: Ints) -
 def _sum_exact_flops(group: Ints, flops: Ints, count: int) -> Nullable:
     """Sum up the FLOPs of each group; missing where they exceed int64."""
     large = np.bincount(group, flops.astype(float), minlength=count) >= 2.0**62
-    return Nullable(grouping.summed(np.where(large[group], -1, group), flops, count), large)
+    return Nullable(grouping.sum_by_group(np.where(large[group], -1, group), flops, count), large)
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -242,11 +261,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(findings=tuple(findings), caveats=(reason,), verdicts=verdicts)
 
 
-TYPE_HEADINGS = as_headings("""
+TYPE_HEADINGS = parse_headings("""
     kind | product
     type | type
 """)
-SIZE_HEADINGS = as_headings("""
+SIZE_HEADINGS = parse_headings("""
     canonical | stage
     name | operator
     type | type
@@ -255,7 +274,7 @@ SIZE_HEADINGS = as_headings("""
     n | N | id | Columns; attention: keys.
     k | K | id | Length of the sums; attention: head size.
 """)
-RATE_HEADINGS = as_headings("""
+RATE_HEADINGS = parse_headings("""
     count | calls | count
     gflop | GFLOP | number | 10⁹ FLOPs of all calls, from their shapes; masks are not regarded.
 """)
@@ -303,7 +322,7 @@ def _make_product_sheets(
     by_size = products.with_columns(canonical=name_stages(products, in_file=True))
     size = ("name", "kind", "type", "batch", "m", "n", "k")
     by_size = _compute_flop_rates(by_size, "run", "canonical", *size)
-    run = run_heading(measured)
+    run = make_run_heading(measured)
     rate_doc = f"FLOPs / {time}: the rate that was reached, no share of a peak."
     rate = (
         *RATE_HEADINGS,
@@ -317,8 +336,8 @@ def _make_product_sheets(
     caption = "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
     size_headings = (*run, *SIZE_HEADINGS, *rate)
     return (
-        sheet("flop_rates", title, (*run, *TYPE_HEADINGS, *rate), by_type),
-        sheet(
+        make_sheet("flop_rates", title, (*run, *TYPE_HEADINGS, *rate), by_type),
+        make_sheet(
             "matrix_products", "Matrix products by size", size_headings, by_size, caption=caption
         ),
     )
@@ -394,20 +413,24 @@ def _find_plain_units(measured: Measurements, thresholds: Thresholds) -> Iterato
         convolution_ns = sum(each.busy_ns for each in convolutions if each)
         kernels = sum(each.count for each in convolutions if each)
         what = _name_plain_work(work, convolution_ns, all_convolve=kernels == work.count)
-        convolution_ratio = share_of(convolution_ns, work.whole_ns)
+        convolution_ratio = divide_or_none(convolution_ns, work.whole_ns)
         yield Finding(
             "no-tensor-cores",
             thresholds.severity(ratio),
-            f"{show(work.ratio, 'ratio')} of the GPU work of {work.window.name} is {what} without tensor cores",
+            f"{format_quantity(work.ratio, 'ratio')} of the GPU work of {work.window.name} is {what} without tensor cores",
             _advise_type(capabilities),
             (
-                evidence("plain_ratio", work.ratio, "of its GPU work"),
+                make_evidence_metric("plain_ratio", work.ratio, "of its GPU work"),
                 *(
-                    [evidence("convolution_ratio", convolution_ratio, "of its GPU work convolves")]
+                    [
+                        make_evidence_metric(
+                            "convolution_ratio", convolution_ratio, "of its GPU work convolves"
+                        )
+                    ]
                     if convolution_ratio
                     else ()
                 ),
-                evidence("plain_ns", slow, "per step"),
+                make_evidence_metric("plain_ns", slow, "per step"),
                 Metric("plain_kernels", work.count, "count", label="kernels"),
             ),
             work.places,
@@ -437,7 +460,7 @@ def _name_plain_work(work: StageWork, convolution_ns: int, *, all_convolve: bool
         return "matrix products"
     if all_convolve:
         return "convolutions"
-    share = show(share_of(convolution_ns, work.whole_ns), "ratio")
+    share = format_quantity(divide_or_none(convolution_ns, work.whole_ns), "ratio")
     return f"convolutions ({share}) and matrix products"
 
 
@@ -469,13 +492,15 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
         yield Finding(
             "unaligned-gemm",
             thresholds.severity(ratio),
-            f"{show(busy / all_ns, 'ratio')} of the time of matrix products goes to unaligned sizes{first}"
-            + in_run(measured, run),
+            f"{format_quantity(busy / all_ns, 'ratio')} of the time of matrix products goes to unaligned sizes{first}"
+            + phrase_run(measured, run),
             "pad N and K (vocabulary, hidden size, keys of attention) to 16 bytes: 8 elements of 16 bits, 4 of TF32,"
             " 16 of FP8; M, the number of tokens, costs nothing",
             (
-                evidence("unaligned_ratio", busy / all_ns, "of the time of matrix products"),
-                evidence("unaligned_ns", gemms[0].per_step(busy)[0], "per step"),
+                make_evidence_metric(
+                    "unaligned_ratio", busy / all_ns, "of the time of matrix products"
+                ),
+                make_evidence_metric("unaligned_ns", gemms[0].per_step(busy)[0], "per step"),
             ),
             places,
             gain,

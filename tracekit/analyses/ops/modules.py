@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.frames import make_run_heading
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.frame import Frame, divide, first_of, max_of, sum_of
-from tracekit.model.keys import distinct, summed
+from tracekit.model.keys import find_distinct, sum_by_group
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, all_at_rows, repeated_number, stacked
+from tracekit.model.tables.arrays import Nullable, concatenate_parts, repeat_number, select_all_rows
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.ops.modules import HIERARCHY, Modules, modules
-from tracekit.process.ops.shapes import calls, during, launch_threads
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.ops.modules import HIERARCHY, RecordedModules, find_recorded_modules
+from tracekit.process.ops.shapes import find_launch_threads, merge_calls, sum_during_calls
 
 MODULES = Table(
     "modules",
@@ -51,21 +51,21 @@ MAX_CLASSES = 2_000
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum up time and launched work of every class of modules, once per way to record them."""
-    parts = [_sum_modules(trace, recorded) for recorded in trace.derived(modules)]
+    parts = [_sum_modules(trace, recorded) for recorded in trace.derived(find_recorded_modules)]
     if not parts:
         return {}
-    columns: dict[str, Any] = dict(stacked(parts))
+    columns: dict[str, Any] = dict(concatenate_parts(parts))
     is_called = np.flatnonzero(columns["count"] > 0)
     largest = np.argsort(-columns["self_ns"][is_called], kind="stable")[:MAX_CLASSES]
-    return {"modules": all_at_rows(columns, is_called[largest])}
+    return {"modules": select_all_rows(columns, is_called[largest])}
 
 
-def _sum_modules(trace: Trace, recorded: Modules) -> dict[str, Any]:
+def _sum_modules(trace: Trace, recorded: RecordedModules) -> dict[str, Any]:
     """Make the columns of `modules` for one way to record them."""
     count = len(recorded.classes)
     width = int(recorded.instance.max()) + 1
-    pairs = distinct(recorded.owner * width + recorded.instance)
-    call_sums = calls(trace, recorded.calls, recorded.owner, count)
+    pairs = find_distinct(recorded.owner * width + recorded.instance)
+    call_sums = merge_calls(trace, recorded.calls, recorded.owner, count)
     is_hierarchy = recorded.origin == "hierarchy"
     out: dict[str, Any] = {
         "origin": np.full(count, recorded.origin, object),
@@ -74,19 +74,19 @@ def _sum_modules(trace: Trace, recorded: Modules) -> dict[str, Any]:
         "count": np.bincount(recorded.owner, minlength=count),
         # A hierarchy names ops: the time of a module's call is not recorded.
         "total_ns": _mark_known(call_sums.total_ns, is_known=not is_hierarchy),
-        "self_ns": summed(recorded.owner, recorded.self_ns, count),
+        "self_ns": sum_by_group(recorded.owner, recorded.self_ns, count),
     }
     launcher = recorded.launcher
     if launcher is None or not trace.has("device_ops"):
-        unknown = repeated_number(None, count)
+        unknown = repeat_number(None, count)
         return {**out, "device_total_ns": unknown, "device_ns": unknown, "launch_count": unknown}
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     dur = trace.numbers("device_ops", "dur_ns")
-    total = during(call_sums, launch_threads(trace), links.ts_ns, dur)[0]
+    total = sum_during_calls(call_sums, find_launch_threads(trace), links.ts_ns, dur)[0]
     return {
         **out,
         "device_total_ns": _mark_known(total, is_known=not is_hierarchy),
-        "device_ns": _mark_known(summed(launcher, dur, count)),
+        "device_ns": _mark_known(sum_by_group(launcher, dur, count)),
         "launch_count": _mark_known(np.bincount(launcher[launcher >= 0], minlength=count)),
     }
 
@@ -153,13 +153,13 @@ TITLES = {
 def _make_module_sheet(measured: Measurements, origin: str, modules: Frame) -> Sheet:
     """List the modules of one origin, with the share of GPU time that their calls launched."""
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             module | module
             instance_count | instances | count | Distinct ones of the class in one source.
         """),
         Heading("count", "ops" if origin == "hierarchy" else "calls", "count"),
-        *as_headings("""
+        *parse_headings("""
             device_ns | GPU self | ns | Σ duration of device ops launched in it, outside modules that it calls.
             device_ratio | share | ratio | GPU self of all GPU time of the sources that record modules.
             device_total_ns | GPU total | ns | The same with all modules that it calls.
@@ -173,9 +173,9 @@ def _make_module_sheet(measured: Measurements, origin: str, modules: Frame) -> S
     share = divide(by_run["device_ns"], by_run["gpu_ns"])
     shares = share.values[~share.missing].tolist()
     if len(shares) == 1:
-        caption += f" {show(shares[0], 'ratio')} of the GPU time was launched in calls of modules."
+        caption += f" {format_quantity(shares[0], 'ratio')} of the GPU time was launched in calls of modules."
     caption += " A backward pass runs outside the calls of modules and is not in it."
-    return sheet(f"modules_{origin}", TITLES[origin], headings, modules, caption=caption)
+    return make_sheet(f"modules_{origin}", TITLES[origin], headings, modules, caption=caption)
 
 
 ANALYSIS = Analysis(

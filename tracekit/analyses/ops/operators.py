@@ -9,23 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.frames import make_run_heading
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model import sweeps
 from tracekit.model.frame import Frame, sum_of, where
-from tracekit.model.intervals import union_totals
-from tracekit.model.keys import counted, numbered, summed
+from tracekit.model.intervals import measure_group_unions
+from tracekit.model.keys import count_by_group, number_keys, sum_by_group
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import innermost, nesting, own_times
-from tracekit.process.device.devices import devices
-from tracekit.process.name_filters import narrow, numbered_codes, of_kind
-from tracekit.process.ops.shapes import nearest_or_self
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import (
+    build_call_tree,
+    find_innermost_host_rows,
+    measure_exclusive_host_times,
+)
+from tracekit.process.device.devices import number_devices
+from tracekit.process.name_filters import list_present_codes, make_narrow_coded, mark_rows_of_kind
+from tracekit.process.ops.shapes import find_nearest_or_self
 
 OPERATORS = Table(
     "operators",
@@ -55,7 +59,7 @@ KINDS = ("op", "runtime", "range")
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum up time, launched work and memory of every op, call and range by name."""
-    is_chosen = of_kind(trace, "host_ops", *KINDS)
+    is_chosen = mark_rows_of_kind(trace, "host_ops", *KINDS)
     if not is_chosen.any():
         return {}
     names, kinds = trace.texts("host_ops", "name"), trace.texts("host_ops", "kind")
@@ -64,12 +68,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     count = len(present)
     return {
         "operators": {
-            "kind": narrow(present // width, kinds.texts),
-            "name": narrow(present % width - 1, names.texts),
-            "count": counted(slot, count),
+            "kind": make_narrow_coded(present // width, kinds.texts),
+            "name": make_narrow_coded(present % width - 1, names.texts),
+            "count": count_by_group(slot, count),
             "total_ns": _sum_wall_times(trace, slot, count),
             # Not cached: without recorded shapes no other analysis needs it.
-            "self_ns": summed(slot, own_times(trace), count),
+            "self_ns": sum_by_group(slot, measure_exclusive_host_times(trace), count),
             **_sum_launched_work(trace, slot, count),
             **_sum_memory_of_ops(trace, slot, count),
         }
@@ -90,7 +94,7 @@ def _number_kinds_and_names(
     key += names.codes
     key += 1
     key[~is_chosen] = -1
-    present, slot = numbered_codes(key, room)
+    present, slot = list_present_codes(key, room)
     if present[0] < 0:
         present, slot = present[1:], slot - 1
     return present, slot
@@ -101,20 +105,20 @@ def _sum_wall_times(trace: Trace, slot: Rows, count: int) -> Ints:
     thread = trace.numbers("host_ops", "thread")
     start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
     if sweeps.native is not None:
-        in_order = trace.derived(nesting).order
-        return sweeps.outermost(in_order, thread, start, dur, slot, count)
+        in_order = trace.derived(build_call_tree).order
+        return sweeps.measure_outermost_times(in_order, thread, start, dur, slot, count)
     rows = np.flatnonzero(slot >= 0)
-    pairs, pair = numbered(thread[rows].astype(np.int64) * count + slot[rows])
-    totals = union_totals(start[rows], start[rows] + dur[rows], pair, len(pairs))
-    return summed(pairs % count, totals, count)
+    pairs, pair = number_keys(thread[rows].astype(np.int64) * count + slot[rows])
+    totals = measure_group_unions(start[rows], start[rows] + dur[rows], pair, len(pairs))
+    return sum_by_group(pairs % count, totals, count)
 
 
 def _sum_launched_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     """Sum up device ops launched while an op was innermost: count, Σ duration, union per device."""
     if not trace.has("device_ops"):
         return {}
-    of_trace = trace.derived(devices)
-    links: Launches = trace.derived(launches)
+    of_trace = trace.derived(number_devices)
+    links: Launches = trace.derived(find_launches)
     # A call outside any op counts as its own op: work launched from plain Python must not vanish.
     owner = np.where(links.op >= 0, links.op, links.call)
     linked = np.flatnonzero(owner >= 0)
@@ -122,12 +126,12 @@ def _sum_launched_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     linked, group = linked[group >= 0], group[group >= 0]
     start = trace.numbers("device_ops", "ts_ns")[linked]
     dur, width = trace.numbers("device_ops", "dur_ns")[linked], max(len(of_trace), 1)
-    pairs, compact = numbered(group * width + of_trace.number[linked])
-    busy = union_totals(start, start + dur, compact, len(pairs))
+    pairs, compact = number_keys(group * width + of_trace.number[linked])
+    busy = measure_group_unions(start, start + dur, compact, len(pairs))
     return {
         "launch_count": np.bincount(group, minlength=count),
-        "device_ns": summed(group, dur, count),
-        "device_busy_ns": summed(pairs // width, busy, count),
+        "device_ns": sum_by_group(group, dur, count),
+        "device_busy_ns": sum_by_group(pairs // width, busy, count),
     }
 
 
@@ -139,13 +143,13 @@ def _sum_memory_of_ops(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     rows = np.flatnonzero(~recorded.missing)
     thread = trace.numbers("memory_ops", "thread")[rows]
     ts = trace.numbers("memory_ops", "ts_ns")[rows]
-    size, is_op = recorded.values[rows], of_kind(trace, "host_ops", "op")
-    owner = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
+    size, is_op = recorded.values[rows], mark_rows_of_kind(trace, "host_ops", "op")
+    owner = find_nearest_or_self(trace, is_op, find_innermost_host_rows(trace, thread, ts))
     group = np.where(owner >= 0, slot[owner], np.int64(-1))
     has_slot = group >= 0
     return {
-        "allocated_bytes": summed(group[has_slot], np.maximum(size, 0)[has_slot], count),
-        "freed_bytes": summed(group[has_slot], np.maximum(-size, 0)[has_slot], count),
+        "allocated_bytes": sum_by_group(group[has_slot], np.maximum(size, 0)[has_slot], count),
+        "freed_bytes": sum_by_group(group[has_slot], np.maximum(-size, 0)[has_slot], count),
     }
 
 
@@ -159,7 +163,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     calls = int(pooled["count"].sum())
     return ANALYSIS.answered(
         metrics=(Metric("operator_calls", calls, "count", label="operator calls"),),
-        sheets=lambda: with_rows(*_make_operator_sheets(measured, pooled)),
+        sheets=lambda: select_filled_sheets(*_make_operator_sheets(measured, pooled)),
     )
 
 
@@ -169,17 +173,17 @@ POOLED = (
 )
 """Columns that are added up over processes."""
 
-HOST_HEADINGS = as_headings("""
+HOST_HEADINGS = parse_headings("""
     self_ns | self | ns | Time less that of ops and calls inside it, over all processes.
     self_ratio | share | ratio | Of the host ops' own time.
     total_ns | total | ns | Recursion counted once.
 """)
-GPU_HEADINGS = as_headings("""
+GPU_HEADINGS = parse_headings("""
     device_ns | GPU Σ | ns | Σ duration of device ops launched by the op itself.
     device_busy_ns | GPU busy | ns | The same, overlaps counted once per GPU.
     launch_count | launches | count
 """)
-MEMORY_HEADINGS = as_headings("""
+MEMORY_HEADINGS = parse_headings("""
     allocated_bytes | allocated | bytes | Bytes allocated while the op was innermost.
     freed_bytes | freed | bytes | Bytes freed while the op was innermost.
     net_bytes | net | bytes | Allocated less freed: what others free later is not a leak.
@@ -207,9 +211,9 @@ def _make_operator_sheets(measured: Measurements, pooled: Frame) -> Iterator[She
         ("gpu_time", "the GPU time they launch", GPU_HEADINGS, launching),
         ("memory", "the memory they allocate", MEMORY_HEADINGS, allocating),
     ):
-        cost, columns = headings[0].name, (*run_heading(measured), first, *headings, calls)
+        cost, columns = headings[0].name, (*make_run_heading(measured), first, *headings, calls)
         most_first = operators.sort(cost, "name", descending=[cost])
-        yield sheet(f"operators_by_{name}", f"Operators by {title}", columns, most_first)
+        yield make_sheet(f"operators_by_{name}", f"Operators by {title}", columns, most_first)
 
 
 ANALYSIS = Analysis(

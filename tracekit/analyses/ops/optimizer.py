@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, label_headings, share_of
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.stages.windows import steps_of
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.frame import (
     Frame,
     choose,
@@ -25,27 +25,27 @@ from tracekit.model.frame import (
     sum_of,
     where,
 )
-from tracekit.model.intervals import covered
-from tracekit.model.keys import PROCESS, summed, sums_of
+from tracekit.model.intervals import measure_coverage
+from tracekit.model.keys import PROCESS, sum_by_group, sum_by_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Coded, numbers_or_none
+from tracekit.model.tables.arrays import Coded, make_nullable_numbers
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import Nesting, nesting
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import CallTree, build_call_tree
 from tracekit.process.host.phases import (
     SHORT_NS,
-    HostSide,
-    device_busy,
-    device_places,
-    host_side,
-    host_windows,
-    single_kernels,
+    HostPhases,
+    build_host_windows,
+    classify_host_rows,
+    mark_single_kernels,
+    number_devices_by_appearance,
+    unite_device_busy_time,
 )
-from tracekit.process.name_filters import by_value
+from tracekit.process.name_filters import map_coded_values
 
 OPTIMIZER_STEPS = Table(
     "optimizer_steps",
@@ -95,11 +95,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum up the Optimizer.step calls by step and optimizer, with the ops and kernels inside them."""
     if not trace.has("host_ops"):
         return {}
-    side, where = trace.derived(host_side), trace.derived(host_windows)
+    side, where = trace.derived(classify_host_rows), trace.derived(build_host_windows)
     rows = np.flatnonzero(side.optimizer)
     if not len(rows):
         return {"optimizer_steps": {}}
-    tree: Nesting = trace.derived(nesting)
+    tree: CallTree = trace.derived(build_call_tree)
     start = trace.numbers("host_ops", "ts_ns")
     dur = trace.numbers("host_ops", "dur_ns")
     slot = np.full(len(start), -1, np.int64)
@@ -117,18 +117,18 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "dur_ns": dur[rows],
         "call_count": np.bincount(slot[side.within_optimizer[direct]], minlength=len(rows)),
         "leaf_count": np.bincount(slot[owner], minlength=len(rows)),
-        "leaf_ns": summed(slot[owner], dur[leaves], len(rows)),
+        "leaf_ns": sum_by_group(slot[owner], dur[leaves], len(rows)),
         **_sum_kernels_of_calls(trace, slot, len(rows)),
     }
-    table: dict[str, Any] = sums_of(keys, counts)
-    name = by_value(table["name"].codes.astype(np.int64), names.texts, str)
+    table: dict[str, Any] = sum_by_keys(keys, counts)
+    name = map_coded_values(table["name"].codes.astype(np.int64), names.texts, str)
     tensors = {
         names.texts[code]: _count_tensors(
             names.codes[leaves[names.codes[owner] == code]], int(calls)
         )
         for code, calls in zip(*np.unique(names.codes[rows], return_counts=True), strict=True)
     }
-    tensor_count = numbers_or_none([tensors[each] for each in name.tolist()])
+    tensor_count = make_nullable_numbers([tensors[each] for each in name.tolist()])
     return {"optimizer_steps": {**table, "name": name, "tensor_count": tensor_count}}
 
 
@@ -153,15 +153,18 @@ def _sum_kernels_of_calls(trace: Trace, slot: Ints, size: int) -> dict[str, Any]
     """Sum up the kernels launched in each call, and the idle time of their devices between the first and the last."""
     if not trace.has("device_ops"):
         return {}
-    side: HostSide = trace.derived(host_side)
-    links: Launches = trace.derived(launches)
-    chosen = np.flatnonzero(single_kernels(trace) & (links.call >= 0))
+    side: HostPhases = trace.derived(classify_host_rows)
+    links: Launches = trace.derived(find_launches)
+    chosen = np.flatnonzero(mark_single_kernels(trace) & (links.call >= 0))
     owner = side.within_optimizer[links.call[chosen]]
     chosen, owner = chosen[owner >= 0], slot[owner[owner >= 0]]
-    number, dur = trace.derived(device_places), trace.numbers("device_ops", "dur_ns")[chosen]
+    number, dur = (
+        trace.derived(number_devices_by_appearance),
+        trace.numbers("device_ops", "dur_ns")[chosen],
+    )
     start = trace.numbers("device_ops", "ts_ns")[chosen]
     idle = np.zeros(size, np.int64)
-    for device, busy in trace.derived(device_busy).items():
+    for device, busy in trace.derived(unite_device_busy_time).items():
         on_this = np.flatnonzero(number[chosen] == device)
         if not len(on_this):
             continue
@@ -170,11 +173,11 @@ def _sum_kernels_of_calls(trace: Trace, slot: Ints, size: int) -> dict[str, Any]
         np.minimum.at(first, owner[on_this], start[on_this])
         np.maximum.at(last, owner[on_this], start[on_this] + dur[on_this])
         has = last >= first
-        idle[has] += (last - first)[has] - covered(busy, first[has], last[has])
+        idle[has] += (last - first)[has] - measure_coverage(busy, first[has], last[has])
     return {
         "kernel_count": np.bincount(owner, minlength=size),
         "short_kernel_count": np.bincount(owner[dur < SHORT_NS], minlength=size),
-        "kernel_ns": summed(owner, dur, size),
+        "kernel_ns": sum_by_group(owner, dur, size),
         "idle_ns": idle,
     }
 
@@ -211,7 +214,10 @@ def _pool_optimizers(measured: Measurements, calls: Frame) -> Frame:
     averaged = ("call_count", "leaf_count", "kernel_count", "short_kernel_count")
     each = {f"each_{name}": divide(pooled[name], pooled["count"]) for name in averaged}
     updates = choose(on_device, each["each_kernel_count"], each["each_call_count"])
-    steps = [steps_of(measured, to_pandas(rows.select(*PROCESS))) for rows in by_optimizer.frames()]
+    steps = [
+        count_steps_of_rows(measured, to_pandas(rows.select(*PROCESS)))
+        for rows in by_optimizer.frames()
+    ]
     process_steps = np.array([max(existing.count, 1) for existing in steps])
     step_ns = numbers([existing.step_ns for existing in steps])
     pooled = pooled.with_columns(
@@ -231,8 +237,8 @@ def _make_optimizer_sheet(measured: Measurements, pooled: Frame) -> Sheet:
     if (times == np.round(times)).all():
         times = times.astype(np.int64)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             name | optimizer
             dur_each_ns | time | ns | Host time in Optimizer.step per step and process.
             share_ratio | of step | ratio | Of the mean step wall.
@@ -245,18 +251,22 @@ def _make_optimizer_sheet(measured: Measurements, pooled: Frame) -> Sheet:
             per_tensor | per tensor | number | Kernels per tensor; where no GPU was recorded, calls per tensor.
         """),
     )
-    return sheet("optimizer", "Optimizers by host time", headings, pooled.with_columns(times=times))
+    return make_sheet(
+        "optimizer", "Optimizers by host time", headings, pooled.with_columns(times=times)
+    )
 
 
 def _list_optimizer_abstentions(measured: Measurements, pooled: Frame) -> Iterator[Verdict]:
     """List runs without an optimizer, and runs whose optimizer works on the host beside a GPU."""
     for run in measured.frame("steps").distinct("run").values("run"):
         if not pooled.equals("run", run).any():
-            yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
+            yield Verdict(
+                ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + phrase_run(measured, run)
+            )
     for of_run in pooled.group_by("run").frames():
         if (of_run.whole("kernel_count", missing=-1) == 0).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
-            reason += in_run(measured, of_run.values("run")[0])
+            reason += phrase_run(measured, of_run.values("run")[0])
             yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
 
 
@@ -283,11 +293,11 @@ def _find_unfused_optimizers(
             what, count = "ops", row["each_call_count"]
             caveat = "upper bound: host time of Optimizer.step outside its innermost ops"
         lost_ns = lost_ns / row["process_steps"]
-        ratio = share_of(lost_ns, row["step_ns"])
+        ratio = divide_or_none(lost_ns, row["step_ns"])
         tensors = row["tensor_count"]
         over = "" if tensors is None else f" for {tensors:,} tensors"
         name = row["name"].partition("#")[2] or row["name"]
-        of_whom = _name_optimizer_role(row, pooled) + in_run(measured, row["run"])
+        of_whom = _name_optimizer_role(row, pooled) + phrase_run(measured, row["run"])
         label = f"{what} per tensor"
         yield Finding(
             "unfused-optimizer",
@@ -297,7 +307,9 @@ def _find_unfused_optimizers(
             (
                 Metric("per_tensor", per_tensor, "", "lower", label=label),
                 Metric("short_kernels", short_count, "count", "lower", label="kernels under 10 µs"),
-                evidence("dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"),
+                make_evidence_metric(
+                    "dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"
+                ),
             ),
             (Place(role=row["role"], name=row["name"]),),
             round(lost_ns),
@@ -322,7 +334,7 @@ def _name_optimizer_role(row: Mapping[str, Any], pooled: Frame) -> str:
 
 def _format_mean_count(count: float) -> str:
     """Format a mean count: 290, or 28.5."""
-    return f"{int(count):,}" if count.is_integer() else show(count, "count")
+    return f"{int(count):,}" if count.is_integer() else format_quantity(count, "count")
 
 
 ANALYSIS = Analysis(

@@ -10,31 +10,31 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.frames import make_run_heading
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, max_of, sum_of, texts, where
-from tracekit.model.keys import counted, numbered, summed
+from tracekit.model.keys import count_by_group, number_keys, sum_by_group
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, NAME, SELF_LAUNCHES, SHAPE_COUNT
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import innermost, own_times
-from tracekit.process.name_filters import narrow, numbered_codes, of_kind
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import find_innermost_host_rows, measure_exclusive_host_times
+from tracekit.process.name_filters import list_present_codes, make_narrow_coded, mark_rows_of_kind
 from tracekit.process.ops.shapes import (
     DIMS,
     TYPES,
-    Products,
-    Shapes,
-    calls,
-    device_work,
-    during,
-    launch_threads,
-    nearest_or_self,
-    products,
-    shapes,
+    InputShapes,
+    MatrixProducts,
+    collect_input_shapes,
+    find_launch_threads,
+    find_matrix_products,
+    find_nearest_or_self,
+    merge_calls,
+    sum_device_work,
+    sum_during_calls,
 )
 
 OPERATOR_SHAPES = Table(
@@ -98,20 +98,20 @@ class Instants(NamedTuple):
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum up ops by name with all that ran inside them, and by name and input shape with their own part."""
-    rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
+    rows = np.flatnonzero(mark_rows_of_kind(trace, "host_ops", "op"))
     if not len(rows):
         return {}
     names = trace.texts("host_ops", "name")
-    present, group = numbered_codes(names.codes[rows], len(names.texts))
+    present, group = list_present_codes(names.codes[rows], len(names.texts))
     work, memory = _find_launches(trace), _find_memory_operations(trace)
     tables: dict[str, Mapping[str, Any]] = {
         "operator_totals": {
-            "name": narrow(present, names.texts),
-            "count": counted(group, len(present)),
+            "name": make_narrow_coded(present, names.texts),
+            "count": count_by_group(group, len(present)),
             **_sum_inclusive(trace, rows, group, len(present), work, memory, whole=True),
         }
     }
-    recorded: Shapes = trace.derived(shapes)
+    recorded: InputShapes = trace.derived(collect_input_shapes)
     if recorded.dims:
         tables["operator_shapes"] = _sum_shapes(trace, rows, work, memory)
     return tables
@@ -121,9 +121,9 @@ def _find_launches(trace: Trace) -> Instants | None:
     """Return the launches of device ops; None where no device was recorded."""
     if not trace.has("device_ops"):
         return None
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     dur = trace.numbers("device_ops", "dur_ns")
-    return Instants(launch_threads(trace), links.ts_ns, links.op, (dur, np.ones_like(dur)))
+    return Instants(find_launch_threads(trace), links.ts_ns, links.op, (dur, np.ones_like(dur)))
 
 
 def _find_memory_operations(trace: Trace) -> Instants | None:
@@ -134,8 +134,8 @@ def _find_memory_operations(trace: Trace) -> Instants | None:
     size = np.where(recorded.missing, 0, recorded.values)
     thread = trace.numbers("memory_ops", "thread")
     ts = trace.numbers("memory_ops", "ts_ns")
-    is_op = of_kind(trace, "host_ops", "op")
-    op = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
+    is_op = mark_rows_of_kind(trace, "host_ops", "op")
+    op = find_nearest_or_self(trace, is_op, find_innermost_host_rows(trace, thread, ts))
     values = (np.maximum(size, 0), np.maximum(-size, 0))
     return Instants(thread.astype(np.int64), ts, op, values)
 
@@ -151,7 +151,7 @@ def _sum_inclusive(
     whole: bool,
 ) -> dict[str, Any]:
     """Sum up the wall time of each group, and launches and allocations during it; recursion counts once."""
-    call_sums = calls(trace, rows, group, count)
+    call_sums = merge_calls(trace, rows, group, count)
     out: dict[str, Any] = {"total_ns": call_sums.total_ns}
     for what, names in (
         (work, ("device_total_ns", "launch_total_count")),
@@ -160,7 +160,7 @@ def _sum_inclusive(
         if what is None:
             continue
         counted = slice(None) if whole else slice(1)
-        sums = during(call_sums, what.thread, what.ts_ns, *what.values[counted])
+        sums = sum_during_calls(call_sums, what.thread, what.ts_ns, *what.values[counted])
         out |= dict(zip(names[counted], sums, strict=True))
     return out
 
@@ -169,28 +169,28 @@ def _sum_shapes(
     trace: Trace, rows: Ints, work: Instants | None, memory: Instants | None
 ) -> dict[str, Any]:
     """Make one row per (name, dims, types); beyond the cap the rest of each op is pooled."""
-    names, recorded = trace.texts("host_ops", "name"), trace.derived(shapes)
-    own_ns = trace.derived(own_times)[rows]
+    names, recorded = trace.texts("host_ops", "name"), trace.derived(collect_input_shapes)
+    own_ns = trace.derived(measure_exclusive_host_times)[rows]
     width = len(recorded.dims) + 1
     key = names.codes[rows].astype(np.int64) * width + recorded.number[rows] + 1
-    keys, fine = numbered(key)
+    keys, fine = number_keys(key)
     slot = np.full(len(names), -1, np.int64)
     slot[rows] = fine
-    weight = summed(fine, own_ns, len(keys))
+    weight = sum_by_group(fine, own_ns, len(keys))
     if work is not None:
-        weight += summed(_look_up_slots(slot, work.op), work.values[0], len(keys))
+        weight += sum_by_group(_look_up_slots(slot, work.op), work.values[0], len(keys))
     is_kept = np.zeros(len(keys), np.bool_)
     is_kept[np.argsort(-weight, kind="stable")[:MAX_SHAPES]] = True
     # The rest of an op has the key after all shapes of that op.
     coarse = np.where(is_kept, keys * 2, (keys // width) * width * 2 + 1)
-    last, of_fine = numbered(coarse)
+    last, of_fine = number_keys(coarse)
     group, count = of_fine[fine], len(last)
     slot[rows] = group
     number = np.where(last % 2 == 0, last // 2 % width - 1, -1)
     dims = np.array([*(text[:MAX_TEXT] for text in recorded.dims), None], object)
     types = np.array([*(t and t[:MAX_TEXT] for t in recorded.types), None], object)
     out: dict[str, Any] = {
-        "name": narrow(last // 2 // width, names.texts),
+        "name": make_narrow_coded(last // 2 // width, names.texts),
         "dims": dims[number],
         "types": types[number],
         "shape_count": np.bincount(of_fine, minlength=count),
@@ -201,10 +201,12 @@ def _sum_shapes(
     }
     if work is not None:
         launched_slot = _look_up_slots(slot, work.op)
-        launched, dur, busy = device_work(trace, launched_slot, count)
+        launched, dur, busy = sum_device_work(trace, launched_slot, count)
         out |= {"launch_count": launched, "device_ns": dur, "device_busy_ns": busy}
     if memory is not None:
-        out["allocated_bytes"] = summed(_look_up_slots(slot, memory.op), memory.values[0], count)
+        out["allocated_bytes"] = sum_by_group(
+            _look_up_slots(slot, memory.op), memory.values[0], count
+        )
     return out
 
 
@@ -215,14 +217,14 @@ def _look_up_slots(slot: Ints, op: Ints) -> Ints:
 
 def _sum_self_times(own_ns: Ints, group: Ints, count: int) -> Ints:
     """Sum up the self time of each group."""
-    self_ns = summed(group, own_ns, count)
+    self_ns = sum_by_group(group, own_ns, count)
     assert int(self_ns.sum()) == int(own_ns.sum()), "no own time may be lost by grouping"
     return self_ns
 
 
 def _sum_flops(trace: Trace, slot: Ints, count: int) -> Nullable:
     """Sum up the FLOPs of each group; missing without a known formula or where an op inside counts them."""
-    recorded: Products = trace.derived(products)
+    recorded: MatrixProducts = trace.derived(find_matrix_products)
     rows = np.flatnonzero(recorded.number >= 0)
     per_call = np.array([product.flops for _, product in recorded.products], float)
     number = recorded.number[rows]
@@ -234,7 +236,7 @@ def _sum_flops(trace: Trace, slot: Ints, count: int) -> Nullable:
     is_known &= rough < 2.0**62
     exact = np.array([product.flops for _, product in recorded.products], np.int64)
     chosen = rows[is_known[slot[rows]]]
-    sums = summed(slot[chosen], exact[recorded.number[chosen]], count)
+    sums = sum_by_group(slot[chosen], exact[recorded.number[chosen]], count)
     return Nullable(sums, ~is_known)
 
 
@@ -252,7 +254,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
     return ANALYSIS.answered(
         metrics=metrics if distinct else (),
-        sheets=lambda: with_rows(
+        sheets=lambda: select_filled_sheets(
             _make_shape_sheet(measured, by_shape, on_device=on_device),
             _make_inclusive_sheet(measured, totals, on_device=on_device),
         ),
@@ -285,29 +287,29 @@ def _make_shape_sheet(measured: Measurements, rows: Frame, *, on_device: bool) -
         type=texts([format_types(types) for types in pooled.values("types")]),
         gflop=where(~pooled.is_missing("flop_count"), pooled.number("flop_count") / 1e9),
     )
-    device = as_headings("""
+    device = parse_headings("""
         device_ns | GPU self | ns | Σ duration of device ops that the op launched itself.
         device_busy_ns | GPU busy | ns | The same, overlaps counted once per GPU.
         device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
         launch_count | launches | count | Launched by the op itself.
     """)
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             name | operator
             shape | input shapes | text | — has no shape.
             type | types
             count | calls | count
         """),
         *(device if on_device else ()),
-        *as_headings("""
+        *parse_headings("""
             self_ns | host self | ns | Host time less that of ops and calls inside it.
             total_ns | host total | ns | Recursion counted once.
             allocated_bytes | allocated | bytes | Bytes allocated while the op was innermost.
             gflop | GFLOP | number | 10⁹ FLOPs of all calls, from their shapes; — where no formula is known.
         """),
     )
-    return sheet(
+    return make_sheet(
         "operators_by_shape",
         "Operators by input shape",
         headings,
@@ -322,24 +324,24 @@ def _make_inclusive_sheet(measured: Measurements, totals: Frame, *, on_device: b
     pooled = totals.group_by("run", "name").agg(**sums)
     cost = "device_total_ns" if on_device else "allocated_total_bytes"
     pooled = pooled.filter(pooled.whole(cost) > 0).sort(cost, "name", descending=[cost])
-    device = as_headings("""
+    device = parse_headings("""
         device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
         launch_total_count | launches | count | Launched during the op.
     """)
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             name | operator
             count | calls | count
         """),
         *(device if on_device else ()),
-        *as_headings("""
+        *parse_headings("""
             total_ns | host total | ns | Recursion counted once.
             allocated_total_bytes | allocated | bytes | Bytes allocated during the op.
             freed_total_bytes | freed | bytes | Bytes freed during the op.
         """),
     )
-    return sheet(
+    return make_sheet(
         "operators_inclusive",
         "Operators with all that runs inside them",
         headings,

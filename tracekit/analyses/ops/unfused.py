@@ -9,31 +9,41 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import label_headings, name_stages
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_label_headings, name_stages
 from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, concat, from_rows
-from tracekit.model.keys import summed
+from tracekit.model.keys import sum_by_group
 from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import CLASS_WORK, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.launches import launches
-from tracekit.process.calls.op_paths import op_paths, path_texts
-from tracekit.process.ops.pointwise import Pointwise, chain_kinds, chain_text, pointwise
-from tracekit.process.ops.shapes import DIMS, TYPES, owners, shapes
-from tracekit.process.ops.unfused import (
-    Unfused,
-    attention_extra,
-    product_work,
-    score_passes,
-    unfused,
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.launches import find_launches
+from tracekit.process.calls.op_paths import format_op_paths, number_op_paths
+from tracekit.process.ops.pointwise import (
+    PointwiseKernels,
+    find_pointwise_kernels,
+    format_chain,
+    group_chains_by_ops,
 )
-from tracekit.process.ops.work_classes import Spans, on_device, on_host, top_names
-from tracekit.process.steps.stage_lookup import stage_at, stage_names
+from tracekit.process.ops.shapes import DIMS, TYPES, collect_input_shapes, find_launch_owners
+from tracekit.process.ops.unfused import (
+    UnfusedOps,
+    find_unfused_ops,
+    mark_attention_extra_ops,
+    mark_attention_products,
+    mark_score_passes,
+)
+from tracekit.process.ops.work_classes import (
+    NamedThreadSpans,
+    find_top_names,
+    sum_device_work_classes,
+    sum_host_work_classes,
+)
+from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names
 
 UNFUSED_WORK = Table(
     "unfused_work",
@@ -84,13 +94,13 @@ NOT_RECORDED = "input shapes were not recorded: profile with record_shapes=True"
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum up the work of unfused operators and copies into another layout by stage; their calls and bytes."""
-    if not trace.derived(shapes).dims:
+    if not trace.derived(collect_input_shapes).dims:
         return {}
-    recorded: Unfused = trace.derived(unfused)
-    passes: Pointwise = trace.derived(pointwise)
+    recorded: UnfusedOps = trace.derived(find_unfused_ops)
+    passes: PointwiseKernels = trace.derived(find_pointwise_kernels)
     calls = {"attention": recorded.softmax, "loss": recorded.loss, "copy": recorded.copies}
     if len(passes.chained) or len(passes.copies):
-        launched_by = trace.derived(launches).op
+        launched_by = trace.derived(find_launches).op
         calls |= {
             "chain": launched_by[passes.chained[passes.longest]],
             "layout": launched_by[passes.copies],
@@ -98,13 +108,15 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not sum(len(rows) for rows in calls.values()):
         return {"unfused_calls": {}, "unfused_work": {}}
     if not trace.has("device_ops"):
-        work = on_host(trace, _find_host_spans(trace, recorded))
+        work = sum_host_work_classes(trace, _find_host_spans(trace, recorded))
         return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
-    work = on_device(trace, _classify_unfused_work(trace, recorded, passes))
+    work = sum_device_work_classes(trace, _classify_unfused_work(trace, recorded, passes))
     return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
 
 
-def _classify_unfused_work(trace: Trace, recorded: Unfused, passes: Pointwise) -> dict[str, Bools]:
+def _classify_unfused_work(
+    trace: Trace, recorded: UnfusedOps, passes: PointwiseKernels
+) -> dict[str, Bools]:
     """Mark the device ops of every class that occurs."""
     count = len(trace.numbers("device_ops", "ts_ns"))
 
@@ -115,21 +127,21 @@ def _classify_unfused_work(trace: Trace, recorded: Unfused, passes: Pointwise) -
 
     classes = {"all": np.ones(count, np.bool_)}
     if len(recorded.softmax):
-        extra = attention_extra(trace, recorded)
+        extra = mark_attention_extra_ops(trace, recorded)
         classes["attention"] = extra
-        classes["pass"] = score_passes(trace, recorded, extra)
-        classes["products"] = product_work(trace, recorded)
+        classes["pass"] = mark_score_passes(trace, recorded, extra)
+        classes["products"] = mark_attention_products(trace, recorded)
     if len(recorded.loss) or len(recorded.copies):
         losses = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.bool_)
         losses[recorded.loss] = losses[recorded.copies] = True
-        classes["loss"] = owners(trace, losses) >= 0
+        classes["loss"] = find_launch_owners(trace, losses) >= 0
     counted = classes.get("attention", only(np.empty(0, np.int64)))
     classes["chain"] = only(passes.chained[~passes.longest]) & ~counted
     classes["layout"] = only(passes.copies) & ~counted
     return classes
 
 
-def _find_host_spans(trace: Trace, calls: Unfused) -> dict[str, Spans]:
+def _find_host_spans(trace: Trace, calls: UnfusedOps) -> dict[str, NamedThreadSpans]:
     """Return the host time between the two products of each attention, and the calls of each loss."""
     thread = trace.numbers("host_ops", "thread")
     start = trace.numbers("host_ops", "ts_ns")
@@ -137,21 +149,21 @@ def _find_host_spans(trace: Trace, calls: Unfused) -> dict[str, Spans]:
     end, name = start + dur, trace.texts("host_ops", "name").codes
     loss = np.concatenate((calls.loss, calls.copies))
     return {
-        "attention": Spans(
+        "attention": NamedThreadSpans(
             thread[calls.first], end[calls.first], start[calls.last], name[calls.softmax]
         ),
-        "loss": Spans(thread[loss], start[loss], end[loss], name[loss]),
+        "loss": NamedThreadSpans(thread[loss], start[loss], end[loss], name[loss]),
     }
 
 
 def _count_calls(
-    trace: Trace, calls: Mapping[str, Ints], recorded: Unfused, passes: Pointwise
+    trace: Trace, calls: Mapping[str, Ints], recorded: UnfusedOps, passes: PointwiseKernels
 ) -> dict[str, Any]:
     """Make one row per (class, stage)."""
     rows = np.concatenate(list(calls.values()))
     kind = np.repeat(np.arange(len(calls)), [len(kind_rows) for kind_rows in calls.values()])
-    stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
-    names = [*stage_names(trace), None]
+    stage = find_stage_codes_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
+    names = [*list_outer_stage_names(trace), None]
     keys, group = np.unique(kind * len(names) + stage + 1, return_inverse=True)
     size = np.zeros(len(rows), np.int64)
     of_copies = kind == list(calls).index("copy")
@@ -159,20 +171,22 @@ def _count_calls(
     ops = np.full(len(keys), None, object)
     for name, (codes, dur, text) in _find_ops_of_passes(trace, passes).items():
         of_class = np.flatnonzero(kind == list(calls).index(name))
-        longest_ops = top_names(group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1))
+        longest_ops = find_top_names(
+            group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1)
+        )
         for place in np.unique(group[of_class]).tolist():
             ops[place] = text(longest_ops[place])
     return {
         "stage": np.array(names, object)[keys % len(names) - 1],
         "class": [list(calls)[k] for k in (keys // len(names)).tolist()],
         "count": np.bincount(group, minlength=len(keys)),
-        "size_bytes": summed(group, size, len(keys)),
+        "size_bytes": sum_by_group(group, size, len(keys)),
         "ops": ops,
     }
 
 
 def _find_ops_of_passes(
-    trace: Trace, passes: Pointwise
+    trace: Trace, passes: PointwiseKernels
 ) -> dict[str, tuple[Ints, Ints, Callable[[int], str]]]:
     """Return by class (the kind of each chain or copy, its time, a function from a kind to its ops as text)."""
     dur = (
@@ -180,20 +194,20 @@ def _find_ops_of_passes(
     )
     ops: dict[str, tuple[Ints, Ints, Callable[[int], str]]] = {}
     if dur is not None and len(passes.chained):
-        kind, sample = chain_kinds(trace, passes)
+        kind, sample = group_chains_by_ops(trace, passes)
         spared = np.where(passes.longest, 0, dur[passes.chained])
-        spared_ns = summed(passes.chain, spared, len(kind))
+        spared_ns = sum_by_group(passes.chain, spared, len(kind))
         ops["chain"] = (
             kind,
             spared_ns,
-            lambda number: chain_text(trace, passes, int(sample[number])),
+            lambda number: format_chain(trace, passes, int(sample[number])),
         )
     if dur is not None and len(passes.copies):
-        path, row = op_paths(trace, trace.derived(launches).op[passes.copies])
+        path, row = number_op_paths(trace, trace.derived(find_launches).op[passes.copies])
         ops["layout"] = (
             path,
             dur[passes.copies],
-            lambda number: path_texts(trace, row[number : number + 1])[0],
+            lambda number: format_op_paths(trace, row[number : number + 1])[0],
         )
     return ops
 
@@ -211,7 +225,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     calls = calls.with_columns(canonical=name_stages(calls, in_file=True))
     work_of = {kind: list_stage_work(measured, kind, table="unfused_work") for kind in CLASSES}
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(_make_unfused_sheet(measured, work_of, calls)),
+        sheets=lambda: select_filled_sheets(_make_unfused_sheet(measured, work_of, calls)),
         findings=tuple(_find_unfused_work(measured, work_of, calls, thresholds)),
     )
 
@@ -276,8 +290,8 @@ def _make_unfused_sheet(measured: Measurements, work_of: WorkOf, calls: Frame) -
     on_gpu = any(work.on_gpu for kind in KINDS for work in work_of[kind])
     share_doc = "Of the GPU work that the stage launches." if on_gpu else "Of the stage's wall."
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             stage | stage
             what | what
         """),
@@ -288,13 +302,13 @@ def _make_unfused_sheet(measured: Measurements, work_of: WorkOf, calls: Frame) -
             "Over all processes and steps; attention: without its two products; a chain: without its longest kernel.",
         ),
         Heading("ratio", "share", "ratio", share_doc),
-        *as_headings("""
+        *parse_headings("""
             count | calls | count
             size_bytes | 32-bit copies | bytes | Bytes written when 16-bit numbers were copied to 32 bits.
             ops | ops | text | Of the chains or copies that take longest.
         """),
     )
-    return sheet("unfused", "What single operators pass over again", headings, stages)
+    return make_sheet("unfused", "What single operators pass over again", headings, stages)
 
 
 WHAT = {
@@ -349,12 +363,12 @@ def _report_unfused(
     caveats: tuple[str, ...] = (caveat,)
     if kind == "loss":
         each = round(stage_work.window.steps.mean(_sum_calls(calls, "copy", "size_bytes")))
-        more = (evidence("copied_bytes", each, "32-bit copies per step"),)
+        more = (make_evidence_metric("copied_bytes", each, "32-bit copies per step"),)
     if scores_ns:
         each = stage_work.per_step(scores_ns)[0]
-        more = (evidence("scores_ns", each, "scores written and read by the products"),)
+        more = (make_evidence_metric("scores_ns", each, "scores written and read by the products"),)
         caveats = (
-            f"{show(each, 'ns')} of it are time of the two products, which write and read the scores",
+            f"{format_quantity(each, 'ns')} of it are time of the two products, which write and read the scores",
             caveat,
         )
     label = "chains" if kind == "chain" else "calls"
@@ -391,7 +405,7 @@ def _report_layout_copies(stage_work: StageWork, calls: Frame, thresholds: Thres
 def _format_share(stage_work: StageWork) -> str:
     """Format the share of the work, and of what it is a share."""
     reference = "the GPU work of " if stage_work.on_gpu else ""
-    return f"{show(stage_work.ratio, 'ratio')} of {reference}{stage_work.window.name}"
+    return f"{format_quantity(stage_work.ratio, 'ratio')} of {reference}{stage_work.window.name}"
 
 
 def _name_ops(calls: Frame, kind: str) -> str:
@@ -406,7 +420,7 @@ def _make_share_evidence(
     """Return the numbers behind every claim: the share and the calls."""
     reference = "of its GPU work" if stage_work.on_gpu else "of its wall"
     return (
-        evidence("unfused_ratio", stage_work.ratio, reference),
+        make_evidence_metric("unfused_ratio", stage_work.ratio, reference),
         Metric("calls", _sum_calls(calls, kind, "count"), "count", label=label),
     )
 

@@ -10,46 +10,52 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.collectives.slow_links import lost_rows, slow_links
+from tracekit.job.collectives.slow_links import find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import (
     RATED,
-    by_rank,
-    exposed_within,
-    moving,
-    size_and_rate,
-    united,
-    waiting,
+    list_transfer_intervals,
+    list_wait_intervals,
+    measure_collective_union,
+    measure_exposed_coverage,
+    sum_size_and_rate,
+    sum_traffic_by_rank,
 )
-from tracekit.job.collectives.traffic import collectives as pooled
+from tracekit.job.collectives.traffic import list_rated_collectives as pooled
 from tracekit.job.collectives.traffic_sheets import (
-    kind_sheet,
-    rank_bars,
-    rank_sheet,
-    size_histogram,
-    stage_sheet,
+    draw_communication_by_rank,
+    draw_message_sizes,
+    make_collective_kind_sheet,
+    make_collective_stage_sheet,
+    make_communication_rank_sheet,
 )
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import apart, in_run, same_text, text_or_none, whole_or_none
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import (
+    find_equal_rows,
+    phrase_run,
+    split_by_keys,
+    to_int_or_none,
+    to_text_or_none,
+)
 from tracekit.job.stages.windows import (
-    WHERE,
+    STAGE_KEY,
     StageWindow,
-    judged_windows,
-    keyed,
-    placed,
-    steps_of,
-    whole,
+    count_steps_of_rows,
+    list_judged_rows,
+    list_judged_windows,
+    make_stage_key,
+    read_undamaged_table,
 )
-from tracekit.job.tables import with_rows
+from tracekit.job.tables import select_filled_sheets
 from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
-from tracekit.process.collectives.sums import per_step
-from tracekit.process.collectives.table import Collectives, collectives
+from tracekit.process.collectives.sums import sum_collectives_per_step
+from tracekit.process.collectives.table import Collectives, list_collectives
 
 COLLECTIVES = Table(
     "collectives",
@@ -90,7 +96,7 @@ COLLECTIVES = Table(
 )
 
 
-CUT = "collectives_left_out"
+COLLECTIVES_LEFT_OUT = "collectives_left_out"
 
 BY_DESIGN = ("update_weights",)
 """Stages that only communicate and have no compute to overlap with."""
@@ -98,24 +104,27 @@ BY_DESIGN = ("update_weights",)
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the collectives of one source, and their sums by step and stage for compare."""
-    recorded: Collectives = trace.derived(collectives)
+    recorded: Collectives = trace.derived(list_collectives)
     rows = recorded.rows
     if not len(rows):
         return {"collectives": {}} if trace.has("host_ops") or trace.has("device_ops") else {}
     tables: dict[str, Mapping[str, Any]] = {
         "collectives": rows.arrays,
-        "metrics": per_step(recorded),
+        "metrics": sum_collectives_per_step(recorded),
     }
     if recorded.cut:
-        tables["quality"] = {"name": np.array([CUT], object), "count": np.array([recorded.cut])}
+        tables["quality"] = {
+            "name": np.array([COLLECTIVES_LEFT_OUT], object),
+            "count": np.array([recorded.cut]),
+        }
     return tables
 
 
-TOGETHER = [*CAPTURE, "device", "step", "canonical", "op", "group"]
+BUCKET_KEYS = [*CAPTURE, "device", "step", "canonical", "op", "group"]
 """Keys that small collectives must share to be merged into one; a single collective cannot be merged."""
 
 
-TOLD = [
+EXPOSURE_COLUMNS = [
     *(*CAPTURE, "run", "role", "rank", "device", "step", "canonical", "op", "synchronising"),
     *("ts_ns", "dur_ns", "exposed_ns", "wait_ns", *RATED),
 ]
@@ -146,7 +155,7 @@ class Exposure(NamedTuple):
         return self.window.per_step(self.rest_ns)
 
 
-class Small(NamedTuple):
+class SmallCollectives(NamedTuple):
     """Result of R07 for one run and role."""
 
     rows: pd.DataFrame
@@ -159,83 +168,110 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(measured.columns("collectives")):
         return ANALYSIS.skipped("no collective was recorded")
     rows = pooled(measured)
-    small = [_small(measured, of_owner, thresholds) for of_owner in apart(rows, ["run", "role"])]
+    small = [
+        _find_small_collectives(measured, of_owner, thresholds)
+        for of_owner in split_by_keys(rows, ["run", "role"])
+    ]
     told_elsewhere = [owner.rows for owner in small if owner.finding]
     told_elsewhere.append(
-        lost_rows(measured, slow_links(measured, thresholds.of("slow-link")))[[*rows]]
+        list_slow_link_intervals(measured, find_slow_links(measured, thresholds.of("slow-link")))[
+            [*rows]
+        ]
     )
-    stages = _exposures(measured, rows, told_elsewhere)
-    exposures = [(exposure, _exposed(exposure, thresholds)) for exposure in stages]
+    stages = _list_exposures(measured, rows, told_elsewhere)
+    exposures = [
+        (exposure, _find_exposed_communication(exposure, thresholds)) for exposure in stages
+    ]
     hidden = [exposure for exposure, finding in exposures if finding is None]
     return ANALYSIS.answered(
         (
             *(finding for _, finding in exposures),
-            *(_not_overlapped(exposure, thresholds) for exposure in hidden),
+            *(_find_no_overlap(exposure, thresholds) for exposure in hidden),
             *(owner.finding for owner in small),
-            *_abstained(measured, exposures, thresholds),
+            *_list_exposure_abstentions(measured, exposures, thresholds),
             *(owner.verdict for owner in small),
         ),
-        metrics=lambda: _totals(measured),
-        sheets=lambda: with_rows(kind_sheet(measured), stage_sheet(measured), rank_sheet(measured)),
-        caveats=lambda: _caveats(measured, rows),
-        charts=lambda: filter(None, (rank_bars(measured), size_histogram(measured))),
+        metrics=lambda: _list_communication_metrics(measured),
+        sheets=lambda: select_filled_sheets(
+            make_collective_kind_sheet(measured),
+            make_collective_stage_sheet(measured),
+            make_communication_rank_sheet(measured),
+        ),
+        caveats=lambda: _list_communication_caveats(measured, rows),
+        charts=lambda: filter(
+            None, (draw_communication_by_rank(measured), draw_message_sizes(measured))
+        ),
     )
 
 
-def _exposures(
+def _list_exposures(
     measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]
 ) -> list[Exposure]:
     """List the exposed communication of every stage in which a device communicates; of steps, where no stage is known."""
-    windows, waits = placed(measured, "gpu_time").copy(), waiting(rows)
+    windows, waits = list_judged_rows(measured, "gpu_time").copy(), list_wait_intervals(rows)
     claimed = pd.concat(
         [rows.iloc[:0][[*waits]], *(claimed_rows[[*waits]] for claimed_rows in small)]
     )
     claimed = claimed[claimed["exposed_ns"].notna()]
     # The trace does not say which part of a small collective or wait is exposed: take its start.
     both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
-    windows["wait_ns"] = exposed_within(waits, windows)
-    windows["taken_ns"] = exposed_within(both, windows)
-    on_device = rows[TOLD][rows["exposed_ns"].notna()]
-    in_stage = {_whose(of_window): of_window for of_window in apart(on_device, WHERE)}
-    in_step = {_whose(of_window)[:2]: of_window for of_window in apart(on_device, WHERE[:2])}
+    windows["wait_ns"] = measure_exposed_coverage(waits, windows)
+    windows["taken_ns"] = measure_exposed_coverage(both, windows)
+    on_device = rows[EXPOSURE_COLUMNS][rows["exposed_ns"].notna()]
+    in_stage = {
+        _get_owner_and_stage(of_window): of_window
+        for of_window in split_by_keys(on_device, STAGE_KEY)
+    }
+    in_step = {
+        _get_owner_and_stage(of_window)[:2]: of_window
+        for of_window in split_by_keys(on_device, STAGE_KEY[:2])
+    }
     exposures = []
-    for window in judged_windows(measured):
-        of_window, key, none = _of(windows, window), window.key, on_device.iloc[:0]
+    for window in list_judged_windows(measured):
+        of_window, key, none = (
+            _select_rows_of_stage(windows, window),
+            window.key,
+            on_device.iloc[:0],
+        )
         window_rows = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
         if window.gpu_time["comm_ns"] and window.window_ns:
             wait = int(of_window["wait_ns"].sum()) if of_window["wait_ns"].notna().any() else None
             rest_ns = int(window.gpu_time["exposed_comm_ns"]) - int(of_window["taken_ns"].sum())
             assert rest_ns >= 0, "what is waiting or small must fit into what is exposed"
             exposures.append(
-                Exposure(window, window_rows, wait, rest_ns, _unseen(measured, window.run))
+                Exposure(
+                    window, window_rows, wait, rest_ns, _caveat_missing_ranks(measured, window.run)
+                )
             )
     return exposures
 
 
-def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
+def _get_owner_and_stage(rows: pd.DataFrame) -> tuple[object, ...]:
     """Get the run, role and stage of the first of these rows."""
-    return keyed(rows[[*WHERE]].iloc[0].to_dict())
+    return make_stage_key(rows[[*STAGE_KEY]].iloc[0].to_dict())
 
 
-def _unseen(measured: Measurements, run: object) -> str:
+def _caveat_missing_ranks(measured: Measurements, run: object) -> str:
     """Describe ranks of a run that were not recorded; empty if none is known to be missing."""
     captures = measured["captures"]
-    of_run = captures[same_text(captures["run"], run)]
+    of_run = captures[find_equal_rows(captures["run"], run)]
     seen, world_size = of_run["rank"].nunique(), of_run["world_size"].max()
     if pd.isna(world_size) or seen >= world_size:
         return ""
     return f"{seen} of {int(world_size)} ranks were recorded: waiting for the others counts as communication"
 
 
-def _of(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
+def _select_rows_of_stage(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
     """Select the rows of a judged stage; all rows of the run and role for a whole step."""
-    in_window = same_text(frame["run"], window.run) & same_text(frame["role"], window.role)
+    in_window = find_equal_rows(frame["run"], window.run) & find_equal_rows(
+        frame["role"], window.role
+    )
     if window.canonical is not None:
-        in_window &= same_text(frame["canonical"], window.canonical)
+        in_window &= find_equal_rows(frame["canonical"], window.canonical)
     return frame[in_window]
 
 
-ADVICE = {
+OVERLAP_ADVICE = {
     "all_gather": "fetch the parameters of the next layer ahead (FSDP forward and backward prefetch), in larger units",
     "reduce_scatter": "reduce gradients while backward still runs (FSDP backward prefetch), in larger units",
     "all_reduce": "reduce gradients in buckets while backward still runs; while accumulating only once (no_sync)",
@@ -243,12 +279,12 @@ ADVICE = {
 }
 """Advice by the operation with most exposed time."""
 
-OTHERWISE = (
+DEFAULT_OVERLAP_ADVICE = (
     "give it compute to run beside: prefetch, earlier or larger buckets, a stream of its own"
 )
 
 
-def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
+def _find_most_exposed_op(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     """Find the operation with most exposed time: (operation, places of the stage and of its longest collective)."""
     rows = exposure.rows
     if not len(rows):
@@ -260,12 +296,12 @@ def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     return op, (
         replace(exposure.window.place, name=op),
         Place(
-            run=text_or_none(row["run"]),
+            run=to_text_or_none(row["run"]),
             source=str(row["source"]),
-            role=text_or_none(row["role"]),
-            rank=whole_or_none(row["rank"]),
-            device=whole_or_none(row["device"]),
-            step=whole_or_none(row["step"]),
+            role=to_text_or_none(row["role"]),
+            rank=to_int_or_none(row["rank"]),
+            device=to_int_or_none(row["device"]),
+            step=to_int_or_none(row["step"]),
             stage=exposure.window.canonical,
             name=op,
             start_ns=start,
@@ -274,29 +310,31 @@ def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
     )
 
 
-def _moved(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
+def _list_traffic_evidence(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
     """List the bytes and bus bandwidth of an operation in a stage, as far as known."""
     of_op = exposure.rows[exposure.rows["op"] == op]
     if not len(of_op):
         return ()
-    size, rate = size_and_rate(of_op)
+    size, rate = sum_size_and_rate(of_op)
     numbers = []
     if size is not None:
         label = f"{op} per step and GPU"
         each = round(exposure.window.steps.mean(size))
-        numbers.append(evidence("size_bytes", each, label))
+        numbers.append(make_evidence_metric("size_bytes", each, label))
     if rate is not None:
         numbers.append(Metric("busbw", rate, "gb_per_s", "higher", label=f"busbw of {op}"))
     return tuple(numbers)
 
 
-def _overlap(exposure: Exposure) -> Metric:
+def _make_overlap_evidence(exposure: Exposure) -> Metric:
     """Make the evidence on the share of communication that overlaps compute."""
     ratio = float(exposure.window.gpu_time["overlap_ratio"])
-    return evidence("overlap_ratio", ratio, "hidden share", better="higher")
+    return make_evidence_metric("overlap_ratio", ratio, "hidden share", better="higher")
 
 
-def _waited(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
+def _make_collective_wait_evidence(
+    exposure: Exposure,
+) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """List the evidence and caveats on waits for other ranks."""
     if exposure.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
@@ -308,24 +346,24 @@ def _waited(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
         caveats.append(
             f"the wait in {unknown:,} of {len(synchronising):,} collectives is not known: it counts as communication"
         )
-    waiting_ns = evidence("wait_ns", wait, "waiting per step, left out")
+    waiting_ns = make_evidence_metric("wait_ns", wait, "waiting per step, left out")
     return (waiting_ns,), tuple(caveats)
 
 
-def _exposed(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
+def _find_exposed_communication(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
     """Find R05: a stage, or a step without stages, with much exposed communication."""
     if exposure.share < thresholds.of("exposed-communication")["exposed_ratio"]:
         return None
     exposed, ratio = exposure.per_step
-    op, places = _longest(exposure)
-    waits, caveats = _waited(exposure)
-    share = evidence("exposed_comm_ratio", exposure.share, "exposed")
+    op, places = _find_most_exposed_op(exposure)
+    waits, caveats = _make_collective_wait_evidence(exposure)
+    share = make_evidence_metric("exposed_comm_ratio", exposure.share, "exposed")
     return Finding(
         "exposed-communication",
         thresholds.severity(ratio),
-        f"{show(exposure.share, 'ratio')} of {exposure.window.name} is communication that no compute hides",
-        ADVICE.get(op or "", OTHERWISE),
-        (share, _overlap(exposure), *waits, *_moved(exposure, op)),
+        f"{format_quantity(exposure.share, 'ratio')} of {exposure.window.name} is communication that no compute hides",
+        OVERLAP_ADVICE.get(op or "", DEFAULT_OVERLAP_ADVICE),
+        (share, _make_overlap_evidence(exposure), *waits, *_list_traffic_evidence(exposure, op)),
         places,
         round(exposed),
         ratio,
@@ -333,7 +371,7 @@ def _exposed(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
     )
 
 
-def _not_overlapped(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
+def _find_no_overlap(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
     """Find R06: a stage whose collectives hardly overlap compute, where R05 did not fire."""
     limit = thresholds.of("no-comm-overlap")
     row, name = exposure.window.gpu_time, exposure.window.canonical
@@ -347,20 +385,20 @@ def _not_overlapped(exposure: Exposure, thresholds: Thresholds) -> Finding | Non
     ):
         return None
     exposed, ratio = exposure.per_step
-    op, places = _longest(exposure)
-    waits, caveats = _waited(exposure)
+    op, places = _find_most_exposed_op(exposure)
+    waits, caveats = _make_collective_wait_evidence(exposure)
     severity = thresholds.severity(ratio)
     share = comm / row["window_ns"]
     return Finding(
         "no-comm-overlap",
         "info" if severity == "low" else severity,
-        f"{show(overlap, 'ratio')} of the communication of {exposure.window.name} runs beside compute",
-        ADVICE.get(op or "", OTHERWISE),
+        f"{format_quantity(overlap, 'ratio')} of the communication of {exposure.window.name} runs beside compute",
+        OVERLAP_ADVICE.get(op or "", DEFAULT_OVERLAP_ADVICE),
         (
-            evidence("overlap_ratio", overlap, "hidden share", better="higher"),
-            evidence("comm_ratio", share, "communication, of the stage"),
+            make_evidence_metric("overlap_ratio", overlap, "hidden share", better="higher"),
+            make_evidence_metric("comm_ratio", share, "communication, of the stage"),
             *waits,
-            *_moved(exposure, op),
+            *_list_traffic_evidence(exposure, op),
         ),
         places,
         round(exposed),
@@ -369,12 +407,12 @@ def _not_overlapped(exposure: Exposure, thresholds: Thresholds) -> Finding | Non
     )
 
 
-def _abstained(
+def _list_exposure_abstentions(
     measured: Measurements, judged: list[tuple[Exposure, Finding | None]], thresholds: Thresholds
 ) -> Iterator[Verdict]:
     """List verdicts on why R05 and R06 did not fire, where the reason is not obvious."""
     rules = ANALYSIS.rules[:2]
-    if not len(whole(measured, "gpu_time")):
+    if not len(read_undamaged_table(measured, "gpu_time")):
         lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
         reason = (
             "every source with GPU activity is damaged" if lost else "no GPU activity was recorded"
@@ -386,7 +424,7 @@ def _abstained(
     for exposure, finding in judged:
         exposed = exposure.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
-            reason = f"{show(float(exposed), 'ratio')} of {exposure.window.name} is exposed, but it is waiting for slower ranks or small collectives"
+            reason = f"{format_quantity(float(exposed), 'ratio')} of {exposure.window.name} is exposed, but it is waiting for slower ranks or small collectives"
             price, ratio = exposure.window.per_step(
                 float(exposure.window.gpu_time["exposed_comm_ns"])
             )
@@ -395,35 +433,40 @@ def _abstained(
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
 
 
-def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Small:
+def _find_small_collectives(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> SmallCollectives:
     """Find R07: so many small messages that their number, not their bytes, takes the time."""
     limit = thresholds.of("small-collectives")
-    run, role = rows.iloc[0]["run"], text_or_none(rows.iloc[0]["role"])
-    steps = steps_of(measured, rows)
+    run, role = rows.iloc[0]["run"], to_text_or_none(rows.iloc[0]["role"])
+    steps = count_steps_of_rows(measured, rows)
     calls = rows[rows["op"] != "barrier"]
     is_small = (calls["size_bytes"] < limit["small_bytes"]).fillna(value=False)
     small, unknown = calls[is_small], int(calls["size_bytes"].isna().sum())
-    nothing = Small(small, None, None)
+    nothing = SmallCollectives(small, None, None)
     if not len(calls) or not steps.step_ns:
         return nothing
     if len(small) / len(calls) < limit["call_ratio"]:
         if (len(small) + unknown) / len(calls) < limit["call_ratio"]:
             return nothing
-        reason = f"{unknown:,} of {len(calls):,} collectives have no recorded size{in_run(measured, run)}"
-        return Small(small, None, Verdict("small-collectives", "insufficient data", reason))
-    moved = moving(small[small.duplicated(TOGETHER, keep=False)])
+        reason = f"{unknown:,} of {len(calls):,} collectives have no recorded size{phrase_run(measured, run)}"
+        return SmallCollectives(
+            small, None, Verdict("small-collectives", "insufficient data", reason)
+        )
+    moved = list_transfer_intervals(small[small.duplicated(BUCKET_KEYS, keep=False)])
     has_exposed = moved["exposed_ns"].notna().to_numpy()
     exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
     bound = np.where(has_exposed, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
     bounded = moved.assign(dur_ns=bound)
     totals = (
-        int(united(part, (*CAPTURE, "device"), "ns")["ns"].sum()) for part in (moved, bounded)
+        int(measure_collective_union(part, (*CAPTURE, "device"), "ns")["ns"].sum())
+        for part in (moved, bounded)
     )
     (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
     if share is None or share < limit["time_ratio"]:
         return nothing
     by = moved.groupby(["canonical", "op"], dropna=False, sort=False)["dur_ns"].sum()
-    stage, op = (text_or_none(value) for value in by.index[int(by.argmax())])
+    stage, op = (to_text_or_none(value) for value in by.index[int(by.argmax())])
     caveats = ["upper bound: the bytes themselves still have to be moved"]
     if bool(moved["transfer_ns"].isna().any()):
         caveats.append("waiting for slower ranks is left out only as far as it is unusual")
@@ -432,25 +475,25 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     finding = Finding(
         "small-collectives",
         thresholds.severity(ratio),
-        f"{len(small):,} of {len(calls):,} collectives move less than {show(int(limit['small_bytes']), 'bytes')} each"
-        + in_run(measured, run),
+        f"{len(small):,} of {len(calls):,} collectives move less than {format_quantity(int(limit['small_bytes']), 'bytes')} each"
+        + phrase_run(measured, run),
         "put small tensors into one: flatten them into a bucket, reduce what is only logged once per step",
         (
-            evidence("small_ratio", len(small) / len(calls), "of all collectives"),
-            evidence("small_count", steps.mean(len(moved)), "per step and rank"),
-            evidence("small_ns", round(spent), "their time per step and rank"),
+            make_evidence_metric("small_ratio", len(small) / len(calls), "of all collectives"),
+            make_evidence_metric("small_count", steps.mean(len(moved)), "per step and rank"),
+            make_evidence_metric("small_ns", round(spent), "their time per step and rank"),
         ),
         (Place(role=role, stage=stage, name=op),),
         round(gain),
         ratio,
         tuple(caveats),
     )
-    return Small(small, finding, None)
+    return SmallCollectives(small, finding, None)
 
 
-def _totals(measured: Measurements) -> Iterator[Metric]:
+def _list_communication_metrics(measured: Measurements) -> Iterator[Metric]:
     """List communication as a share of the captures, and the wire bandwidth: sums over ranks, never means of ratios."""
-    ranks = by_rank(measured)
+    ranks = sum_traffic_by_rank(measured)
     for name, top, label in (
         ("comm_ratio", "comm_ns", "communication, of the capture"),
         ("exposed_comm_ratio", "exposed_ns", "exposed, of the capture"),
@@ -463,10 +506,10 @@ def _totals(measured: Measurements) -> Iterator[Metric]:
     timed = ranks[ranks["wire_bytes"].notna() & (ranks["wired_ns"] > 0)]
     if len(timed):
         value = float(timed["wire_bytes"].sum()) / int(timed["wired_ns"].sum())
-        yield evidence("wire_gb_per_s", value, "network per rank", better="higher")
+        yield make_evidence_metric("wire_gb_per_s", value, "network per rank", better="higher")
 
 
-def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
+def _list_communication_caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
     """List the caveats on these numbers."""
     if unknown := int((rows["size_bytes"].isna() & (rows["op"] != "barrier")).sum()):
         yield f"{unknown:,} of {len(rows):,} collectives have no recorded size: they are in no rate"
@@ -474,10 +517,10 @@ def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
         yield f"{host:,} collectives ran on the host (no GPU activity was recorded): whether compute hides them is not known"
     if bool(rows["wait_ns"].isna().all()):
         yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
-    unseen = (_unseen(measured, run) for run in dict.fromkeys(rows["run"]))
+    unseen = (_caveat_missing_ranks(measured, run) for run in dict.fromkeys(rows["run"]))
     yield from dict.fromkeys(text for text in unseen if text)
     quality = measured["quality"]
-    if cut := int(quality.loc[quality["name"] == CUT, "count"].sum()):
+    if cut := int(quality.loc[quality["name"] == COLLECTIVES_LEFT_OUT, "count"].sum()):
         yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"
 
 

@@ -11,25 +11,32 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    count_distinct,
-    devices_of,
-    in_run,
-    label_headings,
-    same_text,
-    text_or_none,
+    count_devices_of_rows,
+    count_distinct_keys,
+    find_equal_rows,
+    make_label_headings,
+    phrase_run,
+    to_text_or_none,
 )
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
-from tracekit.model.keys import largest
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.intervals import (
+    Intervals,
+    find_gaps,
+    intersect,
+    measure_coverage,
+    merge_interval_sets,
+    merge_intervals,
+)
+from tracekit.model.keys import find_largest
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import at_rows, stacked
+from tracekit.model.tables.arrays import concatenate_parts, select_rows
 from tracekit.model.tables.columns import DEVICE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.device.devices import devices
+from tracekit.process.device.devices import number_devices
 
 BUSY_SPANS = Table(
     "busy_spans",
@@ -57,32 +64,32 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the busy spans of each device; empty without a device."""
     if not trace.has("device_ops"):
         return {}
-    of_trace = trace.derived(devices)
+    of_trace = trace.derived(number_devices)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
     parts: list[Mapping[str, Any]] = []
     for number in of_trace.in_order:
         on_device = of_trace.number == number
-        spans, closed = _bounded(union(start[on_device], end[on_device]))
+        spans, closed = _limit_busy_spans(merge_intervals(start[on_device], end[on_device]))
         parts.append(
             {
-                "device": at_rows(of_trace.ordinal, np.full(len(closed), number)),
+                "device": select_rows(of_trace.ordinal, np.full(len(closed), number)),
                 "ts_ns": spans.start,
                 "dur_ns": spans.end - spans.start,
                 "closed_ns": closed,
             }
         )
-    return {"busy_spans": stacked(parts)}
+    return {"busy_spans": concatenate_parts(parts)}
 
 
-def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:
+def _limit_busy_spans(spans: Intervals) -> tuple[Intervals, Ints]:
     """Merge spans until at most `MAX_SPANS` are left, shortest gaps first: (spans, idle time within each in ns)."""
     length = spans.start[1:] - spans.end[:-1]
-    longest_gaps = largest(length, MAX_SPANS - 1)
+    longest_gaps = find_largest(length, MAX_SPANS - 1)
     first = np.concatenate((np.zeros(min(len(spans.start), 1), np.int64), longest_gaps + 1))
     last = np.concatenate((longest_gaps, np.full(min(len(spans.start), 1), len(spans.start) - 1)))
     joined = Intervals(spans.start[first], spans.end[last])
-    busy = covered(spans, joined.start, joined.end)
+    busy = measure_coverage(spans, joined.start, joined.end)
     assert int(busy.sum()) == spans.total, "closing gaps must not lose busy time"
     return joined, joined.end - joined.start - busy
 
@@ -109,21 +116,25 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
     fleet_rows, metrics, reasons = [], list[Metric](), list[str]()
     for run in spans["run"].unique():
-        run_spans = spans[same_text(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
-        fleets = _fleets(run_spans, timed) if count_distinct(run_spans, ["role"]) > 1 else []
-        reason = _told(fleets)
+        run_spans = spans[
+            find_equal_rows(spans["run"], run) & spans["source"].isin(set(timed["source"]))
+        ]
+        fleets = (
+            _list_fleets(run_spans, timed) if count_distinct_keys(run_spans, ["role"]) > 1 else []
+        )
+        reason = _explain_incomparable_fleets(fleets)
         if reason:
-            reasons.append(reason + in_run(measured, run))
+            reasons.append(reason + phrase_run(measured, run))
             continue
-        window = _window(fleets)
-        fleet_rows += [(run, fleet.role, *_numbers(fleet, window)) for fleet in fleets]
-        metrics += _overlap(fleets, window, in_run(measured, run))
+        window = _intersect_fleet_captures(fleets)
+        fleet_rows += [(run, fleet.role, *_measure_fleet(fleet, window)) for fleet in fleets]
+        metrics += _measure_fleet_overlap(fleets, window, phrase_run(measured, run))
     if not fleet_rows:
         return ANALYSIS.skipped(reasons[0] if reasons else "no GPU activity was recorded")
     columns = ["run", "role", "gpus", "window_ns", "busy_ratio", "idle_ratio", "first_ns"]
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             gpus | GPUs | count
             window_ns | captured | ns | Time in which all roles were captured.
             busy_ratio | busy | ratio | Mean over its GPUs, of that time.
@@ -140,43 +151,58 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
     return ANALYSIS.answered(
         metrics=tuple(metrics),
-        sheets=lambda: (sheet("fleets", "Roles by how busy their GPUs are", headings, frame),),
+        sheets=lambda: (make_sheet("fleets", "Roles by how busy their GPUs are", headings, frame),),
         caveats=caveats,
     )
 
 
-def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
+def _list_fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
     """List the roles of one run with GPU activity on a shared clock."""
     fleets = []
     for role in spans["role"].unique():
-        rows = spans[same_text(spans["role"], role)]
+        rows = spans[find_equal_rows(spans["role"], role)]
         role_captures = captures[captures["source"].isin(set(rows["source"]))]
-        name = text_or_none(role)
+        name = to_text_or_none(role)
         keys = ["host", "pid", "rank", "replica", "device"]
-        by_gpu = [_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)]
+        by_gpu = [
+            _unite_row_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)
+        ]
         engine = bool(rows["replica"].notna().any()) and not _TRAINING.search(name or "")
         rollout = engine or (
             _ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or "")
         )
-        gpus = devices_of(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
-        fleets.append(Fleet(name, rollout, gpus, _spans(role_captures), union_all(by_gpu), by_gpu))
+        gpus = count_devices_of_rows(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
+        fleets.append(
+            Fleet(
+                name,
+                rollout,
+                gpus,
+                _unite_row_spans(role_captures),
+                merge_interval_sets(by_gpu),
+                by_gpu,
+            )
+        )
     return fleets
 
 
-def _spans(rows: pd.DataFrame) -> Intervals:
+def _unite_row_spans(rows: pd.DataFrame) -> Intervals:
     """Unite the spans of these rows."""
     start = rows["ts_ns"].to_numpy(np.int64)
-    return union(start, start + rows["dur_ns"].to_numpy(np.int64))
+    return merge_intervals(start, start + rows["dur_ns"].to_numpy(np.int64))
 
 
-def _told(fleets: list[Fleet]) -> str:
+def _explain_incomparable_fleets(fleets: list[Fleet]) -> str:
     """Explain why roles cannot be compared; empty if they can."""
     if len(fleets) < 2:
         return "GPU activity of a single role: overlap needs the traces of rollout and training on one clock"
-    return "" if _window(fleets).total else "the roles were not captured at the same time"
+    return (
+        ""
+        if _intersect_fleet_captures(fleets).total
+        else "the roles were not captured at the same time"
+    )
 
 
-def _window(fleets: list[Fleet]) -> Intervals:
+def _intersect_fleet_captures(fleets: list[Fleet]) -> Intervals:
     """Intersect the times in which the roles were captured."""
     window = fleets[0].captured
     for fleet in fleets[1:]:
@@ -184,13 +210,13 @@ def _window(fleets: list[Fleet]) -> Intervals:
     return window
 
 
-def _numbers(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, int | None]:
+def _measure_fleet(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, int | None]:
     """Measure one role: (GPUs, window in ns, mean busy share, share with all GPUs idle, ns until the first work)."""
     window_ns = window.total
     busy = sum(intersect(gpu, window).total for gpu in fleet.by_gpu) / max(len(fleet.by_gpu), 1)
     busy_in_window = intersect(fleet.busy, window)
     before = (
-        gaps(busy_in_window, int(window.start[0]), int(busy_in_window.start[0]))
+        find_gaps(busy_in_window, int(window.start[0]), int(busy_in_window.start[0]))
         if len(busy_in_window.start)
         else None
     )
@@ -198,13 +224,13 @@ def _numbers(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, i
     return fleet.gpus, window_ns, busy / window_ns, 1 - busy_in_window.total / window_ns, first
 
 
-def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]:
+def _measure_fleet_overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]:
     """Measure the share of the less busy side's work during which the other side works too (Q16).
 
     Empty unless both rollout and training work.
     """
     sides = [
-        intersect(union_all([f.busy for f in fleets if f.rollout == side]), window)
+        intersect(merge_interval_sets([f.busy for f in fleets if f.rollout == side]), window)
         for side in (True, False)
         if any(f.rollout == side for f in fleets)
     ]
@@ -212,7 +238,7 @@ def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]
         return []
     ratio = intersect(*sides).total / min(side.total for side in sides)
     label = f"rollout and training at the same time, of the less busy one{where}"
-    return [evidence("overlap_ratio", ratio, label, better="higher")]
+    return [make_evidence_metric("overlap_ratio", ratio, label, better="higher")]
 
 
 ANALYSIS = Analysis(

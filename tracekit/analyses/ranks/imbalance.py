@@ -9,43 +9,46 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     UNIT,
-    grouped,
-    in_run,
-    job,
-    ordered,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    whole_or_none,
+    aggregate_by_keys,
+    divide_or_none,
+    find_equal_rows,
+    phrase_run,
+    sort_by_columns,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_int_or_none,
+    to_text_or_none,
 )
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
     RANK_GROUP_STEP,
-    Lack,
+    EvidenceLack,
     RankGroup,
-    abstained,
-    in_order,
-    in_rank_group,
-    member_headings,
-    missing_ranks,
-    rank_group_headings,
-    rank_groups,
+    count_missing_ranks,
+    list_rank_group_abstentions,
+    list_rank_groups,
+    make_member_headings,
+    make_rank_group_headings,
+    phrase_rank_group,
+    sort_frame_by_keys,
 )
-from tracekit.job.stages.ranks import rank_stage_charts
+from tracekit.job.stages.ranks import draw_rank_stage_matrices
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
-from tracekit.job.stragglers.collective_waits import held_up, savings
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import numbered_alike, of_keys, places_of
-from tracekit.model.labels import plural
+from tracekit.job.stragglers.collective_waits import (
+    estimate_wait_savings,
+    sum_waits_for_missing_rank,
+)
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import find_matching_rows, group_rows_by, number_frames_alike
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Heading, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
@@ -55,21 +58,23 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report own work by stage and rank, and the step without stragglers; judge R10."""
-    abstained = tuple(_abstained(measured, thresholds))
-    if max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2:
+    abstained = tuple(_list_imbalance_abstentions(measured, thresholds))
+    if max((rank_group.members for rank_group in list_rank_groups(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
         return ANALYSIS.skipped(reason, verdicts=abstained)
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(
-            _stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured)
+        sheets=lambda: select_filled_sheets(
+            _make_stage_imbalance_table(measured),
+            _make_what_if_table(measured),
+            _make_rank_own_work_table(measured),
         ),
-        findings=tuple(_imbalances(measured, thresholds)),
+        findings=tuple(_find_rank_imbalance(measured, thresholds)),
         verdicts=abstained,
-        charts=lambda: rank_stage_charts(measured),
+        charts=lambda: draw_rank_stage_matrices(measured),
     )
 
 
-def _imbalance(
+def _compute_rank_imbalance(
     rows: pd.DataFrame, keys: list[str], held: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Compute the imbalance L = 1 − mean / max of own work (Q7), one row per `keys`, with members, mean_ns and max_ns.
@@ -78,9 +83,9 @@ def _imbalance(
     counts as the longest.
     """
     parts = {"members": "size", "mean_ns": "mean", "max_ns": "max"}
-    out = grouped(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
+    out = aggregate_by_keys(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
     if held is not None and len(held):
-        place = places_of(out, held, UNIT, optional=UNIT)
+        place = find_matching_rows(out, held, UNIT, optional=UNIT)
         out["max_ns"] += np.append(held["held_ns"].to_numpy(np.int64), 0)[place]
     is_comparable = (out["members"] > 1) & (out["max_ns"] > 0)
     longest = out["max_ns"].astype("Float64")
@@ -88,17 +93,19 @@ def _imbalance(
     return out.assign(imbalance_ratio=ratio.where(is_comparable, pd.NA))
 
 
-def _stage_sheet(measured: Measurements) -> Sheet:
+def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
     """Make the table of stages: mean and longest own work, and the rank that is longest most often."""
     parts = []
-    for rank_group in rank_groups(measured):
-        by_step = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
-        slowest = _slowest(rank_group.work, (*UNIT, "canonical"))
-        for name in (text_or_none(value) for value in rank_group.work["canonical"].unique()):
-            stage_steps = by_step[same_text(by_step["canonical"], name)]
+    for rank_group in list_rank_groups(measured):
+        by_step = _compute_rank_imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
+        slowest = _find_slowest_members(rank_group.work, (*UNIT, "canonical"))
+        for name in (to_text_or_none(value) for value in rank_group.work["canonical"].unique()):
+            stage_steps = by_step[find_equal_rows(by_step["canonical"], name)]
             if stage_steps["members"].max() < 2:
                 continue
-            rank, ratio = _most_often(slowest[same_text(slowest["canonical"], name)])
+            rank, ratio = _find_most_frequent_rank(
+                slowest[find_equal_rows(slowest["canonical"], name)]
+            )
             parts.append(
                 (
                     rank_group.run,
@@ -116,10 +123,10 @@ def _stage_sheet(measured: Measurements) -> Sheet:
     names = ["stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members"]
     frame = pd.DataFrame(parts, columns=[*RANK_GROUP, *names])
     frame["over_ns"] = frame["max_ns"] - frame["mean_ns"]
-    frame = ordered(frame, over_ns=False, stage=True)
+    frame = sort_by_columns(frame, over_ns=False, stage=True)
     headings = (
-        *rank_group_headings(measured),
-        *as_headings("""
+        *make_rank_group_headings(measured),
+        *parse_headings("""
             stage | stage
             mean_ns | own work | ns | Wall less time blocked in collectives, per step: mean of the ranks.
             max_ns | longest rank | ns | Per step.
@@ -129,19 +136,19 @@ def _stage_sheet(measured: Measurements) -> Sheet:
             members | ranks | count
         """),
     )
-    return sheet("imbalance", "Own work by stage", headings, frame)
+    return make_sheet("imbalance", "Own work by stage", headings, frame)
 
 
-def _slowest(rows: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
+def _find_slowest_members(rows: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
     """Find the member with most own work for each `keys`; the first of equals."""
-    ranked = in_order(rows, (*keys, *MEMBER))
+    ranked = sort_frame_by_keys(rows, (*keys, *MEMBER))
     ranked = ranked.sort_values("own_ns", ascending=False, kind="stable")
-    return ranked.iloc[of_keys(ranked, keys)[1]]
+    return ranked.iloc[group_rows_by(ranked, keys)[1]]
 
 
-def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
+def _find_most_frequent_rank(slowest: pd.DataFrame) -> tuple[Any, float]:
     """Find the most frequent rank: (rank, share of the rows)."""
-    (member,) = numbered_alike(MEMBER, slowest, in_order=True)
+    (member,) = number_frames_alike(MEMBER, slowest, in_order=True)
     counts = np.bincount(member)
     place = int(counts.argmax())
     return slowest["rank"].iloc[int((member == place).argmax())], float(counts[place]) / len(
@@ -149,26 +156,26 @@ def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
     )
 
 
-def _rank_sheet(measured: Measurements) -> Sheet:
+def _make_rank_own_work_table(measured: Measurements) -> Sheet:
     """Make the table of own and blocked time of each rank in each stage, per step."""
     parts = []
-    for rank_group in rank_groups(measured):
+    for rank_group in list_rank_groups(measured):
         keys = [*RANK_GROUP, *MEMBER, "canonical"]
-        sums = summed(rank_group.work, keys, ["own_ns", "blocked_ns"])
+        sums = sum_columns_by_keys(rank_group.work, keys, ["own_ns", "blocked_ns"])
         for name in ("own_ns", "blocked_ns"):
             sums[name] = sums[name] / rank_group.steps
         parts.append(sums.assign(stage=sums["canonical"].fillna("the step")))
-    frame = in_order(pd.concat(parts, ignore_index=True), (*RANK_GROUP, "stage", *MEMBER))
+    frame = sort_frame_by_keys(pd.concat(parts, ignore_index=True), (*RANK_GROUP, "stage", *MEMBER))
     headings = (
-        *rank_group_headings(measured),
+        *make_rank_group_headings(measured),
         Heading("stage", "stage"),
-        *member_headings(measured),
-        *as_headings("""
+        *make_member_headings(measured),
+        *parse_headings("""
             own_ns | own work | ns | Per step.
             blocked_ns | blocked | ns | Per step, in collectives: waiting and transferring.
         """),
     )
-    return sheet(
+    return make_sheet(
         "own_work",
         "Own work by stage and rank",
         headings,
@@ -177,18 +184,18 @@ def _rank_sheet(measured: Measurements) -> Sheet:
     )
 
 
-def _what_if_sheet(measured: Measurements) -> Sheet:
+def _make_what_if_table(measured: Measurements) -> Sheet:
     """Make the table of the step without stragglers: the last rank reaches each collective with the median rank (Q19)."""
-    saved, rows = savings(measured), []
-    for rank_group in rank_groups(measured):
+    saved, rows = estimate_wait_savings(measured), []
+    for rank_group in list_rank_groups(measured):
         of_group = rank_group.of(saved)
-        step_ns = job(measured).of(rank_group.run).step_ns
+        step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
         if not len(of_group) or not step_ns:
             continue
         gain = min(float(of_group["saved_ns"].sum()) / rank_group.steps, step_ns)
         ideal = step_ns - gain
         number = of_group["collectives"].sum() / rank_group.steps
-        slowdown = share_of(step_ns, ideal)
+        slowdown = divide_or_none(step_ns, ideal)
         rows.append(
             (
                 rank_group.run,
@@ -203,8 +210,8 @@ def _what_if_sheet(measured: Measurements) -> Sheet:
         )
     names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
     headings = (
-        *rank_group_headings(measured),
-        *as_headings("""
+        *make_rank_group_headings(measured),
+        *parse_headings("""
             step_ns | step | ns | Mean wall.
             ideal_ns | without stragglers | ns | If the last rank came to every collective with the median one.
             saved_ns | difference | ns
@@ -213,58 +220,64 @@ def _what_if_sheet(measured: Measurements) -> Sheet:
         """),
     )
     frame = pd.DataFrame(rows, columns=[*RANK_GROUP, *names])
-    return sheet("what_if", "The step if no rank came late", headings, frame)
+    return make_sheet("what_if", "The step if no rank came late", headings, frame)
 
 
-def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
+def _list_imbalance_abstentions(
+    measured: Measurements, thresholds: Thresholds
+) -> Iterator[Verdict]:
     """List verdicts on runs that R10 cannot judge, with the reason."""
     limit = thresholds.of("rank-imbalance")
 
-    def lacking(mine: list[RankGroup]) -> Lack | None:
+    def lacking(mine: list[RankGroup]) -> EvidenceLack | None:
         """Explain which data the rank groups of one run lack; None if they have enough steps."""
-        judged = [_judged(measured, rank_group, limit) for rank_group in mine]
+        judged = [_summarize_rank_imbalance(measured, rank_group, limit) for rank_group in mine]
         steps = max(each["step_count"] for each in judged)
         if steps >= limit["min_steps"]:
             return None
         few = f"{steps} of at least {limit['min_steps']:g} steps"
-        return max((_almost(measured, each, limit, few) for each in mine), key=_price)
+        return max(
+            (_price_unproven_imbalance(measured, each, limit, few) for each in mine),
+            key=_get_abstention_price,
+        )
 
-    return abstained(measured, "rank-imbalance", limit["min_ranks"], lacking)
+    return list_rank_group_abstentions(measured, "rank-imbalance", limit["min_ranks"], lacking)
 
 
-def _price(lack: Lack) -> float:
+def _get_abstention_price(lack: EvidenceLack) -> float:
     """Get the time per step that an abstention is about."""
     return lack.price_ns
 
 
-def _almost(
+def _price_unproven_imbalance(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float], few: str
-) -> Lack:
+) -> EvidenceLack:
     """Estimate the cost of an imbalance seen in too few steps."""
-    judged = _judged(measured, rank_group, limit)
+    judged = _summarize_rank_imbalance(measured, rank_group, limit)
     ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if len(judged["by_step"]) else 0.0
     if ratio < limit["imbalance_ratio"]:
-        return Lack(few)
-    gain = _gain(measured, rank_group, judged["rows"])
-    claim = f"ranks work unequally long: {show(ratio, 'ratio')} less than the longest on average"
-    return Lack(few, gain, claim, f"{limit['min_steps']:g} steps would prove it")
+        return EvidenceLack(few)
+    gain = _compute_balance_gain(measured, rank_group, judged["rows"])
+    claim = f"ranks work unequally long: {format_quantity(ratio, 'ratio')} less than the longest on average"
+    return EvidenceLack(few, gain, claim, f"{limit['min_steps']:g} steps would prove it")
 
 
-def _judged(
+def _summarize_rank_imbalance(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
 ) -> dict[str, Any]:
     """Summarize the steps of a rank group with enough ranks: their number, L by step, own work, share of the longest rank.
 
     The longest rank is looked up in all recorded steps: warm-up changes step times, but not who is longest.
     """
-    rows, by_step, longest = _compared(measured, rank_group, limit)
+    rows, by_step, longest = _compare_ranks_by_step(measured, rank_group, limit)
     everything = rows, by_step, longest
     if measured.recorded is not None and len(by_step) >= LEAST_COUNTED:
-        for whole_group in rank_groups(measured.recorded):
+        for whole_group in list_rank_groups(measured.recorded):
             if whole_group.labels == rank_group.labels:
-                everything = _compared(measured.recorded, whole_group, limit)
+                everything = _compare_ranks_by_step(measured.recorded, whole_group, limit)
     constant = max(
-        (_most_often(each)[1] for each in (longest, everything[2]) if len(each)), default=1.0
+        (_find_most_frequent_rank(each)[1] for each in (longest, everything[2]) if len(each)),
+        default=1.0,
     )
     return {
         "step_count": len(everything[1]),
@@ -274,7 +287,7 @@ def _judged(
     }
 
 
-def _compared(
+def _compare_ranks_by_step(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Compare the ranks in the steps with enough ranks: (own work, L by step, longest rank by step).
@@ -284,47 +297,51 @@ def _compared(
     rows = rank_group.by_step[
         (rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)
     ]
-    held = rank_group.of(held_up(measured))
-    by_step = _imbalance(rows, [*RANK_GROUP_STEP], held)
-    longest = _slowest(rows, UNIT)
-    place = places_of(longest, held, UNIT, optional=UNIT)
+    held = rank_group.of(sum_waits_for_missing_rank(measured))
+    by_step = _compute_rank_imbalance(rows, [*RANK_GROUP_STEP], held)
+    longest = _find_slowest_members(rows, UNIT)
+    place = find_matching_rows(longest, held, UNIT, optional=UNIT)
     held_ns = np.append(held["held_ns"].to_numpy(np.int64), 0)[place]
     is_missing = held_ns >= limit["imbalance_ratio"] * longest["own_ns"].to_numpy(np.int64)
     longest = longest.assign(rank=longest["rank"].mask((held_ns > 0) & is_missing))
     return rows, by_step[by_step["imbalance_ratio"].notna()], longest
 
 
-def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R10: ranks with unequal work, where the longest rank changes from step to step."""
     limit = thresholds.of("rank-imbalance")
-    for rank_group in rank_groups(measured):
-        judged = _judged(measured, rank_group, limit)
+    for rank_group in list_rank_groups(measured):
+        judged = _summarize_rank_imbalance(measured, rank_group, limit)
         if judged["step_count"] < limit["min_steps"] or not len(judged["by_step"]):
             continue
         ratio = float(judged["by_step"]["imbalance_ratio"].mean())
         constant = judged["constant"]
-        gain = _gain(measured, rank_group, judged["rows"])
-        step_ns = job(measured).of(rank_group.run).step_ns
-        share = share_of(gain, step_ns)
+        gain = _compute_balance_gain(measured, rank_group, judged["rows"])
+        step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+        share = divide_or_none(gain, step_ns)
         if (
             ratio < limit["imbalance_ratio"]
             or constant >= limit["constant_ratio"]
             or (share or 0.0) < limit["step_ratio"]
         ):
             continue
-        yield _finding(measured, rank_group, judged, (ratio, constant, gain, share), thresholds)
+        yield _report_rank_imbalance(
+            measured, rank_group, judged, (ratio, constant, gain, share), thresholds
+        )
 
 
-def _gain(measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame) -> float:
+def _compute_balance_gain(
+    measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame
+) -> float:
     """Compute the time a balanced step would save, in ns: from its collectives (Q19), or from own work if none matched."""
-    saved = rank_group.of(savings(measured))
+    saved = rank_group.of(estimate_wait_savings(measured))
     if len(saved):
         return float(saved["saved_ns"].sum()) / rank_group.steps
     grouped = rows.groupby([*UNIT], dropna=False, sort=False)["own_ns"]
     return float((grouped.max() - grouped.median()).mean())
 
 
-def _finding(
+def _report_rank_imbalance(
     measured: Measurements,
     rank_group: RankGroup,
     judged: Mapping[str, Any],
@@ -333,10 +350,10 @@ def _finding(
 ) -> Finding:
     """Report R10 for one rank group, with the stage in which the ranks differ most."""
     ratio, constant, gain, share = numbers
-    by_stage = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
+    by_stage = _compute_rank_imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
     by_stage["over_ns"] = by_stage["max_ns"] - by_stage["mean_ns"]
     worst = by_stage.groupby("canonical", dropna=False)["over_ns"].sum().idxmax()
-    stage = text_or_none(worst)
+    stage = to_text_or_none(worst)
     step = (
         judged["by_step"]
         .sort_values("imbalance_ratio", ascending=False, kind="stable")["step"]
@@ -346,32 +363,32 @@ def _finding(
     return Finding(
         "rank-imbalance",
         thresholds.severity(share),
-        f"ranks{in_rank_group(measured, rank_group)} work unequally long, now one and now another: "
-        f"{show(ratio, 'ratio')} less than the longest on average{where}{in_run(measured, rank_group.run)}",
+        f"ranks{phrase_rank_group(measured, rank_group)} work unequally long, now one and now another: "
+        f"{format_quantity(ratio, 'ratio')} less than the longest on average{where}{phrase_run(measured, rank_group.run)}",
         "balance the tokens of a step over ranks (dynamic batch sizes, balanced sequence lengths)",
         (
-            evidence("imbalance_ratio", ratio, "mean imbalance of own work"),
-            evidence(
+            make_evidence_metric("imbalance_ratio", ratio, "mean imbalance of own work"),
+            make_evidence_metric(
                 "constant_ratio",
                 constant,
                 "steps in which the same rank works longest",
                 better="neither",
             ),
         ),
-        (Place(role=rank_group.role, step=whole_or_none(step), stage=stage),),
+        (Place(role=rank_group.role, step=to_int_or_none(step), stage=stage),),
         round(gain),
         share,
-        (*_missing(measured, rank_group), "other load on the hosts looks the same"),
+        (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),
     )
 
 
-def _missing(measured: Measurements, rank_group: RankGroup) -> tuple[str, ...]:
+def _caveat_unrecorded_ranks(measured: Measurements, rank_group: RankGroup) -> tuple[str, ...]:
     """List the caveat on ranks that were not recorded."""
-    number = missing_ranks(measured, rank_group)
+    number = count_missing_ranks(measured, rank_group)
     if not number:
         return ()
     verb = "was" if number == 1 else "were"
-    who = f"{number} {plural(number, 'rank')} {verb} not recorded"
+    who = f"{number} {choose_plural(number, 'rank')} {verb} not recorded"
     return (f"{who}: the time that all others wait for one counts as its work",)
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.collectives.slow_links import SlowLink, lost_rows, slow_links
-from tracekit.job.collectives.traffic import collectives
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading, text_or_none
-from tracekit.job.stages.windows import steps_of
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.labels import called, first_few, plural
+from tracekit.job.collectives.slow_links import SlowLink, find_slow_links, list_slow_link_intervals
+from tracekit.job.collectives.traffic import list_rated_collectives
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import make_run_heading, phrase_run, to_text_or_none
+from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.labels import choose_plural, format_numbered_word, join_first_few
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 MAX_RANKS = 8
 """Maximum number of ranks of a group in a claim."""
@@ -34,42 +34,47 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report groups with slow transfers; judge R35."""
     if not len(measured.columns("collectives")):
         return ANALYSIS.skipped("no collective was recorded")
-    if bool(collectives(measured)["transfer_bytes"].isna().all()):
+    if bool(list_rated_collectives(measured)["transfer_bytes"].isna().all()):
         return ANALYSIS.skipped("no collective of known size was seen on two ranks")
-    links = slow_links(measured, thresholds.of("slow-link"))
+    links = find_slow_links(measured, thresholds.of("slow-link"))
     by_group: dict[tuple[object, ...], list[SlowLink]] = {}
     for link in links:
         by_group.setdefault((link.run, link.role, link.ranks, link.since), []).append(link)
-    findings = (_finding(measured, of_group, thresholds) for of_group in by_group.values())
+    findings = (_report_slow_link(measured, of_group, thresholds) for of_group in by_group.values())
     return ANALYSIS.answered(
-        findings=tuple(findings), sheets=lambda: with_rows(_sheet(measured, links))
+        findings=tuple(findings),
+        sheets=lambda: select_filled_sheets(_make_slow_link_table(measured, links)),
     )
 
 
-def _finding(measured: Measurements, links: list[SlowLink], thresholds: Thresholds) -> Finding:
+def _report_slow_link(
+    measured: Measurements, links: list[SlowLink], thresholds: Thresholds
+) -> Finding:
     """Report R35 for one group of ranks; transfer time that overlaps compute saves no time."""
     worst = max(links, key=lambda link: (int(link.excess_ns.sum()), link.op))
-    rows = collectives(measured).iloc[np.concatenate([link.slow for link in links])]
-    steps = steps_of(measured, rows)
-    gain, ratio = steps.per_step(int(lost_rows(measured, links)["dur_ns"].sum()))
+    rows = list_rated_collectives(measured).iloc[np.concatenate([link.slow for link in links])]
+    steps = count_steps_of_rows(measured, rows)
+    gain, ratio = steps.per_step(int(list_slow_link_intervals(measured, links)["dur_ns"].sum()))
     excess = steps.mean(sum(int(link.excess_ns.sum()) for link in links))
     severity: Severity = thresholds.severity(ratio)
     if severity == "info":
         severity = SEVERITIES[2]
     places = []
     for rank in worst.ranks[:MAX_RANKS]:
-        places.append(Place(role=text_or_none(worst.role), rank=rank, name=worst.op))
+        places.append(Place(role=to_text_or_none(worst.role), rank=rank, name=worst.op))
     return Finding(
         "slow-link",
         severity,
-        f"{_group(worst)} are on a slow link: {worst.op} moves {show(worst.rate, 'gb_per_s')},"
-        f" {_usual(worst)}{in_run(measured, worst.run)}",
+        f"{_describe_link_ranks(worst)} are on a slow link: {worst.op} moves {format_quantity(worst.rate, 'gb_per_s')},"
+        f" {_describe_usual_rate(worst)}{phrase_run(measured, worst.run)}",
         "check the link of these ranks: speed and errors of the port, cables, the path that NCCL chose (NCCL_DEBUG=INFO),"
         " neighbours on the same switch",
         (
             Metric("gb_per_s", worst.rate, "gb_per_s", "higher", label=f"{worst.op} over the wire"),
             Metric("usual_gb_per_s", worst.usual_rate, "gb_per_s", "neither", label="usual"),
-            evidence("excess_ns", round(excess), "longer than usual, per step and rank"),
+            make_evidence_metric(
+                "excess_ns", round(excess), "longer than usual, per step and rank"
+            ),
         ),
         tuple(places),
         round(gain),
@@ -78,22 +83,22 @@ def _finding(measured: Measurements, links: list[SlowLink], thresholds: Threshol
     )
 
 
-def _group(link: SlowLink) -> str:
+def _describe_link_ranks(link: SlowLink) -> str:
     """Describe a group by its ranks."""
-    ranks = first_few(list(map(str, link.ranks)), MAX_RANKS)
-    return f"{plural(len(link.ranks), 'rank')} {ranks}"
+    ranks = join_first_few(list(map(str, link.ranks)), MAX_RANKS)
+    return f"{choose_plural(len(link.ranks), 'rank')} {ranks}"
 
 
-def _usual(link: SlowLink) -> str:
+def _describe_usual_rate(link: SlowLink) -> str:
     """Describe the rate that the link is compared with."""
-    usual = show(link.usual_rate, "gb_per_s")
+    usual = format_quantity(link.usual_rate, "gb_per_s")
     if link.since is not None:
-        return f"from {called('step', link.since)} on; before {usual}"
+        return f"from {format_numbered_word('step', link.since)} on; before {usual}"
     peers = "other group" if link.peers == 1 else f"{link.peers} other groups"
     return f"the {peers} of its kind {usual}"
 
 
-def _sheet(measured: Measurements, links: list[SlowLink]) -> Sheet:
+def _make_slow_link_table(measured: Measurements, links: list[SlowLink]) -> Sheet:
     """Make the table of slow links."""
     import pandas as pd
 
@@ -104,7 +109,7 @@ def _sheet(measured: Measurements, links: list[SlowLink]) -> Sheet:
                 "role": link.role,
                 "op": link.op,
                 "group": link.group,
-                "ranks": _group(link),
+                "ranks": _describe_link_ranks(link),
                 "rate": link.rate,
                 "usual_rate": link.usual_rate,
                 "since": link.since,
@@ -115,8 +120,8 @@ def _sheet(measured: Measurements, links: list[SlowLink]) -> Sheet:
         columns=["run", "role", "op", "group", "ranks", "rate", "usual_rate", "since", "count"],
     )
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             role | role
             op | op
             group | group
@@ -127,7 +132,7 @@ def _sheet(measured: Measurements, links: list[SlowLink]) -> Sheet:
             count | collectives | count | Rows of all ranks.
         """),
     )
-    return sheet("slow_links", "Slow links", headings, table)
+    return make_sheet("slow_links", "Slow links", headings, table)
 
 
 ANALYSIS = Analysis(

@@ -10,23 +10,28 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.collectives.matching import REASONS, clocks, matched
-from tracekit.job.frames import UNIT, job, run_heading, summed
+from tracekit.job.collectives.matching import REASONS, match_collectives, measure_clock_offsets
+from tracekit.job.frames import UNIT, make_run_heading, sum_columns_by_keys, summarize_job_steps
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
-    in_order,
-    member_headings,
-    rank_group_headings,
-    rank_groups,
-    steps_of,
+    count_rank_group_steps,
+    list_rank_groups,
+    make_member_headings,
+    make_rank_group_headings,
+    sort_frame_by_keys,
 )
-from tracekit.job.ranks_to_plot import MAX_ROWS, drawn
-from tracekit.job.stragglers.collective_waits import Waits, waits
-from tracekit.job.stragglers.detection import abstentions, claims, late_ranks, members
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import numbered_alike, places_of, records
-from tracekit.model.labels import called, phrase
+from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot
+from tracekit.job.stragglers.collective_waits import CollectiveWaits, attribute_collective_waits
+from tracekit.job.stragglers.detection import (
+    find_late_ranks,
+    list_straggler_abstentions,
+    list_straggler_findings,
+    summarize_rank_group_members,
+)
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import find_matching_rows, iterate_records, number_frames_alike
+from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
@@ -35,8 +40,8 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
 from tracekit.process.collectives.compute_between_collectives import (
     MAX_ARRIVALS,
-    Segments,
-    segments,
+    CollectiveSegments,
+    measure_collective_segments,
 )
 
 _SEGMENT = Column(
@@ -83,7 +88,7 @@ MAX_MARKS = 1_500
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure when the process reaches each collective, and its own work between collectives."""
-    recorded: Segments = trace.derived(segments)
+    recorded: CollectiveSegments = trace.derived(measure_collective_segments)
     tables: dict[str, Mapping[str, Any]] = {}
     if len(recorded.segments):
         tables["segments"] = recorded.segments.arrays
@@ -95,31 +100,38 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report waits by rank, stage and cause, and clock offsets; judge R09."""
-    waited = waits(measured)
-    judged = late_ranks(measured, waited, thresholds)
-    abstained = tuple(abstentions(measured, judged, thresholds))
+    waited = attribute_collective_waits(measured)
+    judged = find_late_ranks(measured, waited, thresholds)
+    abstained = tuple(list_straggler_abstentions(measured, judged, thresholds))
     if not len(waited.collectives):
-        is_single = max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2
-        caveats = () if is_single else tuple(_unmatched(measured))
-        return ANALYSIS.skipped(_nothing(measured), caveats=caveats, verdicts=abstained)
+        is_single = (
+            max((rank_group.members for rank_group in list_rank_groups(measured)), default=0) < 2
+        )
+        caveats = () if is_single else tuple(_caveat_unmatched_collectives(measured))
+        return ANALYSIS.skipped(
+            _explain_missing_waits(measured), caveats=caveats, verdicts=abstained
+        )
     return ANALYSIS.answered(
-        metrics=lambda: _metrics(measured, waited),
-        sheets=lambda: with_rows(
-            _cause_sheet(measured, waited),
-            _rank_sheet(measured, waited),
-            _matrix_sheet(measured, waited),
-            _clock_sheet(measured),
+        metrics=lambda: _list_rank_wait_metrics(measured, waited),
+        sheets=lambda: select_filled_sheets(
+            _make_wait_cause_table(measured, waited),
+            _make_rank_wait_table(measured, waited),
+            _make_wait_matrix_table(measured, waited),
+            _make_clock_table(measured),
         ),
-        findings=tuple(claims(measured, waited, judged, thresholds)),
-        caveats=lambda: (*_unmatched(measured), *_partly_seen(measured)),
+        findings=tuple(list_straggler_findings(measured, waited, judged, thresholds)),
+        caveats=lambda: (
+            *_caveat_unmatched_collectives(measured),
+            *_caveat_partly_recorded_groups(measured),
+        ),
         verdicts=abstained,
-        charts=lambda: filter(attrgetter("marks"), [_chart(measured, waited)]),
+        charts=lambda: filter(attrgetter("marks"), [_draw_wait_heatmap(measured, waited)]),
     )
 
 
-def _nothing(measured: Measurements) -> str:
+def _explain_missing_waits(measured: Measurements) -> str:
     """Explain why no wait can be measured."""
-    groups = rank_groups(measured)
+    groups = list_rank_groups(measured)
     if not groups:
         return "no step or stage of a known rank was recorded"
     if max(rank_group.members for rank_group in groups) < 2:
@@ -129,15 +141,19 @@ def _nothing(measured: Measurements) -> str:
     return "no collective could be matched between ranks"
 
 
-def _per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.DataFrame:
+def _add_lost_time_per_step(
+    frame: pd.DataFrame, measured: Measurements, value: str
+) -> pd.DataFrame:
     """Add the column `per_step`: `value` over the steps of its rank group."""
-    return frame.assign(per_step=frame[value].astype("Float64") / steps_of(measured, frame))
+    return frame.assign(
+        per_step=frame[value].astype("Float64") / count_rank_group_steps(measured, frame)
+    )
 
 
-def _metrics(measured: Measurements, waited: Waits) -> tuple[Metric, ...]:
+def _list_rank_wait_metrics(measured: Measurements, waited: CollectiveWaits) -> tuple[Metric, ...]:
     """List the wait of a rank for others per step: mean, min and max over ranks."""
-    lost = summed(waited.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
-    wait = _per_step(lost, measured, "lost_ns")["per_step"].dropna()
+    lost = sum_columns_by_keys(waited.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
+    wait = _add_lost_time_per_step(lost, measured, "lost_ns")["per_step"].dropna()
     if not len(wait):
         return ()
     return (
@@ -153,18 +169,20 @@ def _metrics(measured: Measurements, waited: Waits) -> tuple[Metric, ...]:
     )
 
 
-def _cause_sheet(measured: Measurements, waited: Waits) -> Sheet:
+def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of late ranks and the stage that made them late, most lost time first."""
     keys = [*RANK_GROUP, "late_rank", "cause", "stage"]
-    rows = summed(waited.booked, keys, ["lost_ns"])
+    rows = sum_columns_by_keys(waited.booked, keys, ["lost_ns"])
     waiting = waited.booked[[*keys, "rank"]].drop_duplicates()
-    cause, cause_of_rank = numbered_alike(keys, rows, waiting)
+    cause, cause_of_rank = number_frames_alike(keys, rows, waiting)
     rows["ranks"] = np.bincount(cause_of_rank, minlength=1)[cause]
-    rows["each_ns"] = _per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
-    rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
+    rows["each_ns"] = _add_lost_time_per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
+    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values(
+        "lost_ns", ascending=False, kind="stable"
+    )
     headings = (
-        *rank_group_headings(measured),
-        *as_headings("""
+        *make_rank_group_headings(measured),
+        *parse_headings("""
             late_rank | late rank | id
             cause | late in | text | Stage of the late rank's own work that made it late; — where its work in stages does not explain it.
             stage | waited for in | text | Stage in which the others issued the collective at which they wait.
@@ -172,7 +190,7 @@ def _cause_sheet(measured: Measurements, waited: Waits) -> Sheet:
             each_ns | wait | ns | Per step, mean over the ranks that wait.
         """),
     )
-    return sheet(
+    return make_sheet(
         "waits",
         "Who is waited for",
         headings,
@@ -181,14 +199,18 @@ def _cause_sheet(measured: Measurements, waited: Waits) -> Sheet:
     )
 
 
-def _matrix_sheet(measured: Measurements, waited: Waits) -> Sheet:
+def _make_wait_matrix_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of waits by waiting rank and late rank."""
     keys = [*RANK_GROUP, "rank", "stage", "late_rank", "cause"]
-    rows = _per_step(summed(waited.booked, keys, ["lost_ns"]), measured, "lost_ns")
-    rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
+    rows = _add_lost_time_per_step(
+        sum_columns_by_keys(waited.booked, keys, ["lost_ns"]), measured, "lost_ns"
+    )
+    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values(
+        "lost_ns", ascending=False, kind="stable"
+    )
     headings = (
-        *rank_group_headings(measured),
-        *as_headings("""
+        *make_rank_group_headings(measured),
+        *parse_headings("""
             rank | waiting rank | id
             stage | waits in
             late_rank | for rank | id
@@ -196,7 +218,7 @@ def _matrix_sheet(measured: Measurements, waited: Waits) -> Sheet:
             per_step | wait | ns | Per step.
         """),
     )
-    return sheet(
+    return make_sheet(
         "wait_matrix",
         "Waits by waiting and late rank",
         headings,
@@ -205,12 +227,12 @@ def _matrix_sheet(measured: Measurements, waited: Waits) -> Sheet:
     )
 
 
-def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
+def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of ranks: own work, wait, and how often each is last."""
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
     parts = [pd.DataFrame(columns=[*RANK_GROUP, *MEMBER, *names], dtype=object)]
-    for rank_group in rank_groups(measured):
-        group_members = members(rank_group, waited)
+    for rank_group in list_rank_groups(measured):
+        group_members = summarize_rank_group_members(rank_group, waited)
         group_members["lost_ns"] = group_members["lost_ns"] / rank_group.steps
         group_members["last_ratio"] = group_members["last"] / group_members["taken"].where(
             group_members["taken"] > 0
@@ -219,9 +241,9 @@ def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
         parts.append(group_members.astype(object).assign(**labels)[[*RANK_GROUP, *MEMBER, *names]])
     frame = pd.concat(parts, ignore_index=True)
     headings = (
-        *rank_group_headings(measured),
-        *member_headings(measured),
-        *as_headings("""
+        *make_rank_group_headings(measured),
+        *make_member_headings(measured),
+        *parse_headings("""
             own_ns | own work | ns | Per step: wall of its stages less time blocked in collectives.
             beyond_ns | beyond the others | ns | Less the median of the other ranks' own work, per step.
             lost_ns | waits | ns | Per step, for a rank that comes later.
@@ -229,32 +251,34 @@ def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
             taken | of collectives | count | Its matched collectives whose ranks come further apart than the clocks are uncertain.
         """),
     )
-    return sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
+    return make_sheet(
+        "ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns")
+    )
 
 
-def _clock_sheet(measured: Measurements) -> Sheet:
+def _make_clock_table(measured: Measurements) -> Sheet:
     """Make the table of clock offsets subtracted from each rank, with their uncertainty."""
-    rows = clocks(measured)
+    rows = measure_clock_offsets(measured)
     of_set = rows.groupby("set")["set"].transform("size") if len(rows) else rows["set"]
     rows = rows[of_set.to_numpy() > 1]
     replicas = (Heading("replica", "replica", "id"),) if rows["replica"].notna().any() else ()
     headings = (
-        *run_heading(measured),
+        *make_run_heading(measured),
         Heading("role", "role"),
         *replicas,
-        *as_headings("""
+        *parse_headings("""
             rank | rank | id
             offset_ns | clock ahead by | ns | Of the first rank's, at the ends of shared collectives; subtracted before ranks are compared.
             uncertainty_ns | uncertain by | ns | Median absolute deviation of those ends; shorter waits are not booked.
             count | collectives | count
         """),
     )
-    return sheet("clocks", "Clocks of the ranks", headings, rows, ranked=Ranked("offset_ns"))
+    return make_sheet("clocks", "Clocks of the ranks", headings, rows, ranked=Ranked("offset_ns"))
 
 
-def _unmatched(measured: Measurements) -> Iterator[str]:
+def _caveat_unmatched_collectives(measured: Measurements) -> Iterator[str]:
     """List caveats on collectives that could not be matched between ranks, by reason."""
-    rows = matched(measured)
+    rows = match_collectives(measured)
     counts = rows["reason"].value_counts()
     for reason, text in REASONS.items():
         if number := int(counts.get(reason, 0)):
@@ -266,9 +290,9 @@ def _unmatched(measured: Measurements) -> Iterator[str]:
         yield f"{number:,} collectives beyond the first {MAX_ARRIVALS:,} of a source and device: their waits are not booked"
 
 
-def _partly_seen(measured: Measurements) -> Iterator[str]:
+def _caveat_partly_recorded_groups(measured: Measurements) -> Iterator[str]:
     """Count collectives that only some of their ranks recorded, as a caveat."""
-    rows = matched(measured)
+    rows = match_collectives(measured)
     size = measured["collectives"]["group_size"]
     partly = int((rows["members"] < size).fillna(value=False).sum())
     if partly:
@@ -278,27 +302,29 @@ def _partly_seen(measured: Measurements) -> Iterator[str]:
         )
 
 
-def _chart(measured: Measurements, waited_for: Waits) -> Chart:
+def _draw_wait_heatmap(measured: Measurements, waited_for: CollectiveWaits) -> Chart:
     """Draw the wait of each rank in each step as a heatmap."""
-    walls = job(measured).walls
-    several = len(run_heading(measured)) > 0
+    walls = summarize_job_steps(measured).walls
+    several = len(make_run_heading(measured)) > 0
     cells: dict[str, list[tuple[int, int, int | None]]] = {}
-    lost = summed(waited_for.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
-    place = places_of(lost, walls, UNIT, optional=UNIT)
+    lost = sum_columns_by_keys(
+        waited_for.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"]
+    )
+    place = find_matching_rows(lost, walls, UNIT, optional=UNIT)
     zero = walls.groupby("run", dropna=False)["ts_ns"].transform("min")
     start = (walls["ts_ns"] - zero).to_numpy(np.int64)
     end = start + walls["wall_ns"].to_numpy(np.int64)
     lost = lost.assign(place=place)
-    placed_rows = in_order(lost[place >= 0], (*RANK_GROUP, *MEMBER, "step"))
+    placed_rows = sort_frame_by_keys(lost[place >= 0], (*RANK_GROUP, *MEMBER, "step"))
     names = ("run", "role", "replica", "rank", "place", "lost_ns")
-    for run, role, replica, rank, place, lost_ns in records(placed_rows, names):
+    for run, role, replica, rank, place, lost_ns in iterate_records(placed_rows, names):
         run_text = f"{run}:" if several else ""
-        name = phrase(run_text, role, called("replica", replica), f"rank {rank}")
+        name = join_phrase(run_text, role, format_numbered_word("replica", replica), f"rank {rank}")
         cell = (int(start[int(place)]), int(end[int(place)]), lost_ns)
         cells.setdefault(name, []).append(cell)
     waited = {name: float(sum(c[2] or 0 for c in row_cells)) for name, row_cells in cells.items()}
     row_limit = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)
-    chosen = drawn(waited, "waiting", row_limit)
+    chosen = choose_rows_to_plot(waited, "waiting", row_limit)
     rows = [name for name in cells if name in chosen.rows]
     marks = tuple((number, *cell) for number, name in enumerate(rows) for cell in cells[name])
     total = sum(len(cell) for cell in cells.values())

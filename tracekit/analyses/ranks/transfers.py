@@ -9,36 +9,36 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     UNIT,
-    canonical_stages,
-    distinct,
-    grouped,
-    in_run,
-    label_headings,
-    ordered,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    whole_if_exact,
+    aggregate_by_keys,
+    divide_or_none,
+    find_canonical_stages,
+    find_equal_rows,
+    make_label_headings,
+    narrow_exact_floats,
+    phrase_run,
+    select_distinct_rows,
+    sort_by_columns,
+    sum_columns_by_keys,
+    to_text_or_none,
 )
-from tracekit.job.logs.driver_log import logs
-from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, own_work
-from tracekit.job.stages.matrix import cells, timed_units
-from tracekit.job.stages.windows import steps_of
-from tracekit.job.stragglers.collective_waits import waits
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import looked_up
+from tracekit.job.logs.driver_log import map_run_driver_logs
+from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
+from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
+from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.stragglers.collective_waits import attribute_collective_waits
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import left_join
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.device.transfers import transfers
+from tracekit.model.units import format_quantity
+from tracekit.process.device.transfers import measure_transfers
 
 TRANSFERS = Table(
     "transfers",
@@ -61,7 +61,7 @@ TRANSFERS = Table(
 )
 
 
-SYNC = "update_weights"
+WEIGHT_SYNC_STAGE = "update_weights"
 RATED_BYTES = 2**20
 """Minimum size of a collective to measure the network's bandwidth."""
 
@@ -70,13 +70,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum copies of more than 64,000 bytes by device, step, stage and kind; empty without a device."""
     if not trace.has("device_ops"):
         return {}
-    return {"transfers": trace.derived(transfers)}
+    return {"transfers": trace.derived(measure_transfers)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report weight sync, and copies between device and host by stage; judge R13 and R14."""
-    syncs = list(_syncs(measured))
-    moved = _moved(measured)
+    syncs = list(_list_weight_syncs(measured))
+    moved = _sum_host_copies(measured)
     copies = moved[(moved["direction"] != "any").to_numpy(np.bool_)]
     verdicts = []
     if not syncs:
@@ -90,8 +90,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         )
         return ANALYSIS.skipped(reason, verdicts=tuple(verdicts))
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(_sync_sheet(measured, syncs), _copy_sheet(measured, copies)),
-        findings=(*_slow_sync(measured, syncs, thresholds), *_offload(measured, moved, thresholds)),
+        sheets=lambda: select_filled_sheets(
+            _make_weight_sync_table(measured, syncs), _make_host_copy_table(measured, copies)
+        ),
+        findings=(
+            *_find_slow_weight_sync(measured, syncs, thresholds),
+            *_find_exposed_offload(measured, moved, thresholds),
+        ),
         verdicts=tuple(verdicts),
     )
 
@@ -100,7 +105,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class WeightSync:
     """The weight sync of one role of one run: medians over steps; None is unknown.
 
     `comm_bytes` and `copy_bytes` are per step and process, `rate` is their sum over the wall in GB/s. `best` is the fastest
@@ -124,60 +129,72 @@ class Sync:
     @property
     def ratio(self) -> float | None:
         """The wall as a share of the step."""
-        return share_of(self.wall_ns, self.step_ns)
+        return divide_or_none(self.wall_ns, self.step_ns)
 
 
-def _syncs(measured: Measurements) -> Iterator[Sync]:
+def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
     """List the weight sync of every role from the traces, else of every run from the driver's timer (Q12)."""
-    all_cells = cells(measured)
-    walls = timed_units(measured)
-    sync_cells = all_cells[(all_cells["canonical"] == SYNC) & (all_cells["state"] == "measured")]
+    all_cells = build_stage_cells(measured)
+    walls = list_timed_units(measured)
+    sync_cells = all_cells[
+        (all_cells["canonical"] == WEIGHT_SYNC_STAGE) & (all_cells["state"] == "measured")
+    ]
     for run, role in (
         sync_cells[["run", "role"]].drop_duplicates().itertuples(index=False, name=None)
     ):
-        rows = sync_cells[same_text(sync_cells["run"], run) & same_text(sync_cells["role"], role)]
+        rows = sync_cells[
+            find_equal_rows(sync_cells["run"], run) & find_equal_rows(sync_cells["role"], role)
+        ]
         wall = float(rows["wall_ns"].astype("Float64").median())
-        shortest = _shortest_wall(measured, run, role)
+        shortest = _find_shortest_sync_wall(measured, run, role)
         if shortest is not None:
             wall = min(wall, shortest)
-        steps = walls[same_text(walls["run"], run)]["wall_ns"]
-        moved = _sync_bytes(measured, run, role, wall)
+        steps = walls[find_equal_rows(walls["run"], run)]["wall_ns"]
+        moved = _measure_sync_traffic(measured, run, role, wall)
         step_ns = float(steps.median()) if len(steps) else None
         is_alone = shortest is None
-        yield Sync(
-            run, text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone
+        yield WeightSync(
+            run, to_text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone
         )
-    for run, log in logs(measured).items():
-        times = log.of(SYNC)
-        if len(times) and not same_text(sync_cells["run"], run).any():
+    for run, log in map_run_driver_logs(measured).items():
+        times = log.of(WEIGHT_SYNC_STAGE)
+        if len(times) and not find_equal_rows(sync_cells["run"], run).any():
             step = log.steps.reindex(times.index).dropna()
             step_ns = float(step.median()) if len(step) else None
-            yield Sync(run, None, "log", float(times.median()), step_ns, len(times))
+            yield WeightSync(run, None, "log", float(times.median()), step_ns, len(times))
 
 
-def _shortest_wall(measured: Measurements, run: object, role: object) -> float | None:
+def _find_shortest_sync_wall(measured: Measurements, run: object, role: object) -> float | None:
     """Find the shortest weight sync of any rank without its waits for others, in ns: median over steps; None for one rank."""
-    rows = own_work(measured)
-    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-    rows = rows[(rows["canonical"] == SYNC).fillna(value=False)]
+    rows = measure_own_work_of_ranks(measured)
+    rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
+    rows = rows[(rows["canonical"] == WEIGHT_SYNC_STAGE).fillna(value=False)]
     if rows["rank"].nunique() < 2:
         return None
     wall_ns = rows["own_ns"].to_numpy(np.int64) + rows["blocked_ns"].to_numpy(np.int64)
     keys = [*RANK_GROUP_STEP, *MEMBER]
-    waiting = waits(measured).collectives
-    waiting = summed(waiting[(waiting["stage"] == SYNC).fillna(value=False)], keys, ["lost_ns"])
-    lost_ns = looked_up(rows, waiting, keys, optional=keys)["lost_ns"].fillna(0)
+    waiting = attribute_collective_waits(measured).collectives
+    waiting = sum_columns_by_keys(
+        waiting[(waiting["stage"] == WEIGHT_SYNC_STAGE).fillna(value=False)], keys, ["lost_ns"]
+    )
+    lost_ns = left_join(rows, waiting, keys, optional=keys)["lost_ns"].fillna(0)
     wall_ns = np.maximum(wall_ns - lost_ns.to_numpy(np.int64), 0)
-    by_step = grouped(rows.assign(wall_ns=wall_ns), UNIT, shortest=("wall_ns", "min"))
+    by_step = aggregate_by_keys(rows.assign(wall_ns=wall_ns), UNIT, shortest=("wall_ns", "min"))
     return float(by_step["shortest"].astype("Float64").median())
 
 
-def _sync_bytes(
+def _measure_sync_traffic(
     measured: Measurements, run: object, role: object, wall: float
 ) -> dict[str, float | None]:
     """Measure the traffic of one process in one sync: bytes, transfers, rate, and the best rate of such transfers."""
-    comm = _of_sync(measured["collectives"], run, role) if measured.has("collectives") else None
-    copies = _of_sync(measured["transfers"], run, role) if measured.has("transfers") else None
+    comm = (
+        _select_sync_rows(measured["collectives"], run, role)
+        if measured.has("collectives")
+        else None
+    )
+    copies = (
+        _select_sync_rows(measured["transfers"], run, role) if measured.has("transfers") else None
+    )
     best = [0.0]
     sizes: dict[str, float] = {}
     count = 0.0
@@ -189,7 +206,8 @@ def _sync_bytes(
         count += float(comm.groupby(process, dropna=False).size().mean())
         large = measured["collectives"]
         large = large[
-            same_text(large["run"], run) & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)
+            find_equal_rows(large["run"], run)
+            & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)
         ]
         large = large[large["dur_ns"] > 0]
         if len(large):
@@ -211,14 +229,14 @@ def _sync_bytes(
     }
 
 
-def _of_sync(rows: pd.DataFrame, run: object, role: object) -> pd.DataFrame:
+def _select_sync_rows(rows: pd.DataFrame, run: object, role: object) -> pd.DataFrame:
     """Select the rows of one role's weight sync."""
-    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-    stages = pd.Series(canonical_stages(rows, any_range=True), rows.index)
-    return rows[stages == SYNC]
+    rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
+    stages = pd.Series(find_canonical_stages(rows, any_range=True), rows.index)
+    return rows[stages == WEIGHT_SYNC_STAGE]
 
 
-def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
+def _make_weight_sync_table(measured: Measurements, syncs: list[WeightSync]) -> Sheet:
     """Make the table of weight syncs."""
     rows = pd.DataFrame(
         [
@@ -252,10 +270,10 @@ def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
         ],
     )
     for name in ("wall_ns", "comm_bytes", "copy_bytes", "transfers"):
-        rows[name] = whole_if_exact(rows[name].astype("Float64").round(1))
+        rows[name] = narrow_exact_floats(rows[name].astype("Float64").round(1))
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             wall_ns | weight sync | ns | Wall of the rank that is shortest in it, less what it waits for others; median over steps.
             ratio | of step | ratio | Of the median step.
             comm_bytes | collectives | bytes | Σ per step and process, as recorded.
@@ -267,11 +285,11 @@ def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
             origin | from
         """),
     )
-    return sheet("weight_sync", "Weight sync", headings, rows)
+    return make_sheet("weight_sync", "Weight sync", headings, rows)
 
 
-def _slow_sync(
-    measured: Measurements, syncs: list[Sync], thresholds: Thresholds
+def _find_slow_weight_sync(
+    measured: Measurements, syncs: list[WeightSync], thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find R13: a weight sync that takes much of the step, or is far slower than such transfers can be."""
     limit = thresholds.of("weight-sync")
@@ -279,48 +297,50 @@ def _slow_sync(
         ratio = sync.ratio
         if ratio is None:
             continue
-        slow = ratio >= limit["slow_step_ratio"] and _is_slow(sync, limit["rate_ratio"])
+        slow = ratio >= limit["slow_step_ratio"] and _is_slow_sync(sync, limit["rate_ratio"])
         if ratio < limit["step_ratio"] and not slow:
             continue
         total = (sync.comm_bytes or 0.0) + (sync.copy_bytes or 0.0)
         ideal = total / sync.best if sync.best else 0.0
         gain = max(sync.wall_ns - ideal, 0.0)
         source = ", as the driver timed it" if sync.origin == "log" else ""
-        claim = f"weight sync takes {show(ratio, 'ratio')} of the step{source}"
+        claim = f"weight sync takes {format_quantity(ratio, 'ratio')} of the step{source}"
         if slow and sync.best:
-            claim += (
-                f", at {show(float(sync.rate or 0) / sync.best, 'ratio')} of the best rate seen"
-            )
+            claim += f", at {format_quantity(float(sync.rate or 0) / sync.best, 'ratio')} of the best rate seen"
         yield Finding(
             "weight-sync",
-            thresholds.severity(share_of(gain, sync.step_ns)),
-            claim + in_run(measured, sync.run),
+            thresholds.severity(divide_or_none(gain, sync.step_ns)),
+            claim + phrase_run(measured, sync.run),
             "send the weights in large buckets rather than tensor by tensor, once, and only what changed; overlap it with the end of training",
             (
                 Metric("sync_wall", round(sync.wall_ns), "ns", "lower", label="per step"),
-                evidence("sync_ratio", ratio, "of the step"),
-                evidence("sync_bytes", round(total) if total else None, "per step and process"),
+                make_evidence_metric("sync_ratio", ratio, "of the step"),
+                make_evidence_metric(
+                    "sync_bytes", round(total) if total else None, "per step and process"
+                ),
                 Metric(
                     "transfers", sync.transfers, "count", "lower", label="collectives and copies"
                 ),
-                evidence("gb_per_s", sync.rate, "rate", better="higher"),
-                evidence("best_gb_per_s", sync.best, "best transfer seen", better="higher"),
+                make_evidence_metric("gb_per_s", sync.rate, "rate", better="higher"),
+                make_evidence_metric(
+                    "best_gb_per_s", sync.best, "best transfer seen", better="higher"
+                ),
             ),
-            (Place(role=sync.role, stage=SYNC),),
+            (Place(role=sync.role, stage=WEIGHT_SYNC_STAGE),),
             round(gain),
-            share_of(gain, sync.step_ns),
-            tuple(_sync_caveats(sync, total)),
+            divide_or_none(gain, sync.step_ns),
+            tuple(_list_weight_sync_caveats(sync, total)),
         )
 
 
-def _is_slow(sync: Sync, rate_ratio: float) -> bool:
+def _is_slow_sync(sync: WeightSync, rate_ratio: float) -> bool:
     """Check whether the sync is slower than this share of the best rate seen."""
     if sync.rate is None or sync.best is None:
         return False
     return sync.rate < rate_ratio * sync.best
 
 
-def _sync_caveats(sync: Sync, total_bytes: float) -> Iterator[str]:
+def _list_weight_sync_caveats(sync: WeightSync, total_bytes: float) -> Iterator[str]:
     """List the caveats on a weight sync."""
     if sync.waits:
         yield "waiting for slower ranks is part of it"
@@ -333,7 +353,7 @@ def _sync_caveats(sync: Sync, total_bytes: float) -> Iterator[str]:
 # Copies between device and host
 
 
-def _moved(measured: Measurements) -> pd.DataFrame:
+def _sum_host_copies(measured: Measurements) -> pd.DataFrame:
     """Sum copies by run, role, stage, direction and memory, per step and device (Q13).
 
     Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
@@ -357,33 +377,35 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
     if not len(rows):
         return pd.DataFrame(columns=columns)
-    rows = rows.assign(canonical=canonical_stages(rows, any_range=True))
+    rows = rows.assign(canonical=find_canonical_stages(rows, any_range=True))
     sums = {name: (name, "sum") for name in ("size_bytes", "count", "busy_ns", "exposed_ns")}
-    out = grouped(rows, keys, **sums, max_gb_per_s=("max_gb_per_s", "max"))
+    out = aggregate_by_keys(rows, keys, **sums, max_gb_per_s=("max_gb_per_s", "max"))
     out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
-    per = distinct(rows, ["run", "role"])
+    per = select_distinct_rows(rows, ["run", "role"])
     steps = [
-        steps_of(measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)])
+        count_steps_of_rows(
+            measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
+        )
         for run, role in per.itertuples(index=False, name=None)
     ]
     per["times"] = [max(step.count, 1) for step in steps]
     per["step_ns"] = pd.array([step.step_ns for step in steps], dtype="Float64")
-    out = looked_up(out, per, ["run", "role"], optional=["run", "role"])
+    out = left_join(out, per, ["run", "role"], optional=["run", "role"])
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
         out[name] = out[name] / out["times"]
     out["share_ratio"] = out["exposed_ns"] / out["step_ns"].where(out["step_ns"] > 0)
     return out[columns]
 
 
-def _copy_sheet(measured: Measurements, copies: pd.DataFrame) -> Sheet:
+def _make_host_copy_table(measured: Measurements, copies: pd.DataFrame) -> Sheet:
     """Make the table of copies by stage and direction, most exposed first."""
-    copies = ordered(copies, exposed_ns=False, size_bytes=False)
+    copies = sort_by_columns(copies, exposed_ns=False, size_bytes=False)
     copies = copies.assign(canonical=copies["canonical"].astype(object).fillna("(in no stage)"))
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
-        copies[name] = whole_if_exact(copies[name].astype("Float64").round(1))
+        copies[name] = narrow_exact_floats(copies[name].astype("Float64").round(1))
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             direction | direction
             memory | memory
@@ -399,7 +421,7 @@ def _copy_sheet(measured: Measurements, copies: pd.DataFrame) -> Sheet:
     caption = (
         "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
     )
-    return sheet(
+    return make_sheet(
         "host_copies",
         "Copies between GPU and host memory by stage",
         headings,
@@ -408,13 +430,13 @@ def _copy_sheet(measured: Measurements, copies: pd.DataFrame) -> Sheet:
     )
 
 
-def _offload(
+def _find_exposed_offload(
     measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find R14: exposed copies between GPU and host memory; one finding per role."""
     limit = thresholds.of("offload")
     for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
-        of_owner = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
+        of_owner = moved[find_equal_rows(moved["run"], run) & find_equal_rows(moved["role"], role)]
         both = of_owner[of_owner["direction"] == "any"]
         pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
         # Leave copies from pageable memory to `pageable-copies`, which knows their cause.
@@ -443,33 +465,40 @@ def _offload(
         yield Finding(
             "offload",
             thresholds.severity(ratio),
-            f"copies between GPU and host memory stand alone for {show(ratio, 'ratio')} of the step"
-            + in_run(measured, run),
-            _remedy(of_owner),
+            f"copies between GPU and host memory stand alone for {format_quantity(ratio, 'ratio')} of the step"
+            + phrase_run(measured, run),
+            _advise_on_offload(of_owner),
             (
-                evidence("exposed_ns", round(exposed), "per step and GPU"),
+                make_evidence_metric("exposed_ns", round(exposed), "per step and GPU"),
                 *(
-                    evidence(f"{way.lower()}_bytes", round(size[way]), f"{way} per step and GPU")
+                    make_evidence_metric(
+                        f"{way.lower()}_bytes", round(size[way]), f"{way} per step and GPU"
+                    )
                     for way in ways
                 ),
                 *(
-                    evidence(f"{way.lower()}_gb_per_s", _rate(rows), f"{way} rate", better="higher")
+                    make_evidence_metric(
+                        f"{way.lower()}_gb_per_s",
+                        _compute_copy_rate(rows),
+                        f"{way} rate",
+                        better="higher",
+                    )
                     for way, rows in ways.items()
                 ),
-                evidence(
+                make_evidence_metric(
                     "pageable_bytes",
                     round(float(of_owner[pageable]["size_bytes"].sum())),
                     "pageable",
                 ),
             ),
-            (Place(role=text_or_none(role), stage=text_or_none(worst)),),
+            (Place(role=to_text_or_none(role), stage=to_text_or_none(worst)),),
             round(exposed),
             ratio,
             tuple(caveats),
         )
 
 
-def _remedy(copies: pd.DataFrame) -> str:
+def _advise_on_offload(copies: pd.DataFrame) -> str:
     """Advise on exposed copies by whether their memory is already pinned."""
     prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
     if copies["memory"].astype(str).str.contains("pinned", case=False).any():
@@ -479,10 +508,10 @@ def _remedy(copies: pd.DataFrame) -> str:
     return f"copy on a stream of its own beside kernels, from pinned memory, {prefetch}"
 
 
-def _rate(rows: pd.DataFrame) -> float | None:
+def _compute_copy_rate(rows: pd.DataFrame) -> float | None:
     """Compute the rate of copies in GB/s: bytes over busy time; None without any."""
     busy = float(rows["busy_ns"].sum())
-    return share_of(float(rows["size_bytes"].sum()), busy)
+    return divide_or_none(float(rows["size_bytes"].sum()), busy)
 
 
 ANALYSIS = Analysis(

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, run_heading, same_text
-from tracekit.job.logs.driver_log import TIMER, logs, same_steps
-from tracekit.job.logs.machine_logs import NAMES, machine_sheet
-from tracekit.job.stages.matrix import cells, timed_units
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.frames import find_equal_rows, make_run_heading, phrase_run
+from tracekit.job.logs.driver_log import TIMER, map_run_driver_logs, match_logged_steps
+from tracekit.job.logs.machine_logs import MACHINE_METRIC_NAMES, make_machine_log_sheet
+from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STEP
@@ -36,9 +36,9 @@ LOGGED = Table(
 MAX_LOGGED = 500_000
 """Maximum number of values per log: timers first, then the latest."""
 
-_KEPT = (
+_LOGGED_NAMES = (
     r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok|"
-    + NAMES
+    + MACHINE_METRIC_NAMES
 )
 
 
@@ -48,7 +48,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     rows = trace["log_values"]
     names = rows["name"].cat.categories.to_series()
-    is_kept = names.str.match(_KEPT).to_numpy(np.bool_)
+    is_kept = names.str.match(_LOGGED_NAMES).to_numpy(np.bool_)
     timer = np.array(
         [*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names), False]
     )
@@ -74,26 +74,34 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the stages in the driver's log next to the same steps in the traces, and the machine's load."""
-    known_logs = logs(measured)
+    known_logs = map_run_driver_logs(measured)
     if not known_logs:
         return ANALYSIS.skipped("no driver's log was given or found beside the profile")
-    all_cells, walls = cells(measured), timed_units(measured)
+    all_cells, walls = build_stage_cells(measured), list_timed_units(measured)
     return ANALYSIS.answered(
-        metrics=lambda: _tokens(measured, walls),
-        sheets=lambda: with_rows(
-            *filter(None, (_beside_log(measured, all_cells, walls), machine_sheet(measured)))
+        metrics=lambda: _compute_token_rate(measured, walls),
+        sheets=lambda: select_filled_sheets(
+            *filter(
+                None,
+                (
+                    _make_log_comparison_table(measured, all_cells, walls),
+                    make_machine_log_sheet(measured),
+                ),
+            )
         ),
-        caveats=lambda: _caveats(measured, walls),
+        caveats=lambda: _list_driver_log_caveats(measured, walls),
     )
 
 
-def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+def _make_log_comparison_table(
+    measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
+) -> Sheet:
     """Make the table of stages in traces and log: profiled steps, and the other steps of the log."""
     rows = []
-    for run, log in logs(measured).items():
-        of_run = walls[same_text(walls["run"], run)]
-        numbered = same_steps(of_run, log)
-        cells_of = found[same_text(found["run"], run) & (found["state"] == "measured")]
+    for run, log in map_run_driver_logs(measured).items():
+        of_run = walls[find_equal_rows(walls["run"], run)]
+        numbered = match_logged_steps(of_run, log)
+        cells_of = found[find_equal_rows(found["run"], run) & (found["state"] == "measured")]
         for stage in dict.fromkeys([*cells_of["canonical"], *log.stages["canonical"]]):
             times = log.of(stage)
             stage_cells = cells_of[cells_of["canonical"] == stage]
@@ -124,8 +132,8 @@ def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
     out = out[out["same_ns"].notna() | out["other_ns"].notna()]
     out["ratio"] = (out["same_ns"] / out["trace_ns"].where(out["trace_ns"] > 0)).astype("Float64")
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             canonical | stage
             trace_ns | trace | ns | Longest rank, mean over the steps of the traces.
             same_ns | log, same steps | ns | What the driver timed, mean.
@@ -135,16 +143,16 @@ def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
         """),
     )
     caption = "The driver's timers include dispatch and, in profiled steps, what starting, stopping and exporting the profiler costs."
-    return sheet("log", "Beside the driver's log", headings, out, caption=caption)
+    return make_sheet("log", "Beside the driver's log", headings, out, caption=caption)
 
 
-def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
+def _compute_token_rate(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
     """Compute tokens per second over the steps that log and traces share; empty if either is unknown."""
     tokens = seconds = 0.0
-    for run, log in logs(measured).items():
-        of_run = walls[same_text(walls["run"], run) & (walls["origin"] == "file")]
+    for run, log in map_run_driver_logs(measured).items():
+        of_run = walls[find_equal_rows(walls["run"], run) & (walls["origin"] == "file")]
         counts = log.counts["tokens"]
-        both = of_run[of_run["step"].isin(set(same_steps(of_run, log)) & set(counts.index))]
+        both = of_run[of_run["step"].isin(set(match_logged_steps(of_run, log)) & set(counts.index))]
         tokens += float(counts.reindex(both["step"].astype(int)).sum())
         seconds += float(both["wall_ns"].sum()) / 1e9
     if not tokens or not seconds:
@@ -153,15 +161,15 @@ def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
     return [Metric("tokens_per_s", tokens / seconds, "", "higher", label=label)]
 
 
-def _caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
+def _list_driver_log_caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
     """List the caveats on the comparison."""
-    known_logs = logs(measured)
+    known_logs = map_run_driver_logs(measured)
     caveats = []
     for run, log in known_logs.items():
-        of_run = walls[same_text(walls["run"], run)]
-        if len(of_run) and not same_steps(of_run, log):
+        of_run = walls[find_equal_rows(walls["run"], run)]
+        if len(of_run) and not match_logged_steps(of_run, log):
             caveats.append(
-                f"the traces do not say which steps of {log.source} they are{in_run(measured, run)}"
+                f"the traces do not say which steps of {log.source} they are{phrase_run(measured, run)}"
             )
     used = {log.source for log in known_logs.values()}
     unused = set(measured["logged"]["source"].dropna()) - used

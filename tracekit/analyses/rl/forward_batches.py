@@ -12,30 +12,30 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
-    canonical_stages,
-    distinct,
-    grouped,
-    in_run,
-    label_headings,
-    ordered,
-    text_or_none,
+    aggregate_by_keys,
+    find_canonical_stages,
+    make_label_headings,
+    phrase_run,
+    select_distinct_rows,
+    sort_by_columns,
+    to_text_or_none,
 )
-from tracekit.job.stages.windows import keyed
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.intervals import window_at
-from tracekit.model.keys import CAPTURE, numbered, row_dicts
+from tracekit.job.stages.windows import make_stage_key
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.intervals import find_window_at
+from tracekit.model.keys import CAPTURE, list_row_dicts, number_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.calls.nesting import nesting
+from tracekit.process.calls.nesting import build_call_tree
 from tracekit.process.collectives.compute_between_collectives import BACKWARD
-from tracekit.process.name_filters import is_named
-from tracekit.process.ops.shapes import DIMS, TYPES, Products, products
-from tracekit.process.steps.stage_lookup import stage_at, stage_names
-from tracekit.process.steps.windows import windows
+from tracekit.process.name_filters import mark_wanted_names
+from tracekit.process.ops.shapes import DIMS, TYPES, MatrixProducts, find_matrix_products
+from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names
+from tracekit.process.steps.windows import find_steps_and_stages
 
 FORWARD_BATCHES = Table(
     "forward_batches",
@@ -67,13 +67,13 @@ _MICRO = re.compile(r"micro[_-]?batch", re.IGNORECASE)
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the micro-batches of one source, with the rows (M) of their forward matmuls."""
-    ranges = trace.derived(windows).stage_rows
-    is_batch = is_named(ranges.stage, _MICRO.match)
+    ranges = trace.derived(find_steps_and_stages).stage_rows
+    is_batch = mark_wanted_names(ranges.stage, _MICRO.match)
     if not is_batch.any():
         return {}
     batches = ranges.at(is_batch)
-    outer = stage_at(trace, batches.ts_ns)
-    names = [*stage_names(trace), None]
+    outer = find_stage_codes_at(trace, batches.ts_ns)
+    names = [*list_outer_stage_names(trace), None]
     return {
         "forward_batches": {
             "step": batches.step,
@@ -82,16 +82,16 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "occurrence": batches.occurrence,
             "ts_ns": batches.ts_ns,
             "dur_ns": batches.dur_ns,
-            "row_count": _rows(trace, batches.ts_ns, batches.end_ns),
+            "row_count": _find_forward_row_counts(trace, batches.ts_ns, batches.end_ns),
         }
     }
 
 
-def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
+def _find_forward_row_counts(trace: Trace, start: Ints, end: Ints) -> Nullable:
     """Find M of the forward matmuls with most FLOPs in each micro-batch; NA without any."""
     count = len(start)
     unknown = Nullable(np.zeros(count, np.int64), np.ones(count, np.bool_))
-    recorded: Products = trace.derived(products)
+    recorded: MatrixProducts = trace.derived(find_matrix_products)
     rows = np.flatnonzero(recorded.number >= 0)
     gemm = np.array(
         [product.kind == "gemm" and product.batch == 1 for _, product in recorded.products],
@@ -101,10 +101,10 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
     if not len(rows):
         return unknown
     names = trace.texts("host_ops", "name")
-    backward = is_named(names, lambda name: name.startswith(BACKWARD))
-    rows = rows[trace.derived(nesting).nearest(backward, rows) < 0]
+    backward = mark_wanted_names(names, lambda name: name.startswith(BACKWARD))
+    rows = rows[trace.derived(build_call_tree).nearest(backward, rows) < 0]
     ts = trace.numbers("host_ops", "ts_ns")[rows]
-    window = window_at(start, end, ts)
+    window = find_window_at(start, end, ts)
     rows, window = rows[window >= 0], window[window >= 0]
     if not len(rows):
         return unknown
@@ -112,8 +112,8 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
     flops = np.array([product.flops for _, product in recorded.products], float)[
         recorded.number[rows]
     ]
-    sizes, which = numbered(m)
-    keys, group = numbered(window * len(sizes) + which)
+    sizes, which = number_keys(m)
+    keys, group = number_keys(window * len(sizes) + which)
     weight = np.bincount(group, flops, minlength=len(keys))
     order = np.lexsort((sizes[keys % len(sizes)], weight))  # the last one written is the heaviest
     out, has_rows = np.zeros(count, np.int64), np.zeros(count, np.bool_)
@@ -125,14 +125,14 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report micro-batches by stage; judge R18."""
     rows = measured["forward_batches"]
-    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
+    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
     if not len(rows):
         return ANALYSIS.skipped("no micro-batch was annotated")
     keys = ["run", "role", "canonical"]
-    pooled = _pooled(rows, keys)
+    pooled = _summarize_forward_batches(rows, keys)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             count | micro-batches | count | Over all ranks and steps.
             each | per step | number | Mean per rank and step.
@@ -143,15 +143,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         """),
     )
     return ANALYSIS.answered(
-        sheets=lambda: (sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
-        findings=tuple(_small(measured, pooled, thresholds)),
-        verdicts=tuple(_abstained(pooled)),
+        sheets=lambda: (make_sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
+        findings=tuple(_find_small_forward_batches(measured, pooled, thresholds)),
+        verdicts=tuple(_list_forward_batch_abstentions(pooled)),
     )
 
 
-def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _summarize_forward_batches(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Summarize micro-batches by run, role and stage, longest first."""
-    pooled = grouped(
+    pooled = aggregate_by_keys(
         rows.assign(row_count=rows["row_count"].astype("Int64")),
         keys,
         count=("dur_ns", "size"),
@@ -161,30 +161,34 @@ def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
         mean_ns=("dur_ns", "mean"),
         total_ns=("dur_ns", "sum"),
     )
-    passes = distinct(rows, [*keys, "step", "part", *CAPTURE])
-    pooled["each"] = pooled["count"] / grouped(passes, keys, count=("step", "size"))["count"]
-    return ordered(pooled, total_ns=False, canonical=True)
+    passes = select_distinct_rows(rows, [*keys, "step", "part", *CAPTURE])
+    pooled["each"] = (
+        pooled["count"] / aggregate_by_keys(passes, keys, count=("step", "size"))["count"]
+    )
+    return sort_by_columns(pooled, total_ns=False, canonical=True)
 
 
-def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
+def _pair_forward_with_training(
+    pooled: pd.DataFrame,
+) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
     """Pair each forward-only stage with the training stage of its role, else of its run."""
     of_role: dict[tuple[Any, ...], dict[Any, Any]] = {}
     of_run: dict[tuple[Any, ...], dict[Any, Any]] = {}
-    for row in row_dicts(pooled[pooled["canonical"].isin(TRAINING)]):
-        run, role, stage = keyed(row)
+    for row in list_row_dicts(pooled[pooled["canonical"].isin(TRAINING)]):
+        run, role, stage = make_stage_key(row)
         of_role.setdefault((run, stage, role), row)
         of_run.setdefault((run, stage), row)
-    for row in row_dicts(pooled[pooled["canonical"].isin(FORWARD_ONLY)]):
-        run, role, stage = keyed(row)
+    for row in list_row_dicts(pooled[pooled["canonical"].isin(FORWARD_ONLY)]):
+        run, role, stage = make_stage_key(row)
         wanted = run, "update_critic" if stage == "values" else "update_actor"
         training = of_role.get((*wanted, role)) or of_run.get(wanted)
         if training is not None:
             yield row, training
 
 
-def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:
+def _list_forward_batch_abstentions(pooled: pd.DataFrame) -> Iterator[Verdict]:
     """List why R18 does not apply, or lacks data."""
-    pairs = list(_pairs(pooled))
+    pairs = list(_pair_forward_with_training(pooled))
     if not pairs:
         reason = "no forward-only pass stands beside training, both in micro-batches"
         yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
@@ -192,18 +196,18 @@ def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:
         yield Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
 
 
-def _small(
+def _find_small_forward_batches(
     measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find R18: forward passes, which need less memory, in micro-batches as small as training; one per training stage."""
     limit = thresholds.of("forward-batch-size")
     by_owner: dict[tuple[Any, ...], list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
-    for row, train in _pairs(pooled):
+    for row, train in _pair_forward_with_training(pooled):
         if pd.isna(row["median"]) or pd.isna(train["median"]) or not train["median"]:
             continue
         small = float(row["median"]) <= limit["row_ratio"] * float(train["median"])
         if small and row["each"] >= limit["micro_batches"]:
-            key = (row["run"], text_or_none(row["role"]), train["canonical"])
+            key = (row["run"], to_text_or_none(row["role"]), train["canonical"])
             by_owner.setdefault(key, []).append((row, train))
     for (run, role, _), pairs in by_owner.items():
         names = sorted(str(row["canonical"]) for row, _ in pairs)
@@ -214,7 +218,7 @@ def _small(
             "forward-batch-size",
             thresholds.severity(None),
             f"{' and '.join(names)}: micro-batches of {rows:,.0f} rows, no larger than training's {training:,.0f}"
-            + in_run(measured, run),
+            + phrase_run(measured, run),
             "raise the tokens per micro-batch of forward-only passes (log_prob_max_token_len_per_gpu in verl): without gradients about twice as many fit",
             (
                 Metric("forward_rows", rows, "", "higher", label="rows, forward only"),

@@ -11,29 +11,29 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
-    canonical_stages,
-    grouped,
-    in_run,
-    job,
-    label_headings,
-    ordered,
-    same_text,
-    share_of,
-    text_or_none,
-    units,
-    whole_if_exact,
+    aggregate_by_keys,
+    clear_parts_of_numbered_steps,
+    divide_or_none,
+    find_canonical_stages,
+    find_equal_rows,
+    make_label_headings,
+    narrow_exact_floats,
+    phrase_run,
+    sort_by_columns,
+    summarize_job_steps,
+    to_text_or_none,
 )
-from tracekit.job.stages.matrix import cells, timed_units
-from tracekit.job.stages.windows import steps_of
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import CAPTURE, PROCESS, of_keys
+from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
+from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.keys import CAPTURE, PROCESS, group_rows_by
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.micro_batches import micro_batches
+from tracekit.model.units import format_quantity
+from tracekit.process.micro_batches import list_micro_batches
 
 MICRO_BATCHES = Table(
     "micro_batches",
@@ -53,58 +53,58 @@ MICRO_BATCHES = Table(
 )
 
 
-_KEYS = ["run", "role", "canonical", "kind"]
-_INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
+_BATCH_KEYS = ["run", "role", "canonical", "kind"]
+_STAGE_RUN_KEYS = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the annotated mini- and micro-batches, one row per batch."""
-    batches = trace.derived(micro_batches)
+    batches = trace.derived(list_micro_batches)
     return {"micro_batches": batches} if batches else {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report lengths of micro- and mini-batches by stage; judge R17 and R31."""
-    rows = _batches(measured)
-    redundant, verdicts = _redundant(measured, rows, thresholds)
+    rows = _list_batches(measured)
+    redundant, verdicts = _find_redundant_log_probs(measured, rows, thresholds)
     if not len(rows):
         reason = "no mini- or micro-batch is annotated"
         none = Verdict("ragged-micro-batches", "not applicable", reason)
         return ANALYSIS.skipped(reason, verdicts=(none, *verdicts))
     empty_ratio = thresholds.of("ragged-micro-batches")["empty_ratio"]
-    instances = _instances(rows, empty_ratio)
-    ragged = list(_ragged(measured, instances, thresholds))
+    instances = _summarize_batches_by_stage_run(rows, empty_ratio)
+    ragged = list(_find_ragged_batches(measured, instances, thresholds))
     return ANALYSIS.answered(
-        sheets=lambda: (_sheet(measured, instances, empty_ratio),),
+        sheets=lambda: (_make_batch_length_table(measured, instances, empty_ratio),),
         findings=(*redundant, *ragged),
-        verdicts=(*verdicts, *_unjudged(measured, instances)),
+        verdicts=(*verdicts, *_list_ragged_batch_abstentions(measured, instances)),
     )
 
 
-def _batches(measured: Measurements) -> pd.DataFrame:
+def _list_batches(measured: Measurements) -> pd.DataFrame:
     """List the measured batches with their canonical stage and `length_ns`: kernel time, or host time without a device."""
-    rows = units(measured["micro_batches"])
+    rows = clear_parts_of_numbered_steps(measured["micro_batches"])
     rows["window"] = measured["micro_batches"]["part"]
     return rows.assign(
-        canonical=canonical_stages(rows, in_file=True, any_range=True),
+        canonical=find_canonical_stages(rows, in_file=True, any_range=True),
         on_device=rows["own_ns"].notna(),
         length_ns=rows["own_ns"].fillna(rows["dur_ns"]).astype("float64"),
     )
 
 
-def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
+def _summarize_batches_by_stage_run(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     """Summarize the batches of each run of a stage: how many, and how unequal (Q24).
 
     Columns: the keys of processes, step, canonical, kind; count, total_ns, mean_ns, median_ns, min_ns, max_ns,
     variation (sample standard deviation over mean, NA for one), small (batches of less than
     `empty_ratio` of the median), small_ns, on_device.
     """
-    by = [*PROCESS, *(name for name in _INSTANCE if name != "pid")]
-    number, _ = of_keys(rows, by)
+    by = [*PROCESS, *(name for name in _STAGE_RUN_KEYS if name != "pid")]
+    number, _ = group_rows_by(rows, by)
     medians = rows["length_ns"].groupby(number, sort=False).median().to_numpy(np.float64)
     small = rows["length_ns"] < empty_ratio * medians[number]
     rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
-    out = grouped(
+    out = aggregate_by_keys(
         rows,
         by,
         count=("length_ns", "size"),
@@ -122,11 +122,13 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     return out
 
 
-def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) -> Sheet:
+def _make_batch_length_table(
+    measured: Measurements, instances: pd.DataFrame, empty_ratio: float
+) -> Sheet:
     """Make the table of stages by time in batches, with their spread."""
-    out = grouped(
+    out = aggregate_by_keys(
         instances,
-        _KEYS,
+        _BATCH_KEYS,
         per=("count", "mean"),
         count=("count", "sum"),
         total=("total_ns", "sum"),
@@ -140,11 +142,11 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
     out["lengths"] = out["on_device"].map({True: "kernel time", False: "host time"})
     out["canonical"] = out["canonical"].astype(object).fillna("(in no stage)")
     for name in ("per", "shortest", "median", "longest"):
-        out[name] = whole_if_exact(out[name])
-    out = ordered(out, total=False, kind=True)
+        out[name] = narrow_exact_floats(out[name])
+    out = sort_by_columns(out, total=False, kind=True)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             kind | batches
             per | per run of it | count | Mean over runs of the stage.
@@ -157,30 +159,32 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
             "small",
             "nearly empty",
             "count",
-            f"Of less than {show(empty_ratio, 'ratio')} of the median of their run.",
+            f"Of less than {format_quantity(empty_ratio, 'ratio')} of the median of their run.",
         ),
-        *as_headings("""
+        *parse_headings("""
             count | of | count | All of them.
             lengths | lengths are
         """),
     )
     caption = "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
-    return sheet("batches", "Mini- and micro-batches by stage", headings, out, caption=caption)
+    return make_sheet("batches", "Mini- and micro-batches by stage", headings, out, caption=caption)
 
 
-def _unjudged(measured: Measurements, instances: pd.DataFrame) -> Iterator[Verdict]:
+def _list_ragged_batch_abstentions(
+    measured: Measurements, instances: pd.DataFrame
+) -> Iterator[Verdict]:
     """List verdicts on runs that R31 cannot judge."""
     for run in instances["run"].unique():
-        of_run = instances[same_text(instances["run"], run)]
+        of_run = instances[find_equal_rows(instances["run"], run)]
         if not of_run["on_device"].any():
-            reason = f"without a GPU the length of a batch is host time, which other work changes too{in_run(measured, run)}"
+            reason = f"without a GPU the length of a batch is host time, which other work changes too{phrase_run(measured, run)}"
             yield Verdict("ragged-micro-batches", "insufficient data", reason)
         elif not ((of_run["count"] > 1) & of_run["on_device"]).any():
-            reason = f"no stage runs more than one batch{in_run(measured, run)}"
+            reason = f"no stage runs more than one batch{phrase_run(measured, run)}"
             yield Verdict("ragged-micro-batches", "not applicable", reason)
 
 
-def _ragged(
+def _find_ragged_batches(
     measured: Measurements, instances: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find R31: batches of one stage that differ much, or are nearly empty; one finding per stage."""
@@ -194,17 +198,17 @@ def _ragged(
             small, count = int(of_kind["small"].sum()), int(of_kind["count"].sum())
             if variation < limit["variation"] and not small:
                 continue
-            steps = steps_of(measured, of_kind.drop(columns="device", errors="ignore"))
+            steps = count_steps_of_rows(measured, of_kind.drop(columns="device", errors="ignore"))
             gain, ratio = steps.per_step(float(of_kind["small_ns"].sum()))
-            where = text_or_none(stage) or "no stage"
-            uneven = f"vary by {show(variation, 'ratio')}"
-            empty = f"{small} of {count} take less than {show(limit['empty_ratio'], 'ratio')} of the median"
+            where = to_text_or_none(stage) or "no stage"
+            uneven = f"vary by {format_quantity(variation, 'ratio')}"
+            empty = f"{small} of {count} take less than {format_quantity(limit['empty_ratio'], 'ratio')} of the median"
             caveats = [uneven] if variation >= limit["variation"] else []
             caveats += [empty] if small else []
             yield Finding(
                 "ragged-micro-batches",
                 thresholds.severity(ratio),
-                f"{kind}-batches of {where}: {', '.join(caveats)}{in_run(measured, run)}",
+                f"{kind}-batches of {where}: {', '.join(caveats)}{phrase_run(measured, run)}",
                 "form batches by tokens rather than by samples (use_dynamic_bsz), and spread what is left over",
                 (
                     Metric(
@@ -227,7 +231,7 @@ def _ragged(
                         "shortest", round(float(of_kind["min_ns"].min())), "ns", label="shortest"
                     ),
                 ),
-                (Place(role=text_or_none(role), stage=text_or_none(stage)),),
+                (Place(role=to_text_or_none(role), stage=to_text_or_none(stage)),),
                 round(gain),
                 ratio,
                 ("long batches fill a GPU better: what equal ones would save is not known",),
@@ -235,46 +239,48 @@ def _ragged(
             break
 
 
-def _redundant(
+def _find_redundant_log_probs(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> tuple[list[Finding], list[Verdict]]:
     """Find R17: log-probs computed separately although the only update pass of the step computes them (Q20)."""
     findings, verdicts = [], []
-    stages, walls = cells(measured), timed_units(measured)
+    stages, walls = build_stage_cells(measured), list_timed_units(measured)
     most_batches = thresholds.of("redundant-log-prob")["mini_batches"]
     for run in walls["run"].unique():
-        measured_stages = stages[same_text(stages["run"], run) & (stages["state"] == "measured")]
+        measured_stages = stages[
+            find_equal_rows(stages["run"], run) & (stages["state"] == "measured")
+        ]
         passes = measured_stages[measured_stages["canonical"] == "old_log_prob"]
         if not len(passes) or not (measured_stages["canonical"] == "update_actor").any():
             reason = (
-                f"no log-prob pass with an actor update is in the traces{in_run(measured, run)}"
+                f"no log-prob pass with an actor update is in the traces{phrase_run(measured, run)}"
             )
             verdicts.append(Verdict("redundant-log-prob", "not applicable", reason))
             continue
-        count = _updates(rows[same_text(rows["run"], run)])
+        count = _count_mini_batches_per_update(rows[find_equal_rows(rows["run"], run)])
         if count is None:
-            reason = f"the mini-batches of the update are not annotated, or not all captured{in_run(measured, run)}"
+            reason = f"the mini-batches of the update are not annotated, or not all captured{phrase_run(measured, run)}"
             verdicts.append(Verdict("redundant-log-prob", "insufficient data", reason))
             continue
         if count > most_batches:
             continue
-        steps = job(measured).of(run)
+        steps = summarize_job_steps(measured).of(run)
         wall = float(passes.groupby(list(UNIT), dropna=False)["wall_ns"].max().sum())
-        gain = wall / max(len(walls[same_text(walls["run"], run)]), 1)
-        ratio = share_of(gain, steps.step_ns)
+        gain = wall / max(len(walls[find_equal_rows(walls["run"], run)]), 1)
+        ratio = divide_or_none(gain, steps.step_ns)
         severity = thresholds.severity(ratio)
         findings.append(
             Finding(
                 "redundant-log-prob",
                 "low" if severity in ("high", "medium") else severity,
                 "old_log_prob is computed apart although each step updates on one mini-batch once"
-                + in_run(measured, run),
+                + phrase_run(measured, run),
                 "take the log-probs from the update's own forward pass, or those of the rollout (bypass mode)",
                 (
                     Metric("old_log_prob_wall", round(gain), "ns", "lower", label="per step"),
                     Metric("mini_batches", count, "count", label="mini-batches per update"),
                 ),
-                (Place(role=text_or_none(passes["role"].iloc[0]), stage="old_log_prob"),),
+                (Place(role=to_text_or_none(passes["role"].iloc[0]), stage="old_log_prob"),),
                 round(gain),
                 ratio,
                 (
@@ -285,13 +291,13 @@ def _redundant(
     return findings, verdicts
 
 
-def _updates(rows: pd.DataFrame) -> int | None:
+def _count_mini_batches_per_update(rows: pd.DataFrame) -> int | None:
     """Count the most mini-batches, over all epochs, of one actor update of one process; None if unknown."""
     mini_batches = rows[(rows["canonical"] == "update_actor") & (rows["kind"] == "mini")]
     scheduled = rows["window"].dropna().astype(str).str.match(r"mb[0-9]")
     if not len(mini_batches) or scheduled.any():
         return None
-    return int(mini_batches.groupby(_INSTANCE[:-1], dropna=False).size().max())
+    return int(mini_batches.groupby(_STAGE_RUN_KEYS[:-1], dropna=False).size().max())
 
 
 ANALYSIS = Analysis(

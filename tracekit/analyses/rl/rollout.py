@@ -10,28 +10,39 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, job, label_headings, run_heading, share_of
-from tracekit.job.rollout.charts import charts
-from tracekit.job.rollout.generations import (
-    Generation,
-    bubble,
-    by_role,
-    end_times,
-    generations,
-    is_on_one_clock,
-    last_engine,
-    unseen_replicas,
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import (
+    divide_or_none,
+    make_label_headings,
+    make_run_heading,
+    phrase_run,
+    summarize_job_steps,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.rollout.charts import draw_rollout
+from tracekit.job.rollout.generations import (
+    EngineGeneration,
+    describe_unseen_replicas,
+    find_last_engine,
+    group_generations_by_role,
+    is_on_one_clock,
+    list_generations,
+    measure_end_times,
+    measure_rollout_bubble,
+)
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.engine_iterations import Iterations, generation_spans, iterations, joined
+from tracekit.model.units import format_quantity
+from tracekit.process.engine_iterations import (
+    EngineIterations,
+    list_engine_iterations,
+    measure_generations,
+    merge_engine_iterations,
+)
 
 ITERATIONS = Table(
     "iterations",
@@ -95,19 +106,19 @@ MAX_PLACES = 8
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure annotated engine iterations, and the start and end of each generation."""
-    spans = generation_spans(trace)
+    spans = measure_generations(trace)
     if spans is None:
         return {}
-    tables: dict[str, Mapping[str, Any]] = {"generations": arrays_of(spans)}
-    recorded: Iterations | None = trace.derived(iterations)
+    tables: dict[str, Mapping[str, Any]] = {"generations": get_frame_arrays(spans)}
+    recorded: EngineIterations | None = trace.derived(list_engine_iterations)
     if recorded is not None:
-        iteration_rows = joined(recorded.frame)
-        tables["iterations"] = arrays_of(iteration_rows)
-        tables["metrics"] = _metrics(recorded.frame, spans)
+        iteration_rows = merge_engine_iterations(recorded.frame)
+        tables["iterations"] = get_frame_arrays(iteration_rows)
+        tables["metrics"] = _measure_rollout_metrics(recorded.frame, spans)
     return tables
 
 
-def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
+def _measure_rollout_metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
     """Measure the median pace of decode-only iterations and the wall of generations, for compare."""
     decode = frame[~frame["prefill"] & (frame["decode_requests"] > 0)]
     pace = decode.groupby("step", dropna=False)["pace_ns"].median().rename("value").reset_index()
@@ -122,7 +133,7 @@ def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report every engine and generation; judge R11, R12 and R16."""
-    all_generations = generations(measured)
+    all_generations = list_generations(measured)
     if (
         not any(g.basis == "iterations" for g in all_generations)
         and len({g.engine for g in all_generations}) < 2
@@ -130,29 +141,29 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = f"{NO_ITERATION}, and no two replicas are known"
         return ANALYSIS.skipped(reason)
     judged: list[Finding | Verdict] = []
-    roles = by_role(all_generations)
+    roles = group_generations_by_role(all_generations)
     several = len({role for _, role in roles}) > 1
     for (run, role), units in roles.items():
-        where = (f" of {role}" if several and role else "") + in_run(measured, run)
-        step_ns = job(measured).of(run).step_ns
-        judged += (tail := list(_tail(units, where, step_ns, thresholds)))
+        where = (f" of {role}" if several and role else "") + phrase_run(measured, run)
+        step_ns = summarize_job_steps(measured).of(run).step_ns
+        judged += (tail := list(_find_rollout_tail(units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
-        judged += _replicas(units, where, step_ns, thresholds, tails_found=has_tail)
-        judged += _slow_start(units, where, step_ns, thresholds)
+        judged += _find_replica_imbalance(units, where, step_ns, thresholds, tails_found=has_tail)
+        judged += _find_slow_first_iterations(units, where, step_ns, thresholds)
     compared = thresholds.of("slow-first-iterations")["compared_ratio"]
     return ANALYSIS.answered(
-        metrics=lambda: _headline(all_generations),
-        sheets=lambda: with_rows(
-            _engine_sheet(measured, all_generations, compared),
-            _unit_sheet(measured, all_generations),
+        metrics=lambda: _list_rollout_metrics(all_generations),
+        sheets=lambda: select_filled_sheets(
+            _make_rollout_engine_table(measured, all_generations, compared),
+            _make_replica_end_table(measured, all_generations),
         ),
         judged=judged,
-        caveats=lambda: _caveats(measured, all_generations),
-        charts=lambda: charts(measured, all_generations),
+        caveats=lambda: _list_rollout_caveats(measured, all_generations),
+        charts=lambda: draw_rollout(measured, all_generations),
     )
 
 
-def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
+def _locate_generations(found: Sequence[EngineGeneration]) -> tuple[Place, ...]:
     """Locate these generations, each engine and step once."""
     once = {(g.engine, g.unit[2]): g for g in found}.values()
     return tuple(
@@ -170,84 +181,94 @@ def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
     )
 
 
-def _tail(
-    units: Sequence[Sequence[Generation]], where: str, step_ns: float | None, thresholds: Thresholds
+def _find_rollout_tail(
+    units: Sequence[Sequence[EngineGeneration]],
+    where: str,
+    step_ns: float | None,
+    thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
     """Find R11: the longest generation of each unit ends with few requests that the step waits for."""
     limit = thresholds.of("rollout-tail")
-    traced = _traced(units)
+    traced = _select_traced_generations(units)
     if not traced:
         yield Verdict("rollout-tail", "not applicable", NO_ITERATION + where)
         return
     last = [max(unit, key=lambda g: g.dur_ns) for unit in traced]
     enough = [g for g in last if g.decode_iterations >= limit["min_iterations"]]
     if not enough:
-        reason = _too_few(last, limit["min_iterations"], where)
-        yield _priced_tail(traced, last, reason, step_ns, limit)
+        reason = _explain_few_iterations(last, limit["min_iterations"], where)
+        yield _price_tail_abstention(traced, last, reason, step_ns, limit)
         return
-    tail = _mean([g.tail_ratio for g in enough])
-    low = _mean([g.low_ratio for g in enough])
+    tail = _average_with_unknown_as_zero([g.tail_ratio for g in enough])
+    low = _average_with_unknown_as_zero([g.low_ratio for g in enough])
     if tail >= limit["tail_ratio"]:
-        claim = f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation{where}"
+        claim = f"the last 10 % of the tokens take {format_quantity(tail, 'ratio')} of generation{where}"
     elif low >= limit["low_batch_ratio"]:
         quarter = "runs below a quarter of the largest batch"
-        claim = f"{show(low, 'ratio')} of generation{where} {quarter}"
+        claim = f"{format_quantity(low, 'ratio')} of generation{where} {quarter}"
     else:
         return
-    gain = _mean(list(map(_without_tails, traced)))
-    yield _tail_finding(enough, claim, gain, share_of(gain, step_ns), thresholds)
+    gain = _average_with_unknown_as_zero(list(map(_compute_gain_without_tails, traced)))
+    yield _report_rollout_tail(enough, claim, gain, divide_or_none(gain, step_ns), thresholds)
 
 
-def _priced_tail(
-    traced: Sequence[Sequence[Generation]],
-    last: Sequence[Generation],
+def _price_tail_abstention(
+    traced: Sequence[Sequence[EngineGeneration]],
+    last: Sequence[EngineGeneration],
     reason: str,
     step_ns: float | None,
     limit: Mapping[str, float],
 ) -> Verdict:
     """Make the abstention on tails with too few iterations, with their cost if they are long enough for R11."""
-    tail = _mean([g.tail_ratio for g in last])
-    gain = _mean(list(map(_without_tails, traced)))
+    tail = _average_with_unknown_as_zero([g.tail_ratio for g in last])
+    gain = _average_with_unknown_as_zero(list(map(_compute_gain_without_tails, traced)))
     if tail < limit["tail_ratio"] or gain <= 0:
         return Verdict("rollout-tail", "insufficient data", reason)
-    claim = f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation"
+    claim = f"the last 10 % of the tokens take {format_quantity(tail, 'ratio')} of generation"
     needs = f"{limit['min_iterations']:g} decode iterations would prove it"
-    price = round(gain), share_of(gain, step_ns)
+    price = round(gain), divide_or_none(gain, step_ns)
     return Verdict("rollout-tail", "insufficient data", reason, None, *price, claim, needs)
 
 
-def _traced(units: Sequence[Sequence[Generation]]) -> list[list[Generation]]:
+def _select_traced_generations(
+    units: Sequence[Sequence[EngineGeneration]],
+) -> list[list[EngineGeneration]]:
     """Select the generations of each unit with known iterations; units without any are left out."""
     traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
     return [unit for unit in traced if unit]
 
 
-def _too_few(generations: Sequence[Generation], least: float, where: str) -> str:
+def _explain_few_iterations(
+    generations: Sequence[EngineGeneration], least: float, where: str
+) -> str:
     """Explain that generations with fewer than `least` decode iterations are not judged."""
     most_iterations = max(g.decode_iterations for g in generations)
     return f"{most_iterations} of at least {least:g} decode iterations{where}"
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def _average_with_unknown_as_zero(values: Sequence[float | None]) -> float:
     """Average the values; unknown values count as 0."""
     return float(np.mean([value or 0 for value in values]))
 
 
-def _without_tails(unit: Sequence[Generation]) -> int:
+def _compute_gain_without_tails(unit: Sequence[EngineGeneration]) -> int:
     """Compute how much earlier a unit would end without tails, in ns."""
     return max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit)
 
 
-def _tail_finding(
-    enough: Sequence[Generation],
+def _report_rollout_tail(
+    enough: Sequence[EngineGeneration],
     claim: str,
     gain: float,
     ratio: float | None,
     thresholds: Thresholds,
 ) -> Finding:
     """Report R11 for these generations."""
-    tail, low = _mean([g.tail_ratio for g in enough]), _mean([g.low_ratio for g in enough])
-    tail_ns = round(_mean([g.tail_ns for g in enough]))
+    tail, low = (
+        _average_with_unknown_as_zero([g.tail_ratio for g in enough]),
+        _average_with_unknown_as_zero([g.low_ratio for g in enough]),
+    )
+    tail_ns = round(_average_with_unknown_as_zero([g.tail_ns for g in enough]))
     largest = max(g.peak_requests for g in enough)
     return Finding(
         "rollout-tail",
@@ -256,30 +277,32 @@ def _tail_finding(
         "stop waiting for the longest responses (partial rollout, over-sampling and early stop), lower the "
         "response limit, or spread long prompts over replicas",
         (
-            evidence("tail_ratio", tail, "time of the last 10 % of tokens"),
-            evidence("low_batch_ratio", low, "time below a quarter of the largest batch"),
+            make_evidence_metric("tail_ratio", tail, "time of the last 10 % of tokens"),
+            make_evidence_metric(
+                "low_batch_ratio", low, "time below a quarter of the largest batch"
+            ),
             Metric("tail", tail_ns, "ns", "lower", label="tail"),
             Metric("peak_requests", largest, "count", label="largest batch"),
         ),
-        _places(sorted(enough, key=lambda g: -g.gain_ns)),
+        _locate_generations(sorted(enough, key=lambda g: -g.gain_ns)),
         round(gain),
         ratio,
-        tuple(_tail_caveats(enough)),
+        tuple(_list_tail_caveats(enough)),
     )
 
 
-def _tail_caveats(generations: Sequence[Generation]) -> Iterator[str]:
+def _list_tail_caveats(generations: Sequence[EngineGeneration]) -> Iterator[str]:
     """List the caveats on tails."""
     yield "counted as if the few requests of the tail ran beside others: long responses have to be generated at some time"
     pause = max((g.pause_ns or 0) / g.dur_ns for g in generations if g.dur_ns)
     if pause >= 0.1:
-        yield f"one pause between iterations takes {show(pause, 'ratio')} of a generation: tools, or two generations in one capture"
+        yield f"one pause between iterations takes {format_quantity(pause, 'ratio')} of a generation: tools, or two generations in one capture"
     if not all(g.counted for g in generations):
         yield "tokens were not recorded: one is assumed for each running request and iteration"
 
 
-def _replicas(
-    units: Sequence[Sequence[Generation]],
+def _find_replica_imbalance(
+    units: Sequence[Sequence[EngineGeneration]],
     where: str,
     step_ns: float | None,
     thresholds: Thresholds,
@@ -292,52 +315,56 @@ def _replicas(
     if not several:
         yield Verdict("replica-imbalance", "not applicable", f"one engine only{where}")
         return
-    ratio = _mean([bubble(unit)[0] for unit in several])
+    ratio = _average_with_unknown_as_zero([measure_rollout_bubble(unit)[0] for unit in several])
     if ratio < limit["bubble_ratio"]:
         return
-    rest_ratio = _mean([bubble(unit, without_tails=True)[0] for unit in several])
+    rest_ratio = _average_with_unknown_as_zero(
+        [measure_rollout_bubble(unit, without_tails=True)[0] for unit in several]
+    )
     if tails_found and rest_ratio < limit["bubble_ratio"]:
         reason = f"replicas wait for the tail of one: see rollout-tail{where}"
         yield Verdict("replica-imbalance", "clear", reason)
         return
-    yield _imbalance_finding(several, where, ratio, step_ns, thresholds)
+    yield _report_replica_imbalance(several, where, ratio, step_ns, thresholds)
 
 
-def _imbalance_finding(
-    several: Sequence[Sequence[Generation]],
+def _report_replica_imbalance(
+    several: Sequence[Sequence[EngineGeneration]],
     where: str,
     ratio: float,
     step_ns: float | None,
     thresholds: Thresholds,
 ) -> Finding:
     """Report R12 for units with several replicas."""
-    saved = _mean([bubble(unit)[1] for unit in several])
-    last = [last_engine(unit) for unit in several]
-    after = [end_times(unit) for unit in several]
-    behind = _mean([max(times) - float(np.median(times)) for times in after])
+    saved = _average_with_unknown_as_zero([measure_rollout_bubble(unit)[1] for unit in several])
+    last = [find_last_engine(unit) for unit in several]
+    after = [measure_end_times(unit) for unit in several]
+    behind = _average_with_unknown_as_zero(
+        [max(times) - float(np.median(times)) for times in after]
+    )
     names = sorted({g.engine for g in last})
     who = names[0] if len(names) == 1 else f"not always the same ({', '.join(names[:3])})"
     return Finding(
         "replica-imbalance",
-        thresholds.severity(share_of(saved, step_ns)),
-        f"replicas{where} are idle for {show(ratio, 'ratio')} of generation: the last is {who}",
+        thresholds.severity(divide_or_none(saved, step_ns)),
+        f"replicas{where} are idle for {format_quantity(ratio, 'ratio')} of generation: the last is {who}",
         "route requests by what is in flight or by expected length, let idle replicas take over, "
         "or give the slow replica's prompts to others",
         (
-            evidence("bubble_ratio", ratio, "of the replicas' time"),
+            make_evidence_metric("bubble_ratio", ratio, "of the replicas' time"),
             Metric(
                 "behind_median", round(behind), "ns", "lower", label="last end after the median"
             ),
             Metric("replicas", max(map(len, several)), "count", label="engines seen"),
         ),
-        _places(last),
+        _locate_generations(last),
         round(saved),
-        share_of(saved, step_ns),
-        tuple(_imbalance_caveats(several)),
+        divide_or_none(saved, step_ns),
+        tuple(_list_replica_caveats(several)),
     )
 
 
-def _imbalance_caveats(units: Sequence[Sequence[Generation]]) -> Iterator[str]:
+def _list_replica_caveats(units: Sequence[Sequence[EngineGeneration]]) -> Iterator[str]:
     """List the caveats on waiting replicas."""
     generations = list(chain.from_iterable(units))
     if all(map(is_on_one_clock, units)):
@@ -346,36 +373,41 @@ def _imbalance_caveats(units: Sequence[Sequence[Generation]]) -> Iterator[str]:
         yield "clocks of the replicas cannot be compared: each is timed from its own start"
     if any(g.basis != "iterations" for g in generations):
         yield "without annotated iterations a replica ends with its last op, whatever that was"
-    if missing := unseen_replicas(generations):
+    if missing := describe_unseen_replicas(generations):
         yield missing
 
 
-def _slow_start(
-    units: Sequence[Sequence[Generation]], where: str, step_ns: float | None, thresholds: Thresholds
+def _find_slow_first_iterations(
+    units: Sequence[Sequence[EngineGeneration]],
+    where: str,
+    step_ns: float | None,
+    thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
     """Find R16: first decode iterations of a generation that are slower than later ones of equal batch."""
     limit = thresholds.of("slow-first-iterations")
-    traced = _traced(units)
+    traced = _select_traced_generations(units)
     if not traced:
         yield Verdict("slow-first-iterations", "not applicable", NO_ITERATION + where)
         return
-    comparable = [_comparable(unit, limit) for unit in traced]
+    comparable = [_select_comparable_generations(unit, limit) for unit in traced]
     compared_generations = list(chain.from_iterable(comparable))
     if not compared_generations:
         generations = list(chain.from_iterable(traced))
         reason = f"no later iterations of equal batch to compare the first ones with{where}"
         if max(g.decode_iterations for g in generations) < limit["min_iterations"]:
-            reason = _too_few(generations, limit["min_iterations"], where)
+            reason = _explain_few_iterations(generations, limit["min_iterations"], where)
         yield Verdict("slow-first-iterations", "insufficient data", reason)
         return
     over = float(np.median([g.first_over_steady or 0.0 for g in compared_generations]))
     if over < limit["slowdown"]:
         return
-    cost = _mean([max((g.first_excess_ns for g in unit), default=0) for unit in comparable])
+    cost = _average_with_unknown_as_zero(
+        [max((g.first_excess_ns for g in unit), default=0) for unit in comparable]
+    )
     pace = float(np.median([g.first_pace_ns or 0.0 for g in compared_generations]))
     yield Finding(
         "slow-first-iterations",
-        thresholds.severity(share_of(cost, step_ns)),
+        thresholds.severity(divide_or_none(cost, step_ns)),
         f"the first 10 % of decode iterations{where} take {over:.2f} times what later ones of equal batch take",
         "look at what follows a weight update: graphs captured anew, caches emptied, weights still "
         "being copied or unpacked; compare with a generation without an update before it",
@@ -384,16 +416,18 @@ def _slow_start(
             Metric("first_pace", round(pace), "ns", "lower", label="of a first iteration"),
             Metric("generations", len(compared_generations), "count", label="generations compared"),
         ),
-        _places(sorted(compared_generations, key=lambda g: -g.first_excess_ns)),
+        _locate_generations(sorted(compared_generations, key=lambda g: -g.first_excess_ns)),
         round(cost),
-        share_of(cost, step_ns),
+        divide_or_none(cost, step_ns),
         (
             "the first iterations after an engine starts also capture graphs and warm up the profiler",
         ),
     )
 
 
-def _comparable(unit: Sequence[Generation], limit: Mapping[str, float]) -> list[Generation]:
+def _select_comparable_generations(
+    unit: Sequence[EngineGeneration], limit: Mapping[str, float]
+) -> list[EngineGeneration]:
     """Select the generations with enough iterations whose first ones have later ones of equal batch."""
     return [
         g
@@ -404,7 +438,7 @@ def _comparable(unit: Sequence[Generation], limit: Mapping[str, float]) -> list[
     ]
 
 
-def _headline(all_generations: Sequence[Generation]) -> Iterator[Metric]:
+def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterator[Metric]:
     """List the medians over generations: wall, decode pace, tail, and bubble of replicas."""
     traced = [g for g in all_generations if g.basis == "iterations"]
     wall = [g.dur_ns for g in all_generations]
@@ -420,18 +454,24 @@ def _headline(all_generations: Sequence[Generation]) -> Iterator[Metric]:
             label="per decode iteration",
         )
     if tails := [g.tail_ratio for g in traced if g.tail_ratio is not None]:
-        yield evidence("tail_ratio", float(np.median(tails)), "time of the last 10 % of tokens")
+        yield make_evidence_metric(
+            "tail_ratio", float(np.median(tails)), "time of the last 10 % of tokens"
+        )
     bubbles = [
-        bubble(unit)[0]
-        for units in by_role(all_generations).values()
+        measure_rollout_bubble(unit)[0]
+        for units in group_generations_by_role(all_generations).values()
         for unit in units
         if len(unit) > 1
     ]
     if bubbles:
-        yield evidence("bubble_ratio", float(np.median(bubbles)), "replicas' time after their end")
+        yield make_evidence_metric(
+            "bubble_ratio", float(np.median(bubbles)), "replicas' time after their end"
+        )
 
 
-def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[str]:
+def _list_rollout_caveats(
+    measured: Measurements, found: Sequence[EngineGeneration]
+) -> Iterator[str]:
     """List the caveats on engines and generations."""
     if any(g.mates > 1 and g.basis == "iterations" for g in found):
         yield "processes that ran the very same batches (tensor parallel) are shown as one engine"
@@ -445,15 +485,17 @@ def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[st
         yield f"{elsewhere:,} iterations ran on other threads of their process: not shown"
 
 
-def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared: float) -> Sheet:
+def _make_rollout_engine_table(
+    measured: Measurements, found: Sequence[EngineGeneration], compared: float
+) -> Sheet:
     """Make the table of engines by generation."""
-    rows = pd.DataFrame([_engine_row(generation, compared) for generation in found])
+    rows = pd.DataFrame([_make_rollout_engine_row(generation, compared) for generation in found])
     rows = rows.astype(
         {"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"}
     )
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             engine | engine
             step | step | id
             wall_ns | generation | ns | From the first iteration to the end of the last one's work.
@@ -471,10 +513,10 @@ def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared:
             over | first / later | number | Pace of the first 10 % of decode iterations over later ones of equal batch.
         """),
     )
-    return sheet("rollout_engines", "Engines by generation", headings, rows)
+    return make_sheet("rollout_engines", "Engines by generation", headings, rows)
 
 
-def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
+def _make_rollout_engine_row(generation: EngineGeneration, compared: float) -> dict[str, Any]:
     """Make the row of one engine's generation.
 
     `compared` is the minimum share of first iterations that need later ones of equal batch for `over`.
@@ -483,8 +525,8 @@ def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
     run, role, step = generation.unit[:3]
     tokens_per_s = prefill_time = None
     if generation.iterations:
-        prefill_time = share_of(generation.prefill_ns, wall_ns)
-        tokens_per_ns = share_of(generation.tokens or None, wall_ns)
+        prefill_time = divide_or_none(generation.prefill_ns, wall_ns)
+        tokens_per_ns = divide_or_none(generation.tokens or None, wall_ns)
         tokens_per_s = None if tokens_per_ns is None else tokens_per_ns * 1e9
     return {
         "run": run,
@@ -499,7 +541,7 @@ def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
         "mean": generation.mean_requests,
         "context": generation.context,
         "prompt_context": generation.prompt_context,
-        "prefill_ratio": share_of(generation.prefill_busy_ns or 0, generation.busy_ns),
+        "prefill_ratio": divide_or_none(generation.prefill_busy_ns or 0, generation.busy_ns),
         "prefill_time": prefill_time,
         "tail_ratio": generation.tail_ratio,
         "low_ratio": generation.low_ratio,
@@ -507,15 +549,15 @@ def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
     }
 
 
-def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
+def _make_replica_end_table(measured: Measurements, found: Sequence[EngineGeneration]) -> Sheet:
     """Make the table of units with several replicas: when the replicas ended."""
     rows = []
-    for (run, _), units in by_role(found).items():
+    for (run, _), units in group_generations_by_role(found).items():
         for unit in units:
             if len(unit) < 2:
                 continue
-            after = sorted(end_times(unit))
-            last = last_engine(unit)
+            after = sorted(measure_end_times(unit))
+            last = find_last_engine(unit)
             rows.append(
                 (
                     run,
@@ -524,14 +566,14 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
                     after[0],
                     round(float(np.median(after))),
                     after[-1],
-                    bubble(unit)[0],
+                    measure_rollout_bubble(unit)[0],
                     last.engine,
                 )
             )
     names = ("run", "step", "engines", "first", "median", "last", "bubble", "who")
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             step | step | id
             engines | engines | count
             first | first end | ns | After the first start, or after its own where clocks cannot be compared.
@@ -542,7 +584,7 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
         """),
     )
     frame = pd.DataFrame(rows, columns=list(names)).astype({"step": "Int64"})
-    return sheet("rollout_replicas", "Replicas: when each generation ended", headings, frame)
+    return make_sheet("rollout_replicas", "Replicas: when each generation ended", headings, frame)
 
 
 ANALYSIS = Analysis(

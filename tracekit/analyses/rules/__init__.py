@@ -18,7 +18,7 @@ _HEADING = re.compile(r"# (?P<number>R[0-9]+) (?P<id>[a-z0-9-]+): (?P<title>.+)"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RulePage:
     """A rule: its id in findings, its R number, its title and its page."""
 
     id: str
@@ -27,7 +27,7 @@ class Rule:
     page: str = field(repr=False)
 
 
-def read_page(text: str) -> Rule:
+def parse_rule_page(text: str) -> RulePage:
     """Parse the rule's id, number and title from the first line of its page.
 
     The line reads `# R04 data-loader-wait: Waiting for the data loader`.
@@ -35,20 +35,22 @@ def read_page(text: str) -> Rule:
     heading = _HEADING.fullmatch(text.partition("\n")[0])
     if heading is None:
         raise TracekitError("the page of a rule begins with `# R00 its-id: what it finds`")
-    return Rule(heading["id"], heading["number"], heading["title"], text)
+    return RulePage(heading["id"], heading["number"], heading["title"], text)
 
 
-def _pages() -> tuple[Rule, ...]:
+def _read_rule_pages() -> tuple[RulePage, ...]:
     """Read the pages of all rules, sorted by number."""
     folders = [resources.files(_ANALYSES).joinpath(subject) for subject in SUBJECTS]
     files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".md")]
-    return tuple(sorted((read_page(f.read_text("utf-8")) for f in files), key=lambda r: r.number))
+    return tuple(
+        sorted((parse_rule_page(f.read_text("utf-8")) for f in files), key=lambda r: r.number)
+    )
 
 
-RULES: tuple[Rule, ...] = _pages()
+RULES: tuple[RulePage, ...] = _read_rule_pages()
 
 
-def rule(id_or_number: str, hint: str = "tracekit explain lists all rules") -> Rule:
+def find_rule(id_or_number: str, hint: str = "tracekit explain lists all rules") -> RulePage:
     """Find a rule by id or R number, ignoring case.
 
     Raises `TracekitError` with the nearest name and this hint.
@@ -63,6 +65,6 @@ def rule(id_or_number: str, hint: str = "tracekit explain lists all rules") -> R
     raise TracekitError(f"no rule {id_or_number!r}{near}", hint)
 
 
-def page(id_or_number: str) -> str:
+def read_rule_page(id_or_number: str) -> str:
     """Read the page of a rule: definition, formula, cause, fixes, false positives, source."""
-    return rule(id_or_number).page
+    return find_rule(id_or_number).page

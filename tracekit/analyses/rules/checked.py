@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from tracekit.analyses.rules import RULES
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.report import RULES as RULES_SECTION
 from tracekit.model.report import Section, Verdict
 from tracekit.model.thresholds import Thresholds
@@ -18,7 +18,7 @@ TITLE = "Which rules were checked?"
 ANSWERS = ("fired", "failed", "clear", "insufficient data", "not applicable")
 
 
-def section(
+def make_rules_section(
     sections: Sequence[Section], owned: Mapping[str, Sequence[str]], thresholds: Thresholds
 ) -> Section:
     """Make the section with the answers of all rules and the thresholds.
@@ -27,7 +27,7 @@ def section(
     """
     numbers = {rule.id: rule.number for rule in RULES}
     order = list(numbers)
-    verdicts = [v for part in sections for v in _verdicts(part, owned.get(part.id, ()))]
+    verdicts = [v for part in sections for v in _list_rule_verdicts(part, owned.get(part.id, ()))]
     verdicts.sort(
         key=lambda v: (
             order.index(v.rule) if v.rule in numbers else len(order),
@@ -42,7 +42,7 @@ def section(
     limits = pd.DataFrame(
         [
             (rule, name, f"{value:g}")
-            for rule in _in_order(thresholds, owned)
+            for rule in _sort_rules_with_thresholds(thresholds, owned)
             for name, value in thresholds.of(rule).items()
         ],
         columns=["rule", "name", "value"],
@@ -51,10 +51,10 @@ def section(
         RULES_SECTION,
         TITLE,
         sheets=(
-            sheet(
+            make_sheet(
                 "rules",
                 "Rules and what they say",
-                as_headings("""
+                parse_headings("""
                     number | R
                     rule | rule
                     answer | answer
@@ -63,10 +63,10 @@ def section(
                 """),
                 answers,
             ),
-            sheet(
+            make_sheet(
                 "thresholds",
                 "Thresholds used",
-                as_headings("""
+                parse_headings("""
                     rule | rule
                     name | threshold
                     value | value
@@ -77,7 +77,9 @@ def section(
     )
 
 
-def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> list[str]:
+def _sort_rules_with_thresholds(
+    thresholds: Thresholds, owned: Mapping[str, Sequence[str]]
+) -> list[str]:
     """Sort the names in the thresholds: those that are not rules, rules by number, rules of user analyses."""
     place = {
         rule: index for index, rule in enumerate(chain.from_iterable(owned.values()), len(RULES))
@@ -86,7 +88,7 @@ def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> lis
     return sorted(thresholds.values, key=lambda rule: place.get(rule, -1))
 
 
-def _verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:
+def _list_rule_verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:
     """List the verdicts of the rules of one section.
 
     A rule with findings is "fired". Otherwise the section's own verdicts count, else "clear". A skipped section makes rules

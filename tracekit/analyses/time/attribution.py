@@ -11,30 +11,30 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    canonical_stages,
-    grouped,
-    label_headings,
-    ordered,
-    run_heading,
-    summed,
+    aggregate_by_keys,
+    find_canonical_stages,
+    make_label_headings,
+    make_run_heading,
+    sort_by_columns,
+    sum_columns_by_keys,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import sorted_rows, sums_of
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import sort_rows_by_keys, sum_by_keys
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Array, Coded, trimmed_all
+from tracekit.model.tables.arrays import Array, Coded, trim_all_texts
 from tracekit.model.tables.columns import STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.launches import LINKS, Launches, launches
-from tracekit.process.device.placement import PLACED, Placement, placement
-from tracekit.process.name_filters import codes_at, is_named, of_kind
-from tracekit.process.ops.shapes import device_work
-from tracekit.process.ops.work_classes import work_stages
-from tracekit.process.steps.stage_lookup import stage_at, stage_names
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.launches import LINKS, Launches, find_launches
+from tracekit.process.device.placement import PLACED, Placement, place_device_ops
+from tracekit.process.name_filters import look_up_name_codes, mark_rows_of_kind, mark_wanted_names
+from tracekit.process.ops.shapes import sum_device_work
+from tracekit.process.ops.work_classes import find_work_stages
+from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names
 
 LAUNCHES = Table(
     "launches",
@@ -79,7 +79,7 @@ GRAPH_LAUNCHES = Table(
 
 OUTSIDE = "(outside any stage)"
 
-SHARED = as_headings("""
+LAUNCHED_WORK_HEADINGS = parse_headings("""
     dur_ns | GPU Σ | ns | Σ duration of device ops, over all processes and steps.
     share_ratio | share | ratio | Of the Σ duration of all device ops.
     count | device ops | count
@@ -90,42 +90,44 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the device ops of one source by link, launching call and outermost stage."""
     if not trace.has("device_ops") or not len(trace.numbers("device_ops", "ts_ns")):
         return {}
-    links: Launches = trace.derived(launches)
-    place: Placement = trace.derived(placement)
+    links: Launches = trace.derived(find_launches)
+    place: Placement = trace.derived(place_device_ops)
     names = trace.texts("host_ops", "name")
     call = np.where(links.call >= 0, links.call, links.op)
     dur_ns = trace.numbers("device_ops", "dur_ns")
     keys: dict[str, Array] = {
         "link": Coded(links.link, LINKS),
-        "call": Coded(codes_at(names, call), names.texts),
+        "call": Coded(look_up_name_codes(names, call), names.texts),
         "placed": Coded(place.how, PLACED),
-        "stage": Coded(trace.derived(work_stages), tuple(stage_names(trace))),
+        "stage": Coded(trace.derived(find_work_stages), tuple(list_outer_stage_names(trace))),
     }
     values = {"count": np.ones(len(dur_ns), np.int64), "dur_ns": dur_ns}
-    table = sorted_rows(trimmed_all(sums_of(keys, values)), tuple(keys))
-    return {"launches": table, "graph_launches": _graphs(trace, links)}
+    table = sort_rows_by_keys(trim_all_texts(sum_by_keys(keys, values)), tuple(keys))
+    return {"launches": table, "graph_launches": _sum_graph_replays(trace, links)}
 
 
-def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
+def _sum_graph_replays(trace: Trace, links: Launches) -> dict[str, Any]:
     """Sum replays of CUDA graphs by stage and call.
 
     One launch replays hundreds of device ops. `least` and `most` are device ops of a single replay.
     """
     names = trace.texts("host_ops", "name")
-    is_graph = is_named(names, GRAPH_LAUNCH.search) & of_kind(trace, "host_ops", "runtime")
+    is_graph = mark_wanted_names(names, GRAPH_LAUNCH_CALLS.search) & mark_rows_of_kind(
+        trace, "host_ops", "runtime"
+    )
     rows = np.flatnonzero(is_graph)
     if not len(rows):
         return {}
     codes = names.codes.astype(np.int64)
-    stages = [*stage_names(trace), None]
-    stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
+    stages = [*list_outer_stage_names(trace), None]
+    stage = find_stage_codes_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     keys, group = np.unique(codes[rows] * len(stages) + stage + 1, return_inverse=True)
     count = len(keys)
     slot = np.full(len(codes), -1, np.int64)
     slot[rows] = np.arange(len(rows))
     replay = np.where(links.call >= 0, slot[links.call], -1)
     ops = np.bincount(replay[replay >= 0], minlength=len(rows))
-    launched, dur, busy = device_work(trace, np.where(replay >= 0, group[replay], -1), count)
+    launched, dur, busy = sum_device_work(trace, np.where(replay >= 0, group[replay], -1), count)
     shortest, longest = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     np.minimum.at(shortest, group[ops > 0], ops[ops > 0])
     np.maximum.at(longest, group, ops)
@@ -142,7 +144,7 @@ def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
     }
 
 
-GRAPH_LAUNCH = re.compile(r"Graph_?Launch", re.IGNORECASE)
+GRAPH_LAUNCH_CALLS = re.compile(r"Graph_?Launch", re.IGNORECASE)
 """Calls that replay a captured graph: `cudaGraphLaunch`, `hipGraphLaunch`, `cuGraphLaunch` …"""
 
 
@@ -151,64 +153,74 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not measured.row_count("launches"):
         return ANALYSIS.skipped("no GPU activity was recorded")
     rows = measured["launches"]
-    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
+    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
     all_ns, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
     unlinked = rows[rows["link"] == "unlinked"]
     metrics = (
-        evidence(
+        make_evidence_metric(
             "linked_ratio",
             1 - int(unlinked["count"].sum()) / count,
             "device ops linked",
             better="higher",
         ),
-        evidence("unlinked_count", int(unlinked["count"].sum()), "unlinked"),
-        evidence("unlinked_ns", int(unlinked["dur_ns"].sum()), "unlinked GPU time"),
+        make_evidence_metric("unlinked_count", int(unlinked["count"].sum()), "unlinked"),
+        make_evidence_metric("unlinked_ns", int(unlinked["dur_ns"].sum()), "unlinked GPU time"),
     )
-    rows["belongs"] = _shown_stage(rows)
+    rows["belongs"] = _label_launching_stages(rows)
     rows["belongs"] = rows["belongs"].where(rows["placed"] != "before", "(before the recording)")
     rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
-    run = run_heading(measured)
+    run = make_run_heading(measured)
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=lambda: with_rows(
-            sheet(
+        sheets=lambda: select_filled_sheets(
+            make_sheet(
                 "launched_by_stage",
                 "GPU work by the stage that launched it",
-                (*label_headings(measured), Heading("stage", "stage"), *SHARED),
-                _pooled(rows, ["run", "role", "stage"], all_ns),
+                (
+                    *make_label_headings(measured),
+                    Heading("stage", "stage"),
+                    *LAUNCHED_WORK_HEADINGS,
+                ),
+                _sum_launched_work(rows, ["run", "role", "stage"], all_ns),
             ),
-            sheet(
+            make_sheet(
                 "launched_by_call",
                 "GPU work by launching call",
                 (
                     *run,
-                    *as_headings("""
+                    *parse_headings("""
                     call | call
                     link | linked by
                 """),
-                    *SHARED,
+                    *LAUNCHED_WORK_HEADINGS,
                 ),
-                _pooled(rows, ["run", "link", "call"], all_ns),
+                _sum_launched_work(rows, ["run", "link", "call"], all_ns),
             ),
-            _placed_sheet(measured, rows),
-            _graph_sheet(measured),
+            _make_unlinked_work_table(measured, rows),
+            _make_graph_replay_table(measured),
         ),
-        caveats=lambda: _told(rows),
+        caveats=lambda: _list_attribution_caveats(rows),
     )
 
 
-BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
+PLACEMENT_TITLES = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
 
 
-def _told(rows: pd.DataFrame) -> tuple[str, ...]:
+def _list_attribution_caveats(rows: pd.DataFrame) -> tuple[str, ...]:
     """List the caveats on work without a recorded launch; empty if every op is linked."""
     sums = rows[rows["link"] == "unlinked"].groupby("placed")[["count", "dur_ns"]].sum()
     parts = {
-        str(how): f"{show(int(row['dur_ns']), 'ns')} ({_ops(int(row['count']))})"
+        str(
+            how
+        ): f"{format_quantity(int(row['dur_ns']), 'ns')} ({_format_device_op_count(int(row['count']))})"
         for how, row in sums.iterrows()
     }
-    placed = [f"by {BY[how]}: {parts[how]}" for how in ("annotation", "time") if how in parts]
+    placed = [
+        f"by {PLACEMENT_TITLES[how]}: {parts[how]}"
+        for how in ("annotation", "time")
+        if how in parts
+    ]
     caveats = []
     if placed:
         caveats.append(
@@ -221,39 +233,41 @@ def _told(rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(caveats)
 
 
-def _ops(count: int) -> str:
+def _format_device_op_count(count: int) -> str:
     """Format a number of device ops."""
     return f"{count:,} device op{'' if count == 1 else 's'}"
 
 
-def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_unlinked_work_table(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """Make the table of work without a recorded launch: its stage, and how the stage is known."""
     unlinked = rows[rows["link"] == "unlinked"].copy()
-    unlinked["by"] = unlinked["placed"].map(BY)
+    unlinked["by"] = unlinked["placed"].map(PLACEMENT_TITLES)
     unlinked["stage"] = unlinked["belongs"]
     all_ns = int(rows["dur_ns"].sum())
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             stage | stage
             by | known by
         """),
-        *SHARED,
+        *LAUNCHED_WORK_HEADINGS,
     )
     caption = (
         "By GPU annotation: a range that the profiler drew on the op's stream. By time: the stage that the host "
         "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
     )
-    pooled = _pooled(unlinked, ["run", "role", "by", "stage"], all_ns)
-    return sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
+    pooled = _sum_launched_work(unlinked, ["run", "role", "by", "stage"], all_ns)
+    return make_sheet(
+        "placed", "GPU work without a recorded launch", headings, pooled, caption=caption
+    )
 
 
-def _graph_sheet(measured: Measurements) -> Any:
+def _make_graph_replay_table(measured: Measurements) -> Any:
     """Make the table of graph replays by stage; a replay with unusually few ops was only partly recorded."""
     rows = measured["graph_launches"]
-    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
-    rows["stage"] = _shown_stage(rows)
-    pooled = grouped(
+    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
+    rows["stage"] = _label_launching_stages(rows)
+    pooled = aggregate_by_keys(
         rows,
         ["run", "role", "stage", "call"],
         launch_count=("launch_count", "sum"),
@@ -264,10 +278,10 @@ def _graph_sheet(measured: Measurements) -> Any:
         dur_ns=("dur_ns", "sum"),
         busy_ns=("busy_ns", "sum"),
     )
-    pooled = ordered(pooled, busy_ns=False, stage=True, call=True)
+    pooled = sort_by_columns(pooled, busy_ns=False, stage=True, call=True)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             stage | stage
             call | call
             launch_count | replays | count
@@ -279,17 +293,17 @@ def _graph_sheet(measured: Measurements) -> Any:
             dur_ns | GPU Σ | ns
         """),
     )
-    return sheet("graph_launches", "Replays of captured graphs", headings, pooled)
+    return make_sheet("graph_launches", "Replays of captured graphs", headings, pooled)
 
 
-def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
+def _sum_launched_work(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
     """Sum the work by these keys, with its share of `whole` (ns), longest first."""
-    pooled = summed(rows, by, ["count", "dur_ns"])
+    pooled = sum_columns_by_keys(rows, by, ["count", "dur_ns"])
     pooled["share_ratio"] = pooled["dur_ns"] / whole if whole else None
-    return ordered(pooled, **{"dur_ns": False, by[-1]: True})
+    return sort_by_columns(pooled, **{"dur_ns": False, by[-1]: True})
 
 
-def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+def _label_launching_stages(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Label the stage of each row: its canonical name, else its recorded name, else `OUTSIDE`."""
     stage, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
     name = np.where(pd.isna(canonical), stage, canonical)

@@ -9,18 +9,28 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import grouped, label_headings, ordered, run_heading
-from tracekit.job.idle_time.causes import idle_time
-from tracekit.job.idle_time.cpu_time import cpu_windows
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import (
+    aggregate_by_keys,
+    make_label_headings,
+    make_run_heading,
+    sort_by_columns,
+)
+from tracekit.job.idle_time.causes import make_idle_time_measurement
+from tracekit.job.idle_time.cpu_time import sum_cpu_time_by_stage
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW
 from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.idle_time.cpu_activity import HOST_TABLES, CpuTime, frame_times, thread_times
+from tracekit.process.idle_time.cpu_activity import (
+    HOST_TABLES,
+    CpuTime,
+    measure_frame_times,
+    measure_thread_times,
+)
 
 CPU_TIME = Table(
     "cpu_time",
@@ -69,9 +79,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if trace.has("device_ops") or not is_recorded:
         return {}
     tables = {
-        "cpu_time": CpuTime(idle_time().silence_ns)(trace),
-        "cpu_threads": thread_times(trace),
-        "cpu_frames": frame_times(trace),
+        "cpu_time": CpuTime(make_idle_time_measurement().silence_ns)(trace),
+        "cpu_threads": measure_thread_times(trace),
+        "cpu_frames": measure_frame_times(trace),
     }
     return {name: columns for name, columns in tables.items() if columns}
 
@@ -81,16 +91,18 @@ def judge(measured: Measurements, _: Thresholds) -> Section | None:
     if not measured.row_count("cpu_time"):
         return None
     return ANALYSIS.answered(
-        metrics=lambda: _metrics(measured),
-        sheets=lambda: with_rows(
-            _activity_sheet(measured), _thread_sheet(measured), _frame_sheet(measured)
+        metrics=lambda: _list_cpu_activity_metrics(measured),
+        sheets=lambda: select_filled_sheets(
+            _make_cpu_activity_table(measured),
+            _make_cpu_thread_table(measured),
+            _make_python_function_table(measured),
         ),
     )
 
 
-def _metrics(measured: Measurements) -> Iterator[Metric]:
+def _list_cpu_activity_metrics(measured: Measurements) -> Iterator[Metric]:
     """List the share of the steps in each activity."""
-    rows = cpu_windows(measured)
+    rows = sum_cpu_time_by_stage(measured)
     total = int(rows["time_ns"].sum())
     if not total:
         return
@@ -98,40 +110,44 @@ def _metrics(measured: Measurements) -> Iterator[Metric]:
         time_ns = int(rows.loc[rows["activity"] == activity, "time_ns"].sum())
         if time_ns:
             title = CPU_ACTIVITY_TITLES[activity][0]
-            yield evidence(f"{activity}_ratio", time_ns / total, title, better="neither")
+            yield make_evidence_metric(
+                f"{activity}_ratio", time_ns / total, title, better="neither"
+            )
 
 
-def _activity_sheet(measured: Measurements) -> Sheet:
+def _make_cpu_activity_table(measured: Measurements) -> Sheet:
     """Make the table of stages with the share of each activity, longest first."""
-    rows = cpu_windows(measured)
+    rows = sum_cpu_time_by_stage(measured)
     keys = ["run", "role", "canonical"]
-    stages = grouped(rows, keys, window_ns=("time_ns", "sum"))
+    stages = aggregate_by_keys(rows, keys, window_ns=("time_ns", "sum"))
     for activity in CPU_ACTIVITIES:
-        of_activity = grouped(rows[rows["activity"] == activity], keys, part=("time_ns", "sum"))
+        of_activity = aggregate_by_keys(
+            rows[rows["activity"] == activity], keys, part=("time_ns", "sum")
+        )
         merged = stages[keys].merge(of_activity, on=keys, how="left")["part"]
         stages[activity] = merged.fillna(0).to_numpy(np.float64) / stages["window_ns"].clip(lower=1)
     stages["stage"] = stages["canonical"].where(stages["canonical"].notna(), "(outside any stage)")
     shown = [a for a in CPU_ACTIVITIES if stages[a].sum()]
     headings = (
-        *label_headings(measured),
+        *make_label_headings(measured),
         Heading("stage", "stage"),
         Heading("window_ns", "wall Σ", "ns", "Summed over ranks and steps."),
         *(Heading(a, CPU_ACTIVITY_TITLES[a][0], "ratio", CPU_ACTIVITY_TITLES[a][1]) for a in shown),
     )
-    table = ordered(stages, window_ns=False, stage=True)
+    table = sort_by_columns(stages, window_ns=False, stage=True)
     caption = "Each instant counts once, for the first column that applies."
-    return sheet("cpu_time", "Host time by activity", headings, table, caption=caption)
+    return make_sheet("cpu_time", "Host time by activity", headings, table, caption=caption)
 
 
-def _thread_sheet(measured: Measurements) -> Sheet:
+def _make_cpu_thread_table(measured: Measurements) -> Sheet:
     """Make the table of threads by their time in ops."""
     keys = ["run", "role", "rank", "pid", "tid", "name"]
     sums = {name: (name, "sum") for name in ("op_ns", "window_ns", "count")}
-    rows = grouped(measured["cpu_threads"], keys, **sums)
+    rows = aggregate_by_keys(measured["cpu_threads"], keys, **sums)
     rows["busy_ratio"] = rows["op_ns"] / rows["window_ns"].clip(lower=1)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             rank | rank | id
             tid | thread | id
             name | name
@@ -140,28 +156,28 @@ def _thread_sheet(measured: Measurements) -> Sheet:
             count | ops | count
         """),
     )
-    table = ordered(rows, op_ns=False, rank=True, tid=True)
-    return sheet("cpu_threads", "Threads by time in ops", headings, table)
+    table = sort_by_columns(rows, op_ns=False, rank=True, tid=True)
+    return make_sheet("cpu_threads", "Threads by time in ops", headings, table)
 
 
-def _frame_sheet(measured: Measurements) -> Sheet:
+def _make_python_function_table(measured: Measurements) -> Sheet:
     """Make the table of Python functions by self time, over all processes of a run."""
     if not measured.row_count("cpu_frames"):
-        return sheet("cpu_frames", "", (), pd.DataFrame())
+        return make_sheet("cpu_frames", "", (), pd.DataFrame())
     rows = measured["cpu_frames"]
     sums = {name: (name, "sum") for name in ("count", "self_ns", "total_ns")}
-    pooled = grouped(rows, ["run", "name"], **sums)
+    pooled = aggregate_by_keys(rows, ["run", "name"], **sums)
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             name | Python function
             self_ns | self | ns | Outside the Python functions that it calls; the ops that it calls are included.
             total_ns | total | ns | Recursion counted once.
             count | calls | count
         """),
     )
-    table = ordered(pooled, self_ns=False, name=True)
-    return sheet("cpu_frames", "Python functions by their own time", headings, table)
+    table = sort_by_columns(pooled, self_ns=False, name=True)
+    return make_sheet("cpu_frames", "Python functions by their own time", headings, table)
 
 
 ANALYSIS = Analysis(

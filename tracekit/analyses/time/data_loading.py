@@ -9,34 +9,39 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    in_run,
-    label_headings,
-    same_text,
-    text_or_none,
-    units,
-    whole_or_none,
+    clear_parts_of_numbered_steps,
+    find_equal_rows,
+    make_label_headings,
+    phrase_run,
+    to_int_or_none,
+    to_text_or_none,
 )
-from tracekit.job.idle_time.call_tree import within
-from tracekit.job.idle_time.loader_waits import by_rank, long_waits
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.intervals import covered, intersect, union, union_all
-from tracekit.model.keys import of_arrays, summed
+from tracekit.job.idle_time.call_tree import find_culprit_below
+from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.intervals import (
+    intersect,
+    measure_coverage,
+    merge_interval_sets,
+    merge_intervals,
+)
+from tracekit.model.keys import group_arrays, sum_by_group
 from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import all_at_rows, at_rows, trimmed
+from tracekit.model.tables.arrays import select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.host.phases import (
     HostWindows,
-    device_busy,
-    host_side,
-    host_windows,
-    step_thread,
-    uncounted,
+    build_host_windows,
+    classify_host_rows,
+    find_step_thread,
+    measure_uncovered_time,
+    unite_device_busy_time,
 )
 
 LOADER_WAITS = Table(
@@ -61,27 +66,27 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the waits for data loaders on the step thread by step and loader, with the GPU idle time during them."""
     if not trace.has("host_ops"):
         return {}
-    rows = np.flatnonzero(trace.derived(host_side).loader)
-    if (thread := trace.derived(step_thread)) is not None:
+    rows = np.flatnonzero(trace.derived(classify_host_rows).loader)
+    if (thread := trace.derived(find_step_thread)) is not None:
         rows = rows[trace.numbers("host_ops", "thread")[rows] == thread]
     if not len(rows):
         return {"loader_waits": {}}
     start = trace.numbers("host_ops", "ts_ns")[rows]
     dur = trace.numbers("host_ops", "dur_ns")[rows]
-    where: HostWindows = trace.derived(host_windows)
-    name = trimmed(at_rows(trace.texts("host_ops", "name"), rows))
+    where: HostWindows = trace.derived(build_host_windows)
+    name = trim_texts(select_rows(trace.texts("host_ops", "name"), rows))
     columns = {**where.steps_of(where.step_at(start)), "name": name}
-    group, first = of_arrays(list(columns.values()))
-    wait_ns, longest_ns = uncounted(start, start + dur), np.zeros(len(first), np.int64)
+    group, first = group_arrays(list(columns.values()))
+    wait_ns, longest_ns = measure_uncovered_time(start, start + dur), np.zeros(len(first), np.int64)
     np.maximum.at(longest_ns, group, dur)
-    sums = {"count": np.bincount(group), "wait_ns": summed(group, wait_ns, len(first))}
+    sums = {"count": np.bincount(group), "wait_ns": sum_by_group(group, wait_ns, len(first))}
     if trace.has("device_ops"):
-        busy = union_all(list(trace.derived(device_busy).values()))
-        working = intersect(busy, union(start, start + dur))
+        busy = merge_interval_sets(list(trace.derived(unite_device_busy_time).values()))
+        working = intersect(busy, merge_intervals(start, start + dur))
         # Each wait counts only its last `wait_ns`, the part no earlier wait covers: overlapping waits count once.
-        idle_ns = wait_ns - covered(working, start + dur - wait_ns, start + dur)
-        sums["idle_ns"] = summed(group, idle_ns, len(first))
-    return {"loader_waits": {**all_at_rows(columns, first), **sums, "max_ns": longest_ns}}
+        idle_ns = wait_ns - measure_coverage(working, start + dur - wait_ns, start + dur)
+        sums["idle_ns"] = sum_by_group(group, idle_ns, len(first))
+    return {"loader_waits": {**select_all_rows(columns, first), **sums, "max_ns": longest_ns}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -90,20 +95,20 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no host activity was recorded")
     if not measured.row_count("loader_waits"):
         return ANALYSIS.skipped(NO_LOADER)
-    rows = units(measured["loader_waits"])
-    waits = by_rank(measured)
+    rows = clear_parts_of_numbered_steps(measured["loader_waits"])
+    waits = sum_loader_waits(measured)
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(_sheet(measured, waits)),
-        findings=tuple(_waits(measured, waits, thresholds)),
-        verdicts=tuple(_without(measured, rows)),
+        sheets=lambda: select_filled_sheets(_make_loader_wait_table(measured, waits)),
+        findings=tuple(_find_loader_waits(measured, waits, thresholds)),
+        verdicts=tuple(_list_runs_without_loader(measured, rows)),
     )
 
 
-def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
+def _make_loader_wait_table(measured: Measurements, waits: pd.DataFrame) -> Any:
     """Make the table of loaders by rank, longest wait first."""
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             rank | rank | id
             name | loader
             wait_ns | wait | ns | Per step, mean over the steps but the first recorded.
@@ -114,7 +119,7 @@ def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
             steps | steps | count | Steps that the mean is of.
         """),
     )
-    return sheet(
+    return make_sheet(
         "loader_waits",
         "Waiting for data loaders",
         headings,
@@ -123,15 +128,15 @@ def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
     )
 
 
-def _without(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:
+def _list_runs_without_loader(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:
     """List runs without a data loader, where other runs have one."""
-    for run in units(measured["steps"])["run"].drop_duplicates():
-        if not same_text(rows["run"], run).any():
-            reason = NO_LOADER + in_run(measured, run)
+    for run in clear_parts_of_numbered_steps(measured["steps"])["run"].drop_duplicates():
+        if not find_equal_rows(rows["run"], run).any():
+            reason = NO_LOADER + phrase_run(measured, run)
             yield Verdict("data-loader-wait", "not applicable", reason)
 
 
-def _waits(
+def _find_loader_waits(
     measured: Measurements, waits: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find R04: per run and loader, the rank that waits longest.
@@ -139,7 +144,9 @@ def _waits(
     The other ranks wait for that rank at the next collective, so its wait is the cost.
     """
     limit = thresholds.of("data-loader-wait")
-    for run, of_run in long_waits(waits, limit).groupby("run", dropna=False, sort=False):
+    for run, of_run in select_long_loader_waits(waits, limit).groupby(
+        "run", dropna=False, sort=False
+    ):
         for _, same in of_run.groupby("name", dropna=False, sort=False):
             row = same.iloc[0]
             wait, idle = float(row["wait_ns"]), row["idle_ns"]
@@ -147,39 +154,41 @@ def _waits(
             cost = wait if pd.isna(idle) else float(idle)
             severity = thresholds.severity(cost / step_ns)
             hidden = not pd.isna(idle) and cost < wait / 2
-            rank = whole_or_none(row["rank"])
-            culprit = within(measured, run, row["role"], str(row["name"]))
+            rank = to_int_or_none(row["rank"])
+            culprit = find_culprit_below(measured, run, row["role"], str(row["name"]))
             ranks = waits["rank"][
-                same_text(waits["run"], run) & same_text(waits["role"], row["role"])
+                find_equal_rows(waits["run"], run) & find_equal_rows(waits["role"], row["role"])
             ]
             who = f" on rank {rank}" if rank is not None and len(set(ranks)) > 1 else ""
             yield Finding(
                 "data-loader-wait",
                 # The wait is long enough to report even if GPU work hides most of it: at least low.
                 "low" if severity == "info" else severity,
-                f"{show(float(row['share_ratio']), 'ratio')} of the step is spent waiting for the data loader{who}"
+                f"{format_quantity(float(row['share_ratio']), 'ratio')} of the step is spent waiting for the data loader{who}"
                 + ("" if culprit is None else f", most in {culprit.place}")
-                + in_run(measured, run),
-                _advice(str(row["name"])),
+                + phrase_run(measured, run),
+                _advise_on_loader(str(row["name"])),
                 (
-                    evidence("wait_ns", round(wait), "wait per step"),
-                    evidence("idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"),
-                    evidence("max_ns", int(row["max_ns"]), "longest wait"),
+                    make_evidence_metric("wait_ns", round(wait), "wait per step"),
+                    make_evidence_metric(
+                        "idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"
+                    ),
+                    make_evidence_metric("max_ns", int(row["max_ns"]), "longest wait"),
                 ),
-                (_place(row, rank),),
+                (_locate_loader_wait(row, rank),),
                 round(cost),
                 cost / step_ns,
                 ("most of the wait is behind GPU work and costs little now",) if hidden else (),
             )
 
 
-def _place(row: pd.Series[Any], rank: int | None) -> Place:
+def _locate_loader_wait(row: pd.Series[Any], rank: int | None) -> Place:
     """Locate a wait: run, role, rank and loader."""
-    run, role = text_or_none(row["run"]), text_or_none(row["role"])
+    run, role = to_text_or_none(row["run"]), to_text_or_none(row["role"])
     return Place(run=run, role=role, rank=rank, name=str(row["name"]))
 
 
-def _advice(name: str) -> str:
+def _advise_on_loader(name: str) -> str:
     """Advise on a loader by its class name, which shows whether it uses worker processes."""
     if "SingleProcess" in name:
         return "load in the background: num_workers > 0 (this loader works in the training process), pin_memory, prefetch_factor"

@@ -11,19 +11,30 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import UNIT, each_run, in_run, job, same_text, share_of
-from tracekit.job.longer_steps import counted_elsewhere, device_walls, longer_pause
-from tracekit.job.rank_groups import rank_groups
-from tracekit.job.stages.periodic import planned_ns
-from tracekit.job.steps.steady_steps import counted, incomplete_steps
-from tracekit.job.stragglers.causes import slower_since
-from tracekit.job.stragglers.collective_waits import savings
-from tracekit.model.keys import places_of, summed
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import (
+    UNIT,
+    divide_or_none,
+    find_equal_rows,
+    phrase_run,
+    split_by_run,
+    summarize_job_steps,
+)
+from tracekit.job.longer_steps import (
+    find_longer_pause,
+    list_time_counted_elsewhere,
+    measure_device_walls,
+)
+from tracekit.job.rank_groups import list_rank_groups
+from tracekit.job.stages.periodic import measure_planned_stage_time
+from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
+from tracekit.job.stragglers.causes import find_slowdown_since
+from tracekit.job.stragglers.collective_waits import estimate_wait_savings
+from tracekit.model.keys import find_matching_rows, sum_by_group
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,40 +59,40 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Check whether all steps from some step on are longer than all steps before; judge R36."""
     limit = thresholds.of("drift")
-    measured = counted(measured, incomplete_steps(measured))
+    measured = drop_left_out_steps(measured, list_incomplete_steps(measured))
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
-    for run, units_of_run in each_run(device_walls(measured, ())):
+    for run, units_of_run in split_by_run(measure_device_walls(measured, ())):
         walls = units_of_run[units_of_run["step"].notna()]
-        places = _places(len(walls), limit["false_ratio"])
+        places = _list_rise_candidates(len(walls), limit["false_ratio"])
         if not places:
-            reason = f"{len(walls)} of at least {_least(limit['false_ratio'])} steps{in_run(measured, run)}"
+            reason = f"{len(walls)} of at least {_compute_min_drift_steps(limit['false_ratio'])} steps{phrase_run(measured, run)}"
             verdicts.append(Verdict("drift", "insufficient data", reason))
             continue
         # Remove waits for late ranks: one rank that is late from some step on is a straggler, not drift of all ranks.
-        without = _without_waits(measured, walls)
-        rise = _rise(without, places, limit["slower_ratio"])
+        without = _compute_walls_without_waits(measured, walls)
+        rise = _find_rise(without, places, limit["slower_ratio"])
         if rise is not None:
-            findings += _findings(measured, run, rise, walls, thresholds)
-    if not findings and not verdicts and not len(job(measured).walls):
+            findings += _find_drift(measured, run, rise, walls, thresholds)
+    if not findings and not verdicts and not len(summarize_job_steps(measured).walls):
         return ANALYSIS.skipped("no step was recorded")
     return ANALYSIS.answered(findings=tuple(findings), verdicts=tuple(verdicts))
 
 
-def _without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
+def _compute_walls_without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
     """Compute the walls of steps without waits for late ranks and without scheduled stages, in ns."""
-    saved = savings(measured)
-    place = places_of(saved, walls, UNIT, optional=UNIT)
-    lost = summed(place, saved["saved_ns"].to_numpy(np.int64), len(walls))
-    return walls["wall_ns"].to_numpy(float) - lost - planned_ns(measured, walls)
+    saved = estimate_wait_savings(measured)
+    place = find_matching_rows(saved, walls, UNIT, optional=UNIT)
+    lost = sum_by_group(place, saved["saved_ns"].to_numpy(np.int64), len(walls))
+    return walls["wall_ns"].to_numpy(float) - lost - measure_planned_stage_time(measured, walls)
 
 
-def _places(steps: int, level: float) -> list[int]:
+def _list_rise_candidates(steps: int, level: float) -> list[int]:
     """List the step indexes to test for a rise: the middle ones, as many as the false-positive rate `level` allows.
 
     By chance the k longest of n steps come last in 1 of C(n, k) recordings.
 
-    >>> _places(5, 0.05), _places(6, 0.05), _places(8, 0.05)
+    >>> _list_rise_candidates(5, 0.05), _list_rise_candidates(6, 0.05), _list_rise_candidates(8, 0.05)
     ([], [3], [3, 4, 5])
     """
     places: list[int] = []
@@ -97,15 +108,15 @@ def _places(steps: int, level: float) -> list[int]:
     return sorted(places)
 
 
-def _least(level: float) -> int:
+def _compute_min_drift_steps(level: float) -> int:
     """Compute the minimum number of steps for the test."""
     steps = 4
-    while not _places(steps, level):
+    while not _list_rise_candidates(steps, level):
         steps += 1
     return steps
 
 
-def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
+def _find_rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
     """Find the largest rise at these indexes.
 
     Returns None if no index separates shorter from longer steps, or if none of the rises reaches the share `slower`.
@@ -125,35 +136,37 @@ def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
     return Rise(int(place[most]), float(before[most]), float(after[most]))
 
 
-def _findings(
+def _find_drift(
     measured: Measurements, run: Any, rise: Rise, walls: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Report R36 for one run: the step where the rise begins, and its cause if known."""
     step, count = int(walls["step"].iloc[rise.place]), len(walls)
     late_steps = walls.iloc[rise.place :]
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
-    share = share_of(gain, job(measured).of(run).step_ns)
+    share = divide_or_none(gain, summarize_job_steps(measured).of(run).step_ns)
     more = rise.after_ns / rise.before_ns
-    pause = longer_pause(measured, walls, late_steps)
-    if pause is not None and pause.more_ns < HALF * (rise.after_ns - rise.before_ns):
+    pause = find_longer_pause(measured, walls, late_steps)
+    if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (
+        rise.after_ns - rise.before_ns
+    ):
         pause = None
     if pause is not None:
         why, stage = f": {pause.words} in each", pause.stage
     else:
-        why, stage = _slower_work(measured, run, step)
+        why, stage = _find_slower_work(measured, run, step)
     yield Finding(
         "drift",
         thresholds.severity(share),
-        f"steps are {show(more - 1, 'ratio')} slower from step {step} on than before{why}"
-        f"{in_run(measured, run)}",
+        f"steps are {format_quantity(more - 1, 'ratio')} slower from step {step} on than before{why}"
+        f"{phrase_run(measured, run)}",
         PAUSE_ADVICE if pause else DRIFT_ADVICE,
         (
             Metric(
                 "before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"
             ),
             Metric("after_ns", round(rise.after_ns), "ns", label="mean of those after"),
-            evidence("gain_ns", round(gain), "of the mean step"),
-            *counted_elsewhere(measured, late_steps, pause, count),
+            make_evidence_metric("gain_ns", round(gain), "of the mean step"),
+            *list_time_counted_elsewhere(measured, late_steps, pause, count),
         ),
         (Place(step=step, stage=stage),),
         round(gain),
@@ -162,7 +175,7 @@ def _findings(
     )
 
 
-HALF = 0.5
+MIN_EXPLAINED_DRIFT_RATIO = 0.5
 """Minimum share of the rise that a longer host pause must cover to explain it."""
 
 DRIFT_ADVICE = (
@@ -174,16 +187,16 @@ PAUSE_ADVICE = (
 )
 
 
-def _slower_work(measured: Measurements, run: Any, step: int) -> tuple[str, str | None]:
+def _find_slower_work(measured: Measurements, run: Any, step: int) -> tuple[str, str | None]:
     """Find the cause of a rise in kernels or stages: (end of the claim, stage with most of the added time).
 
     The claim names the factor by which the same kernels are slower, else the stage.
     """
     factors: list[float] = []
     stages: list[str] = []
-    for rank_group in rank_groups(measured):
-        if same_text(pd.Series([rank_group.run]), run).all():
-            factor, stage = slower_since(measured, rank_group, step)
+    for rank_group in list_rank_groups(measured):
+        if find_equal_rows(pd.Series([rank_group.run]), run).all():
+            factor, stage = find_slowdown_since(measured, rank_group, step)
             factors += filter(None, [factor])
             stages += filter(None, [stage])
     stage = stages[0] if stages else None

@@ -9,21 +9,38 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, label_headings, ordered, same_text, summed, text_or_none
-from tracekit.job.idle_time.causes import DAMAGED, edge_rows, idle_at_edges, idle_time
-from tracekit.job.stages.windows import NO_STEPS, each_gpu_step, gpu_steps, whole
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import row_dicts, sums_of
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import (
+    find_equal_rows,
+    make_label_headings,
+    phrase_run,
+    sort_by_columns,
+    sum_columns_by_keys,
+    to_text_or_none,
+)
+from tracekit.job.idle_time.causes import (
+    DAMAGED_REASON,
+    find_owners_idle_at_edges,
+    list_edge_rows,
+    make_idle_time_measurement,
+)
+from tracekit.job.stages.windows import (
+    NO_STEPS,
+    average_over_gpu_steps,
+    count_gpu_steps,
+    read_undamaged_table,
+)
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.keys import list_row_dicts, sum_by_keys
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Array, repeated_number, stacked, trimmed_all
+from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number, trim_all_texts
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.idle_time.causes import DeviceIdle
-from tracekit.process.idle_time.stalls import Stalls, StallTime, stage_edges
+from tracekit.process.idle_time.stalls import StallTime, SyncStalls, measure_stage_edges
 
 STAGE_EDGES = Table(
     "stage_edges",
@@ -49,35 +66,39 @@ STAGE_EDGES = Table(
 )
 
 
-TIMES = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
-PAIR = ("run", "role", "canonical", "next_canonical")
+EDGE_TIME_COLUMNS = ("edge_ns", "idle_ns", "explained_ns", "inside_ns", "after_sync_ns", "host_ns")
+STAGE_PAIR_KEYS = ("run", "role", "canonical", "next_canonical")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the edges between consecutive stages of a step, by pair of stages."""
     if not trace.has("device_ops"):
         return {}
-    by_device = zip(trace.derived(idle_time()), trace.derived(StallTime(idle_time())), strict=True)
-    tables = [_of_device(trace, idle, calls) for idle, calls in by_device]
-    return {"stage_edges": trimmed_all(stacked(tables))}
+    by_device = zip(
+        trace.derived(make_idle_time_measurement()),
+        trace.derived(StallTime(make_idle_time_measurement())),
+        strict=True,
+    )
+    tables = [_sum_device_stage_edges(trace, idle, calls) for idle, calls in by_device]
+    return {"stage_edges": trim_all_texts(concatenate_parts(tables))}
 
 
-def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array]:
+def _sum_device_stage_edges(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -> dict[str, Array]:
     """Sum the edges of one device by step and pair of stages."""
-    edges = stage_edges(trace, idle, calls.after)
+    edges = measure_stage_edges(trace, idle, calls.after)
     keys = {name: edges[name] for name in ("step", "stage", "next_stage")}
-    times = {name: np.asarray(edges[name]) for name in TIMES}
-    sums = sums_of(keys, {"count": np.ones(len(edges["edge_ns"]), np.int64), **times})
-    return {**sums, "device": repeated_number(idle.device, len(sums["count"]))}
+    times = {name: np.asarray(edges[name]) for name in EDGE_TIME_COLUMNS}
+    sums = sum_by_keys(keys, {"count": np.ones(len(edges["edge_ns"]), np.int64), **times})
+    return {**sums, "device": repeat_number(idle.device, len(sums["count"]))}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report idle time from the end of each stage to the first device op of the next stage; judge R15."""
     if not measured.has("stage_edges") or not len(measured["gpu_time"]):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(whole(measured, "gpu_time")):
-        return ANALYSIS.skipped(DAMAGED)
-    rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
+    if not len(read_undamaged_table(measured, "gpu_time")):
+        return ANALYSIS.skipped(DAMAGED_REASON)
+    rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
         reason = "no step of one process holds two stages"
         return ANALYSIS.skipped(reason)
@@ -85,22 +106,24 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Verdict(
             ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run)
         )
-        for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
+        for run in sorted(set(read_undamaged_table(measured, "gpu_time")["run"]) - set(rows["run"]))
     ]
     return ANALYSIS.answered(
-        sheets=lambda: (_edges(measured, rows),),
-        findings=tuple(_findings(measured, rows, thresholds)),
+        sheets=lambda: (_make_stage_edge_table(measured, rows),),
+        findings=tuple(_find_stage_edge_idle(measured, rows, thresholds)),
         verdicts=tuple(without),
     )
 
 
-def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_stage_edge_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of stage pairs, per step and GPU, most idle time first."""
     names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
-    table = each_gpu_step(measured, summed(rows, PAIR, names), names)
+    table = average_over_gpu_steps(
+        measured, sum_columns_by_keys(rows, STAGE_PAIR_KEYS, names), names
+    )
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | after
             next_canonical | before
             count | times | count | Per step.
@@ -111,8 +134,8 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
             explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage, or launched already.
         """),
     )
-    table = ordered(table, idle_ns=False, canonical=True, next_canonical=True)
-    return sheet(
+    table = sort_by_columns(table, idle_ns=False, canonical=True, next_canonical=True)
+    return make_sheet(
         "stage_edges",
         "Between stages",
         headings,
@@ -122,38 +145,40 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
 
 
-def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _find_stage_edge_idle(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
     """Find R15: GPUs that idle between the end of one stage and the first work of the next."""
     limit = thresholds.of("stage-edge-idle")
-    existing = gpu_steps(measured)
+    existing = count_gpu_steps(measured)
     findings = []
-    for (run, role), (idle, ratio) in idle_at_edges(measured, rows, limit).items():
+    for (run, role), (idle, ratio) in find_owners_idle_at_edges(measured, rows, limit).items():
         steps = existing.get((run, role), NO_STEPS)
-        of_owner = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-        by_edge = summed(of_owner, PAIR, ["claimed_ns"])
+        of_owner = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
+        by_edge = sum_columns_by_keys(of_owner, STAGE_PAIR_KEYS, ["claimed_ns"])
         by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
-        tops = row_dicts(by_edge)
+        tops = list_row_dicts(by_edge)
         first = tops[0]
         unseen = steps.mean(int(of_owner["unseen_ns"].sum()))
         findings.append(
             Finding(
                 "stage-edge-idle",
                 thresholds.severity(ratio),
-                f"GPUs are idle {show(idle, 'ns')} per step between stages, most of it from {first['canonical']}"
-                f" to {first['next_canonical']}{in_run(measured, run)}",
+                f"GPUs are idle {format_quantity(idle, 'ns')} per step between stages, most of it from {first['canonical']}"
+                f" to {first['next_canonical']}{phrase_run(measured, run)}",
                 "prepare and dispatch the next stage's inputs while the GPU still works on this one",
                 (
-                    evidence("edge_idle_ns", round(idle), "idle at edges per step"),
-                    evidence(
+                    make_evidence_metric("edge_idle_ns", round(idle), "idle at edges per step"),
+                    make_evidence_metric(
                         "largest_edge_ns",
                         round(steps.mean(int(first["claimed_ns"]))),
                         f"{first['canonical']} to {first['next_canonical']}",
                     ),
-                    evidence("unseen_ns", round(unseen), "no host activity recorded"),
+                    make_evidence_metric("unseen_ns", round(unseen), "no host activity recorded"),
                 ),
                 tuple(
                     Place(
-                        role=text_or_none(role),
+                        role=to_text_or_none(role),
                         stage=r["next_canonical"],
                         name=f"{r['canonical']} to {r['next_canonical']}",
                     )

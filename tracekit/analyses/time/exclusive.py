@@ -16,41 +16,41 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
-    apart,
-    canonical_stages,
-    grouped,
-    job,
-    label_headings,
-    ordered,
-    summed,
-    text_or_none,
-    units,
+    aggregate_by_keys,
+    clear_parts_of_numbered_steps,
+    find_canonical_stages,
+    make_label_headings,
+    sort_by_columns,
+    split_by_keys,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_text_or_none,
 )
-from tracekit.job.idle_time.causes import idle_time
-from tracekit.job.stages.windows import whole
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.idle_time.causes import make_idle_time_measurement
+from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.keys import (
     CAPTURE,
     IN_RUN,
-    as_python,
-    looked_up,
-    numbered_alike,
-    of_column,
-    of_keys,
-    places_of,
+    find_matching_rows,
+    group_column,
+    group_rows_by,
+    left_join,
+    list_python_values,
+    number_frames_alike,
 )
 from tracekit.model.report import Heading, Section, Sheet
-from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
+from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, get_class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.exclusive_time.summary import exclusive_slots
+from tracekit.process.exclusive_time.summary import compute_exclusive_slots
 
 SHOWN_ROWS = 60
 
-_LANE = [*IN_RUN, "device"]
+_LANE_KEYS = [*IN_RUN, "device"]
 """Keys of one series of steps: a device of a process, or the process where no device was recorded."""
 
-_READ = [
+_SLOT_COLUMNS = [
     *("run", "source", "scope", *IN_RUN, "step", "part", "occurrence", "stage", "device"),
     *("class", "cause", "op", "count", "exclusive_ns"),
 ]
@@ -61,8 +61,8 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the exclusive-time slots of every step; empty if no step or activity was recorded."""
-    devices = trace.derived(idle_time()) if trace.has("device_ops") else ()
-    slots = exclusive_slots(trace, devices)
+    devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
+    slots = compute_exclusive_slots(trace, devices)
     return {"slots": slots} if slots and len(slots["count"]) else {}
 
 
@@ -70,46 +70,56 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
     if not len(measured["slots"]):
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
-    if not _makes_up_any(measured):
+    if not _has_slots_of_units(measured):
         reason = "every source is damaged: what is missing would look idle"
         return ANALYSIS.skipped(reason)
-    return ANALYSIS.answered(sheets=lambda: _all_sheets(measured))
+    return ANALYSIS.answered(sheets=lambda: _make_exclusive_tables(measured))
 
 
-def _all_sheets(measured: Measurements) -> tuple[Sheet, ...]:
+def _make_exclusive_tables(measured: Measurements) -> tuple[Sheet, ...]:
     """Make the tables of the mean step: by stage and class, and by op."""
-    rows = _per_step(measured)
-    return with_rows(_stage_sheet(measured, rows), _op_sheet(measured, rows))
+    rows = _average_slots_over_steps(measured)
+    return select_filled_sheets(
+        _make_exclusive_stage_table(measured, rows), _make_exclusive_op_table(measured, rows)
+    )
 
 
-def _makes_up_any(measured: Measurements) -> bool:
+def _has_slots_of_units(measured: Measurements) -> bool:
     """Check whether any row of `slots` belongs to a unit's wall.
 
     Tries the first row alone, since it usually does.
     """
-    slots = whole(measured, "slots")[_READ]
-    return bool(len(_in_units(measured, slots.iloc[:1])) or len(_in_units(measured, slots)))
+    slots = read_undamaged_table(measured, "slots")[_SLOT_COLUMNS]
+    return bool(
+        len(_select_slots_of_units(measured, slots.iloc[:1]))
+        or len(_select_slots_of_units(measured, slots))
+    )
 
 
-def _per_step(measured: Measurements) -> pd.DataFrame:
+def _average_slots_over_steps(measured: Measurements) -> pd.DataFrame:
     """Average the rows of `slots` over steps.
 
     Adds `canonical`, `each_ns` and `each_count` (the row's part of the mean over the units of its run and role, and over
     the lanes of each unit), `wall_ns` (mean wall of these units), `owner` (number of run and role) and `stage` (as shown).
     """
-    rows = _in_units(measured, whole(measured, "slots")[_READ])
-    rows["canonical"] = canonical_stages(rows, in_file=True)
-    rows["wall_ns"] = job(measured).walls["wall_ns"].array[rows["unit"].to_numpy()]
+    rows = _select_slots_of_units(measured, read_undamaged_table(measured, "slots")[_SLOT_COLUMNS])
+    rows["canonical"] = find_canonical_stages(rows, in_file=True)
+    rows["wall_ns"] = summarize_job_steps(measured).walls["wall_ns"].array[rows["unit"].to_numpy()]
     # A step number that a profiler repeats, or records twice, is two steps with two walls. Files of one step are merged.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
     rows["whole_in"] = rows["source"].where(rows["origin"] == "profiler", None)
-    (lane,) = numbered_alike([*_LANE, "again", "whole_in"], rows)
-    (rows["owner"],) = numbered_alike(["run", "role"], rows)
+    (lane,) = number_frames_alike([*_LANE_KEYS, "again", "whole_in"], rows)
+    (rows["owner"],) = number_frames_alike(["run", "role"], rows)
     owner = rows["owner"].to_numpy(np.int64)
-    owner_unit, first = of_keys(rows, ["owner", "unit"])
-    lanes, units_of_owner = _distinct(owner_unit, lane), _distinct(owner, owner_unit)
+    owner_unit, first = group_rows_by(rows, ["owner", "unit"])
+    lanes, units_of_owner = (
+        _count_distinct_in_groups(owner_unit, lane),
+        _count_distinct_in_groups(owner, owner_unit),
+    )
     share = 1 / (lanes * units_of_owner)
-    mean_walls = grouped(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))["wall_ns"]
+    mean_walls = aggregate_by_keys(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))[
+        "wall_ns"
+    ]
     return rows.assign(
         each_ns=rows["exclusive_ns"] * share,
         each_count=rows["count"] * share,
@@ -118,32 +128,36 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     )
 
 
-def _in_units(measured: Measurements, slots: pd.DataFrame) -> pd.DataFrame:
+def _select_slots_of_units(measured: Measurements, slots: pd.DataFrame) -> pd.DataFrame:
     """Select the rows that belong to a unit's wall, with `origin`, and with the wall's row number as `unit`."""
-    rows = _with_origin(measured, units(slots))
+    rows = _add_step_origin(measured, clear_parts_of_numbered_steps(slots))
     unit = [*UNIT, "origin"]
-    rows["unit"] = places_of(rows, job(measured).walls, unit, optional=unit)
+    rows["unit"] = find_matching_rows(
+        rows, summarize_job_steps(measured).walls, unit, optional=unit
+    )
     return rows[rows["unit"] >= 0]
 
 
-def _distinct(group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _count_distinct_in_groups(
+    group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Count the distinct values in the group of each row."""
     room = int(value.max(initial=0)) + 1
     return np.bincount(np.unique(group * room + value) // room)[group]
 
 
-def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+def _add_step_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Add `origin`, the way the step of each row is known."""
     steps = measured["steps"]
     keys = [*CAPTURE, "step", "occurrence"]
-    return looked_up(rows, steps[[*keys, "origin"]], keys, optional=["pid", "step"])
+    return left_join(rows, steps[[*keys, "origin"]], keys, optional=["pid", "step"])
 
 
-def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_exclusive_stage_table(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """Make the table of stages by class, with the rest of the step and the whole step at the end."""
     tables = []
     columns = ["owner", "run", "role", "stage", "class", "each_ns", "wall_ns"]
-    for of_owner in apart(rows[columns], ["owner"]):
+    for of_owner in split_by_keys(rows[columns], ["owner"]):
         wall = float(of_owner["wall_ns"].iloc[0])
         by_class = of_owner.groupby(["stage", "class"], sort=False)["each_ns"].sum()
         sums = by_class.unstack(fill_value=0)  # noqa: PD010
@@ -158,8 +172,8 @@ def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         tables.append(frame.assign(run=of_owner["run"].iloc[0], role=of_owner["role"].iloc[0]))
     table = pd.concat(tables, ignore_index=True)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             stage | stage
             total_ns | per step | ns | Mean over steps and ranks.
             share_ratio | of step | ratio | Of the mean step wall.
@@ -175,7 +189,7 @@ def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
             if table[name].fillna(0).any()
         ),
     )
-    return sheet(
+    return make_sheet(
         "exclusive_stages",
         "Exclusive time by stage and class",
         headings,
@@ -188,26 +202,28 @@ def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
 
 
-def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_exclusive_op_table(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """Make the table of ops, waits and causes of idle time, longest first."""
-    (number,) = numbered_alike(["class", "cause"], rows)
+    (number,) = number_frames_alike(["class", "cause"], rows)
     once = rows.iloc[np.unique(number, return_index=True)[1]]
     titles = [
-        class_title(kind, text_or_none(cause) or "")
+        get_class_title(kind, to_text_or_none(cause) or "")
         for kind, cause in zip(once["class"], once["cause"], strict=True)
     ]
-    of_op, first_of_op = of_column(rows["op"])
-    shown = [op and _short(op) for op in as_python(rows["op"].array[first_of_op])]
+    of_op, first_of_op = group_column(rows["op"])
+    shown = [
+        op and _shorten_op_path(op) for op in list_python_values(rows["op"].array[first_of_op])
+    ]
     rows = rows[["run", "role", "stage", "wall_ns", "each_ns", "each_count"]].copy()
     rows["what"] = np.array([*titles, None], object)[number]
     rows["shown"] = np.array([*shown, None], object)[of_op]
     by = ["run", "role", "stage", "what", "shown", "wall_ns"]
-    table = summed(rows, by, ["each_ns", "each_count"])
+    table = sum_columns_by_keys(rows, by, ["each_ns", "each_count"])
     table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)
-    table = ordered(table, each_ns=False, stage=True, what=True)
+    table = sort_by_columns(table, each_ns=False, stage=True, what=True)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             stage | stage
             what | class
             shown | op | text | Outermost and innermost op on the host; of device work the ops that launched it.
@@ -216,7 +232,7 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
             each_count | times | number | Per step and rank: launches, calls, or idle parts; hidden ones too.
         """),
     )
-    return sheet(
+    return make_sheet(
         "exclusive_ops",
         "Exclusive time by stage, class and op",
         headings,
@@ -226,10 +242,10 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     )
 
 
-def _short(path: str) -> str:
+def _shorten_op_path(path: str) -> str:
     """Shorten the path of an op to its outermost and innermost op.
 
-    >>> _short("a > b > c"), _short("autograd::engine::evaluate_function: MmBackward0 > MmBackward0 > aten::mm")
+    >>> _shorten_op_path("a > b > c"), _shorten_op_path("autograd::engine::evaluate_function: MmBackward0 > MmBackward0 > aten::mm")
     ('a > … > c', 'MmBackward0 > … > aten::mm')
     """
     names = path.removeprefix(_BACKWARD).split(" > ")

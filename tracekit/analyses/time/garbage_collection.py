@@ -9,31 +9,39 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    canonical_stages,
-    in_run,
-    label_headings,
-    ordered,
-    summed,
-    text_or_none,
-    whole_or_none,
+    find_canonical_stages,
+    make_label_headings,
+    phrase_run,
+    sort_by_columns,
+    sum_columns_by_keys,
+    to_int_or_none,
+    to_text_or_none,
 )
-from tracekit.job.idle_time.causes import collection_idle, waited_for_collections
-from tracekit.job.stages.windows import NO_STEPS, gpu_steps, owners_of, steps_of
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.intervals import subtract, union_all
-from tracekit.model.keys import row_dicts
-from tracekit.model.labels import plural
+from tracekit.job.idle_time.causes import (
+    sum_garbage_collection_idle,
+    sum_waits_for_garbage_collection,
+)
+from tracekit.job.stages.windows import (
+    NO_STEPS,
+    count_gpu_steps,
+    count_steps_of_rows,
+    number_stage_owners,
+)
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.intervals import merge_interval_sets, subtract
+from tracekit.model.keys import list_row_dicts
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Metric, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Array, Nullable, trimmed_all
+from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.garbage_collection import collection_spans
-from tracekit.process.host.phases import HostWindows, device_busy, host_windows
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.garbage_collection import find_garbage_collections
+from tracekit.process.host.phases import HostWindows, build_host_windows, unite_device_busy_time
 
 MOST_PLACES = 3
 """Maximum number of places in a finding."""
@@ -58,14 +66,14 @@ GARBAGE = Table(
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the collections inside every step and stage."""
-    spans = trace.derived(collection_spans)
+    spans = trace.derived(find_garbage_collections)
     if not len(spans.start):
         return {"garbage_collections": {}}
-    where: HostWindows = trace.derived(host_windows)
+    where: HostWindows = trace.derived(build_host_windows)
     dur = where.covered(spans)
     idle = Nullable(dur, np.ones(len(dur), np.bool_))
     if trace.has("device_ops"):
-        busy = union_all(list(trace.derived(device_busy).values()))
+        busy = merge_interval_sets(list(trace.derived(unite_device_busy_time).values()))
         idle = Nullable(where.covered(subtract(spans, busy)), np.zeros(len(dur), np.bool_))
     count, longest = np.zeros(len(dur), np.int64), np.zeros(len(dur), np.int64)
     positions, rows = where.both(spans.start)
@@ -74,7 +82,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     names = ("window", "step", "occurrence", "stage")
     columns = {name: where.columns[name] for name in names}
     values: dict[str, Array] = {"count": count, "dur_ns": dur, "idle_ns": idle, "max_ns": longest}
-    return {"garbage_collections": trimmed_all({**columns, **values})}
+    return {"garbage_collections": trim_all_texts({**columns, **values})}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
@@ -83,28 +91,30 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     rows = measured["garbage_collections"]
     return ANALYSIS.answered(
-        sheets=lambda: (_sheet(measured, rows),),
-        findings=tuple(_findings(measured, rows, thresholds)),
+        sheets=lambda: (_make_collection_table(measured, rows),),
+        findings=tuple(_find_collection_cost(measured, rows, thresholds)),
     )
 
 
-def _findings(
+def _find_collection_cost(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find R42: collections that cost time: GPU idle time during them, or their whole time without a GPU."""
     limit, lost_on_gpus, existing = (
         thresholds.of("garbage-collection"),
-        collection_idle(measured),
-        gpu_steps(measured),
+        sum_garbage_collection_idle(measured),
+        count_gpu_steps(measured),
     )
     is_step = (rows["window"] == "step").to_numpy(np.bool_)
-    owners, number = owners_of(rows)
+    owners, number = number_stage_owners(rows)
     for place, owner in enumerate(owners):
         of_owner = rows[is_step & (number == place)]
         has_gpu = bool(of_owner["idle_ns"].notna().any())
-        steps = existing.get(owner, NO_STEPS) if has_gpu else steps_of(measured, of_owner)
+        steps = (
+            existing.get(owner, NO_STEPS) if has_gpu else count_steps_of_rows(measured, of_owner)
+        )
         lost_ns = lost_on_gpus.get(owner, 0) if has_gpu else int(of_owner["dur_ns"].sum())
-        waited_ns = waited_for_collections(measured, owner) if has_gpu else 0
+        waited_ns = sum_waits_for_garbage_collection(measured, owner) if has_gpu else 0
         lost, ratio = steps.per_step(lost_ns + waited_ns)
         if ratio is None or ratio < limit["time_ratio"]:
             continue
@@ -112,50 +122,54 @@ def _findings(
         who = "GPUs wait" if has_gpu else "the host spends"
         doing = "while Python collects garbage" if has_gpu else "on garbage collection"
         waited = steps.mean(waited_ns)
-        others = f", {show(waited, 'ns')} of it for other ranks" if waited else ""
+        others = f", {format_quantity(waited, 'ns')} of it for other ranks" if waited else ""
         yield Finding(
             "garbage-collection",
             thresholds.severity(ratio),
-            f"{who} {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step {doing}{others}"
-            f" ({count:,} {plural(count, 'collection')})" + in_run(measured, owner[0]),
+            f"{who} {format_quantity(lost, 'ns')} of {format_quantity(steps.step_ns or 0.0, 'ns')} per step {doing}{others}"
+            f" ({count:,} {choose_plural(count, 'collection')})" + phrase_run(measured, owner[0]),
             "gc.freeze() after set-up; gc.disable() in the loop and gc.collect() between steps, on all ranks at once",
             (
-                evidence(
+                make_evidence_metric(
                     "collection_ns", round(steps.mean(int(of_owner["dur_ns"].sum()))), "per step"
                 ),
                 Metric("collections", steps.mean(count), "count", "lower", label="per step"),
-                evidence("longest_ns", int(of_owner["max_ns"].max()), "longest collection"),
+                make_evidence_metric(
+                    "longest_ns", int(of_owner["max_ns"].max()), "longest collection"
+                ),
             ),
-            tuple(_places(rows[~is_step & (number == place)], owner[1])),
+            tuple(_locate_collections(rows[~is_step & (number == place)], owner[1])),
             round(lost),
             ratio,
         )
 
 
-def _places(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
+def _locate_collections(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
     """Locate the stages with most collection time, by rank where few ranks collect; the role if none is in a stage."""
-    stages = stages.assign(canonical=canonical_stages(stages))
+    stages = stages.assign(canonical=find_canonical_stages(stages))
     stages = stages[stages["canonical"].notna() & (stages["dur_ns"] > 0)]
     if not len(stages):
         yield Place(role=role)
         return
     are_few = stages["rank"].nunique() <= MOST_PLACES
     by = ["canonical", "rank"] if are_few else ["canonical"]
-    largest = ordered(summed(stages, by, ["dur_ns"]), dur_ns=False).head(MOST_PLACES)
-    for row in row_dicts(largest):
-        rank = whole_or_none(row.get("rank"))
-        yield Place(role=role, stage=text_or_none(row["canonical"]), rank=rank)
+    largest = sort_by_columns(sum_columns_by_keys(stages, by, ["dur_ns"]), dur_ns=False).head(
+        MOST_PLACES
+    )
+    for row in list_row_dicts(largest):
+        rank = to_int_or_none(row.get("rank"))
+        yield Place(role=role, stage=to_text_or_none(row["canonical"]), rank=rank)
 
 
-def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_collection_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of collections by step and stage, longest first."""
-    rows = rows[rows["dur_ns"] > 0].assign(canonical=canonical_stages)
-    pooled = summed(
+    rows = rows[rows["dur_ns"] > 0].assign(canonical=find_canonical_stages)
+    pooled = sum_columns_by_keys(
         rows, ["run", "role", "window", "step", "canonical"], ["count", "dur_ns", "idle_ns"]
     )
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             step | step | id
             canonical | stage
             count | collections | count | Σ over processes.
@@ -163,8 +177,8 @@ def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
             idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
         """),
     )
-    pooled = ordered(pooled, dur_ns=False, step=True, canonical=True)
-    return sheet("garbage_collections", "Garbage collection", headings, pooled, max_rows=100)
+    pooled = sort_by_columns(pooled, dur_ns=False, step=True, canonical=True)
+    return make_sheet("garbage_collections", "Garbage collection", headings, pooled, max_rows=100)
 
 
 ANALYSIS = Analysis(

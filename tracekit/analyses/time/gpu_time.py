@@ -13,47 +13,62 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.charts import device_bars, utilisation
-from tracekit.job.evidence import evidence
+from tracekit.job.charts import draw_device_bars, draw_gpu_utilisation
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    in_run,
-    label_headings,
-    number_or_none,
-    run_heading,
-    summed,
-    text_or_none,
+    make_label_headings,
+    make_run_heading,
+    phrase_run,
+    sum_columns_by_keys,
+    to_float_or_none,
+    to_text_or_none,
 )
-from tracekit.job.gpu_shares import SUMMED, shares
-from tracekit.job.idle_time.call_tree import Culprit, kinds_of, of_window
-from tracekit.job.idle_time.causes import idle_by_cause
-from tracekit.job.idle_time.claims import claims
-from tracekit.job.idle_time.host_collectives import waiting_for
-from tracekit.job.stages.periodic import chore_keys
-from tracekit.job.stages.windows import StageWindow, judged_windows, shares_by_stage, whole
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import PROCESS, sums_of
+from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
+from tracekit.job.idle_time.call_tree import (
+    IdleCulprit,
+    find_culprit_of_window,
+    sum_window_idle_by_holder,
+)
+from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
+from tracekit.job.idle_time.claims import claim_idle_time
+from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
+from tracekit.job.stages.periodic import list_chore_keys
+from tracekit.job.stages.windows import (
+    StageWindow,
+    compute_gpu_shares_by_stage,
+    list_judged_windows,
+    read_undamaged_table,
+)
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import PROCESS, sum_by_keys
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
-    all_at_rows,
-    at_rows,
-    joined,
-    repeated_number,
-    stacked,
-    trimmed,
-    trimmed_all,
+    concatenate_like_arrays,
+    concatenate_parts,
+    repeat_number,
+    select_all_rows,
+    select_rows,
+    trim_all_texts,
+    trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.tables.slots import HOLDER_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.device.busy import by_bin, by_window, rows_by_device, running, running_of
-from tracekit.process.device.windows import DeviceWindows, device_windows
-from tracekit.process.name_filters import is_named, narrow
-from tracekit.process.steps.windows import Stages, Steps
+from tracekit.model.units import format_quantity
+from tracekit.process.device.busy import (
+    bin_device_busy_time,
+    break_down_device_windows,
+    compute_busy_intervals,
+    compute_busy_intervals_of_ops,
+    group_rows_by_device,
+)
+from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
+from tracekit.process.name_filters import make_narrow_coded, mark_wanted_names
+from tracekit.process.steps.windows import StageWindows, StepWindows
 
 GPU_TIME = Table(
     "gpu_time",
@@ -98,15 +113,18 @@ def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
     idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
     """
     rows = []
-    for device, ops in _by_device(device_ops):
-        state = running(ops)
-        whole_window = by_window(state, state.start[:1], state.end[-1:])
+    for device, ops in _split_ops_by_device(device_ops):
+        state = compute_busy_intervals(ops)
+        whole_window = break_down_device_windows(state, state.start[:1], state.end[-1:])
         whole_window["op_count"] = np.array([len(ops)])
         rows.append(pd.DataFrame({"device": pd.array([device], dtype="Int64"), **whole_window}))
     if not rows:
         rows = [
             pd.DataFrame(
-                {"device": pd.array([], dtype="Int64"), **by_window(running(device_ops), *_NOTHING)}
+                {
+                    "device": pd.array([], dtype="Int64"),
+                    **break_down_device_windows(compute_busy_intervals(device_ops), *_NO_WINDOWS),
+                }
             )
         ]
     result = pd.concat(rows, ignore_index=True)
@@ -114,10 +132,10 @@ def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
     return result
 
 
-_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
+_NO_WINDOWS = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
+def _split_ops_by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
     """Split the ops by device, in the order of device numbers; ops without a device come last."""
     devices = device_ops["device"]
     for device in sorted(devices.dropna().unique().tolist()):
@@ -132,44 +150,50 @@ def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFr
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Break down the time of each device for the whole capture, every step and every stage."""
-    moved: DeviceWindows = trace.derived(device_windows)
+    moved: DeviceWindows = trace.derived(align_windows_to_device)
     steps, stages = moved.step_rows, moved.outer_ranges
     parts, bins = [], []
     device = trace.nullable("device_ops", "device")
-    for number, rows in rows_by_device(device):
+    for number, rows in group_rows_by_device(device):
         start = trace.numbers("device_ops", "ts_ns")[rows]
         length = trace.numbers("device_ops", "dur_ns")[rows]
-        state = running_of(start, length, at_rows(trace.texts("device_ops", "kind"), rows))
-        pieces = by_bin(state)
-        bins.append({"device": repeated_number(number, len(pieces["ts_ns"])), **pieces})
-        of_device = by_window(
+        state = compute_busy_intervals_of_ops(
+            start, length, select_rows(trace.texts("device_ops", "kind"), rows)
+        )
+        pieces = bin_device_busy_time(state)
+        bins.append({"device": repeat_number(number, len(pieces["ts_ns"])), **pieces})
+        of_device = break_down_device_windows(
             state,
             np.concatenate((state.start[:1], steps.ts_ns, stages.ts_ns)),
             np.concatenate((state.end[-1:], steps.end_ns, stages.end_ns)),
         )
         of_device["op_count"][0] = len(rows)
-        labels = _labels(steps, stages)
+        labels = _label_gpu_windows(steps, stages)
         count = len(of_device["ts_ns"])
-        parts.append({"device": repeated_number(number, count), **labels, **of_device})
+        parts.append({"device": repeat_number(number, count), **labels, **of_device})
     if not parts:
         return {}
-    gpu_time = trimmed_all(stacked(parts))
-    return {"gpu_time": gpu_time, "busy_bins": stacked(bins), "metrics": _metrics(gpu_time)}
+    gpu_time = trim_all_texts(concatenate_parts(parts))
+    return {
+        "gpu_time": gpu_time,
+        "busy_bins": concatenate_parts(bins),
+        "metrics": _sum_gpu_time_metrics(gpu_time),
+    }
 
 
-def _labels(steps: Steps, stages: Stages) -> dict[str, Array]:
+def _label_gpu_windows(steps: StepWindows, stages: StageWindows) -> dict[str, Array]:
     """Make the columns window, step, stage and occurrence for the capture, the steps and the stages, in this order."""
     sizes = (1, len(steps), len(stages))
     no_stage = np.full(1 + len(steps), -1)
     return {
-        "window": narrow(np.repeat(np.arange(3), sizes), ("capture", "step", "stage")),
-        "step": joined([repeated_number(None, 1), steps.step, stages.step]),
+        "window": make_narrow_coded(np.repeat(np.arange(3), sizes), ("capture", "step", "stage")),
+        "step": concatenate_like_arrays([repeat_number(None, 1), steps.step, stages.step]),
         "stage": Coded(np.concatenate((no_stage, stages.stage.codes)), stages.stage.texts),
         "occurrence": np.concatenate((np.zeros(1, np.int32), steps.occurrence, stages.occurrence)),
     }
 
 
-SHARES = as_headings("""
+GPU_SHARE_HEADINGS = parse_headings("""
     busy_ratio | busy | ratio | Any device op running, of the window.
     compute_ratio | compute | ratio | Compute kernels running, of the window.
     exposed_comm_ratio | exposed comm | ratio | Collectives running without compute, of the window.
@@ -184,72 +208,84 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report GPU time by device and by stage; judge R01."""
     if not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    rows = whole(measured, "gpu_time")
+    rows = read_undamaged_table(measured, "gpu_time")
     if not (rows["window"] == "capture").any():
         reason = "every source with GPU activity is damaged: what is missing would look idle"
         return ANALYSIS.skipped(reason)
-    idling = _idling(measured, thresholds)
+    idling = _find_idle_stages(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     unexplained = [window for window in idling if window.accounted < busy_ratio]
     explained = [window for window in idling if window.accounted >= busy_ratio]
     return ANALYSIS.answered(
-        metrics=lambda: _of_captures(rows),
-        sheets=lambda: with_rows(*_sheets(measured, rows)),
+        metrics=lambda: _list_gpu_share_metrics(rows),
+        sheets=lambda: select_filled_sheets(*_make_gpu_time_tables(measured, rows)),
         findings=tuple(
-            _low_utilisation(measured, of_one_cause, thresholds)
-            for of_one_cause in _by_cause(measured, unexplained)
+            _report_low_utilization(measured, of_one_cause, thresholds)
+            for of_one_cause in _group_idle_stages_by_cause(measured, unexplained)
         ),
-        verdicts=(*_explained(measured, explained), *_minor(measured, idling, thresholds)),
-        charts=lambda: (*device_bars(measured, rows), *utilisation(measured)),
+        verdicts=(
+            *_list_explained_idle_verdicts(measured, explained),
+            *_list_minor_idle_verdicts(measured, idling, thresholds),
+        ),
+        charts=lambda: (*draw_device_bars(measured, rows), *draw_gpu_utilisation(measured)),
     )
 
 
-def _of_captures(rows: pd.DataFrame) -> Iterator[Metric]:
+def _list_gpu_share_metrics(rows: pd.DataFrame) -> Iterator[Metric]:
     """List the shares of busy, idle and exposed time over all captures."""
-    total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
-    for heading in SHARES:
-        better: Better = "lower" if heading.name in _LOWER else "higher"
-        value = number_or_none(total[heading.name])
+    total = add_gpu_time_shares(
+        sum_columns_by_keys(rows[rows["window"] == "capture"], ["window"], GPU_TIME_SUMS)
+    ).iloc[0]
+    for heading in GPU_SHARE_HEADINGS:
+        better: Better = "lower" if heading.name in _LOWER_IS_BETTER else "higher"
+        value = to_float_or_none(total[heading.name])
         yield Metric(heading.name, value, "ratio", better, label=heading.title)
 
 
-DEVICE_HEADINGS = as_headings("""
+DEVICE_HEADINGS = parse_headings("""
     rank | rank | id
     device | GPU | id
     window_ns | window | ns | First start to last end of device work, summed over sources.
 """)
-STAGE_HEADINGS = as_headings("""
+STAGE_HEADINGS = parse_headings("""
     canonical | stage
     window_ns | wall Σ | ns | Wall of the stage, summed over ranks, GPUs and steps.
 """)
 
 
-def _sheets(measured: Measurements, rows: pd.DataFrame) -> tuple[Sheet, Sheet]:
+def _make_gpu_time_tables(measured: Measurements, rows: pd.DataFrame) -> tuple[Sheet, Sheet]:
     """Make the tables of GPU time by device and by stage."""
-    labels = label_headings(measured)
-    devices = shares(summed(rows[rows["window"] == "capture"], [*PROCESS, "device"], SUMMED))
-    by_device = sheet(
+    labels = make_label_headings(measured)
+    devices = add_gpu_time_shares(
+        sum_columns_by_keys(rows[rows["window"] == "capture"], [*PROCESS, "device"], GPU_TIME_SUMS)
+    )
+    by_device = make_sheet(
         "gpu_time",
         "GPU time by device",
-        (*labels, *DEVICE_HEADINGS, *SHARES),
+        (*labels, *DEVICE_HEADINGS, *GPU_SHARE_HEADINGS),
         devices.sort_values("busy_ratio", kind="stable"),
         caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
         ranked=Ranked("busy_ratio", "low"),
     )
-    by_stage = sheet(
+    by_stage = make_sheet(
         "gpu_time_stages",
         "GPU time by stage",
-        (*labels, *STAGE_HEADINGS, *SHARES),
-        shares_by_stage(measured),
+        (*labels, *STAGE_HEADINGS, *GPU_SHARE_HEADINGS),
+        compute_gpu_shares_by_stage(measured),
         caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
     )
     return by_device, by_stage
 
 
-_LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
+_LOWER_IS_BETTER = (
+    "exposed_comm_ratio",
+    "exposed_memcpy_ratio",
+    "exposed_memset_ratio",
+    "idle_ratio",
+)
 
 
-class Idling(NamedTuple):
+class IdleStage(NamedTuple):
     """A stage whose GPUs are mostly idle, with the idle time that other findings claim by rule; ns over all GPUs and steps."""
 
     window: StageWindow
@@ -267,15 +303,15 @@ class Idling(NamedTuple):
         return (window_ns - self.left_ns) / window_ns
 
 
-def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
+def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[IdleStage]:
     """Find stages whose GPUs are mostly idle; steps or the whole capture where no stage is known.
 
     A whole capture counts only if a known place of the program kept the GPU idle between its work. Otherwise it may be
     idle because another role uses the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
-    idle_windows, chores = [], chore_keys(measured)
-    for window in judged_windows(measured):
+    idle_windows, chores = [], list_chore_keys(measured)
+    for window in list_judged_windows(measured):
         row = window.gpu_time
         share = window.per_step(float(row["window_ns"]))[1]
         if (
@@ -284,33 +320,35 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
             or window.key in chores
-            or (window.origin == "file" and not _is_held_back(measured, window))
+            or (window.origin == "file" and not _is_idle_by_host(measured, window))
         ):
             continue
         idle_windows.append(window)
-    claimed = claims(measured, thresholds) if idle_windows else {}
-    return [Idling(window, claimed.get(window.key, {})) for window in idle_windows]
+    claimed = claim_idle_time(measured, thresholds) if idle_windows else {}
+    return [IdleStage(window, claimed.get(window.key, {})) for window in idle_windows]
 
 
-def _is_held_back(measured: Measurements, window: StageWindow) -> bool:
+def _is_idle_by_host(measured: Measurements, window: StageWindow) -> bool:
     """Check whether one known place of the host takes most of the window's idle time before its last device work ended."""
     if not measured.has("idle_blame", "idle_frames"):
         return False
-    after_ns = idle_by_cause(measured).get((*window.key, "after_last"), 0)
-    culprit = of_window(measured, window)
+    after_ns = sum_judged_idle_by_cause(measured).get((*window.key, "after_last"), 0)
+    culprit = find_culprit_of_window(measured, window)
     if culprit is None or culprit.holder in ("nothing", "device"):
         return False
     return 2 * (culprit.idle_ns - after_ns) >= int(window.gpu_time["idle_ns"])
 
 
-def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]]:
+def _group_idle_stages_by_cause(
+    measured: Measurements, idling: list[IdleStage]
+) -> list[list[IdleStage]]:
     """Group stages of one run and role by the place or kind of wait that keeps them idle, most idle stage first.
 
     A stage without a known cause is a group of its own.
     """
-    by_cause: dict[object, list[Idling]] = {}
+    by_cause: dict[object, list[IdleStage]] = {}
     for idle_stage in idling:
-        culprit = _culprit(measured, idle_stage.window)
+        culprit = _find_idle_culprit(measured, idle_stage.window)
         cause: object = idle_stage.window.key
         if culprit is not None:
             cause = (*idle_stage.window.owner, culprit.holder, culprit.place)
@@ -318,15 +356,15 @@ def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]
     return [sorted(part, key=lambda idle_stage: -idle_stage.left_ns) for part in by_cause.values()]
 
 
-def _culprit(measured: Measurements, window: StageWindow) -> Culprit | None:
+def _find_idle_culprit(measured: Measurements, window: StageWindow) -> IdleCulprit | None:
     """Find the host activity that most of a stage's idle time was spent in; None if unknown."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
-    return of_window(measured, window)
+    return find_culprit_of_window(measured, window)
 
 
-def _low_utilisation(
-    measured: Measurements, stages: list[Idling], thresholds: Thresholds
+def _report_low_utilization(
+    measured: Measurements, stages: list[IdleStage], thresholds: Thresholds
 ) -> Finding:
     """Report R01: idle time of stages with one cause, less the idle time that other rules claim."""
     window = stages[0].window
@@ -341,28 +379,33 @@ def _low_utilisation(
     left_ns = sum(idle_stage.left_ns for idle_stage in stages)
     left, ratio = window.per_step(left_ns)
     other_rules = ", ".join(
-        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in explained_ns.items()
+        f"{rule} ({format_quantity(window.steps.mean(ns), 'ns')})"
+        for rule, ns in explained_ns.items()
     )
     unnamed = ""
     if other_rules:
         them = "it" if len(stages) == 1 else "them"
-        unnamed = f", and idle {show(left_ns / window_ns, 'ratio')} of {them} for reasons that no other finding names"
-    holder = _held_back(measured, [idle_stage.window for idle_stage in stages])
+        unnamed = f", and idle {format_quantity(left_ns / window_ns, 'ratio')} of {them} for reasons that no other finding names"
+    holder = _explain_idle_stages(measured, [idle_stage.window for idle_stage in stages])
     named, _ = window.per_step(min(holder.named_ns, left_ns))
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        _busy(stages, in_run(measured, window.run)) + unnamed + holder.words,
+        _describe_busy_stages(stages, phrase_run(measured, window.run)) + unnamed + holder.words,
         holder.advice,
         (
-            evidence("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
-            evidence("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
+            make_evidence_metric("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
+            make_evidence_metric("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
             *(
-                (evidence("unexplained_ns", round(left), "of it in no other finding"),)
+                (make_evidence_metric("unexplained_ns", round(left), "of it in no other finding"),)
                 if other_rules
                 else ()
             ),
-            *((evidence("named_ns", round(named), "with a known cause"),) if named else ()),
+            *(
+                (make_evidence_metric("named_ns", round(named), "with a known cause"),)
+                if named
+                else ()
+            ),
         ),
         tuple(idle_stage.window.place for idle_stage in stages),
         round(left),
@@ -379,28 +422,32 @@ def _low_utilisation(
     )
 
 
-MAX_NAMED = 3
+MAX_NAMED_IDLE_STAGES = 3
 """Maximum number of stages in the claim; further ones are counted."""
 
 
-def _busy(stages: list[Idling], run: str) -> str:
+def _describe_busy_stages(stages: list[IdleStage], run: str) -> str:
     """Describe the busy share of each stage; `run` ends each stage's name and is written once."""
     shares = []
-    named = MAX_NAMED if len(stages) > MAX_NAMED + 1 else len(stages)
+    named = MAX_NAMED_IDLE_STAGES if len(stages) > MAX_NAMED_IDLE_STAGES + 1 else len(stages)
     for idle_stage in stages[:named]:
         name = idle_stage.window.name.removesuffix(run)
-        shares.append(f"{show(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
+        shares.append(
+            f"{format_quantity(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}"
+        )
     if unnamed_stages := stages[named:]:
         busiest = max(
             float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in unnamed_stages
         )
-        shares.append(f"at most {show(busiest, 'ratio')} of {len(unnamed_stages)} other stages")
+        shares.append(
+            f"at most {format_quantity(busiest, 'ratio')} of {len(unnamed_stages)} other stages"
+        )
     if len(shares) == 1:
         return f"GPUs are busy {shares[0]}{run}"
     return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}{run}"
 
 
-class Holder(NamedTuple):
+class IdleExplanation(NamedTuple):
     """Cause of most of the idle time: the end of a claim, the advice, and the idle time with a named cause in ns."""
 
     words: str
@@ -408,67 +455,67 @@ class Holder(NamedTuple):
     named_ns: int = 0
 
 
-def _held_back(measured: Measurements, windows_: list[StageWindow]) -> Holder:
+def _explain_idle_stages(measured: Measurements, windows_: list[StageWindow]) -> IdleExplanation:
     """Explain the idle time of these stages."""
     advice = "look at what the host does meanwhile: synchronising calls, data loading, many short kernels"
     if not measured.has("idle_blame", "idle_frames"):
-        return Holder("", advice)
+        return IdleExplanation("", advice)
     window = windows_[0]
     idle_ns = int(window.gpu_time["idle_ns"])
-    culprits = [of_window(measured, each) for each in windows_]
+    culprits = [find_culprit_of_window(measured, each) for each in windows_]
     culprit = culprits[0]
     if culprit is None:
-        return Holder(_by_kind(measured, window, idle_ns), advice)
+        return IdleExplanation(_describe_idle_kinds(measured, window, idle_ns), advice)
     named_ns = sum(each.idle_ns for each in culprits if each)
-    spent = _of_wall(windows_, named_ns)
+    spent = _format_idle_of_wall(windows_, named_ns)
     if culprit.holder == "device":
-        return Holder(
+        return IdleExplanation(
             f": {spent} after a launch had returned {culprit.place}",
             "see what its stream waited for: work of other streams, events, other processes on the GPU",
             named_ns,
         )
     if culprit.holder == "nothing":
-        return Holder(
+        return IdleExplanation(
             f": {spent} with {culprit.place.strip('()')}",
             "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
         )
-    waiting = waiting_for(measured, culprit, window.owner, window.canonical)
-    return Holder(
+    waiting = phrase_awaited_rank(measured, culprit, window.owner, window.canonical)
+    return IdleExplanation(
         f": {spent} in {culprit.place}{waiting}",
         f"make that shorter or do it ahead: {culprit.place}",
         named_ns,
     )
 
 
-def _of_wall(windows_: list[StageWindow], idle_ns: int) -> str:
+def _format_idle_of_wall(windows_: list[StageWindow], idle_ns: int) -> str:
     """Format an idle time next to the length of these stages, both per step."""
     wall_ns = sum(float(window.gpu_time["window_ns"]) for window in windows_)
     per_step = windows_[0].per_step
-    return f"{show(per_step(idle_ns)[0], 'ns')} of {show(per_step(wall_ns)[0], 'ns')}"
+    return f"{format_quantity(per_step(idle_ns)[0], 'ns')} of {format_quantity(per_step(wall_ns)[0], 'ns')}"
 
 
-def _by_kind(measured: Measurements, window: StageWindow, idle_ns: int) -> str:
+def _describe_idle_kinds(measured: Measurements, window: StageWindow, idle_ns: int) -> str:
     """Describe the three kinds of activity with most idle time, as the end of a claim."""
     shares = [
-        f"{HOLDER_TITLES[kind][0]} {show(ns / idle_ns, 'ratio')}"
-        for kind, ns in kinds_of(measured, window)[:3]
+        f"{HOLDER_TITLES[kind][0]} {format_quantity(ns / idle_ns, 'ratio')}"
+        for kind, ns in sum_window_idle_by_holder(measured, window)[:3]
     ]
     return f"; idle time by kind: {', '.join(shares)}" if shares else ""
 
 
-def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
+def _list_explained_idle_verdicts(measured: Measurements, idling: list[IdleStage]) -> list[Verdict]:
     """List a "clear" verdict per run for the stages whose idle time other findings explain."""
     reasons: dict[str | None, list[str]] = {}
     for idle_window in idling:
         row = idle_window.window.gpu_time
         other_rules = ", ".join(
-            f"{rule} ({show(idle_window.window.share(ns), 'ratio')})"
+            f"{rule} ({format_quantity(idle_window.window.share(ns), 'ratio')})"
             for rule, ns in idle_window.told.items()
         )
-        run = text_or_none(row["run"]) if run_heading(measured) else None
+        run = to_text_or_none(row["run"]) if make_run_heading(measured) else None
         reasons.setdefault(run, []).append(
-            f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {idle_window.window.name}: explained by {other_rules};"
-            f" {show(1 - idle_window.accounted, 'ratio')} are left"
+            f"GPUs are busy {format_quantity(row['busy_ratio'], 'ratio')} of {idle_window.window.name}: explained by {other_rules};"
+            f" {format_quantity(1 - idle_window.accounted, 'ratio')} are left"
         )
     return [
         Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()
@@ -478,12 +525,12 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
 CLEAR: Answer = "clear"
 UNJUDGED: Answer = "insufficient data"
 
-REASON_RATIO = 0.03
+MIN_EXPLAINED_IDLE_RATIO = 0.03
 """Minimum idle time of a stage, as a share of the step, to explain it without a finding."""
 
 
-def _minor(
-    measured: Measurements, idling: list[Idling], thresholds: Thresholds
+def _list_minor_idle_verdicts(
+    measured: Measurements, idling: list[IdleStage], thresholds: Thresholds
 ) -> Iterator[Verdict]:
     """List verdicts on stages that R01 does not report but that are idle longer than other findings explain.
 
@@ -492,22 +539,23 @@ def _minor(
     judged = [idle_stage.window.key for idle_stage in idling]
     windows_ = [
         window
-        for window in judged_windows(measured)
+        for window in list_judged_windows(measured)
         if window.key not in judged
-        and (window.per_step(float(window.gpu_time["idle_ns"]))[1] or 0.0) >= REASON_RATIO
+        and (window.per_step(float(window.gpu_time["idle_ns"]))[1] or 0.0)
+        >= MIN_EXPLAINED_IDLE_RATIO
     ]
     if not windows_ or not measured.has("idle_blame", "idle_frames"):
         return
-    claimed = claims(measured, thresholds)
+    claimed = claim_idle_time(measured, thresholds)
     required = thresholds.of("low-gpu-utilization")["busy_ratio"]
     reasons: dict[tuple[Answer, str | None], list[str]] = {}
     prices: dict[tuple[Answer, str | None], tuple[float, float]] = {}
     for window in windows_:
-        idle = Idling(window, claimed.get(window.key, {}))
+        idle = IdleStage(window, claimed.get(window.key, {}))
         ratio = window.per_step(idle.left_ns)[1] or 0.0
-        if ratio < REASON_RATIO:
+        if ratio < MIN_EXPLAINED_IDLE_RATIO:
             continue
-        run = text_or_none(window.gpu_time["run"]) if run_heading(measured) else None
+        run = to_text_or_none(window.gpu_time["run"]) if make_run_heading(measured) else None
         where, answer = f"the step in {window.name}", CLEAR
         if window.origin == "file":
             where = window.name
@@ -516,18 +564,18 @@ def _minor(
         left_ns, _ = window.per_step(idle.left_ns)
         prices[answer, run] = price + left_ns, price_ratio + ratio
         reasons.setdefault((answer, run), []).append(
-            f"GPUs are idle {show(ratio, 'ratio')} of {where} outside other findings"
-            + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))
+            f"GPUs are idle {format_quantity(ratio, 'ratio')} of {where} outside other findings"
+            + _describe_idle_kinds(measured, window, int(window.gpu_time["idle_ns"]))
         )
     for (answer, run), texts in reasons.items():
         price, ratio = prices[answer, run]
         yield Verdict(ANALYSIS.rules[0], answer, ". ".join(texts), run, round(price), ratio)
 
 
-def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
+def _sum_gpu_time_metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
     """Sum busy, idle and exposed time by step and stage as `metrics` rows, for compare and gates."""
-    rows = np.flatnonzero(is_named(gpu_time["window"], ("step", "stage").__contains__))
-    windows_ = all_at_rows(gpu_time, rows)
+    rows = np.flatnonzero(mark_wanted_names(gpu_time["window"], ("step", "stage").__contains__))
+    windows_ = select_all_rows(gpu_time, rows)
     keys = {name: windows_[name] for name in ("window", "step", "stage", "occurrence")}
     times = {
         "gpu_busy": windows_["window_ns"] - windows_["idle_ns"],
@@ -535,12 +583,12 @@ def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
         "exposed_copies": windows_["exposed_memcpy_ns"],
         "gpu_idle": windows_["idle_ns"],
     }
-    sums: Any = sums_of(keys, times)
+    sums: Any = sum_by_keys(keys, times)
     size = len(sums["occurrence"])
     return {
-        "step": joined([sums["step"]] * len(times)),
-        "stage": joined([trimmed(sums["stage"])] * len(times)),
-        "name": trimmed(Coded(np.repeat(np.arange(len(times)), size), tuple(times))),
+        "step": concatenate_like_arrays([sums["step"]] * len(times)),
+        "stage": concatenate_like_arrays([trim_texts(sums["stage"])] * len(times)),
+        "name": trim_texts(Coded(np.repeat(np.arange(len(times)), size), tuple(times))),
         "value": np.concatenate([sums[name] for name in times]).astype(np.float64),
     }
 

@@ -12,67 +12,72 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    canonical_stages,
-    in_run,
-    label_headings,
-    ordered,
-    run_heading,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    whole_or_none,
+    divide_or_none,
+    find_canonical_stages,
+    find_equal_rows,
+    make_label_headings,
+    make_run_heading,
+    phrase_run,
+    sort_by_columns,
+    sum_columns_by_keys,
+    to_int_or_none,
+    to_text_or_none,
 )
-from tracekit.job.idle_time.call_tree_tables import held_back_chart, held_back_sheets
+from tracekit.job.idle_time.call_tree_tables import draw_idle_call_tree, make_idle_call_tree_sheets
 from tracekit.job.idle_time.causes import (
-    DAMAGED,
-    PAUSING,
-    Pauses,
-    by_cause,
-    idle_by_cause,
-    idle_time,
-    pauses,
-    pausing_steps,
-    waited_for_pauses,
+    DAMAGED_REASON,
+    PAUSE_CAUSES,
+    HostPauses,
+    find_host_pauses,
+    find_pausing_steps,
+    make_idle_time_measurement,
+    sum_idle_rows_by_cause,
+    sum_judged_idle_by_cause,
+    sum_waits_for_pauses,
 )
-from tracekit.job.idle_time.pause_phrases import is_outside, tell_pauses
-from tracekit.job.rank_groups import Lack
+from tracekit.job.idle_time.pause_phrases import describe_host_pauses, is_mostly_outside_stages
+from tracekit.job.rank_groups import EvidenceLack
 from tracekit.job.stages.windows import (
     NO_STEPS,
-    WHERE,
+    STAGE_KEY,
     ExistingSteps,
     Owner,
-    gpu_steps,
-    keyed,
-    placed,
-    stage_windows,
-    whole,
+    count_gpu_steps,
+    list_judged_rows,
+    list_stage_windows,
+    make_stage_key,
+    read_undamaged_table,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import row_dicts, sums_of
-from tracekit.model.labels import plural
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import list_row_dicts, sum_by_keys
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
-    at_rows,
-    repeated_number,
-    repeated_text,
-    stacked,
-    trimmed,
-    trimmed_all,
+    concatenate_parts,
+    repeat_number,
+    repeat_text,
+    select_rows,
+    trim_all_texts,
+    trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import numbers, show
-from tracekit.process.idle_time.attribution import idle_blame
+from tracekit.model.units import format_quantity, format_ranges
+from tracekit.process.idle_time.attribution import attribute_idle_time
 from tracekit.process.idle_time.causes import DeviceIdle
-from tracekit.process.idle_time.tables import histogram, idle_by_window, longest, main_causes
-from tracekit.process.name_filters import is_named
+from tracekit.process.idle_time.tables import (
+    find_main_causes,
+    list_longest_gaps,
+    make_gap_histogram,
+    sum_idle_time_by_window,
+)
+from tracekit.process.name_filters import mark_wanted_names
 
 _CAUSE = Column("category", "Why nothing ran; see the rule pages.", CAUSES)
 
@@ -161,48 +166,52 @@ IDLE_FRAMES = Table(
 SHOWN_GAPS = 30
 MAX_CHART_ROWS = 60
 
-HOST_WAIT = tuple(cause for cause in CAUSES if cause.startswith("host_"))
+HOST_WAIT_CAUSES = tuple(cause for cause in CAUSES if cause.startswith("host_"))
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure idle time by window and cause, and idle gaps; empty without a device."""
     if not trace.has("device_ops"):
         return {}
-    devices = trace.derived(idle_time())
+    devices = trace.derived(make_idle_time_measurement())
     if not devices:
         return {"idle": {}}
-    by_window = stacked([_numbered(idle_by_window(trace, idle), idle) for idle in devices])
-    main = list(map(main_causes, devices))
+    by_window = concatenate_parts(
+        [_add_idle_device_column(sum_idle_time_by_window(trace, idle), idle) for idle in devices]
+    )
+    main = list(map(find_main_causes, devices))
     by_length = [
-        _numbered(histogram(idle, cause), idle)
+        _add_idle_device_column(make_gap_histogram(idle, cause), idle)
         for idle, (cause, _) in zip(devices, main, strict=True)
     ]
-    gaps = longest(trace, devices, main)
+    gaps = list_longest_gaps(trace, devices, main)
     del main
     return {
-        "idle": trimmed_all(by_window),
-        "idle_histogram": stacked(by_length),
+        "idle": trim_all_texts(by_window),
+        "idle_histogram": concatenate_parts(by_length),
         "idle_gaps": gaps,
-        **idle_blame(trace, devices),
-        "metrics": _metrics(by_window),
+        **attribute_idle_time(trace, devices),
+        "metrics": _sum_host_wait_metrics(by_window),
     }
 
 
-def _numbered(columns: dict[str, Array], idle: DeviceIdle) -> dict[str, Array]:
+def _add_idle_device_column(columns: dict[str, Array], idle: DeviceIdle) -> dict[str, Array]:
     """Add the column `device`."""
-    return {**columns, "device": repeated_number(idle.device, len(columns["idle_ns"]))}
+    return {**columns, "device": repeat_number(idle.device, len(columns["idle_ns"]))}
 
 
-def _metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
+def _sum_host_wait_metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
     """Sum idle time that waits for the host by step and stage as `metrics` rows, for compare and gates."""
-    is_wait = is_named(idle["cause"], HOST_WAIT.__contains__)
-    rows = np.flatnonzero(is_wait & is_named(idle["window"], ("step", "stage").__contains__))
-    keys = {name: at_rows(idle[name], rows) for name in ("window", "step", "stage")}
-    sums: Mapping[str, Any] = sums_of(keys, {"idle_ns": idle["idle_ns"][rows]})
+    is_wait = mark_wanted_names(idle["cause"], HOST_WAIT_CAUSES.__contains__)
+    rows = np.flatnonzero(
+        is_wait & mark_wanted_names(idle["window"], ("step", "stage").__contains__)
+    )
+    keys = {name: select_rows(idle[name], rows) for name in ("window", "step", "stage")}
+    sums: Mapping[str, Any] = sum_by_keys(keys, {"idle_ns": idle["idle_ns"][rows]})
     return {
         "step": sums["step"],
-        "stage": trimmed(sums["stage"]),
-        "name": repeated_text("host_wait", len(sums["idle_ns"])),
+        "stage": trim_texts(sums["stage"]),
+        "name": repeat_text("host_wait", len(sums["idle_ns"])),
         "value": sums["idle_ns"].astype(np.float64),
     }
 
@@ -211,38 +220,47 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report idle time of stages and captures by cause; judge R29."""
     if not measured.has("idle") or not len(measured["gpu_time"]):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(whole(measured, "gpu_time")):
-        return ANALYSIS.skipped(DAMAGED)
-    shares = cache(partial(_by_place, measured))
+    if not len(read_undamaged_table(measured, "gpu_time")):
+        return ANALYSIS.skipped(DAMAGED_REASON)
+    shares = cache(partial(_sum_idle_by_place, measured))
     return ANALYSIS.answered(
-        metrics=lambda: _shares_of_capture(shares()),
-        sheets=lambda: with_rows(
-            *held_back_sheets(measured), _cause_sheet(measured, shares()), _gap_sheet(measured)
+        metrics=lambda: _list_host_wait_metrics(shares()),
+        sheets=lambda: select_filled_sheets(
+            *make_idle_call_tree_sheets(measured),
+            _make_idle_cause_table(measured, shares()),
+            _make_idle_gap_table(measured),
         ),
-        findings=tuple(_silence(measured, thresholds)),
-        verdicts=tuple(_abstaining(measured)),
+        findings=tuple(_find_host_silence(measured, thresholds)),
+        verdicts=tuple(_list_host_silence_abstentions(measured)),
         charts=lambda: filter(
             attrgetter("marks"),
-            (_stage_chart(measured), held_back_chart(measured), _gap_chart(measured)),
+            (
+                _draw_idle_causes(measured),
+                draw_idle_call_tree(measured),
+                _draw_gap_lengths(measured),
+            ),
         ),
     )
 
 
-def _by_place(measured: Measurements) -> pd.DataFrame:
+def _sum_idle_by_place(measured: Measurements) -> pd.DataFrame:
     """Sum window and idle time by stage, and by role for the whole capture (`window` is "capture"), one column per cause.
 
     Causes add up to `idle_ns`; rows of each kind are sorted by `window_ns`, longest first.
     """
     captures = [
         rows[rows["window"] == "capture"].assign(canonical=None)
-        for rows in (whole(measured, "gpu_time"), whole(measured, "idle"))
+        for rows in (
+            read_undamaged_table(measured, "gpu_time"),
+            read_undamaged_table(measured, "idle"),
+        )
     ]
-    judged = [placed(measured, "gpu_time"), placed(measured, "idle")]
+    judged = [list_judged_rows(measured, "gpu_time"), list_judged_rows(measured, "idle")]
     frames = []
     for window, (rows, table) in (("judged", judged), ("capture", captures)):
-        sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
-        sums_by_cause = by_cause(table)
-        keys = [keyed(row) for row in row_dicts(sums)]
+        sums = sum_columns_by_keys(rows, STAGE_KEY, ["window_ns", "idle_ns"]).assign(window=window)
+        sums_by_cause = sum_idle_rows_by_cause(table)
+        keys = [make_stage_key(row) for row in list_row_dicts(sums)]
         for cause in CAUSES:
             sums[cause] = [sums_by_cause.get((*key, cause), 0) for key in keys]
         assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
@@ -252,7 +270,7 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
 
 
-def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
+def _make_idle_cause_table(measured: Measurements, shares: pd.DataFrame) -> Sheet:
     """Make the table of idle time by stage and cause, as shares of the stage's wall."""
     table = shares.copy()
     step = np.where(table["window"] == "capture", "(first to last device op)", "(the step)")
@@ -263,8 +281,8 @@ def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
     for cause in causes:
         table[cause] = table[cause] / window
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             stage | stage
             window_ns | wall Σ | ns | Summed over ranks, GPUs and steps.
             idle_ratio | idle | ratio | Nothing running, of the wall; the causes add up to it.
@@ -274,7 +292,7 @@ def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
             for cause in causes
         ),
     )
-    return sheet(
+    return make_sheet(
         "idle_causes",
         "Idle GPU time by cause",
         headings,
@@ -284,35 +302,37 @@ def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
     )
 
 
-def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
+def _list_host_wait_metrics(shares: pd.DataFrame) -> tuple[Metric, ...]:
     """List the share of the capture that waits for the host, and the share idle before an op with an unknown launch."""
     rows = shares[shares["window"] == "capture"]
     window = int(rows["window_ns"].sum())
-    waits = int(rows[[*HOST_WAIT]].to_numpy().sum())
+    waits = int(rows[[*HOST_WAIT_CAUSES]].to_numpy().sum())
     return (
-        evidence("host_wait_ratio", share_of(waits, window), "waiting for the host"),
-        evidence(
+        make_evidence_metric(
+            "host_wait_ratio", divide_or_none(waits, window), "waiting for the host"
+        ),
+        make_evidence_metric(
             "launch_unknown_ratio",
-            share_of(int(rows["unknown"].sum()), window),
+            divide_or_none(int(rows["unknown"].sum()), window),
             "idle before an op of unknown launch",
             better="neither",
         ),
     )
 
 
-def _gap_sheet(measured: Measurements) -> Sheet:
+def _make_idle_gap_table(measured: Measurements) -> Sheet:
     """Make the table of the longest gaps over all sources."""
-    gaps = whole(measured, "idle_gaps")
+    gaps = read_undamaged_table(measured, "idle_gaps")
     listed = len(gaps)
-    rows = ordered(gaps, dur_ns=False, source=True, ts_ns=True)
+    rows = sort_by_columns(gaps, dur_ns=False, source=True, ts_ns=True)
     rows = rows.head(SHOWN_GAPS).reset_index(drop=True)
-    rows["canonical"] = canonical_stages(rows)
+    rows["canonical"] = find_canonical_stages(rows)
     begin = measured["captures"][["source", "ts_ns"]].groupby("source")["ts_ns"].min()
     rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
     rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             rank | rank | id
             device | GPU | id
             step | step | id
@@ -325,16 +345,16 @@ def _gap_sheet(measured: Measurements) -> Sheet:
             after | before | text | Device op that began.
         """),
     )
-    total = int(whole(measured, "idle_histogram")["gap_count"].sum())
+    total = int(read_undamaged_table(measured, "idle_histogram")["gap_count"].sum())
     caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
-    gap_sheet = sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
+    gap_sheet = make_sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
     return replace(gap_sheet, omitted=listed - len(rows))
 
 
-def _stage_chart(measured: Measurements) -> Chart:
+def _draw_idle_causes(measured: Measurements) -> Chart:
     """Draw the idle time of every stage by cause, per step and GPU."""
-    idle_ns = idle_by_cause(measured)
-    windows = stage_windows(measured)
+    idle_ns = sum_judged_idle_by_cause(measured)
+    windows = list_stage_windows(measured)
     drawn_windows = windows[:MAX_CHART_ROWS]
     series = [cause for cause in CAUSES if any((*s.key, cause) in idle_ns for s in drawn_windows)]
     marks = tuple(
@@ -356,14 +376,14 @@ def _stage_chart(measured: Measurements) -> Chart:
     )
 
 
-def _gap_chart(measured: Measurements) -> Chart:
+def _draw_gap_lengths(measured: Measurements) -> Chart:
     """Draw the histogram of idle time by length of gap."""
-    rows = whole(measured, "idle_histogram")
-    sums = summed(rows, ["cause", "low_ns"], ["idle_ns"]) if len(rows) else rows
+    rows = read_undamaged_table(measured, "idle_histogram")
+    sums = sum_columns_by_keys(rows, ["cause", "low_ns"], ["idle_ns"]) if len(rows) else rows
     series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
     marks = tuple(
         (series.index(r["cause"]), int(r["low_ns"]), 2 * int(r["low_ns"]), int(r["idle_ns"]))
-        for r in row_dicts(ordered(sums, cause=True, low_ns=True))
+        for r in list_row_dicts(sort_by_columns(sums, cause=True, low_ns=True))
         if r["idle_ns"]
     )
     return Chart(
@@ -376,36 +396,38 @@ def _gap_chart(measured: Measurements) -> Chart:
     )
 
 
-def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
+def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     """Find R29: GPUs that wait long for a host that launches nothing, either in Python or without recorded activity."""
-    existing = gpu_steps(measured)
+    existing = count_gpu_steps(measured)
     findings = []
-    for owner, lost in pauses(measured, thresholds).items():
+    for owner, lost in find_host_pauses(measured, thresholds).items():
         run, role = owner
         steps = existing.get(owner, NO_STEPS)
         total = steps.mean(lost.total_ns)
-        waited = steps.mean(waited_for_pauses(measured, owner, lost))
-        ratio = share_of(total + waited, steps.step_ns)
-        gaps = _gaps_of(measured, run, role, lost)
-        others = f", and {show(waited, 'ns')} for ranks that pause longer" if waited else ""
-        what, advice, caveats = tell_pauses(measured, owner, lost)
+        waited = steps.mean(sum_waits_for_pauses(measured, owner, lost))
+        ratio = divide_or_none(total + waited, steps.step_ns)
+        gaps = _select_pause_gaps(measured, run, role, lost)
+        others = (
+            f", and {format_quantity(waited, 'ns')} for ranks that pause longer" if waited else ""
+        )
+        what, advice, caveats = describe_host_pauses(measured, owner, lost)
         findings.append(
             Finding(
                 "host-silence",
                 thresholds.severity(ratio),
-                f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
-                f"{_outside(lost)}{others}{_in_few_steps(measured, owner, lost)}{in_run(measured, run)}",
+                f"GPUs wait {format_quantity(total, 'ns')} of {format_quantity(steps.step_ns, 'ns')} per step while {what}"
+                f"{_describe_pauses_outside_stages(lost)}{others}{_describe_pausing_steps(measured, owner, lost)}{phrase_run(measured, run)}",
                 advice,
                 (
-                    *_pause_evidence(lost, steps),
-                    *_waiting_evidence(waited),
-                    evidence(
+                    *_list_pause_evidence(lost, steps),
+                    *_list_pause_wait_evidence(waited),
+                    make_evidence_metric(
                         "longest_ns",
                         int(gaps["cause_ns"].max()) if len(gaps) else None,
                         "longest pause",
                     ),
                 ),
-                tuple(_places(lost, gaps)),
+                tuple(_locate_pauses(lost, gaps)),
                 round(total + waited),
                 ratio,
                 caveats,
@@ -414,92 +436,110 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     return findings
 
 
-def _outside(lost: Pauses) -> str:
+def _describe_pauses_outside_stages(lost: HostPauses) -> str:
     """Describe where the pauses are, if most are outside any stage."""
-    return ", outside any stage" if is_outside(lost) else ""
+    return ", outside any stage" if is_mostly_outside_stages(lost) else ""
 
 
-def _places(lost: Pauses, gaps: pd.DataFrame) -> Iterator[Place]:
+def _locate_pauses(lost: HostPauses, gaps: pd.DataFrame) -> Iterator[Place]:
     """Locate the longest gap of each stage, else the stages of the pauses.
 
     Pauses outside any stage get no stage, although their gap may begin within one.
     """
-    places = [_place(row) for row in row_dicts(_of_each_stage(gaps).head(3))]
+    places = [
+        _locate_idle_gap(row) for row in list_row_dicts(_sort_longest_of_stages_first(gaps).head(3))
+    ]
     for place in places or [window.place for window in lost.windows[:3]]:
-        yield replace(place, stage=None) if is_outside(lost) else place
+        yield replace(place, stage=None) if is_mostly_outside_stages(lost) else place
 
 
-def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
+def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -> str:
     """List the steps with pauses, if only few steps have them."""
-    steps = set() if is_outside(lost) else pausing_steps(measured, owner, lost)
-    return f", nearly all in {plural(len(steps), 'step')} {numbers(steps)}" if steps else ""
+    steps = set() if is_mostly_outside_stages(lost) else find_pausing_steps(measured, owner, lost)
+    return (
+        f", nearly all in {choose_plural(len(steps), 'step')} {format_ranges(steps)}"
+        if steps
+        else ""
+    )
 
 
-def _waiting_evidence(waited: float) -> Iterator[Metric]:
+def _list_pause_wait_evidence(waited: float) -> Iterator[Metric]:
     """List the waits for other ranks that pause, if any."""
     if waited:
-        yield evidence("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
+        yield make_evidence_metric(
+            "waited_ns", round(waited), "waiting for ranks that pause longer, per step"
+        )
 
 
-def _of_each_stage(gaps: pd.DataFrame) -> pd.DataFrame:
+def _sort_longest_of_stages_first(gaps: pd.DataFrame) -> pd.DataFrame:
     """Sort the gaps so that the longest gap of each stage comes first."""
     is_longest = ~gaps["canonical"].duplicated()
     return pd.concat([gaps[is_longest], gaps[~is_longest]])
 
 
-def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
+def _list_pause_evidence(lost: HostPauses, steps: ExistingSteps) -> Iterator[Metric]:
     """List the parts of the pauses of one run and role, in ns per step."""
-    yield evidence("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
+    yield make_evidence_metric(
+        "silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step"
+    )
     if lost.code_ns:
-        yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
+        yield make_evidence_metric(
+            "code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step"
+        )
     if lost.short_ns:
-        yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
+        yield make_evidence_metric(
+            "short_ns", round(steps.mean(lost.short_ns)), "between ops, per step"
+        )
     if lost.outside_ns:
-        yield evidence("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
+        yield make_evidence_metric(
+            "outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage"
+        )
 
 
-def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
+def _select_pause_gaps(
+    measured: Measurements, run: object, role: object, lost: HostPauses
+) -> pd.DataFrame:
     """Select the longest gaps mostly spent in such a pause, in the stages that have the pauses."""
-    rows = whole(measured, "idle_gaps")
-    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-    rows = rows[rows["cause"].isin(PAUSING).to_numpy(np.bool_)]
-    canonical = canonical_stages(rows)
+    rows = read_undamaged_table(measured, "idle_gaps")
+    rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
+    rows = rows[rows["cause"].isin(PAUSE_CAUSES).to_numpy(np.bool_)]
+    canonical = find_canonical_stages(rows)
     stages = {window.canonical for window in lost.windows}
     if None not in stages and not lost.outside_ns:
         counts = np.array(list(map(stages.__contains__, canonical.tolist())), np.bool_)
         rows, canonical = rows[counts], canonical[counts]
     rows = rows.assign(canonical=canonical)
-    return ordered(rows, cause_ns=False, source=True, ts_ns=True)
+    return sort_by_columns(rows, cause_ns=False, source=True, ts_ns=True)
 
 
-def _place(row: Mapping[Any, Any]) -> Place:
+def _locate_idle_gap(row: Mapping[Any, Any]) -> Place:
     """Locate a gap: source, role, rank, device, step, stage and times."""
 
     def number(name: str) -> int | None:
         """Get a whole number of the row; None if missing."""
-        return whole_or_none(row[name])
+        return to_int_or_none(row[name])
 
     return Place(
         str(row["source"]),
-        text_or_none(row["role"]),
+        to_text_or_none(row["role"]),
         number("rank"),
         number("device"),
         number("step"),
-        text_or_none(row["canonical"]),
+        to_text_or_none(row["canonical"]),
         None,
         int(row["ts_ns"]),
         int(row["ts_ns"]) + int(row["dur_ns"]),
-        run=text_or_none(row["run"]),
+        run=to_text_or_none(row["run"]),
     )
 
 
-def _abstaining(measured: Measurements) -> list[Verdict]:
+def _list_host_silence_abstentions(measured: Measurements) -> list[Verdict]:
     """List verdicts on runs without host activity, or without both a stage and a counted step."""
     captures = measured["captures"]
     hosts = (
         captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
     )
-    framed = {window.run for window in stage_windows(measured) if window.origin != "file"}
+    framed = {window.run for window in list_stage_windows(measured) if window.origin != "file"}
     reasons = {
         run: "no host activity was recorded"
         if not count
@@ -507,21 +547,21 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
         for run, count in hosts.items()
         if not count or run not in framed
     }
-    return [_priced(measured, run, why) for run, why in reasons.items()]
+    return [_price_silence_abstention(measured, run, why) for run, why in reasons.items()]
 
 
-def _priced(measured: Measurements, run: object, why: str) -> Verdict:
+def _price_silence_abstention(measured: Measurements, run: object, why: str) -> Verdict:
     """Make the abstention on a run, with the idle time per step during which no host activity was recorded."""
-    rows = whole(measured, "idle")
+    rows = read_undamaged_table(measured, "idle")
     silent = (rows["window"] == "step") & (rows["cause"] == "host_silent")
-    rows = rows[silent.to_numpy(np.bool_) & same_text(rows["run"], run).to_numpy(np.bool_)]
-    owners = [steps for owner, steps in gpu_steps(measured).items() if owner[0] == run]
+    rows = rows[silent.to_numpy(np.bool_) & find_equal_rows(rows["run"], run).to_numpy(np.bool_)]
+    owners = [steps for owner, steps in count_gpu_steps(measured).items() if owner[0] == run]
     count = sum(steps.count for steps in owners)
     price = int(rows["idle_ns"].sum()) / count if count else 0.0
     step_ns = max((steps.step_ns or 0.0 for steps in owners), default=0.0)
     claim = "no host activity while GPUs wait"
-    lack = Lack(why, price, claim, "a range around each stage would prove it")
-    named = text_or_none(run) if run_heading(measured) else None
+    lack = EvidenceLack(why, price, claim, "a range around each stage would prove it")
+    named = to_text_or_none(run) if make_run_heading(measured) else None
     return lack.verdict(ANALYSIS.rules[0], named, step_ns or None)
 
 

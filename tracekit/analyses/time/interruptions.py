@@ -11,49 +11,49 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    in_run,
-    ordered,
-    run_heading,
-    summed,
-    text_or_none,
-    units,
+    clear_parts_of_numbered_steps,
+    make_run_heading,
+    phrase_run,
+    sort_by_columns,
+    sum_columns_by_keys,
+    to_text_or_none,
 )
-from tracekit.job.idle_time.causes import waited_for
+from tracekit.job.idle_time.causes import sum_waits_for_paused_ranks
 from tracekit.job.idle_time.interruptions import (
-    Interruption,
-    interruption,
-    is_late,
+    StepInterruptions,
+    is_after_first_steps,
     is_worth_a_finding,
-    placed_interruptions,
+    list_interruptions_by_stage,
+    measure_step_interruptions,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.intervals import covered, union_all
-from tracekit.model.keys import sums_of
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.intervals import measure_coverage, merge_interval_sets
+from tracekit.model.keys import sum_by_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
-    repeated_number,
-    repeated_text,
-    stacked,
-    trimmed_all,
+    concatenate_parts,
+    repeat_number,
+    repeat_text,
+    trim_all_texts,
 )
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host.phases import (
-    HostSide,
+    HostPhases,
     HostWindows,
-    device_busy,
-    host_side,
-    host_windows,
-    uncounted,
+    build_host_windows,
+    classify_host_rows,
+    measure_uncovered_time,
+    unite_device_busy_time,
 )
 
-KINDS = ("compilation", "allocator", "graph")
+INTERRUPTION_KINDS = ("compilation", "allocator", "graph")
 """Kinds of interruption: compiling or loading code, asking the driver for memory, capturing a graph."""
 
 INTERRUPTIONS = Table(
@@ -61,7 +61,7 @@ INTERRUPTIONS = Table(
     "the calls of one name that compile code, load modules, make graphs or ask the driver for memory, in one place",
     {
         **KEYS,
-        "kind": Column("category", "compilation | allocator | graph.", KINDS),
+        "kind": Column("category", "compilation | allocator | graph.", INTERRUPTION_KINDS),
         **PLACE,
         "stage": STAGE,
         "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
@@ -89,42 +89,42 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the calls of every kind by step, stage and name."""
     if not trace.has("host_ops"):
         return {}
-    side: HostSide = trace.derived(host_side)
+    side: HostPhases = trace.derived(classify_host_rows)
     parts = [
-        _counted(trace, kind, np.flatnonzero(mask))
+        _count_interruptions(trace, kind, np.flatnonzero(mask))
         for kind, mask in zip(
-            KINDS, (side.compiling, side.allocator, side.graph_capture), strict=True
+            INTERRUPTION_KINDS, (side.compiling, side.allocator, side.graph_capture), strict=True
         )
         if mask.any()
     ]
-    return {"interruptions": trimmed_all(stacked(parts))}
+    return {"interruptions": trim_all_texts(concatenate_parts(parts))}
 
 
-def _counted(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
+def _count_interruptions(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
     """Sum the calls of one kind by the step and stage they begin in, and by name."""
-    where: HostWindows = trace.derived(host_windows)
+    where: HostWindows = trace.derived(build_host_windows)
     start = trace.numbers("host_ops", "ts_ns")[rows]
     dur = trace.numbers("host_ops", "dur_ns")[rows]
     names = trace.texts("host_ops", "name")
     stage = Coded(np.append(where.stage.codes, -1)[where.stage_at(start)], where.stage.texts)
     keys: dict[str, Array] = {
-        "kind": repeated_text(kind, len(rows)),
+        "kind": repeat_text(kind, len(rows)),
         **where.steps_of(where.step_at(start)),
         "stage": stage,
-        "name": _largest(names.texts, names.codes[rows].astype(np.int64), dur),
+        "name": _keep_longest_call_names(names.texts, names.codes[rows].astype(np.int64), dur),
     }
-    own_ns, end = uncounted(start, start + dur), start + dur
+    own_ns, end = measure_uncovered_time(start, start + dur), start + dur
     values = {"count": np.ones(len(rows), np.int64), "dur_ns": own_ns, "idle_ns": own_ns}
     if trace.has("device_ops"):
-        busy = union_all(list(trace.derived(device_busy).values()))
-        values["idle_ns"] = own_ns - covered(busy, end - own_ns, end)
-    sums: dict[str, Array] = {**sums_of(keys, values)}
+        busy = merge_interval_sets(list(trace.derived(unite_device_busy_time).values()))
+        values["idle_ns"] = own_ns - measure_coverage(busy, end - own_ns, end)
+    sums: dict[str, Array] = {**sum_by_keys(keys, values)}
     if not trace.has("device_ops"):
-        sums["idle_ns"] = repeated_number(None, len(sums["dur_ns"]))
+        sums["idle_ns"] = repeat_number(None, len(sums["dur_ns"]))
     return sums
 
 
-def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
+def _keep_longest_call_names(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
     """Map each row to its name; names beyond the `MAX_NAMES` with most time become `(others)`."""
     total = np.zeros(len(names), np.float64)
     np.add.at(total, code, dur.astype(np.float64))
@@ -139,7 +139,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("interruptions"):
         return ANALYSIS.skipped("no host activity was recorded")
     recorded = measured.recorded or measured
-    rows = placed_interruptions(recorded)
+    rows = list_interruptions_by_stage(recorded)
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
     limits = {
@@ -148,33 +148,35 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         "graph-capture": thresholds.of("graph-capture"),
     }
     for rule, limit in limits.items():
-        for run in units(measured["steps"])["run"].drop_duplicates():
-            late = interruption(measured, rule, run, thresholds)
+        for run in clear_parts_of_numbered_steps(measured["steps"])["run"].drop_duplicates():
+            late = measure_step_interruptions(measured, rule, run, thresholds)
             if late is None:
-                reason = f"no step after the first {limit['first_steps']:g} was recorded{in_run(measured, run)}"
+                reason = f"no step after the first {limit['first_steps']:g} was recorded{phrase_run(measured, run)}"
                 verdicts.append(Verdict(rule, "insufficient data", reason))
             elif is_worth_a_finding(late, thresholds):
-                late = _with_waits(measured, late)
-                findings.append(_FINDINGS[rule](measured, late, thresholds))
+                late = _add_waits_of_other_ranks(measured, late)
+                findings.append(_INTERRUPTION_REPORTERS[rule](measured, late, thresholds))
     first_steps = int(thresholds.of("recompilation")["first_steps"])
     return ANALYSIS.answered(
-        metrics=(_total(int(rows["count"].sum())),),
-        sheets=lambda: with_rows(_sheet(measured, rows, first_steps)),
+        metrics=(_make_interruption_metric(int(rows["count"].sum())),),
+        sheets=lambda: select_filled_sheets(_make_interruption_table(measured, rows, first_steps)),
         findings=tuple(findings),
         verdicts=tuple(verdicts),
     )
 
 
-def _with_waits(measured: Measurements, found: Interruption) -> Interruption:
+def _add_waits_of_other_ranks(
+    measured: Measurements, found: StepInterruptions
+) -> StepInterruptions:
     """Add the time that other ranks wait for the ranks that are interrupted longer."""
     if not measured.has("idle"):
         return found
     paused = found.rows[found.rows["idle_ns"].notna()]
-    waited = waited_for(measured, found.rows["run"].iloc[0], paused)
+    waited = sum_waits_for_paused_ranks(measured, found.rows["run"].iloc[0], paused)
     return replace(found, lost_ns=found.lost_ns + waited / found.steady.count)
 
 
-def _total(count: int) -> Metric:
+def _make_interruption_metric(count: int) -> Metric:
     """Make the metric of all interruptions."""
     return Metric(
         "interruptions",
@@ -185,7 +187,9 @@ def _total(count: int) -> Metric:
     )
 
 
-def _allocator(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
+def _report_allocator_calls(
+    measured: Measurements, found: StepInterruptions, thresholds: Thresholds
+) -> Finding:
     """Report R21: steady steps that keep asking the driver for memory."""
     late, severity = found.rows, thresholds.severity(found.lost_ratio)
     staged = late["canonical"].notna()
@@ -200,20 +204,22 @@ def _allocator(measured: Measurements, found: Interruption, thresholds: Threshol
         "allocator-calls",
         severity,
         f"steady steps ask the driver for memory {found.calls:,.1f} times each"
-        + in_run(measured, late["run"].iloc[0]),
+        + phrase_run(measured, late["run"].iloc[0]),
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
             Metric("calls", found.calls, "count", "lower", label="calls per step and process"),
-            evidence("dur_ns", round(found.dur_ns), "time per step"),
+            make_evidence_metric("dur_ns", round(found.dur_ns), "time per step"),
         ),
-        _places(late),
+        _locate_interruptions(late),
         round(found.lost_ns),
         found.lost_ratio,
         tuple(caveats),
     )
 
 
-def _recompilation(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
+def _report_recompilation(
+    measured: Measurements, found: StepInterruptions, thresholds: Thresholds
+) -> Finding:
     """Report R28: steady steps in which code is compiled or modules are loaded."""
     calls = Metric(
         "compilations", found.calls, "count", "lower", label="times per step and process"
@@ -221,61 +227,65 @@ def _recompilation(measured: Measurements, found: Interruption, thresholds: Thre
     return Finding(
         "recompilation",
         thresholds.severity(found.lost_ratio),
-        f"code is still compiled or loaded in {_steps_with(found)}"
-        + in_run(measured, found.rows["run"].iloc[0]),
+        f"code is still compiled or loaded in {_count_interrupted_steps(found)}"
+        + phrase_run(measured, found.rows["run"].iloc[0]),
         "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
-        (calls, evidence("dur_ns", round(found.dur_ns), "time per step")),
-        _places(found.rows),
+        (calls, make_evidence_metric("dur_ns", round(found.dur_ns), "time per step")),
+        _locate_interruptions(found.rows),
         round(found.lost_ns),
         found.lost_ratio,
         ("a step number says which steps are the first: a resumed run compiles anew",),
     )
 
 
-def _graph_capture(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
+def _report_graph_capture(
+    measured: Measurements, found: StepInterruptions, thresholds: Thresholds
+) -> Finding:
     """Report R34: steady steps in which graphs are captured and instantiated."""
     calls = Metric("captures", found.calls, "count", "lower", label="calls per step and process")
     return Finding(
         "graph-capture",
         thresholds.severity(found.lost_ratio),
-        f"graphs are still captured in {_steps_with(found)}"
-        + in_run(measured, found.rows["run"].iloc[0]),
+        f"graphs are still captured in {_count_interrupted_steps(found)}"
+        + phrase_run(measured, found.rows["run"].iloc[0]),
         "capture every batch size once, before the loop (capture sizes of the engine), and keep the graphs between steps",
-        (calls, evidence("dur_ns", round(found.dur_ns), "time per step")),
-        _places(found.rows),
+        (calls, make_evidence_metric("dur_ns", round(found.dur_ns), "time per step")),
+        _locate_interruptions(found.rows),
         round(found.lost_ns),
         found.lost_ratio,
         ("an engine that gives its memory back between steps may have to capture anew",),
     )
 
 
-_FINDINGS = {
-    "allocator-calls": _allocator,
-    "recompilation": _recompilation,
-    "graph-capture": _graph_capture,
+_INTERRUPTION_REPORTERS = {
+    "allocator-calls": _report_allocator_calls,
+    "recompilation": _report_recompilation,
+    "graph-capture": _report_graph_capture,
 }
 
 
-def _steps_with(found: Interruption) -> str:
+def _count_interrupted_steps(found: StepInterruptions) -> str:
     """Count the steady steps with the interruption, in words."""
     step = found.rows["step"]
     steps = step.nunique() + int(step.isna().any())
     return f"{steps:,} of {len(found.steady.walls):,} steady steps"
 
 
-def _places(late: pd.DataFrame) -> tuple[Place, ...]:
+def _locate_interruptions(late: pd.DataFrame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
-    longest = ordered(summed(late, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
+    longest = sort_by_columns(
+        sum_columns_by_keys(late, by, ["dur_ns"]), dur_ns=False, name=True
+    ).head(3)
     return tuple(
-        Place(role=text_or_none(role), stage=text_or_none(stage), name=text_or_none(name))
+        Place(role=to_text_or_none(role), stage=to_text_or_none(stage), name=to_text_or_none(name))
         for role, stage, name in longest[by].itertuples(index=False)
     )
 
 
-def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
+def _make_interruption_table(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     """Make the table of interruptions by name: calls and time in the first steps and after them."""
-    late = is_late(rows, first)
+    late = is_after_first_steps(rows, first)
     marked = rows.assign(
         late_count=np.where(late, rows["count"], 0),
         late_ns=np.where(late, rows["dur_ns"], 0),
@@ -284,11 +294,11 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     )
     sums = ["early_count", "early_ns", "late_count", "late_ns", "dur_ns"]
     by = ["run", "kind", "canonical", "name"]
-    pooled = summed(marked, by, sums)
-    pooled = ordered(pooled, late_ns=False, dur_ns=False, name=True)
+    pooled = sum_columns_by_keys(marked, by, sums)
+    pooled = sort_by_columns(pooled, late_ns=False, dur_ns=False, name=True)
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             kind | kind
             name | call
             canonical | stage
@@ -308,7 +318,7 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
         ),
         Heading("early_ns", "first time", "ns"),
     )
-    return sheet(
+    return make_sheet(
         "interruptions", "Compilation, graph captures and allocator calls", headings, pooled
     )
 

@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import canonical_stages, grouped, label_headings, ordered
-from tracekit.job.idle_time.causes import DAMAGED, idle_time
-from tracekit.job.stages.windows import WHERE, whole
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.frames import (
+    aggregate_by_keys,
+    find_canonical_stages,
+    make_label_headings,
+    sort_by_columns,
+)
+from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
+from tracekit.job.stages.windows import STAGE_KEY, read_undamaged_table
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.keys import QUEUE
 from tracekit.model.report import Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import repeated_number, stacked
+from tracekit.model.tables.arrays import concatenate_parts, repeat_number
 from tracekit.model.tables.columns import DEVICE, STREAM
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.idle_time.launch_queues import launch_delays, queues
+from tracekit.process.idle_time.launch_queues import measure_launch_delays, measure_launch_queues
 
 LAUNCH_DELAYS = Table(
     "launch_delays",
@@ -56,15 +61,15 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("device_ops"):
         return {}
     tables: dict[str, list[Mapping[str, Any]]] = {"launch_delays": [], "queues": []}
-    for idle in trace.derived(idle_time()):
+    for idle in trace.derived(make_idle_time_measurement()):
         for name, columns in (
-            ("launch_delays", launch_delays(trace, idle)),
-            ("queues", queues(trace, idle)),
+            ("launch_delays", measure_launch_delays(trace, idle)),
+            ("queues", measure_launch_queues(trace, idle)),
         ):
             count = len(next(iter(columns.values()), ()))
-            tables[name].append({**columns, "device": repeated_number(idle.device, count)})
+            tables[name].append({**columns, "device": repeat_number(idle.device, count)})
     return {
-        name: stacked([part for part in parts if len(part["device"])])
+        name: concatenate_parts([part for part in parts if len(part["device"])])
         for name, parts in tables.items()
         if parts
     }
@@ -74,34 +79,38 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
     """Report launch delays and queue depths over all sources; has no rule."""
     if not measured.has("launch_delays"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(whole(measured, "gpu_time")):
-        return ANALYSIS.skipped(DAMAGED)
-    if not (len(whole(measured, "queues")) or _delay_sheet(measured).rows):
+    if not len(read_undamaged_table(measured, "gpu_time")):
+        return ANALYSIS.skipped(DAMAGED_REASON)
+    if not (
+        len(read_undamaged_table(measured, "queues")) or _make_launch_delay_table(measured).rows
+    ):
         return ANALYSIS.skipped("no device op can be traced back to its launch")
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(_delay_sheet(measured), _queue_sheet(measured))
+        sheets=lambda: select_filled_sheets(
+            _make_launch_delay_table(measured), _make_launch_queue_table(measured)
+        )
     )
 
 
-def _delay_sheet(measured: Measurements) -> Sheet:
+def _make_launch_delay_table(measured: Measurements) -> Sheet:
     """Make the table of launch delays by the stage of the launch."""
-    rows = whole(measured, "launch_delays")
-    rows = rows.assign(canonical=canonical_stages(rows))
+    rows = read_undamaged_table(measured, "launch_delays")
+    rows = rows.assign(canonical=find_canonical_stages(rows))
     rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
     rows["canonical"] = rows["canonical"].where(rows["canonical"].notna(), "(all)").astype(object)
-    table = grouped(
+    table = aggregate_by_keys(
         rows,
-        WHERE,
+        STAGE_KEY,
         count=("count", "sum"),
         negative_count=("negative_count", "sum"),
         p50_ns=("p50_ns", "median"),
         p95_ns=("p95_ns", "max"),
         max_ns=("max_ns", "max"),
     )
-    table = ordered(table, count=False, canonical=True)
+    table = sort_by_columns(table, count=False, canonical=True)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | launched in
             count | launches | count | Calls; a graph counts once, by its first op.
             p50_ns | median delay | ns | From the call's end to the op's start; over sources the median of medians.
@@ -111,20 +120,20 @@ def _delay_sheet(measured: Measurements) -> Sheet:
         """),
     )
     caption = "A long delay is no loss: the GPU is busy with earlier work. Delays of microseconds say that it runs dry."
-    return sheet("launch_delays", "From launch to start", headings, table, caption=caption)
+    return make_sheet("launch_delays", "From launch to start", headings, table, caption=caption)
 
 
-def _queue_sheet(measured: Measurements) -> Sheet:
+def _make_launch_queue_table(measured: Measurements) -> Sheet:
     """Make the table of queue depths by stream."""
-    rows = whole(measured, "queues")
+    rows = read_undamaged_table(measured, "queues")
     by = ["run", "role", "rank", *QUEUE]
     reduced = dict.fromkeys(("count", "span_ns", "full_ns"), "sum")
     reduced.update(dict.fromkeys(("p50_count", "p95_count", "max_count"), "max"))
-    table = grouped(rows, by, **{name: (name, how) for name, how in reduced.items()})
-    table = ordered(table, count=False)
+    table = aggregate_by_keys(rows, by, **{name: (name, how) for name, how in reduced.items()})
+    table = sort_by_columns(table, count=False)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             rank | rank | id
             device | GPU | id
             stream | stream | id
@@ -135,7 +144,7 @@ def _queue_sheet(measured: Measurements) -> Sheet:
             full_ns | full | ns | Time with 1,024 or more: launches block.
         """),
     )
-    return sheet(
+    return make_sheet(
         "queues",
         "Queues of launched work",
         headings,

@@ -14,37 +14,41 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    apart,
-    grouped,
-    in_run,
-    label_headings,
-    same_text,
-    stacked,
-    stage_rows,
-    text_or_none,
-    whole_if_exact,
+    aggregate_by_keys,
+    find_equal_rows,
+    list_stage_rows,
+    make_label_headings,
+    narrow_exact_floats,
+    phrase_run,
+    split_by_keys,
+    stack_frames,
+    to_text_or_none,
 )
-from tracekit.job.logs.driver_log import logs, same_steps
-from tracekit.job.ranks_to_plot import drawn
-from tracekit.job.stages.durations import of_step, stage_walls
-from tracekit.job.stages.matrix import by_rank, cells, timed_units
+from tracekit.job.logs.driver_log import map_run_driver_logs, match_logged_steps
+from tracekit.job.ranks_to_plot import choose_rows_to_plot
+from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
+from tracekit.job.stages.matrix import (
+    average_stage_walls_by_rank,
+    build_stage_cells,
+    list_timed_units,
+)
 from tracekit.job.stages.periodic import (
     CHECKPOINT,
     MOST_NAMED,
     PeriodicStage,
-    logged_periodic_stages,
-    periodic_stages,
-    told,
+    describe_periodic_stages,
+    find_logged_periodic_stages,
+    list_periodic_stages,
 )
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import looked_up, numbered_alike, of_keys
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.keys import group_rows_by, left_join, number_frames_alike
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.stages import VALIDATION
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 MAX_COLUMNS = 6
 """Maximum number of steps or ranks in columns."""
@@ -62,16 +66,16 @@ def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report stages by role, step and rank with the state of every cell, and the residual outside any stage; judge R43."""
-    walls, known_logs = timed_units(measured), logs(measured)
-    if not len(stage_rows(measured)) and not known_logs:
+    walls, known_logs = list_timed_units(measured), map_run_driver_logs(measured)
+    if not len(list_stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
-    all_cells = cache(partial(cells, measured))
+    all_cells = cache(partial(build_stage_cells, measured))
     return ANALYSIS.answered(
-        metrics=lambda: _metrics(all_cells(), walls),
-        sheets=lambda: with_rows(*_sheets(measured, all_cells(), walls)),
-        findings=tuple(_chores(measured, thresholds)),
-        caveats=lambda: _caveats(measured, all_cells(), walls),
-        charts=lambda: _charts(measured),
+        metrics=lambda: _list_matrix_metrics(all_cells(), walls),
+        sheets=lambda: select_filled_sheets(*_make_rl_matrix_tables(measured, all_cells(), walls)),
+        findings=tuple(_find_periodic_stages(measured, thresholds)),
+        caveats=lambda: _list_matrix_caveats(measured, all_cells(), walls),
+        charts=lambda: _draw_stages_by_rank(measured),
     )
 
 
@@ -81,10 +85,10 @@ CHORE_ADVICE = {
 }
 
 
-def _chores(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R43: validation, checkpoints and other scheduled stages that take much of the time."""
     limit = thresholds.of("periodic-stage")["step_ratio"]
-    for stage in periodic_stages(measured):
+    for stage in list_periodic_stages(measured):
         if not stage.is_chore or stage.share < limit:
             continue
         # Without a period it is unknown how often the stage runs: its share of this recording may be chance.
@@ -92,39 +96,43 @@ def _chores(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]
         yield Finding(
             "periodic-stage",
             thresholds.severity(stage.share) if is_known else "info",
-            f"{_chore_name(measured, stage)} takes {show(stage.wall_ns, 'ns')} {stage.how_often}: "
-            f"{show(stage.share, 'ratio')} of the time{in_run(measured, stage.run)}",
+            f"{_name_periodic_stage(measured, stage)} takes {format_quantity(stage.wall_ns, 'ns')} {stage.how_often}: "
+            f"{format_quantity(stage.share, 'ratio')} of the time{phrase_run(measured, stage.run)}",
             CHORE_ADVICE.get(stage.canonical, "run it less often, or beside training"),
             (
-                evidence("stage_ns", round(stage.wall_ns), "each time, on the longest rank"),
-                evidence("step_count", stage.present, "steps with it", better="neither"),
+                make_evidence_metric(
+                    "stage_ns", round(stage.wall_ns), "each time, on the longest rank"
+                ),
+                make_evidence_metric(
+                    "step_count", stage.present, "steps with it", better="neither"
+                ),
             ),
-            (Place(role=stage.role, stage=stage.canonical, run=text_or_none(stage.run)),),
+            (Place(role=stage.role, stage=stage.canonical, run=to_text_or_none(stage.run)),),
             round(stage.per_step_ns),
             stage.share,
             ("a planned stage: the saving depends on how much less often or shorter it can run",),
         )
 
 
-def _chore_name(measured: Measurements, stage: PeriodicStage) -> str:
+def _name_periodic_stage(measured: Measurements, stage: PeriodicStage) -> str:
     """Name the stage, with its recorded name where that differs."""
-    rows = stage_rows(measured)
+    rows = list_stage_rows(measured)
     names = rows["stage"][(rows["canonical"] == stage.canonical).to_numpy(np.bool_)]
     recorded = str(names.iloc[0]) if len(names) else stage.canonical
     return stage.canonical if recorded == stage.canonical else f"{stage.canonical} ({recorded})"
 
 
-def _sheets(
+def _make_rl_matrix_tables(
     measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
 ) -> Iterator[Sheet]:
     """Make the tables of the matrix, of stages by rank, and of cells that no trace has."""
-    yield _matrix(measured, all_cells, walls)
-    yield _by_rank(measured)
+    yield _make_stage_matrix_table(measured, all_cells, walls)
+    yield _make_rank_stage_table(measured)
     if (all_cells["state"] != "measured").any():
-        yield _not_measured(measured, all_cells)
+        yield _make_missing_stage_table(measured, all_cells)
 
 
-STATES = {
+CELL_STATE_TITLES = {
     "measured": "in trace",
     "log": "only in log",
     "not applicable": "not applicable",
@@ -133,50 +141,56 @@ STATES = {
 """States of a cell, in words."""
 
 
-def _label(step: object, part: object) -> str:
+def _label_step(step: object, part: object) -> str:
     """Label a step or capture at the head of a column."""
     return f"step {int(step)}" if pd.notna(step) else str(part) if pd.notna(part) else "capture"  # type: ignore[call-overload]
 
 
-def _units(group: pd.DataFrame) -> str:
+def _list_steps_in_words(group: pd.DataFrame) -> str:
     """List steps or captures in words, up to four by name."""
     names = list(dict.fromkeys(group["unit"]))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-_STAGE = ["run", "role", "canonical"]
+_STAGE_KEYS = ["run", "role", "canonical"]
 
 
-def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+def _make_stage_matrix_table(
+    measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
+) -> Sheet:
     """Make the table of stages by step, longest first.
 
     Shows logged times only in rows of stages that no trace has.
     """
-    all_cells, rest_cells = _with_unit(all_cells), _rest(walls)
-    stage, first = of_keys(all_cells, _STAGE)
+    all_cells, rest_cells = _add_step_labels(all_cells), _compute_residual_cells(walls)
+    stage, first = group_rows_by(all_cells, _STAGE_KEYS)
     in_trace = np.isin(stage, stage[all_cells["wall_ns"].notna().to_numpy()])
     all_cells["shown_ns"] = all_cells["wall_ns"].where(in_trace, all_cells["logged_ns"])
     all_cells["traced_ns"] = all_cells["wall_ns"]
     counts: list[Counter[str]] = [Counter() for _ in first]
     for number, state in zip(stage.tolist(), all_cells["state"], strict=True):
         counts[number][state] += 1
-    states = list(map(_state, counts, all_cells["canonical"].array[first]))
-    rest_states = list(map(_rest_state, apart(rest_cells, _STAGE)))
-    matrix = _means(all_cells).assign(state=states, last=False)
-    both = stacked([matrix, _means(rest_cells).assign(state=rest_states, last=True)])
-    columns, caption = _columns(walls, all_cells)
-    caption = f"{caption} {_often(measured)}".strip()
-    cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)])
-    both, chosen = _spread(both, cut, "shown_ns", columns)
-    mean = grouped(walls, ["run"], step=("wall_ns", "mean"))
-    both = looked_up(both, mean, ["run"], optional=["run"])
+    states = list(map(_describe_cell_states, counts, all_cells["canonical"].array[first]))
+    rest_states = list(map(_describe_residual_state, split_by_keys(rest_cells, _STAGE_KEYS)))
+    matrix = _average_stage_cells(all_cells).assign(state=states, last=False)
+    both = stack_frames(
+        [matrix, _average_stage_cells(rest_cells).assign(state=rest_states, last=True)]
+    )
+    columns, caption = _choose_matrix_columns(walls, all_cells)
+    caption = f"{caption} {_describe_stage_periods(measured)}".strip()
+    cut = pd.concat(
+        [frame[[*_STAGE_KEYS, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)]
+    )
+    both, chosen = _add_columns_by_step(both, cut, "shown_ns", columns)
+    mean = aggregate_by_keys(walls, ["run"], step=("wall_ns", "mean"))
+    both = left_join(both, mean, ["run"], optional=["run"])
     step_ns = both["step"].astype("Float64")
     of_mean = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
-    both["share_ratio"] = of_mean.where(both["last"], _shares(measured, both))
-    both["mean_ns"] = whole_if_exact(both["shown_ns"])
+    both["share_ratio"] = of_mean.where(both["last"], _compute_stage_shares(measured, both))
+    both["mean_ns"] = narrow_exact_floats(both["shown_ns"])
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             mean_ns | mean | ns | Over the steps that have the stage, of the longest rank.
             share_ratio | of step | ratio | Of all steps, including steps without it; roles may overlap.
@@ -184,44 +198,48 @@ def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
         *chosen,
         Heading("state", "known from"),
     )
-    return sheet("matrix", "Stages by step", headings, _ordered(both, "shown_ns"), caption=caption)
+    return make_sheet(
+        "matrix", "Stages by step", headings, _sort_matrix_rows(both, "shown_ns"), caption=caption
+    )
 
 
-def _shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
+def _compute_stage_shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
     """Compute each row's stage as a share of the step; missing where no trace has the stage."""
-    walls = stage_walls(measured)
-    shares = walls[_STAGE].assign(share=of_step(walls))
-    share: pd.Series[Any] = looked_up(rows[_STAGE], shares, _STAGE, optional=_STAGE)["share"]
+    walls = measure_stage_walls(measured)
+    shares = walls[_STAGE_KEYS].assign(share=compute_stage_shares_of_step(walls))
+    share: pd.Series[Any] = left_join(rows[_STAGE_KEYS], shares, _STAGE_KEYS, optional=_STAGE_KEYS)[
+        "share"
+    ]
     return share.set_axis(rows.index)
 
 
-def _often(measured: Measurements) -> str:
+def _describe_stage_periods(measured: Measurements) -> str:
     """Describe the period of stages that only some steps have: from the traces, else from the driver's log."""
-    stages = periodic_stages(measured)
+    stages = list_periodic_stages(measured)
     in_traces = {(stage.run, stage.canonical) for stage in stages}
     in_logs = []
-    for run, log in logs(measured).items():
-        for stage in logged_periodic_stages(log, run):
+    for run, log in map_run_driver_logs(measured).items():
+        for stage in find_logged_periodic_stages(log, run):
             if (run, stage.canonical) not in in_traces:
                 in_logs.append(f"{stage.sentence(measured)} (driver's log).")
-    return " ".join((told(measured), *in_logs[:MOST_NAMED])).strip()
+    return " ".join((describe_periodic_stages(measured), *in_logs[:MOST_NAMED])).strip()
 
 
-def _means(rows: pd.DataFrame) -> pd.DataFrame:
+def _average_stage_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Average the shown and traced times of every stage."""
     times = {name: (name, "mean") for name in ("shown_ns", "traced_ns")}
-    return grouped(rows, _STAGE, **times)
+    return aggregate_by_keys(rows, _STAGE_KEYS, **times)
 
 
-def _with_unit(frame: pd.DataFrame) -> pd.DataFrame:
+def _add_step_labels(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the column `unit`: the label of each row's step or capture."""
-    labels = [_label(*key) for key in zip(frame["step"], frame["part"], strict=True)]
+    labels = [_label_step(*key) for key in zip(frame["step"], frame["part"], strict=True)]
     return frame.assign(unit=pd.Series(labels, index=frame.index, dtype=object))
 
 
-def _rest(walls: pd.DataFrame) -> pd.DataFrame:
+def _compute_residual_cells(walls: pd.DataFrame) -> pd.DataFrame:
     """Compute the time of each step outside any stage of any process, as cells of the stage `RESIDUAL` (Q3)."""
-    rest_rows = _with_unit(walls).assign(role=None, canonical=RESIDUAL)
+    rest_rows = _add_step_labels(walls).assign(role=None, canonical=RESIDUAL)
     gap = rest_rows["wall_ns"].astype("Int64") - rest_rows["attributed_ns"]
     rest_rows["shown_ns"] = rest_rows["traced_ns"] = gap.where(
         (rest_rows["origin"] != "stage").to_numpy()
@@ -229,38 +247,38 @@ def _rest(walls: pd.DataFrame) -> pd.DataFrame:
     return rest_rows
 
 
-def _spread(
+def _add_columns_by_step(
     rows: pd.DataFrame, cells_of: pd.DataFrame, value: str, columns: list[str]
 ) -> tuple[pd.DataFrame, list[Heading]]:
     """Add a column per unit with the longest value of each stage: (rows, headings of the new columns)."""
     headings, rows = [], rows.copy(deep=False)
     of_columns = cells_of[cells_of["unit"].isin(columns)]
-    longest = grouped(of_columns, [*_STAGE, "unit"], longest=(value, "max"))
-    of_row, of_longest = numbered_alike(_STAGE, rows, longest)
+    longest = aggregate_by_keys(of_columns, [*_STAGE_KEYS, "unit"], longest=(value, "max"))
+    of_row, of_longest = number_frames_alike(_STAGE_KEYS, rows, longest)
     for name in columns:
         key = f"in_{name.replace(' ', '_')}"
         of_unit = np.flatnonzero((longest["unit"] == name).to_numpy(np.bool_))
         place = np.full(int(max(of_row.max(initial=0), of_longest.max(initial=0))) + 1, -1)
         place[of_longest[of_unit]] = of_unit
         values = longest["longest"].array.take(place[of_row], allow_fill=True)
-        rows[key] = whole_if_exact(pd.Series(values, copy=False))
+        rows[key] = narrow_exact_floats(pd.Series(values, copy=False))
         headings.append(Heading(key, name, "ns"))
     return rows, headings
 
 
-def _ordered(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+def _sort_matrix_rows(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """Sort the rows by run, longest first, with the residual last."""
     value = rows[by].to_numpy(np.float64, na_value=-np.inf)
     is_last = rows["last"].to_numpy(np.bool_)
-    return rows.iloc[np.lexsort((-value, is_last, of_keys(rows, ["run"])[0]))]
+    return rows.iloc[np.lexsort((-value, is_last, group_rows_by(rows, ["run"])[0]))]
 
 
-def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
+def _choose_matrix_columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
     """Choose the units that get a column: (their names, caption).
 
     These are all units in order, or the longest `MAX_COLUMNS`, longest first.
     """
-    walls = _with_unit(walls)
+    walls = _add_step_labels(walls)
     in_order = list(dict.fromkeys(walls["unit"] if len(walls) else found["unit"]))
     caption = "Host wall of the longest rank."
     if len(in_order) <= MAX_COLUMNS:
@@ -271,11 +289,11 @@ def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
     return chosen[:MAX_COLUMNS], f"{caption} {more}"
 
 
-def _state(counts: Counter[str], stage: object) -> str:
+def _describe_cell_states(counts: Counter[str], stage: object) -> str:
     """Describe how one stage is known over all units of its run."""
     total = counts.total()
     states = []
-    for state, word in STATES.items():
+    for state, word in CELL_STATE_TITLES.items():
         if counts[state]:
             states.append(word if counts[state] == total else f"{counts[state]} of {total} {word}")
     return "; ".join(states) + (
@@ -283,7 +301,7 @@ def _state(counts: Counter[str], stage: object) -> str:
     )
 
 
-def _rest_state(group: pd.DataFrame) -> str:
+def _describe_residual_state(group: pd.DataFrame) -> str:
     """Describe how the residual is known, or why it is not."""
     if (group["origin"] == "stage").all():
         return "not recorded: stages were captured one by one"
@@ -292,9 +310,9 @@ def _rest_state(group: pd.DataFrame) -> str:
     return "step less all stages of all processes"
 
 
-def _by_rank(measured: Measurements) -> Sheet:
+def _make_rank_stage_table(measured: Measurements) -> Sheet:
     """Make the table of stages by rank with the residual of each rank; shows the ranks with most time."""
-    walls = measured.derived(by_rank).copy(deep=False)
+    walls = measured.derived(average_stage_walls_by_rank).copy(deep=False)
     walls["unit"] = [f"rank {r}" if pd.notna(r) else "rank unknown" for r in walls["rank"]]
     walls["last"] = walls["canonical"].isna().to_numpy()
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
@@ -307,29 +325,31 @@ def _by_rank(measured: Measurements) -> Sheet:
     )
     if len(by_total) > MAX_COLUMNS:
         caption += f" The {MAX_COLUMNS} of {len(by_total)} ranks with most time."
-    out = grouped(walls, [*_STAGE, "last"], wall_ns=("wall_ns", "max"))
-    out, headings = _spread(out, walls, "wall_ns", chosen)
-    out["wall_ns"] = whole_if_exact(out["wall_ns"])
+    out = aggregate_by_keys(walls, [*_STAGE_KEYS, "last"], wall_ns=("wall_ns", "max"))
+    out, headings = _add_columns_by_step(out, walls, "wall_ns", chosen)
+    out["wall_ns"] = narrow_exact_floats(out["wall_ns"])
     by_rank_rows = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             wall_ns | longest rank | ns
         """),
         *headings,
     )
-    return sheet("ranks", "Stages by rank", by_rank_rows, _ordered(out, "wall_ns"), caption=caption)
+    return make_sheet(
+        "ranks", "Stages by rank", by_rank_rows, _sort_matrix_rows(out, "wall_ns"), caption=caption
+    )
 
 
-def _charts(measured: Measurements) -> list[Chart]:
+def _draw_stages_by_rank(measured: Measurements) -> list[Chart]:
     """Draw the step of every rank as a bar of its stages, the residual last."""
-    walls = measured.derived(by_rank).copy(deep=False)
+    walls = measured.derived(average_stage_walls_by_rank).copy(deep=False)
     if not len(walls):
         return []
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
     several = len(walls["run"].unique()) > 1
     walls["bar"] = [
-        _bar(run if several else None, role, rank).strip()
+        _label_rank_bar(run if several else None, role, rank).strip()
         for run, role, rank in zip(walls["run"], walls["role"], walls["rank"], strict=True)
     ]
     by_stage = walls.groupby("canonical", sort=False)["wall_ns"].sum()
@@ -340,7 +360,9 @@ def _charts(measured: Measurements) -> list[Chart]:
     ]
     bars = list(dict.fromkeys(walls["bar"]))
     total = walls.groupby("bar", sort=False)["wall_ns"].sum()
-    chosen = drawn({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
+    chosen = choose_rows_to_plot(
+        {str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages"
+    )
     bars = [bar for bar in bars if bar in chosen.rows]
     place = {bar: number for number, bar in enumerate(bars)}
     drawn_walls = walls[walls["canonical"].isin(series) & walls["bar"].isin(bars)]
@@ -365,35 +387,37 @@ def _charts(measured: Measurements) -> list[Chart]:
     ]
 
 
-def _bar(run: object, role: object, rank: object) -> str:
+def _label_rank_bar(run: object, role: object, rank: object) -> str:
     """Label the bar of a rank."""
-    names = [str(part) for part in (run, role) if text_or_none(part) is not None]
-    number = "rank unknown" if text_or_none(rank) is None else f"rank {rank}"
+    names = [str(part) for part in (run, role) if to_text_or_none(part) is not None]
+    number = "rank unknown" if to_text_or_none(rank) is None else f"rank {rank}"
     return f"{' · '.join(names)} {number}"
 
 
-def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
+def _make_missing_stage_table(measured: Measurements, found: pd.DataFrame) -> Sheet:
     """Make the table of cells that no trace has, with the reason and the logged time."""
-    missing_cells = _with_unit(found[found["state"] != "measured"])
+    missing_cells = _add_step_labels(found[found["state"] != "measured"])
     by = ["run", "role", "canonical", "state"]
     grouped = missing_cells.groupby(by, dropna=False, sort=False)
     out = grouped["logged_ns"].mean().reset_index()
-    out["where"] = [_units(group) for _, group in grouped]
+    out["where"] = [_list_steps_in_words(group) for _, group in grouped]
     seen = {
-        run: set(found[same_text(found["run"], run) & (found["state"] == "measured")]["canonical"])
+        run: set(
+            found[find_equal_rows(found["run"], run) & (found["state"] == "measured")]["canonical"]
+        )
         for run in found["run"].unique()
     }
     out["why"] = [
-        _why(state, canonical, known=canonical in seen[run])
+        _explain_missing_cell(state, canonical, known=canonical in seen[run])
         for run, canonical, state in zip(out["run"], out["canonical"], out["state"], strict=True)
     ]
-    order = list(STATES)
+    order = list(CELL_STATE_TITLES)
     out["at"] = out["state"].map(order.index)
     out = out.sort_values(["at", "logged_ns"], ascending=[True, False], kind="stable")
-    out["state"] = out["state"].map(STATES)
+    out["state"] = out["state"].map(CELL_STATE_TITLES)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             state | state
             where | in
@@ -401,10 +425,10 @@ def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
             why | why
         """),
     )
-    return sheet("not_measured", "Stages that the traces do not hold", headings, out)
+    return make_sheet("not_measured", "Stages that the traces do not hold", headings, out)
 
 
-def _why(state: str, stage: str, *, known: bool) -> str:
+def _explain_missing_cell(state: str, stage: str, *, known: bool) -> str:
     """Explain why no trace has a cell; `known` is whether other cells of the stage were measured."""
     if state == "log":
         if known:
@@ -421,14 +445,14 @@ def _why(state: str, stage: str, *, known: bool) -> str:
     }.get(stage, "the driver timed none in this step: it did not run")
 
 
-def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
+def _list_matrix_metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
     """List the number of cells by state, and the residual per step."""
     counts = found["state"].value_counts()
     out = [
         Metric(
             f"cells_{state.replace(' ', '_')}", int(counts[state]), "count", label=f"cells {word}"
         )
-        for state, word in STATES.items()
+        for state, word in CELL_STATE_TITLES.items()
         if state in counts
     ]
     timed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
@@ -445,19 +469,21 @@ def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
     return out
 
 
-def _caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
+def _list_matrix_caveats(
+    measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
+) -> list[str]:
     """List the caveats on the matrix."""
-    known_logs = logs(measured)
+    known_logs = map_run_driver_logs(measured)
     caveats = []
     if not known_logs:
         caveats.append(
             "no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all"
         )
     for run, log in known_logs.items():
-        of_run = walls[same_text(walls["run"], run)]
-        if len(of_run) and not same_steps(of_run, log):
+        of_run = walls[find_equal_rows(walls["run"], run)]
+        if len(of_run) and not match_logged_steps(of_run, log):
             caveats.append(
-                f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{in_run(measured, run)}"
+                f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{phrase_run(measured, run)}"
             )
     unused = set(measured["logged"]["source"].dropna()) - {
         log.source for log in known_logs.values()

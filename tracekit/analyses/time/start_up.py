@@ -11,53 +11,69 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     UNIT,
-    canonical_stages,
-    count_distinct,
-    each_run,
-    in_run,
-    job,
-    ordered,
-    run_heading,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    units,
+    clear_parts_of_numbered_steps,
+    count_distinct_keys,
+    divide_or_none,
+    find_canonical_stages,
+    find_equal_rows,
+    make_run_heading,
+    phrase_run,
+    sort_by_columns,
+    split_by_run,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_text_or_none,
 )
-from tracekit.job.idle_time.claims import start_up_idle
-from tracekit.job.stages.windows import NO_STEPS, gpu_steps
-from tracekit.job.start_up import Prefix, prefixes
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.intervals import covered
-from tracekit.model.kernel_labels import short_kernel
-from tracekit.model.keys import PROCESS, is_among, row_dicts, sums_of
-from tracekit.model.labels import plural
+from tracekit.job.idle_time.claims import sum_start_up_idle
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps
+from tracekit.job.start_up import RunStartUp, find_run_start_ups
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.intervals import measure_coverage
+from tracekit.model.kernel_labels import shorten_kernel_name
+from tracekit.model.keys import PROCESS, list_row_dicts, mask_matching_rows, sum_by_keys
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
     Nullable,
-    at_rows,
-    repeated_number,
-    repeated_text,
-    stacked,
-    trimmed,
-    trimmed_all,
+    concatenate_parts,
+    repeat_number,
+    repeat_text,
+    select_rows,
+    trim_all_texts,
+    trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import numbers, show
-from tracekit.process.device.busy import by_window, rows_by_device, running_of
-from tracekit.process.host.phases import HostSide, HostWindows, host_side, host_windows, uncounted
-from tracekit.process.name_filters import narrow
-from tracekit.process.steps.recording_start import EarlyWait, early_collective, early_wait
-from tracekit.process.steps.start_up import KIND_TITLES, KINDS, StartUp, device_time, start_up
-from tracekit.process.steps.windows import Steps, windows
+from tracekit.model.units import format_quantity, format_ranges
+from tracekit.process.device.busy import (
+    break_down_device_windows,
+    compute_busy_intervals_of_ops,
+    group_rows_by_device,
+)
+from tracekit.process.host.phases import (
+    HostPhases,
+    HostWindows,
+    build_host_windows,
+    classify_host_rows,
+    measure_uncovered_time,
+)
+from tracekit.process.name_filters import make_narrow_coded
+from tracekit.process.steps.recording_start import EarlyWait, find_early_collective, find_early_wait
+from tracekit.process.steps.start_up import (
+    KIND_TITLES,
+    KINDS,
+    StartUpCalls,
+    find_start_up_calls,
+    unite_device_time,
+)
+from tracekit.process.steps.windows import StepWindows, find_steps_and_stages
 
 WAIT, SKEW = "wait", "skew"
 
@@ -123,30 +139,36 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum first calls by step, stage and name, with GPU time during the start-up before the work."""
     if not trace.has("host_ops"):
         return {}
-    parts = [_calls(trace), *_named_calls(trace), *_early_waits(trace)]
+    parts = [
+        _list_start_up_calls(trace),
+        *_list_short_start_up_calls(trace),
+        *_list_waits_before_recording(trace),
+    ]
     parts = [part for part in parts if len(part["dur_ns"])]
     tables: dict[str, Mapping[str, Any]] = {
-        "start_up": trimmed_all(stacked(parts)) if parts else {}
+        "start_up": trim_all_texts(concatenate_parts(parts)) if parts else {}
     }
-    steps = trace.derived(windows).step_rows
+    steps = trace.derived(find_steps_and_stages).step_rows
     if steps.start_up_ns is not None and trace.has("device_ops"):
-        tables["start_up_gpu"] = _gpu_time(trace, steps)
+        tables["start_up_gpu"] = _measure_start_up_gpu_time(trace, steps)
     return tables
 
 
-def _calls(trace: Trace) -> dict[str, Array]:
+def _list_start_up_calls(trace: Trace) -> dict[str, Array]:
     """List the first calls of start-up."""
-    calls: StartUp = trace.derived(start_up)
+    calls: StartUpCalls = trace.derived(find_start_up_calls)
     usual = Nullable(np.maximum(calls.usual_ns, 0), calls.usual_ns < 0)
     kinds = Coded(calls.kind.astype(np.int8), KINDS)
-    return _placed(trace, kinds, calls.name, calls.ts_ns, calls.dur_ns, usual, is_rare=True)
+    return _sum_start_up_calls(
+        trace, kinds, calls.name, calls.ts_ns, calls.dur_ns, usual, is_rare=True
+    )
 
 
-def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
+def _list_short_start_up_calls(trace: Trace) -> Iterator[dict[str, Array]]:
     """List the other calls that load modules, compile, capture graphs or allocate memory, however short."""
-    side: HostSide = trace.derived(host_side)
+    side: HostPhases = trace.derived(classify_host_rows)
     known = np.zeros(len(side.compiling), np.bool_)
-    rows = trace.derived(start_up).row
+    rows = trace.derived(find_start_up_calls).row
     known[rows[rows >= 0]] = True
     for kind, mask in (
         ("code", side.compiling),
@@ -155,27 +177,29 @@ def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
     ):
         rows = (mask & ~known).nonzero()[0]
         start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
-        names = at_rows(trace.texts("host_ops", "name"), rows)
-        unused = repeated_number(None, len(rows))
-        kinds = repeated_text(kind, len(rows))
-        yield _placed(trace, kinds, names, start, dur, unused, is_rare=False)
+        names = select_rows(trace.texts("host_ops", "name"), rows)
+        unused = repeat_number(None, len(rows))
+        kinds = repeat_text(kind, len(rows))
+        yield _sum_start_up_calls(trace, kinds, names, start, dur, unused, is_rare=False)
 
 
-def _early_waits(trace: Trace) -> Iterator[dict[str, Array]]:
+def _list_waits_before_recording(trace: Trace) -> Iterator[dict[str, Array]]:
     """List the waits in progress when the recording began: a host wait, and a collective that waits for a late rank."""
     found: tuple[tuple[str, str, EarlyWait | None], ...] = (
-        (WAIT, "host_ops", trace.derived(early_wait)),
-        (SKEW, "device_ops", trace.derived(early_collective)),
+        (WAIT, "host_ops", trace.derived(find_early_wait)),
+        (SKEW, "device_ops", trace.derived(find_early_collective)),
     )
     for kind, table, wait in found:
         if wait is not None:
-            name = at_rows(trace.texts(table, "name"), np.array([wait.row]))
+            name = select_rows(trace.texts(table, "name"), np.array([wait.row]))
             usual = Nullable(np.array([max(wait.usual_ns, 0)]), np.array([wait.usual_ns < 0]))
             times = np.array([wait.ts_ns]), np.array([wait.dur_ns])
-            yield _placed(trace, repeated_text(kind, 1), name, *times, usual, is_rare=True)
+            yield _sum_start_up_calls(
+                trace, repeat_text(kind, 1), name, *times, usual, is_rare=True
+            )
 
 
-def _placed(
+def _sum_start_up_calls(
     trace: Trace,
     kinds: Array,
     names: Coded,
@@ -186,58 +210,58 @@ def _placed(
     is_rare: bool,
 ) -> dict[str, Array]:
     """Sum calls by kind and name, and by the step and stage they begin in."""
-    where: HostWindows = trace.derived(host_windows)
-    steps: Steps = trace.derived(windows).step_rows
+    where: HostWindows = trace.derived(build_host_windows)
+    steps: StepWindows = trace.derived(find_steps_and_stages).step_rows
     begin = opening = np.iinfo(np.int64).min
     if steps.start_up_ns is not None:
         begin = int(steps.ts_ns[0])
         opening = begin - sum(int(length[0]) for length in steps.before.values())
     # Leave out system activity before the capture begins.
     rows = (start >= opening).nonzero()[0]
-    kinds, usual = at_rows(kinds, rows), at_rows(usual, rows)
-    names = at_rows(names, rows)
+    kinds, usual = select_rows(kinds, rows), select_rows(usual, rows)
+    names = select_rows(names, rows)
     start, dur = start[rows], dur[rows]
     keys: dict[str, Array] = {
-        "window": narrow((start >= begin).astype(np.int64), ("before", "within")),
+        "window": make_narrow_coded((start >= begin).astype(np.int64), ("before", "within")),
         "kind": kinds,
         **where.steps_of(where.step_at(start)),
         "stage": Coded(np.append(where.stage.codes, -1)[where.stage_at(start)], where.stage.texts),
-        "name": _largest(names, dur),
+        "name": _keep_longest_start_up_names(names, dur),
         "usual_ns": usual,
     }
-    own_ns, end = uncounted(start, start + dur), start + dur
+    own_ns, end = measure_uncovered_time(start, start + dur), start + dur
     values = {"count": np.ones(len(start), np.int64), "dur_ns": own_ns, "idle_ns": own_ns}
     if trace.has("device_ops"):
-        busy = trace.derived(device_time)
-        values["idle_ns"] = own_ns - covered(busy, end - own_ns, end)
-    sums: dict[str, Array] = {**sums_of(keys, values)}
+        busy = trace.derived(unite_device_time)
+        values["idle_ns"] = own_ns - measure_coverage(busy, end - own_ns, end)
+    sums: dict[str, Array] = {**sum_by_keys(keys, values)}
     size = len(sums["dur_ns"])
     if not trace.has("device_ops"):
-        sums["idle_ns"] = repeated_number(None, size)
+        sums["idle_ns"] = repeat_number(None, size)
     return {**sums, "is_rare": np.full(size, is_rare)}
 
 
-def _largest(names: Coded, dur: Ints) -> Coded:
+def _keep_longest_start_up_names(names: Coded, dur: Ints) -> Coded:
     """Map each row to its name; names beyond the `MAX_NAMES` with most time become `(others)`."""
     total = np.zeros(len(names.texts) + 1, np.int64)
     np.add.at(total, names.codes, dur)
     largest = np.argsort(-total[:-1], kind="stable")[:MAX_NAMES]
     code = np.full(len(names.texts) + 1, len(names.texts))
     code[largest], code[-1] = largest, -1
-    return trimmed(Coded(code[names.codes], (*names.texts, "(others)")))
+    return trim_texts(Coded(code[names.codes], (*names.texts, "(others)")))
 
 
-def _gpu_time(trace: Trace, steps: Steps) -> Mapping[str, Any]:
+def _measure_start_up_gpu_time(trace: Trace, steps: StepWindows) -> Mapping[str, Any]:
     """Break down the time of each device during start-up."""
     parts = []
     begin = steps.ts_ns - steps.before["start_up_ns"]
-    for number, rows in rows_by_device(trace.nullable("device_ops", "device")):
+    for number, rows in group_rows_by_device(trace.nullable("device_ops", "device")):
         start, length = (trace.numbers("device_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
-        kind = at_rows(trace.texts("device_ops", "kind"), rows)
-        state = running_of(start, length, kind)
-        times = by_window(state, begin, steps.ts_ns)
-        parts.append({"device": repeated_number(number, len(begin)), **times})
-    return stacked(parts) if parts else {}
+        kind = select_rows(trace.texts("device_ops", "kind"), rows)
+        state = compute_busy_intervals_of_ops(start, length, kind)
+        times = break_down_device_windows(state, begin, steps.ts_ns)
+        parts.append({"device": repeat_number(number, len(begin)), **times})
+    return concatenate_parts(parts) if parts else {}
 
 
 # Judged
@@ -248,25 +272,27 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not measured.has("start_up"):
         return None
     recorded = measured.recorded or measured
-    rows = units(recorded["start_up"])
-    rows["canonical"] = canonical_stages(rows)
+    rows = clear_parts_of_numbered_steps(recorded["start_up"])
+    rows["canonical"] = find_canonical_stages(rows)
     findings = [
-        *_before(measured, rows, thresholds),
-        *_in_progress(measured, rows),
-        *_skew(measured, rows),
-        *_within(measured, rows, thresholds),
-        *_not_counted(measured, rows, thresholds),
-        *_outside_steps(measured, rows, thresholds),
+        *_find_start_up_before_work(measured, rows, thresholds),
+        *_find_wait_in_progress(measured, rows),
+        *_find_start_skew(measured, rows),
+        *_find_start_up_within_steps(measured, rows, thresholds),
+        *_find_start_up_in_warm_up(measured, rows, thresholds),
+        *_find_start_up_outside_steps(measured, rows, thresholds),
     ]
     if not findings and not rows["is_rare"].any():
         return None
-    return ANALYSIS.answered(sheets=lambda: (_sheet(measured, rows),), findings=tuple(findings))
+    return ANALYSIS.answered(
+        sheets=lambda: (_make_start_up_table(measured, rows),), findings=tuple(findings)
+    )
 
 
-def _advice(measured: Measurements, run: object) -> str:
+def _advise_later_recording(measured: Measurements, run: object) -> str:
     """Advise how to start recording later, with the tool that recorded."""
     captures = measured["captures"]
-    tools = set(captures["tool"][same_text(captures["run"], run)].dropna())
+    tools = set(captures["tool"][find_equal_rows(captures["run"], run)].dropna())
     if tools == {"nsys"}:
         return (
             "record later: nsys profile --capture-range=cudaProfilerApi and torch.cuda.profiler.start() after the first"
@@ -275,24 +301,28 @@ def _advice(measured: Measurements, run: object) -> str:
     return "record later: torch.profiler.schedule(wait=1, warmup=1, active=3), with prof.step() after each step"
 
 
-def _described(rows: pd.DataFrame) -> str:
+def _describe_start_up_calls(rows: pd.DataFrame) -> str:
     """Describe calls by kind with the longest of each: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
-    by_kind = ordered(summed(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
-    by_name = ordered(summed(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
+    by_kind = sort_by_columns(
+        sum_columns_by_keys(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True
+    )
+    by_name = sort_by_columns(
+        sum_columns_by_keys(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True
+    )
     texts = []
     for kind, dur_ns in by_kind[["kind", "dur_ns"]].head(3).itertuples(index=False):
         name = by_name[(by_name["kind"] == kind).to_numpy(np.bool_)]["name"].iloc[0]
-        texts.append(f"{KIND_TITLES.get(kind, kind)} {show(int(dur_ns), 'ns')} ({name})")
+        texts.append(f"{KIND_TITLES.get(kind, kind)} {format_quantity(int(dur_ns), 'ns')} ({name})")
     return ", ".join(texts)
 
 
-def _before(
+def _find_start_up_before_work(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find captures without step marks that begin with start-up."""
     limit = thresholds.of("start-up")
-    for prefix in prefixes(measured):
-        calls = _of(rows, prefix, "before", KINDS)
+    for prefix in find_run_start_ups(measured):
+        calls = _select_prefix_calls(rows, prefix, "before", KINDS)
         if not len(calls) or prefix.ratio < limit["capture_ratio"]:
             continue
         after_ns = prefix.whole_ns - prefix.start_up_ns
@@ -301,80 +331,82 @@ def _before(
         yield Finding(
             "start-up",
             thresholds.severity(lost_ratio),
-            f"the first {show(prefix.start_up_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are start-up;"
-            f" first calls take {show(int(calls['dur_ns'].sum()), 'ns')}: {_described(calls)}"
-            + in_run(measured, prefix.run),
-            _advice(measured, prefix.run),
+            f"the first {format_quantity(prefix.start_up_ns, 'ns')} of {format_quantity(prefix.whole_ns, 'ns')} are start-up;"
+            f" first calls take {format_quantity(int(calls['dur_ns'].sum()), 'ns')}: {_describe_start_up_calls(calls)}"
+            + phrase_run(measured, prefix.run),
+            _advise_later_recording(measured, prefix.run),
             (
-                evidence("start_up_ns", prefix.start_up_ns, "before the work begins"),
-                evidence("idle_ns", lost_ns, "GPUs idle during first calls"),
+                make_evidence_metric("start_up_ns", prefix.start_up_ns, "before the work begins"),
+                make_evidence_metric("idle_ns", lost_ns, "GPUs idle during first calls"),
             ),
-            _places(calls),
+            _locate_start_up_calls(calls),
             lost_ns,
             lost_ratio,
-            (_others_cover(after_ns),),
+            (_caveat_time_after_start_up(after_ns),),
         )
 
 
-def _others_cover(after_ns: int) -> str:
+def _caveat_time_after_start_up(after_ns: int) -> str:
     """State as a caveat that other findings leave out start-up and do not count it in their shares."""
-    return (
-        f"all other findings and their shares cover only the {show(after_ns, 'ns')} after start-up"
-    )
+    return f"all other findings and their shares cover only the {format_quantity(after_ns, 'ns')} after start-up"
 
 
-def _of(rows: pd.DataFrame, prefix: Prefix, window: str, kinds: Sequence[str]) -> pd.DataFrame:
+def _select_prefix_calls(
+    rows: pd.DataFrame, prefix: RunStartUp, window: str, kinds: Sequence[str]
+) -> pd.DataFrame:
     """Select the calls of these kinds in the process with the longest start-up of a run."""
-    chosen = same_text(rows["run"], prefix.run) & same_text(rows["source"], prefix.source)
+    chosen = find_equal_rows(rows["run"], prefix.run) & find_equal_rows(
+        rows["source"], prefix.source
+    )
     chosen &= (rows["window"] == window).to_numpy(np.bool_)
     chosen &= rows["kind"].isin(list(kinds)).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
     of_process: pd.DataFrame = rows[chosen]
     return of_process
 
 
-def _in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+def _find_wait_in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
     """Find captures without step marks that begin within a wait for work launched before them."""
-    for prefix in prefixes(measured):
-        waits = _of(rows, prefix, "before", (WAIT,))
+    for prefix in find_run_start_ups(measured):
+        waits = _select_prefix_calls(rows, prefix, "before", (WAIT,))
         if not len(waits):
             continue
         name, wait_ns = str(waits["name"].iloc[0]), int(waits["dur_ns"].iloc[0])
         yield Finding(
             "start-up",
             "info",
-            f"the first {show(wait_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are a {name} that was in progress when the recording"
-            f" began: it waits for work launched earlier{in_run(measured, prefix.run)}",
+            f"the first {format_quantity(wait_ns, 'ns')} of {format_quantity(prefix.whole_ns, 'ns')} are a {name} that was in progress when the recording"
+            f" began: it waits for work launched earlier{phrase_run(measured, prefix.run)}",
             "ignore that time; to see what the call waits for, start recording a step earlier",
-            (evidence("wait_ns", wait_ns, "in the call"),),
-            _places(waits),
+            (make_evidence_metric("wait_ns", wait_ns, "in the call"),),
+            _locate_start_up_calls(waits),
             None,
             None,
-            (_others_cover(prefix.whole_ns - prefix.start_up_ns),),
+            (_caveat_time_after_start_up(prefix.whole_ns - prefix.start_up_ns),),
         )
 
 
-def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+def _find_start_skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
     """Find ranks whose first collective waits for a rank that starts recording later."""
     is_skew = (rows["kind"] == SKEW).to_numpy(np.bool_)
     captures = measured["captures"]
-    for run, of_run in each_run(rows[is_skew]):
-        ranks = captures["rank"][same_text(captures["run"], run)].dropna()
+    for run, of_run in split_by_run(rows[is_skew]):
+        ranks = captures["rank"][find_equal_rows(captures["run"], run)].dropna()
         waiting = {int(rank) for rank in of_run["rank"].dropna()}
         late = sorted({int(rank) for rank in ranks} - waiting)
         longest = of_run.iloc[int(of_run["dur_ns"].to_numpy(np.int64).argmax())]
         # If every rank waits, this may be an ordinary straggler rather than start skew.
         if not late or not waiting:
             continue
-        usual, name = int(longest["usual_ns"]), short_kernel(str(longest["name"]))
+        usual, name = int(longest["usual_ns"]), shorten_kernel_name(str(longest["name"]))
         yield Finding(
             "start-up",
             "info",
-            f"one call of {name} takes {show(int(longest['dur_ns']), 'ns')} on {_ranks(sorted(waiting))}, the others"
-            f" {show(usual, 'ns')}: start skew of {_ranks(late)}, not communication{in_run(measured, run)}",
+            f"one call of {name} takes {format_quantity(int(longest['dur_ns']), 'ns')} on {_format_ranks(sorted(waiting))}, the others"
+            f" {format_quantity(usual, 'ns')}: start skew of {_format_ranks(late)}, not communication{phrase_run(measured, run)}",
             "start recording on all ranks after a barrier, and skip the first step",
             (
-                evidence("wait_ns", int(longest["dur_ns"]), "longest wait"),
-                evidence("usual_ns", usual, "median"),
+                make_evidence_metric("wait_ns", int(longest["dur_ns"]), "longest wait"),
+                make_evidence_metric("usual_ns", usual, "median"),
             ),
             tuple(Place(rank=rank, name=name) for rank in late[:3]),
             None,
@@ -383,73 +415,75 @@ def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     """Format a list of ranks."""
-    return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
+    return f"{choose_plural(len(ranks), 'rank')} {format_ranges(ranks)}"
 
 
-def _within(
+def _find_start_up_within_steps(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find GPU idle time during first calls, in steps that count and after the start-up of a capture."""
-    limit, existing = thresholds.of("start-up"), gpu_steps(measured)
-    counting = is_among(rows, units(measured["steps"]), UNIT)
+    limit, existing = thresholds.of("start-up"), count_gpu_steps(measured)
+    counting = mask_matching_rows(rows, clear_parts_of_numbered_steps(measured["steps"]), UNIT)
     chosen = rows[
         counting
         & rows["is_rare"].to_numpy(np.bool_)
         & (rows["window"] == "within").to_numpy(np.bool_)
         & rows["kind"].isin(KINDS).to_numpy(np.bool_)
     ]
-    for owner, idle_ns in start_up_idle(measured, thresholds).items():
+    for owner, idle_ns in sum_start_up_idle(measured, thresholds).items():
         steps = existing.get(owner, NO_STEPS)
         lost, ratio = steps.per_step(idle_ns)
-        calls = chosen[same_text(chosen["run"], owner[0]) & same_text(chosen["role"], owner[1])]
+        calls = chosen[
+            find_equal_rows(chosen["run"], owner[0]) & find_equal_rows(chosen["role"], owner[1])
+        ]
         if ratio is None or ratio < limit["step_ratio"] or not len(calls):
             continue
         yield Finding(
             "start-up",
             thresholds.severity(ratio),
-            f"GPUs wait {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step for first calls:"
-            f" {_described(calls)}{in_run(measured, owner[0])}",
-            _advice(measured, owner[0]),
+            f"GPUs wait {format_quantity(lost, 'ns')} of {format_quantity(steps.step_ns or 0.0, 'ns')} per step for first calls:"
+            f" {_describe_start_up_calls(calls)}{phrase_run(measured, owner[0])}",
+            _advise_later_recording(measured, owner[0]),
             (
-                evidence("idle_ns", round(lost), "idle per step"),
-                evidence(
+                make_evidence_metric("idle_ns", round(lost), "idle per step"),
+                make_evidence_metric(
                     "first_calls_ns",
                     round(steps.mean(int(calls["dur_ns"].sum()))),
                     "in first calls",
                 ),
             ),
-            _places(calls),
+            _locate_start_up_calls(calls),
             round(lost),
             ratio,
         )
 
 
-def _not_counted(
+def _find_start_up_in_warm_up(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find steps that do not count and spend long in module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
-    is_counted = is_among(rows, units(measured["steps"]), UNIT)
+    is_counted = mask_matching_rows(rows, clear_parts_of_numbered_steps(measured["steps"]), UNIT)
     is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)
     rows = rows[rows["step"].notna().to_numpy(np.bool_) & ~is_counted & is_call]
-    for run, of_run in each_run(rows):
-        each = of_run["dur_ns"].sum() / count_distinct(of_run, [*PROCESS, *UNIT])
-        ratio = share_of(float(each), job(measured).of(run).step_ns)
+    for run, of_run in split_by_run(rows):
+        each = of_run["dur_ns"].sum() / count_distinct_keys(of_run, [*PROCESS, *UNIT])
+        ratio = divide_or_none(float(each), summarize_job_steps(measured).of(run).step_ns)
         if ratio is None or ratio < limit["uncounted_ratio"]:
             continue
-        places = _places(of_run)
+        places = _locate_start_up_calls(of_run)
         steps = sorted(set(of_run["step"].astype(int)))
         names = ", ".join(str(place.name) for place in places)
         yield Finding(
             "start-up",
             "info",
-            f"warm-up: first calls take {show(each, 'ns')} of {plural(len(steps), 'step')} {numbers(set(steps))},"
-            f" not counted: {names}{in_run(measured, run)}",
-            _advice(measured, run)
+            f"warm-up: first calls take {format_quantity(each, 'ns')} of {choose_plural(len(steps), 'step')} {format_ranges(set(steps))},"
+            f" not counted: {names}{phrase_run(measured, run)}",
+            _advise_later_recording(measured, run)
             + "; load modules, capture graphs and fill caches before the loop",
-            (evidence("start_up_ns", round(each), "per process and such step"),),
+            (make_evidence_metric("start_up_ns", round(each), "per process and such step"),),
             tuple(replace(place, step=steps[0]) for place in places),
             None,
             None,
@@ -457,57 +491,59 @@ def _not_counted(
         )
 
 
-def _outside_steps(
+def _find_start_up_outside_steps(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Find first calls outside any step of a recording that has steps, mostly context creation before the first step."""
     limit = thresholds.of("start-up")
     steps = measured["steps"]
-    has_steps = is_among(rows, steps[steps["step"].notna().to_numpy(np.bool_)], PROCESS)
+    has_steps = mask_matching_rows(rows, steps[steps["step"].notna().to_numpy(np.bool_)], PROCESS)
     is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
     rows = rows[rows["step"].isna().to_numpy(np.bool_) & is_call & has_steps]
-    for run, of_run in each_run(rows):
-        each_ns = of_run["dur_ns"].sum() / count_distinct(of_run, [*PROCESS])
-        ratio = share_of(float(each_ns), job(measured).of(run).step_ns)
+    for run, of_run in split_by_run(rows):
+        each_ns = of_run["dur_ns"].sum() / count_distinct_keys(of_run, [*PROCESS])
+        ratio = divide_or_none(float(each_ns), summarize_job_steps(measured).of(run).step_ns)
         if ratio is None or ratio < limit["uncounted_ratio"]:
             continue
         yield Finding(
             "start-up",
             "info",
-            f"start-up takes {show(each_ns, 'ns')} outside the steps: {_described(of_run)}{in_run(measured, run)}",
-            _advice(measured, run),
-            (evidence("start_up_ns", round(each_ns), "per process"),),
-            _places(of_run),
+            f"start-up takes {format_quantity(each_ns, 'ns')} outside the steps: {_describe_start_up_calls(of_run)}{phrase_run(measured, run)}",
+            _advise_later_recording(measured, run),
+            (make_evidence_metric("start_up_ns", round(each_ns), "per process"),),
+            _locate_start_up_calls(of_run),
             None,
             None,
             ("no number in this report includes that time",),
         )
 
 
-def _places(rows: pd.DataFrame) -> tuple[Place, ...]:
+def _locate_start_up_calls(rows: pd.DataFrame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
-    longest = ordered(summed(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
+    longest = sort_by_columns(
+        sum_columns_by_keys(rows, by, ["dur_ns"]), dur_ns=False, name=True
+    ).head(3)
     return tuple(
         Place(
-            role=text_or_none(row["role"]),
-            stage=text_or_none(row["canonical"]),
-            name=text_or_none(row["name"]),
+            role=to_text_or_none(row["role"]),
+            stage=to_text_or_none(row["canonical"]),
+            name=to_text_or_none(row["name"]),
         )
-        for row in row_dicts(longest)
+        for row in list_row_dicts(longest)
     )
 
 
-def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_start_up_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of first calls by kind and name, longest first."""
     rows = rows[rows["is_rare"].to_numpy(np.bool_)]
-    pooled = summed(
+    pooled = sum_columns_by_keys(
         rows, ["run", "window", "kind", "canonical", "name"], ["count", "dur_ns", "idle_ns"]
     )
-    pooled = ordered(pooled, dur_ns=False, name=True)
+    pooled = sort_by_columns(pooled, dur_ns=False, name=True)
     headings = (
-        *run_heading(measured),
-        *as_headings("""
+        *make_run_heading(measured),
+        *parse_headings("""
             window | where
             kind | kind
             name | call
@@ -517,7 +553,7 @@ def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
             idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
         """),
     )
-    return sheet("start_up", "First calls", headings, pooled, max_rows=100)
+    return make_sheet("start_up", "First calls", headings, pooled, max_rows=100)
 
 
 ANALYSIS = Analysis(

@@ -10,48 +10,57 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.charts import stage_gantts, step_strips
+from tracekit.job.charts import draw_stage_gantts, draw_step_strips
 from tracekit.job.frames import (
     STEP_BOUNDS,
     STEP_ORIGINS,
-    each_run,
-    grouped,
-    in_run,
-    job,
-    label_headings,
-    ordered,
-    run_heading,
-    stage_rows,
-    summed,
-    text_or_none,
-    whole_if_exact,
-    whole_or_none,
+    aggregate_by_keys,
+    list_stage_rows,
+    make_label_headings,
+    make_run_heading,
+    narrow_exact_floats,
+    phrase_run,
+    sort_by_columns,
+    split_by_run,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_int_or_none,
+    to_text_or_none,
 )
 from tracekit.job.longer_steps import (
     LongerPause,
-    counted_elsewhere,
-    device_walls,
-    longer_pause,
+    find_longer_pause,
+    list_time_counted_elsewhere,
+    measure_device_walls,
 )
-from tracekit.job.stages.durations import of_step, per_step, stage_walls
-from tracekit.job.stages.periodic import planned_ns, told
-from tracekit.job.steps.steady_steps import counted, left_out_steps
-from tracekit.job.steps.warm_up import Dropped
-from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.faults import has_faults, sound
-from tracekit.model.keys import looked_up
-from tracekit.model.labels import plural
+from tracekit.job.stages.durations import (
+    compute_stage_shares_of_step,
+    measure_stage_walls,
+    spread_stage_walls,
+)
+from tracekit.job.stages.periodic import describe_periodic_stages, measure_planned_stage_time
+from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
+from tracekit.job.steps.warm_up import DroppedStep
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.faults import has_faults, judge_if_sound
+from tracekit.model.keys import left_join
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of, repeated_text
+from tracekit.model.tables.arrays import get_frame_arrays, repeat_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import numbers, show
-from tracekit.process.device.windows import DeviceWindows, device_windows
-from tracekit.process.device.work_per_window import work_ends, work_within
-from tracekit.process.steps.recurrences import recurrences
-from tracekit.process.steps.windows import Stages, Steps, Windows, windows
+from tracekit.model.units import format_quantity, format_ranges
+from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
+from tracekit.process.device.work_per_window import find_work_ends, measure_work_per_window
+from tracekit.process.steps.recurrences import list_recurrences
+from tracekit.process.steps.windows import (
+    StageWindows,
+    StepsAndStages,
+    StepWindows,
+    find_steps_and_stages,
+)
 
 STEPS = Table(
     "steps",
@@ -126,70 +135,82 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
     Where the host runs ahead of its device, `ts_ns` and `dur_ns` are those of the device work.
     """
-    recorded: Windows = trace.derived(windows)
-    on_device: DeviceWindows = trace.derived(device_windows)
+    recorded: StepsAndStages = trace.derived(find_steps_and_stages)
+    on_device: DeviceWindows = trace.derived(align_windows_to_device)
     tables: dict[str, Mapping[str, Any]] = {}
-    spans: Steps | Stages
-    shown: Steps | Stages
+    spans: StepWindows | StageWindows
+    shown: StepWindows | StageWindows
     for name, spans, shown in (
         ("steps", recorded.step_rows, on_device.step_rows),
         ("stages", recorded.stage_rows, on_device.stage_rows),
     ):
-        work = work_within(trace, spans.ts_ns, spans.end_ns)
+        work = measure_work_per_window(trace, spans.ts_ns, spans.end_ns)
         tables[name] = {**shown.arrays, **work}
     steps = recorded.step_rows
     tables["steps"] = {
         **tables["steps"],
-        "work_end_ns": work_ends(trace, steps.ts_ns, steps.end_ns),
-        "name": repeated_text(recorded.step_rows.name, len(recorded.step_rows)),
+        "work_end_ns": find_work_ends(trace, steps.ts_ns, steps.end_ns),
+        "name": repeat_text(recorded.step_rows.name, len(recorded.step_rows)),
         **recorded.step_rows.before,
     }
-    recurring = recurrences(trace)
+    recurring = list_recurrences(trace)
     if recurring is not None:
-        tables["recurrences"] = arrays_of(recurring)
+        tables["recurrences"] = get_frame_arrays(recurring)
     return tables
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report walls of steps and stages over ranks; judge R30."""
-    every_step = job(measured)
+    every_step = summarize_job_steps(measured)
     if not every_step.count:
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
-    left_out = left_out_steps(measured)
+    left_out = list_left_out_steps(measured)
     of_all = measured
-    measured = counted(measured, left_out)
-    steps = job(measured)
+    measured = drop_left_out_steps(measured, left_out)
+    steps = summarize_job_steps(measured)
     # Only a failed measurement can keep the charts from being drawn; it is reported as a caveat.
-    are_drawn = not has_faults(measured) or sound(measured, stage_gantts, None) is not None
+    are_drawn = (
+        not has_faults(measured) or judge_if_sound(measured, draw_stage_gantts, None) is not None
+    )
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
         Metric(
-            "step_wall", steps.step_ns, "ns", "lower", *_spread(steps.walls), "step", STEP_BOUNDS
+            "step_wall",
+            steps.step_ns,
+            "ns",
+            "lower",
+            *_find_wall_range(steps.walls),
+            "step",
+            STEP_BOUNDS,
         ),
         Metric("steps", steps.count, "count"),
     )
-    timed = device_walls(of_all, left_out)
+    timed = measure_device_walls(of_all, left_out)
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=lambda: with_rows(
-            _step_sheet(of_all, every_step.walls, left_out), *_stage_sheets(measured)
+        sheets=lambda: select_filled_sheets(
+            _make_step_wall_table(of_all, every_step.walls, left_out),
+            *_make_stage_and_range_tables(measured),
         ),
-        findings=tuple(_variance(measured, timed, thresholds)),
-        caveats=(*_numbering(measured), *([] if are_drawn else [undrawn])),
-        verdicts=tuple(_too_few(measured, timed, thresholds)),
-        charts=lambda: (*(sound(measured, stage_gantts, None) or ()), *step_strips(measured)),
+        findings=tuple(_find_step_variance(measured, timed, thresholds)),
+        caveats=(*_caveat_nsys_step_numbers(measured), *([] if are_drawn else [undrawn])),
+        verdicts=tuple(_list_runs_with_few_steps(measured, timed, thresholds)),
+        charts=lambda: (
+            *(judge_if_sound(measured, draw_stage_gantts, None) or ()),
+            *draw_step_strips(measured),
+        ),
     )
 
 
-def _stage_sheets(measured: Measurements) -> Iterator[Sheet]:
+def _make_stage_and_range_tables(measured: Measurements) -> Iterator[Sheet]:
     """Make the tables of stages and of annotated ranges; none without stages."""
-    stages = stage_walls(measured)
+    stages = measure_stage_walls(measured)
     if len(stages):
-        yield _stage_sheet(measured, stages)
-        yield _range_sheet(measured)
+        yield _make_stage_wall_table(measured, stages)
+        yield _make_annotated_range_table(measured)
 
 
-def _numbering(measured: Measurements) -> Iterator[str]:
+def _caveat_nsys_step_numbers(measured: Measurements) -> Iterator[str]:
     """List caveats on nsys captures, whose numbers count captures rather than training steps."""
     rows = measured["steps"]
     ranges = rows[(rows["tool"] == "nsys") & rows["part"].notna()]
@@ -205,33 +226,33 @@ def _numbering(measured: Measurements) -> Iterator[str]:
         )
 
 
-def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
+def _find_wall_range(walls: pd.DataFrame) -> tuple[float | None, float | None]:
     """Find the shortest and longest wall; None for a single step."""
     wall = walls["wall_ns"]
     return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
 
 
-def _step_sheet(
-    measured: Measurements, walls: pd.DataFrame, left_out: Sequence[Dropped] = ()
+def _make_step_wall_table(
+    measured: Measurements, walls: pd.DataFrame, left_out: Sequence[DroppedStep] = ()
 ) -> Any:
     """Make the table of steps with wall and unattributed time, and the reason for each step that does not count."""
     reasons: dict[tuple[str, int | None, str | None], str] = {
         (step.run, step.step, step.part): step.reason for step in left_out
     }
     keys = [
-        (text_or_none(run) or "", whole_or_none(step), text_or_none(part))
+        (to_text_or_none(run) or "", to_int_or_none(step), to_text_or_none(part))
         for run, step, part in zip(walls["run"], walls["step"], walls["part"], strict=True)
     ]
     step_rows = walls.assign(
         unattributed_ns=walls["wall_ns"] - walls["attributed_ns"],
-        origin=walls["origin"].map(ORIGINS),
+        origin=walls["origin"].map(STEP_ORIGIN_TITLES),
         left_out=np.array([*map(reasons.get, keys), None], object)[:-1],
     )
     headings = (
-        *run_heading(measured),
+        *make_run_heading(measured),
         Heading("step", "step", "id"),
         *((Heading("part", "capture"),) if step_rows["part"].notna().any() else ()),
-        *as_headings("""
+        *parse_headings("""
             wall_ns | wall | ns | Longest rank; see 'from'.
             unattributed_ns | unattributed | ns | Of the wall, covered by no stage; — where no stage is annotated.
             ranks | ranks | count
@@ -239,10 +260,10 @@ def _step_sheet(
         """),
         *((Heading("left_out", "left out because it is"),) if left_out else ()),
     )
-    return sheet("steps", "Steps", headings, step_rows)
+    return make_sheet("steps", "Steps", headings, step_rows)
 
 
-ORIGINS = {
+STEP_ORIGIN_TITLES = {
     "profiler": "ProfilerStep annotations",
     "range": "the program's own ranges, named `step n`",
     "iteration": "the engine's iterations, from one to the next",
@@ -254,21 +275,21 @@ ORIGINS = {
 """Ways in which the wall of a step is known, in words."""
 
 
-def _stage_sheet(measured: Measurements, stages: pd.DataFrame) -> Any:
+def _make_stage_wall_table(measured: Measurements, stages: pd.DataFrame) -> Any:
     """Make the table of stages by wall, with the device work launched in them."""
-    rows = stage_rows(measured)
+    rows = list_stage_rows(measured)
     by = ["run", "role", "canonical"]
-    work = summed(rows, by, ["launch_count", "work_ns", "work_busy_ns"])
-    stage_table = looked_up(stages, work, by, optional=by)
-    stage_table["share_ratio"] = of_step(stage_table)
+    work = sum_columns_by_keys(rows, by, ["launch_count", "work_ns", "work_busy_ns"])
+    stage_table = left_join(stages, work, by, optional=by)
+    stage_table["share_ratio"] = compute_stage_shares_of_step(stage_table)
     per = stage_table["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
-        stage_table[name] = whole_if_exact(stage_table[name] / per)
-    stage_table["instances"] = whole_if_exact(stage_table["instances"])
-    stage_table = stage_table.iloc[np.argsort(-per_step(stage_table), kind="stable")]
+        stage_table[name] = narrow_exact_floats(stage_table[name] / per)
+    stage_table["instances"] = narrow_exact_floats(stage_table["instances"])
+    stage_table = stage_table.iloc[np.argsort(-spread_stage_walls(stage_table), kind="stable")]
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             wall_ns | wall | ns | Host wall per step: longest rank, mean over the steps that have the stage.
             share_ratio | of step | ratio | Of all steps, including steps without it.
@@ -282,14 +303,14 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame) -> Any:
         """),
     )
     title = "Stages: wall by time, GPU work by launch"
-    caption = told(measured)
-    return sheet("stages", title, headings, stage_table, caption=caption)
+    caption = describe_periodic_stages(measured)
+    return make_sheet("stages", title, headings, stage_table, caption=caption)
 
 
-def _range_sheet(measured: Measurements) -> Any:
+def _make_annotated_range_table(measured: Measurements) -> Any:
     """Make the table of annotated ranges by recorded name and parent, including nested ranges such as micro-batches."""
     rows = measured["stages"]
-    ranges = grouped(
+    ranges = aggregate_by_keys(
         rows,
         ["run", "role", "parent", "stage"],
         count=("dur_ns", "size"),
@@ -297,10 +318,10 @@ def _range_sheet(measured: Measurements) -> Any:
         mean_ns=("dur_ns", "mean"),
         max_ns=("dur_ns", "max"),
     )
-    ranges = ordered(ranges, total_ns=False, stage=True)
+    ranges = sort_by_columns(ranges, total_ns=False, stage=True)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             parent | inside
             stage | range
             count | count | count
@@ -309,56 +330,66 @@ def _range_sheet(measured: Measurements) -> Any:
             max_ns | longest | ns
         """),
     )
-    return sheet("ranges", "Annotated ranges as recorded", headings, ranges)
+    return make_sheet("ranges", "Annotated ranges as recorded", headings, ranges)
 
 
-def _too_few(
+def _list_runs_with_few_steps(
     measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Verdict]:
     """List verdicts on runs with fewer steps than R30 requires."""
     need = int(thresholds.of("step-variance")["min_steps"])
-    several = bool(run_heading(measured))
-    for run, of_run in each_run(walls):
+    several = bool(make_run_heading(measured))
+    for run, of_run in split_by_run(walls):
         if len(of_run) < need:
             reason = f"{len(of_run)} of at least {need} steps"
-            named = text_or_none(run) if several else None
-            yield Verdict("step-variance", "insufficient data", reason, named, *_price(of_run))
+            named = to_text_or_none(run) if several else None
+            yield Verdict(
+                "step-variance",
+                "insufficient data",
+                reason,
+                named,
+                *_compute_excess_over_median(of_run),
+            )
 
 
-def _price(walls: pd.DataFrame) -> tuple[int | None, float | None]:
+def _compute_excess_over_median(walls: pd.DataFrame) -> tuple[int | None, float | None]:
     """Compute the mean excess of steps over their median: (ns, share of the mean step); None without any."""
     wall = walls["wall_ns"].to_numpy(float)
     excess = float(np.maximum(wall - np.median(wall), 0).mean()) if len(wall) else 0.0
     return (round(excess), excess / float(wall.mean())) if excess else (None, None)
 
 
-def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _find_step_variance(
+    measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
+) -> list[Finding]:
     """Find R30: steps that differ so much that their mean is misleading."""
     limit = thresholds.of("step-variance")
     findings = []
-    for run, of_run in each_run(walls):
+    for run, of_run in split_by_run(walls):
         # Remove scheduled stages: validation every fifth step is not variance.
-        wall = of_run["wall_ns"].to_numpy(float) - planned_ns(measured, of_run)
+        wall = of_run["wall_ns"].to_numpy(float) - measure_planned_stage_time(measured, of_run)
         if len(wall) < limit["min_steps"]:
             continue
         median, mean = float(np.median(wall)), float(wall.mean())
         if not median:
             continue
         variation = float(wall.std(ddof=1)) / mean
-        reasons = list(_reasons(wall, median, variation, limit))
+        reasons = list(_list_variance_reasons(wall, median, variation, limit))
         if not reasons:
             continue
         excess = float(np.maximum(wall - median, 0).sum() / len(wall))
         longest = of_run.iloc[int(wall.argmax())]
         long_steps = of_run[wall > (float(wall.min()) + float(wall.max())) / 2]
-        pause = longer_pause(measured, of_run, long_steps)
-        if pause is not None and pause.more_ns < HALF * (float(wall.max()) - median):
+        pause = find_longer_pause(measured, of_run, long_steps)
+        if pause is not None and pause.more_ns < MIN_EXPLAINED_VARIANCE_RATIO * (
+            float(wall.max()) - median
+        ):
             pause = None
         findings.append(
             Finding(
                 "step-variance",
                 thresholds.severity(excess / mean),
-                f"{reasons[0]}{_why(pause, long_steps)}{in_run(measured, run)}",
+                f"{reasons[0]}{_explain_long_steps(pause, long_steps)}{phrase_run(measured, run)}",
                 PAUSE_ADVICE if pause else VARIANCE_ADVICE,
                 (
                     Metric(
@@ -375,9 +406,9 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
                         "lower",
                         label="standard deviation over mean",
                     ),
-                    *counted_elsewhere(measured, long_steps, pause, len(wall)),
+                    *list_time_counted_elsewhere(measured, long_steps, pause, len(wall)),
                 ),
-                (Place(source=None, step=whole_or_none(longest["step"])),),
+                (Place(source=None, step=to_int_or_none(longest["step"])),),
                 round(excess),
                 excess / mean,
                 tuple(reasons[1:]),
@@ -387,7 +418,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
     return findings
 
 
-HALF = 0.5
+MIN_EXPLAINED_VARIANCE_RATIO = 0.5
 """Minimum share of the excess of a long step that a host pause must cover to explain it."""
 
 VARIANCE_ADVICE = (
@@ -400,7 +431,7 @@ PAUSE_ADVICE = (
 )
 
 
-def _reasons(
+def _list_variance_reasons(
     wall: npt.NDArray[np.float64], median: float, variation: float, limit: Mapping[str, float]
 ) -> Iterator[str]:
     """List the limits that the steps of a run exceed, as claims."""
@@ -408,17 +439,17 @@ def _reasons(
     if over > limit["max_over_median"]:
         yield f"the longest step takes {over:.2f} times the median"
     if variation > limit["variation"]:
-        yield f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)"
+        yield f"steps vary by {format_quantity(variation, 'ratio')} (standard deviation over mean)"
     if first > limit["first_over_median"]:
         yield f"the first step takes {first:.1f} times the median: warm-up"
 
 
-def _why(pause: LongerPause | None, long_steps: pd.DataFrame) -> str:
+def _explain_long_steps(pause: LongerPause | None, long_steps: pd.DataFrame) -> str:
     """Explain long steps by a longer host pause, as the end of a claim; empty without such a pause."""
     if pause is None:
         return ""
-    steps = [step for step in map(whole_or_none, long_steps["step"]) if step is not None]
-    where = f" in {plural(len(steps), 'step')} {numbers(set(steps))}" if steps else ""
+    steps = [step for step in map(to_int_or_none, long_steps["step"]) if step is not None]
+    where = f" in {choose_plural(len(steps), 'step')} {format_ranges(set(steps))}" if steps else ""
     return f":{where}{',' * bool(where)} {pause.words}"
 
 

@@ -9,34 +9,44 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import evidence
-from tracekit.job.frames import label_headings, same_text, summed, text_or_none
-from tracekit.job.idle_time.call_tree import readable
-from tracekit.job.idle_time.causes import DAMAGED, idle_time
-from tracekit.job.idle_time.host_syncs import SyncBound, sync_bound
-from tracekit.job.stages.windows import WHERE, each_gpu_step, placed, whole
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import row_dicts, sorted_rows, sums_of
+from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.frames import (
+    find_equal_rows,
+    make_label_headings,
+    sum_columns_by_keys,
+    to_text_or_none,
+)
+from tracekit.job.idle_time.call_tree import format_python_frame
+from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
+from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
+from tracekit.job.stages.windows import (
+    STAGE_KEY,
+    average_over_gpu_steps,
+    list_judged_rows,
+    read_undamaged_table,
+)
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.keys import list_row_dicts, sort_rows_by_keys, sum_by_keys
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
-    at_rows,
-    repeated_number,
-    stacked,
-    trimmed_all,
+    concatenate_parts,
+    repeat_number,
+    select_rows,
+    trim_all_texts,
 )
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
-from tracekit.process.host.user_code_frames import around
+from tracekit.model.units import format_quantity
+from tracekit.process.host.user_code_frames import find_user_code_around
 from tracekit.process.idle_time.causes import DeviceIdle
-from tracekit.process.idle_time.stalls import Stalls, StallTime
-from tracekit.process.name_filters import codes_at, narrow
-from tracekit.process.steps.stage_lookup import range_codes_at
-from tracekit.process.steps.windows import windows
+from tracekit.process.idle_time.stalls import StallTime, SyncStalls
+from tracekit.process.name_filters import look_up_name_codes, make_narrow_coded
+from tracekit.process.steps.stage_lookup import find_range_codes_at
+from tracekit.process.steps.windows import find_steps_and_stages
 
 SYNC_STALLS = Table(
     "sync_stalls",
@@ -77,34 +87,38 @@ SYNC_STALLS = Table(
 MAX_KINDS = 1_000
 """Maximum rows per device and source; further (cheapest) kinds are summed without call, op and place."""
 
-SUMMED = ("count", "call_ns", "stall_count", "idle_ns", "later_ns")
+SYNC_SUM_COLUMNS = ("count", "call_ns", "stall_count", "idle_ns", "later_ns")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum synchronizing calls by step, stage, call and op, with the GPU idle time after them."""
     if not trace.has("device_ops"):
         return {}
-    by_device = zip(trace.derived(idle_time()), trace.derived(StallTime(idle_time())), strict=True)
-    tables = [_of_device(trace, idle, calls) for idle, calls in by_device]
-    return {"sync_stalls": trimmed_all(stacked(tables))}
+    by_device = zip(
+        trace.derived(make_idle_time_measurement()),
+        trace.derived(StallTime(make_idle_time_measurement())),
+        strict=True,
+    )
+    tables = [_sum_device_sync_stalls(trace, idle, calls) for idle, calls in by_device]
+    return {"sync_stalls": trim_all_texts(concatenate_parts(tables))}
 
 
-def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array]:
+def _sum_device_sync_stalls(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -> dict[str, Array]:
     """Sum the synchronizing calls of the threads that launch work on one device."""
-    steps = trace.derived(windows).step_rows
-    in_step, stage = steps.row_at(calls.end_ns) >= 0, range_codes_at(trace, calls.end_ns)
+    steps = trace.derived(find_steps_and_stages).step_rows
+    in_step, stage = steps.row_at(calls.end_ns) >= 0, find_range_codes_at(trace, calls.end_ns)
     in_stage = stage.codes >= 0
     rows = np.concatenate((np.flatnonzero(in_step), np.flatnonzero(in_stage)))
     sizes = (np.count_nonzero(in_step), np.count_nonzero(in_stage))
     is_stage = np.repeat((False, True), sizes)
     names = trace.texts("host_ops", "name")
     keys: dict[str, Array] = {
-        "window": narrow(is_stage, ("step", "stage")),
-        "step": at_rows(steps.number_at(calls.end_ns), rows),
+        "window": make_narrow_coded(is_stage, ("step", "stage")),
+        "step": select_rows(steps.number_at(calls.end_ns), rows),
         "stage": Coded(np.where(is_stage, stage.codes[rows], -1), stage.texts),
-        "call": Coded(codes_at(names, calls.row[rows]), names.texts),
-        "op": Coded(codes_at(names, calls.op[rows]), names.texts),
-        "place": at_rows(around(trace, calls.row), rows),
+        "call": Coded(look_up_name_codes(names, calls.row[rows]), names.texts),
+        "op": Coded(look_up_name_codes(names, calls.op[rows]), names.texts),
+        "place": select_rows(find_user_code_around(trace, calls.row), rows),
     }
     values = {
         "count": np.ones(len(rows), np.int64),
@@ -113,37 +127,41 @@ def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array
         "idle_ns": calls.idle_ns[rows],
         "later_ns": calls.later_ns[rows],
     }
-    sums: Any = sorted_rows(sums_of(trimmed_all(keys), values), tuple(keys))
+    sums: Any = sort_rows_by_keys(sum_by_keys(trim_all_texts(keys), values), tuple(keys))
     cheap = np.lexsort((-sums["count"], -sums["idle_ns"]))[MAX_KINDS:]
     if len(cheap):
         for name in ("call", "op", "place"):
             sums[name].codes[cheap] = -1
         both = {name: sums[name] for name in keys}
-        sums = sorted_rows(sums_of(both, {name: sums[name] for name in SUMMED}), tuple(keys))
+        sums = sort_rows_by_keys(
+            sum_by_keys(both, {name: sums[name] for name in SYNC_SUM_COLUMNS}), tuple(keys)
+        )
     assert int(sums["idle_ns"].sum()) == int(values["idle_ns"].sum())
-    return {**sums, "device": repeated_number(idle.device, len(sums["count"]))}
+    return {**sums, "device": repeat_number(idle.device, len(sums["count"]))}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report synchronizing calls by stage and op; judge R02."""
     if not measured.has("sync_stalls") or not len(measured["gpu_time"]):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(whole(measured, "gpu_time")):
-        return ANALYSIS.skipped(DAMAGED)
-    rows = placed(measured, "sync_stalls")
-    unseen = tuple(_without_host(measured))
+    if not len(read_undamaged_table(measured, "gpu_time")):
+        return ANALYSIS.skipped(DAMAGED_REASON)
+    rows = list_judged_rows(measured, "sync_stalls")
+    unseen = tuple(_list_runs_without_host_ops(measured))
     if not len(rows):
         reason = "no synchronising call was recorded in a step or stage"
         return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
-    sync_windows = sync_bound(measured, thresholds.of("host-sync-stalls"))
+    sync_windows = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
     return ANALYSIS.answered(
-        sheets=lambda: (_calls(measured, rows),),
-        findings=tuple(_finding(sync_window, rows, thresholds) for sync_window in sync_windows),
+        sheets=lambda: (_make_sync_call_table(measured, rows),),
+        findings=tuple(
+            _report_sync_stalls(sync_window, rows, thresholds) for sync_window in sync_windows
+        ),
         verdicts=unseen,
     )
 
 
-def _without_host(measured: Measurements) -> list[Verdict]:
+def _list_runs_without_host_ops(measured: Measurements) -> list[Verdict]:
     """List verdicts on runs whose GPU sources have no host activity."""
     captures = measured["captures"]
     captures = captures[captures["device_op_count"] > 0]
@@ -153,21 +171,25 @@ def _without_host(measured: Measurements) -> list[Verdict]:
             ANALYSIS.rules[0],
             "insufficient data",
             "no host activity was recorded",
-            text_or_none(run),
+            to_text_or_none(run),
         )
         for run in hosts.index[hosts == 0]
     ]
 
 
-def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of synchronizing calls by stage, per step and GPU, most idle time first."""
-    table = each_gpu_step(measured, summed(rows, [*WHERE, "op", "call"], SUMMED), SUMMED)
+    table = average_over_gpu_steps(
+        measured,
+        sum_columns_by_keys(rows, [*STAGE_KEY, "op", "call"], SYNC_SUM_COLUMNS),
+        SYNC_SUM_COLUMNS,
+    )
     table = table.sort_values(
         ["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable"
     )
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             canonical | stage
             op | op | text | Outermost op around the call.
             call | call
@@ -178,7 +200,7 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
             call_ns | time in calls | ns | Σ duration, per step and GPU: mostly the GPU's own work.
         """),
     )
-    return sheet(
+    return make_sheet(
         "sync_calls",
         "Synchronising calls",
         headings,
@@ -188,36 +210,41 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
 
 
-def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
+def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
     """Report R02: synchronizing calls after which the GPU idles until the host has launched again."""
     window = one.window
     idle, (lost, ratio) = window.per_step(one.idle_ns)[0], window.per_step(one.lost_ns)
     stalls_per_step = window.steps.mean(one.stall_count)
-    same = [same_text(rows[name], value) for name, value in zip(WHERE, window.key, strict=True)]
+    same = [
+        find_equal_rows(rows[name], value)
+        for name, value in zip(STAGE_KEY, window.key, strict=True)
+    ]
     of_window = rows[same[0] & same[1] & same[2]]
-    by_op = summed(of_window, ["op", "call"], ["count", "idle_ns"])
+    by_op = sum_columns_by_keys(of_window, ["op", "call"], ["count", "idle_ns"])
     by_op = by_op.sort_values(["idle_ns", "count"], ascending=False, kind="stable").head(3)
     tops = [
         (
-            text_or_none(r["op"]) or text_or_none(r["call"]) or "calls of other kinds",
-            text_or_none(r["call"]),
+            to_text_or_none(r["op"]) or to_text_or_none(r["call"]) or "calls of other kinds",
+            to_text_or_none(r["call"]),
         )
-        for r in row_dicts(by_op)
+        for r in list_row_dicts(by_op)
     ]
     share = window.share(one.idle_ns)
-    place = _place(of_window)
+    place = _locate_sync_calls(of_window)
     return Finding(
         "host-sync-stalls",
         thresholds.severity(ratio),
-        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {show(share, 'ratio')} of {window.name}"
+        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {format_quantity(share, 'ratio')} of {window.name}"
         + (f", most in {place}" if place else ""),
         f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
         (
-            evidence("sync_count", window.steps.mean(one.count), "calls per step and GPU"),
-            evidence("stall_count", stalls_per_step, "to an idle GPU"),
-            evidence("idle_ns", round(idle), "idle after them, per step"),
-            evidence("later_ns", round(lost - idle), "until the host is ahead again"),
-            evidence("idle_ratio", share, "of the stage"),
+            make_evidence_metric(
+                "sync_count", window.steps.mean(one.count), "calls per step and GPU"
+            ),
+            make_evidence_metric("stall_count", stalls_per_step, "to an idle GPU"),
+            make_evidence_metric("idle_ns", round(idle), "idle after them, per step"),
+            make_evidence_metric("later_ns", round(lost - idle), "until the host is ahead again"),
+            make_evidence_metric("idle_ratio", share, "of the stage"),
         ),
         tuple(
             Place(
@@ -233,11 +260,11 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
     )
 
 
-def _place(rows: pd.DataFrame) -> str | None:
+def _locate_sync_calls(rows: pd.DataFrame) -> str | None:
     """Locate the function or range with more than half of the idle time after these calls; None without one."""
-    sums = summed(rows.dropna(subset="place"), ["place"], ["idle_ns"])
+    sums = sum_columns_by_keys(rows.dropna(subset="place"), ["place"], ["idle_ns"])
     most = sums[2 * sums["idle_ns"] > rows["idle_ns"].sum()]
-    return readable(str(most["place"].iloc[0])) if len(most) else None
+    return format_python_frame(str(most["place"].iloc[0])) if len(most) else None
 
 
 ANALYSIS = Analysis(

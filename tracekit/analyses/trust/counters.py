@@ -11,17 +11,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import canonical_stages, from_epoch, in_run, run_heading
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.patterns import expression
+from tracekit.job.frames import find_canonical_stages, is_from_epoch, make_run_heading, phrase_run
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.steps.stage_lookup import outermost_stages, row_at
-from tracekit.process.steps.windows import step_at, windows
+from tracekit.process.steps.stage_lookup import find_window_row_at, make_outer_stage_frame
+from tracekit.process.steps.windows import find_step_row_at, find_steps_and_stages
 
 COUNTER_LEVELS = Table(
     "counter_levels",
@@ -59,24 +59,24 @@ MAX_STAGES = 2_000
 
 CURVE_POINTS, CHART_SERIES = 300, 12
 
-_ACTIVE = (
-    ("sm_active", expression(r"\bSMs? Active\b", re.IGNORECASE)),
-    ("tensor_active", expression(r"\bTensor (?:Core )?(?:Pipe )?Active\b", re.IGNORECASE)),
-    ("dram_read", expression(r"\bDRAM (?:Read )?Bandwidth\b|\bDRAM Read\b", re.IGNORECASE)),
-    ("sm_issue", expression(r"\bSM Issue\b", re.IGNORECASE)),
+_KNOWN_COUNTERS = (
+    ("sm_active", compile_lazily(r"\bSMs? Active\b", re.IGNORECASE)),
+    ("tensor_active", compile_lazily(r"\bTensor (?:Core )?(?:Pipe )?Active\b", re.IGNORECASE)),
+    ("dram_read", compile_lazily(r"\bDRAM (?:Read )?Bandwidth\b|\bDRAM Read\b", re.IGNORECASE)),
+    ("sm_issue", compile_lazily(r"\bSM Issue\b", re.IGNORECASE)),
 )
 """Counters of GPU utilization by pattern of their name, in percent."""
 
-_LEVELS = ("sample_count", "sum", "max", "zero_count")
+_COUNTER_LEVEL_COLUMNS = ("sample_count", "sum", "max", "zero_count")
 
 
-def known_as(name: str) -> str | None:
+def classify_counter(name: str) -> str | None:
     """Classify a counter as one of those that are drawn and compared; None for others.
 
-    >>> known_as("GPU 0 SMs Active [Throughput %]"), known_as("GPU 1 PCIe RX Throughput [Throughput %]")
+    >>> classify_counter("GPU 0 SMs Active [Throughput %]"), classify_counter("GPU 1 PCIe RX Throughput [Throughput %]")
     ('sm_active', None)
     """
-    return next((key for key, pattern in _ACTIVE if pattern.search(name)), None)
+    return next((key for key, pattern in _KNOWN_COUNTERS if pattern.search(name)), None)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -96,15 +96,25 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         }
     )
     frame["name"] = pd.Categorical(frame["name"]).remove_unused_categories()
-    levels = _levels(trace, frame)
-    return {"counter_levels": arrays_of(levels), "counter_curve": _curve(frame), **_metrics(levels)}
+    levels = _measure_counter_levels(trace, frame)
+    return {
+        "counter_levels": get_frame_arrays(levels),
+        "counter_curve": _measure_counter_curve(frame),
+        **_average_counter_metrics(levels),
+    }
 
 
-def _levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+def _measure_counter_levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     """Measure the levels in the recording, in every step, and in the outermost stages of every step."""
     ts = rows["ts_ns"].to_numpy()
-    steps, stages = trace.derived(windows).steps, trace.derived(outermost_stages)
-    in_step, in_stage = step_at(steps, ts) if len(steps) else ts * 0 - 1, row_at(stages, ts)
+    steps, stages = (
+        trace.derived(find_steps_and_stages).steps,
+        trace.derived(make_outer_stage_frame),
+    )
+    in_step, in_stage = (
+        find_step_row_at(steps, ts) if len(steps) else ts * 0 - 1,
+        find_window_row_at(stages, ts),
+    )
     number = np.append(steps["step"].to_numpy(np.int64, na_value=-1), -1)[in_step]
     name = np.append(stages["stage"].cat.codes.to_numpy().astype(np.int64), -1)[in_stage]
     name[name >= MAX_STAGES] = -1
@@ -115,13 +125,13 @@ def _levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     ]
     names = stages["stage"].cat.categories
     levels = [
-        _grouped(rows[inside], step[inside], stage[inside], names, what)
+        _sum_counter_samples(rows[inside], step[inside], stage[inside], names, what)
         for what, inside, step, stage in parts
     ]
     return pd.concat(levels, ignore_index=True)
 
 
-def _grouped(
+def _sum_counter_samples(
     rows: pd.DataFrame,
     step: npt.NDArray[np.int64],
     stage: npt.NDArray[np.int64],
@@ -152,9 +162,9 @@ def _grouped(
     )
 
 
-def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
+def _measure_counter_curve(rows: pd.DataFrame) -> Mapping[str, Any]:
     """Average the counters to draw over at most `CURVE_POINTS` intervals of equal length."""
-    drawn = [str(n) for n in rows["name"].cat.categories if known_as(str(n))]
+    drawn = [str(n) for n in rows["name"].cat.categories if classify_counter(str(n))]
     drawn_rows = rows[rows["name"].isin(drawn)]
     if not len(drawn_rows):
         return {}
@@ -174,11 +184,11 @@ def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
     }
 
 
-def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
+def _average_counter_metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
     """Average SM and tensor activity by step as `metrics` rows, as a ratio, for compare and gates."""
     steps = levels[levels["window"].eq("step")]
     metric_names = pd.Series(
-        [known_as(name) for name in steps["name"]], index=steps.index, dtype=object
+        [classify_counter(name) for name in steps["name"]], index=steps.index, dtype=object
     )
     counted_steps = steps[metric_names.isin(ANALYSIS.metrics)].assign(metric=metric_names)
     if not len(counted_steps):
@@ -208,30 +218,30 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         reason = "no counter was sampled (nsys profile --gpu-metrics-devices=all records them)"
         return ANALYSIS.skipped(reason)
     rows = measured["counter_levels"]
-    of_capture = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
+    of_capture = _pool_counter_levels(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()
-    staged["canonical"] = canonical_stages(staged, any_range=True)
+    staged["canonical"] = find_canonical_stages(staged, any_range=True)
     # As an array: an empty list, without stages, would select columns.
-    is_known = [known_as(str(name)) is not None for name in staged["name"]]
+    is_known = [classify_counter(str(name)) is not None for name in staged["name"]]
     staged = staged[np.array(is_known, np.bool_)]
-    by_stage = _pooled(staged, ["run", "canonical", "name"])
-    sheets = [sheet("counters", "Counters", _headings(measured), of_capture)]
+    by_stage = _pool_counter_levels(staged, ["run", "canonical", "name"])
+    sheets = [make_sheet("counters", "Counters", _make_counter_headings(measured), of_capture)]
     if len(by_stage):
-        headings = _headings(measured, Heading("canonical", "stage"))
-        sheets.append(sheet("counters_by_stage", "Counters by stage", headings, by_stage))
+        headings = _make_counter_headings(measured, Heading("canonical", "stage"))
+        sheets.append(make_sheet("counters_by_stage", "Counters by stage", headings, by_stage))
     return ANALYSIS.answered(
-        metrics=lambda: _headlines(measured, of_capture),
+        metrics=lambda: _list_counter_metrics(measured, of_capture),
         sheets=sheets,
-        charts=lambda: _charts(measured),
+        charts=lambda: _draw_counter_curves(measured),
     )
 
 
-def _headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
+def _make_counter_headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
     """Make the headings of the tables of counters."""
     return (
-        *run_heading(measured),
+        *make_run_heading(measured),
         *more,
-        *as_headings("""
+        *parse_headings("""
             name | counter
             mean | mean | number | Mean of its samples, in the counter's own unit.
             max | highest | number
@@ -241,7 +251,7 @@ def _headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
     )
 
 
-def _pooled(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _pool_counter_levels(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Pool the levels by these keys; every sample of every process has the same weight."""
     grouped = rows.groupby(by, dropna=False, sort=True)
     out = grouped[["sample_count", "sum", "zero_count"]].sum()
@@ -251,24 +261,24 @@ def _pooled(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return out.reset_index()
 
 
-def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
+def _list_counter_metrics(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
     """List the mean of each known counter over all GPUs of a run."""
-    keys = np.array([known_as(str(name)) for name in whole["name"]], object)
+    keys = np.array([classify_counter(str(name)) for name in whole["name"]], object)
     for (run, key), of_key in whole.assign(known=keys).groupby(["run", "known"], sort=True):
         if key not in ANALYSIS.metrics:
             continue
         share = float(of_key["sum"].sum()) / float(of_key["sample_count"].sum()) / 100
-        label = str(key).replace("_", " ") + in_run(measured, run)
+        label = str(key).replace("_", " ") + phrase_run(measured, run)
         yield Metric(str(key), share, "ratio", "higher", label=label)
 
 
-def _charts(measured: Measurements) -> Iterator[Chart]:
+def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
     """Draw each known counter over time, one line per GPU."""
     curve = measured["counter_curve"]
     if not len(curve):
         return
-    one_clock = from_epoch(measured, curve)
-    curve["known"] = [known_as(str(name)) for name in curve["name"]]
+    one_clock = is_from_epoch(measured, curve)
+    curve["known"] = [classify_counter(str(name)) for name in curve["name"]]
     for key, of_key in curve.groupby("known", sort=False):
         lines = list(of_key.groupby(["run", "host", "name"], dropna=False, sort=True))
         zero = int(of_key["ts_ns"].min())
@@ -279,13 +289,13 @@ def _charts(measured: Measurements) -> Iterator[Chart]:
                 (number, int(ts) - start, float(value))
                 for ts, value in zip(line["ts_ns"], line["mean"], strict=True)
             ]
-        several = bool(run_heading(measured))
+        several = bool(make_run_heading(measured))
         yield Chart(
             f"counter-{key}",
             f"{str(key).replace('_', ' ')} over time",
             "lines",
             tuple(marks),
-            tuple(_line_name(line, several=several) for line, _ in lines[:CHART_SERIES]),
+            tuple(_label_counter_line(line, several=several) for line, _ in lines[:CHART_SERIES]),
             unit="",
             caption="Mean of each stretch of time, in the counter's own unit."
             + (
@@ -297,7 +307,7 @@ def _charts(measured: Measurements) -> Iterator[Chart]:
         )
 
 
-def _line_name(key: Any, *, several: bool) -> str:
+def _label_counter_line(key: Any, *, several: bool) -> str:
     """Label a line with its run where there are several, its host and its counter."""
     run, host, name = key
     parts = (run if several else None, host, name)

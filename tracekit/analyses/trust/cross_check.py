@@ -8,18 +8,18 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading, stage_rows
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import joined, row_dicts
+from tracekit.job.frames import list_stage_rows, make_run_heading
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.keys import inner_join, list_row_dicts
 from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
-SAME = 0.05
+MAX_TOOL_DIFFERENCE_RATIO = 0.05
 """Maximum difference of step walls to call two profilers equal; each profiler slows a run differently."""
 
-_AT = ["run", "rank", "step"]
+_COMPARED_KEYS = ["run", "rank", "step"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
@@ -32,9 +32,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     check = measured.check
     if check is None:
         return None
-    tools = [_tool(measured), _tool(check)]
+    tools = [_find_main_tool(measured), _find_main_tool(check)]
     rows = [
-        row for name, read in _QUANTITIES.items() for row in _compared(name, read, measured, check)
+        row
+        for name, read in _QUANTITIES.items()
+        for row in _compare_tools(name, read, measured, check)
     ]
     if not rows:
         reason = (
@@ -43,18 +45,18 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         return ANALYSIS.skipped(reason)
     frame = pd.DataFrame(rows)
     headings = (
-        *run_heading(measured),
+        *make_run_heading(measured),
         Heading("what", "what"),
         Heading("first_ns", tools[0], "ns", "Mean over the ranks and steps that both tools saw."),
         Heading("second_ns", tools[1], "ns", "The same, as the other tool recorded it."),
-        *as_headings("""
+        *parse_headings("""
             difference_ratio | difference | ratio | Of the first.
             pairs | ranks × steps | count
         """),
     )
     step = frame[frame["what"] == "step"]
-    differs = bool((step["difference_ratio"].abs() > SAME).any())
-    caveat = f"the tools differ by more than {show(SAME, 'ratio')} on the step: each slows a run in its own way, so compare shares, and walls of one tool only"
+    differs = bool((step["difference_ratio"].abs() > MAX_TOOL_DIFFERENCE_RATIO).any())
+    caveat = f"the tools differ by more than {format_quantity(MAX_TOOL_DIFFERENCE_RATIO, 'ratio')} on the step: each slows a run in its own way, so compare shares, and walls of one tool only"
     metrics = tuple(
         Metric(
             "step_difference",
@@ -63,35 +65,37 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
             "neither",
             label=f"step, {tools[1]} against {tools[0]}",
         )
-        for row in row_dicts(step)
+        for row in list_row_dicts(step)
     )
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=lambda: (sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame),),
+        sheets=lambda: (
+            make_sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame),
+        ),
         caveats=(caveat,) if differs else (),
     )
 
 
-def _tool(measured: Measurements) -> str:
+def _find_main_tool(measured: Measurements) -> str:
     """Find the tool that recorded most steps."""
     tools = measured["steps"]["tool"]
     return str(tools.mode().get(0, "?"))
 
 
-def _steps(measured: Measurements) -> pd.DataFrame:
+def _list_step_times(measured: Measurements) -> pd.DataFrame:
     """List the times of steps."""
     rows = measured["steps"]
     rows = rows[rows["origin"] != "stage"]
     return rows.assign(what="step", value_ns=rows["dur_ns"])
 
 
-def _stages(measured: Measurements) -> pd.DataFrame:
+def _list_stage_times(measured: Measurements) -> pd.DataFrame:
     """List the times of stages."""
-    rows = stage_rows(measured)
+    rows = list_stage_rows(measured)
     return rows.assign(what=rows["canonical"], value_ns=rows["dur_ns"])
 
 
-def _busy(measured: Measurements) -> pd.DataFrame:
+def _list_gpu_busy_times(measured: Measurements) -> pd.DataFrame:
     """List the GPU busy times of steps."""
     rows = measured["gpu_time"]
     rows = rows[rows["window"] == "step"]
@@ -99,14 +103,14 @@ def _busy(measured: Measurements) -> pd.DataFrame:
 
 
 _QUANTITIES: Mapping[str, Callable[[Measurements], pd.DataFrame]] = {
-    "steps": _steps,
-    "gpu_time": _busy,
-    "stages": _stages,
+    "steps": _list_step_times,
+    "gpu_time": _list_gpu_busy_times,
+    "stages": _list_stage_times,
 }
 """Quantities that both tools record, by measured table."""
 
 
-def _compared(
+def _compare_tools(
     table: str,
     read: Callable[[Measurements], pd.DataFrame],
     measured: Measurements,
@@ -115,14 +119,14 @@ def _compared(
     """Compare one quantity: a row per run with the means over the pairs that both tools recorded."""
     if not (measured.has(table) and check.has(table)):
         return
-    keys = [*_AT, "what"]
+    keys = [*_COMPARED_KEYS, "what"]
     sides = [
         rows.groupby(keys, dropna=False, sort=False)["value_ns"].sum().reset_index()
         for rows in (read(measured), read(check))
     ]
     of_first = sides[0].rename(columns={"value_ns": "value_ns_first"})
     of_second = sides[1].rename(columns={"value_ns": "value_ns_second"})
-    both = joined(of_first, of_second, keys, optional=[name for name in keys if name != "step"])
+    both = inner_join(of_first, of_second, keys, optional=[name for name in keys if name != "step"])
     for (run, what), of_quantity in both.groupby(["run", "what"], sort=False):
         first, second = (
             float(of_quantity[f"value_ns_{side}"].mean()) for side in ("first", "second")

@@ -12,9 +12,9 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
-from tracekit.job.frames import label_headings, whole_or_none
-from tracekit.job.recording_kinds import classified
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.frames import make_label_headings, to_int_or_none
+from tracekit.job.recording_kinds import map_classified_processes
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.codes import (
     FILTERED_ROWS,
     INTERLEAVED,
@@ -24,22 +24,22 @@ from tracekit.model.codes import (
 )
 from tracekit.model.keys import (
     CAPTURE,
-    is_one_of,
-    numbered_alike,
-    row_dicts,
+    list_row_dicts,
+    mask_members,
+    number_frames_alike,
 )
 from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import numbers_or_none
+from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.columns import TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
-from tracekit.model.units import show
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.name_filters import of_kind
-from tracekit.process.recording_kind import classify
-from tracekit.process.steps.windows import Windows, windows
+from tracekit.model.units import format_quantity
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.name_filters import mark_rows_of_kind
+from tracekit.process.recording_kind import classify_recording
+from tracekit.process.steps.windows import StepsAndStages, find_steps_and_stages
 
 CAPTURES = Table(
     "captures",
@@ -78,7 +78,7 @@ RECORDINGS = Table(
 _OF_PROGRAM = ("op", "range", "runtime")
 _OF_NSYS = ("recorded", "cuda_calls", "kernels")
 _TIMELINES = ("torch", "nsys")
-_RECORDED = ("device_ops", "open_ranges", "memory_ops", "counters")
+_COUNTED_TABLES = ("device_ops", "open_ranges", "memory_ops", "counters")
 _SHOWN_PLACES = 5
 
 Ints = npt.NDArray[np.int64]
@@ -89,7 +89,7 @@ Check = tuple[int | None, int | None]
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the extent of one source, and one row per check."""
-    host_start, host_dur = _host_spans(trace)
+    host_start, host_dur = _list_host_spans(trace)
     device_start = trace.numbers("device_ops", "ts_ns")
     spans = ((host_start, host_dur), (device_start, trace.numbers("device_ops", "dur_ns")))
     recorded = [(start, dur) for start, dur in spans if len(start)]
@@ -97,28 +97,30 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     last = max((int((start + dur).max()) for start, dur in recorded), default=0)
     distributed = trace.meta.get("distributedInfo")
     captures = {
-        "world_size": numbers_or_none([trace.source.world_size]),
+        "world_size": make_nullable_numbers([trace.source.world_size]),
         "ts_ns": np.array([first]),
         "dur_ns": np.array([last - first]),
         "absolute_time": np.array([bool(trace.meta.get("absolute_time"))]),
         "row_count": np.array([int(trace.meta.get("element_count", 0))]),
         "host_op_count": np.array([len(host_start)]),
         "device_op_count": np.array([len(device_start)]),
-        "device_name": [_device_name(trace.meta)],
-        "backend": [_text(distributed.get("backend")) if isinstance(distributed, dict) else None],
+        "device_name": [_find_gpu_model(trace.meta)],
+        "backend": [
+            _get_text_or_none(distributed.get("backend")) if isinstance(distributed, dict) else None
+        ],
     }
-    checks = _checks(trace)
+    checks = _count_quality_checks(trace)
     quality = {
         "name": np.array(list(checks), object),
-        "count": numbers_or_none(list(map(itemgetter(0), checks.values()))),
-        "dur_ns": numbers_or_none(list(map(itemgetter(1), checks.values()))),
+        "count": make_nullable_numbers(list(map(itemgetter(0), checks.values()))),
+        "dur_ns": make_nullable_numbers(list(map(itemgetter(1), checks.values()))),
     }
-    return {"captures": captures, "quality": quality, "recordings": _recording(trace)}
+    return {"captures": captures, "quality": quality, "recordings": _measure_recording_kind(trace)}
 
 
-def _recording(trace: Trace) -> Mapping[str, Any]:
+def _measure_recording_kind(trace: Trace) -> Mapping[str, Any]:
     """Classify the recording, one row per count that the kind is based on."""
-    recorded = classify(trace)
+    recorded = classify_recording(trace)
     counts = recorded.counts
     return {
         "kind": [recorded.kind] * len(counts),
@@ -128,19 +130,19 @@ def _recording(trace: Trace) -> Mapping[str, Any]:
     }
 
 
-def _host_spans(trace: Trace) -> tuple[Ints, Ints]:
+def _list_host_spans(trace: Trace) -> tuple[Ints, Ints]:
     """List (starts, durations) of the rows of `host_ops` without Python functions, which are only partly read."""
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
-    python = of_kind(trace, "host_ops", "python")
+    python = mark_rows_of_kind(trace, "host_ops", "python")
     return (start[~python], dur[~python]) if python.any() else (start, dur)
 
 
-def _text(value: object) -> str | None:
+def _get_text_or_none(value: object) -> str | None:
     """Get a text; None for any other value."""
     return value if isinstance(value, str) else None
 
 
-def _device_name(meta: Mapping[str, Any]) -> str | None:
+def _find_gpu_model(meta: Mapping[str, Any]) -> str | None:
     """Find the GPU model, if all recorded devices have the same."""
     properties = meta.get("deviceProperties")
     names = (
@@ -148,17 +150,17 @@ def _device_name(meta: Mapping[str, Any]) -> str | None:
         if isinstance(properties, list)
         else set()
     )
-    return _text(names.pop()) or None if len(names) == 1 else None
+    return _get_text_or_none(names.pop()) or None if len(names) == 1 else None
 
 
-def _checks(trace: Trace) -> dict[str, Check]:
+def _count_quality_checks(trace: Trace) -> dict[str, Check]:
     """Count each check by name; checks without data are left out."""
-    _, host_dur = _host_spans(trace)
+    _, host_dur = _list_host_spans(trace)
     checks: dict[str, Check] = {"host_zero_duration": (int((host_dur == 0).sum()), None)}
     if trace.has("device_ops"):
         start = trace.numbers("device_ops", "ts_ns")
         dur = trace.numbers("device_ops", "dur_ns")
-        links: Launches = trace.derived(launches)
+        links: Launches = trace.derived(find_launches)
         unlinked = ~links.linked
         early = links.linked & (start < links.ts_ns)
         checks |= {
@@ -166,39 +168,39 @@ def _checks(trace: Trace) -> dict[str, Check]:
             "device_zero_duration": (int((dur == 0).sum()), None),
             "unlinked": (int(unlinked.sum()), int(dur[unlinked].sum())),
             "starts_before_launch": (int(early.sum()), None),
-            "collectives_without_metadata": _bare_collectives(trace),
+            "collectives_without_metadata": _count_collectives_without_args(trace),
         }
-    checks["ranges_beyond_cap"] = (_dropped(trace), None)
-    return checks | {name: (count, None) for name, count in recorded_counts(trace).items()}
+    checks["ranges_beyond_cap"] = (_count_dropped_ranges(trace), None)
+    return checks | {name: (count, None) for name, count in count_nsys_recorded_rows(trace).items()}
 
 
-def recorded_counts(trace: Trace) -> dict[str, int]:
+def count_nsys_recorded_rows(trace: Trace) -> dict[str, int]:
     """Count the rows of an nsys recording: all of the program (`recorded`), `cuda_calls` and `kernels`.
 
     Ranges, ops, calls, GPU work, memory and metrics count; system activity does not. Empty for other tools.
     """
     if trace.source.tool != "nsys":
         return {}
-    other_count = sum(len(trace.get(name)) for name in _RECORDED)
+    other_count = sum(len(trace.get(name)) for name in _COUNTED_TABLES)
     return {
-        "recorded": int(of_kind(trace, "host_ops", *_OF_PROGRAM).sum()) + other_count,
-        "cuda_calls": int(of_kind(trace, "host_ops", "runtime").sum()),
-        "kernels": int(of_kind(trace, "device_ops", "kernel", "collective").sum()),
+        "recorded": int(mark_rows_of_kind(trace, "host_ops", *_OF_PROGRAM).sum()) + other_count,
+        "cuda_calls": int(mark_rows_of_kind(trace, "host_ops", "runtime").sum()),
+        "kernels": int(mark_rows_of_kind(trace, "device_ops", "kernel", "collective").sum()),
     }
 
 
-def _dropped(trace: Trace) -> int:
+def _count_dropped_ranges(trace: Trace) -> int:
     """Count the ranges beyond the cap."""
-    recorded: Windows = trace.derived(windows)
+    recorded: StepsAndStages = trace.derived(find_steps_and_stages)
     return recorded.dropped
 
 
-def _bare_collectives(trace: Trace) -> Check:
+def _count_collectives_without_args(trace: Trace) -> Check:
     """Count collective kernels known by name only, without size and group."""
-    rows = np.flatnonzero(of_kind(trace, "device_ops", "collective"))
+    rows = np.flatnonzero(mark_rows_of_kind(trace, "device_ops", "collective"))
     if "Collective name" in trace.sparse:
         has_name = trace.sparse["Collective name"].rows
-        rows = rows[~is_one_of(trace.numbers("device_ops", "id")[rows], has_name)]
+        rows = rows[~mask_members(trace.numbers("device_ops", "id")[rows], has_name)]
     return len(rows), int(trace.numbers("device_ops", "dur_ns")[rows].sum())
 
 
@@ -208,14 +210,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(captures):
         return ANALYSIS.skipped("no source could be read")
     quality = measured["quality"]
-    number, quality["process"] = numbered_alike(CAPTURE, captures, quality)
+    number, quality["process"] = number_frames_alike(CAPTURE, captures, quality)
     checks = quality["name"].to_numpy(object), quality["process"].to_numpy(np.int64)
     counts, times = (*checks, quality["count"]), (*checks, quality["dur_ns"])
     by_source = captures.set_index(number)
-    gpu_ns = _column(times, "device_ops", by_source.index)
-    by_source["unlinked"] = _column(counts, "unlinked", by_source.index)
+    gpu_ns = _get_check_results(times, "device_ops", by_source.index)
+    by_source["unlinked"] = _get_check_results(counts, "unlinked", by_source.index)
     by_source["unlinked_ratio"] = (
-        _column(times, "unlinked", by_source.index) / gpu_ns.where(gpu_ns > 0)
+        _get_check_results(times, "unlinked", by_source.index) / gpu_ns.where(gpu_ns > 0)
     ).astype("Float64")
     # Memory snapshots and logs cannot record ops: show no value rather than 0.
     timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
@@ -228,29 +230,31 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Metric("sources", len(captures), "count"),
         Metric("elements", int(captures["row_count"].sum()), "count", label="elements read"),
     )
-    headings = (*label_headings(measured), *SOURCE_HEADINGS)
+    headings = (*make_label_headings(measured), *SOURCE_HEADINGS)
     if has_gpu:
         headings += GPU_HEADINGS
     headings += (Heading("notes", "notes", "count"),)
     sources = by_source.reset_index(drop=True)
-    of_nsys = {name: _column(counts, name, by_source.index).to_numpy() for name in _OF_NSYS}
+    of_nsys = {
+        name: _get_check_results(counts, name, by_source.index).to_numpy() for name in _OF_NSYS
+    }
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: (
-            sheet("sources", "Sources", headings, sources, ranked=Ranked("notes")),
-            *with_rows(_went_wrong(measured, captures.assign(**of_nsys))),
+            make_sheet("sources", "Sources", headings, sources, ranked=Ranked("notes")),
+            *select_filled_sheets(_make_diagnosis_table(measured, captures.assign(**of_nsys))),
         ),
-        findings=tuple(_artefacts(measured, by_source, thresholds)),
+        findings=tuple(_find_profiling_artefacts(measured, by_source, thresholds)),
     )
 
 
-SOURCE_HEADINGS = as_headings("""
+SOURCE_HEADINGS = parse_headings("""
     source | source
     rank | rank | id
     dur_ns | span | ns | First start to last end of anything.
     host_op_count | host ops | count
 """)
-GPU_HEADINGS = as_headings("""
+GPU_HEADINGS = parse_headings("""
     device_op_count | device ops | count
     unlinked_ratio | unlinked | ratio | GPU time whose launch is not in the trace, of all GPU time.
 """)
@@ -260,7 +264,7 @@ Checks = tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], pd.Series]
 """(name of each check, number of its process, its result)."""
 
 
-def _column(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
+def _get_check_results(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
     """Get the results of one check by process; NA if it was not made."""
     names, process, values = checks
     rows = np.flatnonzero((names == name) & values.notna().to_numpy())
@@ -270,9 +274,11 @@ def _column(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
     return pd.Series(results[index.to_numpy()], index, copy=False)
 
 
-def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
+def _make_diagnosis_table(measured: Measurements, captures: pd.DataFrame) -> Sheet:
     """Make the table of problems in the capture, with cause and remedy, most severe first."""
-    recorded_captures = (_capture(source, row) for source, row in _placed(measured, captures))
+    recorded_captures = (
+        _make_capture(source, row) for source, row in _match_sources_to_captures(measured, captures)
+    )
     chosen = measured.facts.excluded_count > 0 or any(
         note.code == "left-out" for note in measured.notes
     )
@@ -289,26 +295,29 @@ def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
         )
         if d.severity != "info"
     ]
-    headings = as_headings("""
+    headings = parse_headings("""
         what | what
         places | files
         cause | cause
         remedy | to do
     """)
     frame = pd.DataFrame(problems, columns=[heading.name for heading in headings])
-    return sheet("diagnoses", "What went wrong in the capture", headings, frame)
+    return make_sheet("diagnoses", "What went wrong in the capture", headings, frame)
 
 
-def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
+def _match_sources_to_captures(
+    measured: Measurements, captures: pd.DataFrame
+) -> list[tuple[Source, dict[str, Any]]]:
     """Match each source with its row of the captures; adds its step numbers as `steps` and its kind as `recording`."""
     steps = measured["steps"]
     numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
     steps_by_process = {
-        _process(str(s), pid): frozenset(numbers.tolist()) for (s, pid), numbers in numbered
+        _make_process_key(str(s), pid): frozenset(numbers.tolist())
+        for (s, pid), numbers in numbered
     }
-    rows = {_process(row["source"], row["pid"]): row for row in row_dicts(captures)}
-    keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
-    kinds = classified(measured)
+    rows = {_make_process_key(row["source"], row["pid"]): row for row in list_row_dicts(captures)}
+    keys = [(source, _make_process_key(source.name, source.pid)) for source in measured.sources]
+    kinds = map_classified_processes(measured)
     return [
         (
             source,
@@ -323,17 +332,17 @@ def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source
     ]
 
 
-def _process(source: str, pid: Any) -> tuple[str, int | None]:
+def _make_process_key(source: str, pid: Any) -> tuple[str, int | None]:
     """Make the key of a process: its source and pid."""
-    return source, _count(pid)
+    return source, _get_whole_or_none(pid)
 
 
-def _count(value: Any) -> int | None:
+def _get_whole_or_none(value: Any) -> int | None:
     """Convert a value to int; None if missing."""
-    return whole_or_none(value)
+    return to_int_or_none(value)
 
 
-def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
+def _make_capture(source: Source, row: Mapping[str, Any]) -> Capture:
     """Make the record of one process in one source that is diagnosed."""
     return Capture(
         source=source,
@@ -342,27 +351,28 @@ def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
         absolute_time=bool(row["absolute_time"]),
         host_op_count=int(row["host_op_count"]),
         device_op_count=int(row["device_op_count"]),
-        recorded=_count(row["recorded"]),
-        call_count=_count(row["cuda_calls"]),
-        kernel_count=_count(row["kernels"]),
+        recorded=_get_whole_or_none(row["recorded"]),
+        call_count=_get_whole_or_none(row["cuda_calls"]),
+        kernel_count=_get_whole_or_none(row["kernels"]),
         steps=row["steps"],
         recording=row["recording"],
     )
 
 
-def _artefacts(
+def _find_profiling_artefacts(
     measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds
 ) -> list[Finding]:
     """Find R32: problems that make other numbers unreliable; one finding per kind, with its sources."""
     limit = thresholds.of("profiling-artefact")
     kind_of = {
-        recorded.source: recorded.classified.kind for recorded in classified(measured).values()
+        recorded.source: recorded.classified.kind
+        for recorded in map_classified_processes(measured).values()
     }
-    interleaved = _noted(measured, {INTERLEAVED})
+    interleaved = _list_noted_sources(measured, {INTERLEAVED})
     losses = {note.code for note in measured.notes if note.severity == "data_loss"} - OF_TIMES
     lossy = [
         source
-        for source in _noted(measured, losses)
+        for source in _list_noted_sources(measured, losses)
         if source not in interleaved and kind_of.get(source) not in OWN_LOSSES
     ]
     failed = sorted(failure.source for failure in measured.failures)
@@ -373,14 +383,14 @@ def _artefacts(
         else shown.iloc[:0]
     )
     mixed = mixed[~mixed["source"].map(kind_of).isin(WITHOUT_GPU_BY_DESIGN)]
-    without_launch = f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
+    without_launch = f"have over {format_quantity(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
     kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
         (failed, "high", *FAILED),
         (interleaved, "high", *TWO_PROCESSES),
         (lossy, "high", *LOSSY),
-        (_noted(measured, OF_TIMES - OF_FIRST_KERNELS), "high", *IMPOSSIBLE_ROWS),
-        (_noted(measured, OF_FIRST_KERNELS), "high", *LOST_FIRST_KERNELS),
-        (_noted(measured, {FILTERED_ROWS}), "high", *REMOVED_ROWS),
+        (_list_noted_sources(measured, OF_TIMES - OF_FIRST_KERNELS), "high", *IMPOSSIBLE_ROWS),
+        (_list_noted_sources(measured, OF_FIRST_KERNELS), "high", *LOST_FIRST_KERNELS),
+        (_list_noted_sources(measured, {FILTERED_ROWS}), "high", *REMOVED_ROWS),
         (unlinked["source"].tolist(), "info", without_launch, WARM_UP),
         (mixed["source"].tolist(), "info", *WITHOUT_GPU),
     )
@@ -405,7 +415,7 @@ WITHOUT_GPU_BY_DESIGN = frozenset({"front-end", *FOREIGN})
 """Kinds of recordings that have no GPU rows by design."""
 
 
-def _noted(measured: Measurements, codes: Collection[str]) -> list[str]:
+def _list_noted_sources(measured: Measurements, codes: Collection[str]) -> list[str]:
     """List the sources with a note of any of these codes."""
     return sorted({note.source for note in measured.notes if note.code in codes})
 

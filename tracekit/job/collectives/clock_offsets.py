@@ -6,21 +6,21 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tracekit.job.collectives.matching import CLOCK, clocks
-from tracekit.model.keys import CAPTURE, records
+from tracekit.job.collectives.matching import CLOCK, measure_clock_offsets
+from tracekit.model.keys import CAPTURE, iterate_records
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 Owner = tuple[str | None, str | None, int | None, int | None]
 """Owner of one clock: run, role, replica and rank (`matching.CLOCK`), None where unknown."""
 
-CERTAIN = 3
+CERTAIN_SIGMAS = 3
 """Clocks are corrected above this multiple of the uncertainty (two sigma for normal errors)."""
 _LARGEST_NS = 2**61
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class ClockCorrection:
     """Offset to subtract from the times of a process to get those of the first process it is compared with.
 
     `offset_ns` is 0 where the clocks agree within `CERTAIN_SIGMAS` times `uncertainty_ns`, and where all processes share a
@@ -32,32 +32,32 @@ class Correction:
     set: int
 
 
-def corrections(measured: Measurements) -> dict[Owner, Correction]:
+def compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrection]:
     """Compute the clock correction of every process that could be compared with another (M13).
 
     Processes of one host share its clock: their apparent offset is the difference in leaving a collective.
     """
-    return measured.derived(_corrections)
+    return measured.derived(_compute_clock_corrections)
 
 
-def _corrections(measured: Measurements) -> dict[Owner, Correction]:
-    offsets = clocks(measured)
+def _compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrection]:
+    offsets = measure_clock_offsets(measured)
     offsets = offsets[offsets["offset_ns"].notna()]
-    numbers = records(offsets, ("offset_ns", "uncertainty_ns", "set"))
-    rows = dict(zip(records(offsets, CLOCK), numbers, strict=True))
+    numbers = iterate_records(offsets, ("offset_ns", "uncertainty_ns", "set"))
+    rows = dict(zip(iterate_records(offsets, CLOCK), numbers, strict=True))
     captures = measured["captures"]
     hosts: dict[int, set[str | None]] = {}
-    where = records(captures, ("host", "absolute_time"))
-    for key, (host, absolute) in zip(records(captures, CLOCK), where, strict=True):
+    where = iterate_records(captures, ("host", "absolute_time"))
+    for key, (host, absolute) in zip(iterate_records(captures, CLOCK), where, strict=True):
         if (row := rows.get(key)) is not None:
             hosts.setdefault(row[2], set()).add(host if absolute else None)
     by_owner = {}
     for key, (offset, spread, number) in rows.items():
         hosts_of_set = hosts.get(number, {None})
         one_host = len(hosts_of_set) == 1 and None not in hosts_of_set
-        certain = CERTAIN * spread < abs(offset) < _LARGEST_NS
+        certain = CERTAIN_SIGMAS * spread < abs(offset) < _LARGEST_NS
         used = offset if certain and not one_host else 0
-        by_owner[key] = Correction(used, spread, number)
+        by_owner[key] = ClockCorrection(used, spread, number)
     return by_owner
 
 
@@ -72,20 +72,22 @@ Capture = tuple[str | None, int | None]
 """Source and pid."""
 
 
-def capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]:
+def map_capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]:
     """Map every capture to its clock, the only valid way to compare times of different processes.
 
     Captures of one group can be compared: their processes share collectives, or run on one known host whose clock counts
     from the epoch. A process without collectives is corrected like the others of its host.
     """
-    return measured.derived(_capture_clocks)
+    return measured.derived(_map_capture_clocks)
 
 
-def _capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
-    captures, known = measured["captures"], corrections(measured)
+def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
+    captures, known = measured["captures"], compute_clock_corrections(measured)
     names = (*CAPTURE, "host", "absolute_time")
-    rows = list(zip(records(captures, CLOCK), records(captures, names), strict=True))
-    aligned = _host_clocks(known, rows)
+    rows = list(
+        zip(iterate_records(captures, CLOCK), iterate_records(captures, names), strict=True)
+    )
+    aligned = _map_host_clocks(known, rows)
     by_capture: dict[Capture, CaptureClock] = {}
     for owner, (source, pid, host, absolute) in rows:
         is_on_host = absolute and host is not None
@@ -101,11 +103,11 @@ def _capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
     return by_capture
 
 
-def _host_clocks(
-    known: Mapping[Owner, Correction], rows: Iterable[tuple[Owner, tuple[object, ...]]]
+def _map_host_clocks(
+    known: Mapping[Owner, ClockCorrection], rows: Iterable[tuple[Owner, tuple[object, ...]]]
 ) -> dict[object, CaptureClock]:
     """Map each host to the median clock of its compared processes, if all of them are in one set."""
-    by_host: dict[object, list[Correction]] = {}
+    by_host: dict[object, list[ClockCorrection]] = {}
     for owner, (_, _, host, absolute) in rows:
         if host is not None and absolute and owner in known:
             by_host.setdefault(host, []).append(known[owner])

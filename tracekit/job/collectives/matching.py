@@ -13,18 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import UNIT, units
-from tracekit.job.groups import differ, least, most, places_within
+from tracekit.job.frames import UNIT, clear_parts_of_numbered_steps
+from tracekit.job.groups import (
+    find_group_maxima,
+    find_group_minima,
+    find_mixed_groups,
+    number_rows_within_groups,
+)
 from tracekit.model.keys import (
-    distinct,
-    first_of_each,
-    numbered,
-    numbered_alike,
-    of_arrays,
-    of_keys,
+    find_distinct,
+    find_first_rows,
+    group_arrays,
+    group_rows_by,
+    number_frames_alike,
+    number_keys,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import framed
+from tracekit.model.tables.arrays import make_frame
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import ROOTED
 
@@ -50,14 +55,14 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class CollectiveMatching:
     """Result of matching: `rows` of `match_collectives`, `clocks` of `measure_clock_offsets`."""
 
     rows: pd.DataFrame
     clocks: pd.DataFrame
 
 
-def matched(measured: Measurements) -> pd.DataFrame:
+def match_collectives(measured: Measurements) -> pd.DataFrame:
     """Match collectives across ranks: one row per row of `collectives`, in its order.
 
     - `match` (Int64) numbers the collective; <NA> where `reason` (a value of `REASONS`) applies.
@@ -68,19 +73,19 @@ def matched(measured: Measurements) -> pd.DataFrame:
       own duration, plus the wait of all for a missing rank.
     - `trusted`: whether the skew exceeds the clock uncertainty; only then is one rank `is_last`.
     """
-    return measured.derived(_solve).rows
+    return measured.derived(_solve_collective_matching).rows
 
 
-def clocks(measured: Measurements) -> pd.DataFrame:
+def measure_clock_offsets(measured: Measurements) -> pd.DataFrame:
     """Measure the clock offset of each process whose collectives matched.
 
     Columns: run, role, replica, rank, offset_ns (Int64: its clock less that of the first rank it can be compared with),
     uncertainty_ns (median absolute deviation of the ends), count (of the ends) and set (number of the connected ranks).
     """
-    return measured.derived(_solve).clocks
+    return measured.derived(_solve_collective_matching).clocks
 
 
-def _nothing() -> Matching:
+def _make_empty_matching() -> CollectiveMatching:
     """Make the empty result for measurements without collectives."""
     texts, flags = np.empty(0, object), np.empty(0, np.bool_)
     numbers = pd.arrays.IntegerArray(np.empty(0, np.int64), flags)
@@ -95,40 +100,40 @@ def _nothing() -> Matching:
         **dict.fromkeys(("replica", "rank", "offset_ns", "uncertainty_ns", "count"), numbers),
         "set": numbers,
     }
-    return Matching(framed(rows, 0), framed(states, 0))
+    return CollectiveMatching(make_frame(rows, 0), make_frame(states, 0))
 
 
-def _solve(measured: Measurements) -> Matching:
+def _solve_collective_matching(measured: Measurements) -> CollectiveMatching:
     """Match the collectives and measure the clocks of all processes."""
     if not len(measured.columns("collectives")):
-        return _nothing()
-    rows = units(measured["collectives"])
+        return _make_empty_matching()
+    rows = clear_parts_of_numbered_steps(measured["collectives"])
     rows["on_host"] = rows["device"].isna()
-    position, team, why = _numbered(rows)
+    position, team, why = _assign_collective_positions(rows)
     is_matched = why == _MATCHED
     match = np.full(len(rows), -1, np.int64)
-    match[is_matched] = _numbered_pairs(team[is_matched], position[is_matched])
+    match[is_matched] = _number_pairs(team[is_matched], position[is_matched])
     members = np.bincount(match[is_matched], minlength=1)[match]
     is_single = is_matched & (members < 2)
     why[is_single], is_matched = _WHY["alone"], is_matched & ~is_single
-    match[is_matched] = numbered(match[is_matched])[1]
+    match[is_matched] = number_keys(match[is_matched])[1]
     match[~is_matched] = -1
-    who, ranks = _members(rows)
+    who, ranks = _number_collective_processes(rows)
     start = rows["ts_ns"].to_numpy(np.int64)
     dur = rows["dur_ns"].to_numpy(np.int64)
     sync = is_matched & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
-    state = _clocks(match[sync], who[sync], (start + dur)[sync], len(ranks))
+    state = _join_clock_stars(match[sync], who[sync], (start + dur)[sync], len(ranks))
     rooted = is_matched & rows["op"].isin(ROOTED).to_numpy(np.bool_) & (dur > 0)
-    host, _ = of_keys(rows, ["host"])
-    met = sync | _all_met(match, who, start, dur, rooted, host, state)
+    host, _ = group_rows_by(rows, ["host"])
+    met = sync | _find_rooted_meetings(match, who, start, dur, rooted, host, state)
     transfer = np.zeros(len(rows), np.int64)
     matched_rows = match[is_matched]
-    shortest = least(matched_rows, dur[is_matched], int(match.max(initial=-1)) + 1)
+    shortest = find_group_minima(matched_rows, dur[is_matched], int(match.max(initial=-1)) + 1)
     transfer[is_matched] = shortest[matched_rows]
-    held = _held_up(rows, match, met, members, transfer)
+    held = _estimate_missing_rank_waits(rows, match, met, members, transfer)
     transfer -= held
-    waited = _waits(match, who, start, dur, met, state)
-    _wait_for_missing(waited, held)
+    waited = _compute_collective_waits(match, who, start, dur, met, state)
+    _add_missing_rank_waits(waited, held)
     of_rows = {
         "match": pd.arrays.IntegerArray(match, ~is_matched),
         "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
@@ -137,18 +142,20 @@ def _solve(measured: Measurements) -> Matching:
         **waited,
     }
     table = pd.concat([ranks, state], axis=1)
-    return Matching(framed(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
+    return CollectiveMatching(
+        make_frame(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True)
+    )
 
 
-def _numbered_pairs(first: Ints, second: Ints) -> Ints:
+def _number_pairs(first: Ints, second: Ints) -> Ints:
     """Assign a number to each distinct pair, from 0 on, in their order."""
-    return numbered(first * (int(second.max(initial=0)) + 1) + second)[1]
+    return number_keys(first * (int(second.max(initial=0)) + 1) + second)[1]
 
 
 # Matching rows to collectives
 
 
-class _Shown(NamedTuple):
+class _ShownCollectives(NamedTuple):
     """Columns of the rows as arrays; `position` is the position within the team, `of_rank` numbers each (team, rank)."""
 
     team: Ints
@@ -166,83 +173,89 @@ _MATCHED = 0
 _WHY = {reason: number for number, reason in enumerate(REASONS, 1)}
 
 
-def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
+def _assign_collective_positions(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
     """Assign each row its position in its team: (position, team number, number of the reason why it has none).
 
     A team is the set of rows that could match: one operation of one group in one step of one run.
     """
-    (team,) = numbered_alike(_TEAM, rows.assign(role=_roles_apart(rows)), in_order=True)
+    (team,) = number_frames_alike(_TEAM, rows.assign(role=_mask_shared_roles(rows)), in_order=True)
     rank, ordinal, seq, size = (
         rows[name].to_numpy(np.int64, na_value=missing)
         for name, missing in (("rank", -1), ("ordinal", 0), ("seq", -1), ("size_bytes", -1))
     )
     start = rows["ts_ns"].to_numpy(np.int64)
-    process, _ = of_keys(rows, ("host", "pid", "device"))
-    source, sources = of_keys(rows, ["source"])
-    of_rank, ranks = of_arrays([team, rank])
-    begin = least(source, start, len(sources))[source]
-    position = places_within(of_rank, np.lexsort((size, start, ordinal, begin)))
+    process, _ = group_rows_by(rows, ("host", "pid", "device"))
+    source, sources = group_rows_by(rows, ["source"])
+    of_rank, ranks = group_arrays([team, rank])
+    begin = find_group_minima(source, start, len(sources))[source]
+    position = number_rows_within_groups(of_rank, np.lexsort((size, start, ordinal, begin)))
     is_even = ~rows["op"].isin(UNEVEN_OPS).to_numpy(np.bool_)
-    shown = _Shown(team, rank, of_rank, position, seq, size, is_even)
+    shown = _ShownCollectives(team, rank, of_rank, position, seq, size, is_even)
     why = np.full(len(rows), _MATCHED, np.int8)
-    why[differ(of_rank, process, len(ranks))[of_rank]] = _WHY["several"]
+    why[find_mixed_groups(of_rank, process, len(ranks))[of_rank]] = _WHY["several"]
     why[rows["rank"].isna().to_numpy(np.bool_)] = _WHY["rank"]
-    by_seq = (least(team, seq, int(team.max()) + 1) >= 0)[team]
-    _number_by_seq(shown, why, np.flatnonzero(by_seq & (why == _MATCHED)))
-    _number_by_order(shown, why, np.flatnonzero(~by_seq & (why == _MATCHED)))
+    by_seq = (find_group_minima(team, seq, int(team.max()) + 1) >= 0)[team]
+    _position_by_sequence_number(shown, why, np.flatnonzero(by_seq & (why == _MATCHED)))
+    _position_by_order_in_step(shown, why, np.flatnonzero(~by_seq & (why == _MATCHED)))
     return position, team, why
 
 
-def _roles_apart(rows: pd.DataFrame) -> pd.Series[Any]:
+def _mask_shared_roles(rows: pd.DataFrame) -> pd.Series[Any]:
     """List the role of each row, masked where a group spans roles, like one of trainers and generators.
 
     Each rank of such a group has one role, and its size has room for the ranks of all roles.
     """
     in_group = ["run", "tool", "replica", "group"]
-    group, groups = of_keys(rows, in_group)
-    of_rank, ranks = of_keys(rows, [*in_group, "rank"])
-    role, _ = of_keys(rows, ["role"])
+    group, groups = group_rows_by(rows, in_group)
+    of_rank, ranks = group_rows_by(rows, [*in_group, "rank"])
+    role, _ = group_rows_by(rows, ["role"])
     size = rows["group_size"].to_numpy(np.int64, na_value=0)
-    is_shared = differ(of_rank, role, len(ranks))
-    has_room = np.bincount(group[ranks], minlength=len(groups)) <= least(group, size, len(groups))
+    is_shared = find_mixed_groups(of_rank, role, len(ranks))
+    has_room = np.bincount(group[ranks], minlength=len(groups)) <= find_group_minima(
+        group, size, len(groups)
+    )
     has_room[group[ranks[is_shared]]] = False
-    spans = differ(group, role, len(groups)) & has_room
+    spans = find_mixed_groups(group, role, len(groups)) & has_room
     return rows["role"].mask(spans[group])
 
 
-def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
+def _position_by_sequence_number(
+    shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints
+) -> None:
     """Set positions to sequence numbers; equal numbers (a coalesced call) by order, if all ranks show equally many."""
     seq, part = shown.seq[rows], np.zeros(len(rows), np.int64)
-    of_seq, calls = of_arrays([shown.of_rank[rows], seq])
+    of_seq, calls = group_arrays([shown.of_rank[rows], seq])
     if len(calls) < len(rows):
-        part = places_within(of_seq, np.argsort(shown.position[rows], kind="stable"))
+        part = number_rows_within_groups(of_seq, np.argsort(shown.position[rows], kind="stable"))
         count = np.bincount(of_seq)[of_seq]
-        in_team, first = of_arrays([shown.team[rows], seq])
-        why[rows[differ(in_team, count, len(first))[in_team]]] = _WHY["counts"]
+        in_team, first = group_arrays([shown.team[rows], seq])
+        why[rows[find_mixed_groups(in_team, count, len(first))[in_team]]] = _WHY["counts"]
     # Only equality matters: encode each pair as one number.
-    shown.position[rows] = _numbered_pairs(numbered(seq)[1], part)
+    shown.position[rows] = _number_pairs(number_keys(seq)[1], part)
 
 
-def _number_by_order(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
+def _position_by_order_in_step(
+    shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints
+) -> None:
     """Set positions by order in the step, if counts agree or ranks can be aligned; sizes must agree."""
     if not len(rows):
         return
     team, of_rank = shown.team[rows], shown.of_rank[rows]
     count = np.bincount(of_rank)[of_rank]
-    uneven = np.flatnonzero(differ(team, count, int(team.max()) + 1)[team])
+    uneven = np.flatnonzero(find_mixed_groups(team, count, int(team.max()) + 1)[team])
     uneven = uneven[np.argsort(team[uneven], kind="stable")]
     for places in np.split(rows[uneven], np.flatnonzero(np.diff(team[uneven])) + 1):
-        shift = _aligned_at_end(shown, places)
+        shift = _find_end_alignment(shown, places)
         if shift is None:
             why[places] = _WHY["counts"]
         else:
             shown.position[places] += shift
     rows = rows[(why[rows] == _MATCHED) & shown.is_even[rows]]
-    number, first = of_arrays([shown.team[rows], shown.position[rows]])
-    why[rows[differ(number, shown.size[rows], len(first))[number]]] = _WHY["sizes"]
+    number, first = group_arrays([shown.team[rows], shown.position[rows]])
+    why[rows[find_mixed_groups(number, shown.size[rows], len(first))[number]]] = _WHY["sizes"]
 
 
-def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
+def _find_end_alignment(shown: _ShownCollectives, rows: Ints) -> Ints | None:
     """Find the shift of each row that aligns the ends of all ranks; None if that is not certain.
 
     It is certain if a shorter rank has the sizes of the end of the longest one, and not those of its beginning.
@@ -251,7 +264,7 @@ def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
         return None
     in_order = rows[np.argsort(shown.position[rows], kind="stable")]
     rank, size = shown.rank[in_order], shown.size[in_order]
-    sizes = {number: size[rank == number] for number in distinct(rank).tolist()}
+    sizes = {number: size[rank == number] for number in find_distinct(rank).tolist()}
     longest: Ints = max(sizes.values(), key=len, default=size)
     shift = {}
     for member, member_sizes in sizes.items():
@@ -267,14 +280,14 @@ def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
 # Clock offsets
 
 
-def _members(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
+def _number_collective_processes(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
     """Assign numbers to the processes: (process of each row, keys of each process), in a fixed order."""
-    (who,) = numbered_alike(CLOCK, rows, in_order=True)
-    first = first_of_each(who, int(who.max(initial=-1)) + 1)
+    (who,) = number_frames_alike(CLOCK, rows, in_order=True)
+    first = find_first_rows(who, int(who.max(initial=-1)) + 1)
     return who, rows[[*CLOCK]].iloc[first].reset_index(drop=True)
 
 
-def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
+def _join_clock_stars(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
     """Join pairwise clock comparisons into offset_ns, uncertainty_ns, count and set per process.
 
     Each set of ranks that share collectives is a star around its lowest rank. Stars are joined at shared processes, the
@@ -291,7 +304,7 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
             node = parent[node]
         return node
 
-    for hub, node, median, mad, number in _edges(match, who, end):
+    for hub, node, median, mad, number in _compare_collective_ends(match, who, end):
         if root(hub) != root(node):
             low, high = sorted((root(hub), root(node)))
             parent[high] = low
@@ -320,7 +333,9 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
     )
 
 
-def _edges(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, int]]:
+def _compare_collective_ends(
+    match: Ints, who: Ints, end: Ints
+) -> list[tuple[int, int, int, int, int]]:
     """Compare the ends of shared collectives: (hub, node, median of end(node) − end(hub), its spread, count).
 
     The most certain pair comes first, then the one with the most collectives.
@@ -334,16 +349,16 @@ def _edges(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, 
     later = (end - end[is_hub][star])[~is_hub]
     hub, node = who[is_hub][star][~is_hub], who[~is_hub]
     room = int(who.max()) + 1
-    pair, number = numbered(hub * room + node)
-    middle = middles(later, number, len(pair))
-    spread = middles(np.abs(later - middle[number]), number, len(pair))
+    pair, number = number_keys(hub * room + node)
+    middle = compute_group_medians(later, number, len(pair))
+    spread = compute_group_medians(np.abs(later - middle[number]), number, len(pair))
     count = np.bincount(number, minlength=len(pair))
     surest = np.lexsort((pair, -count, spread))
     columns = (pair // room, pair % room, middle, spread, count)
     return list(zip(*(column[surest].tolist() for column in columns), strict=True))
 
 
-def middles(values: Ints, group: Ints, count: int) -> Ints:
+def compute_group_medians(values: Ints, group: Ints, count: int) -> Ints:
     """Compute the median of each group 0 … count-1, rounded down; each group needs a value."""
     order = np.lexsort((values, group))
     values, group = values[order], group[order]
@@ -357,7 +372,7 @@ def middles(values: Ints, group: Ints, count: int) -> Ints:
 # Waits
 
 
-def _all_met(
+def _find_rooted_meetings(
     match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: pd.DataFrame
 ) -> Bools:
     """Find the rows of rooted collectives in which all ranks met: none left before the last came, then all left soon.
@@ -371,21 +386,26 @@ def _all_met(
     of_match, place = match[rows], who[rows]
     count = int(of_match.max()) + 1
     came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
-    apart = differ(of_match, state["set"].to_numpy(np.int64)[place], count)
-    apart &= differ(of_match, host[rows], count)
+    apart = find_mixed_groups(of_match, state["set"].to_numpy(np.int64)[place], count)
+    apart &= find_mixed_groups(of_match, host[rows], count)
     left = came + dur[rows]
-    first_left, last_left = least(of_match, left, count), most(of_match, left, count)
-    together = first_left >= most(of_match, came, count)
-    together &= last_left - first_left <= least(of_match, dur[rows], count)
+    first_left, last_left = (
+        find_group_minima(of_match, left, count),
+        find_group_maxima(of_match, left, count),
+    )
+    together = first_left >= find_group_maxima(of_match, came, count)
+    together &= last_left - first_left <= find_group_minima(of_match, dur[rows], count)
     met[rows] = (together & ~apart)[of_match]
     return met
 
 
-ALIKE, HELD_UP = 8, 3.0
+MIN_ALIKE_COLLECTIVES, HELD_UP_RATIO = 8, 3.0
 """Collectives above this multiple of the lower quartile of at least `MIN_ALIKE_COLLECTIVES` similar ones waited for a missing rank."""
 
 
-def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
+def _estimate_missing_rank_waits(
+    rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints
+) -> Ints:
     """Estimate how long each row waited for a rank that was not recorded, after the last recorded rank came.
 
     It is known only where a rank of the group is missing, from the usual time of collectives of the same size.
@@ -397,7 +417,7 @@ def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfe
         return held
     _, first, place = np.unique(match[of_rows], return_index=True, return_inverse=True)
     one = of_rows[first]
-    kind, _ = of_keys(
+    kind, _ = group_rows_by(
         rows.iloc[one], ["run", "tool", "role", "replica", "group", "op", "size_bytes"]
     )
     took = transfer[one]
@@ -405,12 +425,12 @@ def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfe
     count = np.bincount(kind)
     begin = np.cumsum(count) - count
     usual = took[in_order][begin + count // 4][kind]
-    is_held = (count[kind] >= ALIKE) & (took > HELD_UP * usual)
+    is_held = (count[kind] >= MIN_ALIKE_COLLECTIVES) & (took > HELD_UP_RATIO * usual)
     held[of_rows] = np.where(is_held, took - usual, 0)[place]
     return held
 
 
-def _wait_for_missing(waited: dict[str, Any], held: Ints) -> None:
+def _add_missing_rank_waits(waited: dict[str, Any], held: Ints) -> None:
     """Add the wait for a missing rank, which needs no clock; no recorded rank is then the last."""
     is_held = held > 0
     wait = waited["wait_ns"]
@@ -421,7 +441,7 @@ def _wait_for_missing(waited: dict[str, Any], held: Ints) -> None:
     waited["is_last"] = waited["is_last"] & ~is_held
 
 
-def _waits(
+def _compute_collective_waits(
     match: Ints, who: Ints, start: Ints, dur: Ints, met: Bools, state: pd.DataFrame
 ) -> dict[str, Any]:
     """Compute wait_ns, skew_ns, trusted and is_last of each row; unknown where there is no other rank to compare."""
@@ -435,11 +455,13 @@ def _waits(
         matches = int(of_match.max()) + 1
         came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
         spread = state["uncertainty_ns"].to_numpy(np.int64)[place]
-        latest = most(of_match, came, matches)[of_match]
-        skew[rows] = latest - least(of_match, came, matches)[of_match]
+        latest = find_group_maxima(of_match, came, matches)[of_match]
+        skew[rows] = latest - find_group_minima(of_match, came, matches)[of_match]
         wait[rows] = np.minimum(latest - came, dur[rows])
         timed[rows] = np.bincount(of_match)[of_match] > 1
-        trusted[rows] = (skew[rows] > most(of_match, spread, matches)[of_match]) & timed[rows]
+        trusted[rows] = (
+            skew[rows] > find_group_maxima(of_match, spread, matches)[of_match]
+        ) & timed[rows]
         at_end = came == latest
         is_single = np.bincount(of_match[at_end], minlength=matches)[of_match] == 1
         last[rows] = at_end & is_single & trusted[rows]

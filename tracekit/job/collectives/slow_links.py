@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives.matching import matched
-from tracekit.job.collectives.traffic import collectives
-from tracekit.job.frames import apart
-from tracekit.model.intervals import covered, union
-from tracekit.model.keys import CAPTURE, numbered_alike, of_keys
+from tracekit.job.collectives.matching import match_collectives
+from tracekit.job.collectives.traffic import list_rated_collectives
+from tracekit.job.frames import split_by_keys
+from tracekit.model.intervals import measure_coverage, merge_intervals
+from tracekit.model.keys import CAPTURE, group_rows_by, number_frames_alike
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
 
-KIND = ("run", "role", "op", "doublings", "shape")
+TRANSFER_KIND = ("run", "role", "op", "doublings", "shape")
 """Keys that transfers must share to be compared; `doublings` is log2 of their bytes."""
 
 
@@ -50,64 +50,70 @@ class SlowLink:
     excess_ns: Ints
 
 
-def slow_links(measured: Measurements, limit: Mapping[str, float]) -> list[SlowLink]:
+def find_slow_links(measured: Measurements, limit: Mapping[str, float]) -> list[SlowLink]:
     """Find the groups with slow transfers: slower than their peers, or than themselves before some step."""
     links: list[SlowLink] = []
-    for of_kind in apart(_transfers(measured, limit["least_bytes"]), KIND):
-        groups = [rows for rows in apart(of_kind, ["group"]) if len(rows) >= limit["least_count"]]
-        beside_peers = list(_beside_peers(groups, limit))
+    for of_kind in split_by_keys(
+        _list_comparable_transfers(measured, limit["least_bytes"]), TRANSFER_KIND
+    ):
+        groups = [
+            rows for rows in split_by_keys(of_kind, ["group"]) if len(rows) >= limit["least_count"]
+        ]
+        beside_peers = list(_find_links_slower_than_peers(groups, limit))
         slow_groups = {link.group for link in beside_peers}
         links += beside_peers
         for rows in groups:
             if rows["group"].iloc[0] not in slow_groups:
-                links += _beside_itself(rows, limit)
-    return [_with_rows(measured, link) for link in links]
+                links += _find_link_slowdown_over_time(rows, limit)
+    return [_attach_slow_link_rows(measured, link) for link in links]
 
 
-def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame:
+def list_slow_link_intervals(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame:
     """List the collectives of slow links as intervals of their exposed excess time, at the end of each."""
     places = np.concatenate([np.empty(0, np.int64), *(link.slow for link in links)])
     excess = np.concatenate([np.empty(0, np.int64), *(link.excess_ns for link in links)])
-    rows = collectives(measured).iloc[places]
+    rows = list_rated_collectives(measured).iloc[places]
     rows = rows[rows["exposed_ns"].notna()]
-    excess = excess[collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]]
+    excess = excess[
+        list_rated_collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]
+    ]
     exposed = rows["exposed_ns"].to_numpy(np.int64)
     waited = rows["wait_ns"].to_numpy(np.int64, na_value=0)
-    shared_ns = _beside_others(measured, rows)
+    shared_ns = _measure_concurrent_collectives(measured, rows)
     lost = np.minimum(excess, np.maximum(exposed - waited - shared_ns, 0))
     end = rows["ts_ns"].to_numpy(np.int64) + rows["dur_ns"].to_numpy(np.int64)
     return rows.assign(ts_ns=end - lost, dur_ns=lost, exposed_ns=pd.array(lost, dtype="Int64"))
 
 
-def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
+def _measure_concurrent_collectives(measured: Measurements, rows: pd.DataFrame) -> Ints:
     """Measure how long other collectives run on the device during each of these; compute waits for them too."""
     shared_ns = np.zeros(len(rows), np.int64)
     if not len(rows):
         return shared_ns
     keys = [*CAPTURE, "device"]
-    other_rows = collectives(measured).drop(index=rows.index)
+    other_rows = list_rated_collectives(measured).drop(index=rows.index)
     other_rows = other_rows[other_rows["exposed_ns"].notna()]
-    of_row, of_other = numbered_alike(keys, rows, other_rows)
+    of_row, of_other = number_frames_alike(keys, rows, other_rows)
     start, dur = (rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
     other_start, other_dur = (other_rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
     for lane in np.unique(of_row).tolist():
         is_row, is_other = of_row == lane, of_other == lane
-        running = union(other_start[is_other], (other_start + other_dur)[is_other])
-        shared_ns[is_row] = covered(running, start[is_row], (start + dur)[is_row])
+        running = merge_intervals(other_start[is_other], (other_start + other_dur)[is_other])
+        shared_ns[is_row] = measure_coverage(running, start[is_row], (start + dur)[is_row])
     return shared_ns
 
 
-def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:
+def _list_comparable_transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:
     """List the comparable transfers, one row per collective: kind, group, step, start, wire bytes and transfer time."""
-    rows = collectives(measured).assign(match=matched(measured)["match"])
+    rows = list_rated_collectives(measured).assign(match=match_collectives(measured)["match"])
     is_large = (rows["size_bytes"] >= least_bytes).fillna(value=False)
     is_known = is_large & rows["transfer_bytes"].notna() & rows["match"].notna()
     names = ["run", "role", "op", "group", "step", "rank", "ts_ns", "match"]
     known = rows.loc[is_known, [*names, "size_bytes", "transfer_bytes", "moved_ns"]]
     if not len(known):
         return known.assign(doublings=0, shape="", members=None, rate=0.0)
-    number, first = of_keys(known, ["run", "role", "group"])
-    shapes, members = _shapes(known, number, len(first))
+    number, first = group_rows_by(known, ["run", "role", "group"])
+    shapes, members = _describe_group_shapes(known, number, len(first))
     known = known.assign(
         doublings=np.log2(known["size_bytes"].to_numpy(float)).astype(np.int64),
         shape=shapes[number],
@@ -118,7 +124,7 @@ def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:
     return known.drop_duplicates("match").sort_values("ts_ns", kind="stable")
 
 
-def _shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
+def _describe_group_shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
     """Describe each group: (spacing of its ranks, its ranks), by number."""
     shapes, members = np.full(count, "", object), np.full(count, None, object)
     ranks = known["rank"].to_numpy(np.int64)
@@ -131,7 +137,9 @@ def _shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
     return shapes, members
 
 
-def _beside_peers(groups: list[pd.DataFrame], limit: Mapping[str, float]) -> Iterator[SlowLink]:
+def _find_links_slower_than_peers(
+    groups: list[pd.DataFrame], limit: Mapping[str, float]
+) -> Iterator[SlowLink]:
     """Find the groups with nearly every transfer slower than the median of their peers."""
     medians = np.array([float(rows["rate"].median()) for rows in groups])
     for place, rows in enumerate(groups):
@@ -145,10 +153,12 @@ def _beside_peers(groups: list[pd.DataFrame], limit: Mapping[str, float]) -> Ite
         usual = float(np.median(medians[peers]))
         slow = rows["rate"].to_numpy(float) < usual * limit["rate_ratio"]
         if slow.mean() >= limit["slow_share"]:
-            yield _link(rows, slow, usual, len(peers), None)
+            yield _make_slow_link(rows, slow, usual, len(peers), None)
 
 
-def _beside_itself(rows: pd.DataFrame, limit: Mapping[str, float]) -> Iterator[SlowLink]:
+def _find_link_slowdown_over_time(
+    rows: pd.DataFrame, limit: Mapping[str, float]
+) -> Iterator[SlowLink]:
     """Find the step from which on all steps of a group are slower than all before."""
     stepped = rows[rows["step"].notna()]
     steps = np.unique(stepped["step"].to_numpy(np.int64, na_value=0))
@@ -160,11 +170,11 @@ def _beside_itself(rows: pd.DataFrame, limit: Mapping[str, float]) -> Iterator[S
         before, after = by_step[:place], by_step[place:]
         if after.max() < before.min() * limit["rate_ratio"]:
             is_late = (rows["step"] >= steps[place]).fillna(value=False).to_numpy(np.bool_)
-            yield _link(rows, is_late, float(np.median(before)), 0, int(steps[place]))
+            yield _make_slow_link(rows, is_late, float(np.median(before)), 0, int(steps[place]))
             return
 
 
-def _link(
+def _make_slow_link(
     rows: pd.DataFrame, slow: npt.NDArray[np.bool_], usual: float, peers: int, since: int | None
 ) -> SlowLink:
     """Make a slow link, without its rows."""
@@ -185,9 +195,9 @@ def _link(
     )
 
 
-def _with_rows(measured: Measurements, link: SlowLink) -> SlowLink:
+def _attach_slow_link_rows(measured: Measurements, link: SlowLink) -> SlowLink:
     """Add the rows of the link, for all ranks and sizes, and the excess of each over its usual rate."""
-    rows = collectives(measured)
+    rows = list_rated_collectives(measured)
     same = (rows["group"] == link.group) & (rows["op"] == link.op) & rows["transfer_bytes"].notna()
     for name in ("run", "role"):
         value = getattr(link, name)

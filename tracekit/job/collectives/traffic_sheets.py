@@ -8,25 +8,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.collectives.traffic import by_rank, collectives, rates
-from tracekit.job.frames import distinct, label_headings, same_text, whole_if_exact
-from tracekit.job.ranks_to_plot import MAX_ROWS, bars_of, drawn
-from tracekit.job.stages.windows import steps_of
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import records
-from tracekit.model.labels import called, phrase
+from tracekit.job.collectives.traffic import (
+    compute_collective_rates,
+    list_rated_collectives,
+    sum_traffic_by_rank,
+)
+from tracekit.job.frames import (
+    find_equal_rows,
+    make_label_headings,
+    narrow_exact_floats,
+    select_distinct_rows,
+)
+from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
+from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.keys import iterate_records
+from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.report import Chart, Heading, Ranked, Sheet
 from tracekit.model.trace import Measurements
 
-KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
+COLLECTIVE_KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
 
 
-def kind_sheet(measured: Measurements) -> Sheet:
+def make_collective_kind_sheet(measured: Measurements) -> Sheet:
     """Make the table of collectives by operation, group, type and size, most time first (M12)."""
-    table = rates(collectives(measured), KIND)
+    table = compute_collective_rates(list_rated_collectives(measured), COLLECTIVE_KIND)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             op | operation
             group | group | text | Process group: its name, and a hash of its members.
             group_size | ranks | count | Ranks of the group.
@@ -44,26 +53,28 @@ def kind_sheet(measured: Measurements) -> Sheet:
             max_busbw | fastest | gb_per_s | busbw of the fastest single one.
         """),
     )
-    return sheet("collectives", "Collectives by operation, group and size", headings, table)
+    return make_sheet("collectives", "Collectives by operation, group and size", headings, table)
 
 
-def stage_sheet(measured: Measurements) -> Sheet:
+def make_collective_stage_sheet(measured: Measurements) -> Sheet:
     """Make the table of the communication of a rank per step in each stage."""
-    rows = collectives(measured)
+    rows = list_rated_collectives(measured)
     by = ["run", "role", "canonical", "op"]
-    table = rates(rows, by)
+    table = compute_collective_rates(rows, by)
     steps = {
-        (run, role): steps_of(
-            measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+        (run, role): count_steps_of_rows(
+            measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
         )
-        for run, role in records(distinct(table, ("run", "role")), ("run", "role"))
+        for run, role in iterate_records(
+            select_distinct_rows(table, ("run", "role")), ("run", "role")
+        )
     }
-    counts = [max(steps[owner].count, 1) for owner in records(table, ("run", "role"))]
+    counts = [max(steps[owner].count, 1) for owner in iterate_records(table, ("run", "role"))]
     for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
-        table[name] = whole_if_exact(table[name] / counts)
+        table[name] = narrow_exact_floats(table[name] / counts)
     table["stage"] = table["canonical"].where(table["canonical"].notna(), "(outside any stage)")
     headings = (
-        *label_headings(measured),
+        *make_label_headings(measured),
         Heading("stage", "stage", doc="In which it was issued."),
         Heading("op", "operation"),
         Heading("count", "count", "count", "Per step and rank."),
@@ -72,15 +83,17 @@ def stage_sheet(measured: Measurements) -> Sheet:
         Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
         Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
     )
-    return sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, table)
+    return make_sheet(
+        "collectives_by_stage", "Collectives by stage, per step and rank", headings, table
+    )
 
 
-def rank_sheet(measured: Measurements) -> Sheet:
+def make_communication_rank_sheet(measured: Measurements) -> Sheet:
     """Make the table of the communication time and rates of each rank (M14)."""
-    table = by_rank(measured)
+    table = sum_traffic_by_rank(measured)
     headings = (
-        *label_headings(measured),
-        *as_headings("""
+        *make_label_headings(measured),
+        *parse_headings("""
             rank | rank | id
             device | GPU | id
             window_ns | window | ns | What was captured, summed over sources.
@@ -94,25 +107,25 @@ def rank_sheet(measured: Measurements) -> Sheet:
             wire_gb_per_s | network | gb_per_s | Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.
         """),
     )
-    return sheet(
+    return make_sheet(
         "communication_by_rank", "Communication by rank", headings, table, ranked=Ranked("comm_ns")
     )
 
 
-def rank_bars(measured: Measurements) -> Chart | None:
+def draw_communication_by_rank(measured: Measurements) -> Chart | None:
     """Draw the communication of each rank, split into hidden behind compute, waiting and the rest."""
-    ranks = by_rank(measured)
+    ranks = sum_traffic_by_rank(measured)
     ranks = ranks[ranks["comm_ns"].notna()]
     if not len(ranks):
         return None
     on_gpu = bool(ranks["exposed_ns"].notna().any())
     waits = bool(ranks["wait_ns"].notna().any())
     exposed = ranks["exposed_ns"].where(ranks["exposed_ns"].notna(), ranks["comm_ns"])
-    who, values = _who(ranks), exposed.to_numpy(np.float64).tolist()
-    bars = drawn({}, "exposed communication")
+    who, values = _name_communicating_ranks(ranks), exposed.to_numpy(np.float64).tolist()
+    bars = choose_rows_to_plot({}, "exposed communication")
     rows = dict(enumerate(who))
     if len(set(who)) > MAX_ROWS:
-        bars = drawn(dict(zip(who, values, strict=True)), "exposed communication")
+        bars = choose_rows_to_plot(dict(zip(who, values, strict=True)), "exposed communication")
         rows = {row: bars.rows[name] for row, name in rows.items() if name in bars.rows}
     parts = {"hidden behind compute": ranks["comm_ns"] - exposed}
     parts["exposed" if on_gpu else "running"] = exposed - ranks["wait_ns"].fillna(0)
@@ -127,7 +140,7 @@ def rank_bars(measured: Measurements) -> Chart | None:
         "communication",
         "Communication of each rank",
         "bars",
-        bars_of(table[np.ix_(list(rows), is_drawn)]),
+        list_bar_marks(table[np.ix_(list(rows), is_drawn)]),
         tuple(compress(parts, is_drawn)),
         tuple(rows.values()),
         caption=f"While any collective ran, over the whole capture; waiting: {waiting_is}. {bars.note}".strip(),
@@ -135,27 +148,27 @@ def rank_bars(measured: Measurements) -> Chart | None:
     )
 
 
-def _who(ranks: pd.DataFrame) -> list[str]:
+def _name_communicating_ranks(ranks: pd.DataFrame) -> list[str]:
     """Name each rank: with its run and role where there are several, and its GPU where it has several."""
     several_runs, several_roles = (len(set(ranks[n].astype(str))) > 1 for n in ("run", "role"))
     per_process = ranks.groupby(["run", "host", "pid", "rank"], dropna=False)["device"].nunique()
     several_gpus = bool((per_process > 1).any())
     names = []
-    for run, rank, role, device in records(ranks, ("run", "rank", "role", "device")):
-        parts = [called("rank", rank) or "rank ?"]
+    for run, rank, role, device in iterate_records(ranks, ("run", "rank", "role", "device")):
+        parts = [format_numbered_word("rank", rank) or "rank ?"]
         if several_runs:
             parts.insert(0, str(run))
         if several_roles:
             parts.append(role)
         if several_gpus:
-            parts.append(called("GPU", device))
-        names.append(phrase(*parts))
+            parts.append(format_numbered_word("GPU", device))
+        names.append(join_phrase(*parts))
     return names
 
 
-def size_histogram(measured: Measurements) -> Chart | None:
+def draw_message_sizes(measured: Measurements) -> Chart | None:
     """Draw the number of messages by size and operation, in powers of two."""
-    rows = collectives(measured)
+    rows = list_rated_collectives(measured)
     rows = rows[rows["op"] != "barrier"]
     sized = rows[rows["size_bytes"].notna()]
     if not len(sized):

@@ -9,33 +9,33 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import text_or_none
+from tracekit.job.frames import to_text_or_none
 from tracekit.job.stages.windows import (
     Owner,
     StageWindow,
-    keyed,
-    owners_of,
-    placed,
-    stage_windows,
-    whole,
+    list_judged_rows,
+    list_stage_windows,
+    make_stage_key,
+    number_stage_owners,
+    read_undamaged_table,
 )
-from tracekit.model.keys import numbered, of_keys, places_of, summed
+from tracekit.model.keys import find_matching_rows, group_rows_by, number_keys, sum_by_group
 from tracekit.model.records import dataclass
-from tracekit.model.stages import numbered_step, profiler_step
+from tracekit.model.stages import parse_numbered_step, parse_profiler_step
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Measurements
-from tracekit.process.calls.activity import is_loading
+from tracekit.process.calls.activity import is_data_loader_name
 from tracekit.process.host.cpu_samples import OFF_CPU
-from tracekit.process.host.user_code_frames import is_program
+from tracekit.process.host.user_code_frames import is_user_code_frame
 from tracekit.process.memory.site_grades import PROFILED
 
 Ints = npt.NDArray[np.int64]
 
-MOST = 0.85
+MAJORITY_SHARE = 0.85
 """A place with at least this share of the idle time is where it was spent."""
 
 
-class Tree(NamedTuple):
+class JobIdleTree(NamedTuple):
     """Places by path over all sources, parents before children. `parent` is -1 at the top."""
 
     parent: Ints
@@ -44,10 +44,10 @@ class Tree(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class IdleBlame:
     """Tree of a job; for each row of `rows` its place (`node`), idle time and kind of holder."""
 
-    tree: Tree
+    tree: JobIdleTree
     rows: pd.DataFrame
     node: Ints
     idle_ns: Ints
@@ -55,7 +55,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class IdleCulprit:
     """Place with most of some idle time: its time, and the time in all.
 
     `names` are the frames from the outermost to the place itself.
@@ -73,44 +73,46 @@ class Culprit:
         return self.idle_ns / max(self.total_ns, 1)
 
 
-def blame(measured: Measurements) -> Blame:
+def blame_idle_time(measured: Measurements) -> IdleBlame:
     """Attribute the idle time of the judged windows to places in the call tree."""
-    return measured.derived(_blame)
+    return measured.derived(_blame_idle_time)
 
 
-def _blame(measured: Measurements) -> Blame:
-    return _blame_of(measured, placed(measured, "idle_blame"))
+def _blame_idle_time(measured: Measurements) -> IdleBlame:
+    return _blame_rows(measured, list_judged_rows(measured, "idle_blame"))
 
 
-def _blame_outside(measured: Measurements) -> Blame:
+def _blame_time_outside_stages(measured: Measurements) -> IdleBlame:
     """Attribute the idle time of steps outside their stages; rows of stages are negative."""
-    rows = whole(measured, "idle_blame")
-    in_stages = placed(measured, "idle_blame")
+    rows = read_undamaged_table(measured, "idle_blame")
+    in_stages = list_judged_rows(measured, "idle_blame")
     in_stages = in_stages[
         (in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)
     ]
     steps = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    return _blame_of(measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])]))
+    return _blame_rows(
+        measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])])
+    )
 
 
-def _blame_of(measured: Measurements, rows: pd.DataFrame) -> Blame:
+def _blame_rows(measured: Measurements, rows: pd.DataFrame) -> IdleBlame:
     """Find the place in the merged tree of each row of `idle_blame`."""
     rows = rows.reset_index(drop=True)
     frames = measured["idle_frames"]
-    tree, place = _merged(frames)
+    tree, place = _merge_idle_frames(frames)
     keys = ["run", "source", "pid", "node"]
-    node = np.append(place, -1)[places_of(rows, frames, keys, optional=["run", "pid"])]
+    node = np.append(place, -1)[find_matching_rows(rows, frames, keys, optional=["run", "pid"])]
     code = {name: number for number, name in enumerate(HOLDERS)}
     holder = np.array([code[name] for name in rows["holder"]], np.int64)
-    return Blame(tree, rows, node, rows["idle_ns"].to_numpy(np.int64), holder)
+    return IdleBlame(tree, rows, node, rows["idle_ns"].to_numpy(np.int64), holder)
 
 
-def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
+def _merge_idle_frames(frames: pd.DataFrame) -> tuple[JobIdleTree, Ints]:
     """Merge the trees of all sources by path: (tree, place of each row)."""
     node, above = (frames[name].to_numpy(np.int64) for name in ("node", "parent"))
     first = np.maximum.accumulate(np.where(node == 0, np.arange(len(node)), 0))
     above = np.where(above >= 0, first + above, -1)
-    label, of_label = of_keys(frames, ["frame", "holder"])
+    label, of_label = group_rows_by(frames, ["frame", "holder"])
     place = np.full(len(node), -1, np.int64)
     parents, labels, count = [], [], 0
     level = np.flatnonzero(above < 0)
@@ -118,7 +120,7 @@ def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
         key = (np.where(above[level] >= 0, place[above[level]], -1) + 1) * len(of_label) + label[
             level
         ]
-        distinct, number = numbered(key)
+        distinct, number = number_keys(key)
         place[level] = count + number
         count += len(distinct)
         parents.append(distinct // len(of_label) - 1)
@@ -127,15 +129,15 @@ def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
         reached[level] = True
         level = np.flatnonzero(reached[above])
     if not parents:
-        return Tree(np.empty(0, np.int64), [], np.empty(0, np.int64)), place
+        return JobIdleTree(np.empty(0, np.int64), [], np.empty(0, np.int64)), place
     rows = of_label[np.concatenate(labels)]
     texts = [str(text) for text in frames["frame"].to_numpy(object)[rows]]
     code = {name: number for number, name in enumerate(HOLDERS)}
     holder = np.array([code[name] for name in frames["holder"].to_numpy(object)[rows]], np.int64)
-    return Tree(np.concatenate(parents), texts, holder), place
+    return JobIdleTree(np.concatenate(parents), texts, holder), place
 
 
-def inside(tree: Tree, own_ns: Ints) -> Ints:
+def sum_idle_subtrees(tree: JobIdleTree, own_ns: Ints) -> Ints:
     """Sum the time of each place with that of all places below it."""
     total = own_ns.copy()
     for place in range(len(own_ns) - 1, -1, -1):
@@ -144,24 +146,28 @@ def inside(tree: Tree, own_ns: Ints) -> Ints:
     return total
 
 
-def of_owner(
+def find_culprit_of_owner(
     measured: Measurements, owner: Owner, holders: Sequence[str], *, is_outside: bool = False
-) -> Culprit | None:
+) -> IdleCulprit | None:
     """Find the place of these kinds with most of the idle time of a run and role; None if none stands out.
 
     With `is_outside`, only idle time of its steps outside their stages counts.
     """
-    blamed = measured.derived(_blame_outside) if is_outside else blame(measured)
-    owners, number = owners_of(blamed.rows)
+    blamed = (
+        measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
+    )
+    owners, number = number_stage_owners(blamed.rows)
     if owner not in owners:
         return None
-    return _culprit(blamed, number == owners.index(owner), holders)
+    return _find_culprit(blamed, number == owners.index(owner), holders)
 
 
-def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
+def _find_blame_rows_of_window(
+    measured: Measurements, window: StageWindow
+) -> npt.NDArray[np.bool_]:
     """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
-    blamed = blame(measured)
-    owners, number = owners_of(blamed.rows)
+    blamed = blame_idle_time(measured)
+    owners, number = number_stage_owners(blamed.rows)
     if window.owner not in owners:
         return np.zeros(len(blamed.rows), np.bool_)
     stage = blamed.rows["canonical"].to_numpy(object)
@@ -169,98 +175,102 @@ def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bo
     return np.asarray((number == owners.index(window.owner)) & same, np.bool_)
 
 
-def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
+def find_culprit_of_window(measured: Measurements, window: StageWindow) -> IdleCulprit | None:
     """Find the place with most of the idle time of one stage, or of the step; None if none stands out."""
-    blamed, chosen = blame(measured), _of_window(measured, window)
+    blamed, chosen = blame_idle_time(measured), _find_blame_rows_of_window(measured, window)
     # First calls have their own rule (start-up).
     chosen &= blamed.holder != HOLDERS.index("first_call")
     stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
-    return _culprit(blamed, chosen, HOLDERS, stages)
+    return _find_culprit(blamed, chosen, HOLDERS, stages)
 
 
-def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
+def find_culprit_of_launches(measured: Measurements, row: Mapping[Any, Any]) -> IdleCulprit | None:
     """Find the place with most of the idle time of a row's stage, outside data loading.
 
     Waiting for launches cannot be time in a data loader.
     """
     if not measured.has("idle_blame", "idle_frames"):
         return None
-    windows = [window for window in stage_windows(measured) if window.key == keyed(row)]
+    windows = [
+        window for window in list_stage_windows(measured) if window.key == make_stage_key(row)
+    ]
     if not windows:
         return None
-    blamed, chosen = blame(measured), _of_window(measured, windows[0])
+    blamed, chosen = blame_idle_time(measured), _find_blame_rows_of_window(measured, windows[0])
     loads = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
     for place, parent in enumerate(blamed.tree.parent.tolist()):
-        loads[place] = is_loading(blamed.tree.frame[place]) or loads[parent]
+        loads[place] = is_data_loader_name(blamed.tree.frame[place]) or loads[parent]
     stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
-    return _culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, stages)
+    return _find_culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, stages)
 
 
-def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:
+def find_culprit_below(
+    measured: Measurements, run: object, role: object, name: str
+) -> IdleCulprit | None:
     """Find the place with most of the idle time below a place of this name; None if it is the place itself."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
-    blamed = blame(measured)
-    owners, number = owners_of(blamed.rows)
-    owner = (run, text_or_none(role))
+    blamed = blame_idle_time(measured)
+    owners, number = number_stage_owners(blamed.rows)
+    owner = (run, to_text_or_none(role))
     if owner not in owners:
         return None
     below = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
     for place, parent in enumerate(blamed.tree.parent.tolist()):
         below[place] = blamed.tree.frame[place] == name or below[parent]
-    culprit = _culprit(blamed, (number == owners.index(owner)) & below[blamed.node], HOLDERS)
+    culprit = _find_culprit(blamed, (number == owners.index(owner)) & below[blamed.node], HOLDERS)
     return None if culprit is None or name in culprit.place else culprit
 
 
-def kinds_of(measured: Measurements, window: StageWindow) -> list[tuple[str, int]]:
+def sum_window_idle_by_holder(measured: Measurements, window: StageWindow) -> list[tuple[str, int]]:
     """Sum the idle time of one stage by kind of holder, the largest first."""
-    blamed, chosen = blame(measured), _of_window(measured, window)
-    sums = summed(blamed.holder[chosen], blamed.idle_ns[chosen], len(HOLDERS)).tolist()
+    blamed, chosen = blame_idle_time(measured), _find_blame_rows_of_window(measured, window)
+    sums = sum_by_group(blamed.holder[chosen], blamed.idle_ns[chosen], len(HOLDERS)).tolist()
     pairs = zip(HOLDERS, sums, strict=True)
     return sorted((pair for pair in pairs if pair[1]), key=lambda pair: -pair[1])
 
 
-def _culprit(
-    blamed: Blame,
+def _find_culprit(
+    blamed: IdleBlame,
     chosen: npt.NDArray[np.bool_],
     holders: Sequence[str],
     stages: frozenset[object] = frozenset(),
-) -> Culprit | None:
+) -> IdleCulprit | None:
     """Find the place of these kinds with most of the chosen time. Names of `stages` add no information."""
     total = int(blamed.idle_ns[chosen].sum())
     chosen = chosen & np.isin(blamed.holder, [HOLDERS.index(name) for name in holders])
     rows = np.flatnonzero(chosen & (blamed.node >= 0))
-    own_ns = summed(blamed.node[rows], blamed.idle_ns[rows], len(blamed.tree.parent))
+    own_ns = sum_by_group(blamed.node[rows], blamed.idle_ns[rows], len(blamed.tree.parent))
     if not own_ns.any():
         return None
-    sums = inside(blamed.tree, own_ns)
-    node = _walked(blamed.tree, sums, -1, total)
-    if not _tells(blamed.tree, node, stages):
+    sums = sum_idle_subtrees(blamed.tree, own_ns)
+    node = _descend_to_majority(blamed.tree, sums, -1, total)
+    if not _is_telling_place(blamed.tree, node, stages):
         # No place has most of the time: take the largest child if it has at least half.
         largest = int(np.where(blamed.tree.parent == node, sums, -1).argmax())
         if 2 * sums[largest] < total:
             return None
-        node = _walked(blamed.tree, sums, largest, int(sums[largest]))
-    if not _tells(blamed.tree, node, stages):
+        node = _descend_to_majority(blamed.tree, sums, largest, int(sums[largest]))
+    if not _is_telling_place(blamed.tree, node, stages):
         return None
-    text, holder = _described(blamed.tree, node)
-    names = tuple(map(blamed.tree.frame.__getitem__, _path(blamed.tree, node)))
-    return Culprit(text, holder, int(sums[node]), total, names)
+    text, holder = _describe_idle_place(blamed.tree, node)
+    names = tuple(map(blamed.tree.frame.__getitem__, _list_path_to_place(blamed.tree, node)))
+    return IdleCulprit(text, holder, int(sums[node]), total, names)
 
 
-def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:
+def _descend_to_majority(tree: JobIdleTree, sums: Ints, node: int, total: int) -> int:
     """Descend the tree for as long as one place has most of the time."""
     while True:
         below = np.flatnonzero(tree.parent == node)
         if not len(below):
             return node
         largest = min(below.tolist(), key=lambda place: (-int(sums[place]), tree.frame[place]))
-        if sums[largest] < MOST * total:
+        if sums[largest] < MAJORITY_SHARE * total:
             return node
         node = largest
 
 
-def _path(tree: Tree, node: int) -> list[int]:
+def _list_path_to_place(tree: JobIdleTree, node: int) -> list[int]:
     """List the places from the outermost to this one."""
     path = []
     while node >= 0:
@@ -269,56 +279,58 @@ def _path(tree: Tree, node: int) -> list[int]:
     return path[::-1]
 
 
-def _tells(tree: Tree, node: int, stages: frozenset[object]) -> bool:
+def _is_telling_place(tree: JobIdleTree, node: int, stages: frozenset[object]) -> bool:
     """Check whether a place is more specific than its step or stage."""
-    names = [tree.frame[place] for place in _path(tree, node)]
-    return any(not _is_step(name) and name not in stages for name in names)
+    names = [tree.frame[place] for place in _list_path_to_place(tree, node)]
+    return any(not _is_step_frame_name(name) and name not in stages for name in names)
 
 
-def _is_step(name: str) -> bool:
+def _is_step_frame_name(name: str) -> bool:
     """Check whether a frame is a mark of a step."""
     return (
-        profiler_step(name.replace("#", "#0")) is not None
-        or numbered_step(name.replace("#", "0")) is not None
+        parse_profiler_step(name.replace("#", "#0")) is not None
+        or parse_numbered_step(name.replace("#", "0")) is not None
     )
 
 
-def _described(tree: Tree, node: int) -> tuple[str, str]:
+def _describe_idle_place(tree: JobIdleTree, node: int) -> tuple[str, str]:
     """Describe a place: (text, kind). A thread off the CPU is named with the place where it went off."""
     above = int(tree.parent[node])
-    if tree.frame[node] in OFF_CPU.values() and _tells(tree, above, frozenset()):
-        place, holder = _placed(tree, above)
+    if tree.frame[node] in OFF_CPU.values() and _is_telling_place(tree, above, frozenset()):
+        place, holder = _name_idle_place(tree, above)
         return f"{place} {tree.frame[node]}", holder
-    return _placed(tree, node)
+    return _name_idle_place(tree, node)
 
 
-def _placed(tree: Tree, node: int) -> tuple[str, str]:
+def _name_idle_place(tree: JobIdleTree, node: int) -> tuple[str, str]:
     """Name a place: (innermost user function and the call in it, kind); without one, the op or range around it."""
-    path = _path(tree, node)
-    program = [place for place in path if is_program(tree.frame[place])]
+    path = _list_path_to_place(tree, node)
+    program = [place for place in path if is_user_code_frame(tree.frame[place])]
     leaf, holder = tree.frame[node], HOLDERS[tree.holder[node]]
     if program and program[-1] == node:
-        return readable(leaf), holder
+        return format_python_frame(leaf), holder
     if program:
-        inner = _native(tree, path[path.index(program[-1]) + 1 :])
-        return readable(tree.frame[program[-1]]) + (f" ({inner})" if inner else ""), holder
+        inner = _find_innermost_native_frame(tree, path[path.index(program[-1]) + 1 :])
+        return format_python_frame(tree.frame[program[-1]]) + (
+            f" ({inner})" if inner else ""
+        ), holder
     around = [place for place in path[:-1] if HOLDERS[tree.holder[place]] in ("op", "range")]
-    around = [place for place in around if not _is_step(tree.frame[place])]
+    around = [place for place in around if not _is_step_frame_name(tree.frame[place])]
     if holder == "nothing" or not around or leaf in tree.frame[around[-1]]:
-        return readable(leaf), holder
-    return f"{readable(leaf)} in {readable(tree.frame[around[-1]])}", holder
+        return format_python_frame(leaf), holder
+    return f"{format_python_frame(leaf)} in {format_python_frame(tree.frame[around[-1]])}", holder
 
 
-def _native(tree: Tree, path: Sequence[int]) -> str:
+def _find_innermost_native_frame(tree: JobIdleTree, path: Sequence[int]) -> str:
     """Find the innermost of these places that is not a Python function; empty if there is none."""
     names = [tree.frame[place] for place in path if HOLDERS[tree.holder[place]] != "python"]
     return names[-1] if names else ""
 
 
-def readable(frame: str) -> str:
+def format_python_frame(frame: str) -> str:
     """Format a Python frame as name, file and line; leave other frames as they are.
 
-    >>> readable("transformers/pipelines/video_classification.py(129): preprocess")
+    >>> format_python_frame("transformers/pipelines/video_classification.py(129): preprocess")
     'preprocess, video_classification.py:129'
     """
     match = PROFILED.fullmatch(frame)
@@ -330,7 +342,7 @@ def readable(frame: str) -> str:
 # Branches and icicle
 
 
-class Branch(NamedTuple):
+class IdleBranch(NamedTuple):
     """A place to show: its depth, its time with all places below, and its own time."""
 
     node: int
@@ -339,12 +351,12 @@ class Branch(NamedTuple):
     own_ns: int
 
 
-def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
+def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> Iterator[IdleBranch]:
     """List the places with at least this share of the time, parents before children, the largest first.
 
     A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
     """
-    sums = inside(tree, own_ns)
+    sums = sum_idle_subtrees(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
@@ -361,13 +373,15 @@ def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
         leads = len(inner) == 1 and sums[node] - sums[inner[0]] < limit
         leads = leads and tree.frame[inner[0]] not in OFF_CPU.values()
         if not leads:
-            yield Branch(node, depth, int(sums[node]), int(own_ns[node]))
+            yield IdleBranch(node, depth, int(sums[node]), int(own_ns[node]))
         open_.extend((place, depth + (not leads)) for place in inner)
 
 
-def icicle(tree: Tree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
+def layout_idle_icicle(
+    tree: JobIdleTree, own_ns: Ints, least_ratio: float
+) -> list[tuple[int, int, int, int]]:
     """Lay out an icicle chart: (depth, place, start, end) of every place with at least this share of the time."""
-    sums = inside(tree, own_ns)
+    sums = sum_idle_subtrees(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():

@@ -6,11 +6,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import label_headings, text_or_none
-from tracekit.job.idle_time.call_tree import Blame, blame, branches, icicle, readable
-from tracekit.job.stages.windows import NO_STEPS, Owner, gpu_steps, owners_of
-from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import summed
+from tracekit.job.frames import make_label_headings, to_text_or_none
+from tracekit.job.idle_time.call_tree import (
+    IdleBlame,
+    blame_idle_time,
+    format_python_frame,
+    layout_idle_icicle,
+    list_idle_branches,
+)
+from tracekit.job.stages.windows import NO_STEPS, Owner, count_gpu_steps, number_stage_owners
+from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.model.keys import sum_by_group
 from tracekit.model.report import Chart, Heading, Sheet
 from tracekit.model.tables.slots import HOLDER_TITLES, HOLDERS
 from tracekit.model.trace import Measurements
@@ -24,23 +30,23 @@ MAX_BRANCHES = 60
 """Most places of one role in the table."""
 
 
-def held_back_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
+def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     """Make (the table of the call tree, the table of shares by kind), per step and GPU of the judged windows."""
-    of = blame(measured)
-    owners, number = owners_of(of.rows)
+    of = blame_idle_time(measured)
+    owners, number = number_stage_owners(of.rows)
     tree_rows, kind_rows = [], []
     for place, owner in enumerate(owners):
         chosen = np.flatnonzero((number == place) & (of.node >= 0))
         if of.idle_ns[chosen].any():
-            tree_rows += _branch_rows(measured, of, chosen, owner)
-            kind_rows.append(_kind_row(measured, of, chosen, owner))
-    labels = label_headings(measured)
-    by_place = sheet(
+            tree_rows += _list_idle_branch_rows(measured, of, chosen, owner)
+            kind_rows.append(_make_idle_kind_row(measured, of, chosen, owner))
+    labels = make_label_headings(measured)
+    by_place = make_sheet(
         "idle_blame",
         "What held the GPU back",
         (
             *labels,
-            *as_headings("""
+            *parse_headings("""
                 frame | where | text | What the thread was in that launched the next work; inner places are indented.
                 kind | what
                 share | of idle | ratio | Of the idle time of what is judged, with what lies below.
@@ -56,12 +62,12 @@ def held_back_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     headings = [
         Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds
     ]
-    by_kind = sheet(
+    by_kind = make_sheet(
         "idle_blame_kinds",
         "What held the GPU back, by kind",
         (
             *labels,
-            *as_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."),
+            *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."),
             *headings,
         ),
         pd.DataFrame(kind_rows, columns=["run", "role", "idle_ns", *kinds]),
@@ -72,19 +78,19 @@ def held_back_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
 _BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
 
 
-def _branch_rows(
-    measured: Measurements, of: Blame, chosen: Ints, owner: Owner
+def _list_idle_branch_rows(
+    measured: Measurements, of: IdleBlame, chosen: Ints, owner: Owner
 ) -> list[dict[str, object]]:
     """List the rows of one role."""
-    own = summed(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
-    steps = gpu_steps(measured).get(owner, NO_STEPS)
+    own = sum_by_group(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
+    steps = count_gpu_steps(measured).get(owner, NO_STEPS)
     rows: list[dict[str, object]] = []
-    for branch in branches(of.tree, own, LEAST_SHOWN):
+    for branch in list_idle_branches(of.tree, own, LEAST_SHOWN):
         rows.append(
             {
                 "run": owner[0],
-                "role": text_or_none(owner[1]),
-                "frame": "· " * branch.depth + readable(of.tree.frame[branch.node]),
+                "role": to_text_or_none(owner[1]),
+                "frame": "· " * branch.depth + format_python_frame(of.tree.frame[branch.node]),
                 "kind": HOLDER_TITLES[HOLDERS[of.tree.holder[branch.node]]][0],
                 "share": branch.idle_ns / int(own.sum()),
                 "idle_ns": round(steps.mean(branch.idle_ns)),
@@ -94,24 +100,26 @@ def _branch_rows(
     return rows[:MAX_BRANCHES]
 
 
-def _kind_row(measured: Measurements, of: Blame, chosen: Ints, owner: Owner) -> dict[str, object]:
+def _make_idle_kind_row(
+    measured: Measurements, of: IdleBlame, chosen: Ints, owner: Owner
+) -> dict[str, object]:
     """Make the row of shares of one role."""
-    sums = summed(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS))
+    sums = sum_by_group(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS))
     total = int(sums.sum())
     row: dict[str, object] = {
         kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)
     }
-    steps = gpu_steps(measured).get(owner, NO_STEPS)
-    keys: dict[str, object] = {"run": owner[0], "role": text_or_none(owner[1])}
+    steps = count_gpu_steps(measured).get(owner, NO_STEPS)
+    keys: dict[str, object] = {"run": owner[0], "role": to_text_or_none(owner[1])}
     return keys | row | {"idle_ns": round(steps.mean(total))}
 
 
-def held_back_chart(measured: Measurements) -> Chart:
+def draw_idle_call_tree(measured: Measurements) -> Chart:
     """Draw the call tree of idle time over all judged windows."""
-    of = blame(measured)
+    of = blame_idle_time(measured)
     chosen = np.flatnonzero(of.node >= 0)
-    own = summed(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
-    marks = icicle(of.tree, own, LEAST_DRAWN)
+    own = sum_by_group(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
+    marks = layout_idle_icicle(of.tree, own, LEAST_DRAWN)
     names = {
         text: place for place, text in enumerate(dict.fromkeys(of.tree.frame[m[1]] for m in marks))
     }

@@ -12,29 +12,29 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from tracekit.job.frames import summed, text_or_none
+from tracekit.job.frames import sum_columns_by_keys, to_text_or_none
 from tracekit.job.idle_time.causes import (
-    collection_idle,
-    edge_rows,
-    idle_at_edges,
-    idle_by_cause,
-    pauses,
+    find_host_pauses,
+    find_owners_idle_at_edges,
+    list_edge_rows,
+    sum_garbage_collection_idle,
+    sum_judged_idle_by_cause,
 )
-from tracekit.job.idle_time.host_syncs import sync_bound, sync_bound_stages
-from tracekit.job.idle_time.interruptions import interrupting
-from tracekit.job.idle_time.launching import bound_stages
-from tracekit.job.idle_time.loader_waits import by_rank, long_waits
+from tracekit.job.idle_time.host_syncs import find_sync_bound_stages, list_sync_bound_keys
+from tracekit.job.idle_time.interruptions import find_costly_interruptions
+from tracekit.job.idle_time.launching import list_launch_bound_keys
+from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
 from tracekit.job.stages.windows import (
     NO_STEPS,
-    WHERE,
+    STAGE_KEY,
     Owner,
-    gpu_steps,
-    keyed,
-    placed,
-    step_sums,
-    whole,
+    count_gpu_steps,
+    list_judged_rows,
+    make_stage_key,
+    read_undamaged_table,
+    sum_judged_steps,
 )
-from tracekit.model.keys import row_dicts
+from tracekit.model.keys import list_row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
@@ -47,21 +47,21 @@ START_UP = "host_start_up"
 Claims = Mapping[Key, Mapping[str, int]]
 
 
-def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
+def claim_idle_time(measured: Measurements, thresholds: Thresholds) -> Claims:
     """Sum the idle time that a finding of each rule counts, by stage, in ns over its GPUs and steps.
 
     Rules that do not fire claim nothing. Stages without claims are missing.
     """
     claimed: defaultdict[Key, dict[str, int]] = defaultdict(dict)
     for rule, parts in (
-        *_interrupting(measured, thresholds),
-        ("start-up", _starting(measured, thresholds)),
-        ("host-sync-stalls", _after_syncs(measured, thresholds)),
-        ("launch-bound", _before_launches(measured, thresholds)),
-        ("data-loader-wait", _loading(measured, thresholds)),
-        ("stage-edge-idle", _at_edges(measured, thresholds)),
-        ("host-silence", _pausing(measured, thresholds)),
-        ("garbage-collection", _collecting(measured, thresholds)),
+        *_claim_interruptions(measured, thresholds),
+        ("start-up", _claim_start_up(measured, thresholds)),
+        ("host-sync-stalls", _claim_sync_stalls(measured, thresholds)),
+        ("launch-bound", _claim_launch_gaps(measured, thresholds)),
+        ("data-loader-wait", _claim_loader_waits(measured, thresholds)),
+        ("stage-edge-idle", _claim_stage_edges(measured, thresholds)),
+        ("host-silence", _claim_host_pauses(measured, thresholds)),
+        ("garbage-collection", _claim_garbage_collection(measured, thresholds)),
     ):
         for key, idle_ns in parts.items():
             if idle_ns:
@@ -69,71 +69,71 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
     return claimed
 
 
-def _interrupting(
+def _claim_interruptions(
     measured: Measurements, thresholds: Thresholds
 ) -> Iterator[tuple[str, dict[Key, int]]]:
     """Claim the idle time of compiling, graph capture and allocating in steady steps, by stage and for the whole step."""
-    for found in interrupting(measured, thresholds):
+    for found in find_costly_interruptions(measured, thresholds):
         parts: defaultdict[Key, int] = defaultdict(int)
-        for row in row_dicts(summed(found.rows, WHERE, ["lost_ns"])):
-            key, lost_ns = keyed(row), int(row["lost_ns"])
+        for row in list_row_dicts(sum_columns_by_keys(found.rows, STAGE_KEY, ["lost_ns"])):
+            key, lost_ns = make_stage_key(row), int(row["lost_ns"])
             parts[key] += lost_ns
             if key[2] is not None:
                 parts[(*key[:2], None)] += lost_ns
         yield found.rule, parts
 
 
-def start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Owner, int]:
+def sum_start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Owner, int]:
     """Sum the idle time of first calls over GPU steps, by run and role, without interruptions of steady steps."""
     if not measured.has("idle"):
         return {}
-    rows = whole(measured, "idle")
+    rows = read_undamaged_table(measured, "idle")
     rows = rows[(rows["cause"] == START_UP).to_numpy(np.bool_)]
     interrupted: defaultdict[Owner, int] = defaultdict(int)
-    for _, parts in _interrupting(measured, thresholds):
+    for _, parts in _claim_interruptions(measured, thresholds):
         for key, lost_ns in parts.items():
             if key[2] is None:
-                interrupted[key[0], text_or_none(key[1])] += lost_ns
-    sums = step_sums(measured, rows, "idle_ns").items()
+                interrupted[key[0], to_text_or_none(key[1])] += lost_ns
+    sums = sum_judged_steps(measured, rows, "idle_ns").items()
     return {owner: max(idle_ns - interrupted[owner], 0) for owner, idle_ns in sums}
 
 
-def _starting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_start_up(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the idle time of first calls in every stage of the runs and roles for which R38 fires."""
-    limit, existing = thresholds.of("start-up")["step_ratio"], gpu_steps(measured)
-    idle = start_up_idle(measured, thresholds)
+    limit, existing = thresholds.of("start-up")["step_ratio"], count_gpu_steps(measured)
+    idle = sum_start_up_idle(measured, thresholds)
     steps = {owner: existing.get(owner, NO_STEPS) for owner in idle}
     owners = {o for o, ns in idle.items() if ns and (steps[o].per_step(ns)[1] or 0.0) >= limit}
-    starting = _caused(measured, START_UP, owners)
-    for _, parts in _interrupting(measured, thresholds):
+    starting = _sum_idle_of_cause(measured, START_UP, owners)
+    for _, parts in _claim_interruptions(measured, thresholds):
         for key, lost_ns in parts.items():
             if key in starting:
                 starting[key] = max(starting[key] - lost_ns, 0)
     return starting
 
 
-def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_sync_stalls(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the time lost to synchronising calls, by stage."""
     if not measured.has("sync_stalls"):
         return {}
-    bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
+    bound = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
     return {calls.window.key: calls.lost_ns for calls in bound}
 
 
-def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_launch_gaps(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the launch gaps of launch-bound stages; a finding about the step covers all its stages."""
     if not measured.has("host_counts"):
         return {}
-    bound = bound_stages(measured, thresholds)
-    rows = placed(measured, "host_counts")
+    bound = list_launch_bound_keys(measured, thresholds)
+    rows = list_judged_rows(measured, "host_counts")
     if not bound or not len(rows):
         return {}
     columns = ["launch_gap_ns", "synced_gap_ns"]
-    waits = summed(rows, WHERE, columns).dropna(subset="launch_gap_ns")
-    synced = sync_bound_stages(measured, thresholds)
+    waits = sum_columns_by_keys(rows, STAGE_KEY, columns).dropna(subset="launch_gap_ns")
+    synced = list_sync_bound_keys(measured, thresholds)
     gaps: dict[Key, int] = {}
-    for row in row_dicts(waits):
-        key = keyed(row)
+    for row in list_row_dicts(waits):
+        key = make_stage_key(row)
         if key in bound or (*key[:2], None) in bound:
             gaps[key] = int(row["launch_gap_ns"])
             if key in synced:
@@ -141,20 +141,20 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     return gaps
 
 
-def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_loader_waits(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the idle time of data loading in every stage of the runs and roles with long loader waits."""
     if not measured.has("loader_waits") or not len(measured["loader_waits"]):
         return {}
-    waits = long_waits(by_rank(measured), thresholds.of("data-loader-wait"))
-    owners = {keyed({**row, "canonical": None})[:2] for row in row_dicts(waits)}
-    return _caused(measured, "host_loader", owners)
+    waits = select_long_loader_waits(sum_loader_waits(measured), thresholds.of("data-loader-wait"))
+    owners = {make_stage_key({**row, "canonical": None})[:2] for row in list_row_dicts(waits)}
+    return _sum_idle_of_cause(measured, "host_loader", owners)
 
 
-def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_host_pauses(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the idle time of host pauses, by stage."""
     if not measured.has("idle"):
         return {}
-    lost = pauses(measured, thresholds)
+    lost = find_host_pauses(measured, thresholds)
     pausing: defaultdict[Key, int] = defaultdict(int)
     for of_owner in lost.values():
         for key, idle_ns in of_owner.stages.items():
@@ -162,36 +162,40 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     return pausing
 
 
-def _collecting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_garbage_collection(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the idle time of garbage collection in every stage of the runs and roles for which R42 fires."""
-    limit, existing = thresholds.of("garbage-collection")["time_ratio"], gpu_steps(measured)
+    limit, existing = thresholds.of("garbage-collection")["time_ratio"], count_gpu_steps(measured)
     owners = {
         owner
-        for owner, idle_ns in collection_idle(measured).items()
+        for owner, idle_ns in sum_garbage_collection_idle(measured).items()
         if idle_ns and (existing.get(owner, NO_STEPS).per_step(idle_ns)[1] or 0.0) >= limit
     }
-    return _caused(measured, "host_gc", owners)
+    return _sum_idle_of_cause(measured, "host_gc", owners)
 
 
-def _caused(
+def _sum_idle_of_cause(
     measured: Measurements, cause: str, owners: Collection[tuple[object, ...]]
 ) -> dict[Key, int]:
     """Sum the idle time of one cause in every stage of these (run, role)."""
     if not owners or not measured.has("idle"):
         return {}
-    caused = idle_by_cause(measured)
+    caused = sum_judged_idle_by_cause(measured)
     return {k[:3]: ns for k, ns in caused.items() if k[3] == cause and k[:2] in owners}
 
 
-def _at_edges(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+def _claim_stage_edges(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the part of each edge in the stage that follows."""
     if not measured.has("stage_edges"):
         return {}
-    rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
+    rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
         return {}
-    owners = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
-    sums = summed(rows.assign(canonical=rows["next_canonical"]), WHERE, ["inside_ns"])
+    owners = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
+    sums = sum_columns_by_keys(
+        rows.assign(canonical=rows["next_canonical"]), STAGE_KEY, ["inside_ns"]
+    )
     return {
-        key: int(row["inside_ns"]) for row in row_dicts(sums) if (key := keyed(row))[:2] in owners
+        key: int(row["inside_ns"])
+        for row in list_row_dicts(sums)
+        if (key := make_stage_key(row))[:2] in owners
     }

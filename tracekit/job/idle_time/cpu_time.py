@@ -5,50 +5,50 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import canonical_stages, distinct, grouped
-from tracekit.job.stages.windows import whole
-from tracekit.model.keys import places_of
+from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, select_distinct_rows
+from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.model.keys import find_matching_rows
 from tracekit.model.trace import Measurements
 
-WHOSE = ("run", "role", "rank")
+CPU_TIME_OWNER = ("run", "role", "rank")
 """Owner of the time."""
 
 
-def cpu_windows(measured: Measurements) -> pd.DataFrame:
+def sum_cpu_time_by_stage(measured: Measurements) -> pd.DataFrame:
     """Sum `time_ns` per (run, role, rank, stage, activity) over the steps; without steps, over the capture.
 
     `canonical` is missing for time outside any stage. Do not change the result in place.
     """
-    return measured.derived(_cpu_windows)
+    return measured.derived(_sum_cpu_time_by_stage)
 
 
-def _cpu_windows(measured: Measurements) -> pd.DataFrame:
-    rows = whole(measured, "cpu_time")
-    rows = rows.assign(canonical=canonical_stages(rows))
+def _sum_cpu_time_by_stage(measured: Measurements) -> pd.DataFrame:
+    rows = read_undamaged_table(measured, "cpu_time")
+    rows = rows.assign(canonical=find_canonical_stages(rows))
     wholes = rows[rows["window"] == "step"]
     if not len(wholes):
         wholes = rows[rows["window"] == "capture"]
     is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
-    keys = [*WHOSE, "activity"]
-    inside = _sums(rows[is_staged], [*keys, "canonical"])
-    totals = _sums(wholes, keys)
-    return with_outside(totals, inside, keys, "time_ns")
+    keys = [*CPU_TIME_OWNER, "activity"]
+    inside = _sum_cpu_time(rows[is_staged], [*keys, "canonical"])
+    totals = _sum_cpu_time(wholes, keys)
+    return add_time_outside_stages(totals, inside, keys, "time_ns")
 
 
-def with_outside(
+def add_time_outside_stages(
     totals: pd.DataFrame, inside: pd.DataFrame, keys: list[str], value: str
 ) -> pd.DataFrame:
     """Add to the rows of stages the rest of each total, outside any stage; together they sum to the totals.
 
     Stages that exceed their total are scaled down to it: they may begin before the step.
     """
-    staged_sums = grouped(inside, keys, staged=(value, "sum"))
-    totals = _joined(totals, staged_sums, keys, "staged")
+    staged_sums = aggregate_by_keys(inside, keys, staged=(value, "sum"))
+    totals = _add_column_by_keys(totals, staged_sums, keys, "staged")
     total, staged = (totals[name].to_numpy(np.float64) for name in (value, "staged"))
     outside = totals.assign(canonical=None)
     outside[value] = np.maximum(total - staged, 0)
     scale = np.where(staged > 0, np.minimum(total / np.where(staged > 0, staged, 1), 1), 0)
-    inside = _joined(inside, totals[keys].assign(scale=scale), keys, "scale")
+    inside = _add_column_by_keys(inside, totals[keys].assign(scale=scale), keys, "scale")
     inside[value] = inside[value].to_numpy(np.float64) * inside["scale"].to_numpy(np.float64)
     columns = [*keys, "canonical", value]
     parts = [part[columns] for part in (inside, outside) if len(part)]
@@ -56,37 +56,39 @@ def with_outside(
     return out[out[value] > 0].reset_index(drop=True)
 
 
-def _sums(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _sum_cpu_time(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Sum the time per `keys`."""
-    return grouped(rows, keys, time_ns=("time_ns", "sum"))
+    return aggregate_by_keys(rows, keys, time_ns=("time_ns", "sum"))
 
 
-def _joined(left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
+def _add_column_by_keys(
+    left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str
+) -> pd.DataFrame:
     """Add a column of the right rows to the left ones, 0 without a match; a missing key is a key."""
-    place = places_of(left, right, keys, optional=keys)
+    place = find_matching_rows(left, right, keys, optional=keys)
     values = np.append(right[name].to_numpy(np.float64), 0.0)[place]
     return left.assign(**{name: values})
 
 
-def _step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
+def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     """Count the steps by (run, role); without steps, the captures."""
-    rows = whole(measured, "cpu_time")
+    rows = read_undamaged_table(measured, "cpu_time")
     steps = rows[rows["window"] == "step"]
     if not len(steps):
         steps = rows[rows["window"] == "capture"]
-    each = distinct(steps, ["run", "role", "source", "pid", "step"])
+    each = select_distinct_rows(steps, ["run", "role", "source", "pid", "step"])
     counts: dict[tuple[object, object], int] = {}
     for run, role in zip(each["run"], each["role"], strict=True):
-        key = (_key(run), _key(role))
+        key = (_to_key_or_none(run), _to_key_or_none(role))
         counts[key] = counts.get(key, 0) + 1
     return counts
 
 
-def _key(value: object) -> object:
+def _to_key_or_none(value: object) -> object:
     """Convert a key to None if missing."""
     return None if pd.isna(value) else value  # type: ignore[call-overload]
 
 
-def step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
+def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     """Count the steps of single processes in which the time of each run and role was measured."""
-    return measured.derived(_step_counts)
+    return measured.derived(_count_cpu_time_steps)

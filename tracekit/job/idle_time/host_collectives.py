@@ -6,17 +6,17 @@ import re
 
 import pandas as pd
 
-from tracekit.job.collectives.matching import matched
-from tracekit.job.frames import canonical_stages, same_text
-from tracekit.job.idle_time.call_tree import MOST, Culprit
+from tracekit.job.collectives.matching import match_collectives
+from tracekit.job.frames import find_canonical_stages, find_equal_rows
+from tracekit.job.idle_time.call_tree import MAJORITY_SHARE, IdleCulprit
 from tracekit.job.stages.windows import Owner
 from tracekit.model.trace import Measurements
 
 _COLLECTIVE = re.compile(r"c10d::|(?:gloo|mpi|ucc):")
 
 
-def waiting_for(
-    measured: Measurements, culprit: Culprit, owner: Owner, canonical: str | None = None
+def phrase_awaited_rank(
+    measured: Measurements, culprit: IdleCulprit, owner: Owner, canonical: str | None = None
 ) -> str:
     """Phrase the rank that causes nearly all of the wait at a host-side collective: `, waiting for rank 3`.
 
@@ -24,16 +24,16 @@ def waiting_for(
     """
     if not any(map(_COLLECTIVE.match, culprit.names)) or not measured.row_count("collectives"):
         return ""
-    rows = pd.concat([measured["collectives"], matched(measured)], axis=1)
+    rows = pd.concat([measured["collectives"], match_collectives(measured)], axis=1)
     chosen = rows["device"].isna() & rows["match"].notna() & rows["trusted"]
-    chosen &= same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])
+    chosen &= find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])
     if canonical is not None:
-        chosen &= canonical_stages(rows) == canonical
+        chosen &= find_canonical_stages(rows) == canonical
     rows = rows[chosen.to_numpy(bool)]
     last = rows[rows["is_last"] & rows["rank"].notna()]
     late_rank = rows["match"].map(last.set_index("match")["rank"])
     wait = rows["wait_ns"].fillna(0)
     waited = wait.groupby(late_rank).sum()
-    if not len(waited) or not waited.max() or waited.max() < MOST * wait.sum():
+    if not len(waited) or not waited.max() or waited.max() < MAJORITY_SHARE * wait.sum():
         return ""
     return f", waiting for rank {waited.idxmax()}"

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracekit.job.frames import summed
-from tracekit.job.stages.windows import WHERE, StageWindow, keyed, placed, stage_windows
-from tracekit.model.keys import row_dicts
+from tracekit.job.frames import sum_columns_by_keys
+from tracekit.job.stages.windows import (
+    STAGE_KEY,
+    StageWindow,
+    list_judged_rows,
+    list_stage_windows,
+    make_stage_key,
+)
+from tracekit.model.keys import list_row_dicts
 from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
 
 @dataclass(frozen=True, slots=True)
-class SyncBound:
+class SyncBoundStage:
     """A stage and the cost of its synchronising calls: sums over the steps of its GPUs."""
 
     window: StageWindow
@@ -29,27 +35,32 @@ class SyncBound:
         return self.idle_ns + self.later_ns
 
 
-def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
+def find_sync_bound_stages(
+    measured: Measurements, limit: Mapping[str, float]
+) -> list[SyncBoundStage]:
     """Find the stages that synchronising calls hold up, by rule R02."""
-    rows = placed(measured, "sync_stalls")
+    rows = list_judged_rows(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     if not len(rows):
         return []
-    sums = {keyed(row): row for row in row_dicts(summed(rows, WHERE, columns))}
+    sums = {
+        make_stage_key(row): row
+        for row in list_row_dicts(sum_columns_by_keys(rows, STAGE_KEY, columns))
+    }
     held_up = []
-    for window in stage_windows(measured):
+    for window in list_stage_windows(measured):
         if (row := sums.get(window.key)) is None or not window.window_ns:
             continue
-        calls = SyncBound(window, *(int(row[name]) for name in columns))
+        calls = SyncBoundStage(window, *(int(row[name]) for name in columns))
         often = window.steps.mean(calls.stall_count) >= limit["syncs_per_step"]
         if often and window.share(calls.idle_ns) >= limit["stage_ratio"]:
             held_up.append(calls)
     return held_up
 
 
-def sync_bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
-    """List run, role and stage of all stages of `sync_bound`; empty where rule R02 is not requested."""
+def list_sync_bound_keys(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
+    """List run, role and stage of all stages of `find_sync_bound_stages`; empty where rule R02 is not requested."""
     if "host-sync-stalls" not in thresholds.values or not measured.has("sync_stalls"):
         return set()
-    held_up = sync_bound(measured, thresholds.of("host-sync-stalls"))
+    held_up = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
     return {calls.window.key for calls in held_up}

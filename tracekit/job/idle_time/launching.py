@@ -9,11 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import each_key, stacked, staged, units
-from tracekit.job.idle_time.host_syncs import sync_bound_stages
-from tracekit.job.stages.windows import keyed, occurrence_of_unit
-from tracekit.model.keys import PROCESS, of_keys, row_dicts, summed
-from tracekit.model.tables.arrays import Nullable, bare, framed
+from tracekit.job.frames import (
+    clear_parts_of_numbered_steps,
+    select_staged_rows,
+    stack_frames,
+    take_key_columns,
+)
+from tracekit.job.idle_time.host_syncs import list_sync_bound_keys
+from tracekit.job.stages.windows import find_unit_occurrences, make_stage_key
+from tracekit.model.keys import PROCESS, group_rows_by, list_row_dicts, sum_by_group
+from tracekit.model.tables.arrays import Nullable, make_bare, make_frame
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
@@ -44,30 +49,32 @@ _COLUMNS = (
 )
 
 
-def pooled(measured: Measurements) -> pd.DataFrame:
+def pool_launch_counts(measured: Measurements) -> pd.DataFrame:
     """Pool host counts: one row per (run, role, canonical stage), whole steps first (`canonical` missing).
 
     Columns: the keys, Σ over ranks and steps of `COUNTED` and `ON_DEVICE`, device_wall_ns (wall times devices),
     process_steps, call_p50_ns and kernel_p50_ns (medians of the medians of steps).
     """
-    return measured.derived(_pooled)
+    return measured.derived(_pool_launch_counts)
 
 
-def _pooled(measured: Measurements) -> pd.DataFrame:
-    rows = units(measured["host_counts"])
-    stages = staged(rows[rows["window"] == "stage"])
+def _pool_launch_counts(measured: Measurements) -> pd.DataFrame:
+    rows = clear_parts_of_numbered_steps(measured["host_counts"])
+    stages = select_staged_rows(rows[rows["window"] == "stage"])
     steps = rows[rows["window"] == "step"]
-    return stacked([_pool(steps, None), _pool(stages, "canonical")])
+    return stack_frames(
+        [_pool_launch_windows(steps, None), _pool_launch_windows(stages, "canonical")]
+    )
 
 
-def less_synced(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
+def subtract_synced_gaps(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
     """Pool host counts without the launch gaps that rule R02 counts, in its stages and their steps."""
-    table = pooled(measured)
-    synced = sync_bound_stages(measured, thresholds)
+    table = pool_launch_counts(measured)
+    synced = list_sync_bound_keys(measured, thresholds)
     if not synced or not len(table):
         return table
-    keys = list(map(keyed, row_dicts(table[["run", "role", "canonical"]])))
-    gaps_ns = _whole(table["synced_gap_ns"].astype("Int64"))
+    keys = list(map(make_stage_key, list_row_dicts(table[["run", "role", "canonical"]])))
+    gaps_ns = _list_numbers_or_zero(table["synced_gap_ns"].astype("Int64"))
     of_stages: dict[tuple[object, ...], int] = {}
     for key, gap_ns in zip(keys, gaps_ns.tolist(), strict=True):
         if key[2] is not None and key in synced:
@@ -80,74 +87,82 @@ def less_synced(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
     return table.assign(launch_gap_ns=left)
 
 
-def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
+def _pool_launch_windows(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
     """Pool the rows of one kind of window."""
     by = list(filter(None, ("run", "role", stage)))
-    number, first = of_keys(rows, by)
+    number, first = group_rows_by(rows, by)
     count = len(first)
-    table = each_key(rows, by, first)
+    table = take_key_columns(rows, by, first)
     table["canonical"] = table.get("canonical", np.full(count, None, object))
     for name in COUNTED:
-        table[name] = summed(number, _whole(rows[name]), count)
+        table[name] = sum_by_group(number, _list_numbers_or_zero(rows[name]), count)
     on_device = rows["device_count"].notna().to_numpy(np.bool_)
     recorded = np.bincount(number[on_device], minlength=count) > 0
     for name in ON_DEVICE:
-        sums = summed(number[on_device], _whole(rows[name])[on_device], count)
+        sums = sum_by_group(number[on_device], _list_numbers_or_zero(rows[name])[on_device], count)
         table[name] = pd.arrays.IntegerArray(sums, ~recorded)
-    walls = (_whole(rows["wall_ns"]) * _whole(rows["device_count"]))[on_device]
-    sums = summed(number[on_device], walls, count)
+    walls = (_list_numbers_or_zero(rows["wall_ns"]) * _list_numbers_or_zero(rows["device_count"]))[
+        on_device
+    ]
+    sums = sum_by_group(number[on_device], walls, count)
     table["device_wall_ns"] = pd.arrays.IntegerArray(sums, ~recorded)
-    rows_of_unit = rows.assign(occurrence=occurrence_of_unit(rows))
-    process_steps = of_keys(rows_of_unit, [*by, *PROCESS_STEP])[1]
+    rows_of_unit = rows.assign(occurrence=find_unit_occurrences(rows))
+    process_steps = group_rows_by(rows_of_unit, [*by, *PROCESS_STEP])[1]
     table["process_steps"] = np.bincount(number[process_steps], minlength=count)
     for name in ("call_p50_ns", "kernel_p50_ns"):
-        table[name] = _medians(rows[name].astype("Float64"), number, count)
+        table[name] = _compute_launch_medians(rows[name].astype("Float64"), number, count)
     columns = {name: np.asarray(table[name], object) for name in _COLUMNS}
-    return framed(columns, count)
+    return make_frame(columns, count)
 
 
-def _medians(column: pd.Series[Any], number: Ints, count: int) -> Any:
+def _compute_launch_medians(column: pd.Series[Any], number: Ints, count: int) -> Any:
     """Compute the median of each group; NA where none of its values is known."""
     if not column.notna().any():
         return np.full(count, pd.NA, object)
     return column.groupby(number, sort=False).median().array
 
 
-def _whole(column: pd.Series[Any]) -> Ints:
+def _list_numbers_or_zero(column: pd.Series[Any]) -> Ints:
     """List a column as integers, 0 where missing."""
-    array = bare(column.array)
+    array = make_bare(column.array)
     if isinstance(array, Nullable):
         return np.where(array.missing, 0, array.values).astype(np.int64)
     return np.asarray(array, np.int64)
 
 
-def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
+def select_launch_bound_rows(
+    rows: pd.DataFrame, limit: Mapping[str, float]
+) -> list[dict[Any, Any]]:
     """Select the stages of one run whose GPUs wait for launches of short kernels.
 
     Where stages are known, the step is the sum of them: it is judged only without them.
     """
     staged = rows[rows["canonical"].notna()]
     judged = staged if len(staged) else rows
-    return [row for row in row_dicts(judged) if _is_launch_bound(row, limit)]
+    return [row for row in list_row_dicts(judged) if _is_row_launch_bound(row, limit)]
 
 
-def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
+def select_many_kernel_rows(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
     """Select the steps of one run with very many kernels that are short on average."""
     steps = rows[rows["canonical"].isna()]
-    return [row for row in row_dicts(steps) if _many_kernels(row, limit)]
+    return [row for row in list_row_dicts(steps) if _has_many_short_kernels(row, limit)]
 
 
-def bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
+def list_launch_bound_keys(
+    measured: Measurements, thresholds: Thresholds
+) -> set[tuple[object, ...]]:
     """List the run, role and stage (None: the step and all its stages) that are launch-bound by rule R03."""
     limit = thresholds.of("launch-bound")
     bound: set[tuple[object, ...]] = set()
-    for _, of_run in less_synced(measured, thresholds).groupby("run", dropna=False, sort=False):
-        named = waiting_for_launches(of_run, limit) or of_many_kernels(of_run, limit)
-        bound.update(map(keyed, named))
+    for _, of_run in subtract_synced_gaps(measured, thresholds).groupby(
+        "run", dropna=False, sort=False
+    ):
+        named = select_launch_bound_rows(of_run, limit) or select_many_kernel_rows(of_run, limit)
+        bound.update(map(make_stage_key, named))
     return bound
 
 
-def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+def _is_row_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
     """Check whether a row has short kernels and a large share of launch gaps."""
     if pd.isna(row["kernel_p50_ns"]) or pd.isna(row["launch_gap_ns"]) or not row["device_wall_ns"]:
         return False
@@ -157,7 +172,7 @@ def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool
     )
 
 
-def _many_kernels(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+def _has_many_short_kernels(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
     """Check whether a row has very many kernels per step that are short on average."""
     count = row["kernel_count"]
     if pd.isna(count) or not count:

@@ -5,28 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tracekit.job.idle_time.call_tree import Culprit, of_owner
-from tracekit.job.idle_time.causes import Pauses
-from tracekit.job.idle_time.host_collectives import waiting_for
+from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_owner
+from tracekit.job.idle_time.causes import HostPauses
+from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
 from tracekit.job.stages.windows import Owner
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.host.cpu_samples import OFF_CPU
 
 
-def is_outside(lost: Pauses) -> bool:
+def is_mostly_outside_stages(lost: HostPauses) -> bool:
     """Check whether most of the pauses are outside any stage."""
     return 2 * lost.outside_ns > lost.total_ns
 
 
-def tell_pauses(
-    measured: Measurements, owner: Owner, lost: Pauses
+def describe_host_pauses(
+    measured: Measurements, owner: Owner, lost: HostPauses
 ) -> tuple[str, str, tuple[str, ...]]:
     """Describe pauses by their largest kind: (host activity, advice, caveats)."""
-    named_culprit = partial(of_owner, measured, owner, is_outside=is_outside(lost))
+    named_culprit = partial(
+        find_culprit_of_owner, measured, owner, is_outside=is_mostly_outside_stages(lost)
+    )
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
-        place = "" if culprit is None else f", most in {_named(culprit)}"
+        place = "" if culprit is None else f", most in {_phrase_culprit_with_share(culprit)}"
         advice = "see what runs between the ops: with_stack=True, ranges (NVTX), CPU samples"
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
@@ -34,20 +36,20 @@ def tell_pauses(
         if culprit is None:
             place = "the host runs Python"
         else:
-            waiting = waiting_for(measured, culprit, owner)
-            place = f"the host is in {_named(culprit)}{waiting}"
+            waiting = phrase_awaited_rank(measured, culprit, owner)
+            place = f"the host is in {_phrase_culprit_with_share(culprit)}{waiting}"
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
     culprit = named_culprit(("sample", "off_cpu"))
     if culprit is not None:
         advice = (
             "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
         )
-        return f"the host is {_on_cpu(culprit)}", advice, ()
+        return f"the host is {_phrase_cpu_sample(culprit)}", advice, ()
     culprit = named_culprit(("nothing",))
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
     )
-    what = f"no host activity is recorded{_between(around)}"
+    what = f"no host activity is recorded{_phrase_pause_bounds(around)}"
     advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
     return (
         what,
@@ -58,7 +60,7 @@ def tell_pauses(
     )
 
 
-def _between(around: str) -> str:
+def _phrase_pause_bounds(around: str) -> str:
     """Phrase the activity around a pause, for the end of a sentence: ` between aten::mm and aten::add`."""
     if not around:
         return ""
@@ -66,17 +68,17 @@ def _between(around: str) -> str:
     return f" between {after} and {before}" if both else f" {around}"
 
 
-def _on_cpu(culprit: Culprit) -> str:
+def _phrase_cpu_sample(culprit: IdleCulprit) -> str:
     """Phrase a place that only CPU samples show, to follow "the host is"."""
     if culprit.place in OFF_CPU.values():
-        return _named(replace(culprit, place=culprit.place.strip("()")))
-    return f"in {_named(culprit)}, according to CPU samples"
+        return _phrase_culprit_with_share(replace(culprit, place=culprit.place.strip("()")))
+    return f"in {_phrase_culprit_with_share(culprit)}, according to CPU samples"
 
 
-def _named(culprit: Culprit) -> str:
+def _phrase_culprit_with_share(culprit: IdleCulprit) -> str:
     """Phrase a place, with its share unless it is nearly all."""
     return (
         culprit.place
         if culprit.ratio >= 0.9
-        else f"{culprit.place} ({show(culprit.ratio, 'ratio')} of it)"
+        else f"{culprit.place} ({format_quantity(culprit.ratio, 'ratio')} of it)"
     )

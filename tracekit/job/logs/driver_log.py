@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import COUNTED_ANEW, same_text, text_or_none
+from tracekit.job.frames import COUNTED_ANEW, find_equal_rows, to_text_or_none
 from tracekit.model.records import dataclass
-from tracekit.model.stages import canonical
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.trace import Measurements
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
@@ -28,12 +28,12 @@ _NO_TIMERS = frozenset({"agent_loop", "idle", "wasted"})
 """First parts of names of single requests or classes of time, which are not stages."""
 
 
-def timed_stage(name: str) -> str | None:
+def parse_timed_stage(name: str) -> str | None:
     """Parse the canonical stage of a timer; None for the whole step and for timers of no stage.
 
-    >>> timed_stage("timing_s/old_log_prob"), timed_stage("timing/train/policy_training")
+    >>> parse_timed_stage("timing_s/old_log_prob"), parse_timed_stage("timing/train/policy_training")
     ('old_log_prob', 'update_actor')
-    >>> timed_stage("timing_s/step"), timed_stage("timing_s/agent_loop/slowest/generate_sequences")
+    >>> parse_timed_stage("timing_s/step"), parse_timed_stage("timing_s/agent_loop/slowest/generate_sequences")
     (None, None)
     """
     match = TIMER.match(name)
@@ -43,12 +43,12 @@ def timed_stage(name: str) -> str | None:
     first, slash, _ = label.partition("/")
     if label in _NO_STAGE or first in _NO_TIMERS:
         return None
-    stage = canonical(label)
+    stage = get_canonical_stage(label)
     return None if slash and stage == label else stage
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class RunDriverLog:
     """Log of one run: `stages` has step, canonical, dur_ns; `steps` is the step time by step number.
 
     `counts` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
@@ -66,37 +66,45 @@ class Logged:
         return of_stage.set_index("step")["dur_ns"]
 
 
-def logs(measured: Measurements) -> dict[Any, Logged]:
+def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     """Map every run to its log (None: the run without a name); of several logs, the one with most numbers."""
-    return measured.derived(_logs)
+    return measured.derived(_map_run_driver_logs)
 
 
-def _logs(measured: Measurements) -> dict[Any, Logged]:
+def _map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     if not measured.row_count("logged"):
         return {}
     rows = measured["logged"]
     rows = rows[rows["step"].notna()]
-    by_run: dict[Any, Logged] = {}
+    by_run: dict[Any, RunDriverLog] = {}
     for run in rows["run"].unique():
-        of_run = rows[same_text(rows["run"], run)]
+        of_run = rows[find_equal_rows(rows["run"], run)]
         counts = of_run["source"].value_counts()
         source = min(counts.index, key=lambda name: (-int(counts[name]), str(name)))
-        by_run[text_or_none(run)] = _log(str(source), of_run[of_run["source"] == source])
+        by_run[to_text_or_none(run)] = _make_driver_log(
+            str(source), of_run[of_run["source"] == source]
+        )
     return by_run
 
 
-def _log(source: str, rows: pd.DataFrame) -> Logged:
+def _make_driver_log(source: str, rows: pd.DataFrame) -> RunDriverLog:
     """Sort the rows of one log into stages, steps and counts."""
     rows = rows.astype({"step": "int64"})
-    stage = {name: timed_stage(str(name)) for name in rows["name"].unique()}
+    stage = {name: parse_timed_stage(str(name)) for name in rows["name"].unique()}
     timers = rows[rows["dur_ns"].notna()].assign(canonical=rows["name"].map(stage))
     timers = timers[timers["canonical"].notna()]
     stages = timers.groupby(["step", "canonical"], sort=True)["dur_ns"].max().reset_index()
-    counts = {name: _first(rows, names, "value") for name, names in _COUNTS.items()}
-    return Logged(source, stages, _first(rows, _STEP_TIMERS, "dur_ns"), counts)
+    counts = {
+        name: _find_first_logged_name(rows, names, "value") for name, names in _COUNTS.items()
+    }
+    return RunDriverLog(
+        source, stages, _find_first_logged_name(rows, _STEP_TIMERS, "dur_ns"), counts
+    )
 
 
-def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:
+def _find_first_logged_name(
+    rows: pd.DataFrame, names: tuple[str, ...], column: str
+) -> pd.Series[Any]:
     """Find the first of these names that the log has, and list its value by step."""
     for name in names:
         named = rows[(rows["name"] == name) & rows[column].notna()]
@@ -105,7 +113,7 @@ def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series
     return rows.iloc[:0].set_index("step")[column]
 
 
-def same_steps(walls: pd.DataFrame, log: Logged) -> list[int]:
+def match_logged_steps(walls: pd.DataFrame, log: RunDriverLog) -> list[int]:
     """Match the steps of units with those that the log has under the same number.
 
     Steps numbered from the start of a recording (the n of `ProfilerStep#n`) are not matched: they are not those of the run.

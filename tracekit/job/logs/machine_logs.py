@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import run_heading, same_text
-from tracekit.job.logs.driver_log import logs
-from tracekit.job.tables import sheet
+from tracekit.job.frames import find_equal_rows, make_run_heading
+from tracekit.job.logs.driver_log import map_run_driver_logs
+from tracekit.job.tables import make_sheet
 from tracekit.model.report import Heading, Sheet
 from tracekit.model.trace import Measurements
 
-NAMES = r"cpu/|gpu/[0-9]{1,4}/"
+MACHINE_METRIC_NAMES = r"cpu/|gpu/[0-9]{1,4}/"
 """Prefixes of the machine metrics that `capture.metrics.MetricsLogger` logs."""
 
 _NAME = re.compile(r"(?:cpu|gpu/([0-9]{1,4}))/(utilisation_percent|memory_used_bytes)")
@@ -34,29 +34,37 @@ _HEADINGS = (
 )
 
 
-def machine_sheet(measured: Measurements) -> Sheet | None:
+def make_machine_log_sheet(measured: Measurements) -> Sheet | None:
     """Make the table of utilisation and memory of the host and every GPU of each log; None without such metrics.
 
     Logs have samples at step ends. The activity of a GPU within a step is in the traces.
     """
-    rows = [row for run, log in logs(measured).items() for row in _rows(measured, run, log.source)]
+    rows = [
+        row
+        for run, log in map_run_driver_logs(measured).items()
+        for row in _list_machine_log_rows(measured, run, log.source)
+    ]
     if not rows:
         return None
     frame = pd.DataFrame(rows).sort_values(["run", "order"], kind="stable")
     caption = "At the end of each step. A GPU counts as busy while any kernel runs, however small; a host by the mean of its cores."
-    headings = (*run_heading(measured), *_HEADINGS)
-    return sheet(
+    headings = (*make_run_heading(measured), *_HEADINGS)
+    return make_sheet(
         "machine", "The machine, as logged", headings, frame.drop(columns="order"), caption=caption
     )
 
 
-def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, object]]:
+def _list_machine_log_rows(
+    measured: Measurements, run: object, source: str
+) -> list[dict[str, object]]:
     """List a row for the host and for each GPU in the log of a run."""
     rows = measured["logged"]
-    rows = rows[same_text(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
+    rows = rows[
+        find_equal_rows(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()
+    ]
     by_place: dict[int, dict[str, pd.Series[float]]] = {}
     for name, levels in rows.groupby("name", sort=True):
-        quantity = _what(str(name))
+        quantity = _parse_machine_metric(str(name))
         if quantity is None:
             continue
         place, what, scale = quantity
@@ -65,10 +73,10 @@ def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, ob
         by_step = value[sound].groupby(level=0).last()
         if len(by_step):
             by_place.setdefault(place, {}).setdefault(what, by_step)
-    return [_row(run, place, parts) for place, parts in sorted(by_place.items())]
+    return [_make_machine_log_row(run, place, parts) for place, parts in sorted(by_place.items())]
 
 
-def _what(name: str) -> tuple[int, str, float] | None:
+def _parse_machine_metric(name: str) -> tuple[int, str, float] | None:
     """Parse a metric name: (GPU, -1 for the host; quantity; factor to our unit); None if it is not a machine metric."""
     if name == _VERLS_MEMORY:
         return -1, "memory", 2.0**30
@@ -81,7 +89,9 @@ def _what(name: str) -> tuple[int, str, float] | None:
     return place, "memory", 1.0
 
 
-def _row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
+def _make_machine_log_row(
+    run: object, place: int, parts: Mapping[str, pd.Series[float]]
+) -> dict[str, object]:
     """Make the row of the host (-1) or a GPU, reduced over its steps."""
     busy, memory = parts.get("busy", _NOTHING), parts.get("memory", _NOTHING)
     row: dict[str, object] = {

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tracekit.job.frames import from_epoch, run_heading
+from tracekit.job.frames import is_from_epoch, make_run_heading
 from tracekit.job.memory.trend import Allocator, split_by_allocator
 from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.ranks_to_plot import drawn
+from tracekit.job.ranks_to_plot import choose_rows_to_plot
 from tracekit.model.frame import Frame, max_of, min_of
 from tracekit.model.keys import CAPTURE
-from tracekit.model.labels import phrase
+from tracekit.model.labels import join_phrase
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import SNAPSHOT
@@ -36,8 +36,10 @@ def _draw_curves_of_kind(
     """Draw the levels of all memories of one kind."""
     owners = list(by_owner)
     peaks = [float(by_owner[owner]["allocated_bytes"].max()) for owner in owners]
-    lines = drawn({str(number): peak for number, peak in enumerate(peaks)}, "peak", MAX_LINES)
-    several = bool(run_heading(measured))
+    lines = choose_rows_to_plot(
+        {str(number): peak for number, peak in enumerate(peaks)}, "peak", MAX_LINES
+    )
+    several = bool(make_run_heading(measured))
     levels, names = [], []
     for number, text in lines.rows.items():
         owner = owners[int(number)]
@@ -56,7 +58,7 @@ def _draw_curves_of_kind(
         tuple(marks),
         tuple(names),
         unit="bytes",
-        caption=phrase("Highest level in each stretch of time.", note, lines.note),
+        caption=join_phrase("Highest level in each stretch of time.", note, lines.note),
         omitted=sum(undrawn) + sum(map(len, levels)) - len(marks),
     )
 
@@ -74,7 +76,7 @@ def _list_curve_marks(
 ) -> tuple[list[tuple[int, int, int]], str]:
     """Return (line, time and level of every drawn point; a note on clocks)."""
     zero, note = min(int(line["ts_ns"].min()) for line in levels), ""
-    one_clock = all(from_epoch(measured, to_pandas(line.select(*CAPTURE))) for line in levels)
+    one_clock = all(is_from_epoch(measured, to_pandas(line.select(*CAPTURE))) for line in levels)
     if not one_clock:
         note = "Clocks cannot be compared: every line begins at its own zero."
     points = max(MAX_POINTS // len(levels), 1)

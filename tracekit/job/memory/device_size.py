@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.frame import Frame, texts
-from tracekit.model.labels import called
+from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import numbers_or_none
+from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.trace import Measurements
-from tracekit.model.units import parse_size, show
+from tracekit.model.units import format_quantity, parse_size
 from tracekit.process.memory.pools import PAUSABLE
 
 GIVEN = "given"
@@ -36,7 +36,7 @@ class DeviceSize:
     @property
     def told(self) -> str:
         """`80.0 GiB, given`."""
-        return f"{show(self.size_bytes, 'bytes')}, {self.origin}"
+        return f"{format_quantity(self.size_bytes, 'bytes')}, {self.origin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def device_sizes(measured: Measurements) -> DeviceSizes:
 def _collect_device_sizes(measured: Measurements) -> DeviceSizes:
     recorded: dict[Memory, DeviceSize | None] = {}
     for row in measured.frame("device_sizes").rows("run", "rank", "device", "size_bytes", "source"):
-        recorder = called("rank", row["rank"]) or row["source"]
+        recorder = format_numbered_word("rank", row["rank"]) or row["source"]
         size = DeviceSize(row["size_bytes"], f"from the trace of {recorder}")
         key = (row["run"], row["rank"], row["device"])
         earlier = recorded.setdefault(key, size)
@@ -118,7 +118,9 @@ def add_card_sizes(measured: Measurements, memories: Frame) -> Frame:
         for row in memories.rows("memory", "run", "rank", "device")
     ]
     return memories.with_columns(
-        card_bytes=numbers_or_none([None if card is None else card.size_bytes for card in cards]),
+        card_bytes=make_nullable_numbers(
+            [None if card is None else card.size_bytes for card in cards]
+        ),
         card_origin=texts([None if card is None else card.origin for card in cards]),
     )
 
@@ -138,6 +140,7 @@ def parse_device_memory(text: str | int) -> int:
     size = text if isinstance(text, int) else parse_size(text)
     if not LEAST <= size < MOST:
         raise TracekitError(
-            f"no device has {show(size, 'bytes')} of memory", "name the unit: --device-memory 80GiB"
+            f"no device has {format_quantity(size, 'bytes')} of memory",
+            "name the unit: --device-memory 80GiB",
         )
     return size

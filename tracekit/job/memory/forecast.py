@@ -9,8 +9,8 @@ from tracekit.job.memory.survivors import KeptStack
 from tracekit.job.memory.trend import Series
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
-from tracekit.model.stats.trend import GROWS, Label, Slope, theil_sen
-from tracekit.model.units import show
+from tracekit.model.stats.trend import GROWS, Label, Slope, compute_theil_sen
+from tracekit.model.units import format_quantity
 
 NO_GROWTH: dict[Label, str] = {
     "flat": "all memory together is flat",
@@ -87,7 +87,7 @@ def project_stacks(
         slope
         for stack in kept
         if (stack.process, stack.basis, stack.at) == (every.process, every.basis, every.at)
-        and (slope := theil_sen(stack.at, stack.levels)) is not None
+        and (slope := compute_theil_sen(stack.at, stack.levels)) is not None
     ]
     low, middle, high = (
         sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high")
@@ -103,7 +103,7 @@ def _project_full(item: Series, slope: Slope) -> Projection:
         return Projection(why=f"not projected: {UNKNOWN}")
     room = item.card.size_bytes - item.taken_bytes
     if room < 0:
-        basis = show(item.taken_bytes, "bytes")
+        basis = format_quantity(item.taken_bytes, "bytes")
         return Projection(
             why=f"not projected: {basis} were held, more than the card has ({item.card.told})"
         )
@@ -111,7 +111,7 @@ def _project_full(item: Series, slope: Slope) -> Projection:
         return Projection(why="not projected: it does not grow from pair to pair")
     basis = "most reserved" if item.cached else "most in use, as what is reserved is not known"
     why = (
-        f"full means: the card ({item.card.told}) less the {basis} ({show(item.taken_bytes, 'bytes')}); "
+        f"full means: the card ({item.card.told}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
         "sooner if others on the device grow or free pieces are too small, later if cached memory is used again"
     )
     latest = int(room / slope.low) if slope.low > 0 else None

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.job.frames import run_heading
+from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.trend import FLOOR, Series, group_series, measure_median_growth
-from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, from_rows
 from tracekit.model.report import Heading, Ranked, Sheet
-from tracekit.model.stats.sawtooth import sawtooth
-from tracekit.model.stats.trend import Growth, Label, Limits, label, least_squares
+from tracekit.model.stats.sawtooth import find_sawtooth
+from tracekit.model.stats.trend import Growth, GrowthLimits, Label, fit_least_squares, label_growth
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 _LEAK = {True: "leak", False: "no leak"}
 GUIDE_STEPS, GUIDE_BYTES = 10, 1_000_000
@@ -34,7 +34,7 @@ WORDS = {
 """Trends in words."""
 
 
-_TREND_HEADINGS = as_headings("""
+_TREND_HEADINGS = parse_headings("""
     who | process | text | Each alone, and the median of all: that shows what all of them leak.
     memory | memory of
     quantity | what | text | requested and allocated are judged; reserved and peaks grow without a leak.
@@ -56,7 +56,7 @@ def make_trend_table(
     every_series: Sequence[Series],
     labels: Sequence[Label | None],
     corrected: Sequence[float | None],
-    limits: Limits,
+    limits: GrowthLimits,
 ) -> Sheet:
     """List every series with its slope, interval, p, detectable slope and trend; medians of ranks last."""
     rows = [
@@ -68,13 +68,13 @@ def make_trend_table(
         item = members[0]
         middle = measure_median_growth(members, limits) if item.judged else None
         if middle is not None and middle.p is not None:
-            answer = _describe_label(middle, label(middle, limits), numbered=item.numbered)
+            answer = _describe_label(middle, label_growth(middle, limits), numbered=item.numbered)
             rows.append(
                 _make_row(item, answer, middle.p)
                 | {"who": f"median of {len(members)}", "floor": None, **_list_slope(middle)}
             )
-    headings = (*run_heading(measured), *_TREND_HEADINGS)
-    return sheet(
+    headings = (*make_run_heading(measured), *_TREND_HEADINGS)
+    return make_sheet(
         "memory_trend",
         "Growth from step to step",
         headings,
@@ -133,10 +133,10 @@ def _describe_trend(item: Series, answer: Label | None, flat: float) -> str:
     text = _describe_label(item.found, answer, numbered=item.numbered)
     if answer != "none":
         return text
-    teeth = sawtooth(item.level[item.found.warm_up :], flat)
+    teeth = find_sawtooth(item.level[item.found.warm_up :], flat)
     if teeth is None:
         return text
-    text += f"; falls back {teeth.count} times by {show(round(teeth.height), 'bytes')}"
+    text += f"; falls back {teeth.count} times by {format_quantity(round(teeth.height), 'bytes')}"
     if teeth.period is not None:
         text += f", every {teeth.period} steps"
     return text
@@ -150,7 +150,7 @@ def _describe_label(growth: Growth, answer: Label, *, numbered: bool) -> str:
     step, rise = growth.shift
     # Without numbers of steps the first is 1 for whoever counts them.
     where = f"at step {round(step)}" if numbered else f"at step {round(step) + 1} in order"
-    return f"{text} {where} by {show(round(rise), 'bytes')}"
+    return f"{text} {where} by {format_quantity(round(rise), 'bytes')}"
 
 
 def make_guide_tables(
@@ -161,7 +161,7 @@ def make_guide_tables(
         return ()
     rows = []
     for item, answer in zip(every_series, labels, strict=True):
-        slope = least_squares(np.arange(len(item.x), dtype=np.float64), item.level)
+        slope = fit_least_squares(np.arange(len(item.x), dtype=np.float64), item.level)
         if not item.judged or slope is None:
             continue
         says = _LEAK[slope > GUIDE_BYTES]
@@ -182,7 +182,7 @@ def make_guide_tables(
             }
         )
     headings = (
-        *run_heading(measured),
+        *make_run_heading(measured),
         Heading("who", "process"),
         Heading("memory", "memory of"),
         Heading("quantity", "what"),
@@ -198,5 +198,5 @@ def make_guide_tables(
         "1 MB a step it misses about half. Any series that ends above its start has more allocated than freed."
     )
     title = "What NeMo-RL's guide would say"
-    guide = sheet("guide_rule", title, headings, _list_cells(headings, rows), caption=caption)
-    return with_rows(guide)
+    guide = make_sheet("guide_rule", title, headings, _list_cells(headings, rows), caption=caption)
+    return select_filled_sheets(guide)

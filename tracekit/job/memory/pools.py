@@ -11,7 +11,7 @@ from tracekit.job.memory.device_size import device_sizes
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
 from tracekit.model.frame import Bools, Frame, texts
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 from tracekit.process.memory.pools import PAUSABLE
 
 ENGINE = ("engine weights", "engine KV cache")
@@ -82,9 +82,9 @@ def _describe_pools(
     least = most - int(pools["reserved_bytes"][pools.is_in("class", PAUSABLE)].sum())
     of_engine = private.filter(private.is_in("class", SLEEPING))
     if len(of_engine):
-        size = show(int(of_engine["reserved_bytes"].sum()), "bytes")
+        size = format_quantity(int(of_engine["reserved_bytes"].sum()), "bytes")
         yield (
-            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {who} are in pools of a "
+            f"{size} of the {format_quantity(most, 'bytes')} that PyTorch counts for {who} are in pools of a "
             f"serving engine ({', '.join(_list_engine_parts(of_engine))}): while it sleeps, they use no memory"
         )
     for pool in private.rows("class", "label", "reserved_bytes", "in_use_bytes"):
@@ -96,15 +96,15 @@ def _describe_pools(
             continue
         made_by = " (a CUDA graph or torch.cuda.MemPool)" if pool["class"] == "unknown" else ""
         yield (
-            f"{pool['label']}{made_by} of {who}: {show(pool['reserved_bytes'], 'bytes')} reserved, "
-            f"{show(pool['in_use_bytes'], 'bytes')} in use"
+            f"{pool['label']}{made_by} of {who}: {format_quantity(pool['reserved_bytes'], 'bytes')} reserved, "
+            f"{format_quantity(pool['in_use_bytes'], 'bytes')} in use"
         )
     if least < most:
         over = ""
         if card_bytes is not None and most > card_bytes:
-            over = f", and at least {show(most - card_bytes, 'bytes')} are unmapped"
+            over = f", and at least {format_quantity(most - card_bytes, 'bytes')} are unmapped"
         yield (
-            f"{who} uses between {show(least, 'bytes')} and {show(most, 'bytes')}: pools may be unmapped, "
+            f"{who} uses between {format_quantity(least, 'bytes')} and {format_quantity(most, 'bytes')}: pools may be unmapped, "
             f"which PyTorch still counts{over}; compare with nvidia-smi"
         )
 
@@ -115,6 +115,6 @@ def _list_engine_parts(of_engine: Frame) -> Iterator[str]:
         of_kind = of_engine.filter(of_engine.equals("class", kind))
         if len(of_kind):
             emptied = int(of_kind["emptied_bytes"].sum())
-            yield f"{_NAMES[kind]} {show(int(of_kind['reserved_bytes'].sum()) - emptied, 'bytes')}"
+            yield f"{_NAMES[kind]} {format_quantity(int(of_kind['reserved_bytes'].sum()) - emptied, 'bytes')}"
             if emptied:
-                yield f"emptied {show(emptied, 'bytes')}"
+                yield f"emptied {format_quantity(emptied, 'bytes')}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.job.memory.snapshots import name_ranges, take_snapshot
 from tracekit.model.frame import Frame
-from tracekit.model.intervals import window_at
+from tracekit.model.intervals import find_window_at
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 
@@ -76,7 +76,7 @@ def _name_lines(measured: Measurements, snapshot: Mapping[str, Any], curve: Fram
     if not len(stages):
         return [ALONE] * len(curve)
     begin = stages["ts_ns"]
-    stage_at = window_at(begin, begin + stages["dur_ns"], curve["ts_ns"])
+    stage_at = find_window_at(begin, begin + stages["dur_ns"], curve["ts_ns"])
     stage_names = [*stages.with_columns(stage=name_ranges(stages)).values("stage"), None]
     names = [stage_names[place] for place in stage_at.tolist()]
     labels: dict[str | None, str] = {}

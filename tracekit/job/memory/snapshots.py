@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tracekit.model.frame import Frame, texts
-from tracekit.model.labels import called, phrase
-from tracekit.model.stages import canonical
-from tracekit.model.tables.arrays import Coded, at_rows
+from tracekit.model.labels import format_numbered_word, join_phrase
+from tracekit.model.stages import get_canonical_stage
+from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.trace import Measurements
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
@@ -43,11 +43,15 @@ def _sort_snapshot_levels(measured: Measurements) -> Frame:
 
 def _name_owner(row: Mapping[str, Any]) -> str:
     """Name the owner of a memory: `rank 3 actor, GPU 0`."""
-    process = called("rank", row["rank"]) or called("process", row["pid"]) or "rank ?"
-    memory = called("GPU", row["device"]) or "GPU"
+    process = (
+        format_numbered_word("rank", row["rank"])
+        or format_numbered_word("process", row["pid"])
+        or "rank ?"
+    )
+    memory = format_numbered_word("GPU", row["device"]) or "GPU"
     if row["memory"] == "host":
         memory = "pinned host memory"
-    return f"{phrase(process, row['role'])}, {memory}"
+    return f"{join_phrase(process, row['role'])}, {memory}"
 
 
 def take_snapshot(rows: Frame, snapshot: Mapping[str, Any]) -> Frame:
@@ -63,10 +67,10 @@ def name_ranges(rows: Frame, column: str = "stage") -> Coded:
     """Return the canonical name of the range of each row: in snapshots every range counts, stage or not."""
     ranges = rows.group_by(column, "role")
     names = [
-        None if row[column] is None else canonical(row[column], row["role"])
+        None if row[column] is None else get_canonical_stage(row[column], row["role"])
         for row in ranges.agg().rows()
     ]
-    return at_rows(texts(names), ranges.number)
+    return select_rows(texts(names), ranges.number)
 
 
 def name_site(site: str | None, kind: str, reason: str) -> str:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tracekit.model.frame import Bools, Frame, concat, count_distinct_of, count_rows
 from tracekit.model.keys import PROCESS
 from tracekit.model.records import dataclass
-from tracekit.model.stats.staircase import slows_down, staircase
+from tracekit.model.stats.staircase import find_staircase, slows_down
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import Columns, numbers_or_none
+from tracekit.model.tables.arrays import Columns, make_nullable_numbers
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -99,7 +99,9 @@ def _number_windows(windows: Frame) -> Frame:
             if before is not None and row["begin_ns"] is not None:
                 gap[row["row"]] = row["begin_ns"] - before
             before = row["end_ns"]
-    return windows.with_columns(window=numbers_or_none(number), gap_ns=numbers_or_none(gap))
+    return windows.with_columns(
+        window=make_nullable_numbers(number), gap_ns=make_nullable_numbers(gap)
+    )
 
 
 def _keep_grown_stacks(windows: Frame, stacks: Frame, blocks: Frame) -> Frame:
@@ -137,7 +139,7 @@ def _list_times(windows: Frame) -> Frame:
             end = end if end_ns is None else end_ns
     return times.select(*OWNER, "source").with_columns(
         window=times.whole("window"),
-        before_ns=numbers_or_none(before),
+        before_ns=make_nullable_numbers(before),
         count=times.group_by(*OWNER).each(count_rows()),
     )
 
@@ -227,7 +229,7 @@ def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[K
         is_kept = (rises > 0).sum(axis=1) >= max(2.0, limit["rising_ratio"] * rises.shape[1])
         for stack in np.flatnonzero(is_steady & ~is_kept).tolist():
             # An evaluation or a checkpoint leaks at its own steps: equal rises at equal distances.
-            stairs = staircase(since_nothing[stack]) or staircase(levels[stack])
+            stairs = find_staircase(since_nothing[stack]) or find_staircase(levels[stack])
             is_kept[stack] = stairs is not None
         step, numbered = _list_steps(times, count, warm_up)
         named = list(of_snapshot.take(stacks.first).rows("site", "frames"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.frames import canonical_stages
+from tracekit.job.frames import find_canonical_stages
 from tracekit.job.memory.device_size import DeviceSize, device_sizes
 from tracekit.job.memory.snapshots import name_ranges
 from tracekit.job.pandas_bridge import to_pandas
@@ -26,10 +26,19 @@ from tracekit.model.frame import (
     texts,
     where,
 )
-from tracekit.model.labels import called, phrase
+from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.records import dataclass
-from tracekit.model.stats.staircase import shaped
-from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
+from tracekit.model.stats.staircase import refine_growth_label
+from tracekit.model.stats.trend import (
+    Growth,
+    GrowthLimits,
+    Label,
+    Slope,
+    compute_theil_sen,
+    holm,
+    label_growth,
+    measure_growth,
+)
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import DRIVER, SNAPSHOT
@@ -79,8 +88,12 @@ class Allocator(NamedTuple):
     @property
     def process(self) -> str:
         """`rank 3 actor`; the process id where no rank is known."""
-        process = called("rank", self.rank) or called("process", self.pid) or "rank ?"
-        return phrase(process, called("replica", self.replica), self.role)
+        process = (
+            format_numbered_word("rank", self.rank)
+            or format_numbered_word("process", self.pid)
+            or "rank ?"
+        )
+        return join_phrase(process, format_numbered_word("replica", self.replica), self.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +141,7 @@ def split_by_allocator(rows: Frame) -> Mapping[Allocator, Frame]:
     return {Allocator(**next(group.rows(*Allocator._fields))): group for group in groups}
 
 
-def list_profiled_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+def list_profiled_series(measured: Measurements, limits: GrowthLimits) -> Iterator[Series]:
     """List the levels of every profiled allocator over its steps, with the evidence for growth (R19).
 
     Snapshots know the level at the end of a step more exactly: see `list_logged_series`.
@@ -162,9 +175,9 @@ def list_profiled_series(measured: Measurements, limits: Limits) -> Iterator[Ser
             relative,
             x,
             level,
-            theil_sen(x, levels.number("floor_bytes")),
-            theil_sen(x, level),
-            growth(x, level, limits),
+            compute_theil_sen(x, levels.number("floor_bytes")),
+            compute_theil_sen(x, level),
+            measure_growth(x, level, limits),
             *_find_most_taken(peaks[owner]),
             None if owner.kind == "CPU" else sizes.limit(owner.run, owner.rank, owner.device),
             is_numbered,
@@ -185,7 +198,7 @@ def _keep_main_source(levels: Frame) -> Frame:
     return levels.filter(levels.equals("source", main))
 
 
-def list_logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+def list_logged_series(measured: Measurements, limits: GrowthLimits) -> Iterator[Series]:
     """List the levels in memory snapshots and logs: at one point of each step, by quantity.
 
     Where a log has several points of a step, the one that most steps have is taken, the last of equals.
@@ -210,9 +223,9 @@ def list_logged_series(measured: Measurements, limits: Limits) -> Iterator[Serie
             is_numbered = is_numbered and bool((np.diff(chosen.whole("step")) >= 0).all())
             x = chosen.number("step") if is_numbered else np.arange(len(chosen), dtype=np.float64)
             level = chosen.number("level_bytes")
-            slope = theil_sen(x, level)
+            slope = compute_theil_sen(x, level)
             judged = quantity in ("requested", "allocated")
-            evidence = growth(x, level, limits) if judged else Growth(slope)
+            evidence = measure_growth(x, level, limits) if judged else Growth(slope)
             yield Series(
                 owner,
                 phase,
@@ -283,7 +296,7 @@ def list_memory_stages(measured: Measurements) -> Frame:
     ranges, stages = rows.filter(of_snapshot), rows.filter(~of_snapshot)
     # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
     ranges = ranges.with_columns(canonical=name_ranges(ranges))
-    names = canonical_stages(to_pandas(stages.select("stage", "role", "scope")))
+    names = find_canonical_stages(to_pandas(stages.select("stage", "role", "scope")))
     stages = stages.with_columns(canonical=texts(list(names)))
     stages = stages.filter(~stages.is_missing("canonical"))
     return concat([stages, ranges]).sort("ts_ns")
@@ -324,7 +337,7 @@ def group_series(every_series: Sequence[Series]) -> list[list[int]]:
 
 
 def label_series(
-    every_series: Sequence[Series], limits: Limits
+    every_series: Sequence[Series], limits: GrowthLimits
 ) -> tuple[list[Label | None], list[float | None]]:
     """Return (the trend of each series, its p): p is corrected for all of its group that were tested; None: not judged."""
     labels: list[Label | None] = ["too few" if item.judged else None for item in every_series]
@@ -333,7 +346,9 @@ def label_series(
         tested = [(i, p) for i in group if (p := every_series[i].found.p) is not None]
         for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
             item, corrected[i] = every_series[i], p
-            labels[i] = shaped(item.found, item.x, item.level, label(item.found, limits, p), limits)
+            labels[i] = refine_growth_label(
+                item.found, item.x, item.level, label_growth(item.found, limits, p), limits
+            )
     return labels, corrected
 
 
@@ -352,7 +367,7 @@ def grows_enough(item: Series, limit: Mapping[str, float]) -> bool:
     return bool(level[-1] - level[0] >= enough) and floor
 
 
-def measure_median_growth(members: Sequence[Series], limits: Limits) -> Growth | None:
+def measure_median_growth(members: Sequence[Series], limits: GrowthLimits) -> Growth | None:
     """Measure the growth of the median of a group; None for a single series, or if they differ in steps.
 
     The noise of ranks averages out in it; the leak of a single rank does not show.
@@ -360,12 +375,14 @@ def measure_median_growth(members: Sequence[Series], limits: Limits) -> Growth |
     x = members[0].x
     if len(members) < 2 or not all(np.array_equal(item.x, x) for item in members):
         return None
-    return growth(x, np.median([item.level for item in members], axis=0), limits)
+    return measure_growth(x, np.median([item.level for item in members], axis=0), limits)
 
 
-def grows_together(members: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> bool:
+def grows_together(
+    members: Sequence[Series], limits: GrowthLimits, limit: Mapping[str, float]
+) -> bool:
     """Tell whether the median of a group grows, and each of its series by enough to matter."""
     middle = measure_median_growth(members, limits)
-    if middle is None or label(middle, limits) not in ("likely", "strong"):
+    if middle is None or label_growth(middle, limits) not in ("likely", "strong"):
         return False
     return all(grows_enough(item, limit) for item in members)

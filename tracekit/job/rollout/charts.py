@@ -8,15 +8,15 @@ from operator import attrgetter
 
 import numpy as np
 
-from tracekit.job.frames import in_run
+from tracekit.job.frames import phrase_run
 from tracekit.job.rollout.generations import (
-    Generation,
-    by_role,
-    end_times,
+    EngineGeneration,
+    group_generations_by_role,
     is_on_one_clock,
-    iterations_of,
+    list_generation_iterations,
+    measure_end_times,
 )
-from tracekit.model.labels import called
+from tracekit.model.labels import format_numbered_word
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 
@@ -26,23 +26,23 @@ MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
 
 
-def charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Chart]:
+def draw_rollout(measured: Measurements, found: Sequence[EngineGeneration]) -> Iterator[Chart]:
     """Draw the unit with the longest generation: running batches over time, and the end of each engine."""
-    units = chain.from_iterable(by_role(found).values())
+    units = chain.from_iterable(group_generations_by_role(found).values())
     unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
     run, _, number = unit[0].unit[:3]
-    step = called(", step", number)
-    title = f"{step}{in_run(measured, run)}"
+    step = format_numbered_word(", step", number)
+    title = f"{step}{phrase_run(measured, run)}"
     same_clock = is_on_one_clock(unit)
-    batches = _batches_over_time(measured, unit, title, same_clock=same_clock)
+    batches = _draw_running_batches(measured, unit, title, same_clock=same_clock)
     if batches.marks:
         yield batches
     if len(unit) > 1:
-        yield _ends_of_engines(unit, title, same_clock=same_clock)
+        yield _draw_engine_ends(unit, title, same_clock=same_clock)
 
 
-def _batches_over_time(
-    measured: Measurements, unit: Sequence[Generation], title: str, *, same_clock: bool
+def _draw_running_batches(
+    measured: Measurements, unit: Sequence[EngineGeneration], title: str, *, same_clock: bool
 ) -> Chart:
     """Draw a line per engine: the largest batch of neighbouring iterations."""
     first = min(map(_START, unit))
@@ -50,7 +50,7 @@ def _batches_over_time(
     marks: list[tuple[int, int, int]] = []
     left_out = 0
     for number, engine in enumerate(engines):
-        rows = iterations_of(measured, engine)
+        rows = list_generation_iterations(measured, engine)
         since_start = rows["ts_ns"].to_numpy() - engine.ts_ns
         since_start = since_start + (engine.begin_ns - first if same_clock else 0)
         most = MAX_MARKS // len(engines)
@@ -74,9 +74,11 @@ def _batches_over_time(
     )
 
 
-def _ends_of_engines(unit: Sequence[Generation], title: str, *, same_clock: bool) -> Chart:
+def _draw_engine_ends(unit: Sequence[EngineGeneration], title: str, *, same_clock: bool) -> Chart:
     """Draw a bar per engine, the last one first: its generation time, then its wait for the last engine (bubble)."""
-    ended = sorted(zip(end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[:MAX_ROWS]
+    ended = sorted(zip(measure_end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[
+        :MAX_ROWS
+    ]
     longest = ended[0][0]
     worked: list[tuple[int, int, int]] = []
     waited: list[tuple[int, int, int]] = []

@@ -10,11 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, capture_clocks
-from tracekit.job.frames import apart, share_of, units, whole_or_none
-from tracekit.job.steps.metric_samples import missing_last
-from tracekit.model.keys import CAPTURE, records, row_dicts
-from tracekit.model.labels import called
+from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, map_capture_clocks
+from tracekit.job.frames import (
+    clear_parts_of_numbered_steps,
+    divide_or_none,
+    split_by_keys,
+    to_int_or_none,
+)
+from tracekit.job.steps.metric_samples import make_missing_last_key
+from tracekit.model.keys import CAPTURE, iterate_records, list_row_dicts
+from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
@@ -31,7 +36,7 @@ Any generation ends with fewer requests than it began with. A tail that ends at 
 15 % more in simulation than it really does.
 """
 
-FIRST = 0.1
+FIRST_SHARE = 0.1
 """Share of the decode-only iterations of a generation that count as its first ones (Q10)."""
 
 CLASSES_PER_OCTAVE = 8
@@ -44,7 +49,7 @@ UNIT = ("run", "role", "step", "part", "occurrence")
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class EngineGeneration:
     """One engine in one generation. Times are ns; None is unknown.
 
     - `tail_ns`: time in which the last tenth of the tokens was generated; `low_ns`: time of low batches without prefill.
@@ -99,116 +104,122 @@ class Generation:
     @property
     def tail_ratio(self) -> float | None:
         """τ: share of the tail in the generation."""
-        return share_of(self.tail_ns, self.dur_ns)
+        return divide_or_none(self.tail_ns, self.dur_ns)
 
     @property
     def low_ratio(self) -> float | None:
         """Share of the generation with a low batch."""
-        return share_of(self.low_ns, self.dur_ns)
+        return divide_or_none(self.low_ns, self.dur_ns)
 
 
-def generations(measured: Measurements) -> list[Generation]:
+def list_generations(measured: Measurements) -> list[EngineGeneration]:
     """List the work of every engine in every generation, in order of units and engines.
 
     Ranks of one replica that ran exactly the same batches (tensor parallel) are one engine.
     """
-    return measured.derived(_generations)
+    return measured.derived(_list_generations)
 
 
-def _generations(measured: Measurements) -> list[Generation]:
+def _list_generations(measured: Measurements) -> list[EngineGeneration]:
     if not measured.row_count("generations"):
         return []
-    rows = units(measured["generations"])
-    parts, clocks = measured.derived(_parts), capture_clocks(measured)
-    engines: list[Generation] = []
-    for of_engine in apart(rows, [*UNIT, "replica"]):
+    rows = clear_parts_of_numbered_steps(measured["generations"])
+    parts, clocks = measured.derived(_split_iterations_by_generation), map_capture_clocks(measured)
+    engines: list[EngineGeneration] = []
+    for of_engine in split_by_keys(rows, [*UNIT, "replica"]):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
         in_order = of_engine.sort_values(["rank", *CAPTURE], kind="stable")
-        for key, record in zip(records(in_order, _KEY), row_dicts(in_order), strict=True):
+        for key, record in zip(
+            iterate_records(in_order, _KEY), list_row_dicts(in_order), strict=True
+        ):
             row, part = {str(name): value for name, value in record.items()}, parts.get(key)
-            by_work.setdefault(_signature(row, part), []).append((row, part))
+            by_work.setdefault(_make_engine_signature(row, part), []).append((row, part))
         several = len(by_work) > 1
-        engines += [_generation(mates, clocks, several=several) for mates in by_work.values()]
-    return sorted(engines, key=_order)
+        engines += [
+            _build_engine_generation(mates, clocks, several=several) for mates in by_work.values()
+        ]
+    return sorted(engines, key=_make_generation_sort_key)
 
 
 _KEY = (*CAPTURE, "step", "occurrence")
 """Key of one generation of one process."""
 
 
-def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
+def list_generation_iterations(measured: Measurements, one: EngineGeneration) -> pd.DataFrame:
     """List the rows of `iterations` of one generation, in order of start."""
-    return measured.derived(_parts)[one.source, one.pid, one.unit[2], one.unit[4]]
+    return measured.derived(_split_iterations_by_generation)[
+        one.source, one.pid, one.unit[2], one.unit[4]
+    ]
 
 
-def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
+def _split_iterations_by_generation(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
     """Split the iterations by generation, in order of start."""
-    rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
-    return {next(records(part.iloc[:1], _KEY)): part for part in apart(rows, _KEY)}
+    rows = clear_parts_of_numbered_steps(measured["iterations"]).sort_values("ts_ns", kind="stable")
+    return {next(iterate_records(part.iloc[:1], _KEY)): part for part in split_by_keys(rows, _KEY)}
 
 
-def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+def _make_generation_key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """Make a key of these columns, None where missing."""
     return tuple(None if pd.isna(row[name]) else row[name] for name in names)
 
 
-def _order(generation: Generation) -> tuple[Any, ...]:
+def _make_generation_sort_key(generation: EngineGeneration) -> tuple[Any, ...]:
     """Make the sort key of a generation: its unit (missing parts last), then its engine."""
     engine = generation.engine
-    return (*missing_last(generation.unit), len(engine), engine, generation.source)
+    return (*make_missing_last_key(generation.unit), len(engine), engine, generation.source)
 
 
-def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
+def _make_engine_signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
     """Make the key that ranks of one engine share: the batches they ran; their replica where these are unknown."""
     if part is not None:
         sums = part[["count", "prefill_requests", "decode_requests"]].sum()
         return (*map(int, sums), int(part["decode_requests"].max()))
     if pd.isna(row["replica"]):
-        return _key(row, CAPTURE)
+        return _make_generation_key(row, CAPTURE)
     return ()
 
 
-def _generation(
+def _build_engine_generation(
     mates: Sequence[tuple[dict[str, Any], pd.DataFrame | None]],
     clocks: Mapping[Capture, CaptureClock],
     *,
     several: bool,
-) -> Generation:
+) -> EngineGeneration:
     """Build the generation of one engine from its first rank; without iterations it ends when the last rank ends."""
     row, part = mates[0]
-    clock = clocks.get(_capture(row))
+    clock = clocks.get(_find_generation_capture(row))
     start, work = int(row["ts_ns"]), {}
     end = start + int(row["dur_ns"])
     if part is not None:
-        work = _work(part)
+        work = _summarize_iterations(part)
     else:
-        start, end = _span_of_mates([mate for mate, _ in mates], clocks)
-    return Generation(
-        _key(row, UNIT),
-        _name(row, several=several),
+        start, end = _measure_span_of_mates([mate for mate, _ in mates], clocks)
+    return EngineGeneration(
+        _make_generation_key(row, UNIT),
+        _name_rollout_engine(row, several=several),
         str(row["source"]),
-        whole_or_none(row["pid"]),
+        to_int_or_none(row["pid"]),
         len(mates),
         str(row["basis"]),
         start,
         end - start,
-        whole_or_none(row["rank"]),
-        pause_ns=whole_or_none(row["longest_pause_ns"]),
+        to_int_or_none(row["rank"]),
+        pause_ns=to_int_or_none(row["longest_pause_ns"]),
         clock=clock,
         **work,
     )
 
 
-def _capture(row: Mapping[str, Any]) -> Capture:
+def _find_generation_capture(row: Mapping[str, Any]) -> Capture:
     """Find the capture of a row."""
-    return str(row["source"]), whole_or_none(row["pid"])
+    return str(row["source"]), to_int_or_none(row["pid"])
 
 
-def _span_of_mates(
+def _measure_span_of_mates(
     mates: Sequence[Mapping[str, Any]], clocks: Mapping[Capture, CaptureClock]
 ) -> tuple[int, int]:
     """Measure (first start, last end) on the clock of the first rank; without common clocks, of the longest rank."""
-    own = [clocks.get(_capture(mate)) for mate in mates]
+    own = [clocks.get(_find_generation_capture(mate)) for mate in mates]
     starts, durs = ([int(mate[name]) for mate in mates] for name in ("ts_ns", "dur_ns"))
     known = [clock for clock in own if clock is not None]
     if len(known) < len(mates) or len({clock.group for clock in known}) > 1:
@@ -218,16 +229,16 @@ def _span_of_mates(
     return min(moved) + known[0].fast_ns, last + known[0].fast_ns
 
 
-def _name(row: dict[str, Any], *, several: bool) -> str:
+def _name_rollout_engine(row: dict[str, Any], *, several: bool) -> str:
     """Name an engine: `replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else its file."""
-    rank, pid, replica = (whole_or_none(row[name]) for name in ("rank", "pid", "replica"))
-    process = called("rank", rank) or called("process", pid)
+    rank, pid, replica = (to_int_or_none(row[name]) for name in ("rank", "pid", "replica"))
+    process = format_numbered_word("rank", rank) or format_numbered_word("process", pid)
     if replica is None:
         return process or str(row["source"])
     return f"replica {replica} {process}".strip() if several else f"replica {replica}"
 
 
-def _work(part: pd.DataFrame) -> dict[str, Any]:
+def _summarize_iterations(part: pd.DataFrame) -> dict[str, Any]:
     """Summarize iterations into the fields of a generation."""
     pace, count = part["pace_ns"].to_numpy(np.int64), part["count"].to_numpy(np.int64)
     running = part["decode_requests"].to_numpy(np.int64)
@@ -242,7 +253,7 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
     low_ns, tail_ns = int(pace[low].sum()), None
     gain = 0.0
     if total:
-        tail_ns = wall - _until(pace, tokens, TOKENS_DONE * total)
+        tail_ns = wall - _measure_time_until_tokens(pace, tokens, TOKENS_DONE * total)
         in_tail = ~prefill & (np.cumsum(tokens) > TOKENS_DONE * total)
         thin = low | (in_tail & (running < HALF_BATCH * peak))
         if others := int(tokens[~thin].sum()):
@@ -259,36 +270,38 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
         "tokens": total,
         "counted": bool(counted.all()),
         "peak_requests": peak,
-        "mean_requests": share_of(float((running * pace).sum()), wall),
-        "context": _quotient(part["context_tokens"][decode], (running * count)[decode]),
-        "prompt_context": _quotient(
+        "mean_requests": divide_or_none(float((running * pace).sum()), wall),
+        "context": _divide_known_sums(part["context_tokens"][decode], (running * count)[decode]),
+        "prompt_context": _divide_known_sums(
             part["attention_pairs"][prefill],
             part["prefill_tokens"][prefill] + part["decode_tokens"][prefill],
         ),
         "tail_ns": tail_ns,
         "low_ns": low_ns if peak else None,
         "gain_ns": max(round(gain), 0),
-        "pace_ns": _median(each[decode]),
+        "pace_ns": _compute_median_or_none(each[decode]),
         "busy_ns": busy_ns,
         "prefill_busy_ns": prefill_busy_ns,
         "prefill_ns": int(pace[prefill].sum()),
-        **_first(each[decode], count[decode], running[decode]),
+        **_compare_first_iterations(each[decode], count[decode], running[decode]),
     }
 
 
-def _quotient(over: pd.Series[Any], under: Any) -> float | None:
+def _divide_known_sums(over: pd.Series[Any], under: Any) -> float | None:
     """Divide Σ over by Σ under; None without rows, and where a part of either is unknown."""
     if not len(over) or over.isna().any() or pd.isna(under).any() or not under.sum():
         return None
     return float(over.sum()) / float(under.sum())
 
 
-def _median(values: npt.NDArray[np.float64]) -> float | None:
+def _compute_median_or_none(values: npt.NDArray[np.float64]) -> float | None:
     """Compute the median, None without values."""
     return float(np.median(values)) if len(values) else None
 
 
-def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
+def _measure_time_until_tokens(
+    pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float
+) -> int:
     """Measure the time until `need` tokens are generated, evenly within an iteration."""
     done = np.cumsum(tokens)
     place = int(np.searchsorted(done, need, "left"))
@@ -298,12 +311,12 @@ def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: flo
     )
 
 
-def _first(
+def _compare_first_iterations(
     each: npt.NDArray[np.float64], count: npt.NDArray[np.int64], running: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
     """Compare the first tenth of the decode iterations with later ones of equal batch (Q10)."""
     number = np.cumsum(count)
-    first = number <= max(int(number.max(initial=0) * FIRST), 1)
+    first = number <= max(int(number.max(initial=0) * FIRST_SHARE), 1)
     classes = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
     later = pd.Series(each[~first]).groupby(classes[~first])
     yardstick = later.median()[later.size() >= MIN_ALIKE]
@@ -315,31 +328,33 @@ def _first(
     excess = np.maximum(first_pace - steady, 0) * count[first][compared]
     over = first_pace[steady > 0] / steady[steady > 0]
     return {
-        "first_over_steady": _median(over),
+        "first_over_steady": _compute_median_or_none(over),
         "compared_ratio": float(compared.mean()),
         "first_excess_ns": round(float(excess.sum())),
         "first_pace_ns": float(np.median(first_pace)),
     }
 
 
-def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Generation]]]:
+def group_generations_by_role(
+    found: Sequence[EngineGeneration],
+) -> dict[tuple[Any, Any], list[list[EngineGeneration]]]:
     """Group generations by run and role, then by unit: engines that ran at the same time."""
-    sides: dict[tuple[Any, ...], list[Generation]] = {}
+    sides: dict[tuple[Any, ...], list[EngineGeneration]] = {}
     for generation in found:
         sides.setdefault(generation.unit, []).append(generation)
-    roles: dict[tuple[Any, Any], list[list[Generation]]] = {}
+    roles: dict[tuple[Any, Any], list[list[EngineGeneration]]] = {}
     for unit, side_by_side in sides.items():
         roles.setdefault((unit[0], unit[1]), []).append(side_by_side)
     return roles
 
 
-def is_on_one_clock(unit: Sequence[Generation]) -> bool:
+def is_on_one_clock(unit: Sequence[EngineGeneration]) -> bool:
     """Check whether the times of all engines can be compared."""
     groups = {generation.clock and generation.clock.group for generation in unit}
     return len(groups) == 1 and None not in groups
 
 
-def end_times(unit: Sequence[Generation]) -> list[int]:
+def measure_end_times(unit: Sequence[EngineGeneration]) -> list[int]:
     """Measure the time from the start of the first engine to the end of each.
 
     Engines start together: where clocks cannot be compared, each is timed from its own start.
@@ -350,24 +365,26 @@ def end_times(unit: Sequence[Generation]) -> list[int]:
     return [g.begin_ns + g.dur_ns - start for g in unit]
 
 
-def last_engine(unit: Sequence[Generation]) -> Generation:
+def find_last_engine(unit: Sequence[EngineGeneration]) -> EngineGeneration:
     """Find the engine that ended last."""
-    times = end_times(unit)
+    times = measure_end_times(unit)
     return unit[times.index(max(times))]
 
 
-def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[float, float]:
+def measure_rollout_bubble(
+    unit: Sequence[EngineGeneration], *, without_tails: bool = False
+) -> tuple[float, float]:
     """Measure the bubble of engines that started together: (B, time saved if all ended together) (Q8)."""
     after = [
         end - (g.gain_ns if without_tails else 0)
-        for g, end in zip(unit, end_times(unit), strict=True)
+        for g, end in zip(unit, measure_end_times(unit), strict=True)
     ]
     window = max(after)
     saved = window - sum(after) / len(after)
-    return share_of(saved, window) or 0.0, saved
+    return divide_or_none(saved, window) or 0.0, saved
 
 
-def unseen_replicas(found: Sequence[Generation]) -> str:
+def describe_unseen_replicas(found: Sequence[EngineGeneration]) -> str:
     """Describe how many replicas were not recorded, judging by the numbers of the others; empty if none is missing."""
     numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
     expected = max(numbers, default=-1) + 1

@@ -11,18 +11,18 @@ import pandas as pd
 
 from tracekit.job.frames import (
     UNIT,
-    grouped,
-    in_run,
-    same_text,
-    text_or_none,
+    aggregate_by_keys,
+    find_equal_rows,
+    phrase_run,
+    to_text_or_none,
 )
-from tracekit.job.logs.driver_log import Logged
-from tracekit.job.stages.durations import recorded_steps, stage_steps, stage_walls
-from tracekit.model.keys import looked_up, row_dicts
+from tracekit.job.logs.driver_log import RunDriverLog
+from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_walls
+from tracekit.model.keys import left_join, list_row_dicts
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 LEAST_TIMES = 2
 """Fewest steps with a stage for which a period is known."""
@@ -81,20 +81,20 @@ class PeriodicStage:
         whose = f"{self.role} {self.canonical}" if self.role else self.canonical
         between = ", between steps" if self.is_between else ""
         return (
-            f"{whose}{in_run(measured, self.run)}: {show(self.wall_ns, 'ns')} {self.how_often}"
-            f"{between}, {show(self.share, 'ratio')} of the time"
+            f"{whose}{phrase_run(measured, self.run)}: {format_quantity(self.wall_ns, 'ns')} {self.how_often}"
+            f"{between}, {format_quantity(self.share, 'ratio')} of the time"
         )
 
 
-def period(present: Sequence[int], recorded: Sequence[int]) -> int | None:
+def find_stage_period(present: Sequence[int], recorded: Sequence[int]) -> int | None:
     """Find the k of a stage that runs in every k-th step, from step numbers; None without a period.
 
     Every recorded step at that distance must have the stage, and no other step. All steps between any two of them must be
     recorded.
 
-    >>> period([5, 10, 15], range(1, 18)), period([1, 3, 5, 7], range(1, 8)), period([5, 10], range(3, 20))
+    >>> find_stage_period([5, 10, 15], range(1, 18)), find_stage_period([1, 3, 5, 7], range(1, 8)), find_stage_period([5, 10], range(3, 20))
     (5, 2, None)
-    >>> period([2, 4], [1, 2, 4]), period([7], range(1, 12)), period([1, 2, 3], [1, 2, 3])
+    >>> find_stage_period([2, 4], [1, 2, 4]), find_stage_period([7], range(1, 12)), find_stage_period([1, 2, 3], [1, 2, 3])
     (None, None, None)
     """
     have, every = sorted(set(present)), set(recorded)
@@ -107,46 +107,46 @@ def period(present: Sequence[int], recorded: Sequence[int]) -> int | None:
     return distance if every.issuperset(range(have[0], have[-1] + 1)) else None
 
 
-def periodic_stages(measured: Measurements) -> list[PeriodicStage]:
+def list_periodic_stages(measured: Measurements) -> list[PeriodicStage]:
     """List the stages that some recorded steps of their role lack, or that run between steps; the costliest first.
 
     Steps captured stage by stage are excluded: the missing stages may have run too.
     """
-    return measured.derived(_periodic_stages)
+    return measured.derived(_list_periodic_stages)
 
 
-def _periodic_stages(measured: Measurements) -> list[PeriodicStage]:
+def _list_periodic_stages(measured: Measurements) -> list[PeriodicStage]:
     """Select the stages with step numbers that are missing in some steps, or that run between them."""
-    walls = stage_walls(measured)
+    walls = measure_stage_walls(measured)
     walls = walls[walls["recorded_steps"].notna().to_numpy(np.bool_)]
     is_partial = (walls["steps"] < walls["recorded_steps"]) | (walls["outside_ns"] > 0)
     if not is_partial.any():
         return []
-    steps, with_stage = recorded_steps(measured), stage_steps(measured)
+    steps, with_stage = list_recorded_steps(measured), list_stage_steps(measured)
     steps = steps[(steps["origin"] != "stage").to_numpy(np.bool_)]
     stages = []
-    for row in row_dicts(walls[is_partial.to_numpy(np.bool_)]):
-        recorded = _of_owner(steps, row)["step"]
-        of_role = _of_owner(with_stage, row)
+    for row in list_row_dicts(walls[is_partial.to_numpy(np.bool_)]):
+        recorded = _select_rows_of_owner(steps, row)["step"]
+        of_role = _select_rows_of_owner(with_stage, row)
         present = of_role[(of_role["canonical"] == row["canonical"]).to_numpy(np.bool_)]["step"]
         # A stage before the first step is part of start-up.
         if len(recorded) > 1 and recorded.notna().all() and present.notna().any():
-            outside_ns = float(_of_owner(walls, row)["outside_ns"].sum())
+            outside_ns = float(_select_rows_of_owner(walls, row)["outside_ns"].sum())
             numbers = present.dropna().astype(int).tolist(), recorded.astype(int).tolist()
-            stages.append(_periodic_stage(row, numbers, outside_ns))
-    return _by_cost(stages)
+            stages.append(_make_periodic_stage(row, numbers, outside_ns))
+    return _sort_periodic_stages_by_cost(stages)
 
 
-def _of_owner(rows: pd.DataFrame, row: Mapping[Any, Any]) -> pd.DataFrame:
+def _select_rows_of_owner(rows: pd.DataFrame, row: Mapping[Any, Any]) -> pd.DataFrame:
     """Select the rows of the run and role of a row."""
-    same = same_text(rows["run"], row["run"]) & same_text(rows["role"], row["role"])
+    same = find_equal_rows(rows["run"], row["run"]) & find_equal_rows(rows["role"], row["role"])
     return rows[same.to_numpy(np.bool_)]
 
 
-def _periodic_stage(
+def _make_periodic_stage(
     row: Mapping[Any, Any], numbers: tuple[list[int], list[int]], outside_ns: float
 ) -> PeriodicStage:
-    """Make the stage of a row of `stage_walls` from the step numbers (those with the stage, all recorded).
+    """Make the stage of a row of `measure_stage_walls` from the step numbers (those with the stage, all recorded).
 
     `outside_ns` is the time between steps of all stages of its role.
     """
@@ -154,44 +154,46 @@ def _periodic_stage(
     stage_ns = float(row["inside_ns"]) + float(row["outside_ns"])
     return PeriodicStage(
         row["run"],
-        text_or_none(row["role"]),
+        to_text_or_none(row["role"]),
         str(row["canonical"]),
         float(row["wall_ns"]),
         len(present),
         len(recorded),
-        period(present, recorded),
+        find_stage_period(present, recorded),
         stage_ns / max(float(row["recorded_ns"]) + outside_ns, 1.0),
         not row["inside_ns"],
     )
 
 
-def chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
+def list_chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
     """List run, role and canonical stage of chores, which rules about idle GPUs skip."""
     return {
-        (text_or_none(stage.run), stage.role, stage.canonical)
-        for stage in periodic_stages(measured)
+        (to_text_or_none(stage.run), stage.role, stage.canonical)
+        for stage in list_periodic_stages(measured)
         if stage.is_chore
     }
 
 
-def planned_ns(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
+def measure_planned_stage_time(
+    measured: Measurements, walls: pd.DataFrame
+) -> npt.NDArray[np.float64]:
     """Measure the time of each step (`Job.walls`) in scheduled stages that other steps lack."""
-    planned = [s for s in periodic_stages(measured) if s.is_planned and not s.is_between]
+    planned = [s for s in list_periodic_stages(measured) if s.is_planned and not s.is_between]
     if not planned:
         return np.zeros(len(walls))
     keys = {(stage.run, stage.role, stage.canonical) for stage in planned}
-    rows = stage_steps(measured)
+    rows = list_stage_steps(measured)
     rows = rows[rows["is_inside"].to_numpy(np.bool_)]
-    of_rows = zip(rows["run"], map(text_or_none, rows["role"]), rows["canonical"], strict=True)
+    of_rows = zip(rows["run"], map(to_text_or_none, rows["role"]), rows["canonical"], strict=True)
     rows = rows[np.array([key in keys for key in of_rows], np.bool_)]
-    by_role = grouped(rows, [*UNIT, "role"], wall_ns=("wall_ns", "sum"))
-    longest = grouped(by_role, [*UNIT], planned_ns=("wall_ns", "max"))
-    found = looked_up(walls[[*UNIT]], longest, UNIT, optional=UNIT)["planned_ns"]
+    by_role = aggregate_by_keys(rows, [*UNIT, "role"], wall_ns=("wall_ns", "sum"))
+    longest = aggregate_by_keys(by_role, [*UNIT], planned_ns=("wall_ns", "max"))
+    found = left_join(walls[[*UNIT]], longest, UNIT, optional=UNIT)["planned_ns"]
     planned_of: npt.NDArray[np.float64] = found.to_numpy(np.float64, na_value=np.nan)
     return np.where(np.isnan(planned_of), 0.0, planned_of)
 
 
-def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStage]:
+def find_logged_periodic_stages(log: RunDriverLog, run: object = None) -> list[PeriodicStage]:
     """List the stages that a driver log times in only some of its steps; the costliest first.
 
     A stage that does not fit into its step next to the others runs between steps (verl times validation that way).
@@ -205,7 +207,11 @@ def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStag
     free_ns = steps - times[counts.index[counts == len(steps)]].sum(axis=1)
     partial = counts.index[(counts > 0) & (counts < len(steps))]
     present = {name: times[name].dropna() for name in partial}
-    between = [name for name, ns in present.items() if free_ns[ns.index].sum() < FITTING * ns.sum()]
+    between = [
+        name
+        for name, ns in present.items()
+        if free_ns[ns.index].sum() < MIN_FITTING_SHARE * ns.sum()
+    ]
     time_ns = steps.sum() + sum(present[name].sum() for name in between)
     stages = [
         PeriodicStage(
@@ -215,20 +221,20 @@ def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStag
             float(present[name].mean()),
             len(present[name]),
             len(steps),
-            period(present[name].index.tolist(), steps.index.tolist()),
+            find_stage_period(present[name].index.tolist(), steps.index.tolist()),
             float(present[name].sum() / time_ns),
             name in between,
         )
         for name in partial
     ]
-    return _by_cost(stages)
+    return _sort_periodic_stages_by_cost(stages)
 
 
-FITTING = 0.5
+MIN_FITTING_SHARE = 0.5
 """A stage runs between steps if they leave less room than this share of it next to the stages of every step."""
 
 
-def _by_cost(stages: Sequence[PeriodicStage]) -> list[PeriodicStage]:
+def _sort_periodic_stages_by_cost(stages: Sequence[PeriodicStage]) -> list[PeriodicStage]:
     """Sort the stages worth naming by cost, the costliest first."""
     worth = [stage for stage in stages if stage.share >= WORTH_NAMING]
     return sorted(worth, key=lambda stage: (-stage.share, stage.canonical))
@@ -238,9 +244,9 @@ MOST_NAMED = 4
 """Most stages of one caption."""
 
 
-def told(measured: Measurements) -> str:
+def describe_periodic_stages(measured: Measurements) -> str:
     """Describe the periodic stages in sentences, with the base of the shares; empty without any."""
-    stages = periodic_stages(measured)
+    stages = list_periodic_stages(measured)
     if not stages:
         return ""
     sentences = [f"{stage.sentence(measured)}." for stage in stages[:MOST_NAMED]]

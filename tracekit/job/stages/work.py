@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracekit.job.frames import in_run, name_stages, share_of
+from tracekit.job.frames import divide_or_none, name_stages, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.stages.windows import Owner, StageWindow, recorded_steps_of
+from tracekit.job.stages.windows import Owner, StageWindow, count_recorded_steps_of_rows
 from tracekit.model.frame import Frame, sum_of
 from tracekit.model.keys import PROCESS
 from tracekit.model.records import dataclass
@@ -37,7 +37,7 @@ class StageWork:
     @property
     def ratio(self) -> float | None:
         """The share of the stage's work; None if it has none."""
-        return share_of(self.busy_ns, self.whole_ns)
+        return divide_or_none(self.busy_ns, self.whole_ns)
 
     def per_step(self, value: float) -> tuple[int, float | None]:
         """Return (`value` per step and GPU (process) in ns, the same as a share of the step)."""
@@ -94,8 +94,8 @@ def _merge_stages_of_owner(measured: Measurements, works: list[StageWork]) -> St
         return works[0]
     most_first = sorted(works, key=lambda work: -work.busy_ns)
     largest = most_first[0]
-    run = in_run(measured, largest.window.run)
-    name = named_together([work.window.name.removesuffix(run) for work in most_first]) + run
+    run = phrase_run(measured, largest.window.run)
+    name = phrase_stage_names([work.window.name.removesuffix(run) for work in most_first]) + run
     return replace(
         largest,
         window=replace(largest.window, canonical=None, name=name),
@@ -106,12 +106,12 @@ def _merge_stages_of_owner(measured: Measurements, works: list[StageWork]) -> St
     )
 
 
-def named_together(stages: Sequence[str]) -> str:
+def phrase_stage_names(stages: Sequence[str]) -> str:
     """Join the names of the stages of one finding.
 
-    >>> named_together(["forward"]), named_together(["forward", "backward"])
+    >>> phrase_stage_names(["forward"]), phrase_stage_names(["forward", "backward"])
     ('forward', 'forward and backward')
-    >>> named_together(["a", "b", "c", "d", "e"])
+    >>> phrase_stage_names(["a", "b", "c", "d", "e"])
     'a, b, c and 2 other stages'
     """
     names = list(stages)
@@ -134,11 +134,13 @@ class _RowsByStage:
         parts = []
         for of_owner in rows.group_by("run", "role").frames():
             run, role = of_owner.values("run")[0], of_owner.values("role")[0]
-            steps = recorded_steps_of(measured, to_pandas(of_owner.select(*PROCESS, "device")))
+            steps = count_recorded_steps_of_rows(
+                measured, to_pandas(of_owner.select(*PROCESS, "device"))
+            )
             rest = "the step" if of_owner.is_missing("canonical").all() else "the rest"
             for of_stage in of_owner.group_by("canonical").frames():
                 stage = of_stage.values("canonical")[0]
-                name = (stage or rest) + in_run(measured, run)
+                name = (stage or rest) + phrase_run(measured, run)
                 parts.append((StageWindow(run, role, stage, name, steps), of_stage))
         return parts
 

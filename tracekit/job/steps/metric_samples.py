@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import whole_or_none
-from tracekit.model.keys import Ints, as_python, of_keys
+from tracekit.job.frames import to_int_or_none
+from tracekit.model.keys import Ints, group_rows_by, list_python_values
 from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 from tracekit.model.records import dataclass
 
@@ -33,7 +33,7 @@ StepId = tuple[str, int | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class MetricSamples:
     """One metric on one side: for each run the values of its steps, both in order."""
 
     key: Key
@@ -42,20 +42,23 @@ class Samples:
     values: tuple[tuple[float, ...], ...]
 
 
-def samples(values: pd.DataFrame) -> dict[Key, Samples]:
+def collect_metric_samples(values: pd.DataFrame) -> dict[Key, MetricSamples]:
     """Collect the samples of every known metric of one side from its recorded values (`COLUMNS`).
 
     A process that was captured several times gives one run per capture: windows minutes apart differ as much as separate
     launches.
     """
     rows = values.loc[values["name"].isin(list(METRICS)) & values["value"].notna(), [*COLUMNS]]
-    rows = rows.assign(again=_captured_again(rows))
+    rows = rows.assign(again=_find_recaptured_values(rows))
     rows["part"] = rows["part"].astype(object).where(rows["again"] | rows["step"].isna(), None)
-    number, first = of_keys(rows, ["name", "role", "stage", "run", "step", "part", "again"])
-    reduced = _reduced_ranks(rows, number, first)
+    number, first = group_rows_by(rows, ["name", "role", "stage", "run", "step", "part", "again"])
+    reduced = _reduce_metric_ranks(rows, number, first)
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
-    keys = [_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
-    steps = list(map(whole_or_none, rows["step"].array[first]))
+    keys = [
+        _list_sample_key_texts(rows[name].array[first])
+        for name in ("name", "role", "stage", "run", "part")
+    ]
+    steps = list(map(to_int_or_none, rows["step"].array[first]))
     is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
     for value, name, role, stage, run, part, step, several in zip(
         reduced, *keys, steps, is_again, strict=True
@@ -63,38 +66,41 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
         replicate = f"{run} {part}" if several else run
         of_metric = pieces.setdefault((str(name), role, stage), {})
         of_metric[str(replicate), (str(run), step, part)] = value
-    return {key: _samples(key, pieces[key]) for key in sorted(pieces, key=missing_last)}
+    return {
+        key: _order_metric_samples(key, pieces[key])
+        for key in sorted(pieces, key=make_missing_last_key)
+    }
 
 
-def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_recaptured_values(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Find the values of repeated captures whose step has no value as a whole."""
     # A step with a value as a whole is one step, however many captures have pieces of it.
     parts, distinct = pd.factorize(rows["part"])
     captured = np.array([*(bool(_CAPTURE.match(str(p))) for p in distinct), False], np.bool_)[parts]
     is_whole = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
-    step, _ = of_keys(rows, ["run", "step"])
+    step, _ = group_rows_by(rows, ["run", "step"])
     return captured & ~np.isin(step, step[is_whole.to_numpy(np.bool_)])
 
 
-def _texts(keys: Any) -> list[str | None]:
+def _list_sample_key_texts(keys: Any) -> list[str | None]:
     """List keys as text, None where missing."""
-    return [None if key is None else str(key) for key in as_python(keys)]
+    return [None if key is None else str(key) for key in list_python_values(keys)]
 
 
-def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
+def _reduce_metric_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
     """Reduce the rows of each number to one value: first the pieces of each rank, then the ranks."""
     kinds = list(map(METRICS.__getitem__, rows["name"].array[first]))
     keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
-    of_rank, first_of_rank = of_keys(keys, ["number", "rank"])
+    of_rank, first_of_rank = group_rows_by(keys, ["number", "rank"])
     of_number = number[first_of_rank]
     pieces = [kinds[number_at].pieces for number_at in of_number.tolist()]
-    ranks = _reduced_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
-    return _reduced_groups(
+    ranks = _reduce_value_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
+    return _reduce_value_groups(
         np.array(ranks, np.float64), of_number, list(map(attrgetter("ranks"), kinds))
     )
 
 
-def _reduced_groups(
+def _reduce_value_groups(
     values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]
 ) -> list[float]:
     """Reduce the values of each group to one; `how` has the reduction of each group."""
@@ -103,25 +109,27 @@ def _reduced_groups(
     starts = ends - np.diff(ends, prepend=0)
     values_of: list[float] = ordered[starts].tolist()
     for several in np.flatnonzero(ends - starts > 1).tolist():
-        values_of[several] = _reduced(
+        values_of[several] = _reduce_values(
             ordered[starts[several] : ends[several]].tolist(), how[several]
         )
     return values_of
 
 
-def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
+def _order_metric_samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> MetricSamples:
     """Order the values of one metric by run and step."""
     steps: dict[str, list[StepId]] = {}
     values: dict[str, list[float]] = {}
-    for replicate, step in sorted(found, key=lambda pair: (pair[0], missing_last(pair[1][1:]))):
+    for replicate, step in sorted(
+        found, key=lambda pair: (pair[0], make_missing_last_key(pair[1][1:]))
+    ):
         steps.setdefault(replicate, []).append(step)
         values.setdefault(replicate, []).append(found[replicate, step])
-    return Samples(
+    return MetricSamples(
         key, tuple(steps), tuple(map(tuple, steps.values())), tuple(map(tuple, values.values()))
     )
 
 
-def _reduced(values: list[float], how: Reduction) -> float:
+def _reduce_values(values: list[float], how: Reduction) -> float:
     """Reduce several values to one, independent of their order."""
     if how == "max":
         return max(values)
@@ -129,6 +137,6 @@ def _reduced(values: list[float], how: Reduction) -> float:
     return total / len(values) if how == "mean" else total
 
 
-def missing_last(key: Iterable[object]) -> tuple[tuple[bool, Any], ...]:
+def make_missing_last_key(key: Iterable[object]) -> tuple[tuple[bool, Any], ...]:
     """Make a sort key in which missing values come last."""
     return tuple((value is None, value if value is not None else 0) for value in key)

@@ -15,22 +15,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import (
-    apart,
-    count_distinct,
-    distinct,
-    each_run,
-    text_or_none,
-    undamaged,
-    whole_or_none,
+    count_distinct_keys,
+    select_distinct_rows,
+    select_undamaged_rows,
+    split_by_keys,
+    split_by_run,
+    to_int_or_none,
+    to_text_or_none,
 )
-from tracekit.job.steps.metric_samples import COLUMNS, samples
-from tracekit.job.steps.step_values import marked_steps
-from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, Dropped, dropped
+from tracekit.job.steps.metric_samples import COLUMNS, collect_metric_samples
+from tracekit.job.steps.step_values import list_marked_step_values
+from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, find_dropped_steps
 from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, of_keys
+from tracekit.model.keys import CAPTURE, group_rows_by
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Columns, holds
+from tracekit.model.tables.arrays import Columns, mask_value
 from tracekit.model.trace import Measurements
 
 OF_EVERY_STEP = frozenset(
@@ -52,23 +52,25 @@ OF_EVERY_STEP = frozenset(
 LEAST_COUNTED = 2
 """If fewer steps of a capture would be left, its first step counts too: its device work is like that of the others."""
 
-Steps = tuple[Dropped, ...]
+Steps = tuple[DroppedStep, ...]
 
 
-def left_out_steps(measured: Measurements) -> Steps:
+def list_left_out_steps(measured: Measurements) -> Steps:
     """List the steps that do not count, with reasons, in order.
 
     None in runs without device work, or where that is unknown. Steps that a person chose all count, as the measurements
     lack the work of other steps that ran in them.
     """
-    return measured.derived(_known_left_out)
+    return measured.derived(_list_known_left_out_steps)
 
 
-def _known_left_out(measured: Measurements) -> Steps:
-    return faults.sound(measured, lambda whom: faults.asked(whom, _left_out_steps, ()), ())
+def _list_known_left_out_steps(measured: Measurements) -> Steps:
+    return faults.judge_if_sound(
+        measured, lambda whom: faults.judge_if_asked(whom, _find_left_out_steps, ()), ()
+    )
 
 
-def _left_out_steps(measured: Measurements) -> Steps:
+def _find_left_out_steps(measured: Measurements) -> Steps:
     """Apply the warm-up rules to runs with device work, then find incomplete steps."""
     if measured.facts.has_chosen_steps:
         return ()
@@ -76,45 +78,47 @@ def _left_out_steps(measured: Measurements) -> Steps:
     on_device = steps[(steps["launch_count"] > 0).fillna(value=False).to_numpy(np.bool_)]
     if not len(on_device):
         return ()
-    values = measured.derived(marked_steps).reindex(columns=[*COLUMNS])
+    values = measured.derived(list_marked_step_values).reindex(columns=[*COLUMNS])
     values["run"] = values["run"].where(values["run"].notna(), "")
     with_device = set(on_device["run"].where(on_device["run"].notna(), "").astype(str))
-    of_steps = samples(values[(values["name"] == STEP_TIME).to_numpy(np.bool_)])
+    of_steps = collect_metric_samples(values[(values["name"] == STEP_TIME).to_numpy(np.bool_)])
     left_out = [
         step
-        for step in dropped(of_steps, values, None).steps
+        for step in find_dropped_steps(of_steps, values, None).steps
         if step.run in with_device and step.reason not in COMPARED_ONLY
     ]
-    kept = tuple(_unless_single(left_out, steps))
-    return (*kept, *_incomplete(measured, kept))
+    kept = tuple(_keep_needed_first_steps(left_out, steps))
+    return (*kept, *_find_incomplete_steps(measured, kept))
 
 
-WHOLE = 0.98
+WHOLE_SHARE = 0.98
 """A damaged rank lacks a step with less than this share of the launches that its other steps predict."""
 
-MARKED = ("profiler", "range")
+MARKED_ORIGINS = ("profiler", "range")
 """Origins of steps that have the same number on every rank."""
 
 
-def incomplete_steps(measured: Measurements) -> Steps:
+def list_incomplete_steps(measured: Measurements) -> Steps:
     """List the steps that some rank lacks: waits between ranks are known only for steps on all of them."""
-    return tuple(filter(attrgetter("is_incomplete"), left_out_steps(measured)))
+    return tuple(filter(attrgetter("is_incomplete"), list_left_out_steps(measured)))
 
 
-def _incomplete(measured: Measurements, left_out: Steps) -> Iterator[Dropped]:
+def _find_incomplete_steps(measured: Measurements, left_out: Steps) -> Iterator[DroppedStep]:
     """Find the steps that a rank lacks because it stopped early or its file was cut; none if too few would be left.
 
     Ranks of one role should show the same steps. In an undamaged file a step is missing only without any row or any
     device work.
     """
     gone = {(step.run, step.step) for step in left_out}
-    for run, steps in each_run(_marked_steps(measured)):
-        name = text_or_none(run) or ""
+    for run, steps in split_by_run(_select_steps_known_on_ranks(measured)):
+        name = to_text_or_none(run) or ""
         lacking: set[int] = set()
-        for of_role in apart(steps, ["role"]):
-            whole_rows = of_role[~_is_lost(measured, of_role)]
-            members = count_distinct(whole_rows, ["replica", "rank"])
-            by_step = distinct(whole_rows, ["step", "replica", "rank"])["step"].value_counts()
+        for of_role in split_by_keys(steps, ["role"]):
+            whole_rows = of_role[~_find_lost_device_work(measured, of_role)]
+            members = count_distinct_keys(whole_rows, ["replica", "rank"])
+            by_step = select_distinct_rows(whole_rows, ["step", "replica", "rank"])[
+                "step"
+            ].value_counts()
             numbers = set(of_role["step"].astype(int))
             lacking |= {number for number in numbers if by_step.get(number, 0) < members}
         common = set(steps["step"].astype(int)) - lacking
@@ -122,38 +126,42 @@ def _incomplete(measured: Measurements, left_out: Steps) -> Iterator[Dropped]:
         if lacking and len(counting) >= LEAST_COUNTED:
             for number in sorted(lacking):
                 if (name, number) not in gone:
-                    yield Dropped(name, number, None, INCOMPLETE)
+                    yield DroppedStep(name, number, None, INCOMPLETE)
 
 
-def _marked_steps(measured: Measurements) -> pd.DataFrame:
+def _select_steps_known_on_ranks(measured: Measurements) -> pd.DataFrame:
     """Select the rows of steps that can be identified on every rank."""
     steps = measured["steps"]
-    is_known = steps["step"].notna() & steps["rank"].notna() & steps["origin"].isin(MARKED)
+    is_known = steps["step"].notna() & steps["rank"].notna() & steps["origin"].isin(MARKED_ORIGINS)
     return steps[is_known.to_numpy(np.bool_)]
 
 
-def _is_lost(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_lost_device_work(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Find the rows with lost device work: all of it, or in a damaged file a part that other ranks have."""
     launches = steps["launch_count"].to_numpy(np.float64, na_value=0.0)
-    member, first = of_keys(steps, ["replica", "rank"])
-    step, _ = of_keys(steps, ["step"])
+    member, first = group_rows_by(steps, ["replica", "rank"])
+    step, _ = group_rows_by(steps, ["step"])
     own = pd.Series(launches).where(launches > 0)
     usual = own.groupby(member).median().reindex(range(len(first))).fillna(0).to_numpy(float)
     ratio = launches / np.where(usual > 0, usual, 1.0)[member]
     of_step = pd.Series(ratio).groupby(step).median().to_numpy(float)
     has_work = (usual[member] > 0) & (of_step[step] > 0)
-    is_damaged = ~steps["source"].isin(undamaged(measured, steps)["source"]).to_numpy(np.bool_)
-    is_partial = is_damaged & (ratio < WHOLE * of_step[step])
+    is_damaged = ~steps["source"].isin(select_undamaged_rows(measured, steps)["source"]).to_numpy(
+        np.bool_
+    )
+    is_partial = is_damaged & (ratio < WHOLE_SHARE * of_step[step])
     return np.asarray(has_work & ((launches == 0) | is_partial), np.bool_)
 
 
-def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator[Dropped]:
+def _keep_needed_first_steps(
+    left_out: Sequence[DroppedStep], steps: pd.DataFrame
+) -> Iterator[DroppedStep]:
     """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out."""
     by_step = {(step.run, step.step): step for step in left_out}
     runs = steps["run"].where(steps["run"].notna(), "")
-    numbers = zip(map(str, runs), map(whole_or_none, steps["step"]), strict=True)
+    numbers = zip(map(str, runs), map(to_int_or_none, steps["step"]), strict=True)
     dropped_of = [by_step.get(key) for key in numbers]
-    capture, _ = of_keys(steps, CAPTURE)
+    capture, _ = group_rows_by(steps, CAPTURE)
     counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(steps))
     needed = {
         step
@@ -163,16 +171,16 @@ def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator
     yield from (step for step in left_out if step not in needed)
 
 
-def counted(measured: Measurements, steps: Steps) -> Measurements:
+def drop_left_out_steps(measured: Measurements, steps: Steps) -> Measurements:
     """Drop `steps` from the measurements. `recorded` of the result has all steps with work.
 
     Reads no table: judgements depend only on the tables that they read themselves.
     """
-    return measured.derived(_Counted(steps)) if steps else measured
+    return measured.derived(_SteadyMeasurements(steps)) if steps else measured
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _SteadyMeasurements:
     """Function of measurements that is equal for equal steps, which makes `Measurements.derived` cache it."""
 
     steps: Steps
@@ -180,11 +188,11 @@ class _Counted:
     def __call__(self, measured: Measurements) -> Measurements:
         """Drop the steps that do not count."""
         without_work = [step for step in self.steps if step.is_without_work]
-        recorded = _without(measured, without_work) if without_work else measured
-        return replace(_without(measured, self.steps), recorded=recorded)
+        recorded = _drop_rows_of_steps(measured, without_work) if without_work else measured
+        return replace(_drop_rows_of_steps(measured, self.steps), recorded=recorded)
 
 
-def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
+def _drop_rows_of_steps(measured: Measurements, steps: Iterable[DroppedStep]) -> Measurements:
     """Drop the rows of these steps from all tables."""
     tables = dict(measured.arrays)
     for name, columns in measured.arrays.items():
@@ -192,18 +200,18 @@ def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
             continue
         is_gone = np.zeros(len(columns), np.bool_)
         for step in steps:
-            is_gone |= _rows_of(columns, step)
+            is_gone |= _find_rows_of_step(columns, step)
         if is_gone.any():
             tables[name] = columns.where(~is_gone)
     return replace(measured, arrays=tables)
 
 
-def _rows_of(columns: Columns, step: Dropped) -> npt.NDArray[np.bool_]:
+def _find_rows_of_step(columns: Columns, step: DroppedStep) -> npt.NDArray[np.bool_]:
     """Find the rows of a step; a step without a part matches any part."""
     keys: dict[str, str | int | None] = {"run": step.run or None, "step": step.step}
     if step.part is not None:
         keys["part"] = step.part
     of_step = np.ones(len(columns), np.bool_)
     for name, value in keys.items():
-        of_step &= holds(columns[name], value)
+        of_step &= mask_value(columns[name], value)
     return of_step

@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.steps.metric_samples import Key, Samples, StepId
+from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
 from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME
 from tracekit.model.records import dataclass
@@ -19,48 +19,50 @@ MOST_WORK = 1e15
 """Most tokens, samples or images of a step."""
 
 
-def work_rates(
-    found: Mapping[Key, Samples],
+def compute_work_rates(
+    found: Mapping[Key, MetricSamples],
     ranks: int | None,
     time: str = STEP_TIME,
     stage_time: str = STAGE_TIME,
-) -> dict[Key, Samples]:
+) -> dict[Key, MetricSamples]:
     """Compute the time per unit of work (ns), and the rate per second and rank, for each known count of work.
 
     Times are those of the step and of each stage. Rates are of the step, where the number of ranks is known. Only steps
     with a known count take part. The mean of a run's values is Σ time over Σ work (or Σ work over Σ time and ranks), and
     they spread like that ratio: a step that is long because it has more work adds no spread.
     """
-    out: dict[Key, Samples] = {}
+    out: dict[Key, MetricSamples] = {}
     for work, (per_one, a_second) in PER_WORK.items():
-        counts = _counts(found.get((work, None, None)))
+        counts = _map_work_counts(found.get((work, None, None)))
         if not counts:
             continue
         for key, times in found.items():
             if key[0] != (time if key[2] is None else stage_time):
                 continue
-            runs = list(_known(times, counts))
+            runs = list(_list_runs_with_work(times, counts))
             if not runs:
                 continue
-            rates = [_ratio(run.ns, run.work) for run in runs]
-            out |= _samples((per_one, *key[1:]), runs, rates)
+            rates = [_linearize_ratio_of_sums(run.ns, run.work) for run in runs]
+            out |= _make_rate_samples((per_one, *key[1:]), runs, rates)
             if ranks and key[2] is None:
-                rates = [_ratio(run.work, run.ns) * 1e9 / ranks for run in runs]
-                out |= _samples((a_second, *key[1:]), runs, rates)
+                rates = [_linearize_ratio_of_sums(run.work, run.ns) * 1e9 / ranks for run in runs]
+                out |= _make_rate_samples((a_second, *key[1:]), runs, rates)
     return out
 
 
-def work_of_texts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float], ...]:
+def parse_work_counts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float], ...]:
     """Parse counts per step such as `4096` (both sides) or `4096,8192`: (before, after) by name.
 
-    >>> work_of_texts({"tokens": "4096", "images": "8,16", "samples": None})
+    >>> parse_work_counts({"tokens": "4096", "images": "8,16", "samples": None})
     ({'tokens': 4096.0, 'images': 8.0}, {'tokens': 4096.0, 'images': 16.0})
     """
-    counts = {name: _two(name, text) for name, text in given.items() if text is not None}
+    counts = {
+        name: _parse_work_count_pair(name, text) for name, text in given.items() if text is not None
+    }
     return tuple({name: pair[side] for name, pair in counts.items()} for side in (0, 1))
 
 
-def _two(name: str, text: str) -> tuple[float, float]:
+def _parse_work_count_pair(name: str, text: str) -> tuple[float, float]:
     """Parse both counts of a text.
 
     Raises `TracekitError` unless the text is one or two positive numbers.
@@ -77,7 +79,7 @@ def _two(name: str, text: str) -> tuple[float, float]:
     return numbers[0], numbers[-1]
 
 
-def _counts(found: Samples | None) -> dict[StepId, float]:
+def _map_work_counts(found: MetricSamples | None) -> dict[StepId, float]:
     """Map each step with a known amount of work to it."""
     if found is None:
         return {}
@@ -90,7 +92,7 @@ def _counts(found: Samples | None) -> dict[StepId, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RunWithWork:
     """Steps of a run with known work: their times and amounts of work."""
 
     name: str
@@ -99,24 +101,28 @@ class _Run:
     work: Floats
 
 
-def _known(times: Samples, counts: Mapping[StepId, float]) -> Iterator[_Run]:
+def _list_runs_with_work(
+    times: MetricSamples, counts: Mapping[StepId, float]
+) -> Iterator[_RunWithWork]:
     """List the runs that have a step with known work, and that took time."""
     for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
         times_ns = {step: ns for step, ns in zip(ids, values, strict=True) if step in counts}
         if sum(times_ns.values()) > 0:
             work = np.array([*map(counts.__getitem__, times_ns)], np.float64)
             ns = np.array([*times_ns.values()], np.float64)
-            yield _Run(name, tuple(times_ns), ns, work)
+            yield _RunWithWork(name, tuple(times_ns), ns, work)
 
 
-def _samples(key: Key, runs: Sequence[_Run], rates: Sequence[Floats]) -> dict[Key, Samples]:
+def _make_rate_samples(
+    key: Key, runs: Sequence[_RunWithWork], rates: Sequence[Floats]
+) -> dict[Key, MetricSamples]:
     """Make the samples of the rates of all runs under their key."""
     values = tuple(tuple(map(float, rate)) for rate in rates)
     names, steps = map(attrgetter("name"), runs), map(attrgetter("steps"), runs)
-    return {key: Samples(key, tuple(names), tuple(steps), values)}
+    return {key: MetricSamples(key, tuple(names), tuple(steps), values)}
 
 
-def _ratio(over: Floats, under: Floats) -> Floats:
+def _linearize_ratio_of_sums(over: Floats, under: Floats) -> Floats:
     """Compute values whose mean is Σ over / Σ under, each offset by the deviation of its step from that ratio."""
     ratio = over.sum() / under.sum()
     away: Floats = ratio + (over - ratio * under) / under.mean()

@@ -11,8 +11,8 @@ from operator import attrgetter
 import numpy as np
 import pandas as pd
 
-from tracekit.job.steps.metric_samples import Key, Samples, StepId
-from tracekit.model.keys import records
+from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
+from tracekit.model.keys import iterate_records
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 from tracekit.model.records import dataclass
 
@@ -31,7 +31,7 @@ COMPARED_ONLY = frozenset([_COMPILING])
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedStep:
     """A step left out of the comparison, with the reason."""
 
     run: str
@@ -61,12 +61,12 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutSteps:
     """The steps that are left out."""
 
-    steps: tuple[Dropped, ...]
+    steps: tuple[DroppedStep, ...]
 
-    def kept(self, found: Samples) -> Samples:
+    def kept(self, found: MetricSamples) -> MetricSamples:
         """Filter samples to the remaining steps; a run without any is dropped."""
         gone = set(map(attrgetter("run", "step", "part"), self.steps))
         runs, steps, values = [], [], []
@@ -77,10 +77,12 @@ class LeftOut:
                 runs.append(run)
                 steps.append(tuple(left))
                 values.append(tuple(left.values()))
-        return Samples(found.key, tuple(runs), tuple(steps), tuple(values))
+        return MetricSamples(found.key, tuple(runs), tuple(steps), tuple(values))
 
 
-def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None) -> LeftOut:
+def find_dropped_steps(
+    found: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None
+) -> LeftOutSteps:
     """Find the steps to leave out: the first `first` of every run, or by rule if None.
 
     The rules, in order: stubs without device work, a last window without a known end, steps in which other device work
@@ -90,32 +92,34 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
     """
     steps = found.get((STEP_TIME, None, None))
     if steps is None:
-        return LeftOut(())
-    out: list[Dropped] = []
+        return LeftOutSteps(())
+    out: list[DroppedStep] = []
     if first is not None:
         for ids in steps.steps:
-            out += [Dropped(*step, f"one of the first {first}") for step in ids[:first]]
-        return LeftOut(tuple(out))
-    marked = _marked(marks, [name for name, _ in _RULES])
+            out += [DroppedStep(*step, f"one of the first {first}") for step in ids[:first]]
+        return LeftOutSteps(tuple(out))
+    marked = _map_marked_steps(marks, [name for name, _ in _DROP_RULES])
     for ids in steps.steps:
-        reasons = _reasons(ids, marked)
-        out += [Dropped(*step, reasons[step]) for step in ids if step in reasons]
-    return LeftOut(tuple(out))
+        reasons = _list_drop_reasons(ids, marked)
+        out += [DroppedStep(*step, reasons[step]) for step in ids if step in reasons]
+    return LeftOutSteps(tuple(out))
 
 
-def _reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]]) -> dict[StepId, str]:
+def _list_drop_reasons(
+    ids: Sequence[StepId], marked: Mapping[str, set[StepId]]
+) -> dict[StepId, str]:
     """List the steps of one run that are left out, each with its first reason."""
     reasons: dict[StepId, str] = {}
-    for name, reason in _RULES:
+    for name, reason in _DROP_RULES:
         remaining = [step for step in ids if step not in reasons]
-        works_elsewhere = _carrying(remaining, marked[RAN_AHEAD])
+        works_elsewhere = _select_marked_steps(remaining, marked[RAN_AHEAD])
         if name == FIRST and 1 < len(remaining) == len(works_elsewhere):
             continue
-        reasons.update(dict.fromkeys(_unless_all(remaining, marked[name]), reason))
+        reasons.update(dict.fromkeys(_select_marked_unless_all(remaining, marked[name]), reason))
     return reasons
 
 
-_RULES = (
+_DROP_RULES = (
     (WITHOUT_WORK, _EMPTY),
     (CUT_OFF, _OPEN),
     (RAN_AHEAD, _AHEAD),
@@ -125,18 +129,18 @@ _RULES = (
 """Marks and their reasons, in order."""
 
 
-def _unless_all(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
+def _select_marked_unless_all(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
     """Select the steps with a mark, none if that would leave no step."""
-    marked = _carrying(steps, marks)
+    marked = _select_marked_steps(steps, marks)
     return set() if len(marked) == len(steps) else marked
 
 
-def _carrying(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
+def _select_marked_steps(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
     """Select the steps with a mark."""
-    return {step for step in steps if _is(step, marks)}
+    return {step for step in steps if _is_step_marked(step, marks)}
 
 
-def _is(step: StepId, marked: set[StepId]) -> bool:
+def _is_step_marked(step: StepId, marked: set[StepId]) -> bool:
     """Check whether a step has a mark; if either has no part, any part matches."""
     run, number, part = step
     if part is None:
@@ -144,11 +148,11 @@ def _is(step: StepId, marked: set[StepId]) -> bool:
     return step in marked or (run, number, None) in marked
 
 
-def _marked(marks: pd.DataFrame, names: Sequence[str]) -> Mapping[str, set[StepId]]:
+def _map_marked_steps(marks: pd.DataFrame, names: Sequence[str]) -> Mapping[str, set[StepId]]:
     """Map each of these marks to its steps."""
     steps: dict[str, set[StepId]] = {name: set() for name in names}
     rows = marks[marks["name"].isin(names).to_numpy(np.bool_)]
-    for name, run, step, part in records(rows, ("name", "run", "step", "part")):
+    for name, run, step, part in iterate_records(rows, ("name", "run", "step", "part")):
         if step is not None:
             steps[name].add((str(run), int(step), part))
     return steps

@@ -13,17 +13,28 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives.matching import matched, middles
-from tracekit.job.frames import canonical_stages, summed, text_or_none, units
+from tracekit.job.collectives.matching import compute_group_medians, match_collectives
+from tracekit.job.frames import (
+    clear_parts_of_numbered_steps,
+    find_canonical_stages,
+    sum_columns_by_keys,
+    to_text_or_none,
+)
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
-    are_in_steps,
-    of_others,
-    staged_segments,
+    compute_medians_of_others,
+    find_rows_in_steps,
+    select_work_segments,
 )
-from tracekit.model.keys import numbered_alike, of_arrays, of_column, of_keys, places_of
-from tracekit.model.tables.arrays import framed
+from tracekit.model.keys import (
+    find_matching_rows,
+    group_arrays,
+    group_column,
+    group_rows_by,
+    number_frames_alike,
+)
+from tracekit.model.tables.arrays import make_frame
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import SYNCHRONISING
 
@@ -43,7 +54,7 @@ _BOOKED = (*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause")
 """Columns of `CollectiveWaits.collectives`, and keys of `CollectiveWaits.booked`."""
 
 
-class Waits(NamedTuple):
+class CollectiveWaits(NamedTuple):
     """`collectives`: one row per matched collective of one member; `booked`: lost time by cause.
 
     `collectives` has RANK_GROUP_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
@@ -59,26 +70,29 @@ class Waits(NamedTuple):
     by_stage: npt.NDArray[np.int64]
 
 
-def waits(measured: Measurements) -> Waits:
+def attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     """Attribute the waits in collectives to late ranks and their stages; see `CollectiveWaits`.
 
     The lost time of one process never counts an instant twice.
     """
-    return measured.derived(_waits)
+    return measured.derived(_attribute_collective_waits)
 
 
-def _waits(measured: Measurements) -> Waits:
+def _attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     measured.has("arrivals", "segments")
     if not measured.row_count("collectives"):
-        return _no_waits()
-    rows, matches = units(measured["collectives"]), matched(measured)
+        return _make_empty_collective_waits()
+    rows, matches = (
+        clear_parts_of_numbered_steps(measured["collectives"]),
+        match_collectives(measured),
+    )
     rows = pd.concat([rows, matches], axis=1)
-    chosen = rows["wait_ns"].notna().to_numpy(np.bool_) & are_in_steps(measured, rows)
+    chosen = rows["wait_ns"].notna().to_numpy(np.bool_) & find_rows_in_steps(measured, rows)
     rows = rows[chosen].reset_index(drop=True)
     if not len(rows):
-        return _no_waits()
-    work, names, blocked = _work_before(measured, rows)
-    rows["stage"] = canonical_stages(rows)
+        return _make_empty_collective_waits()
+    work, names, blocked = _measure_work_before_arrivals(measured, rows)
+    rows["stage"] = find_canonical_stages(rows)
     wait = rows["wait_ns"].to_numpy(np.int64)
     free = rows["dur_ns"].to_numpy(np.int64) - wait
     lost = np.maximum(blocked - free, 0)
@@ -86,18 +100,21 @@ def _waits(measured: Measurements) -> Waits:
     match = rows["match"].to_numpy(np.int64)
     total = work.sum(axis=1)
     rows["work_ns"] = total
-    rows["excess_ns"] = np.maximum(total - of_others(total, match), 0)
+    rows["excess_ns"] = np.maximum(total - compute_medians_of_others(total, match), 0)
     beyond = np.maximum(
-        work - np.column_stack([of_others(work[:, k], match) for k in range(len(names))])
+        work
+        - np.column_stack([compute_medians_of_others(work[:, k], match) for k in range(len(names))])
         if len(names)
         else work,
         0,
     )
-    parts = _shares(beyond, rows["excess_ns"].to_numpy(np.int64))
-    return Waits(rows[[*_WAITING]], _booked(rows, work, names), tuple(names), parts)
+    parts = _scale_rows_to_totals(beyond, rows["excess_ns"].to_numpy(np.int64))
+    return CollectiveWaits(
+        rows[[*_WAITING]], _attribute_lost_time(rows, work, names), tuple(names), parts
+    )
 
 
-def _no_waits() -> Waits:
+def _make_empty_collective_waits() -> CollectiveWaits:
     """Make the empty result for measurements in which no rank can have waited."""
     texts, flags, times = np.empty(0, object), np.empty(0, np.bool_), np.empty(0, np.int64)
     kinds: dict[str, Any] = {
@@ -107,13 +124,15 @@ def _no_waits() -> Waits:
         **dict.fromkeys(("lost_ns", "work_ns", "excess_ns"), times),
     }
     waiting, booked = (
-        framed({name: kinds[name] for name in names}, 0)
+        make_frame({name: kinds[name] for name in names}, 0)
         for names in (_WAITING, (*_BOOKED, "lost_ns"))
     )
-    return Waits(waiting, booked, (), times.reshape(0, 0))
+    return CollectiveWaits(waiting, booked, (), times.reshape(0, 0))
 
 
-def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
+def _attribute_lost_time(
+    rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]
+) -> pd.DataFrame:
     """Attribute lost time by (unit, waiting rank and stage, late rank, its stage)."""
     last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
     match = rows["match"].to_numpy(np.int64)
@@ -123,7 +142,7 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
     waiting = np.flatnonzero((lost > 0) & (late_row[match] >= 0))
     late = late_row[match[waiting]]
     more = np.maximum(work[late] - work[waiting], 0)
-    parts = _shares(more, np.minimum(lost[waiting], more.sum(axis=1)))
+    parts = _scale_rows_to_totals(more, np.minimum(lost[waiting], more.sum(axis=1)))
     unexplained = lost[waiting] - parts.sum(axis=1)
     assert (unexplained >= 0).all(), "no more than the wait may be booked"
     table = np.column_stack([parts, unexplained])
@@ -133,10 +152,10 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
     out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
     out["lost_ns"] = table[entry, cause]
     assert int(out["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
-    return summed(out, _BOOKED, ["lost_ns"])
+    return sum_columns_by_keys(out, _BOOKED, ["lost_ns"])
 
 
-def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
+def _scale_rows_to_totals(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
     """Scale each row of `parts` to add up to `total` in integers; a row without parts stays 0."""
     if not parts.size:
         return parts
@@ -148,20 +167,20 @@ def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
     return shares
 
 
-def _work_before(
+def _measure_work_before_arrivals(
     measured: Measurements, rows: pd.DataFrame
 ) -> tuple[npt.NDArray[np.int64], list[str], Ints]:
     """Measure work before each row: (own work by stage since the group's last collective, the stages, blocked time)."""
-    worked = staged_segments(measured)
-    names = _stage_names(worked)
+    worked = select_work_segments(measured)
+    names = _list_wait_stages(worked)
     arrivals = measured["arrivals"]
-    first = of_keys(arrivals, _ARRIVAL)[1]
-    place = places_of(rows, arrivals.iloc[first], _ARRIVAL, optional=_ARRIVAL)
+    first = group_rows_by(arrivals, _ARRIVAL)[1]
+    place = find_matching_rows(rows, arrivals.iloc[first], _ARRIVAL, optional=_ARRIVAL)
     arrived = place >= 0
     arrival = first[place[arrived]]
     met = np.array(arrivals["op"].isin(SYNCHRONISING), np.bool_)
     met[arrival] = True
-    before = _before(arrivals, met, worked, names)
+    before = _sum_work_since_last_meeting(arrivals, met, worked, names)
     blocked = np.zeros(len(rows), np.int64)
     blocked[arrived] = arrivals["blocked_ns"].to_numpy(np.int64)[arrival]
     work = np.zeros((len(rows), len(names)), np.int64)
@@ -176,11 +195,11 @@ _ARRIVAL = (*_STRIP, "group", "op", "ordinal")
 """Key of an arrival at a collective."""
 
 
-def _before(
+def _sum_work_since_last_meeting(
     arrivals: pd.DataFrame, met: npt.NDArray[np.bool_], worked: pd.DataFrame, names: list[str]
 ) -> npt.NDArray[np.int64]:
     """Sum own work by stage since the group last met, for each arrival; `met` marks the arrivals that meet."""
-    strips = numbered_alike(_STRIP, arrivals, worked)
+    strips = number_frames_alike(_STRIP, arrivals, worked)
     strip = np.concatenate(strips)
     segment = np.concatenate([frame["segment"].to_numpy(np.int64) for frame in (arrivals, worked)])
     size = np.zeros(int(strip.max(initial=-1)) + 1, np.int64)
@@ -192,12 +211,12 @@ def _before(
     number = {name: place for place, name in enumerate(names)}
     other = number.get(OTHER_STAGES, -1)
     stage, names_of = pd.factorize(worked["canonical"].to_numpy(object))
-    places = [number.get(_name(c), other) for c in (*names_of, None)]
+    places = [number.get(_name_stage_column(c), other) for c in (*names_of, None)]
     column = np.array(places, np.int64)[stage]
     np.add.at(table, (done + 1, column), worked["own_ns"].to_numpy(np.int64))
     table = table.cumsum(axis=0)
     of_strip = strip[: len(arrivals)]
-    group, _ = of_arrays([of_strip, of_column(arrivals["group"])[0]])
+    group, _ = group_arrays([of_strip, group_column(arrivals["group"])[0]])
     in_order = np.lexsort((came, group))
     in_order = in_order[met[in_order]]
     is_next = np.flatnonzero(np.diff(group[in_order]) == 0)
@@ -207,15 +226,15 @@ def _before(
     return work
 
 
-def _name(canonical: object) -> str:
+def _name_stage_column(canonical: object) -> str:
     """Name the column of a stage; the step, where there are no stages, has the empty name."""
-    return text_or_none(canonical) or ""
+    return to_text_or_none(canonical) or ""
 
 
-def _stage_names(worked: pd.DataFrame) -> list[str]:
+def _list_wait_stages(worked: pd.DataFrame) -> list[str]:
     """List the stages with most own work, in order of names, and one for all others."""
-    sums = summed(worked, ["canonical"], ["own_ns"])
-    sums["name"] = list(map(_name, sums["canonical"]))
+    sums = sum_columns_by_keys(worked, ["canonical"], ["own_ns"])
+    sums["name"] = list(map(_name_stage_column, sums["canonical"]))
     sums = sums.sort_values(["own_ns", "name"], ascending=[False, True])
     names = sorted(sums["name"].iloc[:MAX_STAGES])
     if len(sums) > MAX_STAGES:
@@ -223,41 +242,41 @@ def _stage_names(worked: pd.DataFrame) -> list[str]:
     return names
 
 
-def savings(measured: Measurements) -> pd.DataFrame:
+def estimate_wait_savings(measured: Measurements) -> pd.DataFrame:
     """Estimate how much shorter each step would be if the last rank always came with the median (Q19).
 
     One row per (unit, rank group): saved_ns and collectives (their number). Of several process groups the one that saves
     most counts, as time lost in one is often lost again in the next.
     """
-    return measured.derived(_savings).copy()
+    return measured.derived(_estimate_wait_savings).copy()
 
 
-def held_up(measured: Measurements) -> pd.DataFrame:
+def sum_waits_for_missing_rank(measured: Measurements) -> pd.DataFrame:
     """Sum the waits of all recorded ranks for one that was not recorded: held_ns per (unit, rank group)."""
-    return measured.derived(_held_up)
+    return measured.derived(_sum_waits_for_missing_rank)
 
 
-def _held_up(measured: Measurements) -> pd.DataFrame:
-    rows = waits(measured).collectives
+def _sum_waits_for_missing_rank(measured: Measurements) -> pd.DataFrame:
+    rows = attribute_collective_waits(measured).collectives
     number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
     out = rows.iloc[first][[*RANK_GROUP_STEP]].reset_index(drop=True)
     least_ns = np.full(len(number), np.iinfo(np.int64).max)
     place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
     np.minimum.at(least_ns, place, rows["lost_ns"].to_numpy(np.int64))
     out["held_ns"] = least_ns
-    return summed(out[least_ns > 0], [*RANK_GROUP_STEP], ["held_ns"])
+    return sum_columns_by_keys(out[least_ns > 0], [*RANK_GROUP_STEP], ["held_ns"])
 
 
-def saved_by_match(measured: Measurements) -> pd.DataFrame:
+def estimate_savings_by_match(measured: Measurements) -> pd.DataFrame:
     """Estimate the time saved per matched collective.
 
     Columns: RANK_GROUP_STEP, group, match, late_rank (<NA> where none is trusted), late_device, saved_ns.
     """
-    return measured.derived(_saved_by_match)
+    return measured.derived(_estimate_savings_by_match)
 
 
-def _saved_by_match(measured: Measurements) -> pd.DataFrame:
-    rows = waits(measured).collectives
+def _estimate_savings_by_match(measured: Measurements) -> pd.DataFrame:
+    rows = attribute_collective_waits(measured).collectives
     number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
     out = rows.iloc[first][[*RANK_GROUP_STEP, "group", "match"]].reset_index(drop=True)
     place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
@@ -268,12 +287,12 @@ def _saved_by_match(measured: Measurements) -> pd.DataFrame:
         out[f"late_{name}"] = rows[name].array[late]
         out[f"late_{name}"] = out[f"late_{name}"].where(late >= 0)
     lost = rows["lost_ns"].to_numpy(np.int64)
-    out["saved_ns"] = middles(lost, place, len(number)) if len(rows) else lost
+    out["saved_ns"] = compute_group_medians(lost, place, len(number)) if len(rows) else lost
     return out
 
 
-def _savings(measured: Measurements) -> pd.DataFrame:
-    rows = saved_by_match(measured).assign(collectives=1)
-    by_group = summed(rows, [*RANK_GROUP_STEP, "group"], ["saved_ns", "collectives"])
+def _estimate_wait_savings(measured: Measurements) -> pd.DataFrame:
+    rows = estimate_savings_by_match(measured).assign(collectives=1)
+    by_group = sum_columns_by_keys(rows, [*RANK_GROUP_STEP, "group"], ["saved_ns", "collectives"])
     by_group = by_group.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
     return by_group.drop_duplicates([*RANK_GROUP_STEP]).drop(columns="group").reset_index(drop=True)

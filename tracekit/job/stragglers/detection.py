@@ -13,51 +13,55 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.evidence import evidence
+from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
-    in_run,
-    job,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    whole_or_none,
+    divide_or_none,
+    find_equal_rows,
+    phrase_run,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_int_or_none,
+    to_text_or_none,
 )
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
-    Lack,
+    EvidenceLack,
     RankGroup,
-    abstained,
-    are_in_steps,
-    in_rank_group,
-    missing_ranks,
-    of_others,
-    rank_groups,
+    compute_medians_of_others,
+    count_missing_ranks,
+    find_rows_in_steps,
+    list_rank_group_abstentions,
+    list_rank_groups,
+    phrase_rank_group,
 )
-from tracekit.job.stragglers.causes import Cause, cause_of
-from tracekit.job.stragglers.collective_waits import Waits, savings, waits
-from tracekit.job.stragglers.common_traits import named_set
+from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause
+from tracekit.job.stragglers.collective_waits import (
+    CollectiveWaits,
+    attribute_collective_waits,
+    estimate_wait_savings,
+)
+from tracekit.job.stragglers.common_traits import name_rank_set
 from tracekit.job.stragglers.lateness import (
-    Lateness,
     LateSet,
-    cost_by_group,
-    cost_by_rank,
-    excess_work,
-    late_sets,
-    lateness,
-    stands_alone,
-    with_more_votes,
+    RankLateness,
+    find_late_sets,
+    has_no_other_late_member,
+    measure_excess_work,
+    measure_lateness,
+    recount_votes_of_all_steps,
+    sum_wait_cost_by_group,
+    sum_wait_cost_by_rank,
 )
-from tracekit.model.keys import is_among, numbered_alike
-from tracekit.model.labels import plural
+from tracekit.model.keys import mask_matching_rows, number_frames_alike
+from tracekit.model.labels import choose_plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Verdict
-from tracekit.model.stats.lasting import rounds_needed
-from tracekit.model.stats.many import benjamini_hochberg
+from tracekit.model.stats.lasting import count_rounds_needed
+from tracekit.model.stats.many import adjust_benjamini_hochberg
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
-from tracekit.model.units import numbers, show
+from tracekit.model.units import format_quantity, format_ranges
 
 MAX_PLACES = 8
 
@@ -72,11 +76,11 @@ class LateRanks:
     """
 
     rank_group: RankGroup
-    lateness: Lateness
+    lateness: RankLateness
     late_set: LateSet
     group: Any
     cost_ns: float
-    cause: Cause | None
+    cause: LatenessCause | None
     is_named: bool
     pause_ns: float = 0.0
 
@@ -96,14 +100,14 @@ class LateRanks:
         return self.lateness.steps[self.late_set.late_steps]
 
 
-def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
+def summarize_rank_group_members(rank_group: RankGroup, waited: CollectiveWaits) -> pd.DataFrame:
     """Summarize each member of a rank group: own work, waits, and how often it came last.
 
     One row per member: own_ns and beyond_ns (means over its steps), lost_ns (sum), taken (collectives with a clear last
     rank) and last (those in which it was the last). <NA> where there is nobody, or nothing, to compare.
     """
     steps, arrivals = rank_group.by_step, rank_group.of(waited.collectives)
-    of_step, of_arrival = numbered_alike(MEMBER, steps, arrivals, in_order=True)
+    of_step, of_arrival = number_frames_alike(MEMBER, steps, arrivals, in_order=True)
     grouped = steps.groupby(of_step)
     out = grouped[[*MEMBER]].first()
     out["own_ns"] = grouped["own_ns"].mean()
@@ -116,7 +120,9 @@ def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
     return out
 
 
-def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) -> list[LateRanks]:
+def find_late_ranks(
+    measured: Measurements, waited: CollectiveWaits, thresholds: Thresholds
+) -> list[LateRanks]:
     """Find the late ranks of all rank groups, the latest of each group first, named or not.
 
     Each group is tested set by set until one set does not pass. Over groups, Benjamini-Hochberg bounds the share of
@@ -124,12 +130,12 @@ def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) ->
     """
     limit = thresholds.of("straggler")
     by_group = []
-    for rank_group in rank_groups(measured):
+    for rank_group in list_rank_groups(measured):
         if rank_group.members >= limit["min_ranks"]:
-            by_group.append(list(_candidates(measured, rank_group, waited, limit)))
+            by_group.append(list(_list_late_rank_candidates(measured, rank_group, waited, limit)))
     leading = [candidates[0] for candidates in by_group if candidates]
     costly = [late for late in leading if late.cause is not None]
-    q = benjamini_hochberg([late.late_set.chance for late in costly])
+    q = adjust_benjamini_hochberg([late.late_set.chance for late in costly])
     is_rare = {id(late): q[place] <= limit["false_ratio"] for place, late in enumerate(costly)}
     judged: list[LateRanks] = []
     for candidates in by_group:
@@ -137,28 +143,30 @@ def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) ->
         for place, late in enumerate(candidates):
             rare = late.late_set.chance <= limit["false_ratio"]
             rare = is_rare.get(id(late), False) if place == 0 else rare
-            as_judged = _judged(measured, late, limit, goes_on=goes_on, rare=rare)
+            as_judged = _decide_late_rank_naming(measured, late, limit, goes_on=goes_on, rare=rare)
             goes_on &= as_judged.is_named
-            judged += _by_cause(measured, waited, as_judged, limit)
+            judged += _split_late_ranks_by_cause(measured, waited, as_judged, limit)
     return judged
 
 
-def _by_cause(
-    measured: Measurements, waited: Waits, late: LateRanks, limit: Mapping[str, float]
+def _split_late_ranks_by_cause(
+    measured: Measurements, waited: CollectiveWaits, late: LateRanks, limit: Mapping[str, float]
 ) -> Iterator[LateRanks]:
     """Split a late set by the causes of its members, or yield it unchanged where there is one cause.
 
     The wait for a collective is charged to the member that comes last to it.
     """
-    several = late.is_named and not late.pause_ns and 1 < late.late_set.size <= MOST_APART
+    several = late.is_named and not late.pause_ns and 1 < late.late_set.size <= MOST_SPLIT_RANKS
     rows = np.flatnonzero(late.late_set.is_late).tolist() if several else []
     parts: dict[tuple[object, ...], list[int]] = {}
     all_late = late.late_set.is_late
 
-    def cause_of_members(members: list[int]) -> Cause:
+    def cause_of_members(members: list[int]) -> LatenessCause:
         """Find the cause of these members alone."""
-        of_members = _subset(late, members)
-        return _cause(measured, late.rank_group, late.lateness, of_members, all_late)
+        of_members = _select_late_subset(late, members)
+        return _find_cause_of_late_set(
+            measured, late.rank_group, late.lateness, of_members, all_late
+        )
 
     causes = {row: cause_of_members([row]) for row in rows}
     for row, cause in causes.items():
@@ -167,22 +175,24 @@ def _by_cause(
         yield late
         return
     arrivals = late.rank_group.of(waited.collectives)
-    arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
-    cost_ns = _costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
-    step_ns = job(measured).of(late.rank_group.run).step_ns
+    arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
+    cost_ns = _bound_late_rank_costs(
+        measured, late.rank_group, arrivals, late.lateness.members[all_late]
+    )
+    step_ns = summarize_job_steps(measured).of(late.rank_group.run).step_ns
     for members in parts.values():
-        part = replace(late, late_set=_subset(late, members))
+        part = replace(late, late_set=_select_late_subset(late, members))
         of_part = sum(cost_ns.get(rank, 0) for rank in part.ranks) / late.rank_group.steps
-        is_costly = (share_of(of_part, step_ns) or 0.0) >= limit["step_ratio"]
+        is_costly = (divide_or_none(of_part, step_ns) or 0.0) >= limit["step_ratio"]
         cause = causes[members[0]] if len(members) == 1 else cause_of_members(members)
         yield replace(part, cost_ns=of_part, cause=cause, is_named=is_costly)
 
 
-MOST_APART = 8
+MOST_SPLIT_RANKS = 8
 """Most ranks of a late set whose causes are looked for one by one."""
 
 
-def _subset(late: LateRanks, rows: list[int]) -> LateSet:
+def _select_late_subset(late: LateRanks, rows: list[int]) -> LateSet:
     """Select some members of a late set, by row of `RankLateness`, with their share of the votes."""
     is_late = np.zeros(len(late.late_set.is_late), np.bool_)
     is_late[rows] = True
@@ -191,7 +201,7 @@ def _subset(late: LateRanks, rows: list[int]) -> LateSet:
     return replace(late.late_set, is_late=is_late, late_ns=late_ns, votes=votes)
 
 
-def _judged(
+def _decide_late_rank_naming(
     measured: Measurements,
     late: LateRanks,
     limit: Mapping[str, float],
@@ -203,57 +213,64 @@ def _judged(
 
     A set is named where chance is unlikely or its clocks are slow. Otherwise it is named only for a pause that was seen.
     """
-    if not goes_on or late.cause is None or not _is_own(measured, late):
+    if not goes_on or late.cause is None or not _is_late_by_own_work(measured, late):
         return late
     if rare or _has_slow_clock(late, late.cause, limit):
         return replace(late, is_named=True)
-    if not stands_alone(late.lateness, late.late_set):
+    if not has_no_other_late_member(late.lateness, late.late_set):
         return late
-    pause_ns = _pause_ns(late, late.cause)
-    step_ns = job(measured).of(late.rank_group.run).step_ns
-    is_costly = (share_of(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
+    pause_ns = _estimate_pause_cost(late, late.cause)
+    step_ns = summarize_job_steps(measured).of(late.rank_group.run).step_ns
+    is_costly = (divide_or_none(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
     return replace(late, is_named=is_costly, pause_ns=pause_ns)
 
 
-def _candidates(
-    measured: Measurements, rank_group: RankGroup, waited: Waits, limit: Mapping[str, float]
+def _list_late_rank_candidates(
+    measured: Measurements,
+    rank_group: RankGroup,
+    waited: CollectiveWaits,
+    limit: Mapping[str, float],
 ) -> Iterator[LateRanks]:
     """List the sets of late members of a rank group, with the cause of those that cost enough to report."""
-    late = lateness(rank_group, waited)
+    late = measure_lateness(rank_group, waited)
     arrivals = rank_group.of(waited.collectives)
-    step_ns = job(measured).of(rank_group.run).step_ns
-    for late_set in late_sets(late, missing_ranks(measured, rank_group)):
-        is_late = is_among(arrivals, late.members[late_set.is_late], MEMBER)
-        costs = cost_by_group(arrivals, is_late)
-        longest = same_text(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
-        bounded = _costs(measured, rank_group, arrivals[longest], late.members[late_set.is_late])
+    step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+    for late_set in find_late_sets(late, count_missing_ranks(measured, rank_group)):
+        is_late = mask_matching_rows(arrivals, late.members[late_set.is_late], MEMBER)
+        costs = sum_wait_cost_by_group(arrivals, is_late)
+        longest = find_equal_rows(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
+        bounded = _bound_late_rank_costs(
+            measured, rank_group, arrivals[longest], late.members[late_set.is_late]
+        )
         cost_ns = sum(bounded.values()) / rank_group.steps
         # Where steps differ, the sum over collectives counts whoever is last in each: bound it by the mean lateness.
         lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
         cause = None
-        if (share_of(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
-            cause = _cause(measured, rank_group, late, late_set)
+        if (divide_or_none(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
+            cause = _find_cause_of_late_set(measured, rank_group, late, late_set)
         tested = late_set
         if cause is not None and late_set.apart == len(late.members):
-            tested = _recounted(measured, rank_group, late, late_set, limit)
+            tested = _recount_late_votes(measured, rank_group, late, late_set, limit)
         yield LateRanks(
             rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False
         )
 
 
-def _costs(
+def _bound_late_rank_costs(
     measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
 ) -> dict[int, int]:
     """Sum how long the others wait for each late rank in one process group, bounded by its excess of own work."""
-    whole = rank_group.of(measured.derived(all_work))
-    is_late = is_among(arrivals, late, MEMBER)
-    return cost_by_rank(arrivals, is_late, excess_work(rank_group.by_step, whole, arrivals, late))
+    whole = rank_group.of(measured.derived(sum_all_work))
+    is_late = mask_matching_rows(arrivals, late, MEMBER)
+    return sum_wait_cost_by_rank(
+        arrivals, is_late, measure_excess_work(rank_group.by_step, whole, arrivals, late)
+    )
 
 
-def _recounted(
+def _recount_late_votes(
     measured: Measurements,
     rank_group: RankGroup,
-    late: Lateness,
+    late: RankLateness,
     late_set: LateSet,
     limit: Mapping[str, float],
 ) -> LateSet:
@@ -265,19 +282,23 @@ def _recounted(
     if recorded is None or late_set.chance <= limit["false_ratio"]:
         return late_set
     chosen = late.members[late_set.is_late]
-    for whole_group in rank_groups(recorded):
+    for whole_group in list_rank_groups(recorded):
         if whole_group.labels == rank_group.labels:
-            return with_more_votes(late_set, chosen, lateness(whole_group, waits(recorded)))
+            return recount_votes_of_all_steps(
+                late_set,
+                chosen,
+                measure_lateness(whole_group, attribute_collective_waits(recorded)),
+            )
     return late_set
 
 
-def _cause(
+def _find_cause_of_late_set(
     measured: Measurements,
     rank_group: RankGroup,
-    late: Lateness,
+    late: RankLateness,
     late_set: LateSet,
     all_late: npt.NDArray[np.bool_] | None = None,
-) -> Cause:
+) -> LatenessCause:
     """Find why a set of members is late, by comparing it with the members nearest to the median.
 
     `all_late` also marks members that are late with them for other causes; these are not compared with.
@@ -289,97 +310,105 @@ def _cause(
     usual = np.argsort(distance, kind="stable")[: int((~is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
     usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
-    return cause_of(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])
+    return find_lateness_cause(
+        measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps]
+    )
 
 
-def _is_own(measured: Measurements, late: LateRanks) -> bool:
+def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
     """Check whether the members are late because of their own work, not because something else blocks them."""
     needed = 0.5 * float(late.late_set.late_ns.mean())
     is_late = late.late_set.is_late
-    rows = late.rank_group.of(measured.derived(all_work))
+    rows = late.rank_group.of(measured.derived(sum_all_work))
     if 2 * late.late_set.size > len(is_late):
-        none = waits(measured).collectives[:0]
-        excess = excess_work(late.rank_group.by_step, rows, none, late.members)
+        none = attribute_collective_waits(measured).collectives[:0]
+        excess = measure_excess_work(late.rank_group.by_step, rows, none, late.members)
         return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(
             late.lateness.steps
         )
     if float(late.lateness.worked_ns[is_late].mean()) >= needed:
         return True
-    return float(rows["beyond_ns"][is_among(rows, late.members, MEMBER)].mean()) >= needed
+    return float(rows["beyond_ns"][mask_matching_rows(rows, late.members, MEMBER)].mean()) >= needed
 
 
-def all_work(measured: Measurements) -> pd.DataFrame:
+def sum_all_work(measured: Measurements) -> pd.DataFrame:
     """Sum own work in and outside of stages: one row per (step, rank group, member).
 
     Columns: own_ns, and beyond_ns (less the median of the other members).
     """
     segments = measured["segments"]
     is_known = segments["rank"].notna().to_numpy(np.bool_)
-    segments = segments[is_known & are_in_steps(measured, segments)]
+    segments = segments[is_known & find_rows_in_steps(measured, segments)]
     segments = segments.assign(part=segments["part"].where(segments["step"].isna(), None))
-    rows = summed(segments, [*RANK_GROUP_STEP, *MEMBER], ["own_ns"])
-    (step,) = numbered_alike(RANK_GROUP_STEP, rows, in_order=True)
+    rows = sum_columns_by_keys(segments, [*RANK_GROUP_STEP, *MEMBER], ["own_ns"])
+    (step,) = number_frames_alike(RANK_GROUP_STEP, rows, in_order=True)
     own_ns = rows["own_ns"].to_numpy(np.int64)
-    return rows.assign(beyond_ns=own_ns - of_others(own_ns, step))
+    return rows.assign(beyond_ns=own_ns - compute_medians_of_others(own_ns, step))
 
 
-def _has_slow_clock(late: LateRanks, cause: Cause, limit: Mapping[str, float]) -> bool:
+def _has_slow_clock(late: LateRanks, cause: LatenessCause, limit: Mapping[str, float]) -> bool:
     """Check whether all kernels are slower by one factor until the recording ends, which shows in few steps."""
     is_enough = len(late.late_steps) >= limit["clock_steps"]
     return cause.kind == "clock" and is_enough and bool(late.late_set.late_steps[-1])
 
 
-def _pause_ns(late: LateRanks, cause: Cause) -> float:
+def _estimate_pause_cost(late: LateRanks, cause: LatenessCause) -> float:
     """Estimate the cost per step of a pause that was seen: at most its length, and at most the wait of the others."""
     share = len(late.late_steps) / max(late.rank_group.steps, 1)
     return min(cause.pause_ns * share, late.cost_ns)
 
 
-def abstentions(
+def list_straggler_abstentions(
     measured: Measurements, judged: list[LateRanks], thresholds: Thresholds
 ) -> Iterator[Verdict]:
     """List the runs of which R09 names no rank and cannot rule one out."""
     limit = thresholds.of("straggler")
 
-    def lacking(groups_of_run: list[RankGroup]) -> Lack | None:
+    def lacking(groups_of_run: list[RankGroup]) -> EvidenceLack | None:
         """Find the costliest reason that a run cannot be judged; None if any of its rank groups can."""
-        lacks: list[Lack] = []
+        lacks: list[EvidenceLack] = []
         for rank_group in groups_of_run:
             of_group = [late for late in judged if late.rank_group is rank_group]
-            lack = _unknown(measured, rank_group, of_group, limit)
+            lack = _find_straggler_lack(measured, rank_group, of_group, limit)
             if lack is None:
                 return None
             lacks.append(lack)
         return max(lacks, key=lambda lack: (lack.price_ns, lack.reason))
 
-    return abstained(measured, "straggler", limit["min_ranks"], lacking)
+    return list_rank_group_abstentions(measured, "straggler", limit["min_ranks"], lacking)
 
 
-def _unknown(
+def _find_straggler_lack(
     measured: Measurements,
     rank_group: RankGroup,
     of_group: list[LateRanks],
     limit: Mapping[str, float],
-) -> Lack | None:
+) -> EvidenceLack | None:
     """Find why a rank group can be neither named nor cleared, and the time at stake; None where it is settled."""
     if any(late.is_named for late in of_group):
         return None
-    if not len(rank_group.of(waits(measured).collectives)):
-        return Lack("no collective could be compared between ranks")
-    what_if_ns = float(rank_group.of(savings(measured))["saved_ns"].sum()) / rank_group.steps
+    if not len(rank_group.of(attribute_collective_waits(measured).collectives)):
+        return EvidenceLack("no collective could be compared between ranks")
+    what_if_ns = (
+        float(rank_group.of(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
+    )
     lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
-    share = share_of(lost_ns, job(measured).of(rank_group.run).step_ns)
-    claim, needs = _almost(of_group, limit)
+    share = divide_or_none(lost_ns, summarize_job_steps(measured).of(rank_group.run).step_ns)
+    claim, needs = _describe_probable_straggler(of_group, limit)
     if (share or 0.0) >= limit["what_if_ratio"]:
-        lost = f"{show(lost_ns, 'ns')} of a step are waits for late ranks"
-        return Lack(f"{lost}, {_not_named(of_group, limit)}", lost_ns, claim, needs)
-    needed = rounds_needed(rank_group.members, 1, limit["false_ratio"])
+        lost = f"{format_quantity(lost_ns, 'ns')} of a step are waits for late ranks"
+        return EvidenceLack(
+            f"{lost}, {_explain_unnamed_ranks(of_group, limit)}", lost_ns, claim, needs
+        )
+    needed = count_rounds_needed(rank_group.members, 1, limit["false_ratio"])
     if rank_group.steps >= needed:
         return None
-    return Lack(f"{rank_group.steps} of at least {needed} steps", lost_ns, claim, needs)
+    return EvidenceLack(f"{rank_group.steps} of at least {needed} steps", lost_ns, claim, needs)
 
 
-def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str, str]:
+def _describe_probable_straggler(
+    of_group: list[LateRanks], limit: Mapping[str, float]
+) -> tuple[str, str]:
     """Describe (the probable straggler and how much busier it is, evidence that would prove it).
 
     Empty unless the set is late in every step.
@@ -387,23 +416,23 @@ def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str,
     if not of_group or of_group[0].late_set.votes_ratio < 1:
         return "", ""
     late, late_set = of_group[0], of_group[0].late_set
-    who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
+    who = f"{choose_plural(len(late.ranks), 'rank')} {format_ranges(late.ranks)}"
     rounds = late_set.rounds
-    steps = f"in {rounds} of {rounds} {plural(rounds, 'step')}"
+    steps = f"in {rounds} of {rounds} {choose_plural(rounds, 'step')}"
     work = late.rank_group.by_step
-    work = work[is_among(work, late.members, MEMBER)]
+    work = work[mask_matching_rows(work, late.members, MEMBER)]
     beyond, own = (float(work[name].sum()) for name in ("beyond_ns", "own_ns"))
-    needs = f"{_steps_needed(late, limit)} steps would prove it"
+    needs = f"{_count_steps_needed(late, limit)} steps would prove it"
     if late_set.chance <= limit["false_ratio"]:
         needs = "stacks (with_stack=True) or ranges around its work would show the cause"
     is_busier = beyond >= 0.5 * float(late_set.late_ns.sum()) * late_set.size and own > beyond
     if not is_busier:
         return f"the others wait for {who} {steps}", needs
     verb = "is" if len(late.ranks) == 1 else "are"
-    return f"{who} {verb} {show(beyond / (own - beyond), 'ratio')} busier {steps}", needs
+    return f"{who} {verb} {format_quantity(beyond / (own - beyond), 'ratio')} busier {steps}", needs
 
 
-def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
+def _explain_unnamed_ranks(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
     """Explain why the latest ranks of a rank group are not named."""
     rotating = "now for one and now for another: see rank-imbalance"
     if not of_group:
@@ -411,51 +440,59 @@ def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
     late = of_group[0]
     if late.late_set.votes_ratio < limit["rotating_ratio"]:
         return rotating
-    who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
+    who = f"{choose_plural(len(late.ranks), 'rank')} {format_ranges(late.ranks)}"
     if late.late_set.chance <= limit["false_ratio"]:
         return f"most for {who}: not for work of their own, as far as it was recorded"
     return (
-        f"most for {who}: not told apart from chance ({show(late.late_set.chance, 'ratio')})"
-        f" in {late.late_set.rounds} steps, {_steps_needed(late, limit)} would tell"
+        f"most for {who}: not told apart from chance ({format_quantity(late.late_set.chance, 'ratio')})"
+        f" in {late.late_set.rounds} steps, {_count_steps_needed(late, limit)} would tell"
     )
 
 
-def _steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
+def _count_steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
     """Count the steps in which a set must come last to be named, at least one more than were recorded."""
-    needed = rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
+    needed = count_rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
     return max(needed, late.late_set.rounds + 1)
 
 
-def claims(
-    measured: Measurements, waited: Waits, judged: list[LateRanks], thresholds: Thresholds
+def list_straggler_findings(
+    measured: Measurements, waited: CollectiveWaits, judged: list[LateRanks], thresholds: Thresholds
 ) -> Iterator[Finding]:
     """List the findings of R09: each set of ranks that is repeatedly late, with its cost and cause."""
     for late in judged:
         if late.is_named and late.cause is not None:
-            yield _finding(measured, waited, late, late.cause, thresholds)
+            yield _make_straggler_finding(measured, waited, late, late.cause, thresholds)
 
 
-def _finding(
-    measured: Measurements, waited: Waits, late: LateRanks, cause: Cause, thresholds: Thresholds
+def _make_straggler_finding(
+    measured: Measurements,
+    waited: CollectiveWaits,
+    late: LateRanks,
+    cause: LatenessCause,
+    thresholds: Thresholds,
 ) -> Finding:
     """Make the finding on a late set, with its cost in the process group that waits longest for it."""
     rank_group = late.rank_group
-    stage = _stage(waited, late)
-    step_ns = job(measured).of(rank_group.run).step_ns
+    stage = _find_stage_of_lateness(waited, late)
+    step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
     cost_ns = late.pause_ns or late.cost_ns
-    share = share_of(cost_ns, step_ns)
+    share = divide_or_none(cost_ns, step_ns)
     mostly = f", most of it in {stage}" if stage else ""
     why = f": {cause.words}" if cause.words else ""
     each = " per step" if rank_group.steps > 1 else ""
     is_late = np.flatnonzero(late.late_set.is_late)
-    places = [_place(late, row, stage) for row in is_late[:MAX_PLACES].tolist()]
+    places = [_locate_late_member(late, row, stage) for row in is_late[:MAX_PLACES].tolist()]
     return Finding(
         "straggler",
         thresholds.severity(share),
-        f"{_held_up_by(measured, late)} the others waiting: {show(cost_ns, 'ns')}{each}"
-        f"{_since(late)}{mostly}{why}{in_run(measured, rank_group.run)}",
+        f"{_phrase_awaited_ranks(measured, late)} the others waiting: {format_quantity(cost_ns, 'ns')}{each}"
+        f"{_phrase_late_steps(late)}{mostly}{why}{phrase_run(measured, rank_group.run)}",
         cause.advice,
-        (*_votes(late.late_set), *cause.evidence, _without(late, cost_ns, step_ns)),
+        (
+            *_list_vote_metrics(late.late_set),
+            *cause.evidence,
+            _estimate_step_without_late_ranks(late, cost_ns, step_ns),
+        ),
         tuple(places),
         round(cost_ns),
         share,
@@ -463,67 +500,71 @@ def _finding(
     )
 
 
-def _held_up_by(measured: Measurements, late: LateRanks) -> str:
+def _phrase_awaited_ranks(measured: Measurements, late: LateRanks) -> str:
     """Phrase whom the others wait for, with the verb; only its pause where no more is known."""
-    who = named_set(measured, late.rank_group, late.ranks)
-    who = f"{who}{in_rank_group(measured, late.rank_group)}"
+    who = name_rank_set(measured, late.rank_group, late.ranks)
+    who = f"{who}{phrase_rank_group(measured, late.rank_group)}"
     if late.pause_ns:
         return f"a pause of {who} keeps"
     verb = "keeps" if len(late.ranks) == 1 else "keep"
     return f"{who} {verb}"
 
 
-def _votes(late_set: LateSet) -> tuple[Metric, ...]:
+def _list_vote_metrics(late_set: LateSet) -> tuple[Metric, ...]:
     """List how often the set is later than all others, how likely that is by chance, and by how much it is later."""
     steps = late_set.rounds
     late_ns = round(float(late_set.late_ns.mean()))
-    label = f"of {steps} {plural(steps, 'step')} later than all others"
+    label = f"of {steps} {choose_plural(steps, 'step')} later than all others"
     return (
-        evidence("last_ratio", late_set.votes_ratio, label),
-        evidence("chance_ratio", late_set.chance, "as often by chance", better="neither"),
-        evidence("late_ns", late_ns, "later than the others, per step"),
+        make_evidence_metric("last_ratio", late_set.votes_ratio, label),
+        make_evidence_metric(
+            "chance_ratio", late_set.chance, "as often by chance", better="neither"
+        ),
+        make_evidence_metric("late_ns", late_ns, "later than the others, per step"),
     )
 
 
-def _without(late: LateRanks, cost_ns: float, step_ns: float | None) -> Metric:
+def _estimate_step_without_late_ranks(
+    late: LateRanks, cost_ns: float, step_ns: float | None
+) -> Metric:
     """Estimate the length of a step without the late ranks."""
     them = "it" if len(late.ranks) == 1 or late.pause_ns else "them"
     step_without = None if not step_ns else round(step_ns - cost_ns)
     return Metric("without_ns", step_without, "ns", label=f"step without {them}")
 
 
-def _since(late: LateRanks) -> str:
+def _phrase_late_steps(late: LateRanks) -> str:
     """Phrase the steps in which the set is late; empty where it is late in all of them."""
     is_late = late.late_set.late_steps
-    numbers_of_steps = [whole_or_none(step) for step in late.late_steps["step"]]
+    numbers_of_steps = [to_int_or_none(step) for step in late.late_steps["step"]]
     named_steps = [step for step in numbers_of_steps if step is not None]
     if is_late.all() or not named_steps or len(named_steps) < len(numbers_of_steps):
         return ""
     if len(named_steps) > 1 and late.late_set.since:
         return f" from step {named_steps[0]} on"
-    return f" in {plural(len(named_steps), 'step')} {numbers(set(named_steps))}"
+    return f" in {choose_plural(len(named_steps), 'step')} {format_ranges(set(named_steps))}"
 
 
-def _stage(waited: Waits, late: LateRanks) -> str:
+def _find_stage_of_lateness(waited: CollectiveWaits, late: LateRanks) -> str:
     """Find the stage that makes the set late; empty where most of its lateness is outside of stages."""
     arrivals = late.rank_group.of(waited.collectives)
-    arrivals = arrivals[is_among(arrivals, late.members, MEMBER)]
-    arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
+    arrivals = arrivals[mask_matching_rows(arrivals, late.members, MEMBER)]
+    arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
     parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0) / late.late_set.size
     if not len(parts) or parts.sum() < 0.5 * late.late_set.late_ns.sum():
         return ""
     return waited.stages[int(parts.argmax())]
 
 
-def _place(late: LateRanks, row: int, stage: str) -> Place:
+def _locate_late_member(late: LateRanks, row: int, stage: str) -> Place:
     """Locate one member in the step in which it is latest."""
     member = late.lateness.members.iloc[row]
     step = late.lateness.steps["step"].iloc[int(late.lateness.late_ns[row].argmax())]
     return Place(
-        run=text_or_none(late.rank_group.run),
+        run=to_text_or_none(late.rank_group.run),
         role=late.rank_group.role,
         rank=int(member["rank"]),
-        device=whole_or_none(member["device"]),
-        step=whole_or_none(step),
+        device=to_int_or_none(member["device"]),
+        step=to_int_or_none(step),
         stage=stage or None,
     )

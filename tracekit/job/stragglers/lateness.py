@@ -14,13 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.collectives.matching import middles
-from tracekit.job.frames import UNIT, distinct
-from tracekit.job.rank_groups import MEMBER, RankGroup, in_order, of_others
-from tracekit.job.stragglers.collective_waits import Waits
-from tracekit.model.keys import is_among, of_keys, places_of, summed
+from tracekit.job.collectives.matching import compute_group_medians
+from tracekit.job.frames import UNIT, select_distinct_rows
+from tracekit.job.rank_groups import (
+    MEMBER,
+    RankGroup,
+    compute_medians_of_others,
+    sort_frame_by_keys,
+)
+from tracekit.job.stragglers.collective_waits import CollectiveWaits
+from tracekit.model.keys import find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 from tracekit.model.records import dataclass
-from tracekit.model.stats.lasting import lasting, votes_of
+from tracekit.model.stats.lasting import compute_lasting_chance, count_votes
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -29,12 +34,12 @@ Bools = npt.NDArray[np.bool_]
 MOST_SETS = 3
 """Most sets of late ranks per rank group: the latest, and those that are late among the remaining ranks."""
 
-APART = 0.5
+LATE_SHARE = 0.5
 """A rank belongs to a late set if it has at least this share of the lateness of the latest rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class RankLateness:
     """`late_ns`, a row per member and a column per step: how much less the member waits than the others.
 
     `worked_ns` is its extra work in stages, `lost_ns` its wait. Members and steps with a missing pair are left out.
@@ -76,7 +81,7 @@ class LateSet:
     def late_steps(self) -> Bools:
         """Mask of the steps in which the set is late, by at least half of its maximum."""
         longest = float(self.late_ns.max(initial=0.0))
-        return (self.late_ns >= APART * longest) & (self.late_ns > 0)
+        return (self.late_ns >= LATE_SHARE * longest) & (self.late_ns > 0)
 
     @property
     def since(self) -> int:
@@ -85,50 +90,52 @@ class LateSet:
         return start if bool(self.late_steps[start:].all()) else 0
 
 
-def lateness(rank_group: RankGroup, waited: Waits) -> Lateness:
+def measure_lateness(rank_group: RankGroup, waited: CollectiveWaits) -> RankLateness:
     """Measure how late the members of a rank group are in the steps that all of them show."""
     by_step = rank_group.by_step
     arrivals = rank_group.of(waited.collectives)
-    members = in_order(distinct(by_step, MEMBER), MEMBER)
-    steps = in_order(distinct(by_step, UNIT), UNIT)
+    members = sort_frame_by_keys(select_distinct_rows(by_step, MEMBER), MEMBER)
+    steps = sort_frame_by_keys(select_distinct_rows(by_step, UNIT), UNIT)
     shape = len(members), len(steps)
-    cell, cell_came = (_cells(rows, members, steps) for rows in (by_step, arrivals))
-    lost = _sums(cell_came, arrivals["lost_ns"].to_numpy(np.int64), shape)
-    worked = _sums(cell, by_step["beyond_ns"].to_numpy(np.int64), shape)
+    cell, cell_came = (_find_lateness_cells(rows, members, steps) for rows in (by_step, arrivals))
+    lost = _sum_lateness_cells(cell_came, arrivals["lost_ns"].to_numpy(np.int64), shape)
+    worked = _sum_lateness_cells(cell, by_step["beyond_ns"].to_numpy(np.int64), shape)
     ones = np.ones(len(by_step), np.int64), np.ones(len(arrivals), np.int64)
-    is_there = (_sums(cell, ones[0], shape) > 0) & (_sums(cell_came, ones[1], shape) > 0)
+    is_there = (_sum_lateness_cells(cell, ones[0], shape) > 0) & (
+        _sum_lateness_cells(cell_came, ones[1], shape) > 0
+    )
     is_member = 2 * is_there.sum(axis=1) >= max(shape[1], 1)
     is_step = is_there[is_member].all(axis=0) & bool(is_member.any())
     chosen = np.ix_(is_member, is_step)
-    return Lateness(
+    return RankLateness(
         members[is_member].reset_index(drop=True),
         steps[is_step].reset_index(drop=True),
-        beyond_others(-lost[chosen]),
+        subtract_median_of_others(-lost[chosen]),
         worked[chosen].astype(float),
         lost[chosen],
     )
 
 
-def _cells(rows: pd.DataFrame, members: pd.DataFrame, steps: pd.DataFrame) -> Ints:
+def _find_lateness_cells(rows: pd.DataFrame, members: pd.DataFrame, steps: pd.DataFrame) -> Ints:
     """Find the cell of each row in a table of members by steps; -1 for rows of neither."""
-    member = places_of(rows, members, MEMBER, optional=MEMBER)
-    step = places_of(rows, steps, UNIT, optional=UNIT)
+    member = find_matching_rows(rows, members, MEMBER, optional=MEMBER)
+    step = find_matching_rows(rows, steps, UNIT, optional=UNIT)
     return np.where((member >= 0) & (step >= 0), member * len(steps) + step, -1)
 
 
-def _sums(cell: Ints, values: Ints, shape: tuple[int, int]) -> Ints:
+def _sum_lateness_cells(cell: Ints, values: Ints, shape: tuple[int, int]) -> Ints:
     """Sum the values in each cell of the table."""
-    return summed(cell, values, shape[0] * shape[1]).reshape(shape)
+    return sum_by_group(cell, values, shape[0] * shape[1]).reshape(shape)
 
 
-def beyond_others(values: Ints) -> Floats:
+def subtract_median_of_others(values: Ints) -> Floats:
     """Subtract from each value of a column the median of the others in it."""
     step = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    medians = of_others(values.ravel(), step.ravel()).reshape(values.shape)
+    medians = compute_medians_of_others(values.ravel(), step.ravel()).reshape(values.shape)
     return (values - medians).astype(float)
 
 
-def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
+def find_late_sets(late: RankLateness, missing: int = 0) -> Iterator[LateSet]:
     """Find the latest set of members, then the latest among the others, at most `MOST_SETS`.
 
     A set is at most half of the remaining members and the `missing` ones, which were not recorded.
@@ -141,9 +148,9 @@ def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
             return
         values = late.late_ns[left]
         if len(left) < count:
-            values = beyond_others(values.astype(np.int64))
+            values = subtract_median_of_others(values.astype(np.int64))
         mean = values.mean(axis=1)
-        chosen = mean >= APART * mean.max()
+        chosen = mean >= LATE_SHARE * mean.max()
         size = int(chosen.sum())
         if mean.max() <= 0 or 2 * size > len(left) + missing or size == len(left):
             return
@@ -151,17 +158,17 @@ def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
         is_late[left[chosen]] = True
         late_set = LateSet(
             is_late,
-            _beyond_usual(values, late.lost_ns[left], chosen).mean(axis=0),
-            votes_of(values, chosen),
+            _measure_late_excess(values, late.lost_ns[left], chosen).mean(axis=0),
+            count_votes(values, chosen),
             steps,
             1.0,
             len(left),
         )
-        yield replace(late_set, chance=lasting(values, chosen, late_set.since))
+        yield replace(late_set, chance=compute_lasting_chance(values, chosen, late_set.since))
         is_left &= ~is_late
 
 
-def _beyond_usual(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
+def _measure_late_excess(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
     """Measure the excess of the late rows; compared with those not late if most are late, as the median is late too."""
     if 2 * int(is_late.sum()) <= len(values):
         return values[is_late]
@@ -169,47 +176,49 @@ def _beyond_usual(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
     return beyond
 
 
-def stands_alone(late: Lateness, late_set: LateSet) -> bool:
+def has_no_other_late_member(late: RankLateness, late_set: LateSet) -> bool:
     """Check whether all of a set are late in all its late steps, and no other member comes close in any step."""
-    least = APART * float(late_set.late_ns.max(initial=0.0))
+    least = LATE_SHARE * float(late_set.late_ns.max(initial=0.0))
     of_set, left_out = late.late_ns[late_set.is_late], late.late_ns[~late_set.is_late]
     return bool((of_set[:, late_set.late_steps] >= least).all() and (left_out < least).all())
 
 
-def with_more_votes(late_set: LateSet, chosen: pd.DataFrame, late: Lateness) -> LateSet:
+def recount_votes_of_all_steps(
+    late_set: LateSet, chosen: pd.DataFrame, late: RankLateness
+) -> LateSet:
     """Recount the votes of a set over all recorded steps, also those whose time does not count."""
-    is_late = is_among(late.members, chosen, MEMBER)
+    is_late = mask_matching_rows(late.members, chosen, MEMBER)
     if int(is_late.sum()) != late_set.size or late.late_ns.shape[1] <= late_set.rounds:
         return late_set
     return replace(
         late_set,
-        votes=votes_of(late.late_ns, is_late),
+        votes=count_votes(late.late_ns, is_late),
         rounds=late.late_ns.shape[1],
-        chance=lasting(late.late_ns, is_late),
+        chance=compute_lasting_chance(late.late_ns, is_late),
     )
 
 
-def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
+def sum_wait_cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     """Sum the waits for late ranks by process group, the largest first: group, saved_ns.
 
     `arrivals` are rows of `CollectiveWaits.collectives`, and `is_late` marks those of late members. A collective counts where a
     late member comes last, with the median wait of the others.
     """
-    last, saved = _saved_by_last(arrivals, is_late)
-    number, first_of_group = of_keys(arrivals, ["group"])
-    sums = summed(number[last], saved, len(first_of_group))
+    last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
+    number, first_of_group = group_rows_by(arrivals, ["group"])
+    sums = sum_by_group(number[last], saved, len(first_of_group))
     table = pd.DataFrame({"group": arrivals["group"].array[first_of_group], "saved_ns": sums})
     return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
 
 
-def cost_by_rank(
-    arrivals: pd.DataFrame, is_late: Bools, most: Excess | None = None
+def sum_wait_cost_by_rank(
+    arrivals: pd.DataFrame, is_late: Bools, most: ExcessWork | None = None
 ) -> dict[int, int]:
     """Sum the waits for each late rank; a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `cost_by_group`. `most` bounds the time.
+    `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `sum_wait_cost_by_group`. `most` bounds the time.
     """
-    last, saved = _saved_by_last(arrivals, is_late)
+    last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
     costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
     if most is None:
@@ -219,56 +228,61 @@ def cost_by_rank(
     return {rank: round(cost * share) for rank, cost in costs.items()}
 
 
-class Excess(NamedTuple):
+class ExcessWork(NamedTuple):
     """Extra own work of late ranks: `by_rank`, and `together` for the latest of them at any time."""
 
     by_rank: dict[int, int]
     together: int
 
 
-def excess_work(
+def measure_excess_work(
     staged: pd.DataFrame, whole: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
-) -> Excess:
+) -> ExcessWork:
     """Sum the excess own work of the `late` members, an upper bound of the possible gain.
 
     In a pipeline the others also wait while work passes from stage to stage, and would do so without a late rank. Own
     work is counted in three ways, and the largest excess is used: in stages by step (`staged`), in and outside of stages
     (`whole`), and in stages between collectives (`arrivals`) plus the work outside by step.
     """
-    place = places_of(whole, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
+    place = find_matching_rows(whole, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
     in_stages = np.append(staged["own_ns"].to_numpy(np.int64), 0)[place]
     outside = whole.assign(own_ns=whole["own_ns"].to_numpy(np.int64) - in_stages)
     between = arrivals.assign(own_ns=arrivals["work_ns"])
     ways = (
-        [_excess(staged, UNIT, late)],
-        [_excess(whole, UNIT, late)],
-        [_excess(between, ["match"], late), _excess(outside, UNIT, late)],
+        [_sum_excess_over_median(staged, UNIT, late)],
+        [_sum_excess_over_median(whole, UNIT, late)],
+        [
+            _sum_excess_over_median(between, ["match"], late),
+            _sum_excess_over_median(outside, UNIT, late),
+        ],
     )
     ranks = sorted({rank for way in ways for part in way for rank in part.by_rank})
     by_rank = {
         rank: max(sum(part.by_rank.get(rank, 0) for part in way) for way in ways) for rank in ranks
     }
-    return Excess(by_rank, max(sum(part.together for part in way) for way in ways))
+    return ExcessWork(by_rank, max(sum(part.together for part in way) for way in ways))
 
 
-def _excess(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> Excess:
+def _sum_excess_over_median(
+    rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame
+) -> ExcessWork:
     """Sum the excess of `own_ns` of late members over the median of the others, in each unit of `by`."""
-    unit, is_late = of_keys(rows, by)[0], is_among(rows, late, MEMBER)
+    unit, is_late = group_rows_by(rows, by)[0], mask_matching_rows(rows, late, MEMBER)
     usual, place = np.unique(unit[~is_late], return_inverse=True)
     if not len(usual):
-        return Excess({}, 0)
+        return ExcessWork({}, 0)
     own_ns, ranks = rows["own_ns"].to_numpy(np.int64), rows["rank"].to_numpy(np.int64)
     of_usual = np.full(int(unit.max()) + 1, np.iinfo(np.int64).max)
-    of_usual[usual] = middles(own_ns[~is_late], place, len(usual))
+    of_usual[usual] = compute_group_medians(own_ns[~is_late], place, len(usual))
     beyond = np.maximum(own_ns - of_usual[unit], 0)
     late_ranks = np.unique(ranks[is_late]).tolist()
     by_rank = {rank: int(beyond[is_late & (ranks == rank)].sum()) for rank in late_ranks}
     latest = np.zeros(len(of_usual), np.int64)
     np.maximum.at(latest, unit[is_late], beyond[is_late])
-    return Excess(by_rank, int(latest.sum()))
+    return ExcessWork(by_rank, int(latest.sum()))
 
 
-def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
+def _measure_waits_for_late_ranks(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
     """Find collectives that wait for a late rank: (row of the late rank that came last, median wait of the others)."""
     match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
     count = int(match.max(initial=-1)) + 1
@@ -278,7 +292,9 @@ def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
     waits_for_late = lowest[1] < lowest[0]
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
-    saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
+    saved = (
+        compute_group_medians(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
+    )
     # A wait that the late ranks share is for a rank that was not recorded.
     saved = saved - lowest[1][waiting]
     last = np.zeros(count, np.int64)

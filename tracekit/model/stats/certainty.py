@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.estimate import Floats, t_quantile
+from tracekit.model.stats.estimate import Floats, compute_t_quantiles
 
 Word = Literal["regression", "improvement", "no change", "inconclusive"]
 
@@ -24,7 +24,7 @@ FALSE_ALARM_OF_TWO = 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ErrorSpread:
     """One source of uncertainty of a log ratio: its standard error `se` on `df` degrees of freedom.
 
     If it `widens`, it is part of the interval; otherwise a change only has to exceed it. If it is not `drawn` in every
@@ -37,37 +37,41 @@ class Spread:
     drawn: bool = True
 
 
-def reach(spreads: Sequence[Spread], level: float) -> Floats:
+def compute_half_width(spreads: Sequence[ErrorSpread], level: float) -> Floats:
     """Compute the half-width of the log ratio's interval: the widest spread that widens it; NaN without variation."""
     widths = [
-        t_quantile(0.5 + level / 2, spread.df) * spread.se for spread in spreads if spread.widens
+        compute_t_quantiles(0.5 + level / 2, spread.df) * spread.se
+        for spread in spreads
+        if spread.widens
     ]
     return np.asarray(np.fmax.reduce(widths))
 
 
-def least_certain(spreads: Sequence[Spread]) -> Floats:
+def compute_certain_change(spreads: Sequence[ErrorSpread]) -> Floats:
     """Compute the log ratio that equal sides exceed, on one side, in at most `FALSE_ALARM` of comparisons.
 
     The largest spread counts, whether it is between runs, between steps or from calibration.
     """
     return np.asarray(
-        np.fmax.reduce([certain_quantile(spread.df) * spread.se for spread in spreads])
+        np.fmax.reduce([compute_certain_quantile(spread.df) * spread.se for spread in spreads])
     )
 
 
-def certain_quantile(df: float | Floats) -> Floats:
+def compute_certain_quantile(df: float | Floats) -> Floats:
     """Compute the number of standard errors beyond which a change is not a false alarm."""
     share = np.where(np.asarray(df) <= 2, FALSE_ALARM_OF_TWO, FALSE_ALARM)
-    return t_quantile(1 - share, df)
+    return compute_t_quantiles(1 - share, df)
 
 
-def words(low: Floats, high: Floats, delta: float | Floats) -> npt.NDArray[np.str_]:
+def choose_words(low: Floats, high: Floats, delta: float | Floats) -> npt.NDArray[np.str_]:
     """Choose the word of each interval of the log change for the worse: beyond ±δ, inside, or inconclusive."""
     names: list[Word] = ["regression", "improvement", "no change"]
     inside = (-delta < low) & (high < delta)
     return np.select([low > delta, high < -delta, inside], names, "inconclusive")
 
 
-def is_certain(worse: float | Floats, spreads: Sequence[Spread]) -> npt.NDArray[np.bool_]:
+def is_certain_change(
+    worse: float | Floats, spreads: Sequence[ErrorSpread]
+) -> npt.NDArray[np.bool_]:
     """Whether equal sides would hardly ever differ by this much."""
-    return np.asarray(np.abs(worse) > least_certain(spreads))
+    return np.asarray(np.abs(worse) > compute_certain_change(spreads))

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.certainty import Spread
-from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, variance_of_mean
+from tracekit.model.stats.certainty import ErrorSpread
+from tracekit.model.stats.estimate import ROUNDING, Floats, average_rho, compute_mean_variance
 
 Design = Literal["runs", "steps", "paired runs", "paired steps"]
 
@@ -18,7 +18,7 @@ WELCH_FROM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class IntervalTerms:
     """The terms of an interval, one per comparison: the log ratio, its variance, degrees of freedom.
 
     A variance of 0 means that nothing varied.
@@ -30,20 +30,22 @@ class Terms:
     rho: Floats | None = None
 
 
-def within_run(base: Floats, opt: Floats) -> Terms:
+def compute_within_run_terms(base: Floats, opt: Floats) -> IntervalTerms:
     """Compute the terms for one run per side, steps along the last axis: delta method on log means, AR(1)-inflated.
 
     The lag-1 correlation is that of log steps, common to both sides.
     """
-    rho = shared_rho(np.log(base), np.log(opt))
+    rho = average_rho(np.log(base), np.log(opt))
     base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
-    base_variance, base_df = variance_of_mean(base, rho)
-    opt_variance, opt_df = variance_of_mean(opt, rho)
-    joined = welch(base_variance / base_mean**2, base_df, opt_variance / opt_mean**2, opt_df)
-    return Terms(np.log(base_mean / opt_mean), *joined, rho)
+    base_variance, base_df = compute_mean_variance(base, rho)
+    opt_variance, opt_df = compute_mean_variance(opt, rho)
+    joined = combine_variances_welch(
+        base_variance / base_mean**2, base_df, opt_variance / opt_mean**2, opt_df
+    )
+    return IntervalTerms(np.log(base_mean / opt_mean), *joined, rho)
 
 
-def between_runs(base: Floats, opt: Floats) -> Terms:
+def compute_between_run_terms(base: Floats, opt: Floats) -> IntervalTerms:
     """Compute the terms for log run means along the last axis: Welch from four runs per side, else one pooled spread.
 
     Pooled: `df = k_base + k_opt − 2`, `SE = s √(1/k_base + 1/k_opt)`; one side may have a single run.
@@ -54,31 +56,34 @@ def between_runs(base: Floats, opt: Floats) -> Terms:
         ((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt)
     )
     if min(k, m) >= WELCH_FROM:
-        return Terms(
-            ratio, *welch(base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0)
+        return IntervalTerms(
+            ratio,
+            *combine_variances_welch(
+                base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0
+            ),
         )
     pooled = (base_squares + opt_squares) / (k + m - 2)
-    return Terms(ratio, pooled * (1 / k + 1 / m), np.full(ratio.shape, k + m - 2.0))
+    return IntervalTerms(ratio, pooled * (1 / k + 1 / m), np.full(ratio.shape, k + m - 2.0))
 
 
-def paired_steps(base: Floats, opt: Floats) -> Terms:
+def compute_paired_step_terms(base: Floats, opt: Floats) -> IntervalTerms:
     """Compute the terms for pairs of steps along the last axis: t on the residuals `(b − R o) / mean(b)`."""
     n = base.shape[-1]
     base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
     residuals = base / base_mean[..., None] - opt / opt_mean[..., None]
     ratio = np.log(base_mean / opt_mean)
-    return Terms(ratio, residuals.var(axis=-1, ddof=1) / n, np.full(ratio.shape, n - 1.0))
+    return IntervalTerms(ratio, residuals.var(axis=-1, ddof=1) / n, np.full(ratio.shape, n - 1.0))
 
 
-def paired_runs(base: Floats, opt: Floats) -> Terms:
+def compute_paired_run_terms(base: Floats, opt: Floats) -> IntervalTerms:
     """Compute the terms for pairs of log run means along the last axis: t on their differences."""
     differences = base - opt
     ratio = differences.mean(axis=-1)
     k = differences.shape[-1]
-    return Terms(ratio, differences.var(axis=-1, ddof=1) / k, np.full(ratio.shape, k - 1.0))
+    return IntervalTerms(ratio, differences.var(axis=-1, ddof=1) / k, np.full(ratio.shape, k - 1.0))
 
 
-def welch(
+def combine_variances_welch(
     first: Floats, first_df: float | Floats, second: Floats, second_df: float | Floats
 ) -> tuple[Floats, Floats]:
     """Compute the variance of a difference and its degrees of freedom (Welch–Satterthwaite)."""
@@ -89,48 +94,56 @@ def welch(
     return total, np.where(positive, 1 / np.where(positive, parts, 1.0), np.nan)
 
 
-def terms_of(base: Sequence[Floats], opt: Sequence[Floats], design: Design) -> Terms:
+def compute_design_terms(
+    base: Sequence[Floats], opt: Sequence[Floats], design: Design
+) -> IntervalTerms:
     """Compute the terms of a design from the runs of both sides, each with its steps along the last axis.
 
     Needs at least two pairs for paired designs, and two steps where steps are compared.
     """
     if design == "steps":
-        return within_run(base[0], opt[0])
+        return compute_within_run_terms(base[0], opt[0])
     if design == "paired steps":
-        return paired_steps(base[0], opt[0])
+        return compute_paired_step_terms(base[0], opt[0])
     means = [np.log(np.stack([run.mean(axis=-1) for run in side], axis=-1)) for side in (base, opt)]
-    return paired_runs(*means) if design == "paired runs" else between_runs(*means)
+    return (
+        compute_paired_run_terms(*means)
+        if design == "paired runs"
+        else compute_between_run_terms(*means)
+    )
 
 
-def spreads_of(
+def list_error_spreads(
     base: Sequence[Floats],
     opt: Sequence[Floats],
     design: Design,
-    terms: Terms,
+    terms: IntervalTerms,
     noise: tuple[float | Floats, float] | None = None,
-) -> tuple[Spread, ...]:
+) -> tuple[ErrorSpread, ...]:
     """List the uncertainties of a log ratio: its own terms, calibrated noise, and steps inside runs.
 
     `noise` is (standard deviation of log run means, degrees of freedom). It counts if a side has one run, which cannot show
     the spread between runs: next to the terms of steps, or pooled with the spread of the other side's runs. A standard error
     is NaN without variation.
     """
-    spreads = [_spread(terms.variance, terms.df)]
+    spreads = [_make_error_spread(terms.variance, terms.df)]
     single_run = min(len(base), len(opt)) == 1 and design != "paired runs"
     if noise is not None and single_run:
         sd, df = noise
         units = 1 / len(base) + 1 / len(opt)
         if design == "runs":
             of_run = (terms.variance / units * terms.df + sd**2 * df) / (terms.df + df)
-            spreads = [Spread(np.sqrt(of_run * units), terms.df + df, drawn=False)]
+            spreads = [ErrorSpread(np.sqrt(of_run * units), terms.df + df, drawn=False)]
         else:
-            spreads.append(Spread(units**0.5 * sd, df, drawn=False))
-    if design == "runs" and (inner := inside_runs(base, opt)) is not None:
-        spreads.append(_spread(*inner, widens=False))
+            spreads.append(ErrorSpread(units**0.5 * sd, df, drawn=False))
+    if design == "runs" and (inner := compute_step_variance(base, opt)) is not None:
+        spreads.append(_make_error_spread(*inner, widens=False))
     return tuple(spreads)
 
 
-def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, Floats] | None:
+def compute_step_variance(
+    base: Sequence[Floats], opt: Sequence[Floats]
+) -> tuple[Floats, Floats] | None:
     """Compute (variance, degrees of freedom) of the log ratio from steps alone; None if no step index is in two runs.
 
     Effects common to a step index in all runs are not scatter: the residual of a step is
@@ -155,10 +168,12 @@ def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, 
             return None
         of_step = squares[..., begin:end].sum(axis=-1) / df
         parts.append((of_step * sum(1 / n for n in lengths[begin:end]) / (end - begin) ** 2, df))
-    return welch(parts[0][0], parts[0][1], parts[1][0], parts[1][1])
+    return combine_variances_welch(parts[0][0], parts[0][1], parts[1][0], parts[1][1])
 
 
-def _spread(variance: Floats, df: Floats, *, widens: bool = True) -> Spread:
+def _make_error_spread(variance: Floats, df: Floats, *, widens: bool = True) -> ErrorSpread:
     """Convert a variance to a spread; NaN if it is only rounding."""
     varied = variance > ROUNDING**2
-    return Spread(np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens)
+    return ErrorSpread(
+        np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.student import student_quantile
+from tracekit.model.stats.student import compute_student_quantile
 
 Floats = npt.NDArray[np.float64]
 Runs = Sequence[Sequence[float] | Floats]
@@ -59,17 +59,17 @@ class Estimate:
     level: float
 
 
-def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
+def estimate_side(runs: Runs, *, level: float = 0.95) -> Estimate:
     """Estimate the center and spread of one side; values may have any sign, so shares and counts may be zero.
 
     Steps of one run are not independent: their interval counts `n_eff = n (1 − ρ) / (1 + ρ)` of them. Without variation there
     is no interval, because unobserved noise is not known to be zero.
 
-    >>> estimate([[10.0, 12.0], [11.0, 13.0]]).label
+    >>> estimate_side([[10.0, 12.0], [11.0, 13.0]]).label
     'run-to-run'
     """
     check_level(level)
-    parts = checked(runs, positive=False)
+    parts = check_runs(runs, positive=False)
     steps = np.concatenate(parts)
     scale = float(np.abs(steps).max()) or 1.0
     means = np.array([part.mean() for part in parts])
@@ -87,12 +87,12 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
         elif unit == "run":
             se, df = sd / len(units) ** 0.5, len(units) - 1.0
         else:
-            rho = float(shared_rho(units))
-            variance, degrees = variance_of_mean(units, rho)
+            rho = float(average_rho(units))
+            variance, degrees = compute_mean_variance(units, rho)
             se, df = float(variance) ** 0.5, float(degrees)
     mean = float(means.mean())
     if se and df:
-        half = student_quantile(0.5 + level / 2, float(df)) * se * scale
+        half = compute_student_quantile(0.5 + level / 2, float(df)) * se * scale
         low, high = mean - half, mean + half
     else:
         label = "no interval"
@@ -116,7 +116,7 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
     )
 
 
-def checked(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
+def check_runs(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
     """Convert the runs to float arrays; raise ValueError that names the first value that is not a measurement."""
     prefix = f"{side}: " if side else ""
     if not len(runs):
@@ -153,7 +153,7 @@ def check_level(level: float) -> None:
         raise ValueError(f"the level has to be between 0 and 1, not {level}")
 
 
-def lag_one(x: Floats) -> Floats:
+def compute_lag_one(x: Floats) -> Floats:
     """Compute the lag-1 correlation along the last axis, corrected for few steps: `r + (1 + 3 r) / n`.
 
     NaN without variation. `x` must be logarithms, or values of the order of one.
@@ -166,43 +166,43 @@ def lag_one(x: Floats) -> Floats:
     return np.asarray(np.where(varies, raw + (1 + 3 * raw) / n, np.nan))
 
 
-def shared_rho(*sides: Floats) -> Floats:
+def average_rho(*sides: Floats) -> Floats:
     """Average the lag-1 correlation of all sides, weighted by their steps and clipped to 0…0.8.
 
     A side without variation is ignored; 0 if none varies.
     """
-    rhos = [(side.shape[-1], lag_one(side)) for side in sides]
+    rhos = [(side.shape[-1], compute_lag_one(side)) for side in sides]
     weight = sum(np.where(np.isnan(rho), 0.0, n) for n, rho in rhos)
     total = sum(np.where(np.isnan(rho), 0.0, n * rho) for n, rho in rhos)
     return np.asarray(np.clip(total / np.maximum(weight, 1.0), 0.0, RHO_CAP))
 
 
-def n_effective(n: int | Floats, rho: float | Floats) -> Floats:
+def count_effective_steps(n: int | Floats, rho: float | Floats) -> Floats:
     """Compute the number of independent steps that `n` steps with lag-1 correlation `rho` are worth."""
     return np.maximum(np.asarray(n) * (1 - rho) / (1 + rho), LEAST_EFFECTIVE)
 
 
-def variance_of_mean(x: Floats, rho: float | Floats) -> tuple[Floats, Floats]:
+def compute_mean_variance(x: Floats, rho: float | Floats) -> tuple[Floats, Floats]:
     """Compute the variance of the mean along the last axis, and its degrees of freedom.
 
     `s² (n − 1) / (n (n_eff − 1))` on `n_eff − 1`; 0 if the spread is only rounding.
     """
     n = x.shape[-1]
-    effective = n_effective(n, rho)
+    effective = count_effective_steps(n, rho)
     spread = x.var(axis=-1, ddof=1)
     limit = (ROUNDING * np.abs(x).max(axis=-1)) ** 2
     variance = np.where(spread > limit, spread * (n - 1) / (n * (effective - 1)), 0.0)
     return variance, effective - 1
 
 
-def t_quantile(probability: float | Floats, df: float | Floats) -> Floats:
-    """Compute quantiles of Student's t for arrays (for scalars: `student.student_quantile`); df may be fractional."""
+def compute_t_quantiles(probability: float | Floats, df: float | Floats) -> Floats:
+    """Compute quantiles of Student's t for arrays (for scalars: `student.compute_student_quantile`); df may be fractional."""
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(df, probability), np.float64)
 
 
-def t_tail(t: float | Floats, df: float | Floats) -> Floats:
+def compute_t_tail(t: float | Floats, df: float | Floats) -> Floats:
     """Compute the probability that Student's t exceeds `t`."""
     from scipy.special import stdtr
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-GAPS = 10.0
+GAP_FACTOR = 10.0
 """Multiple of the third quartile of all gaps that a separating gap must exceed."""
 
-SHARE = 0.01
+GAP_SHARE = 0.01
 """Share of the median that a separating gap must exceed as well."""
 
 WORST, BEST = 5, 5
 """Maximum number of values at either end that get a row of their own."""
 
 
-def alike(values: Sequence[float], most: int) -> list[list[int]]:
+def group_similar_values(values: Sequence[float], most: int) -> list[list[int]]:
     """Group the indices of similar values into at most `most` (1 or more) rows, highest values first.
 
-    In order of size, a value joins the row of the one before unless the gap between them is wide: more than `GAPS` times the
-    third quartile of all gaps, and more than `SHARE` of the median. If that gives too many rows, only the widest gaps
+    In order of size, a value joins the row of the one before unless the gap between them is wide: more than `GAP_FACTOR` times the
+    third quartile of all gaps, and more than `GAP_SHARE` of the median. If that gives too many rows, only the widest gaps
     separate. Up to a third of the rows is for the highest values and a quarter for the lowest (at most `WORST` and `BEST`),
     one value each; fewer if the next value is equal, because chance would decide which one gets the row.
 
-    >>> alike([3.0, 9.0, 3.0, 5.0, 3.0, 3.0, 3.0], 4)
+    >>> group_similar_values([3.0, 9.0, 3.0, 5.0, 3.0, 3.0, 3.0], 4)
     [[1], [3], [0, 2, 4, 5, 6]]
     """
     order = sorted(range(len(values)), key=lambda place: (-values[place], place))
@@ -32,10 +32,11 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
         return [order] if order else []
     gaps = [high - low for high, low in pairwise(ranked)]
     wide = max(
-        GAPS * sorted(gaps)[(len(gaps) - 1) * 3 // 4], SHARE * abs(ranked[(len(ranked) - 1) // 2])
+        GAP_FACTOR * sorted(gaps)[(len(gaps) - 1) * 3 // 4],
+        GAP_SHARE * abs(ranked[(len(ranked) - 1) // 2]),
     )
-    first = _alone(gaps, min(WORST, most // 3))
-    last = _alone(gaps[first:][::-1], min(BEST, most // 4))
+    first = _count_separate_values(gaps, min(WORST, most // 3))
+    last = _count_separate_values(gaps[first:][::-1], min(BEST, most // 4))
     cuts = {*range(first), *range(len(gaps) - last, len(gaps))}
     inner = [place for place in range(first, len(gaps) - last) if gaps[place] > wide]
     widest = sorted(inner, key=lambda place: (-gaps[place], place))[: max(most - 1 - len(cuts), 0)]
@@ -43,11 +44,11 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
     return [sorted(order[begin:end]) for begin, end in pairwise(bounds)]
 
 
-def middle(places: Sequence[int], values: Sequence[float]) -> int:
+def find_median_index(places: Sequence[int], values: Sequence[float]) -> int:
     """Find the index of the median value among these indices; the lower of two."""
     return sorted(places, key=lambda place: (values[place], place))[(len(places) - 1) // 2]
 
 
-def _alone(gaps: Sequence[float], most: int) -> int:
+def _count_separate_values(gaps: Sequence[float], most: int) -> int:
     """Count the values of an end that get their own row: at most `most`, and the last must differ from the next."""
     return next((count for count in range(min(most, len(gaps)), 0, -1) if gaps[count - 1] > 0), 0)

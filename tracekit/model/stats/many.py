@@ -10,30 +10,30 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.designs import welch
-from tracekit.model.stats.estimate import ROUNDING, Floats, t_tail
+from tracekit.model.stats.designs import combine_variances_welch
+from tracekit.model.stats.estimate import ROUNDING, Floats, compute_t_tail
 from tracekit.model.stats.trend import holm
 
 __all__ = [
+    "CommonShift",
+    "KernelLimits",
     "KernelTest",
     "KernelTests",
-    "Limits",
-    "Shift",
-    "benjamini_hochberg",
-    "common_shift",
+    "adjust_benjamini_hochberg",
     "compare_kernels",
+    "compute_common_shift",
     "holm",
 ]
 
 Presence = Literal["both", "new", "removed", "at times", "absent"]
 NotApplied = Literal["too few kernels", "most of them changed"]
 
-HEAVIEST = 0.1
+MAX_KERNEL_WEIGHT = 0.1
 """Maximum weight of a kernel in the common shift: one that changed must not pass for a clock change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class KernelLimits:
     """Thresholds of kernel tests: false-discovery rate, shares of the step, and conditions of the common shift.
 
     `false_share` is the accepted share of false ones among the reported. Kernels below `least_share` of the step are not
@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class CommonShift:
     """The change common to all kernels of a class, on the log scale (above 0: slower).
 
     `value` is the median of `kernels` log ratios weighted by share, None without kernels. It is subtracted in the tests only
@@ -93,14 +93,14 @@ class KernelTests:
     """The tests of all kernels in the given order, the shifts by class, and the number of tested kernels."""
 
     kernels: tuple[KernelTest, ...]
-    shifts: tuple[Shift, ...]
+    shifts: tuple[CommonShift, ...]
     tested: int
 
 
-def benjamini_hochberg(p: Sequence[float] | Floats) -> Floats:
+def adjust_benjamini_hochberg(p: Sequence[float] | Floats) -> Floats:
     """Adjust p values to control the false-discovery rate (Benjamini-Hochberg).
 
-    >>> [round(float(q), 4) for q in benjamini_hochberg([0.01, 0.04, 0.03])]
+    >>> [round(float(q), 4) for q in adjust_benjamini_hochberg([0.01, 0.04, 0.03])]
     [0.03, 0.04, 0.04]
     """
     values = np.asarray(p, np.float64)
@@ -114,24 +114,24 @@ def benjamini_hochberg(p: Sequence[float] | Floats) -> Floats:
     return out
 
 
-def common_shift(
-    change: Floats, share: Floats, kind: str = "", limits: Limits | None = None
-) -> Shift:
+def compute_common_shift(
+    change: Floats, share: Floats, kind: str = "", limits: KernelLimits | None = None
+) -> CommonShift:
     """Compute the share-weighted median log ratio of kernels found on both sides.
 
     It is not applied with too few kernels, or if most of them differ by more than a clock change would explain.
     """
-    limits = limits or Limits()
+    limits = limits or KernelLimits()
     count = len(change)
     if not count:
-        return Shift(kind, 0, None, "too few kernels")
-    value = _weighted_median(change, _held(share))
+        return CommonShift(kind, 0, None, "too few kernels")
+    value = _compute_weighted_median(change, _cap_weights(share))
     reason: NotApplied | None = None
     if count < limits.shift_kernels:
         reason = "too few kernels"
     elif np.mean(np.abs(change) > log1p(limits.global_effect)) > limits.global_share:
         reason = "most of them changed"
-    return Shift(kind, count, value, reason)
+    return CommonShift(kind, count, value, reason)
 
 
 def compare_kernels(
@@ -141,7 +141,7 @@ def compare_kernels(
     *,
     base_step: float,
     opt_step: float,
-    limits: Limits | None = None,
+    limits: KernelLimits | None = None,
 ) -> KernelTests:
     """Test each kernel by Welch's t on the logs of its totals, with and without the common shift of its class.
 
@@ -150,40 +150,40 @@ def compare_kernels(
     sides and takes its share of the step. It changed if the corrected change is significant and large enough, in ratio and in
     time. A kernel whose totals never vary has no test.
     """
-    limits = limits or Limits()
-    base, opt, groups = _checked(base, opt, kinds, (base_step, opt_step))
+    limits = limits or KernelLimits()
+    base, opt, groups = _check_kernel_sides(base, opt, kinds, (base_step, opt_step))
     before, after = base.mean(axis=1), opt.mean(axis=1)
     share = (before + after) / (base_step + opt_step)
     everywhere = np.asarray(np.concatenate([base, opt], axis=1).all(axis=1))
-    change, variance, df = _log_changes(base, opt, everywhere)
+    change, variance, df = _compute_log_changes(base, opt, everywhere)
     shifts = []
     moved = np.zeros(len(base))
     for kind in sorted(set(kinds)):
         of_kind = (groups == kind) & everywhere
-        shift = common_shift(change[of_kind], share[of_kind], kind, limits)
+        shift = compute_common_shift(change[of_kind], share[of_kind], kind, limits)
         shifts.append(shift)
         if shift.not_applied is None and shift.value is not None:
             moved[groups == kind] = shift.value
     tested = everywhere & (share >= limits.least_share) & (variance > ROUNDING**2)
     corrected = change - moved
-    raw_p, raw_q = _tests(change, variance, df, tested)
-    p, q = _tests(corrected, variance, df, tested)
+    raw_p, raw_q = _test_changes(change, variance, df, tested)
+    p, q = _test_changes(corrected, variance, df, tested)
     enough = np.abs(corrected) >= log1p(limits.least_effect)
     enough &= np.abs(after - before) >= limits.least_difference * base_step
     changed = tested & enough & (np.where(tested, q, 1.0) <= limits.false_share)
     rows = tuple(
         KernelTest(
-            _presence(base[row], opt[row]),
+            _classify_presence(base[row], opt[row]),
             float(before[row]),
             float(after[row]),
             float(after[row] - before[row]),
             float(share[row]),
-            _known(change[row]),
-            _known(corrected[row]),
-            _known(raw_p[row]),
-            _known(raw_q[row]),
-            _known(p[row]),
-            _known(q[row]),
+            _replace_nan(change[row]),
+            _replace_nan(corrected[row]),
+            _replace_nan(raw_p[row]),
+            _replace_nan(raw_q[row]),
+            _replace_nan(p[row]),
+            _replace_nan(q[row]),
             bool(changed[row]),
         )
         for row in range(len(base))
@@ -191,7 +191,7 @@ def compare_kernels(
     return KernelTests(rows, tuple(shifts), int(tested.sum()))
 
 
-def _checked(
+def _check_kernel_sides(
     base: Floats, opt: Floats, kinds: Sequence[str], steps: tuple[float, float]
 ) -> tuple[Floats, Floats, npt.NDArray[np.object_]]:
     """Convert both sides to matrices and the classes to an array; raise ValueError if they do not fit."""
@@ -209,7 +209,9 @@ def _checked(
     return before, after, groups
 
 
-def _log_changes(base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
+def _compute_log_changes(
+    base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]
+) -> tuple[Floats, ...]:
     """Compute the log ratio opt/base of each kernel, its variance and degrees of freedom; NaN if unknown."""
     change, variance, df = (np.full(len(base), np.nan) for _ in range(3))
     before, after = np.log(base[measured]), np.log(opt[measured])
@@ -217,27 +219,27 @@ def _log_changes(base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]) -> 
     n, m = base.shape[1], opt.shape[1]
     if min(n, m) > 1:
         parts = before.var(axis=1, ddof=1) / n, n - 1.0, after.var(axis=1, ddof=1) / m, m - 1.0
-        variance[measured], df[measured] = welch(*parts)
+        variance[measured], df[measured] = combine_variances_welch(*parts)
     return change, variance, df
 
 
-def _tests(
+def _test_changes(
     change: Floats, variance: Floats, df: Floats, tested: npt.NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
     """Compute the two-sided p of no change, and q over all tested; NaN for the others."""
     p, q = np.full(len(change), np.nan), np.full(len(change), np.nan)
     t = np.abs(change[tested]) / np.sqrt(variance[tested])
-    p[tested] = np.minimum(2 * t_tail(t, df[tested]), 1.0)
-    q[tested] = benjamini_hochberg(p[tested])
+    p[tested] = np.minimum(2 * compute_t_tail(t, df[tested]), 1.0)
+    q[tested] = adjust_benjamini_hochberg(p[tested])
     return p, q
 
 
-def _held(weights: Floats) -> Floats:
-    """Lower the heaviest weights until none exceeds `HEAVIEST` of the sum.
+def _cap_weights(weights: Floats) -> Floats:
+    """Lower the heaviest weights until none exceeds `MAX_KERNEL_WEIGHT` of the sum.
 
     With too few kernels for that, all weigh the same.
     """
-    heaviest = max(HEAVIEST, 1 / len(weights))
+    heaviest = max(MAX_KERNEL_WEIGHT, 1 / len(weights))
     falling = np.sort(weights)[::-1]
     lighter = falling[::-1].cumsum()[::-1]
     for heavy in range(min(len(weights), round(1 / heaviest))):
@@ -248,7 +250,7 @@ def _held(weights: Floats) -> Floats:
     return np.ones(len(weights))
 
 
-def _weighted_median(values: Floats, weights: Floats) -> float:
+def _compute_weighted_median(values: Floats, weights: Floats) -> float:
     """Compute the weighted median; the midpoint of two values if half of the weight falls between them."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
@@ -260,13 +262,13 @@ def _weighted_median(values: Floats, weights: Floats) -> float:
     return float((values[order[first]] + values[order[second]]) / 2)
 
 
-def _presence(base: Floats, opt: Floats) -> Presence:
+def _classify_presence(base: Floats, opt: Floats) -> Presence:
     """Classify on which sides a kernel ran; "at times" if it did not run in every unit of a side."""
     if not base.any() or not opt.any():
         return "removed" if base.any() else "new" if opt.any() else "absent"
     return "both" if base.all() and opt.all() else "at times"
 
 
-def _known(value: float) -> float | None:
+def _replace_nan(value: float) -> float | None:
     """Replace NaN by None."""
     return None if np.isnan(value) else float(value)

@@ -8,12 +8,12 @@ from math import log1p
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.certainty import Spread
-from tracekit.model.stats.designs import WELCH_FROM, welch
-from tracekit.model.stats.estimate import n_effective
-from tracekit.model.stats.outlook import POWER, chances, upper_factor
+from tracekit.model.stats.certainty import ErrorSpread
+from tracekit.model.stats.designs import WELCH_FROM, combine_variances_welch
+from tracekit.model.stats.estimate import count_effective_steps
+from tracekit.model.stats.outlook import POWER, compute_chances, compute_upper_factor
 from tracekit.model.stats.speedup import Speedup
-from tracekit.model.stats.verdict import LEAST_EFFECT, threshold
+from tracekit.model.stats.verdict import LEAST_EFFECT, compute_effect_threshold
 
 ENOUGH_STEPS = 5
 """Steps of one run that give an interval without a footnote; the recommendation if none is known."""
@@ -24,7 +24,7 @@ MOST_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededRuns:
     """Runs or steps per side that give a verdict in 80 % of cases; None if no recommendable number does.
 
     `runs` uses the estimated spread, `most_runs` the largest spread that the estimate allows (None beyond the recommendable).
@@ -39,42 +39,46 @@ class Needed:
     pairs: bool
 
 
-NOTHING = Needed(None, None, None, at_least=False, pairs=False)
+NO_RECOMMENDATION = NeededRuns(None, None, None, at_least=False, pairs=False)
 
 
-def needed(
+def compute_needed_runs(
     comparison: Speedup,
     *,
     effect: float = LEAST_EFFECT,
     change: float | None = None,
     alone: bool = False,
-) -> Needed:
+) -> NeededRuns:
     """Compute how many runs per side, or steps of one run each, confirm "no change" of equal sides in 80 % of cases.
 
     With `change`: how many detect a regression of this size. Changes within `effect` do not count; no number of runs decides
     on a change of exactly that size. `alone` accepts steps of one run in place of runs.
     """
-    delta = threshold(comparison, effect)
+    delta = compute_effect_threshold(comparison, effect)
     if comparison.se is None or not comparison.spreads:
-        return NOTHING
+        return NO_RECOMMENDATION
     worse = log1p(change or 0.0)
 
-    def decides(spreads: tuple[Spread, ...]) -> bool:
-        probabilities = chances(worse, spreads, delta, comparison.level)
+    def decides(spreads: tuple[ErrorSpread, ...]) -> bool:
+        probabilities = compute_chances(worse, spreads, delta, comparison.level)
         return (probabilities.no_change if change is None else probabilities.regression) >= POWER
 
-    uncertain = upper_factor(comparison.df or 1.0)
-    runs = _first(lambda k: decides(runs_of(comparison, k)), MOST_RUNS)
-    most_runs = runs and _first(lambda k: decides(runs_of(comparison, k, uncertain)), MOST_RUNS)
+    uncertain = compute_upper_factor(comparison.df or 1.0)
+    runs = _find_first_deciding(lambda k: decides(predict_run_spreads(comparison, k)), MOST_RUNS)
+    most_runs = runs and _find_first_deciding(
+        lambda k: decides(predict_run_spreads(comparison, k, uncertain)), MOST_RUNS
+    )
     steps = None
     if "steps" in comparison.design and (alone or comparison.noise is not None):
-        steps = _first(lambda n: decides(_steps_of(comparison, n)), MOST_STEPS)
+        steps = _find_first_deciding(
+            lambda n: decides(_predict_step_spreads(comparison, n)), MOST_STEPS
+        )
     unseen = "steps" in comparison.design and comparison.noise is None
     pairs = comparison.pair_spread is not None
-    return Needed(runs, most_runs, steps, at_least=unseen and runs is not None, pairs=pairs)
+    return NeededRuns(runs, most_runs, steps, at_least=unseen and runs is not None, pairs=pairs)
 
 
-def runs_of(comparison: Speedup, k: int, times: float = 1.0) -> tuple[Spread, ...]:
+def predict_run_spreads(comparison: Speedup, k: int, times: float = 1.0) -> tuple[ErrorSpread, ...]:
     """Predict the spreads of a comparison of `k` runs per side, scaled by `times`.
 
     The spread between runs is the observed one or the calibrated noise; otherwise steps give a lower bound.
@@ -84,50 +88,52 @@ def runs_of(comparison: Speedup, k: int, times: float = 1.0) -> tuple[Spread, ..
         if comparison.design == "paired steps":
             noise = comparison.noise.sd if comparison.noise else 0.0
             of_pair = max(of_pair / comparison.base.steps, 2 * noise**2)
-        return (Spread(times * (of_pair / k) ** 0.5, k - 1.0),)
+        return (ErrorSpread(times * (of_pair / k) ** 0.5, k - 1.0),)
     base_variance, opt_variance = (
-        _of_run(comparison, side.spread or 0.0, side.steps)
+        _estimate_run_variance(comparison, side.spread or 0.0, side.steps)
         for side in (comparison.base, comparison.opt)
     )
-    variance, df = welch(
+    variance, df = combine_variances_welch(
         np.asarray(base_variance / k), k - 1.0, np.asarray(opt_variance / k), k - 1.0
     )
     spreads = [
-        Spread(times * float(variance) ** 0.5, float(df) if k >= WELCH_FROM else 2 * k - 2.0)
+        ErrorSpread(times * float(variance) ** 0.5, float(df) if k >= WELCH_FROM else 2 * k - 2.0)
     ]
     now = 1 / comparison.base.runs + 1 / comparison.opt.runs
     for inner in comparison.spreads:
         if not inner.widens:
             free = float(inner.df) * (2 * k - 1) / (comparison.base.runs + comparison.opt.runs - 1)
-            spreads.append(Spread(float(inner.se) * (2 / k / now) ** 0.5, free, widens=False))
+            spreads.append(ErrorSpread(float(inner.se) * (2 / k / now) ** 0.5, free, widens=False))
     return tuple(spreads)
 
 
-def _of_run(comparison: Speedup, spread: float, steps: int) -> float:
+def _estimate_run_variance(comparison: Speedup, spread: float, steps: int) -> float:
     """Estimate the variance of one run's log mean on a side."""
     if comparison.design != "steps":
         return spread**2
     of_mean = (
-        spread**2 * (steps - 1) / (steps * (float(n_effective(steps, comparison.rho or 0.0)) - 1))
+        spread**2
+        * (steps - 1)
+        / (steps * (float(count_effective_steps(steps, comparison.rho or 0.0)) - 1))
     )
     return max(of_mean, comparison.noise.sd**2 if comparison.noise else 0.0)
 
 
-def _steps_of(comparison: Speedup, n: int) -> tuple[Spread, ...]:
+def _predict_step_spreads(comparison: Speedup, n: int) -> tuple[ErrorSpread, ...]:
     """Predict the spreads of a comparison of one run per side with `n` steps."""
     noise = tuple(spread for spread in comparison.spreads if not spread.drawn)
     if comparison.pair_spread is not None:
-        return (Spread(comparison.pair_spread / n**0.5, n - 1.0), *noise)
-    free = float(n_effective(n, comparison.rho or 0.0)) - 1
+        return (ErrorSpread(comparison.pair_spread / n**0.5, n - 1.0), *noise)
+    free = float(count_effective_steps(n, comparison.rho or 0.0)) - 1
     factor = (n - 1) / (n * free)
     base = (comparison.base.spread or 0.0) ** 2 * factor
     opt = (comparison.opt.spread or 0.0) ** 2 * factor
-    variance, df = welch(np.asarray(base), free, np.asarray(opt), free)
-    drawn = (Spread(float(variance) ** 0.5, float(df)),) if variance > 0 else ()
+    variance, df = combine_variances_welch(np.asarray(base), free, np.asarray(opt), free)
+    drawn = (ErrorSpread(float(variance) ** 0.5, float(df)),) if variance > 0 else ()
     return (*drawn, *noise)
 
 
-def _first(decides: Callable[[int], bool], most: int) -> int | None:
+def _find_first_deciding(decides: Callable[[int], bool], most: int) -> int | None:
     """Find the smallest number from 2 on that decides, by bisection; None if `most` does not. Larger ones must decide too."""
     if not decides(most):
         return None

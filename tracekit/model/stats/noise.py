@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.estimate import RANGE, ROUNDING, Runs, checked, lag_one
+from tracekit.model.stats.estimate import RANGE, ROUNDING, Runs, check_runs, compute_lag_one
 
 LEAST_RUNS = 4
 """Minimum number of calibration runs whose noise is used to widen an interval."""
@@ -41,28 +41,30 @@ class Noise:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Noise:
         """Restore a calibration that `to_dict` wrote; raise ValueError if it is invalid."""
-        sd, rho = _number(stored, "sd"), stored.get("rho")
-        runs, steps = _count(stored, "runs", 2), _count(stored, "steps", 1)
+        sd, rho = _read_noise_number(stored, "sd"), stored.get("rho")
+        runs, steps = _read_noise_count(stored, "runs", 2), _read_noise_count(stored, "steps", 1)
         if sd < 0:
             raise ValueError(f"noise: sd is {sd}, below zero")
-        if _number(stored, "df") != runs - 1:
+        if _read_noise_number(stored, "df") != runs - 1:
             raise ValueError(f"noise: df is {stored['df']}, not one less than {runs} runs")
-        return cls(sd, runs - 1.0, runs, steps, None if rho is None else _number(stored, "rho"))
+        return cls(
+            sd, runs - 1.0, runs, steps, None if rho is None else _read_noise_number(stored, "rho")
+        )
 
 
-def calibrate(runs: Runs) -> Noise:
+def calibrate_noise(runs: Runs) -> Noise:
     """Measure the noise of two or more runs of the same configuration, each a list of positive step values in order.
 
-    >>> calibrate([[1.0, 1.0], [1.0, 1.0]]).sd
+    >>> calibrate_noise([[1.0, 1.0], [1.0, 1.0]]).sd
     0.0
     """
-    parts = checked(runs, positive=True)
+    parts = check_runs(runs, positive=True)
     if len(parts) < 2:
         raise ValueError("noise needs two runs of the same thing at least; four to be used")
     means = np.log([part.mean() for part in parts])
     sd = float(means.std(ddof=1))
     longer = [part for part in parts if len(part) > 2]
-    rhos = np.array([float(lag_one(np.log(part))) for part in longer])
+    rhos = np.array([float(compute_lag_one(np.log(part))) for part in longer])
     sizes = np.array(list(map(len, longer)), float)
     correlated = ~np.isnan(rhos)
     rho = (
@@ -79,7 +81,7 @@ def calibrate(runs: Runs) -> Noise:
     )
 
 
-def _number(stored: Mapping[str, Any], key: str) -> float:
+def _read_noise_number(stored: Mapping[str, Any], key: str) -> float:
     """Read a finite number from the stored form."""
     value = stored.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < RANGE[1]:
@@ -87,9 +89,9 @@ def _number(stored: Mapping[str, Any], key: str) -> float:
     raise ValueError(f"noise: {key} is {value!r}, not a number")
 
 
-def _count(stored: Mapping[str, Any], key: str, least: int) -> int:
+def _read_noise_count(stored: Mapping[str, Any], key: str, least: int) -> int:
     """Read an integer of at least `least` from the stored form."""
-    value = _number(stored, key)
+    value = _read_noise_number(stored, key)
     if value != int(value) or value < least:
         raise ValueError(f"noise: {key} is {stored[key]!r}, not a whole number from {least} on")
     return int(value)

@@ -11,7 +11,7 @@ from tracekit.model.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 
-DROPS = 2
+MIN_DROPS = 2
 """Minimum number of drops: a single one is a shift."""
 
 DEVIATIONS = 3.0
@@ -30,16 +30,16 @@ class Sawtooth:
     period: int | None
 
 
-def sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None:
+def find_sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None:
     """Find the drops of a series that climbs between them; None if there is no sawtooth.
 
     A drop is a step down by more than `least`, and by more than `DEVIATIONS` deviations below the median step. Between drops
     hardly any step goes down, and each drop takes back at least half of the climb since the previous one. White noise
     produces such drops in fewer than 3 of 100 series of 8 points, and in fewer than 1 of 100 from 20 points on.
 
-    >>> sawtooth([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
+    >>> find_sawtooth([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
     Sawtooth(count=3, height=3.0, period=4)
-    >>> sawtooth([0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]) is None
+    >>> find_sawtooth([0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]) is None
     True
     """
     ys = np.asarray(y, np.float64)
@@ -49,7 +49,7 @@ def sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None
     middle = float(np.median(steps))
     deviation = 1.4826 * float(np.median(np.abs(steps - middle)))
     drops = np.flatnonzero((steps < middle - DEVIATIONS * deviation) & (-steps > least))
-    if len(drops) < DROPS or middle <= 0:
+    if len(drops) < MIN_DROPS or middle <= 0:
         return None
     climbs = np.delete(steps, drops)
     if np.count_nonzero(climbs >= 0) < 0.75 * len(climbs):

@@ -8,9 +8,15 @@ from typing import Literal
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.certainty import Spread, reach
-from tracekit.model.stats.designs import WELCH_FROM, Design, Terms, spreads_of, terms_of
-from tracekit.model.stats.estimate import Floats, Runs, check_level, checked
+from tracekit.model.stats.certainty import ErrorSpread, compute_half_width
+from tracekit.model.stats.designs import (
+    WELCH_FROM,
+    Design,
+    IntervalTerms,
+    compute_design_terms,
+    list_error_spreads,
+)
+from tracekit.model.stats.estimate import Floats, Runs, check_level, check_runs
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
 
 Label = Literal[
@@ -60,7 +66,7 @@ WIDEST = 700.0
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SideStats:
     """One side of a comparison: `mean` of the run means, `median` of all steps.
 
     `fewest` is the smallest number of steps in a run. `spread` is the standard deviation of one unit on the log scale: of run
@@ -97,9 +103,9 @@ class Speedup:
     high: float | None
     se: float | None
     df: float | None
-    spreads: tuple[Spread, ...]
-    base: Side
-    opt: Side
+    spreads: tuple[ErrorSpread, ...]
+    base: SideStats
+    opt: SideStats
     grand_ratio: float
     difference: float
     median_ratio: float
@@ -110,7 +116,7 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExactComparison:
     """A comparison of two exact numbers; without a ratio if the second is zero.
 
     If a side's own values differ, `equal` is None, the label is "no interval", and `base` and `opt` are means.
@@ -125,7 +131,7 @@ class Exact:
     footnotes: tuple[Footnote, ...]
 
 
-def speedup(
+def compute_speedup(
     base: Runs,
     opt: Runs,
     *,
@@ -140,17 +146,19 @@ def speedup(
     lag-1 correlation. If a side has one run, the interval is widened to the A/A noise, given at least four calibrated runs.
     Use `paired` only for declared pairs.
 
-    >>> found = speedup([[10.2, 10.4, 10.1, 10.6, 10.3]], [[9.1, 9.3, 9.0, 9.2, 9.4]])
+    >>> found = compute_speedup([[10.2, 10.4, 10.1, 10.6, 10.3]], [[9.1, 9.3, 9.0, 9.2, 9.4]])
     >>> f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.label}"
     '1.122 [1.093, 1.151] within-run'
     """
     check_level(level)
-    sides = checked(base, positive=True, side="base"), checked(opt, positive=True, side="opt")
-    design = _design(sides, paired)
-    label = _label(sides, design)
-    terms = None if label == "no interval" else terms_of(*sides, design)
-    spreads = _spreads(sides, label, terms)
-    first, second = (_side(parts, spread) for parts, spread in zip(sides, spreads, strict=True))
+    sides = check_runs(base, positive=True, side="base"), check_runs(opt, positive=True, side="opt")
+    design = _choose_design(sides, paired)
+    label = _label_interval(sides, design)
+    terms = None if label == "no interval" else compute_design_terms(*sides, design)
+    spreads = _compute_unit_spreads(sides, label, terms)
+    first, second = (
+        _summarize_side_stats(parts, spread) for parts, spread in zip(sides, spreads, strict=True)
+    )
     comparison = Speedup(
         label="no interval",
         design=design,
@@ -170,10 +178,10 @@ def speedup(
         rho=None,
         pair_spread=None,
         noise=noise if noise is not None and noise.usable else None,
-        footnotes=tuple(_footnotes(first, second, design, noise)),
+        footnotes=tuple(_list_footnotes(first, second, design, noise)),
     )
     if terms is None:
-        log_ratio = _log_ratio(sides)
+        log_ratio = _compute_log_ratio(sides)
         return replace(comparison, ratio=float(np.exp(log_ratio)), log_ratio=log_ratio)
     log_ratio = float(terms.log_ratio)
     comparison = replace(
@@ -181,12 +189,12 @@ def speedup(
         ratio=float(np.exp(log_ratio)),
         log_ratio=log_ratio,
         rho=None if terms.rho is None else float(terms.rho),
-        pair_spread=_pair_spread(first, design, terms),
+        pair_spread=_compute_pair_spread(first, design, terms),
     )
-    return _with_interval(comparison, label, sides, terms)
+    return _add_interval(comparison, label, sides, terms)
 
 
-def _pair_spread(side: Side, design: Design, terms: Terms) -> float | None:
+def _compute_pair_spread(side: SideStats, design: Design, terms: IntervalTerms) -> float | None:
     """Compute the spread of the difference of one pair; None if no pairs were compared."""
     pairs = {"paired steps": side.steps, "paired runs": side.runs}.get(design)
     if pairs is None:
@@ -194,20 +202,22 @@ def _pair_spread(side: Side, design: Design, terms: Terms) -> float | None:
     return float((pairs * float(terms.variance)) ** 0.5)
 
 
-def exact(base: Runs, opt: Runs) -> Exact:
+def compare_exact(base: Runs, opt: Runs) -> ExactComparison:
     """Compare numbers that do not vary: bytes, counts, operations.
 
     Each side's values (of any sign) must be the same in all its steps and runs.
 
-    >>> exact([[512, 512]], [[384]]).difference
+    >>> compare_exact([[512, 512]], [[384]]).difference
     -128.0
     """
-    first = np.concatenate(checked(base, positive=False, side="base"))
-    second = np.concatenate(checked(opt, positive=False, side="opt"))
+    first = np.concatenate(check_runs(base, positive=False, side="base"))
+    second = np.concatenate(check_runs(opt, positive=False, side="opt"))
     if (first == first[0]).all() and (second == second[0]).all():
         before, after = float(first[0]), float(second[0])
-        return _exact(before, after, label="exact", equal=before == after, footnotes=())
-    return _exact(
+        return _make_exact_comparison(
+            before, after, label="exact", equal=before == after, footnotes=()
+        )
+    return _make_exact_comparison(
         float(first.mean()),
         float(second.mean()),
         label="no interval",
@@ -216,16 +226,16 @@ def exact(base: Runs, opt: Runs) -> Exact:
     )
 
 
-def _exact(
+def _make_exact_comparison(
     base: float,
     opt: float,
     *,
     label: Label,
     equal: bool | None,
     footnotes: tuple[Footnote, ...],
-) -> Exact:
+) -> ExactComparison:
     """Build the result from the numbers of both sides."""
-    return Exact(
+    return ExactComparison(
         label=label,
         equal=equal,
         base=base,
@@ -236,7 +246,7 @@ def _exact(
     )
 
 
-def _design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) -> Design:
+def _choose_design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) -> Design:
     """Choose the comparison design; raise ValueError if declared pairs do not fit."""
     base, opt = sides
     if paired == "run":
@@ -254,7 +264,7 @@ def _design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) ->
     return "steps" if len(base) == len(opt) == 1 else "runs"
 
 
-def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
+def _label_interval(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
     """Label the interval of this design, before noise widens it."""
     base, opt = sides
     if design == "runs":
@@ -268,14 +278,14 @@ def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
     return "within-run" if design == "steps" else "within-run, paired"
 
 
-def _log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
+def _compute_log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
     """Compute the log ratio of sides without an interval."""
     base, opt = (float(np.mean([np.log(part.mean()) for part in parts])) for parts in sides)
     return base - opt
 
 
-def _spreads(
-    sides: tuple[list[Floats], list[Floats]], label: Label, terms: Terms | None
+def _compute_unit_spreads(
+    sides: tuple[list[Floats], list[Floats]], label: Label, terms: IntervalTerms | None
 ) -> tuple[float | None, float | None]:
     """Compute the spread of one unit on each side; None if unknown, or if pairs were compared."""
     if terms is not None and label == "run-to-run (equal spread assumed)":
@@ -290,10 +300,10 @@ def _spreads(
     return None, None
 
 
-def _side(parts: list[Floats], spread: float | None) -> Side:
+def _summarize_side_stats(parts: list[Floats], spread: float | None) -> SideStats:
     """Summarize one side."""
     steps = np.concatenate(parts)
-    return Side(
+    return SideStats(
         runs=len(parts),
         steps=len(steps),
         fewest=min(map(len, parts)),
@@ -303,7 +313,9 @@ def _side(parts: list[Floats], spread: float | None) -> Side:
     )
 
 
-def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -> list[Footnote]:
+def _list_footnotes(
+    first: SideStats, second: SideStats, design: Design, noise: Noise | None
+) -> list[Footnote]:
     """List the caveats about how little was measured."""
     notes: list[Footnote] = []
     if "steps" in design:
@@ -323,15 +335,18 @@ def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -
     return notes
 
 
-def _with_interval(
-    comparison: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: Terms
+def _add_interval(
+    comparison: Speedup,
+    label: Label,
+    sides: tuple[list[Floats], list[Floats]],
+    terms: IntervalTerms,
 ) -> Speedup:
     """Add the interval to a comparison, or the footnote that explains its absence.
 
     The half-width is the widest of the spreads, so calibrated noise counts only if it is wider than the terms.
     """
     noise = None if comparison.noise is None else (comparison.noise.sd, comparison.noise.df)
-    all_spreads = spreads_of(*sides, comparison.design, terms, noise)
+    all_spreads = list_error_spreads(*sides, comparison.design, terms, noise)
     spreads = tuple(
         replace(spread, se=float(spread.se), df=float(spread.df))
         for spread in all_spreads
@@ -342,8 +357,12 @@ def _with_interval(
         return replace(comparison, se=0.0, footnotes=(*comparison.footnotes, "no variation"))
     if any(not spread.drawn for spread in widening):
         label = "run-to-run (A/A noise)"
-    widest = max(widening, key=lambda spread: float(reach([spread], comparison.level)))
-    half, se, df = float(reach(spreads, comparison.level)), float(widest.se), float(widest.df)
+    widest = max(widening, key=lambda spread: float(compute_half_width([spread], comparison.level)))
+    half, se, df = (
+        float(compute_half_width(spreads, comparison.level)),
+        float(widest.se),
+        float(widest.df),
+    )
     if not half + abs(comparison.log_ratio) < WIDEST:
         return replace(comparison, se=se, df=df, footnotes=(*comparison.footnotes, "too wide"))
     notes = list(comparison.footnotes)

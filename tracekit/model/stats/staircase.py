@@ -9,27 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.estimate import t_tail
-from tracekit.model.stats.trend import Growth, Label, Limits
+from tracekit.model.stats.estimate import compute_t_tail
+from tracekit.model.stats.trend import Growth, GrowthLimits, Label
 
 Floats = npt.NDArray[np.float64]
 
 LEAST_RISES = 3
 """Minimum number of rises: two equal jumps one period apart happen by chance, a third hardly ever."""
 
-EQUAL = 0.25
+MAX_RISE_DEVIATION = 0.25
 """Maximum deviation of a rise from the mean rise, as a share of it."""
 
-APART = 1.5
+MIN_TREAD_GAP = 1.5
 """Minimum gap between two treads relative to the range within one; a slope does not reach it."""
 
 LEAST_BENT = 5
 """Minimum number of points that separate a bend from noise."""
 
-SLOWS = 0.01
+BEND_SIGNIFICANCE = 0.01
 """Significance level of a bend: the chance that a straight line with noise shows one."""
 
-FLATTER = 0.75
+FLATTER_RATIO = 0.75
 """Ratio of final to initial slope below which growth is clearly flatter and may be ending."""
 
 
@@ -47,15 +47,15 @@ class Staircase:
         return self.height / self.every
 
 
-def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | None:
+def find_staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | None:
     """Find three or more equal rises of more than `least` in total at regular intervals; None if there are none.
 
     The series is level between rises, and no rise is missing: the cause acts in every second, third … step (an evaluation, a
     checkpoint). The shortest period that fits wins.
 
-    >>> staircase([0, 0, 4, 4, 4, 8, 8, 8, 12])
+    >>> find_staircase([0, 0, 4, 4, 4, 8, 8, 8, 12])
     Staircase(every=3, height=4.0, count=3)
-    >>> staircase([0, 0, 0, 4, 4, 4, 8, 8, 8]) is None
+    >>> find_staircase([0, 0, 0, 4, 4, 4, 8, 8, 8]) is None
     True
     """
     ys = np.asarray(y, np.float64)
@@ -65,12 +65,12 @@ def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | No
         stairs
         for period in range(2, longest + 1)
         for first in range(1, period + 1)
-        if (stairs := _climbed(ys, period, first)) is not None
+        if (stairs := _fit_stairs(ys, period, first)) is not None
     )
     return next((stairs for stairs in climbed if stairs.height * stairs.count > least), None)
 
 
-def _climbed(ys: Floats, period: int, first: int) -> Staircase | None:
+def _fit_stairs(ys: Floats, period: int, first: int) -> Staircase | None:
     """Fit stairs with rises before point `first` and every `period` points from there; None if they do not fit."""
     edges = [0, *range(first, len(ys), period), len(ys)]
     treads = [ys[begin:end] for begin, end in pairwise(edges)]
@@ -80,7 +80,11 @@ def _climbed(ys: Floats, period: int, first: int) -> Staircase | None:
     height = float(rises.mean())
     gap = min(float(after.min() - before.max()) for before, after in pairwise(treads))
     uneven = max(float(np.ptp(tread)) for tread in treads)
-    if gap <= 0 or gap < APART * uneven or bool((abs(rises - height) > EQUAL * height).any()):
+    if (
+        gap <= 0
+        or gap < MIN_TREAD_GAP * uneven
+        or bool((abs(rises - height) > MAX_RISE_DEVIATION * height).any())
+    ):
         return None
     return Staircase(period, height, len(rises))
 
@@ -102,20 +106,22 @@ def slows_down(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> bool
     inverse = np.linalg.inv(terms.T @ terms)
     bend, slope, begin = inverse @ terms.T @ rise
     begins, ends = (float(slope + 2 * bend * end) for end in (place[0], place[-1]))
-    if begins <= 0 or ends > FLATTER * begins:
+    if begins <= 0 or ends > FLATTER_RATIO * begins:
         return False
     residuals = rise - terms @ (bend, slope, begin)
     spare = len(ys) - len(terms[0])
     deviation = np.sqrt(float(residuals @ residuals) / spare * inverse[0, 0])
-    return bool(deviation == 0 or t_tail(float(-bend / deviation), spare) < SLOWS)
+    return bool(
+        deviation == 0 or compute_t_tail(float(-bend / deviation), spare) < BEND_SIGNIFICANCE
+    )
 
 
-def shaped(
+def refine_growth_label(
     growth: Growth,
     x: Sequence[float] | Floats,
     level: Sequence[float] | Floats,
     answer: Label,
-    limits: Limits,
+    limits: GrowthLimits,
 ) -> Label:
     """Refine the label of a series by its shape.
 
@@ -126,6 +132,6 @@ def shaped(
         return "filling" if slows_down(x[first:], level[first:]) else answer
     if answer not in ("none", "shift", "saturating"):
         return answer
-    stairs = staircase(level, limits.flat) or staircase(level[first:], limits.flat)
+    stairs = find_staircase(level, limits.flat) or find_staircase(level[first:], limits.flat)
     enough = max(limits.slope, limits.slope_ratio * abs(growth.level))
     return "stairs" if stairs is not None and stairs.per_point >= enough else answer

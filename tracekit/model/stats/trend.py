@@ -21,7 +21,7 @@ Label = Literal[
 ]
 """Labels of growth.
 
-The function `label` returns all but two: `filling` (growth that slows down) and `stairs` (equal rises at regular
+The function `label_growth` returns all but two: `filling` (growth that slows down) and `stairs` (equal rises at regular
 intervals).
 """
 
@@ -49,7 +49,7 @@ class Slope:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GrowthLimits:
     """Thresholds of growth: `slope` per x (and as a share of the level), and `flat`, the range that counts as flat."""
 
     min_count: int
@@ -82,34 +82,36 @@ class Growth:
     level: float = 0.0
 
 
-def theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope | None:
+def compute_theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope | None:
     """Compute the median slope of all pairs, with Sen's 90 % interval; None without two distinct x.
 
-    >>> theil_sen([0, 1, 2], [0, 2, 5])
+    >>> compute_theil_sen([0, 1, 2], [0, 2, 5])
     Slope(per_x=2.5, low=2.0, high=3.0, count=3)
     """
-    xs, ys = _thin(x, y)
-    first, second = _pairs(len(xs))
+    xs, ys = _thin_series(x, y)
+    first, second = _list_point_pairs(len(xs))
     run = xs[second] - xs[first]
     slopes = np.sort((ys[second] - ys[first])[run != 0] / run[run != 0])
     if not len(slopes):
         return None
-    half = 1.645 * sqrt(_variance(ys))
+    half = 1.645 * sqrt(_compute_score_variance(ys))
     low = max(int((len(slopes) - half) / 2), 0)
     high = min(int((len(slopes) + half) / 2), len(slopes) - 1)
     middle = (slopes[(len(slopes) - 1) // 2] + slopes[len(slopes) // 2]) / 2
     return Slope(float(middle), float(slopes[low]), float(slopes[high]), len(xs))
 
 
-def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Limits) -> Growth:
-    """Collect the evidence for steady growth of `y` over `x`, both in order; `label` interprets it."""
-    xs, ys = _thin(x, y)
+def measure_growth(
+    x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: GrowthLimits
+) -> Growth:
+    """Collect the evidence for steady growth of `y` over `x`, both in order; `label_growth` interprets it."""
+    xs, ys = _thin_series(x, y)
     if len(xs) < limits.min_count:
-        return Growth(theil_sen(xs, ys))
+        return Growth(compute_theil_sen(xs, ys))
     warm_up = 1 + (len(xs) >= 7) + (len(xs) >= 10)
     xs, ys = xs[warm_up:], ys[warm_up:]
-    slope = theil_sen(xs, ys)
-    late = theil_sen(xs[len(xs) // 2 :], ys[len(ys) // 2 :])
+    slope = compute_theil_sen(xs, ys)
+    late = compute_theil_sen(xs[len(xs) // 2 :], ys[len(ys) // 2 :])
     if slope is None or late is None:
         return Growth(slope, warm_up)
     residuals = ys - slope.per_x * xs
@@ -119,7 +121,7 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
     parts = (ys[:third], ys[third : len(ys) - third], ys[len(ys) - third :])
     thirds = [float(np.median(part)) for part in parts]
     rising = thirds[0] < thirds[1] < thirds[2]
-    split = _best_split(ys)
+    split = _find_best_split(ys)
     shift = None
     if split:
         shift = float(xs[split]), float(np.median(ys[split:]) - np.median(ys[:split]))
@@ -127,17 +129,17 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
         slope,
         warm_up,
         float(ys.max() - ys.min()),
-        max(_kendall(ys), _hamed_rao(ys, residuals)),
-        _beside_a_shift(ys, split),
+        max(_test_mann_kendall(ys), _test_hamed_rao(ys, residuals)),
+        _test_beside_shift(ys, split),
         shift,
         rising and late.per_x >= limits.late_ratio * slope.per_x,
         late.per_x,
-        _detectable(deviation, ys, limits),
+        _compute_detectable_slope(deviation, ys, limits),
         float(np.median(ys)),
     )
 
 
-def _detectable(deviation: float, ys: Floats, limits: Limits) -> float:
+def _compute_detectable_slope(deviation: float, ys: Floats, limits: GrowthLimits) -> float:
     """Compute the smallest slope that 4 of 5 such series would show, beyond their noise and the limits."""
     enough = max(limits.slope, limits.slope_ratio * abs(float(np.median(ys))))
     count = float(len(ys))
@@ -145,10 +147,10 @@ def _detectable(deviation: float, ys: Floats, limits: Limits) -> float:
     return max(noise, enough, limits.flat / (len(ys) - 1))
 
 
-def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float | None:
+def fit_least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float | None:
     """Compute the least-squares slope; None without two distinct x. Not evidence of growth by itself.
 
-    >>> least_squares([0, 1, 2], [0, 2, 4])
+    >>> fit_least_squares([0, 1, 2], [0, 2, 4])
     2.0
     """
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
@@ -158,7 +160,7 @@ def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> f
     return float((centred * (ys - ys.mean())).sum() / (centred**2).sum())
 
 
-def label(growth: Growth, limits: Limits, p: float | None = None) -> Label:
+def label_growth(growth: Growth, limits: GrowthLimits, p: float | None = None) -> Label:
     """Choose the label that the evidence supports; `p` replaces its own if several series were tested."""
     if p is None:
         p = growth.p
@@ -176,7 +178,7 @@ def label(growth: Growth, limits: Limits, p: float | None = None) -> Label:
     return "saturating" if late_slope < limits.late_ratio * slope.per_x else "none"
 
 
-def _rises_enough(growth: Growth, slope: float, limits: Limits) -> bool:
+def _rises_enough(growth: Growth, slope: float, limits: GrowthLimits) -> bool:
     """Whether a series rises to its end, by at least the threshold."""
     return growth.rising and slope >= max(limits.slope, limits.slope_ratio * abs(growth.level))
 
@@ -195,7 +197,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in out]
 
 
-def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
+def _thin_series(x: Any, y: Any) -> tuple[Floats, Floats]:
     """Convert both to floats, thinned evenly if there are too many."""
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(xs) > MAX_POINTS:
@@ -205,19 +207,19 @@ def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
 
 
 @lru_cache(8)
-def _pairs(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _list_point_pairs(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """List the first and second index of all pairs; cached, because the series of a thousand ranks have equal lengths."""
     first, second = np.triu_indices(count, 1)
     return first, second
 
 
-def _score(y: Floats) -> int:
+def _compute_kendall_score(y: Floats) -> int:
     """Compute Kendall's S: the number of rising pairs minus that of falling pairs."""
-    first, second = _pairs(len(y))
+    first, second = _list_point_pairs(len(y))
     return int(np.sign(y[second] - y[first]).sum())
 
 
-def _variance(y: Floats) -> float:
+def _compute_score_variance(y: Floats) -> float:
     """Compute the variance of S without a trend, corrected for ties."""
     n = len(y)
     ties = Counter(y.tolist()).values()
@@ -225,7 +227,7 @@ def _variance(y: Floats) -> float:
     return scaled / 18
 
 
-def _tail(score: float, variance: float) -> float:
+def _compute_normal_tail(score: float, variance: float) -> float:
     """Compute the one-sided p of a score at least this high, by the normal distribution with continuity correction."""
     if variance <= 0:
         return 1.0
@@ -233,11 +235,11 @@ def _tail(score: float, variance: float) -> float:
     return 0.5 * erfc(float(z) / sqrt(2))
 
 
-def _kendall(y: Floats) -> float:
+def _test_mann_kendall(y: Floats) -> float:
     """Compute the one-sided p of the Mann-Kendall test: exact for few points without ties."""
-    score, n = _score(y), len(y)
+    score, n = _compute_kendall_score(y), len(y)
     if n > EXACT_UP_TO or len(np.unique(y)) < n:
-        return _tail(score, _variance(y))
+        return _compute_normal_tail(score, _compute_score_variance(y))
     falling = np.array([1], np.int64)
     for size in range(2, n + 1):
         falling = np.convolve(falling, np.ones(size, np.int64))
@@ -245,7 +247,7 @@ def _kendall(y: Floats) -> float:
     return float(falling[: falls + 1].sum()) / factorial(n)
 
 
-def _hamed_rao(y: Floats, residuals: Floats) -> float:
+def _test_hamed_rao(y: Floats, residuals: Floats) -> float:
     """Compute the one-sided p with the variance inflated by autocorrelation of the detrended ranks over lags 1 to 3."""
     n = len(y)
     # Equal residuals share a rank: those of a perfect line are not noise, and not autocorrelated.
@@ -260,10 +262,10 @@ def _hamed_rao(y: Floats, residuals: Floats) -> float:
             for lag in (1, 2, 3)
         ]
         factor = max(1.0, 1 + 2 / (n * (n - 1) * (n - 2)) * sum(weights) / power)
-    return _tail(_score(y), _variance(y) * factor)
+    return _compute_normal_tail(_compute_kendall_score(y), _compute_score_variance(y) * factor)
 
 
-def _best_split(y: Floats) -> int:
+def _find_best_split(y: Floats) -> int:
     """Find the start of the least-squares single level shift (segments of ≥ 3 points); 0 if there is none."""
     n = len(y)
     if n < 6:
@@ -275,9 +277,11 @@ def _best_split(y: Floats) -> int:
     return int(places[cost.argmin()])
 
 
-def _beside_a_shift(y: Floats, split: int) -> float:
+def _test_beside_shift(y: Floats, split: int) -> float:
     """Compute the one-sided p of growth within the two segments of a level shift."""
     if not split:
-        return _kendall(y)
+        return _test_mann_kendall(y)
     parts = (y[:split], y[split:])
-    return _tail(sum(map(_score, parts)), sum(map(_variance, parts)))
+    return _compute_normal_tail(
+        sum(map(_compute_kendall_score, parts)), sum(map(_compute_score_variance, parts))
+    )

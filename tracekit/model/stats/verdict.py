@@ -10,8 +10,8 @@ from typing import Literal, cast
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.stats.certainty import Word, is_certain, words
-from tracekit.model.stats.estimate import t_tail
+from tracekit.model.stats.certainty import Word, choose_words, is_certain_change
+from tracekit.model.stats.estimate import compute_t_tail
 from tracekit.model.stats.speedup import Speedup
 from tracekit.model.stats.trend import holm
 
@@ -35,7 +35,7 @@ LEAST_EFFECT = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ComparisonVerdict:
     """The word for a comparison, and its evidence.
 
     `uncapped` is the word of the interval alone, and `caps` are the reasons why it is not given. `effect` is the share that a
@@ -51,28 +51,28 @@ class Verdict:
     p: float | None
 
 
-def verdict(
+def choose_verdict(
     comparison: Speedup,
     *,
     min_effect: float = LEAST_EFFECT,
     better: Better = "lower",
     assume_independent_steps: bool = False,
-) -> Verdict:
+) -> ComparisonVerdict:
     """Choose the word for a comparison: its whole interval beyond ±δ, inside, or neither.
 
     δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. A side with one run and no A/A noise stays inconclusive
     unless its steps are declared independent. Two steps of one run are always inconclusive, and so is a comparison without
     an interval. A change must also exceed the difference that equal sides show once in 250 comparisons
-    (`certainty.least_certain`).
+    (`certainty.compute_certain_change`).
 
-    >>> from tracekit.model.stats.speedup import speedup
-    >>> verdict(speedup([[10, 11, 10, 11, 10]] * 2, [[20, 21, 20, 21, 20]] * 2)).word
+    >>> from tracekit.model.stats.speedup import compute_speedup
+    >>> choose_verdict(compute_speedup([[10, 11, 10, 11, 10]] * 2, [[20, 21, 20, 21, 20]] * 2)).word
     'inconclusive'
-    >>> verdict(speedup([[10, 11], [10, 10]], [[21, 21], [20, 21]])).word
+    >>> choose_verdict(compute_speedup([[10, 11], [10, 10]], [[21, 21], [20, 21]])).word
     'regression'
     """
-    delta = threshold(comparison, min_effect)
-    sign = _sign(better)
+    delta = compute_effect_threshold(comparison, min_effect)
+    sign = _get_worse_sign(better)
     worse = -sign * comparison.log_ratio
     if (
         comparison.low is None
@@ -81,23 +81,27 @@ def verdict(
         or comparison.df is None
     ):
         caps: tuple[Cap, ...] = ("no interval",)
-        return Verdict("inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None)
+        return ComparisonVerdict(
+            "inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None
+        )
     ends = sorted((-sign * log(comparison.low), -sign * log(comparison.high)))
-    word = cast(Word, words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
-    caps = () if word == "inconclusive" else why_capped(comparison, assume_independent_steps)
-    if word in ("regression", "improvement") and not is_certain(worse, comparison.spreads):
+    word = cast(Word, choose_words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
+    caps = () if word == "inconclusive" else list_caps(comparison, assume_independent_steps)
+    if word in ("regression", "improvement") and not is_certain_change(worse, comparison.spreads):
         caps = (*caps, "chance")
-    return Verdict(
+    return ComparisonVerdict(
         word="inconclusive" if caps else word,
         uncapped=word,
         caps=caps,
         effect=float(np.expm1(delta)),
         worse=worse,
-        p=min(2 * float(t_tail((abs(worse) - delta) / comparison.se, comparison.df)), 1.0),
+        p=min(2 * float(compute_t_tail((abs(worse) - delta) / comparison.se, comparison.df)), 1.0),
     )
 
 
-def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdict, ...]:
+def correct_verdicts(
+    verdicts: Sequence[ComparisonVerdict], *, level: float = 0.95
+) -> tuple[ComparisonVerdict, ...]:
     """Correct verdicts shown together by Holm's method: changes that do not survive become inconclusive.
 
     The order is kept. Comparisons without an interval are not part of the family.
@@ -114,13 +118,13 @@ def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdi
     return tuple(corrected)
 
 
-def threshold(comparison: Speedup, min_effect: float) -> float:
+def compute_effect_threshold(comparison: Speedup, min_effect: float) -> float:
     """Compute δ on the log scale: the least effect, and at least the spread of calibrated runs."""
-    delta = _log_effect(min_effect)
+    delta = _convert_log_effect(min_effect)
     return delta if comparison.noise is None else max(delta, comparison.noise.sd)
 
 
-def why_capped(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
+def list_caps(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
     """List the reasons why no word of the interval can be given, whichever it is."""
     caps: list[Cap] = []
     steps = "steps" in comparison.design
@@ -134,7 +138,7 @@ def why_capped(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap
     return tuple(caps)
 
 
-def _sign(better: Better) -> int:
+def _get_worse_sign(better: Better) -> int:
     """Map the better direction to 1 if a rise is for the worse, −1 if it is for the better."""
     signs = {"lower": 1, "higher": -1}
     if better not in signs:
@@ -142,7 +146,7 @@ def _sign(better: Better) -> int:
     return signs[better]
 
 
-def _log_effect(effect: float) -> float:
+def _convert_log_effect(effect: float) -> float:
     """Convert an effect to the log scale; raise ValueError if it is not a valid share."""
     if not (isfinite(effect) and effect >= 0):
         raise ValueError(f"the least effect cannot be {effect}")

@@ -14,8 +14,8 @@ from tracekit.model.tables.columns import HOST_OP_KINDS as HOST_OP_KINDS
 from tracekit.model.tables.columns import KEYS as KEYS
 from tracekit.model.tables.table import Column as Column
 from tracekit.model.tables.table import Table as Table
-from tracekit.model.tables.table import coded as coded
-from tracekit.model.tables.table import concat as concat
+from tracekit.model.tables.table import concatenate_table_parts as concatenate_table_parts
+from tracekit.model.tables.table import make_categorical_like as make_categorical_like
 
 RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
 
@@ -35,7 +35,7 @@ TABLES: Mapping[str, Table] = _BY_NAME
 """All tables by name: those declared here, and those of loaded questions."""
 
 
-def declare(table: Table) -> None:
+def register_table(table: Table) -> None:
     """Register a measured table that is declared with the question that fills it.
 
     Raises `SchemaError` if another table has its name, or if it does not begin with the key columns.

@@ -26,13 +26,13 @@ Ints = npt.NDArray[np.int64]
 OBJECT = np.dtype(object)
 """dtype of texts in frames for rules; pandas is slow to resolve `object`."""
 
-AS_THEY_ARE = "biufO"
+UNCONVERTED_KINDS = "biufO"
 """Kinds of numpy arrays that a frame stores without conversion."""
 
-FEW_ROWS = 2000
+MAX_COPIED_ROWS = 2000
 """Row count up to which the columns of a frame are copied into one block per dtype."""
 
-FEW_TEXTS = 64
+MAX_CACHED_TEXTS = 64
 """Cache the CategoricalDtype of columns with at most this many texts."""
 
 
@@ -67,7 +67,7 @@ Array = npt.NDArray[Any] | Coded | Nullable
 AnyArray = TypeVar("AnyArray", bound=npt.NDArray[Any] | Coded | Nullable)
 
 
-def at_rows(array: AnyArray, rows: Any) -> AnyArray:
+def select_rows(array: AnyArray, rows: Any) -> AnyArray:
     """Select rows of an array by indices, mask or slice."""
     of_rows: Any
     if isinstance(array, np.ndarray):
@@ -79,15 +79,15 @@ def at_rows(array: AnyArray, rows: Any) -> AnyArray:
     return of_rows  # type: ignore[no-any-return]
 
 
-def all_at_rows(arrays: Mapping[str, Array], rows: Any) -> dict[str, Any]:
+def select_all_rows(arrays: Mapping[str, Array], rows: Any) -> dict[str, Any]:
     """Select rows of equally long arrays."""
-    return {name: at_rows(array, rows) for name, array in arrays.items()}
+    return {name: select_rows(array, rows) for name, array in arrays.items()}
 
 
-def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
+def mask_value(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
     """Mask the rows equal to a value; None selects missing ones.
 
-    >>> holds(Coded(np.array([0, -1, 1]), ("gen", "ref")), "ref").tolist()
+    >>> mask_value(Coded(np.array([0, -1, 1]), ("gen", "ref")), "ref").tolist()
     [False, False, True]
     """
     if isinstance(array, Coded):
@@ -147,7 +147,7 @@ class Keyed(Mapping[str, Array]):
         """Yield the name and type of every column."""
         yield from self.kinds.items()
         for name, array in self.measured.items():
-            yield name, dtype_of(array)
+            yield name, get_pandas_dtype(array)
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Keyed:
         """Select the rows of a mask."""
@@ -155,7 +155,7 @@ class Keyed(Mapping[str, Array]):
         kept = np.diff(np.cumsum(is_kept)[ends - 1], prepend=0).tolist()
         pairs = zip(self.sources, kept, strict=True)
         sources = tuple((values, left) for (values, _), left in pairs if left)
-        return Keyed(self.kinds, sources, all_at_rows(self.measured, is_kept))
+        return Keyed(self.kinds, sources, select_all_rows(self.measured, is_kept))
 
     def _key(self, name: str) -> Coded | Nullable:
         """Make one key column."""
@@ -166,8 +166,8 @@ class Keyed(Mapping[str, Array]):
             texts = tuple(dict.fromkeys(str(value) for value in values if value is not None))
             code_of = dict(zip(texts, range(len(texts)), strict=True))
             codes = [-1 if value is None else code_of[str(value)] for value in values]
-            return Coded(np.repeat(np.array(codes, narrowest(len(texts))), lengths), texts)
-        numbers = numbers_or_none(values)
+            return Coded(np.repeat(np.array(codes, choose_narrowest(len(texts))), lengths), texts)
+        numbers = make_nullable_numbers(values)
         return Nullable(np.repeat(numbers.values, lengths), np.repeat(numbers.missing, lengths))
 
 
@@ -197,20 +197,22 @@ class Columns:
         if isinstance(self.arrays, Keyed):
             arrays = self.arrays.where(is_kept)
         else:
-            arrays = all_at_rows(self.arrays, is_kept)
+            arrays = select_all_rows(self.arrays, is_kept)
         return Columns(int(np.count_nonzero(is_kept)), arrays)
 
     def frame(self) -> pd.DataFrame:
         """Make a pandas frame, sharing the arrays where pandas can; texts are categories."""
-        return framed({name: for_pandas(array) for name, array in self.arrays.items()}, self.length)
+        return make_frame(
+            {name: convert_for_pandas(array) for name, array in self.arrays.items()}, self.length
+        )
 
     def judged(self) -> pd.DataFrame:
         """Make the frame for rules: texts are objects, NaN where missing, so that missing keys group too."""
         columns = {
-            name: _objects(array) if isinstance(array, Coded) else for_pandas(array)
+            name: _expand_texts(array) if isinstance(array, Coded) else convert_for_pandas(array)
             for name, array in self.arrays.items()
         }
-        return framed(columns, self.length)
+        return make_frame(columns, self.length)
 
     def renamed(self, column: str, names: Mapping[str, str]) -> Columns:
         """Replace texts of a column by their new names."""
@@ -223,7 +225,7 @@ class Columns:
     def of(frame: pd.DataFrame) -> Columns:
         """Extract the columns of a frame."""
         return Columns(
-            len(frame), {str(name): bare(column.array) for name, column in frame.items()}
+            len(frame), {str(name): make_bare(column.array) for name, column in frame.items()}
         )
 
 
@@ -261,20 +263,20 @@ class Frames(Mapping[str, pd.DataFrame]):
         return self._tables
 
 
-def _objects(array: Coded) -> npt.NDArray[np.object_]:
+def _expand_texts(array: Coded) -> npt.NDArray[np.object_]:
     """Expand the texts to an object array."""
     by_code: npt.NDArray[np.object_] = np.array([*array.texts, np.nan], object)
     return by_code.take(array.codes)
 
 
-def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
+def make_frame(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     """Make a frame of numpy or pandas arrays without conversion; data is shared, or copied if there are few rows."""
-    blocks = [_block(array, length) for array in arrays.values()]
+    blocks = [_make_block(array, length) for array in arrays.values()]
     if _of_blocks is not None and blocks and not any(block is None for block in blocks):
-        names, places = _named(tuple(arrays))
+        names, places = _make_column_index(tuple(arrays))
         placed = list(zip(blocks, places, strict=True))
-        if length <= FEW_ROWS:
-            placed = _together(placed)
+        if length <= MAX_COPIED_ROWS:
+            placed = _merge_blocks(placed)
         frame: pd.DataFrame = _of_blocks(placed, pd.RangeIndex(length), names)
         return frame
     # Explicit for texts, whose dtype pandas would guess.
@@ -285,7 +287,7 @@ def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
 
 
-def _frames_of_blocks() -> Any:
+def _import_block_frames() -> Any:
     """Import the pandas function that makes a frame from arrays in a third of the time; None before pandas 3."""
     try:
         return import_module("pandas.api.internals").create_dataframe_from_blocks
@@ -293,19 +295,19 @@ def _frames_of_blocks() -> Any:
         return None
 
 
-_of_blocks = _frames_of_blocks()
+_of_blocks = _import_block_frames()
 
 
-def _block(array: Any, length: int) -> Any:
+def _make_block(array: Any, length: int) -> Any:
     """Convert an array to a block of one column; None if pandas would convert it."""
     plain = np.asarray(array) if isinstance(array, np.ndarray | NumpyExtensionArray) else None
-    if plain is not None and plain.dtype.kind in AS_THEY_ARE:
+    if plain is not None and plain.dtype.kind in UNCONVERTED_KINDS:
         return plain.reshape(1, length)
     assert len(array) == length, f"{len(array)} values in {length} rows"
     return array if isinstance(array, ExtensionArray) else None
 
 
-def _together(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
+def _merge_blocks(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
     """Merge blocks of the same numpy dtype, because pandas selects rows block by block."""
     of_pandas: list[tuple[Any, Ints]] = []
     by_type: dict[np.dtype[Any], list[tuple[Any, Ints]]] = {}
@@ -319,17 +321,17 @@ def _together(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
 
 
 @lru_cache(1024)
-def _named(names: tuple[Any, ...]) -> tuple[pd.Index[Any], list[Ints]]:
+def _make_column_index(names: tuple[Any, ...]) -> tuple[pd.Index[Any], list[Ints]]:
     """Make the column index of a frame, and the position of each column."""
     return pd.Index(list(names)), list(np.arange(len(names)).reshape(-1, 1))
 
 
-def arrays_of(frame: pd.DataFrame) -> dict[str, Any]:
+def get_frame_arrays(frame: pd.DataFrame) -> dict[str, Any]:
     """Get the pandas arrays of a frame by column name."""
     return {str(name): column.array for name, column in frame.items()}
 
 
-def bare(array: Any) -> Array:
+def make_bare(array: Any) -> Array:
     """Convert a pandas array to the form of these columns; other arrays stay as they are."""
     if isinstance(array, pd.Categorical):
         return Coded(array.codes, tuple(array.categories.tolist()))
@@ -342,43 +344,43 @@ def bare(array: Any) -> Array:
     return np.asarray(array)
 
 
-def dtype_of(array: Array) -> str:
+def get_pandas_dtype(array: Array) -> str:
     """Get the pandas dtype name of an array."""
     if isinstance(array, Coded):
         return "category"
     if isinstance(array, Nullable):
         return "Int64" if array.values.dtype.kind == "i" else "Float64"
-    return _name_of(array.dtype)
+    return _get_dtype_name(array.dtype)
 
 
 @cache
-def _name_of(dtype: np.dtype[Any]) -> str:
+def _get_dtype_name(dtype: np.dtype[Any]) -> str:
     """Get the name of a numpy dtype."""
     return str(dtype)
 
 
-def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
+def concatenate_like_arrays(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
     """Concatenate arrays of one kind; texts are merged, with `first_texts` before the others."""
     same: Sequence[Any] = parts
     if isinstance(parts[0], Coded):
-        return _united(same, first_texts)
+        return _merge_coded(same, first_texts)
     if isinstance(parts[0], Nullable):
         missing = np.concatenate([part.missing for part in same])
         return Nullable(np.concatenate([part.values for part in same]), missing)
     return np.concatenate(same)
 
 
-def stacked(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Concatenate the rows of several parts with the same columns."""
     if len(parts) < 2:
         return dict(*parts)
-    return {name: joined(list(map(itemgetter(name), parts))) for name in parts[0]}
+    return {name: concatenate_like_arrays(list(map(itemgetter(name), parts))) for name in parts[0]}
 
 
-def trimmed(array: Coded) -> Coded:
+def trim_texts(array: Coded) -> Coded:
     """Drop unused texts and sort the others.
 
-    >>> trimmed(Coded(np.array([2, -1, 0]), ("b", "c", "a")))
+    >>> trim_texts(Coded(np.array([2, -1, 0]), ("b", "c", "a")))
     Coded(codes=array([ 0, -1,  1], dtype=int8), texts=('a', 'b'))
     """
     occurs = np.zeros(len(array.texts) + 1, np.bool_)
@@ -388,78 +390,80 @@ def trimmed(array: Coded) -> Coded:
     texts = list(map(array.texts.__getitem__, codes))
     for text in sorted(texts):
         code_of.setdefault(text, len(code_of))
-    place = np.full(len(array.texts) + 1, -1, narrowest(len(code_of)))
+    place = np.full(len(array.texts) + 1, -1, choose_narrowest(len(code_of)))
     place[codes] = list(map(code_of.__getitem__, texts))
     return Coded(place[array.codes], tuple(code_of))
 
 
-def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def trim_all_texts(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Drop unused texts of all columns, and sort the others."""
     columns = dict(arrays)
     for name, array in arrays.items():
         if isinstance(array, Coded):
-            columns[name] = trimmed(array)
+            columns[name] = trim_texts(array)
     return columns
 
 
-def all_alike(value: np.generic, length: int) -> npt.NDArray[Any]:
+def broadcast_value(value: np.generic, length: int) -> npt.NDArray[Any]:
     """Repeat a value in the memory of one; read-only. Like `numpy.broadcast_to` in a third of the time.
 
-    >>> all_alike(np.int64(-1), 3)
+    >>> broadcast_value(np.int64(-1), 3)
     array([-1, -1, -1])
     """
-    return np.ndarray(length, value.dtype, _only(value), 0, (0,))
+    return np.ndarray(length, value.dtype, _make_single_value(value), 0, (0,))
 
 
 @lru_cache(256, typed=True)
-def _only(value: np.generic) -> npt.NDArray[Any]:
+def _make_single_value(value: np.generic) -> npt.NDArray[Any]:
     """Make a read-only array of one value."""
     array = np.array([value])
     array.setflags(write=False)
     return array
 
 
-def numbers_or_none(values: Sequence[int | None]) -> Nullable:
+def make_nullable_numbers(values: Sequence[int | None]) -> Nullable:
     """Make a column of numbers; None is missing."""
     missing = np.array([value is None for value in values], np.bool_)
     return Nullable(np.array([value or 0 for value in values], np.int64), missing)
 
 
-def repeated_number(value: int | None, length: int) -> Nullable:
+def repeat_number(value: int | None, length: int) -> Nullable:
     """Repeat a number, or a missing value for None."""
     return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
 
 
-def repeated_text(text: str | None, length: int) -> Coded:
+def repeat_text(text: str | None, length: int) -> Coded:
     """Repeat a text, or a missing value for None."""
     if text is None:
         return Coded(np.full(length, -1, np.int8), ())
     return Coded(np.zeros(length, np.int8), (text,))
 
 
-def of_texts(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
+def make_categorical(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
     """Make a categorical of these codes into `texts`; code -1 is missing. The dtype is cached, so use it for few texts."""
     storage = str(pd.get_option("mode.string_storage"))
-    return pd.Categorical.from_codes(codes, dtype=_dtype(texts, storage), validate=False)
+    return pd.Categorical.from_codes(
+        codes, dtype=_make_categorical_dtype(texts, storage), validate=False
+    )
 
 
-def as_text(values: Any) -> pd.Index[str]:
+def make_text_index(values: Any) -> pd.Index[str]:
     """Make an index of texts, also when empty (pandas would guess the dtype from the values)."""
     return pd.Index([str(value) for value in values], dtype="str")
 
 
 @lru_cache(2048)
-def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - part of the cache key: how pandas stores texts
+def _make_categorical_dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - part of the cache key: how pandas stores texts
     """Make the CategoricalDtype of these texts; cached, because it takes longer to make than the values."""
-    return pd.CategoricalDtype(as_text(texts))
+    return pd.CategoricalDtype(make_text_index(texts))
 
 
-def for_pandas(array: Array) -> Any:
+def convert_for_pandas(array: Array) -> Any:
     """Convert an array to the type of its column in a frame."""
     if isinstance(array, Coded):
-        if len(array.texts) <= FEW_TEXTS:
-            return of_texts(array.codes, array.texts)
-        return pd.Categorical.from_codes(array.codes, as_text(array.texts), validate=False)
+        if len(array.texts) <= MAX_CACHED_TEXTS:
+            return make_categorical(array.codes, array.texts)
+        return pd.Categorical.from_codes(array.codes, make_text_index(array.texts), validate=False)
     if isinstance(array, Nullable):
         if array.values.dtype.kind == "i":
             # The values may be narrower than int64.
@@ -468,23 +472,23 @@ def for_pandas(array: Array) -> Any:
     return array
 
 
-def _united(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
+def _merge_coded(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
     """Merge coded parts into one list of texts, in order of appearance."""
     texts = parts[0].texts
     is_common = first_texts in ((), texts) and all(part.texts == texts for part in parts)
     if is_common and len(set(texts)) == len(texts):
         codes = np.concatenate([part.codes for part in parts])
-        return Coded(codes.astype(narrowest(len(texts)), copy=False), texts)
+        return Coded(codes.astype(choose_narrowest(len(texts)), copy=False), texts)
     code_of = {text: code for code, text in enumerate(first_texts)}
     new_codes = [
         [*(code_of.setdefault(text, len(code_of)) for text in part.texts), -1] for part in parts
     ]
-    width = narrowest(len(code_of))
+    width = choose_narrowest(len(code_of))
     recoded = [np.array(new, width)[part.codes] for new, part in zip(new_codes, parts, strict=True)]
     return Coded(np.concatenate(recoded), tuple(code_of))
 
 
 @cache
-def narrowest(count: int) -> np.dtype[Any]:
+def choose_narrowest(count: int) -> np.dtype[Any]:
     """Choose the narrowest dtype for codes into `count` texts, as pandas does; usually one byte."""
     return np.min_scalar_type(-max(count, 1))

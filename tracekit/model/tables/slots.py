@@ -157,10 +157,10 @@ NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"
 """Values in place of an op path: in no op, launch not recorded, and the sum of a source's many small rows."""
 
 
-def class_title(kind: str, cause: str = "") -> str:
+def get_class_title(kind: str, cause: str = "") -> str:
     """Get the title of a class; idle time includes its cause.
 
-    >>> class_title("idle", "sync"), class_title("host")
+    >>> get_class_title("idle", "sync"), get_class_title("host")
     ('idle: stream wait', 'host ops')
     """
     title = CLASS_TITLES.get(kind, (kind,))[0]

@@ -23,13 +23,13 @@ from tracekit.model.tables.arrays import (
     Columns,
     Keyed,
     Nullable,
-    bare,
-    dtype_of,
-    joined,
-    narrowest,
+    choose_narrowest,
+    concatenate_like_arrays,
+    get_pandas_dtype,
+    make_bare,
 )
 
-FEW_ROWS = 1000
+MAX_SHORT_ROWS = 1000
 """Row count up to which Python compares texts faster than pandas, and missing numbers share their arrays."""
 
 Dtype = Literal["int32", "int64", "Int64", "Float64", "bool", "category"]
@@ -46,14 +46,14 @@ class Column:
     @property
     def nullable(self) -> bool:
         """Whether a row may lack this value."""
-        return self.dtype in _MAYBE or (self.dtype == "category" and not self.values)
+        return self.dtype in _NULLABLE_TYPES or (self.dtype == "category" and not self.values)
 
 
 UNITS = ("ns", "bytes", "ratio", "gb_per_s", "count")
 """Units that column names end in."""
 
 
-def unit_of(name: str, column: Column) -> str:
+def get_column_unit(name: str, column: Column) -> str:
     """Get a column's unit from the suffix of its name; `text` for texts, empty for other numbers."""
     if column.dtype == "category":
         return "text"
@@ -84,7 +84,7 @@ class Table:
     ) -> dict[str, Array]:
         """Cast like `cast` to a dict of arrays, without the columns in `but`; raises `SchemaError` in the same cases."""
         arrays: dict[str, Array] = {}
-        columns = _columns(self, tuple(data), but)
+        columns = _list_cast_columns(self, tuple(data), but)
         try:
             for name, column, as_declared in columns:
                 given: Any = data.get(name)
@@ -93,7 +93,7 @@ class Table:
                 if kind is as_declared or (kind is np.ndarray and given.dtype is as_declared):
                     arrays[name] = given
                 else:
-                    arrays[name] = _cast(column, given, length)
+                    arrays[name] = _cast_column(column, given, length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
         for array in arrays.values():
@@ -110,18 +110,20 @@ class Table:
 
     def empty(self) -> pd.DataFrame:
         """Get the empty table as a frame. It is shared by all callers and must not be modified in place."""
-        return _empty(self, str(pd.get_option("mode.string_storage")))
+        return _make_empty_frame(self, str(pd.get_option("mode.string_storage")))
 
     def no_rows(self) -> Columns:
         """Get the empty columns, shared by all callers."""
-        return _no_rows(self)
+        return _make_empty_columns(self)
 
     def fits(self, columns: Columns) -> None:
         """Raise `SchemaError` unless these are exactly its columns, in this order, of these types."""
         if isinstance(columns.arrays, Keyed):
             self._compare(list(columns.arrays.types()))
         else:
-            self._compare([(name, dtype_of(array)) for name, array in columns.arrays.items()])
+            self._compare(
+                [(name, get_pandas_dtype(array)) for name, array in columns.arrays.items()]
+            )
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
@@ -136,7 +138,7 @@ class Table:
 
 
 @lru_cache(1024)
-def _columns(
+def _list_cast_columns(
     table: Table, names: tuple[str, ...], but: tuple[str, ...]
 ) -> tuple[tuple[str, Column, object], ...]:
     """List the columns to cast (all but `but`), each with the array type that needs no cast.
@@ -149,42 +151,46 @@ def _columns(
         problem = f"{table.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise SchemaError(problem)
     columns = ((name, column) for name, column in table.columns.items() if name not in but)
-    return tuple((name, column, _as_declared(column)) for name, column in columns)
+    return tuple((name, column, _get_castless_type(column)) for name, column in columns)
 
 
-def _as_declared(column: Column) -> object:
+def _get_castless_type(column: Column) -> object:
     """Get the array type that fits a column without a cast; None if each value must be checked."""
     if column.dtype == "category":
         return None if column.values else Coded
-    return Nullable if column.dtype in _MAYBE else _NUMBERS[column.dtype]
+    return Nullable if column.dtype in _NULLABLE_TYPES else _NUMBERS[column.dtype]
 
 
 @cache
-def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - part of the cache key: how pandas stores texts
+def _make_empty_frame(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - part of the cache key: how pandas stores texts
     """Make the frame of a table without rows; cached, because questions often request tables that no source filled."""
     return table.frame()
 
 
 @cache
-def _no_rows(table: Table) -> Columns:
+def _make_empty_columns(table: Table) -> Columns:
     """Make the columns of a table without rows."""
     return table.cast()
 
 
-def _cast(column: Column, given: Any, length: int) -> Array:
+def _cast_column(column: Column, given: Any, length: int) -> Array:
     """Cast one column to its declared type."""
     if column.dtype == "category":
-        return _coded(column, given, length)
+        return _cast_texts(column, given, length)
     if given is None:
-        return _all_missing(column, length)
-    return _nullable(column, given) if column.dtype in _MAYBE else _numbers(column, given)
+        return _fill_missing_column(column, length)
+    return (
+        _cast_nullable(column, given)
+        if column.dtype in _NULLABLE_TYPES
+        else _cast_numbers(column, given)
+    )
 
 
-_MAYBE = ("Int64", "Float64")
+_NULLABLE_TYPES = ("Int64", "Float64")
 """Nullable number types."""
 
 
-def _nullable(column: Column, given: Any) -> Array:
+def _cast_nullable(column: Column, given: Any) -> Array:
     """Cast to nullable numbers of the declared type."""
     if isinstance(given, Nullable):
         return given
@@ -193,11 +199,11 @@ def _nullable(column: Column, given: Any) -> Array:
             return Nullable(given, np.zeros(len(given), np.bool_))
         return Nullable(given, np.isnan(given))
     if str(getattr(given, "dtype", "")) == column.dtype:
-        return bare(getattr(given, "array", given))
-    return bare(pd.array(given, dtype=column.dtype))
+        return make_bare(getattr(given, "array", given))
+    return make_bare(pd.array(given, dtype=column.dtype))
 
 
-def _numbers(column: Column, given: Any) -> Array:
+def _cast_numbers(column: Column, given: Any) -> Array:
     """Cast to numbers or booleans of the declared type."""
     values = np.asarray(given)
     if values.dtype == _NUMBERS[column.dtype]:
@@ -206,7 +212,7 @@ def _numbers(column: Column, given: Any) -> Array:
     # numpy casts to these types silently, even if values change.
     if not (np.asarray(cast) == values).all():
         raise ValueError(f"values that are no {column.dtype}")
-    return bare(cast)
+    return make_bare(cast)
 
 
 _NUMBERS: dict[str, np.dtype[Any]] = {
@@ -218,36 +224,36 @@ _NUMBERS: dict[str, np.dtype[Any]] = {
 }
 
 
-def _all_missing(column: Column, length: int) -> Array:
+def _fill_missing_column(column: Column, length: int) -> Array:
     """Make a nullable column of missing values; an empty column if values are required."""
     if not column.nullable:
         return np.array([], dtype=column.dtype)
-    if length > FEW_ROWS:
-        return _missing(column.dtype, length)
-    missing = _few_missing(column.dtype)
+    if length > MAX_SHORT_ROWS:
+        return _make_missing_numbers(column.dtype, length)
+    missing = _share_missing_numbers(column.dtype)
     return Nullable(missing.values[:length], missing.missing[:length])
 
 
-def _missing(dtype: Dtype, length: int) -> Nullable:
+def _make_missing_numbers(dtype: Dtype, length: int) -> Nullable:
     """Make `length` missing numbers."""
     return Nullable(np.zeros(length, _NUMBERS[dtype]), np.ones(length, np.bool_))
 
 
 @cache
-def _few_missing(dtype: Dtype) -> Nullable:
+def _share_missing_numbers(dtype: Dtype) -> Nullable:
     """Make the missing numbers that all short columns share."""
-    missing = _missing(dtype, FEW_ROWS)
+    missing = _make_missing_numbers(dtype, MAX_SHORT_ROWS)
     missing.values.setflags(write=False)
     missing.missing.setflags(write=False)
     return missing
 
 
-def _coded(column: Column, given: Any, length: int) -> Coded:
+def _cast_texts(column: Column, given: Any, length: int) -> Coded:
     """Encode texts by the closed set if there is one (other values are an error), else by the texts present."""
     if given is None:
         return Coded(np.full(length, -1, np.int8), column.values)
     values = given.array if isinstance(given, pd.Series) else given
-    coded = values if isinstance(values, Coded) else _open_texts(values)
+    coded = values if isinstance(values, Coded) else _encode_open_texts(values)
     if not column.values or (coded.texts == column.values and not (coded.codes < 0).any()):
         return coded
     code_of = {text: code for code, text in enumerate(column.values)}
@@ -260,15 +266,15 @@ def _coded(column: Column, given: Any, length: int) -> Coded:
     return Coded(codes, column.values)
 
 
-def _open_texts(values: Any) -> Coded:
+def _encode_open_texts(values: Any) -> Coded:
     """Encode any column of texts; new codes are in sorted order."""
     if isinstance(values, Coded):
         return values
     if isinstance(values, pd.Categorical):
         return Coded(values.codes, tuple(values.categories.tolist()))
-    if len(values) <= FEW_ROWS:
+    if len(values) <= MAX_SHORT_ROWS:
         try:
-            coded = _few_texts(tuple(values))
+            coded = _encode_short_column(tuple(values))
         except TypeError:  # unhashable values
             coded = None
         if coded is not None:
@@ -279,7 +285,7 @@ def _open_texts(values: Any) -> Coded:
         texts = distinct.tolist()
         if set(map(type, texts)) <= {str}:
             order = sorted(range(len(texts)), key=texts.__getitem__)
-            place = np.full(len(texts) + 1, -1, narrowest(len(texts)))
+            place = np.full(len(texts) + 1, -1, choose_narrowest(len(texts)))
             place[order] = np.arange(len(texts))
             return Coded(place[codes], tuple(map(texts.__getitem__, order)))
     categorical = pd.Categorical(values)
@@ -287,7 +293,7 @@ def _open_texts(values: Any) -> Coded:
 
 
 @lru_cache(1024)
-def _few_texts(values: tuple[Any, ...]) -> Coded | None:
+def _encode_short_column(values: tuple[Any, ...]) -> Coded | None:
     """Encode the texts of a few rows, in sorted order; None if there is anything but texts and None.
 
     The result is cached and shared by columns with equal values, which the files of one run often have; it is read-only.
@@ -299,18 +305,18 @@ def _few_texts(values: tuple[Any, ...]) -> Coded | None:
     texts = sorted(distinct)
     code_of = dict(zip(texts, range(len(texts)), strict=True))
     code_of[None] = -1
-    codes = np.fromiter(map(code_of.__getitem__, values), narrowest(len(texts)), len(values))
+    codes = np.fromiter(map(code_of.__getitem__, values), choose_narrowest(len(texts)), len(values))
     codes.setflags(write=False)
     return Coded(codes, tuple(texts))
 
 
-def coded(codes: Any, like: pd.Series[Any]) -> Any:
+def make_categorical_like(codes: Any, like: pd.Series[Any]) -> Any:
     """Make a categorical of these codes, with the categories of `like`; code -1 is missing."""
     dtype: Any = like.dtype
     return pd.Categorical.from_codes(codes, dtype=dtype)
 
 
-def concat(table: Table, parts: Sequence[Columns]) -> Columns:
+def concatenate_table_parts(table: Table, parts: Sequence[Columns]) -> Columns:
     """Concatenate parts of one table in order; texts are merged, not lost."""
     filled = list(filter(len, parts)) or list(parts[:1])
     if not filled:
@@ -320,19 +326,19 @@ def concat(table: Table, parts: Sequence[Columns]) -> Columns:
     length = sum(map(len, filled))
     keyed = [part.arrays for part in filled if isinstance(part.arrays, Keyed)]
     if len(keyed) < len(filled):
-        return Columns(length, _joined([part.arrays for part in filled], table.columns))
+        return Columns(length, _join_columns([part.arrays for part in filled], table.columns))
     sources = tuple(chain.from_iterable(arrays.sources for arrays in keyed))
     kinds, *_ = (arrays.kinds for arrays in keyed)
     columns = {name: column for name, column in table.columns.items() if name not in kinds}
-    measured = _joined([arrays.measured for arrays in keyed], columns)
+    measured = _join_columns([arrays.measured for arrays in keyed], columns)
     return Columns(length, Keyed(kinds, sources, measured))
 
 
-def _joined(
+def _join_columns(
     parts: Sequence[Mapping[str, Array]], columns: Mapping[str, Column]
 ) -> dict[str, Array]:
     """Concatenate these columns of all parts."""
     return {
-        name: joined([part[name] for part in parts], column.values)
+        name: concatenate_like_arrays([part[name] for part in parts], column.values)
         for name, column in columns.items()
     }

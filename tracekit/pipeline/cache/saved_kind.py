@@ -8,17 +8,17 @@ from typing import Literal
 SavedForm = Literal["measurements", "report"]
 """The file kinds that `--save` and `-o x.json` write."""
 
-SCHEMA = "tracekit.measurements/1"
+SAVED_SCHEMA = "tracekit.measurements/1"
 """Format version of saved measurements: additions keep it, incompatible changes raise it."""
 
 MANIFEST = "manifest.json"
-_FAMILY = SCHEMA.rpartition("/")[0]
+_FAMILY = SAVED_SCHEMA.rpartition("/")[0]
 _HEAD = f'{{"schema": "{_FAMILY}/'.encode()
 _SNIFFED_BYTES = 4096
 HEAD_BYTES = 30 + len(MANIFEST) + len(_HEAD)
 
 
-def saved_form(path: Path) -> SavedForm | None:
+def sniff_saved_form(path: Path) -> SavedForm | None:
     """Sniff the kind of a saved file from its first bytes; None for any other file, and for unreadable ones."""
     try:
         if not path.is_file():  # reading from a pipe would block
@@ -27,14 +27,14 @@ def saved_form(path: Path) -> SavedForm | None:
             head = file.read(_SNIFFED_BYTES)
     except (OSError, ValueError):
         return None
-    if is_saved(head):
+    if is_saved_measurements(head):
         return "measurements"
     if head.lstrip()[:1] == b"{" and b'"title"' in head[:200] and b'"tool_version"' in head:
         return "report"
     return None
 
 
-def is_saved(head: bytes) -> bool:
+def is_saved_measurements(head: bytes) -> bool:
     """Check whether a file that begins with `head` (`HEAD_BYTES` long) contains saved measurements of any version."""
     name = MANIFEST.encode()
     return (

@@ -25,44 +25,44 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import numpy as np
 
-from tracekit.analyses import measured_tables
+from tracekit.analyses import list_measured_tables
 from tracekit.model.codes import UNKNOWN, Data, Datum
-from tracekit.model.errors import TraceFormatError, TracekitError, unread
-from tracekit.model.facts import as_json, of_json
+from tracekit.model.errors import TraceFormatError, TracekitError, make_os_read_error
+from tracekit.model.facts import convert_facts_to_json, parse_facts
 from tracekit.model.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, narrowest
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 from tracekit.pipeline.cache.saved_kind import (
     HEAD_BYTES,
     MANIFEST,
-    SCHEMA,
+    SAVED_SCHEMA,
     SavedForm,
-    is_saved,
-    saved_form,
+    is_saved_measurements,
+    sniff_saved_form,
 )
 
 __all__ = [
     "HEAD_BYTES",
-    "MAX_BYTES",
-    "SCHEMA",
+    "MAX_SAVED_BYTES",
+    "SAVED_SCHEMA",
     "SavedForm",
-    "is_saved",
+    "is_saved_measurements",
     "load",
     "save",
-    "saved_form",
+    "sniff_saved_form",
 ]
 
 T = TypeVar("T")
 
-MAX_BYTES = 8 << 30
+MAX_SAVED_BYTES = 8 << 30
 """Memory limit for the tables of one file."""
 _MAX_GROWTH, _MAX_GROWTH_BASE = 200, 256 << 20
 """Limits of the unpacked size: a factor of the file's size, plus a base; measured tables reach about 50."""
 _JSON_GROWTH = 24
 """Upper bound of the memory of parsed JSON, relative to its size."""
 
-_MADE = (1980, 1, 1, 0, 0, 0)
+_ZIP_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _HINT = "save it again with --save, from the profiles"
 
 _VALUES = {"int32": "<i4", "int64": "<i8", "Int64": "<i8", "Float64": "<f8", "bool": "|u1"}
@@ -77,70 +77,70 @@ _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
 
 def save(measurements: Measurements, path: Path | str) -> None:
     """Save `measurements` to `path`; of each source's path only the displayed name."""
-    tables = _in_order(measurements.arrays)
-    size = sum(len(rows) * _row_bytes(TABLES[name]) for name, rows in tables.items())
-    if size > MAX_BYTES:
+    tables = _order_saved_tables(measurements.arrays)
+    size = sum(len(rows) * _get_row_bytes(TABLES[name]) for name, rows in tables.items())
+    if size > MAX_SAVED_BYTES:
         raise TracekitError(
-            f"{path}: too much to save: the tables take {size:,} of at most {MAX_BYTES:,} bytes",
+            f"{path}: too much to save: the tables take {size:,} of at most {MAX_SAVED_BYTES:,} bytes",
             "save fewer ranks or steps (--ranks, --steps), or save them in several files",
         )
     manifest = {
-        "schema": SCHEMA,
-        "tables": {name: _described(TABLES[name], len(rows)) for name, rows in tables.items()},
-        "sources": list(map(_source_json, measurements.sources)),
-        "failures": list(map(_coded_json, measurements.failures)),
-        "notes": list(map(_coded_json, measurements.notes)),
-        "facts": as_json(measurements.facts),
+        "schema": SAVED_SCHEMA,
+        "tables": {name: _describe_table(TABLES[name], len(rows)) for name, rows in tables.items()},
+        "sources": list(map(_encode_saved_source, measurements.sources)),
+        "failures": list(map(_encode_saved_coded, measurements.failures)),
+        "notes": list(map(_encode_saved_coded, measurements.notes)),
+        "facts": convert_facts_to_json(measurements.facts),
     }
     if measurements.faults:
         manifest["faults"] = list(map(asdict, measurements.faults))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        _put(archive, MANIFEST, _json_bytes(manifest), zipfile.ZIP_STORED)
+        _add_archive_entry(archive, MANIFEST, _encode_saved_json(manifest), zipfile.ZIP_STORED)
         for name, rows in tables.items():
-            for column, kind, data in _blocks(TABLES[name], rows):
-                _put(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
+            for column, kind, data in _list_column_blocks(TABLES[name], rows):
+                _add_archive_entry(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
     write_atomically(path, buffer.getvalue())
 
 
-def _in_order(tables: Mapping[str, Columns]) -> dict[str, Columns]:
+def _order_saved_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
     """Order tables as `tracekit tables` lists them."""
-    return {name: tables[name] for name in _names() if name in tables}
+    return {name: tables[name] for name in _list_table_names() if name in tables}
 
 
-def _names() -> list[str]:
+def _list_table_names() -> list[str]:
     """List the names of all tables; loads the tables of every question."""
-    return list(map(attrgetter("name"), (*RAW, *measured_tables())))
+    return list(map(attrgetter("name"), (*RAW, *list_measured_tables())))
 
 
-def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
+def _add_archive_entry(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
     """Add one entry without its creation time and platform, which keeps the bytes reproducible."""
-    entry = zipfile.ZipInfo(name, date_time=_MADE)
+    entry = zipfile.ZipInfo(name, date_time=_ZIP_TIMESTAMP)
     entry.compress_type = compression
     entry.create_system = 3
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, data, compresslevel=6)
 
 
-def _row_bytes(table: Table) -> int:
+def _get_row_bytes(table: Table) -> int:
     """Get the size of one row in bytes, without categories."""
     return sum(_WIDTHS[column.dtype] for column in table.columns.values())
 
 
-def _described(table: Table, rows: int) -> dict[str, Any]:
+def _describe_table(table: Table, rows: int) -> dict[str, Any]:
     """Describe a table for the manifest."""
     columns = [{"name": name, "dtype": column.dtype} for name, column in table.columns.items()]
     return {"rows": rows, "columns": columns}
 
 
-def _source_json(source: Source) -> dict[str, Any]:
+def _encode_saved_source(source: Source) -> dict[str, Any]:
     """Encode a source without path and node, which are meaningless on other machines."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
     values = {name: getattr(source, name) for name in names}
-    return {**values, "notes": list(map(_coded_json, source.notes))}
+    return {**values, "notes": list(map(_encode_saved_coded, source.notes))}
 
 
-def _coded_json(coded: Note | Failure) -> dict[str, Any]:
+def _encode_saved_coded(coded: Note | Failure) -> dict[str, Any]:
     """Encode a note or failure with its code, and with its data if any."""
     values = {field.name: getattr(coded, field.name) for field in fields(coded)}
     data = dict(values.pop("data"))
@@ -149,7 +149,7 @@ def _coded_json(coded: Note | Failure) -> dict[str, Any]:
     return values
 
 
-def _json_bytes(value: Any) -> bytes:
+def _encode_saved_json(value: Any) -> bytes:
     """Encode a value as ASCII JSON, which preserves any text."""
     try:
         return json.dumps(value).encode("ascii")
@@ -159,13 +159,13 @@ def _json_bytes(value: Any) -> bytes:
         ) from error
 
 
-def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
+def _list_column_blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
     """List the blocks of a table in order: (column, kind, bytes)."""
     for name, column in table.columns.items():
         array = rows[name]
         if isinstance(array, Coded):
             yield name, "codes", array.codes.astype("<i4").tobytes()
-            yield name, "categories", _json_bytes(list(map(str, array.texts)))
+            yield name, "categories", _encode_saved_json(list(map(str, array.texts)))
         elif isinstance(array, Nullable):
             values = np.where(array.missing, 0, array.values)
             yield name, "data", values.astype(_VALUES[column.dtype]).tobytes()
@@ -177,17 +177,19 @@ def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
 # --- loading --------------------------------------------------------------------------------------
 
 
-def load(path: Path | str, *, max_bytes: int = MAX_BYTES) -> Measurements:
+def load(path: Path | str, *, max_bytes: int = MAX_SAVED_BYTES) -> Measurements:
     """Load the measurements saved in `path`; raises only `TraceFormatError`, for any other file."""
     path = Path(path)
     try:
         with path.open("rb") as file:
-            return _loaded(file, max_bytes)
-    except _Bad as error:
+            return _load_archive(file, max_bytes)
+    except _MalformedFile as error:
         problem = f"not readable as saved measurements: {error.problem}"
         raise TraceFormatError(path, problem, error.hint, code="unfit") from None
     except OSError as error:
-        raise unread(path, error, "check that it exists and that you may read it") from error
+        raise make_os_read_error(
+            path, error, "check that it exists and that you may read it"
+        ) from error
     except MemoryError as error:
         hint = "load it on a machine with more memory"
         raise TraceFormatError(path, "memory ran out", hint, code="out-of-memory") from error
@@ -197,13 +199,15 @@ def load(path: Path | str, *, max_bytes: int = MAX_BYTES) -> Measurements:
         raise TraceFormatError(path, text, _HINT, code="unfit") from error
 
 
-def _loaded(file: BinaryIO, max_bytes: int) -> Measurements:
+def _load_archive(file: BinaryIO, max_bytes: int) -> Measurements:
     """Load the measurements from an open file."""
-    if not is_saved(file.read(HEAD_BYTES)):
-        raise _Bad("it does not begin like saved measurements", "give a file made with --save")
+    if not is_saved_measurements(file.read(HEAD_BYTES)):
+        raise _MalformedFile(
+            "it does not begin like saved measurements", "give a file made with --save"
+        )
     size = file.seek(0, io.SEEK_END)
     with zipfile.ZipFile(file) as archive:
-        return _measurements(_Archive(archive, size, max_bytes))
+        return _decode_saved_measurements(_SavedArchive(archive, size, max_bytes))
 
 
 _UNKNOWN_TABLE = (
@@ -211,7 +215,7 @@ _UNKNOWN_TABLE = (
 )
 
 
-class _Bad(Exception):  # noqa: N818 - never leaves this module
+class _MalformedFile(Exception):  # noqa: N818 - never leaves this module
     """A defect of the file, before its path is added."""
 
     def __init__(self, problem: str, hint: str = _HINT) -> None:
@@ -220,7 +224,7 @@ class _Bad(Exception):  # noqa: N818 - never leaves this module
         self.hint = hint
 
 
-class _Archive:
+class _SavedArchive:
     """Entries of the zip file, read only within their declared and expected sizes."""
 
     def __init__(self, archive: zipfile.ZipFile, file_bytes: int, max_bytes: int) -> None:
@@ -229,251 +233,265 @@ class _Archive:
         self._entries: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
             if entry.filename in self._entries:
-                raise _Bad(f"two entries are called {entry.filename!r}")
+                raise _MalformedFile(f"two entries are called {entry.filename!r}")
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise _Bad(f"{entry.filename!r} is compressed in an unknown way")
+                raise _MalformedFile(f"{entry.filename!r} is compressed in an unknown way")
             self._entries[entry.filename] = entry
 
     def reserve(self, size: int, what: str) -> None:
         """Reserve memory before allocating it; raises if the file exceeds its limit."""
         self._left -= size
         if self._left < 0:
-            raise _Bad(f"{what} would take more memory than a file of this size may")
+            raise _MalformedFile(f"{what} would take more memory than a file of this size may")
 
     def read(self, name: str, expected: int | None = None) -> bytes:
         """Read one entry of exactly `expected` bytes; None accepts JSON of its declared size."""
         entry = self._entries.pop(name, None)
         if entry is None:
-            raise _Bad(f"{name!r} is missing")
+            raise _MalformedFile(f"{name!r} is missing")
         if expected is None:
             expected = entry.file_size
             self.reserve(expected * _JSON_GROWTH, repr(name))
         if entry.file_size != expected:
-            raise _Bad(f"{name!r} holds {entry.file_size:,} bytes instead of {expected:,}")
+            raise _MalformedFile(
+                f"{name!r} holds {entry.file_size:,} bytes instead of {expected:,}"
+            )
         with self._archive.open(entry) as stream:
             data = stream.read(expected + 1)
         if len(data) != expected:
-            raise _Bad(f"{name!r} ends after {len(data):,} of {expected:,} bytes")
+            raise _MalformedFile(f"{name!r} ends after {len(data):,} of {expected:,} bytes")
         return data
 
     def json(self, name: str) -> Any:
         """Parse one entry as JSON; raises if an object repeats a key."""
-        return json.loads(self.read(name), object_pairs_hook=_unique)
+        return json.loads(self.read(name), object_pairs_hook=_make_unique_object)
 
     def finish(self) -> None:
         """Raise if the archive contains entries that were not read."""
         if self._entries:
-            raise _Bad(f"unknown entry {min(self._entries)!r}")
+            raise _MalformedFile(f"unknown entry {min(self._entries)!r}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object from key-value pairs; raises if a key is repeated."""
     record = dict(pairs)
     if len(record) != len(pairs):
-        raise _Bad("a key of its manifest is repeated")
+        raise _MalformedFile("a key of its manifest is repeated")
     return record
 
 
-def _measurements(archive: _Archive) -> Measurements:
+def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
     """Decode the measurements of an archive."""
-    manifest = _as_object(archive.json(MANIFEST), "the manifest")
-    version = _as_text(manifest.get("schema"), "schema")
-    if version != SCHEMA:
-        raise _Bad(
-            f"it is {version!r}, and this tracekit reads {SCHEMA!r}",
+    manifest = _check_saved_object(archive.json(MANIFEST), "the manifest")
+    version = _check_saved_text(manifest.get("schema"), "schema")
+    if version != SAVED_SCHEMA:
+        raise _MalformedFile(
+            f"it is {version!r}, and this tracekit reads {SAVED_SCHEMA!r}",
             "use the tracekit that saved it",
         )
-    names = _names()
+    names = _list_table_names()
     tables: dict[str, Columns] = {}
-    for name, described in _as_object(manifest.get("tables"), "tables").items():
+    for name, described in _check_saved_object(manifest.get("tables"), "tables").items():
         if name not in names:
-            raise _Bad(f"unknown table {name!r}", _UNKNOWN_TABLE)
-        tables[name] = _columns(TABLES[name], described, archive)
+            raise _MalformedFile(f"unknown table {name!r}", _UNKNOWN_TABLE)
+        tables[name] = _decode_saved_columns(TABLES[name], described, archive)
     archive.finish()
     return Measurements(
-        arrays=_in_order(tables),
-        sources=tuple(map(_source, _as_list(manifest.get("sources"), "sources"))),
-        failures=tuple(map(_failure, _as_list(manifest.get("failures"), "failures"))),
-        notes=tuple(map(_note, _as_list(manifest.get("notes"), "notes"))),
-        facts=of_json(_as_object(manifest.get("facts"), "facts")),
-        faults=tuple(map(_fault, _as_list(manifest.get("faults", []), "faults"))),
+        arrays=_order_saved_tables(tables),
+        sources=tuple(
+            map(_decode_saved_source, _check_saved_list(manifest.get("sources"), "sources"))
+        ),
+        failures=tuple(
+            map(_decode_saved_failure, _check_saved_list(manifest.get("failures"), "failures"))
+        ),
+        notes=tuple(map(_decode_saved_note, _check_saved_list(manifest.get("notes"), "notes"))),
+        facts=parse_facts(_check_saved_object(manifest.get("facts"), "facts")),
+        faults=tuple(
+            map(_decode_saved_fault, _check_saved_list(manifest.get("faults", []), "faults"))
+        ),
     )
 
 
-def _columns(table: Table, described: Any, archive: _Archive) -> Columns:
+def _decode_saved_columns(table: Table, described: Any, archive: _SavedArchive) -> Columns:
     """Decode one table; nullable columns that the file lacks are filled with missing values."""
-    described = _as_object(described, table.name)
-    rows = _as_number(described.get("rows"), f"rows of {table.name}", low=0)
+    described = _check_saved_object(described, table.name)
+    rows = _check_saved_integer(described.get("rows"), f"rows of {table.name}", low=0)
     dtypes: dict[str, str] = {}
-    for item in _as_list(described.get("columns"), f"columns of {table.name}"):
-        entry = _as_object(item, f"columns of {table.name}")
-        name = _as_text(entry.get("name"), f"columns of {table.name}")
+    for item in _check_saved_list(described.get("columns"), f"columns of {table.name}"):
+        entry = _check_saved_object(item, f"columns of {table.name}")
+        name = _check_saved_text(entry.get("name"), f"columns of {table.name}")
         if name in dtypes:
-            raise _Bad(f"two columns of {table.name} are called {name!r}")
-        dtypes[name] = _as_text(entry.get("dtype"), f"{table.name}.{name}")
+            raise _MalformedFile(f"two columns of {table.name} are called {name!r}")
+        dtypes[name] = _check_saved_text(entry.get("dtype"), f"{table.name}.{name}")
     for name, dtype in dtypes.items():
         if name not in table.columns or table.columns[name].dtype != dtype:
-            raise _Bad(
+            raise _MalformedFile(
                 f"unknown column {table.name}.{name} of {dtype!r}", "use the tracekit that saved it"
             )
     lacking = [n for n, c in table.columns.items() if n not in dtypes and not c.nullable]
     if lacking:
-        raise _Bad(f"{table.name} lacks {', '.join(lacking)}")
-    archive.reserve(rows * _row_bytes(table), table.name)
-    data = {name: _array(table, name, rows, archive) for name in table.columns if name in dtypes}
+        raise _MalformedFile(f"{table.name} lacks {', '.join(lacking)}")
+    archive.reserve(rows * _get_row_bytes(table), table.name)
+    data = {
+        name: _decode_saved_column(table, name, rows, archive)
+        for name in table.columns
+        if name in dtypes
+    }
     return table.cast(data, rows)
 
 
-def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
+def _decode_saved_column(table: Table, name: str, rows: int, archive: _SavedArchive) -> Any:
     """Decode one column into the array type of its table."""
     column = table.columns[name]
     entry = f"{table.name}/{name}"
     if column.dtype == "category":
-        return _coded(column, entry, rows, archive)
+        return _decode_saved_coded(column, entry, rows, archive)
     stored = np.dtype(_VALUES[column.dtype])
     values = np.frombuffer(archive.read(f"{entry}.data", rows * stored.itemsize), stored)
     if column.dtype == "bool":
-        return _flags(values, entry)
+        return _decode_saved_flags(values, entry)
     values = values.astype(stored.newbyteorder("="))
     if not column.nullable:
         return values
-    mask = _flags(np.frombuffer(archive.read(f"{entry}.mask", rows), np.uint8), entry)
+    mask = _decode_saved_flags(np.frombuffer(archive.read(f"{entry}.mask", rows), np.uint8), entry)
     return Nullable(values, mask)
 
 
-def _flags(
+def _decode_saved_flags(
     values: np.ndarray[Any, np.dtype[np.uint8]], entry: str
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Decode bytes of 0 or 1 as booleans."""
     if (values > 1).any():
-        raise _Bad(f"{entry!r} holds a truth value that is neither 0 nor 1")
+        raise _MalformedFile(f"{entry!r} holds a truth value that is neither 0 nor 1")
     return values.astype(np.bool_)
 
 
-def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
+def _decode_saved_coded(column: Column, entry: str, rows: int, archive: _SavedArchive) -> Coded:
     """Decode a column of texts; a column with a closed set of values must contain only those."""
     codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
-    texts = _texts(archive.json(f"{entry}.categories"), entry)
+    texts = _check_saved_texts(archive.json(f"{entry}.categories"), entry)
     if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
-        raise _Bad(f"{entry!r} holds half a character")
+        raise _MalformedFile(f"{entry!r} holds half a character")
     if len(set(texts)) != len(texts):
-        raise _Bad(f"{entry!r} repeats a category")
+        raise _MalformedFile(f"{entry!r} repeats a category")
     if rows and not (codes.min() >= -1 and codes.max() < len(texts)):
-        raise _Bad(f"{entry!r} holds a code that stands for nothing")
+        raise _MalformedFile(f"{entry!r} holds a code that stands for nothing")
     if column.values:
         code_of = dict(zip(column.values, count(), strict=False))
         # The last entry maps code -1, which is invalid in a column with a closed set of values.
         codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
         if (codes < 0).any():
-            raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
+            raise _MalformedFile(
+                f"{entry!r} holds a value that is not one of {', '.join(column.values)}"
+            )
         texts = tuple(column.values)
-    narrow = narrowest(len(texts))
+    narrow = choose_narrowest(len(texts))
     return Coded(codes.astype(narrow), texts)
 
 
-def _source(item: Any) -> Source:
+def _decode_saved_source(item: Any) -> Source:
     """Decode a source; its path is only its name."""
-    record = _as_object(item, "a source")
+    record = _check_saved_object(item, "a source")
     values: dict[str, Any] = dict(
-        zip(_SOURCE_TEXTS, _texts_of(record, *_SOURCE_TEXTS), strict=True)
+        zip(_SOURCE_TEXTS, _get_saved_texts(record, *_SOURCE_TEXTS), strict=True)
     )
     for name in (*_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS):
-        check = _as_text if name in _SOURCE_MAYBE_TEXTS else _as_number
-        values[name] = _maybe(check, record.get(name), name)
+        check = _check_saved_text if name in _SOURCE_MAYBE_TEXTS else _check_saved_integer
+        values[name] = _check_saved_optional(check, record.get(name), name)
     if values["tool"] not in get_args(Tool):
-        raise _Bad(f"unknown tool {values['tool']!r}", "use the tracekit that saved it")
+        raise _MalformedFile(f"unknown tool {values['tool']!r}", "use the tracekit that saved it")
     return Source(
         path=Path(values["name"]),
-        size_bytes=_as_number(record.get("size_bytes"), "size_bytes", low=0),
-        notes=tuple(map(_note, _as_list(record.get("notes"), "notes"))),
+        size_bytes=_check_saved_integer(record.get("size_bytes"), "size_bytes", low=0),
+        notes=tuple(map(_decode_saved_note, _check_saved_list(record.get("notes"), "notes"))),
         **values,
     )
 
 
-def _failure(item: Any) -> Failure:
+def _decode_saved_failure(item: Any) -> Failure:
     """Decode a failure."""
-    record = _as_object(item, "a failure")
-    source, problem, hint = _texts_of(record, "source", "problem", "hint")
-    code = _as_text(record.get("code", UNKNOWN), "code")
-    return Failure(source, problem, hint, code, _data(record))
+    record = _check_saved_object(item, "a failure")
+    source, problem, hint = _get_saved_texts(record, "source", "problem", "hint")
+    code = _check_saved_text(record.get("code", UNKNOWN), "code")
+    return Failure(source, problem, hint, code, _decode_saved_coded_data(record))
 
 
-def _data(record: Mapping[str, Any]) -> Data:
+def _decode_saved_coded_data(record: Mapping[str, Any]) -> Data:
     """Decode the data of a note or failure; empty if an older tracekit saved it."""
     values: dict[str, Datum] = {}
-    for name, value in _as_object(record.get("data", {}), "data").items():
+    for name, value in _check_saved_object(record.get("data", {}), "data").items():
         if isinstance(value, list):
-            values[name] = _texts(value, name)
+            values[name] = _check_saved_texts(value, name)
         elif isinstance(value, str | int | float):
             values[name] = value
         else:
-            _wrong(value, name, "a number, a text or a list of texts")
+            _raise_wrong_kind(value, name, "a number, a text or a list of texts")
     return Data(**values)
 
 
-def _fault(item: Any) -> Fault:
+def _decode_saved_fault(item: Any) -> Fault:
     """Decode an error of tracekit."""
-    record = _as_object(item, "a fault")
-    question, error, source = _texts_of(record, "question", "error", "source")
-    action: Any = _as_text(record.get("action"), "action")
+    record = _check_saved_object(item, "a fault")
+    question, error, source = _get_saved_texts(record, "question", "error", "source")
+    action: Any = _check_saved_text(record.get("action"), "action")
     if action not in ("measured", "folded"):
-        raise _Bad(f"unknown action {action!r}", "use the tracekit that saved it")
-    tables = _texts(record.get("tables"), "tables")
-    metrics = _texts(record.get("metrics"), "metrics")
-    pid = _maybe(_as_number, record.get("pid"), "pid")
-    file = _as_text(record.get("file", ""), "file")
+        raise _MalformedFile(f"unknown action {action!r}", "use the tracekit that saved it")
+    tables = _check_saved_texts(record.get("tables"), "tables")
+    metrics = _check_saved_texts(record.get("metrics"), "metrics")
+    pid = _check_saved_optional(_check_saved_integer, record.get("pid"), "pid")
+    file = _check_saved_text(record.get("file", ""), "file")
     return Fault(question, action, error, source, pid, tables, metrics, file)
 
 
-def _note(item: Any) -> Note:
+def _decode_saved_note(item: Any) -> Note:
     """Decode a note."""
-    record = _as_object(item, "a note")
-    severity: Any = _as_text(record.get("severity"), "severity")
+    record = _check_saved_object(item, "a note")
+    severity: Any = _check_saved_text(record.get("severity"), "severity")
     if severity not in get_args(NoteSeverity):
-        raise _Bad(f"unknown severity {severity!r}", "use the tracekit that saved it")
-    code, message, source = _texts_of(record, "code", "message", "source")
-    times = _as_number(record.get("count"), "count", low=0)
-    offset = _maybe(_as_number, record.get("offset"), "offset")
-    return Note(severity, code, message, source, times, offset, _data(record))
+        raise _MalformedFile(f"unknown severity {severity!r}", "use the tracekit that saved it")
+    code, message, source = _get_saved_texts(record, "code", "message", "source")
+    times = _check_saved_integer(record.get("count"), "count", low=0)
+    offset = _check_saved_optional(_check_saved_integer, record.get("offset"), "offset")
+    return Note(severity, code, message, source, times, offset, _decode_saved_coded_data(record))
 
 
-def _texts_of(record: Mapping[str, Any], *names: str) -> list[str]:
+def _get_saved_texts(record: Mapping[str, Any], *names: str) -> list[str]:
     """Get these fields of a record; raises if one is not text."""
-    return [_as_text(record.get(name), name) for name in names]
+    return [_check_saved_text(record.get(name), name) for name in names]
 
 
-def _texts(value: Any, what: str) -> tuple[str, ...]:
+def _check_saved_texts(value: Any, what: str) -> tuple[str, ...]:
     """Check that a value is a list of texts."""
-    return tuple(_as_text(text, what) for text in _as_list(value, what))
+    return tuple(_check_saved_text(text, what) for text in _check_saved_list(value, what))
 
 
-def _maybe(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:
+def _check_saved_optional(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:
     """Check a value with `check`, unless it is None."""
     return None if value is None else check(value, what)
 
 
-def _as_text(value: Any, what: str) -> str:
+def _check_saved_text(value: Any, what: str) -> str:
     """Check that a value is text."""
-    return value if isinstance(value, str) else _wrong(value, what, "text")
+    return value if isinstance(value, str) else _raise_wrong_kind(value, what, "text")
 
 
-def _as_number(value: Any, what: str, low: int = -(2**63)) -> int:
+def _check_saved_integer(value: Any, what: str, low: int = -(2**63)) -> int:
     """Check that a value is a 64-bit integer of at least `low`."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**63:
         return value
-    return _wrong(value, what, "a whole number")
+    return _raise_wrong_kind(value, what, "a whole number")
 
 
-def _as_list(value: Any, what: str) -> list[Any]:
+def _check_saved_list(value: Any, what: str) -> list[Any]:
     """Check that a value is a list."""
-    return value if isinstance(value, list) else _wrong(value, what, "a list")
+    return value if isinstance(value, list) else _raise_wrong_kind(value, what, "a list")
 
 
-def _as_object(value: Any, what: str) -> dict[str, Any]:
+def _check_saved_object(value: Any, what: str) -> dict[str, Any]:
     """Check that a value is an object."""
-    return value if isinstance(value, dict) else _wrong(value, what, "an object")
+    return value if isinstance(value, dict) else _raise_wrong_kind(value, what, "an object")
 
 
-def _wrong(value: Any, what: str, wanted: str) -> NoReturn:
+def _raise_wrong_kind(value: Any, what: str, wanted: str) -> NoReturn:
     """Raise the error of a value of the wrong kind."""
-    raise _Bad(f"{what}: {str(value)[:40]!r} is not {wanted}")
+    raise _MalformedFile(f"{what}: {str(value)[:40]!r} is not {wanted}")

@@ -18,7 +18,7 @@ import numpy as np
 from tracekit.analyses import Tables
 from tracekit.model.codes import Data
 from tracekit.model.records import dataclass
-from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
@@ -27,14 +27,14 @@ SAME_RECORDING = "same-recording"
 """Code of the notes on files that contain less of a recording than another file."""
 
 _WINDOWS = ("steps", "stages")
-_FACTS = ("rank", "step", "replica", "scope", "part")
+_COMPARED_FACTS = ("rank", "step", "replica", "scope", "part")
 """Facts that cannot differ between files of one recording. The role can: a copy's new name may suggest another."""
 
 Sources = list[tuple[MeasuredSource, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class _ProcessRecording:
     """One process of a source: its start, the starts of its windows, and its number of events."""
 
     part: MeasuredSource
@@ -49,19 +49,19 @@ class _Recording:
         return -self.event_count, len(self.part.notes), source.size_bytes, len(source.name)
 
 
-def counted_once(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
+def drop_duplicate_recordings(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
     """Empty the sources that repeat part of another's recording, and note which one counts.
 
     A table may contain rows of several sources: rows of duplicates are removed from all tables.
     """
-    originals = _originals(list(chain.from_iterable(sources)))
+    originals = _find_originals(list(chain.from_iterable(sources)))
     if not originals:
         return list(sources)
-    emptied = partial(_without_copies, originals=originals, counting=set(originals.values()))
+    emptied = partial(_drop_duplicate_rows, originals=originals, counting=set(originals.values()))
     return [tuple(map(emptied, source)) for source in sources]
 
 
-def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
+def _find_originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     """Map each duplicate source to the source that counts."""
     of_process: dict[tuple[object, ...], list[MeasuredSource]] = {}
     name_of = attrgetter("source.name")
@@ -76,19 +76,19 @@ def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     originals: dict[str, str] = {}
     if not several:
         return originals
-    recordings = _recordings(parts, set(map(name_of, chain.from_iterable(several))))
+    recordings = _collect_process_recordings(parts, set(map(name_of, chain.from_iterable(several))))
     for same in several:
         of_same = filter(None, map(recordings.get, map(name_of, same)))
-        originals |= _originals_of_process(of_same)
+        originals |= _find_process_originals(of_same)
     return originals
 
 
-def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
+def _find_process_originals(recordings: Iterable[_ProcessRecording]) -> dict[str, str]:
     """Map each duplicate among the recordings of one process to the most complete one."""
-    counting: list[_Recording] = []
+    counting: list[_ProcessRecording] = []
     originals: dict[str, str] = {}
     for recording in sorted(recordings, key=lambda r: r.preference):
-        original = next((other for other in counting if _is_same(recording, other)), None)
+        original = next((other for other in counting if _is_same_recording(recording, other)), None)
         if original is None:
             counting.append(recording)
         else:
@@ -96,9 +96,9 @@ def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
     return originals
 
 
-def _is_same(less: _Recording, more: _Recording) -> bool:
+def _is_same_recording(less: _ProcessRecording, more: _ProcessRecording) -> bool:
     """Check whether two recordings have no conflicting facts, and begin together or share half of the smaller's windows."""
-    facts = attrgetter(*_FACTS)
+    facts = attrgetter(*_COMPARED_FACTS)
     for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
         if None not in pair and pair[0] != pair[1]:
             return False
@@ -106,7 +106,9 @@ def _is_same(less: _Recording, more: _Recording) -> bool:
     return less.start_ns == more.start_ns or 0 < len(less.window_starts) <= 2 * shared
 
 
-def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _Recording]:
+def _collect_process_recordings(
+    parts: Iterable[MeasuredSource], names: set[str]
+) -> dict[str, _ProcessRecording]:
     """Summarize the recordings of these sources with an absolute clock, by source name."""
     tables: dict[str, list[Columns]] = {"captures": [], "steps": [], "stages": []}
     of_name: dict[str, MeasuredSource] = {}
@@ -117,29 +119,31 @@ def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _
                 tables[table].append(measured[table])
     starts: dict[str, set[int]] = defaultdict(set)
     for table in _WINDOWS:
-        rows = concat(TABLES[table], tables[table]).frame()
+        rows = concatenate_table_parts(TABLES[table], tables[table]).frame()
         for source, start_ns in zip(rows["source"], rows["ts_ns"].tolist(), strict=True):
             if source in names:
                 starts[source].add(start_ns)
-    rows = concat(TABLES["captures"], tables["captures"]).frame()
+    rows = concatenate_table_parts(TABLES["captures"], tables["captures"]).frame()
     rows = rows[rows["absolute_time"] & rows["source"].isin(names)]
     events = rows["host_op_count"] + rows["device_op_count"]
-    recordings: dict[str, _Recording] = {}
+    recordings: dict[str, _ProcessRecording] = {}
     captures = zip(rows["source"], rows["ts_ns"].tolist(), events.tolist(), strict=True)
     for source, start_ns, count in captures:
         if count > 0:
             window_starts = frozenset(starts[source])
-            recordings[source] = _Recording(of_name[source], start_ns, count, window_starts)
+            recordings[source] = _ProcessRecording(of_name[source], start_ns, count, window_starts)
     return recordings
 
 
-def _without_copies(
+def _drop_duplicate_rows(
     part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
 ) -> MeasuredSource:
     """Drop rows of duplicate sources from a part; for a duplicate itself also drop its notes and faults."""
     tables: dict[str, Tables] = {}
     for question, frames in part.tables.items():
-        tables[question] = {name: _rows_but(rows, originals) for name, rows in frames.items()}
+        tables[question] = {
+            name: _drop_source_rows(rows, originals) for name, rows in frames.items()
+        }
     name = part.source.name
     if name in originals:
         original = originals[name]
@@ -153,7 +157,7 @@ def _without_copies(
     return replace(part, tables=tables)
 
 
-def _rows_but(rows: Columns, names: Mapping[str, str]) -> Columns:
+def _drop_source_rows(rows: Columns, names: Mapping[str, str]) -> Columns:
     """Drop the rows of these sources."""
     source = rows["source"]
     assert isinstance(source, Coded), "names of sources are texts"

@@ -16,47 +16,52 @@ import pandas as pd
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Measurements
 
-TIMING = ("torch", "nsys")
+TIMING_TOOLS = ("torch", "nsys")
 """The tools that time steps; the first wins ties, because it also records ops and shapes."""
 
-Place = tuple[object, object]
+RankStep = tuple[object, object]
 """(rank, step); None where unknown."""
 
 
-def one_tool(measured: Measurements) -> Measurements:
+def select_primary_tool(measured: Measurements) -> Measurements:
     """Limit measurements to one tool per (run, rank, step); `check` holds those of the other tools.
 
     The tool with more steps of a run is its primary tool. A source of another tool is set aside completely if one of its
     steps may be a step of the primary tool: the same rank and step number, where an unknown one matches any.
     """
-    checks = measured.derived(_set_aside)
+    checks = measured.derived(_find_check_sources)
     if not checks:
         return measured
-    return replace(_part(measured, checks, kept=False), check=_part(measured, checks, kept=True))
+    return replace(
+        _split_by_sources(measured, checks, kept=False),
+        check=_split_by_sources(measured, checks, kept=True),
+    )
 
 
-def _set_aside(measured: Measurements) -> frozenset[str]:
+def _find_check_sources(measured: Measurements) -> frozenset[str]:
     """Find the names of the sources that serve only as a check."""
-    if not set(map(attrgetter("tool"), measured.sources)).issuperset(TIMING):
+    if not set(map(attrgetter("tool"), measured.sources)).issuperset(TIMING_TOOLS):
         return frozenset()
     steps = measured["steps"]
     set_aside: set[str] = set()
-    for _, of_run in steps[steps["tool"].isin(TIMING)].groupby("run", dropna=False, sort=False):
-        seen = {tool: _places(of_run[of_run["tool"] == tool]) for tool in TIMING}
+    for _, of_run in steps[steps["tool"].isin(TIMING_TOOLS)].groupby(
+        "run", dropna=False, sort=False
+    ):
+        seen = {tool: _list_rank_steps(of_run[of_run["tool"] == tool]) for tool in TIMING_TOOLS}
         if not all(seen.values()):
             continue
-        places_of = {tool: set().union(*seen[tool].values()) for tool in TIMING}
-        first = max(TIMING, key=lambda tool: len(places_of[tool]))
+        places_of = {tool: set().union(*seen[tool].values()) for tool in TIMING_TOOLS}
+        first = max(TIMING_TOOLS, key=lambda tool: len(places_of[tool]))
         del seen[first]
         for name, places in chain.from_iterable(map(dict.items, seen.values())):
-            if any(starmap(_may_be, product(places, places_of[first]))):
+            if any(starmap(_is_compatible, product(places, places_of[first]))):
                 set_aside.add(name)
     return frozenset(set_aside)
 
 
-def _places(steps: pd.DataFrame) -> dict[str, set[Place]]:
+def _list_rank_steps(steps: pd.DataFrame) -> dict[str, set[RankStep]]:
     """List the (rank, step) pairs of every source."""
-    places: dict[str, set[Place]] = {}
+    places: dict[str, set[RankStep]] = {}
     keys = steps[["source", "rank", "step"]].drop_duplicates()
     for source, rank, step in keys.itertuples(index=False, name=None):
         place = (None if pd.isna(rank) else int(rank), None if pd.isna(step) else int(step))
@@ -64,12 +69,12 @@ def _places(steps: pd.DataFrame) -> dict[str, set[Place]]:
     return places
 
 
-def _may_be(place: Place, other: Place) -> bool:
+def _is_compatible(place: RankStep, other: RankStep) -> bool:
     """Check whether two (rank, step) pairs can be the same, as far as both are known."""
     return all(a == b or a is None or b is None for a, b in zip(place, other, strict=True))
 
 
-def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
+def _select_source_rows(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
     """Select the rows of these sources."""
     sources = columns["source"]
     assert isinstance(sources, Coded), "sources are texts"
@@ -77,11 +82,11 @@ def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
     return is_named.take(sources.codes)
 
 
-def _part(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
+def _split_by_sources(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
     """Get the measurements of these sources if `kept`, else of all others."""
     tables: dict[str, Columns] = {}
     for name, columns in measured.arrays.items():
-        rows = columns.where(_is_of(columns, names) == kept)
+        rows = columns.where(_select_source_rows(columns, names) == kept)
         if len(rows) or not len(columns):
             tables[name] = rows
     failures, notes = measured.failures, measured.notes

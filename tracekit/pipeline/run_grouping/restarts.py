@@ -16,20 +16,30 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.model.keys import records
-from tracekit.model.labels import words
+from tracekit.model.keys import iterate_records
+from tracekit.model.labels import normalize_label_words
 from tracekit.model.records import dataclass
-from tracekit.model.stages import RL_STAGES, canonical, scope_stage
+from tracekit.model.stages import RL_STAGES, get_canonical_stage, get_scope_stage
 
-LAUNCH_NS = 10**9
+MIN_LAUNCH_NS = 10**9
 """Minimum time from the end of a process to its successor's first capture; `import torch` takes 1.6 s of CPU."""
 
-_OF_JOB = ("tool", "role", "replica", "rank")
-_CAPTURED = ("run", "host", "pid", *_OF_JOB, "scope", "part", "source", "ts_ns", "dur_ns")
+_JOB_PLACE_COLUMNS = ("tool", "role", "replica", "rank")
+_SPAN_COLUMNS = (
+    "run",
+    "host",
+    "pid",
+    *_JOB_PLACE_COLUMNS,
+    "scope",
+    "part",
+    "source",
+    "ts_ns",
+    "dur_ns",
+)
 
-Process = tuple[str, str | None, int]
+ProcessKey = tuple[str, str | None, int]
 """(run, host, pid)."""
-Place = tuple[str, str | None, int | None, int | None]
+JobPlace = tuple[str, str | None, int | None, int | None]
 """The position of a process in the job: (tool, role, replica, rank)."""
 
 
@@ -40,7 +50,7 @@ class ProcessSpan:
     `lap` counts how often its pid repeated steps before.
     """
 
-    place: Place
+    place: JobPlace
     host: str | None
     pid: int
     lap: int
@@ -55,12 +65,12 @@ class ProcessSpan:
         return self.place[-1]
 
 
-def place_of(tool: str, role: str | None, replica: int | None, rank: int | None) -> Place:
+def make_job_place(tool: str, role: str | None, replica: int | None, rank: int | None) -> JobPlace:
     """Make the place of a process in the job, with a normalized role."""
-    return (tool, None if role is None else words(role), replica, rank)
+    return (tool, None if role is None else normalize_label_words(role), replica, rank)
 
 
-def process_spans(
+def list_process_spans(
     captures: pd.DataFrame,
     steps: pd.DataFrame,
     stages: pd.DataFrame,
@@ -71,26 +81,31 @@ def process_spans(
     A step number in the source's name takes precedence: the profiler's own count starts over with each capture.
     """
     clocked = captures[captures["absolute_time"] & captures["pid"].notna()].sort_values("ts_ns")
-    steps_of, stages_of = _different(steps, "step"), _different(stages, "stage")
-    laps: dict[Process, list[ProcessSpan]] = {}
-    sources: dict[tuple[Process, int], list[str]] = {}
-    for row in records(clocked, [*_CAPTURED]):
+    steps_of, stages_of = (
+        _list_distinct_values(steps, "step"),
+        _list_distinct_values(stages, "stage"),
+    )
+    laps: dict[ProcessKey, list[ProcessSpan]] = {}
+    sources: dict[tuple[ProcessKey, int], list[str]] = {}
+    for row in iterate_records(clocked, [*_SPAN_COLUMNS]):
         run, host, pid, tool, role, replica, rank, scope, part, source, ts_ns, dur_ns = row
         of_source = (source, pid)
         named_step = named_steps.get(source)
         own_steps = steps_of.get(of_source, set()) if named_step is None else {named_step}
-        names = {scope_stage(scope), *stages_of.get(of_source, ())} - {None}
+        names = {get_scope_stage(scope), *stages_of.get(of_source, ())} - {None}
         span = ProcessSpan(
-            place_of(tool, role, replica, rank),
+            make_job_place(tool, role, replica, rank),
             host,
             pid,
             0,
             ts_ns,
             ts_ns + dur_ns,
             frozenset(step for step in own_steps if step is not None),
-            frozenset(canonical(name, role) for name in names if name is not None),
+            frozenset(get_canonical_stage(name, role) for name in names if name is not None),
         )
-        lap = _added(laps.setdefault((run, host, pid), []), span, is_numbered=part is not None)
+        lap = _add_capture(
+            laps.setdefault((run, host, pid), []), span, is_numbered=part is not None
+        )
         sources.setdefault(((run, host, pid), lap), []).append(source)
     spans: dict[str, list[ProcessSpan]] = {}
     for (process, lap), names_of in sources.items():
@@ -99,12 +114,12 @@ def process_spans(
     return spans
 
 
-def _added(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> int:
+def _add_capture(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> int:
     """Add a capture to the laps of its process, and return its lap; repeated steps start a new lap.
 
     `is_numbered`: the file name numbers the captures of a process, so all belong to one run.
     """
-    if not laps or (not is_numbered and _passes_again(laps[-1], span)):
+    if not laps or (not is_numbered and _is_repeating_steps(laps[-1], span)):
         laps.append(replace(span, lap=len(laps)))
         return len(laps) - 1
     last = laps[-1]
@@ -117,36 +132,36 @@ def _added(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> 
     return len(laps) - 1
 
 
-def _passes_again(last: ProcessSpan, span: ProcessSpan) -> bool:
+def _is_repeating_steps(last: ProcessSpan, span: ProcessSpan) -> bool:
     """Check whether a capture repeats steps of its process without doing other stages."""
     is_same_work = bool(last.stages & span.stages) or not last.stages | span.stages
-    return bool(last.steps & span.steps) and is_same_work and _launched_again(last, span)
+    return bool(last.steps & span.steps) and is_same_work and _is_relaunched(last, span)
 
 
-def _different(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[Any]]:
+def _list_distinct_values(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[Any]]:
     """List the distinct values of a column for each (source, pid)."""
     values: dict[tuple[str, int], set[Any]] = {}
     rows = frame[["source", "pid", column]].drop_duplicates()
-    for source, pid, value in records(rows, ["source", "pid", column]):
+    for source, pid, value in iterate_records(rows, ["source", "pid", column]):
         values.setdefault((source, pid), set()).add(value)
     return values
 
 
-def relaunch(
+def find_relaunch(
     spans: Collection[ProcessSpan], other_spans: Collection[ProcessSpan]
 ) -> tuple[ProcessSpan, ProcessSpan] | None:
     """Find two processes, one per side, that must belong to two launches, the earlier first; None without a pair."""
     for pair in product(spans, other_spans):
         earlier, later = sorted(pair, key=attrgetter("start_ns"))
         is_same = (earlier.host, earlier.pid, earlier.lap) == (later.host, later.pid, later.lap)
-        if not is_same and _launched_again(earlier, later):
+        if not is_same and _is_relaunched(earlier, later):
             return earlier, later
     return None
 
 
-def _launched_again(earlier: ProcessSpan, later: ProcessSpan) -> bool:
+def _is_relaunched(earlier: ProcessSpan, later: ProcessSpan) -> bool:
     """Check whether the later process repeats the work of the earlier one after it ended."""
-    if later.start_ns - earlier.end_ns < LAUNCH_NS:
+    if later.start_ns - earlier.end_ns < MIN_LAUNCH_NS:
         return False
     are_other_steps = bool(earlier.steps and later.steps) and not earlier.steps & later.steps
     is_shared = bool(earlier.stages & later.stages)

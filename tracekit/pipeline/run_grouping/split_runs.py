@@ -15,57 +15,57 @@ import numpy as np
 import pandas as pd
 
 from tracekit.discover import Discovery
-from tracekit.discover.names import stem_of
-from tracekit.discover.runs import numbered
+from tracekit.discover.names import strip_format_suffixes
+from tracekit.discover.runs import number_repeated_names
 from tracekit.model.codes import Data
-from tracekit.model.keys import records
-from tracekit.model.labels import first_few, plural, shown
+from tracekit.model.keys import iterate_records
+from tracekit.model.labels import choose_plural, join_first_few, make_displayable
 from tracekit.model.records import dataclass
-from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note, Source
-from tracekit.model.units import numbers, show
+from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline.run_grouping.restarts import (
-    Place,
+    JobPlace,
     ProcessSpan,
-    place_of,
-    process_spans,
-    relaunch,
+    find_relaunch,
+    list_process_spans,
+    make_job_place,
 )
-from tracekit.pipeline.summary.screen import APART
+from tracekit.pipeline.summary.screen import SPLIT_RUNS_CODE
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 
-_SAID_BY_NAMES = attrgetter(
+_get_named_facts = attrgetter(
     *("role", "scope", "step", "rank", "world_size", "replica", "topology", "part", "host", "pid")
 )
-_TOOLS = frozenset({"torch", "nsys"})
+_DATED_TOOLS = frozenset({"torch", "nsys"})
 """Tools whose files record the process and the time; snapshots and logs do not."""
-_MOST_NAMED = 4
+_MAX_NAMED_RUNS = 4
 
-Links = dict[str, str]
+SourceLinks = dict[str, str]
 """Union-find parents: each source maps to another of its group, and the first source of a group to itself."""
 
-Pair = tuple[ProcessSpan, ProcessSpan]
+RelaunchPair = tuple[ProcessSpan, ProcessSpan]
 """Two processes at one place in the job that must belong to two launches, the earlier first."""
 
 
 @dataclass(slots=True)
-class Group:
+class SourceGroup:
     """Sources that belong together, the keys that link others to them, and their processes by place in the job."""
 
     sources: list[str]
     keys: set[Hashable]
-    processes: dict[Place, list[ProcessSpan]]
+    processes: dict[JobPlace, list[ProcessSpan]]
 
-    def relaunch(self, other: Group) -> Pair | None:
+    def relaunch(self, other: SourceGroup) -> RelaunchPair | None:
         """Find a process of each group that must belong to two launches; None without such a pair."""
         for place in sorted(self.processes.keys() & other.processes.keys(), key=repr):
-            pair = relaunch(self.processes[place], other.processes[place])
+            pair = find_relaunch(self.processes[place], other.processes[place])
             if pair is not None:
                 return pair
         return None
 
-    def absorb(self, other: Group) -> None:
+    def absorb(self, other: SourceGroup) -> None:
         """Merge the other group into this one."""
         self.sources += other.sources
         self.keys |= other.keys
@@ -74,44 +74,49 @@ class Group:
             own_spans += [span for span in spans if span not in own_spans]
 
 
-def told_apart(
+def split_discovered_runs(
     found: Discovery, parts: Sequence[MeasuredSource]
 ) -> tuple[dict[str, str], list[Note]]:
     """Split the runs of a discovery: (new run of each source that changes its run, a note per split run).
 
     Runs labelled by the user stay as they are.
     """
-    named = {source.name for source in found.sources if _says_whose(source)}
-    doubtful = _doubtful_runs(found, parts, named)
+    named = {source.name for source in found.sources if _is_identified(source)}
+    doubtful = _list_doubtful_runs(found, parts, named)
     new_runs: dict[str, str] = {}
     notes: list[Note] = []
     if not doubtful:
         return new_runs, notes
-    captures = _rows("captures", parts)
-    members = _process_groups(parts)
+    captures = _concatenate_part_rows("captures", parts)
+    members = _list_process_groups(parts)
     named_steps = {part.source.name: part.source.step for part in parts}
-    spans = process_spans(captures, _rows("steps", parts), _rows("stages", parts), named_steps)
+    spans = list_process_spans(
+        captures,
+        _concatenate_part_rows("steps", parts),
+        _concatenate_part_rows("stages", parts),
+        named_steps,
+    )
     run_names = list(dict.fromkeys(map(attrgetter("source.run"), parts)))
     for run in doubtful:
-        groups, pair = _groups(captures[captures["run"] == run], named, members, spans)
+        groups, pair = _group_run_sources(captures[captures["run"] == run], named, members, spans)
         if len(groups) < 2:
             continue
         used_names = [*run_names, *dict.fromkeys(new_runs.values())]
-        group_names = _run_names(run, groups, named, used_names)
+        group_names = _name_split_runs(run, groups, named, used_names)
         for name, group in zip(group_names, groups, strict=True):
             if name != run:
                 new_runs.update(dict.fromkeys(group, name))
-        notes.append(_note(run, groups, group_names, pair))
+        notes.append(_note_split_run(run, groups, group_names, pair))
     return new_runs, notes
 
 
-def in_run(part: MeasuredSource, new_runs: Mapping[str, str]) -> MeasuredSource:
+def move_to_run(part: MeasuredSource, new_runs: Mapping[str, str]) -> MeasuredSource:
     """Move a part's source to its new run; its tables are changed later, once concatenated."""
     run = new_runs.get(part.source.name)
     return part if run is None else replace(part, source=replace(part.source, run=run))
 
 
-def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
+def rename_table_runs(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
     """Set the new runs of the sources in the rows of a measured table."""
     if not new_runs:
         return rows
@@ -130,41 +135,43 @@ def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
     return Columns(len(rows), {**rows.arrays, "run": run})
 
 
-def _says_whose(source: Source) -> bool:
+def _is_identified(source: Source) -> bool:
     """Check whether names or a manifest identify the process that wrote a file; `source` is not read yet."""
-    return set(_SAID_BY_NAMES(source)) != {None}
+    return set(_get_named_facts(source)) != {None}
 
 
-def _rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
+def _concatenate_part_rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
     """Concatenate the rows of a table over all sources."""
     rows: list[Columns] = []
     for part in parts:
         rows += [tables[table] for tables in part.tables.values() if table in tables]
-    return concat(TABLES[table], rows).frame()
+    return concatenate_table_parts(TABLES[table], rows).frame()
 
 
-def _process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]:
+def _list_process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]:
     """List the process groups of more than one rank per source, by name and hash of their members."""
-    rows = _rows("collectives", parts)[["source", "group", "group_size"]]
+    rows = _concatenate_part_rows("collectives", parts)[["source", "group", "group_size"]]
     rows = rows[(rows["group_size"] > 1).fillna(value=False)].drop_duplicates()
     members: dict[str, set[str]] = {}
-    for source, group in records(rows, ["source", "group"]):
+    for source, group in iterate_records(rows, ["source", "group"]):
         # Without the hash of its members, a group name is the same in every job.
         if isinstance(group, str) and ":" in group:
             members.setdefault(source, set()).add(group)
     return members
 
 
-def _doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set[str]) -> list[str]:
+def _list_doubtful_runs(
+    found: Discovery, parts: Sequence[MeasuredSource], named: set[str]
+) -> list[str]:
     """List the runs of several files that may need a split.
 
     The user did not label them, and their names leave a process unidentified or identify two processes alike.
     """
     sources: dict[str, set[str]] = {}
     for part in parts:
-        if part.source.tool in _TOOLS:
+        if part.source.tool in _DATED_TOOLS:
             sources.setdefault(part.source.run, set()).add(part.source.name)
-    held_twice = _runs_held_twice(parts)
+    held_twice = _find_doubled_runs(parts)
     doubtful: list[str] = []
     for run, names in sources.items():
         is_doubtful = bool(names - named) or run in held_twice
@@ -173,72 +180,74 @@ def _doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set
     return doubtful
 
 
-def _runs_held_twice(parts: Iterable[MeasuredSource]) -> set[str]:
+def _find_doubled_runs(parts: Iterable[MeasuredSource]) -> set[str]:
     """Find the runs in which several processes share a place in the job, or files are marked as duplicates."""
     runs: set[str] = set()
     first_pid: dict[Hashable, int] = {}
     for part in parts:
         source = part.source
-        if source.tool in _TOOLS and source.pid is not None:
-            place = place_of(source.tool, source.role, source.replica, source.rank)
+        if source.tool in _DATED_TOOLS and source.pid is not None:
+            place = make_job_place(source.tool, source.role, source.replica, source.rank)
             is_doubled = "duplicate" in map(attrgetter("code"), source.notes)
             if is_doubled or first_pid.setdefault((source.run, place), source.pid) != source.pid:
                 runs.add(source.run)
     return runs
 
 
-def _groups(
+def _group_run_sources(
     captures: pd.DataFrame,
     named: set[str],
     members: Mapping[str, set[str]],
     spans: Mapping[str, Sequence[ProcessSpan]],
-) -> tuple[list[list[str]], Pair | None]:
+) -> tuple[list[list[str]], RelaunchPair | None]:
     """Group the sources of one run, and find a pair of processes that shows a restart, if any.
 
     Gives at most one group if too little is known.
     """
     clocked = captures[captures["absolute_time"] & captures["pid"].notna()]
-    clocked = clocked[clocked["tool"].isin(_TOOLS)].sort_values("ts_ns", kind="stable")
+    clocked = clocked[clocked["tool"].isin(_DATED_TOOLS)].sort_values("ts_ns", kind="stable")
     names = clocked["source"].astype(object).tolist()
     if named & {*captures["source"].astype(object)} and not named & {*names}:
         return [], None
-    links = _of_one_process_or_time(clocked, spans)
-    keys = _weak_keys(clocked, named, members)
-    groups: dict[str, Group] = {}
+    links = _link_by_process_or_time(clocked, spans)
+    keys = _list_weak_keys(clocked, named, members)
+    groups: dict[str, SourceGroup] = {}
     for source in links:
-        group = groups.setdefault(_first(links, source), Group([], set(), {}))
-        by_place: dict[Place, list[ProcessSpan]] = {}
+        group = groups.setdefault(_find_group_root(links, source), SourceGroup([], set(), {}))
+        by_place: dict[JobPlace, list[ProcessSpan]] = {}
         for span in spans.get(source, ()):
             by_place.setdefault(span.place, []).append(span)
-        group.absorb(Group([source], keys[source], by_place))
-    return _linked(list(groups.values()))
+        group.absorb(SourceGroup([source], keys[source], by_place))
+    return _merge_linked_groups(list(groups.values()))
 
 
-def _of_one_process_or_time(
+def _link_by_process_or_time(
     clocked: pd.DataFrame, spans: Mapping[str, Sequence[ProcessSpan]]
-) -> Links:
+) -> SourceLinks:
     """Link the sources of the same process or of overlapping times, in time order."""
     names = clocked["source"].astype(object).tolist()
-    links: Links = dict(zip(names, names, strict=True))
+    links: SourceLinks = dict(zip(names, names, strict=True))
     first_of: dict[Hashable, str] = {}
     end_ns, running = 0, ""
-    for source, ts_ns, dur_ns in records(clocked, ["source", "ts_ns", "dur_ns"]):
+    for source, ts_ns, dur_ns in iterate_records(clocked, ["source", "ts_ns", "dur_ns"]):
         for span in spans.get(source, ()):
             process = (span.host, span.pid, span.lap)
-            _link(links, source, first_of.setdefault(process, source))
+            _join_source_groups(links, source, first_of.setdefault(process, source))
         if running and ts_ns < end_ns:
-            _link(links, source, running)
+            _join_source_groups(links, source, running)
         if ts_ns + dur_ns > end_ns:
             end_ns, running = ts_ns + dur_ns, source
     return links
 
 
-def _weak_keys(
+def _list_weak_keys(
     clocked: pd.DataFrame, named: set[str], members: Mapping[str, set[str]]
 ) -> dict[str, set[Hashable]]:
     """List the keys of each source; a common key links sources unless a restart separates them."""
     keys: dict[str, set[Hashable]] = {}
-    for source, host, pid, world_size in records(clocked, ["source", "host", "pid", "world_size"]):
+    for source, host, pid, world_size in iterate_records(
+        clocked, ["source", "host", "pid", "world_size"]
+    ):
         of_source = keys.setdefault(source, {("group", group) for group in members.get(source, ())})
         of_source.add(("process", host, pid))
         if source in named:
@@ -248,12 +257,14 @@ def _weak_keys(
     return keys
 
 
-def _linked(groups: Sequence[Group]) -> tuple[list[list[str]], Pair | None]:
+def _merge_linked_groups(
+    groups: Sequence[SourceGroup],
+) -> tuple[list[list[str]], RelaunchPair | None]:
     """Merge groups that share a key, unless a restart separates them: (sources of each group, first restart found)."""
-    linked: list[Group] = []
-    first_pair: Pair | None = None
+    linked: list[SourceGroup] = []
+    first_pair: RelaunchPair | None = None
     for group in groups:
-        home: Group | None = None
+        home: SourceGroup | None = None
         for candidate in tuple(linked):
             whole = home or group
             if not whole.keys & candidate.keys:
@@ -272,7 +283,7 @@ def _linked(groups: Sequence[Group]) -> tuple[list[list[str]], Pair | None]:
     return [group.sources for group in linked], first_pair
 
 
-def _first(links: Links, source: str) -> str:
+def _find_group_root(links: SourceLinks, source: str) -> str:
     """Find the first source of a group, and shorten the path to it."""
     while links[source] != source:
         links[source] = links[links[source]]
@@ -280,12 +291,12 @@ def _first(links: Links, source: str) -> str:
     return source
 
 
-def _link(links: Links, source: str, other: str) -> None:
+def _join_source_groups(links: SourceLinks, source: str, other: str) -> None:
     """Merge the groups of two sources."""
-    links[_first(links, source)] = _first(links, other)
+    links[_find_group_root(links, source)] = _find_group_root(links, other)
 
 
-def _run_names(
+def _name_split_runs(
     run: str, groups: Sequence[Sequence[str]], named: set[str], used: Sequence[str]
 ) -> list[str]:
     """Name each group uniquely after its first file; the first group with identified files keeps the run's name."""
@@ -296,14 +307,14 @@ def _run_names(
         if is_named and keeps_name is None:
             keeps_name = place
         first_file = group[0].rpartition("/")[2]
-        names.append(run if is_named else shown(stem_of(first_file)))
+        names.append(run if is_named else make_displayable(strip_format_suffixes(first_file)))
     new = [name for place, name in enumerate(names) if place != keeps_name]
-    unique = iter(numbered([*used, *new])[len(used) :])
+    unique = iter(number_repeated_names([*used, *new])[len(used) :])
     return [run if place == keeps_name else next(unique) for place in range(len(names))]
 
 
-def _note(
-    run: str, groups: Sequence[Sequence[str]], names: Sequence[str], pair: Pair | None
+def _note_split_run(
+    run: str, groups: Sequence[Sequence[str]], names: Sequence[str], pair: RelaunchPair | None
 ) -> Note:
     """Make the note on a directory that contains several runs."""
     count = sum(map(len, groups))
@@ -311,13 +322,13 @@ def _note(
     if pair is not None:
         first, second = pair
         whose = "one process" if first.rank is None else f"rank {first.rank}"
-        later = show(second.start_ns - first.end_ns, "ns")
+        later = format_quantity(second.start_ns - first.end_ns, "ns")
         why = f"are of several launches ({whose} is pid {first.pid}, and {later} later pid {second.pid})"
         if first.pid == second.pid:
             common = sorted(first.steps & second.steps)
-            why = f"hold the same steps twice ({whose} passes {plural(len(common), 'step')} {numbers(common)} again {later} later)"
+            why = f"hold the same steps twice ({whose} passes {choose_plural(len(common), 'step')} {format_ranges(common)} again {later} later)"
     message = (
         f"{count:,} files of {run} {why}: shown as {len(names):,} runs "
-        f"({first_few(names, _MOST_NAMED)}); name=DIRECTORY makes them one"
+        f"({join_first_few(names, _MAX_NAMED_RUNS)}); name=DIRECTORY makes them one"
     )
-    return Note("warning", APART, message, run, count, data=Data(runs=tuple(names)))
+    return Note("warning", SPLIT_RUNS_CODE, message, run, count, data=Data(runs=tuple(names)))

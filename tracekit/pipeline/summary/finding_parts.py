@@ -7,53 +7,53 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
 
-from tracekit.model.labels import plural
+from tracekit.model.labels import choose_plural
 from tracekit.model.report import SEVERITIES, Finding, Section, Severity
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.units import show
+from tracekit.model.units import format_quantity
 
 T = TypeVar("T")
 
-OF_MEMBERS = frozenset(("straggler", "slow-link"))
+RANK_RULES = frozenset(("straggler", "slow-link"))
 """Rules whose findings differ by rank; each has its own cause, in any stage."""
 
-SMALL = 0.5
+COUNTED_PART_RATIO = 0.5
 """A part too small to be reported alone still counts from this share of the largest part on."""
 
-SHOWN_STAGES = 3
+MAX_CLAIM_STAGES = 3
 """Most stages listed in a claim after the largest one."""
 
 
-def merge_stages(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
+def merge_stage_findings(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
     """Merge the findings of each rule over the stages of a run and role; others stay as they are."""
-    return [_merged_section(section, thresholds) for section in sections]
+    return [_merge_section_findings(section, thresholds) for section in sections]
 
 
-def _merged_section(section: Section, thresholds: Thresholds) -> Section:
+def _merge_section_findings(section: Section, thresholds: Thresholds) -> Section:
     groups: dict[object, list[Finding]] = {}
     for finding in section.findings:
-        groups.setdefault(_scope(finding) or id(finding), []).append(finding)
+        groups.setdefault(_make_merge_key(finding) or id(finding), []).append(finding)
     if len(groups) == len(section.findings):
         return section
-    merged = (_merged(findings, thresholds) for findings in groups.values())
+    merged = (_merge_findings(findings, thresholds) for findings in groups.values())
     return replace(section, findings=tuple(merged))
 
 
-def _scope(finding: Finding) -> object:
+def _make_merge_key(finding: Finding) -> object:
     """Make the key that merges findings: rule, runs, roles, and whether it is a catch-all; None without a stage."""
-    stages = _stages(finding)
-    if not stages or not finding.recoverable_ns or finding.rule in OF_MEMBERS:
+    stages = _list_finding_stages(finding)
+    if not stages or not finding.recoverable_ns or finding.rule in RANK_RULES:
         return None
     runs, roles = (frozenset(map(attrgetter(name), finding.places)) for name in ("run", "role"))
     return finding.rule, runs, roles, finding.is_catch_all
 
 
-def _stages(finding: Finding) -> frozenset[str]:
+def _list_finding_stages(finding: Finding) -> frozenset[str]:
     """List the stages that the places of a finding name."""
     return frozenset(place.stage for place in finding.places if place.stage is not None)
 
 
-def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
+def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
     """Merge findings into one with them as parts; a single one stays as it is.
 
     Parts too small to be reported alone are listed but not counted: any job has that much of them.
@@ -62,62 +62,66 @@ def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
     first = parts[0]
     if len(parts) == 1:
         return first
-    counted = [part for part in parts if _counts(part, first)]
-    ratio = _summed_ratio(counted)
-    claims = [first.claim, *_others_in_short(counted[1:]), *_small_ones(parts[len(counted) :])]
+    counted = [part for part in parts if _is_counted_part(part, first)]
+    ratio = _sum_part_ratios(counted)
+    claims = [
+        first.claim,
+        *_list_smaller_parts(counted[1:]),
+        *_count_small_stages(parts[len(counted) :]),
+    ]
     return replace(
         first,
-        severity=_severity(counted, thresholds, ratio),
+        severity=_rate_merged(counted, thresholds, ratio),
         claim="; ".join(claims),
-        places=_distinct(place for part in parts for place in part.places),
+        places=_drop_repeated_items(place for part in parts for place in part.places),
         recoverable_ns=sum(part.recoverable_ns or 0 for part in counted),
         recoverable_ratio=ratio,
-        caveats=_distinct(caveat for part in counted for caveat in part.caveats),
+        caveats=_drop_repeated_items(caveat for part in counted for caveat in part.caveats),
         confidence=min(part.confidence for part in counted),
         parts=tuple(parts),
     )
 
 
-def _counts(part: Finding, first: Finding) -> bool:
+def _is_counted_part(part: Finding, first: Finding) -> bool:
     """Check whether a part would be reported alone, or is nearly as large as the largest one."""
-    return part.severity != "info" or (part.recoverable_ns or 0) >= SMALL * (
+    return part.severity != "info" or (part.recoverable_ns or 0) >= COUNTED_PART_RATIO * (
         first.recoverable_ns or 0
     )
 
 
-def _summed_ratio(parts: Sequence[Finding]) -> float | None:
+def _sum_part_ratios(parts: Sequence[Finding]) -> float | None:
     """Sum the shares of the step; None if one is unknown."""
     ratios = [part.recoverable_ratio for part in parts if part.recoverable_ratio is not None]
     return sum(ratios) if len(ratios) == len(parts) else None
 
 
-def _small_ones(parts: Sequence[Finding]) -> Iterator[str]:
+def _count_small_stages(parts: Sequence[Finding]) -> Iterator[str]:
     """Count the stages with too little time to be reported."""
-    stages = frozenset().union(*map(_stages, parts)) if parts else frozenset()
+    stages = frozenset().union(*map(_list_finding_stages, parts)) if parts else frozenset()
     if stages:
-        yield f"too little to count in {len(stages)} more {plural(len(stages), 'stage')}"
+        yield f"too little to count in {len(stages)} more {choose_plural(len(stages), 'stage')}"
 
 
-def _others_in_short(others: Sequence[Finding]) -> Iterator[str]:
+def _list_smaller_parts(others: Sequence[Finding]) -> Iterator[str]:
     """List the cost of the smaller parts by stage: `614 µs more in 2 stages: update_actor 317 µs, ref 297 µs`."""
     if not others:
         return
     costs: dict[str, int] = {}
     for part in others:
-        names = ", ".join(sorted(_stages(part)))
+        names = ", ".join(sorted(_list_finding_stages(part)))
         costs[names] = costs.get(names, 0) + (part.recoverable_ns or 0)
-    listed = [f"{name} {show(ns, 'ns')}" for name, ns in costs.items()]
-    more = ", …" if len(listed) > SHOWN_STAGES else ""
+    listed = [f"{name} {format_quantity(ns, 'ns')}" for name, ns in costs.items()]
+    more = ", …" if len(listed) > MAX_CLAIM_STAGES else ""
     if len(costs) == 1:
-        yield f"{show(sum(costs.values()), 'ns')} more in {next(iter(costs))}"
+        yield f"{format_quantity(sum(costs.values()), 'ns')} more in {next(iter(costs))}"
         return
-    count = len(frozenset().union(*map(_stages, others)))
-    total = show(sum(costs.values()), "ns")
-    stages = f"{count} other {plural(count, 'stage')}"
-    yield f"{total} more in {stages}: {', '.join(listed[:SHOWN_STAGES])}{more}"
+    count = len(frozenset().union(*map(_list_finding_stages, others)))
+    total = format_quantity(sum(costs.values()), "ns")
+    stages = f"{count} other {choose_plural(count, 'stage')}"
+    yield f"{total} more in {stages}: {', '.join(listed[:MAX_CLAIM_STAGES])}{more}"
 
 
-def _severity(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
+def _rate_merged(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
     """Rate the sum by its share of the step, unless the rule rates its parts below their share."""
     gravest = min(map(attrgetter("severity"), parts), key=SEVERITIES.index)
     is_by_share = all(
@@ -127,6 +131,6 @@ def _severity(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | N
     return min(gravest, of_sum, key=SEVERITIES.index) if is_by_share else gravest
 
 
-def _distinct(items: Iterable[T]) -> tuple[T, ...]:
+def _drop_repeated_items(items: Iterable[T]) -> tuple[T, ...]:
     """Drop repeated items and keep the order."""
     return tuple(dict.fromkeys(items))

@@ -7,19 +7,19 @@ from itertools import compress
 
 from tracekit.model.report import Section, Sheet
 
-SHOWN = 8
+MAX_MEMORY_ROWS = 8
 """Most rows of a memory table."""
 
-TOP = 5
+MAX_TIME_ROWS = 5
 """Most rows of a table of kernels, operators or functions."""
 
-_SHEETS = (
+_MEMORY_TABLES = (
     ("memory-peak", "live_peak", ("where", "size_bytes", "share_ratio", "block_count", "category")),
     ("memory-categories", "category_levels", ("who", "category", "peak_bytes", "share_ratio")),
 )
 """(section, table, columns to show), most informative first."""
 
-_TOP_SHEETS = (
+_TIME_TABLES = (
     ("kernels", "kernels", ("run", "name", "total_ns", "share_ratio", "count", "mean_ns")),
     (
         "operators",
@@ -32,26 +32,26 @@ _TOP_SHEETS = (
 )
 """(section, table, columns to show) of tables that rank time; the first with rows is shown."""
 
-FIRST_SHEETS = frozenset(id_ for id_, _, _ in _SHEETS)
+SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 """The sections whose table may appear in the summary."""
 
 
-def first_sheet(sections: Sequence[Section]) -> Sheet | None:
+def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the main table of a summary without stages: top time, else top memory."""
-    return what_takes_time(sections) or what_fills_memory(sections)
+    return pick_time_table(sections) or pick_memory_table(sections)
 
 
-def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
+def pick_memory_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the table of the largest allocation sites at peak memory, else of its categories; None without either."""
-    return _first(sections, _SHEETS, SHOWN)
+    return _pick_first_table(sections, _MEMORY_TABLES, MAX_MEMORY_ROWS)
 
 
-def what_takes_time(sections: Sequence[Section]) -> Sheet | None:
+def pick_time_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the table of top kernels, else operators, Python functions or ranges; None without any."""
-    return _first(sections, _TOP_SHEETS, TOP)
+    return _pick_first_table(sections, _TIME_TABLES, MAX_TIME_ROWS)
 
 
-def _first(
+def _pick_first_table(
     sections: Sequence[Section], choices: Sequence[tuple[str, str, tuple[str, ...]]], most: int
 ) -> Sheet | None:
     """Pick the first of these tables with rows, cut to the columns to show and `most` rows."""
@@ -62,11 +62,11 @@ def _first(
             continue
         sheet = next((s for s in section.sheets if s.name == name), None)
         if sheet is not None and sheet.rows:
-            return _cut(sheet, columns, most, id_)
+            return _shorten_table(sheet, columns, most, id_)
     return None
 
 
-def _cut(sheet: Sheet, columns: Sequence[str], most: int, section: str) -> Sheet:
+def _shorten_table(sheet: Sheet, columns: Sequence[str], most: int, section: str) -> Sheet:
     """Shorten a table to its first rows and these columns; drops empty columns."""
     first_rows = sheet.rows[:most]
     fits: list[bool] = []

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from tracekit.discover.arguments import FileCounts, accounted, counted
+from tracekit.discover.arguments import FileCounts, count_found_files, format_file_counts
 from tracekit.discover.sampling import SAMPLED
 from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
@@ -20,35 +20,39 @@ from tracekit.job.frames import (
     ORIGIN_NOTES,
     REPEATING,
     STEP_BOUNDS,
-    Job,
-    devices_of,
-    job,
-    label_headings,
-    stacked,
-    summed,
-    text_or_none,
+    JobSteps,
+    count_devices_of_rows,
+    make_label_headings,
+    stack_frames,
+    sum_columns_by_keys,
+    summarize_job_steps,
+    to_text_or_none,
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
-from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
-from tracekit.job.stages.durations import of_step, per_step, stage_walls
-from tracekit.job.stages.periodic import told
-from tracekit.job.stages.windows import WHERE, shares_by_stage, whole
-from tracekit.job.start_up import prefixes
-from tracekit.job.steps.warm_up import Dropped
-from tracekit.job.tables import sheet
+from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
+from tracekit.job.stages.durations import (
+    compute_stage_shares_of_step,
+    measure_stage_walls,
+    spread_stage_walls,
+)
+from tracekit.job.stages.periodic import describe_periodic_stages
+from tracekit.job.stages.windows import STAGE_KEY, compute_gpu_shares_by_stage, read_undamaged_table
+from tracekit.job.start_up import find_run_start_ups
+from tracekit.job.steps.warm_up import DroppedStep
+from tracekit.job.tables import make_sheet
 from tracekit.model import faults
 from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
-from tracekit.model.keys import looked_up
-from tracekit.model.labels import called, plural
+from tracekit.model.keys import left_join
+from tracekit.model.labels import choose_plural, format_numbered_word
 from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.trace import Measurements, Note
-from tracekit.model.units import numbers, show
+from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
 
 T = TypeVar("T")
 
-APART = "apart"
+SPLIT_RUNS_CODE = "apart"
 """Code of the notes on directories that were split into several runs."""
 
 
@@ -56,40 +60,42 @@ MAX_PIECES = 12
 """Most ranges in a list of ranks or steps."""
 
 
-def identity(measured: Measurements, left_out: Sequence[Dropped] = ()) -> tuple[str, ...]:
+def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
-        _fact(measured, _runs),
-        _fact(measured, _ranks),
-        _fact(measured, _roles),
-        _fact(measured, partial(_steps, left_out=left_out)),
-        _versions(measured),
-        called("only", only_stages(measured) or None),
-        question_selection.told(measured),
-        _fact(measured, _hardware),
-        _files(measured),
-        _checked(measured),
+        _make_summary_fact(measured, _count_summary_runs),
+        _make_summary_fact(measured, _list_run_ranks),
+        _make_summary_fact(measured, _list_run_roles),
+        _make_summary_fact(measured, partial(_list_run_steps, left_out=left_out)),
+        _format_versions(measured),
+        format_numbered_word("only", list_selected_stages(measured) or None),
+        question_selection.describe_selection(measured),
+        _make_summary_fact(measured, _describe_gpus),
+        _count_source_files(measured),
+        _describe_check(measured),
         measured.facts.engine,
     ]
     return tuple(filter(None, facts))
 
 
-def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
+def _make_summary_fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
     """Make one fact; it names its basis if other processes could not be measured, and is empty if none could."""
-    phrase = faults.judged(measured, lambda whom: faults.asked(whom, part, ""))
+    phrase = faults.judge_without_faults(
+        measured, lambda whom: faults.judge_if_asked(whom, part, "")
+    )
     if phrase.value and phrase.faults:
-        return f"{phrase.value} (of {faults.basis(measured, phrase.faults)})"
+        return f"{phrase.value} (of {faults.describe_sound_captures(measured, phrase.faults)})"
     return phrase.value or ""
 
 
-def _runs(measured: Measurements) -> str:
+def _count_summary_runs(measured: Measurements) -> str:
     runs = measured["captures"]["run"].dropna().unique().tolist()
     return f"{len(runs)} runs" if len(runs) > 1 else ""
 
 
-def _ranks(measured: Measurements) -> str:
+def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
     captures = measured["captures"]
     ranks = sorted(map(int, captures["rank"].dropna().unique()))
@@ -97,27 +103,27 @@ def _ranks(measured: Measurements) -> str:
     if not ranks:
         return "ranks unknown"
     world = f" of {int(worlds[0])}" if len(worlds) == 1 else ""
-    return _listed("rank", ranks, world)
+    return _format_numbers("rank", ranks, world)
 
 
-def _listed(word: str, values: Sequence[int], of: str = "") -> str:
+def _format_numbers(word: str, values: Sequence[int], of: str = "") -> str:
     """Format numbers as `ranks 0–7 of 8`, or `64 ranks of 1000: 0, 15, 31 …` if there are too many ranges."""
-    short = numbers(values, MAX_PIECES)
+    short = format_ranges(values, MAX_PIECES)
     if short.endswith("…"):
         return f"{len(values):,} {word}s{of}: {short}"
-    return f"{plural(len(values), word)} {short}{of}"
+    return f"{choose_plural(len(values), word)} {short}{of}"
 
 
-def _roles(measured: Measurements) -> str:
+def _list_run_roles(measured: Measurements) -> str:
     roles = measured["captures"]["role"].dropna().unique().tolist()
     if len(roles) > 4:
         return f"{len(roles)} roles"
     return ", ".join(map(str, roles))
 
 
-def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
+def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> str:
     """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
-    walls = job(measured).walls
+    walls = summarize_job_steps(measured).walls
     step_numbers = sorted(set(map(int, walls["step"].dropna())))
     gone = {(step.run, step.step) for step in left_out}
     runs = walls["run"].where(walls["run"].notna(), "")
@@ -128,51 +134,52 @@ def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
     repeats = bool(len(walls)) and bool(walls["origin"].isin(REPEATING).all())
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:
-        return f"{_listed(word, sorted(counting))} of {numbers(step_numbers, MAX_PIECES)} ({reasons(left_out)})"
+        return f"{_format_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out)})"
     if step_numbers:
-        return _listed(word, step_numbers)
+        return _format_numbers(word, step_numbers)
     count = len(walls)
-    return f"{count:,} {plural(count, 'capture')} without a step number" if count else ""
+    return f"{count:,} {choose_plural(count, 'capture')} without a step number" if count else ""
 
 
-def reasons(left_out: Sequence[Dropped]) -> str:
+def explain_left_out_steps(left_out: Sequence[DroppedStep]) -> str:
     """Explain why steps do not count, by reason: `1: the first after the profiler began; 6: cut off`."""
     by_reason: dict[str, set[int]] = {}
     for step in left_out:
         by_reason.setdefault(step.reason, set()).add(step.step or 0)
     return "; ".join(
-        f"{numbers(sorted(steps), MAX_PIECES)}: {reason}" for reason, steps in by_reason.items()
+        f"{format_ranges(sorted(steps), MAX_PIECES)}: {reason}"
+        for reason, steps in by_reason.items()
     )
 
 
-def _versions(measured: Measurements) -> str:
-    return _named_values(measured.facts.versions)
+def _format_versions(measured: Measurements) -> str:
+    return _format_named_values(measured.facts.versions)
 
 
-def _named_values(values: Mapping[str, str]) -> str:
+def _format_named_values(values: Mapping[str, str]) -> str:
     """Format values with their names, sorted by name."""
     return ", ".join(map(" ".join, sorted(values.items())))
 
 
-def _hardware(measured: Measurements) -> str:
+def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
     captures = measured["captures"]
     if INTERLEAVED in map(attrgetter("code"), measured.notes):
         return ""
     if not (captures["device_op_count"] > 0).any():
         only = set(captures["tool"].dropna()) == {"torch_memory"}
-        return "only memory was recorded" if only else _without_gpu(measured)
+        return "only memory was recorded" if only else _explain_missing_gpu(measured)
     seen = measured["gpu_time"]
-    count = f"{devices_of(seen)}"
-    if is_apart(measured):
-        counts = [devices_of(of_run) for _, of_run in seen.groupby("run", sort=False)]
-        count = f"each {numbers(counts)}"
+    count = f"{count_devices_of_rows(seen)}"
+    if has_split_runs(measured):
+        counts = [count_devices_of_rows(of_run) for _, of_run in seen.groupby("run", sort=False)]
+        count = f"each {format_ranges(counts)}"
     names = captures["device_name"].dropna().unique().tolist() or ["GPU"]
     model = "mixed GPUs" if len(names) > 1 else names[0]
     return f"{count} × {model}"
 
 
-def _without_gpu(measured: Measurements) -> str:
+def _explain_missing_gpu(measured: Measurements) -> str:
     """Explain why there is no GPU, if the kind of all recordings shows it; else say that none was recorded."""
     kinds = set(measured["recordings"]["kind"].dropna())
     if kinds == {"unread-accelerator"}:
@@ -182,61 +189,72 @@ def _without_gpu(measured: Measurements) -> str:
     return "no GPU activity recorded"
 
 
-def _files(measured: Measurements) -> str:
+def _count_source_files(measured: Measurements) -> str:
     """Count the files read: `24 files, 3.1 GiB`."""
     files = {source.name: source.size_bytes for source in measured.sources}
     count = len(files)
-    return f"{count:,} {plural(count, 'file')}, {show(sum(files.values()), 'bytes')}"
+    return (
+        f"{count:,} {choose_plural(count, 'file')}, {format_quantity(sum(files.values()), 'bytes')}"
+    )
 
 
-def _checked(measured: Measurements) -> str:
+def _describe_check(measured: Measurements) -> str:
     """Describe the files of a second tool for the same steps: `checked by nsys: 8 files, 1.2 GiB`."""
     if measured.check is None:
         return ""
     tools = ", ".join(sorted(set(map(attrgetter("tool"), measured.check.sources))))
-    return f"checked by {tools}: {_files(measured.check)}"
+    return f"checked by {tools}: {_count_source_files(measured.check)}"
 
 
-def headline(measured: Measurements) -> tuple[Metric, ...]:
+def make_headline(measured: Measurements) -> tuple[Metric, ...]:
     """Make the metrics of the second line: step time, GPU shares, time outside stages; for snapshots the peaks."""
-    step = _of_whom(measured, _step_wall)
+    step = _label_partial_metrics(measured, _measure_step_time)
     if not step:
-        return _of_whom(measured, _peaks)
-    if is_apart(measured):
+        return _label_partial_metrics(measured, _measure_memory_peaks)
+    if has_split_runs(measured):
         return step
-    return (*step, *_of_whom(measured, _gpu_shares), *_of_whom(measured, _unattributed))
+    return (
+        *step,
+        *_label_partial_metrics(measured, _measure_gpu_shares),
+        *_label_partial_metrics(measured, _measure_outside_stages),
+    )
 
 
-def _of_whom(
+def _label_partial_metrics(
     measured: Measurements, part: Callable[[Measurements], Sequence[Metric]]
 ) -> tuple[Metric, ...]:
     """Evaluate some headline metrics; each names its basis if other processes could not be measured."""
     nothing: Sequence[Metric] = ()
-    numbers_of_part = faults.judged(measured, lambda whom: faults.asked(whom, part, nothing))
+    numbers_of_part = faults.judge_without_faults(
+        measured, lambda whom: faults.judge_if_asked(whom, part, nothing)
+    )
     if not numbers_of_part.faults:
         return tuple(numbers_of_part.value or ())
-    whom, metrics = faults.basis(measured, numbers_of_part.faults), numbers_of_part.value or ()
+    whom, metrics = (
+        faults.describe_sound_captures(measured, numbers_of_part.faults),
+        numbers_of_part.value or (),
+    )
     return tuple(replace(metric, label=f"{metric.label} (of {whom})") for metric in metrics)
 
 
-def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
+def _measure_step_time(measured: Measurements) -> tuple[Metric, ...]:
     """Measure the step time; empty if no step is known."""
-    steps = job(measured)
+    steps = summarize_job_steps(measured)
     if steps.step_ns is None:
         return ()
     walls = steps.walls
-    if is_apart(measured):
-        return _steps_apart(measured, steps)
+    if has_split_runs(measured):
+        return _measure_run_steps(measured, steps)
     low: float | None = None
     high: float | None = None
     if len(walls) > 1:
         low, high = float(walls["wall_ns"].min()), float(walls["wall_ns"].max())
     runs = len(walls["run"].unique())
-    name = _unit_name(steps)
+    name = _name_step_unit(steps)
     bounds = "captures" if name == "capture" else STEP_BOUNDS
     if runs > 1:
         name = f"{name}, mean of {runs} runs"
-    before_ns, of_start = _start_up(measured)
+    before_ns, of_start = _measure_start_up(measured)
     if before_ns:
         # Include the start-up: the headline covers the whole capture, rules only the rest.
         wall_ns, low, high = steps.step_ns + before_ns, None, None
@@ -244,12 +262,12 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
     return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, bounds),)
 
 
-def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
+def _measure_start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
     """Measure the mean start-up of captures without step marks: (ns, the headline metric); (0, ()) without any."""
-    of_runs = prefixes(measured)
+    of_runs = find_run_start_ups(measured)
     if not of_runs or not (measured.has("start_up_gpu") and measured.row_count("start_up_gpu")):
         return 0.0, ()
-    runs = job(measured).walls["run"].nunique(dropna=False)
+    runs = summarize_job_steps(measured).walls["run"].nunique(dropna=False)
     before_ns = sum(prefix.start_up_ns for prefix in of_runs) / max(runs, 1)
     calls = measured["start_up"]
     is_wait = (calls["window"] == "before") & (calls["kind"] == "wait")
@@ -257,35 +275,35 @@ def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
     return before_ns, (Metric("start_up", before_ns, "ns", "lower", label=label),)
 
 
-def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
+def _measure_outside_stages(measured: Measurements) -> tuple[Metric, ...]:
     """Measure the share of steps outside any stage; empty if no stage is known."""
-    walls = job(measured).walls
+    walls = summarize_job_steps(measured).walls
     attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
-    if attributed["wall_ns"].sum() <= 0 or only_stages(measured):
+    if attributed["wall_ns"].sum() <= 0 or list_selected_stages(measured):
         return ()
     gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
     return (Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"),)
 
 
-def is_apart(measured: Measurements) -> bool:
+def has_split_runs(measured: Measurements) -> bool:
     """Check whether files of one directory were split into several runs."""
-    return APART in map(attrgetter("code"), measured.notes)
+    return SPLIT_RUNS_CODE in map(attrgetter("code"), measured.notes)
 
 
-def _steps_apart(measured: Measurements, steps: Job) -> tuple[Metric, ...]:
+def _measure_run_steps(measured: Measurements, steps: JobSteps) -> tuple[Metric, ...]:
     """Measure the step time of each run, longest first; runs that do not belong together have no common mean."""
     metrics: list[Metric] = []
-    before = {prefix.run: prefix.start_up_ns for prefix in prefixes(measured)}
+    before = {prefix.run: prefix.start_up_ns for prefix in find_run_start_ups(measured)}
     for run in steps.walls["run"].astype(str).unique():
         of_run = steps.of(run)
         if of_run.step_ns is not None:
-            label = f"{_unit_name(of_run)} of {run}"
+            label = f"{_name_step_unit(of_run)} of {run}"
             wall_ns = of_run.step_ns + before.get(run, 0)
             metrics.append(Metric("step_wall", wall_ns, "ns", "lower", label=label))
-    return tuple(sorted(metrics, key=attrgetter("value"), reverse=True)[:MOST_APART])
+    return tuple(sorted(metrics, key=attrgetter("value"), reverse=True)[:MAX_RUN_STEPS])
 
 
-def _unit_name(steps: Job) -> str:
+def _name_step_unit(steps: JobSteps) -> str:
     """Name the windows measured as steps, by their origin."""
     walls = steps.walls
     origins = walls["origin"].unique().tolist()
@@ -294,31 +312,31 @@ def _unit_name(steps: Job) -> str:
     origin = str(origins[0])
     if origin == "file" and walls["step"].isna().all():
         return "capture"
-    names = sorted(set(map(short_name, walls["name"].dropna())))
+    names = sorted(set(map(shorten_repeating_name, walls["name"].dropna())))
     listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
     return ORIGIN_NOTES[origin].format(name=listed)
 
 
-def short_name(name: str) -> str:
+def shorten_repeating_name(name: str) -> str:
     """Shorten the name of a repeating range to its beginning, without numbers and brackets.
 
-    >>> short_name("execute_context_#(#)_generation_#(#)"), short_name("step[DECODE bs=#]"), short_name("train")
+    >>> shorten_repeating_name("execute_context_#(#)_generation_#(#)"), shorten_repeating_name("step[DECODE bs=#]"), shorten_repeating_name("train")
     ('execute_context…', 'step…', 'train')
     """
     begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
-    begin = begin[:MOST_OF_NAME] or name[:MOST_OF_NAME]
+    begin = begin[:MAX_NAME_LETTERS] or name[:MAX_NAME_LETTERS]
     return begin if begin == name else f"{begin}…"
 
 
-MOST_OF_NAME = 32
+MAX_NAME_LETTERS = 32
 """Most letters of a shortened name."""
 
 
-MOST_APART = 6
+MAX_RUN_STEPS = 6
 """Most runs of one directory with a step time in the headline."""
 
 
-def _peaks(measured: Measurements) -> tuple[Metric, ...]:
+def _measure_memory_peaks(measured: Measurements) -> tuple[Metric, ...]:
     """Measure the highest memory level of any GPU, from snapshots or else timelines; empty without both."""
     rows = measured["snapshot_levels"]
     rows = rows[rows["memory"] == "device"]
@@ -332,7 +350,9 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
     counted_in = ""
     memories = measured.frame("snapshot_levels")
     memories = memories.filter(memories.equals("memory", "device"))
-    if _sound(measured, lambda whom: bool(has_pausable(whom, memories).any()), otherwise=False):
+    if _evaluate_sound_part(
+        measured, lambda whom: bool(has_pausable(whom, memories).any()), otherwise=False
+    ):
         counted_in = " (with pools that may be unmapped)"
     return tuple(
         Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
@@ -341,12 +361,12 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
     )
 
 
-def only_stages(measured: Measurements) -> str:
+def list_selected_stages(measured: Measurements) -> str:
     """List the stages of a selection; empty if all were requested."""
     return ", ".join(measured.facts.stages)
 
 
-_PARTS: tuple[tuple[str, str, Better], ...] = (
+_GPU_SHARES: tuple[tuple[str, str, Better], ...] = (
     ("compute_ratio", "compute", "higher"),
     ("exposed_comm_ratio", "exposed comm", "lower"),
     ("copy_ratio", "copies", "lower"),
@@ -354,65 +374,69 @@ _PARTS: tuple[tuple[str, str, Better], ...] = (
 )
 
 
-def _gpu_shares(measured: Measurements) -> list[Metric]:
+def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     """Measure GPU shares of the steps, summed over devices; of the whole capture if no step is known."""
     if not measured.row_count("gpu_time"):
         return []
-    rows = whole(measured, "gpu_time")
+    rows = read_undamaged_table(measured, "gpu_time")
     if not len(rows):
         return []
-    window = "stage" if only_stages(measured) else "step"
+    window = "stage" if list_selected_stages(measured) else "step"
     if not (rows["window"] == window).any():
         window = "capture"
     window_rows = rows[rows["window"] == window]
-    if window == "step" and _start_up(measured)[0]:
-        before = whole(measured, "start_up_gpu").assign(window=window)
-        columns = ["window", *gpu_shares.SUMMED]
-        window_rows = stacked([window_rows[columns], before[columns]])
-    total = gpu_shares.shares(summed(window_rows, ["window"], gpu_shares.SUMMED)).iloc[0]
+    if window == "step" and _measure_start_up(measured)[0]:
+        before = read_undamaged_table(measured, "start_up_gpu").assign(window=window)
+        columns = ["window", *gpu_shares.GPU_TIME_SUMS]
+        window_rows = stack_frames([window_rows[columns], before[columns]])
+    total = gpu_shares.add_gpu_time_shares(
+        sum_columns_by_keys(window_rows, ["window"], gpu_shares.GPU_TIME_SUMS)
+    ).iloc[0]
     shares: dict[Any, Any] = total.to_dict()
     shares["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
     metrics = []
-    for name, label, better in _PARTS:
+    for name, label, better in _GPU_SHARES:
         share = shares.get(name)
         value = None if pd.isna(share) else float(share)
         metrics.append(Metric(name, value, "ratio", better, label=label))
     return metrics
 
 
-def where_it_goes(measured: Measurements) -> Sheet | None:
+def make_stage_table(measured: Measurements) -> Sheet | None:
     """Make the main table: stages by wall time, with their GPU utilization."""
-    stage_sheet = faults.judged(measured, lambda whom: faults.asked(whom, _stage_sheet, None))
+    stage_sheet = faults.judge_without_faults(
+        measured, lambda whom: faults.judge_if_asked(whom, _make_stage_sheet, None)
+    )
     if stage_sheet.value is None or not stage_sheet.faults:
         return stage_sheet.value
-    whom = faults.basis(measured, stage_sheet.faults)
+    whom = faults.describe_sound_captures(measured, stage_sheet.faults)
     return replace(stage_sheet.value, title=f"{stage_sheet.value.title} (of {whom})")
 
 
-def _stage_sheet(measured: Measurements) -> Sheet | None:
-    stages = stage_walls(measured)
-    steps = job(measured)
+def _make_stage_sheet(measured: Measurements) -> Sheet | None:
+    stages = measure_stage_walls(measured)
+    steps = summarize_job_steps(measured)
     if not len(stages) or steps.step_ns is None:
         return None
-    stages["share_ratio"] = of_step(stages)
+    stages["share_ratio"] = compute_stage_shares_of_step(stages)
     # Leave out a column with a failed part: it would cover other ranks than the rest of its row.
-    busy = _sound(measured, _busy, None)
+    busy = _evaluate_sound_part(measured, _measure_stage_busy, None)
     if busy is not None:
-        stages = looked_up(stages, busy, WHERE, optional=WHERE)
-    headings = [*label_headings(measured), *_STAGE_HEADINGS]
+        stages = left_join(stages, busy, STAGE_KEY, optional=STAGE_KEY)
+    headings = [*make_label_headings(measured), *_STAGE_HEADINGS]
     if busy is not None:
         headings.append(_GPU_BUSY)
     headings.append(Heading("ranks", "ranks", "count"))
-    slowest = _sound(measured, _slowest, None)
+    slowest = _evaluate_sound_part(measured, _name_slowest_ranks, None)
     if slowest is not None:
         keys = zip(
-            stages["run"], map(text_or_none, stages["role"]), stages["canonical"], strict=True
+            stages["run"], map(to_text_or_none, stages["role"]), stages["canonical"], strict=True
         )
         stages["slowest"] = list(map(slowest.get, keys))
-        headings.append(_MOST_OWN_WORK)
-    stages = stages.iloc[np.argsort(-per_step(stages), kind="stable")]
-    caption = told(measured)
-    return sheet("overview", "Where the step goes", headings, stages, caption=caption)
+        headings.append(_SLOWEST_RANK_HEADING)
+    stages = stages.iloc[np.argsort(-spread_stage_walls(stages), kind="stable")]
+    caption = describe_periodic_stages(measured)
+    return make_sheet("overview", "Where the step goes", headings, stages, caption=caption)
 
 
 _SHARE_DOC = "Of all steps, including steps without it; stages of different roles may overlap."
@@ -424,42 +448,46 @@ _STAGE_HEADINGS = (
 _GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
 
 
-def _sound(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
+def _evaluate_sound_part(
+    measured: Measurements, part: Callable[[Measurements], T], otherwise: T
+) -> T:
     """Evaluate `part(measured)`; `otherwise` if it reads a table that failed or was not requested."""
-    return faults.sound(measured, lambda whom: faults.asked(whom, part, otherwise), otherwise)
+    return faults.judge_if_sound(
+        measured, lambda whom: faults.judge_if_asked(whom, part, otherwise), otherwise
+    )
 
 
-def _busy(measured: Measurements) -> pd.DataFrame | None:
+def _measure_stage_busy(measured: Measurements) -> pd.DataFrame | None:
     """Measure the GPU utilization of every stage; None if no GPU was recorded."""
     if not (measured.has("gpu_time") and len(measured["gpu_time"])):
         return None
-    return shares_by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+    return compute_gpu_shares_by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
 
 
-_MOST_OWN_WORK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."
-_MOST_OWN_WORK = Heading("slowest", "most own work", doc=_MOST_OWN_WORK_DOC)
+_SLOWEST_RANK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."
+_SLOWEST_RANK_HEADING = Heading("slowest", "most own work", doc=_SLOWEST_RANK_DOC)
 
 WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
 """Minimum excess over the others' median, and minimum share of the step, for a rank to be named."""
 
 
-def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
+def _name_slowest_ranks(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
     """For each (run, role, stage), name the slowest rank by own work per step, if it stands out."""
     slowest: dict[tuple[object, str | None, object], tuple[float, str]] = {}
-    steps = job(measured)
-    for rank_group in rank_groups(measured):
+    steps = summarize_job_steps(measured)
+    for rank_group in list_rank_groups(measured):
         if rank_group.members < 2:
             continue
         worth_ns = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
-        ranks = _most_own_work(rank_group, worth_ns)
+        ranks = _find_slowest_ranks(rank_group, worth_ns)
         for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
-            key = (rank_group.run, text_or_none(rank_group.role), stage)
+            key = (rank_group.run, to_text_or_none(rank_group.role), stage)
             if over > slowest.get(key, (0.0, ""))[0]:
-                slowest[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
+                slowest[key] = (over, f"rank {int(rank)} (+{format_quantity(over, 'ratio')})")
     return {key: text for key, (_, text) in slowest.items()}
 
 
-def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
+def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
     """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
     by = ["canonical", *MEMBER]
     work = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
@@ -474,45 +502,47 @@ def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
     return late
 
 
-def file_counts(measured: Measurements) -> FileCounts:
+def count_files_by_state(measured: Measurements) -> FileCounts:
     """Count the files read and, by state, those not read; see `discover.arguments.counted`."""
     read = set(map(attrgetter("name"), measured.sources))
     failed = set(map(attrgetter("source"), measured.failures))
-    return counted(len(read), len(failed), measured.facts.files)
+    return count_found_files(len(read), len(failed), measured.facts.files)
 
 
-def cautions(measured: Measurements) -> tuple[str, ...]:
+def list_caveats(measured: Measurements) -> tuple[str, ...]:
     """List caveats on all numbers: split runs, removed rows, truncated late ends, pools that may be unmapped."""
     nothing: tuple[str, ...] = ()
-    pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
-    apart = (note.message for note in measured.notes if note.code == APART)
+    pools = _evaluate_sound_part(measured, lambda whom: tuple(pool_notes(whom)), nothing)
+    apart = (note.message for note in measured.notes if note.code == SPLIT_RUNS_CODE)
     filtered = [note for note in measured.notes if note.code == FILTERED_ROWS]
     late = [note for note in measured.notes if note.code == LATE_ENDS]
-    return (*apart, *_removed_rows(filtered), *_cut_ends(late), *pools)
+    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *pools)
 
 
-def _removed_rows(notes: Sequence[Note]) -> Iterator[str]:
+def _describe_removed_rows(notes: Sequence[Note]) -> Iterator[str]:
     """Describe the sources with removed rows in one sentence; empty without any."""
     if not notes:
         return
     left = sum(kept for note in notes if isinstance(kept := note.data.get("left"), int))
     recorded = left + sum(map(attrgetter("count"), notes))
     yield (
-        f"rows were removed after the recording ({show(left / recorded, 'ratio')} of the operators are left): "
+        f"rows were removed after the recording ({format_quantity(left / recorded, 'ratio')} of the operators are left): "
         "idle time, counts and shares are not those of the run"
     )
 
 
-def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:
+def _describe_cut_ends(notes: Sequence[Note]) -> Iterator[str]:
     """Describe the device ops with truncated late ends in one sentence, over all sources; empty without any."""
     if not notes:
         return
     count = sum(map(attrgetter("count"), notes))
-    ops = f"{count:,} device {plural(count, 'op')} ended after the next op of the same stream"
+    ops = (
+        f"{count:,} device {choose_plural(count, 'op')} ended after the next op of the same stream"
+    )
     yield f"{ops} (a late time stamp, as on ROCm); they were cut to end before it"
 
 
-def unseen(measured: Measurements) -> tuple[str, ...]:
+def list_unseen(measured: Measurements) -> tuple[str, ...]:
     """List the data missing from the numbers: failed, damaged or ignored sources, samples and selections."""
     sources = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
     choices: list[str] = []
@@ -527,9 +557,9 @@ def unseen(measured: Measurements) -> tuple[str, ...]:
             choices.append(note.message)
     if len(sources) > MAX_UNSEEN:
         sources[MAX_UNSEEN:] = [f"{len(sources) - MAX_UNSEEN:,} more such sources"]
-    counts = file_counts(measured)
+    counts = count_files_by_state(measured)
     if len(counts) > 1:
-        sources.insert(0, accounted(counts))
+        sources.insert(0, format_file_counts(counts))
     return (*sources, *choices, *measured.facts.ignored)
 
 
@@ -537,16 +567,16 @@ MAX_UNSEEN = 8
 """Most sources named one by one in the summary; the remarks list all."""
 
 
-def _options(measured: Measurements) -> str:
+def _format_profiler_options(measured: Measurements) -> str:
     """Format the extra profiler options, as far as the traces record them."""
-    return _named_values(measured.facts.options)
+    return _format_named_values(measured.facts.options)
 
 
 _TYPE_SHARE = 0.05
 """A type with a smaller share of the matmul FLOPs does not characterize a run."""
 
 
-def _number_types(measured: Measurements) -> str:
+def _list_number_types(measured: Measurements) -> str:
     """List the number types of the matmuls, if operand types were recorded."""
     if not measured.row_count("matrix_products"):
         return ""
@@ -556,35 +586,37 @@ def _number_types(measured: Measurements) -> str:
     return ", ".join(sorted(flops.index[flops >= _TYPE_SHARE * flops.sum()]))
 
 
-def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
+def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
-    pairs = ((name, _sound(measured, part, "")) for name, part in _FINGERPRINT.items())
+    pairs = (
+        (name, _evaluate_sound_part(measured, part, "")) for name, part in _COMPARABLE_FACTS.items()
+    )
     return tuple(filter(itemgetter(1), pairs))
 
 
-def _listed_of_captures(column: str) -> Callable[[Measurements], str]:
+def _make_capture_lister(column: str) -> Callable[[Measurements], str]:
     """Make a function that lists the distinct values of a column of captures."""
-    return lambda measured: _distinct(measured["captures"][column].dropna())
+    return lambda measured: _join_sorted_distinct(measured["captures"][column].dropna())
 
 
-def _stages(measured: Measurements) -> str:
-    stages = stage_walls(measured)
-    return _distinct(stages["canonical"]) if len(stages) else ""
+def _list_compared_stages(measured: Measurements) -> str:
+    stages = measure_stage_walls(measured)
+    return _join_sorted_distinct(stages["canonical"]) if len(stages) else ""
 
 
-def _distinct(values: Iterable[object]) -> str:
+def _join_sorted_distinct(values: Iterable[object]) -> str:
     return ", ".join(sorted(set(map(str, values))))
 
 
-_FINGERPRINT: Mapping[str, Callable[[Measurements], str]] = {
-    "gpu": _listed_of_captures("device_name"),
-    "world_size": _listed_of_captures("world_size"),
-    "ranks": _listed_of_captures("rank"),
-    "roles": _listed_of_captures("role"),
-    "backend": _listed_of_captures("backend"),
-    "stages": _stages,
-    "versions": _versions,
-    "profiler options": _options,
-    "number types": _number_types,
+_COMPARABLE_FACTS: Mapping[str, Callable[[Measurements], str]] = {
+    "gpu": _make_capture_lister("device_name"),
+    "world_size": _make_capture_lister("world_size"),
+    "ranks": _make_capture_lister("rank"),
+    "roles": _make_capture_lister("role"),
+    "backend": _make_capture_lister("backend"),
+    "stages": _list_compared_stages,
+    "versions": _format_versions,
+    "profiler options": _format_profiler_options,
+    "number types": _list_number_types,
 }
 """The functions behind a fingerprint; a part that failed is left out."""

@@ -11,25 +11,30 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import ANALYSES, QUESTIONS
-from tracekit.job.frames import canonical_stages, grouped, text_or_none
+from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, to_text_or_none
 from tracekit.job.idle_time.claims import START_UP
-from tracekit.job.idle_time.cpu_time import WHOSE, cpu_windows, step_counts, with_outside
-from tracekit.job.recording_kinds import classified
-from tracekit.job.stages.windows import whole
+from tracekit.job.idle_time.cpu_time import (
+    CPU_TIME_OWNER,
+    add_time_outside_stages,
+    count_cpu_time_steps,
+    sum_cpu_time_by_stage,
+)
+from tracekit.job.recording_kinds import map_classified_processes
+from tracekit.job.stages.windows import read_undamaged_table
 from tracekit.model import faults
-from tracekit.model.keys import equal, numbered_alike
+from tracekit.model.keys import mask_equal, number_frames_alike
 from tracekit.model.recording_kinds import UNSEEN_DEVICE
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Section
 from tracekit.model.trace import Measurements
 
-Kind = Literal["idle", "waiting"]
+UnexplainedKind = Literal["idle", "waiting"]
 """`idle`: no work runs. `waiting`: exposed communication; on the host, waits for collectives."""
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
+RULE_TIME_KINDS: Mapping[str, tuple[UnexplainedKind, ...]] = {
     "exposed-communication": ("waiting",),
     "no-comm-overlap": ("waiting",),
     "small-collectives": ("waiting",),
@@ -49,7 +54,7 @@ COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
 }
 """The kinds of time that the findings of a rule explain, in order; idle time for other rules of `_FOLDERS`."""
 
-CAUSES_OF: Mapping[str, tuple[str, ...]] = {
+RULE_IDLE_CAUSES: Mapping[str, tuple[str, ...]] = {
     "data-loader-wait": ("host_loader", "loader"),
     "host-silence": ("host_silent", "host_code", "host_none", "silent", "between", "after_last"),
     "garbage-collection": ("host_gc", "gc"),
@@ -57,26 +62,26 @@ CAUSES_OF: Mapping[str, tuple[str, ...]] = {
 }
 """The causes of idle time that a rule counts; other rules count every cause."""
 
-OF_OTHERS = ("straggler", "rank-imbalance")
+LATE_RANK_PLACES = ("straggler", "rank-imbalance")
 """Rules whose places name the late ranks, while the time is that of the others, in any stage."""
 
 _FOLDERS = ("time.", "rl.", "ranks.")
 """The folders of the questions whose findings may explain idle or waiting time."""
 
-_OF_STEPS = ("time.steps", "time.drift")
+_STEP_QUESTIONS = ("time.steps", "time.drift")
 """Questions about the duration of steps, not about the activity of devices in them."""
 
 _CELL = ["run", "role", "rank", "stage", "cause"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unexplained:
+class UnexplainedTime:
     """Time of one kind that no finding covers, by run, role, rank, stage and cause (`cells`), and the step length.
 
     `time_ns` of the cells and `window_ns` are sums over ranks, devices and steps.
     """
 
-    kind: Kind
+    kind: UnexplainedKind
     cells: pd.DataFrame
     window_ns: float
 
@@ -98,42 +103,50 @@ class Unexplained:
             sums = cells.groupby(name, dropna=False, sort=True)["time_ns"].sum()
             value = sums.index[int(sums.to_numpy().argmax())]
             part[name] = None if pd.isna(value) else value
-            cells = cells[equal(cells[name], part[name])]
+            cells = cells[mask_equal(cells[name], part[name])]
             if name == "cause":
                 part["ratio"] = float(cells["time_ns"].sum()) / self.window_ns
         return part
 
 
-def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> list[Unexplained]:
+def measure_unexplained_time(
+    measured: Measurements, sections: Sequence[Section]
+) -> list[UnexplainedTime]:
     """Measure the idle and waiting time of the steps that no finding covers.
 
     Empty if neither was measured, or if not all related questions were asked and answered.
     """
-    if not are_rules_judged(measured, sections):
+    if not has_judged_rules(measured, sections):
         return []
-    recorded = _of_devices(measured) if measured.row_count("gpu_time") else _of_hosts(measured)
+    recorded = (
+        _measure_device_times(measured)
+        if measured.row_count("gpu_time")
+        else _measure_host_times(measured)
+    )
     if recorded is None:
         return []
     cells, window_ns, counts = recorded
     left = {kind: cells[kind]["time_ns"].to_numpy(np.float64, copy=True) for kind in cells}
-    for finding in covering_findings(sections):
-        amount = float(covered_ns(finding) * _steps_of(finding, counts))
-        for kind in COVERED_BY.get(finding.rule, ("idle",)):
-            amount -= _take(cells[kind], left[kind], finding, amount)
-    return [Unexplained(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]
+    for finding in list_covering_findings(sections):
+        amount = float(measure_covered_ns(finding) * _count_finding_steps(finding, counts))
+        for kind in RULE_TIME_KINDS.get(finding.rule, ("idle",)):
+            amount -= _deduct_covered(cells[kind], left[kind], finding, amount)
+    return [
+        UnexplainedTime(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells
+    ]
 
 
-def are_rules_judged(measured: Measurements, sections: Sequence[Section]) -> bool:
+def has_judged_rules(measured: Measurements, sections: Sequence[Section]) -> bool:
     """Check whether all questions that may explain idle or waiting time were asked, and nothing failed."""
     asked = measured.facts.questions
     if faults.has_faults(measured) or any(section.status == "failed" for section in sections):
         return False
-    return asked is None or _questions().issubset(asked)
+    return asked is None or _list_covering_questions().issubset(asked)
 
 
-def covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:
+def list_covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:
     """List the findings that explain idle or waiting time, each stage as its own part; skips catch-alls."""
-    questions = _questions()
+    questions = _list_covering_questions()
     for section in sections:
         for finding in section.findings if section.id in questions else ():
             for part in finding.parts or (finding,):
@@ -141,7 +154,7 @@ def covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:
                     yield part
 
 
-def covered_ns(finding: Finding) -> int:
+def measure_covered_ns(finding: Finding) -> int:
     """Measure the time per step that a finding explains: its saving, or only the part with a known cause."""
     amount = finding.recoverable_ns or 0
     named = [metric.value for metric in finding.evidence if metric.name == "named_ns"]
@@ -149,94 +162,96 @@ def covered_ns(finding: Finding) -> int:
 
 
 @cache
-def _questions() -> frozenset[str]:
+def _list_covering_questions() -> frozenset[str]:
     """List the ids of the questions whose findings count, including those of the user."""
     known = zip(QUESTIONS, ANALYSES, strict=True)
     return frozenset(
         analysis.id
         for path, analysis in known
-        if path.startswith(_FOLDERS) and path not in _OF_STEPS
+        if path.startswith(_FOLDERS) and path not in _STEP_QUESTIONS
     )
 
 
-_Recorded = tuple[dict[Kind, pd.DataFrame], float, Mapping[tuple[object, object], int]]
+_Recorded = tuple[dict[UnexplainedKind, pd.DataFrame], float, Mapping[tuple[object, object], int]]
 
 
-def _of_devices(measured: Measurements) -> _Recorded | None:
+def _measure_device_times(measured: Measurements) -> _Recorded | None:
     """Measure idle and exposed time of devices: (cells by kind, total length of steps, steps by run and role)."""
-    rows = whole(measured, "gpu_time")
-    kind = _judged_window(measured, rows)
+    rows = read_undamaged_table(measured, "gpu_time")
+    kind = _pick_window_kind(measured, rows)
     steps = rows[rows["window"] == kind]
     window_ns = float(steps["window_ns"].sum())
     if not window_ns:
         return None
-    idle = _cells(whole(measured, "idle"), kind, "idle_ns")
-    exposed = _cells(rows.assign(cause=None), kind, "exposed_comm_ns")
-    return {"idle": idle, "waiting": exposed}, window_ns, _counts(steps)
+    idle = _sum_unexplained_cells(read_undamaged_table(measured, "idle"), kind, "idle_ns")
+    exposed = _sum_unexplained_cells(rows.assign(cause=None), kind, "exposed_comm_ns")
+    return {"idle": idle, "waiting": exposed}, window_ns, _count_device_steps(steps)
 
 
-def _judged_window(measured: Measurements, rows: pd.DataFrame) -> str:
+def _pick_window_kind(measured: Measurements, rows: pd.DataFrame) -> str:
     """Pick the windows of the headline: selected stages, else steps, else captures."""
     if measured.facts.stages:
         return "stage"
     return "step" if (rows["window"] == "step").any() else "capture"
 
 
-def _cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
+def _sum_unexplained_cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
     """Sum a column of windows by run, role, rank, stage and cause; the stage is missing outside any stage."""
-    rows = rows.assign(canonical=canonical_stages(rows), cause=rows["cause"].astype(object))
+    rows = rows.assign(canonical=find_canonical_stages(rows), cause=rows["cause"].astype(object))
     is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
-    keys = [*WHOSE, "cause"]
-    totals = grouped(rows[rows["window"] == kind], keys, time_ns=(value, "sum"))
-    inside = grouped(rows[is_staged], [*keys, "canonical"], time_ns=(value, "sum"))
-    cells = with_outside(totals, inside, keys, "time_ns")
+    keys = [*CPU_TIME_OWNER, "cause"]
+    totals = aggregate_by_keys(rows[rows["window"] == kind], keys, time_ns=(value, "sum"))
+    inside = aggregate_by_keys(rows[is_staged], [*keys, "canonical"], time_ns=(value, "sum"))
+    cells = add_time_outside_stages(totals, inside, keys, "time_ns")
     return cells.rename(columns={"canonical": "stage"})[[*_CELL, "time_ns"]]
 
 
-def _of_hosts(measured: Measurements) -> _Recorded | None:
+def _measure_host_times(measured: Measurements) -> _Recorded | None:
     """Measure the same for processes without a device: time without ops, and waits for collectives."""
-    kinds = {recorded.classified.kind for recorded in classified(measured).values()}
+    kinds = {recorded.classified.kind for recorded in map_classified_processes(measured).values()}
     if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
         return None
-    rows = cpu_windows(measured).rename(columns={"canonical": "stage", "activity": "cause"})
-    rows = _with_records(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
-    rows = rows[~_is_of_other_roles(rows)]
+    rows = sum_cpu_time_by_stage(measured).rename(
+        columns={"canonical": "stage", "activity": "cause"}
+    )
+    rows = _keep_recorded_ranks(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
+    rows = rows[~_mark_other_roles_time(rows)]
     window_ns = float(rows["time_ns"].sum())
     if not window_ns:
         return None
     is_idle = rows["cause"].isin(("gc", "loader", "between", "silent")).to_numpy(np.bool_)
     is_wait = (rows["cause"] == "wait").to_numpy(np.bool_)
-    cells: dict[Kind, pd.DataFrame] = {"idle": rows[is_idle], "waiting": rows[is_wait]}
-    return cells, window_ns, step_counts(measured)
+    cells: dict[UnexplainedKind, pd.DataFrame] = {"idle": rows[is_idle], "waiting": rows[is_wait]}
+    return cells, window_ns, count_cpu_time_steps(measured)
 
 
-def _with_records(rows: pd.DataFrame) -> pd.DataFrame:
+def _keep_recorded_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Keep the rows of ranks with recorded activity; nothing is known about ranks without any."""
-    (number,) = numbered_alike(WHOSE, rows)
+    (number,) = number_frames_alike(CPU_TIME_OWNER, rows)
     is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
     return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]
 
 
-def _is_of_other_roles(rows: pd.DataFrame) -> Bools:
+def _mark_other_roles_time(rows: pd.DataFrame) -> Bools:
     """Mark time outside the stages of a role if its run has other roles, which may work meanwhile."""
     roles = rows[["run", "role"]].drop_duplicates()
-    (run, run_of_role) = numbered_alike(["run"], rows, roles)
+    (run, run_of_role) = number_frames_alike(["run"], rows, roles)
     has_others = np.bincount(run_of_role)[run] > 1
     return np.asarray(has_others & rows["stage"].isna().to_numpy(np.bool_))
 
 
-def _counts(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
+def _count_device_steps(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
     """Count the steps of single devices by run and role."""
-    sizes = grouped(steps, ["run", "role"], size=("window_ns", "size"))
+    sizes = aggregate_by_keys(steps, ["run", "role"], size=("window_ns", "size"))
     return {
-        (text_or_none(run), text_or_none(role)): int(size)
+        (to_text_or_none(run), to_text_or_none(role)): int(size)
         for run, role, size in zip(sizes["run"], sizes["role"], sizes["size"], strict=True)
     }
 
 
-def _steps_of(finding: Finding, counts: Mapping[tuple[object, object], int]) -> int:
+def _count_finding_steps(finding: Finding, counts: Mapping[tuple[object, object], int]) -> int:
     """Count the steps of single devices over which the mean of a finding is taken."""
-    runs, roles = _named(finding, "run"), _named(finding, "role")
+    runs, roles = _get_place_values(finding, "run"), _get_place_values(finding, "role")
     return sum(
         size
         for (run, role), size in counts.items()
@@ -244,15 +259,15 @@ def _steps_of(finding: Finding, counts: Mapping[tuple[object, object], int]) -> 
     )
 
 
-def _named(finding: Finding, name: str) -> frozenset[Any]:
+def _get_place_values(finding: Finding, name: str) -> frozenset[Any]:
     """Get the runs, roles, ranks or stages that the places of a finding name."""
     return frozenset(getattr(place, name) for place in finding.places) - {None}
 
 
-def _take(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) -> float:
+def _deduct_covered(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) -> float:
     """Deduct an amount from the cells of a finding, best matches first; returns the deducted amount."""
     taken = 0.0
-    for chosen in _tiers(cells, finding):
+    for chosen in _rank_cells(cells, finding):
         there = float(left[chosen].sum())
         part = min(there, amount - taken)
         if part > 0:
@@ -261,29 +276,31 @@ def _take(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) ->
     return taken
 
 
-def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
+def _rank_cells(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
     """Yield masks of the cells that a finding may explain, most likely first."""
-    of_owner = _is_of(cells, finding, "run") & _is_of(cells, finding, "role")
-    if finding.rule in OF_OTHERS:
-        yield of_owner & _is_of(cells, finding, "stage")
+    of_owner = _mark_finding_cells(cells, finding, "run") & _mark_finding_cells(
+        cells, finding, "role"
+    )
+    if finding.rule in LATE_RANK_PLACES:
+        yield of_owner & _mark_finding_cells(cells, finding, "stage")
         yield of_owner
         return
-    causes = CAUSES_OF.get(finding.rule)
+    causes = RULE_IDLE_CAUSES.get(finding.rule)
     if causes is not None:
         cause = cells["cause"]
         of_owner &= (cause.isin(causes) | cause.isna()).to_numpy(np.bool_)
-    of_stage = of_owner & _is_of(cells, finding, "stage")
+    of_stage = of_owner & _mark_finding_cells(cells, finding, "stage")
     if finding.rule == "start-up":
         # No cell contains the time before the work of a capture.
         yield of_stage & (cells["cause"] == START_UP).to_numpy(np.bool_)
         return
-    yield of_stage & _is_of(cells, finding, "rank")
+    yield of_stage & _mark_finding_cells(cells, finding, "rank")
     yield of_stage
 
 
-def _is_of(cells: pd.DataFrame, finding: Finding, name: str) -> Bools:
+def _mark_finding_cells(cells: pd.DataFrame, finding: Finding, name: str) -> Bools:
     """Mark the cells of the runs, roles, ranks or stages that a finding names; all if it names none."""
-    names = _named(finding, name)
+    names = _get_place_values(finding, name)
     if not names:
         return np.ones(len(cells), np.bool_)
     return np.asarray(cells[name].isin(names).to_numpy(np.bool_))

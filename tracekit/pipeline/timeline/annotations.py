@@ -10,28 +10,35 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import stage_rows
-from tracekit.model.intervals import union
-from tracekit.model.keys import records
+from tracekit.job.frames import list_stage_rows
+from tracekit.model.intervals import merge_intervals
+from tracekit.model.keys import iterate_records
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Place, Report
 from tracekit.model.trace import Measurements
-from tracekit.model.units import show
-from tracekit.pipeline.timeline.arguments import quoted
-from tracekit.pipeline.timeline.lanes import LEAD_NS, NOTES, Lane, Plan, by_process, lane_of
-from tracekit.pipeline.timeline.rows import micros, named
+from tracekit.model.units import format_quantity
+from tracekit.pipeline.timeline.arguments import quote_json
+from tracekit.pipeline.timeline.lanes import (
+    LEAD_NS,
+    NOTES,
+    Lane,
+    TimelinePlan,
+    find_lane,
+    index_lanes,
+)
+from tracekit.pipeline.timeline.rows import format_micros, name_track
 
 Ints = npt.NDArray[np.int64]
 
-MAX_RANGES = 5_000
+MAX_LANE_RANGES = 5_000
 """Most steps, and most stages, drawn per process: the longest."""
-MAX_MARKS = 200
+MAX_FINDING_MARKS = 200
 """Most intervals of a finding drawn per process: the longest."""
-CATEGORY = "tracekit"
+ANNOTATION_CATEGORY = "tracekit"
 
 _STEPS, _STAGES, _FINDINGS = 1, 1_001, 2_001
-_LANES = 1_000
-_WHOLE_RUN = 1
+_MAX_TRACKS = 1_000
+_WHOLE_RUN_PID = 1
 """Process id of annotations without a process, smaller than any process's."""
 
 
@@ -45,7 +52,7 @@ class Annotations:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _DrawnWindows:
     """Steps and stages on the timeline: process (number), source, step, name, begin, end."""
 
     steps: pd.DataFrame
@@ -53,48 +60,50 @@ class _Drawn:
     end_ns: int
 
 
-def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
+def annotate_timeline(measured: Measurements, report: Report, plan: TimelinePlan) -> Annotations:
     """Draw the steps, stages and findings of every process as tracks above it.
 
     A finding is drawn at its places, on the ranks they name: at their time, else during their stage, else their step.
     A finding without a place spans the whole timeline, on its own track.
     """
-    drawn = _drawn(measured, plan)
+    drawn = _list_drawn_windows(measured, plan)
     tally: Counter[str] = Counter()
     pieces: list[str] = []
     for lane in plan.processes():
         pid = lane.pid(NOTES)
-        pieces.append(named(pid, f"{lane.name} · steps, stages, findings", pid))
+        pieces.append(name_track(pid, f"{lane.name} · steps, stages, findings", pid))
         tracks = (drawn.steps, _STEPS, "steps"), (drawn.stages, _STAGES, "stages")
         for frame, first, what in tracks:
             rows = frame[frame["process"] == lane.number]
-            tally["omitted"] += max(len(rows) - MAX_RANGES, 0)
-            rows = rows.nlargest(MAX_RANGES, "length", keep="first")
-            pieces += _ranges(rows.sort_values("begin", kind="stable"), pid, first, what, tally)
-    pieces += _findings(report.findings, plan, drawn, tally)
+            tally["omitted"] += max(len(rows) - MAX_LANE_RANGES, 0)
+            rows = rows.nlargest(MAX_LANE_RANGES, "length", keep="first")
+            pieces += _draw_ranges(
+                rows.sort_values("begin", kind="stable"), pid, first, what, tally
+            )
+    pieces += _draw_findings(report.findings, plan, drawn, tally)
     return Annotations("".join(pieces), tally["rows"], tally["omitted"])
 
 
-def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
+def _list_drawn_windows(measured: Measurements, plan: TimelinePlan) -> _DrawnWindows:
     """List the steps and stages with timeline times, and the end of the timeline."""
     lanes = plan.of_source()
     steps = measured["steps"]
     steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
-    stages = stage_rows(measured)
+    stages = list_stage_rows(measured)
     stages = stages.assign(named=stages["canonical"].astype(str))
-    steps, stages = _moved(steps, lanes), _moved(stages, lanes)
-    captures = _moved(measured["captures"].assign(named="", step=None), lanes)
+    steps, stages = _shift_windows(steps, lanes), _shift_windows(stages, lanes)
+    captures = _shift_windows(measured["captures"].assign(named="", step=None), lanes)
     ends = np.concatenate([steps["end"], stages["end"], captures["end"]])
-    return _Drawn(steps, stages, int(ends.max()) if len(ends) else 1)
+    return _DrawnWindows(steps, stages, int(ends.max()) if len(ends) else 1)
 
 
-def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
+def _shift_windows(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
     """Shift the windows of drawn processes to timeline time: process, source, step, name, begin, length, end."""
     numbers: list[int] = []
     shifts_ns: list[int] = []
     places: list[int] = []
-    for place, (name, pid) in enumerate(records(frame, ["source", "pid"])):
-        lane = lane_of(lanes.get(str(name), ()), pid)
+    for place, (name, pid) in enumerate(iterate_records(frame, ["source", "pid"])):
+        lane = find_lane(lanes.get(str(name), ()), pid)
         if lane is not None:
             places.append(place)
             numbers.append(lane.number)
@@ -118,7 +127,7 @@ def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.Dat
 # Tracks
 
 
-def _ranges(
+def _draw_ranges(
     rows: pd.DataFrame, pid: int, first: int, what: str, tally: Counter[str]
 ) -> Iterator[str]:
     """Draw the steps or stages of a process; overlapping ones go on several tracks."""
@@ -128,18 +137,18 @@ def _ranges(
     cells = []
     for begin, end in zip(rows["begin"].tolist(), rows["end"].tolist(), strict=True):
         free = (track for track, track_end in enumerate(ends) if track_end <= begin)
-        track = next(free, min(len(ends), _LANES - 1))
+        track = next(free, min(len(ends), _MAX_TRACKS - 1))
         ends[track : track + 1] = [end]
         cells.append(first + track)
     for tid in sorted(set(cells)):
-        yield named(pid, what, tid, what="thread", tid=tid)
+        yield name_track(pid, what, tid, what="thread", tid=tid)
     steps = rows["step"].astype(object)
     args = ["{}" if pd.isna(step) else f'{{"step":{int(step)}}}' for step in steps]
     begin, length = rows["begin"].to_numpy(np.int64), rows["length"].to_numpy(np.int64)
-    yield _slices(pid, cells, rows["name"].tolist(), begin, length, args, tally)
+    yield _draw_slices(pid, cells, rows["name"].tolist(), begin, length, args, tally)
 
 
-def _slices(
+def _draw_slices(
     pid: int,
     tids: Sequence[int],
     names: Sequence[str],
@@ -150,69 +159,73 @@ def _slices(
 ) -> str:
     """Format intervals as trace events."""
     tally["rows"] += len(names)
-    texts = map(quoted, names)
-    cells = zip(texts, tids, micros(begin), micros(length), args, strict=True)
-    head = f',\n{{"ph":"X","cat":"{CATEGORY}","pid":{pid},'
+    texts = map(quote_json, names)
+    cells = zip(texts, tids, format_micros(begin), format_micros(length), args, strict=True)
+    head = f',\n{{"ph":"X","cat":"{ANNOTATION_CATEGORY}","pid":{pid},'
     return "".join(map((head + '"name":%s,"tid":%d,"ts":%s,"dur":%s,"args":%s}').__mod__, cells))
 
 
 # Findings
 
 
-def _findings(
-    findings: Sequence[Finding], plan: Plan, drawn: _Drawn, tally: Counter[str]
+def _draw_findings(
+    findings: Sequence[Finding], plan: TimelinePlan, drawn: _DrawnWindows, tally: Counter[str]
 ) -> Iterator[str]:
     """Draw every finding on its own track, in each process where it is."""
-    by_number = by_process(plan.lanes)
+    by_number = index_lanes(plan.lanes)
     is_first = True
     for order, finding in enumerate(findings):
         tid = _FINDINGS + order
         names = [f"{finding.rule}: {finding.claim}"]
-        args = [_arguments(finding)]
+        args = [_format_finding_args(finding)]
         bounds_of: dict[int, list[tuple[int, int]]] = {}
         for place in finding.places:
-            for process, begin, end in _intervals(place, plan, drawn):
+            for process, begin, end in _find_place_intervals(place, plan, drawn):
                 bounds_of.setdefault(process, []).append((begin, end))
         for process, pairs in bounds_of.items():
             bounds = np.array(pairs, np.int64)
-            covered = union(bounds[:, 0], np.maximum(bounds[:, 1], bounds[:, 0] + 1))
+            covered = merge_intervals(bounds[:, 0], np.maximum(bounds[:, 1], bounds[:, 0] + 1))
             starts, lengths = covered.start, covered.end - covered.start
-            largest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_MARKS])
+            largest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_FINDING_MARKS])
             tally["omitted"] += len(starts) - len(largest)
             pid = by_number[process].pid(NOTES)
-            yield named(pid, f"finding {finding.rule}", tid, what="thread", tid=tid)
+            yield name_track(pid, f"finding {finding.rule}", tid, what="thread", tid=tid)
             count = len(largest)
             rows = [tid] * count, names * count, starts[largest], lengths[largest], args * count
-            yield _slices(pid, *rows, tally)
+            yield _draw_slices(pid, *rows, tally)
         if not bounds_of:
             if is_first:
-                yield named(_WHOLE_RUN, "findings of the whole run", 0)
+                yield name_track(_WHOLE_RUN_PID, "findings of the whole run", 0)
             is_first = False
-            yield named(_WHOLE_RUN, f"finding {finding.rule}", tid, what="thread", tid=tid)
+            yield name_track(_WHOLE_RUN_PID, f"finding {finding.rule}", tid, what="thread", tid=tid)
             starts = np.array([LEAD_NS], np.int64)
             lengths = np.array([max(drawn.end_ns - LEAD_NS, 1)], np.int64)
-            yield _slices(_WHOLE_RUN, [tid], names, starts, lengths, args, tally)
+            yield _draw_slices(_WHOLE_RUN_PID, [tid], names, starts, lengths, args, tally)
 
 
-def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, int, int]]:
+def _find_place_intervals(
+    place: Place, plan: TimelinePlan, drawn: _DrawnWindows
+) -> Iterator[tuple[int, int, int]]:
     """Find the intervals of a place as (process, begin, end); empty if the place is not in the timeline."""
-    lanes = [lane for lane in plan.lanes if _is_at(place, lane)]
+    lanes = [lane for lane in plan.lanes if _is_place_in_lane(place, lane)]
     if place.start_ns is not None:
         end_ns = place.start_ns if place.end_ns is None else place.end_ns
-        for lane in by_process(lanes).values():
+        for lane in index_lanes(lanes).values():
             yield lane.number, place.start_ns - lane.shift_ns, end_ns - lane.shift_ns
         return
     processes = list(map(attrgetter("number"), lanes))
     if place.stage is not None:
-        stages = _rows_at(place, drawn.stages, processes)
+        stages = _select_place_windows(place, drawn.stages, processes)
         stages = stages[stages["name"] == place.stage]
         if len(stages):
-            yield from _bounds(stages)
+            yield from _iterate_bounds(stages)
             return
-    yield from _bounds(_rows_at(place, drawn.steps, processes))
+    yield from _iterate_bounds(_select_place_windows(place, drawn.steps, processes))
 
 
-def _rows_at(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.DataFrame:
+def _select_place_windows(
+    place: Place, frame: pd.DataFrame, processes: Sequence[int]
+) -> pd.DataFrame:
     """Select the steps or stages that a place names, in these processes."""
     rows = frame[frame["process"].isin(processes)]
     if place.source is not None:
@@ -222,12 +235,12 @@ def _rows_at(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.
     return rows
 
 
-def _bounds(rows: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
+def _iterate_bounds(rows: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     """Iterate over (process, begin, end) of the rows."""
     return rows[["process", "begin", "end"]].itertuples(index=False, name=None)
 
 
-def _is_at(place: Place, lane: Lane) -> bool:
+def _is_place_in_lane(place: Place, lane: Lane) -> bool:
     """Check whether a place can be in a lane: none of the facts that it names differs."""
     source = lane.source
     return (
@@ -237,7 +250,7 @@ def _is_at(place: Place, lane: Lane) -> bool:
     )
 
 
-def _arguments(finding: Finding) -> str:
+def _format_finding_args(finding: Finding) -> str:
     """Format a finding as the arguments of its intervals."""
     arguments = {
         "rule": finding.rule,
@@ -246,10 +259,10 @@ def _arguments(finding: Finding) -> str:
         "try": finding.advice,
     }
     if finding.recoverable_ns is not None:
-        arguments["up to, per step"] = show(finding.recoverable_ns, "ns")
+        arguments["up to, per step"] = format_quantity(finding.recoverable_ns, "ns")
     for metric in finding.evidence:
-        arguments[metric.label or metric.name] = show(metric.value, metric.unit)
+        arguments[metric.label or metric.name] = format_quantity(metric.value, metric.unit)
     for number, caveat in enumerate(finding.caveats, start=1):
         arguments[f"caveat {number}"] = caveat
-    cells = (f"{quoted(key)}:{quoted(value)}" for key, value in arguments.items())
+    cells = (f"{quote_json(key)}:{quote_json(value)}" for key, value in arguments.items())
     return "{" + ",".join(cells) + "}"

@@ -17,18 +17,18 @@ from tracekit.readers.chrome.scan import Json
 
 Ints = npt.NDArray[np.int64]
 
-ID_ROOM = 2**32
+TRACE_ID_RANGE = 2**32
 """Size of the id range of one trace; the exact integers of JavaScript hold 2**21 such ranges."""
 _IDS = ("correlation", "External id", "external id")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def quoted(value: object) -> str:
+def quote_json(value: object) -> str:
     """Quote a text as JSON; lone surrogates, which many parsers refuse, become U+FFFD."""
     return json.dumps(_SURROGATE.sub("\ufffd", str(value)), ensure_ascii=False)
 
 
-class Arguments:
+class RecordedArguments:
     """The recorded arguments of events as JSON; ids are increased by `shift`."""
 
     def __init__(self, sparse: Mapping[str, SparseColumn], shift: int) -> None:
@@ -39,7 +39,7 @@ class Arguments:
             if len(column.rows):
                 self._columns[key] = column
                 if column.categories is not None:
-                    self._texts[key] = _category_texts(key, column.categories)
+                    self._texts[key] = _format_categories(key, column.categories)
 
     def of(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
         """Format `,"args":{…}` for each of these ascending element ids; `queued` supplies device and stream."""
@@ -56,7 +56,7 @@ class Arguments:
             for key in QUEUE:
                 is_known = queued[key].notna().to_numpy()
                 values = queued[key].to_numpy(np.int64, na_value=0)[is_known]
-                parts[is_known] += _each(f',"{key}":%d', values.tolist())
+                parts[is_known] += _fill_argument_template(f',"{key}":%d', values.tolist())
         return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
 
     def _of(self, key: str, values: Any) -> npt.NDArray[np.object_]:
@@ -64,44 +64,44 @@ class Arguments:
         if key in self._texts:
             texts_of: npt.NDArray[np.object_] = self._texts[key][values]
             return texts_of
-        head = f",{quoted(key)}:".replace("%", "%%")
+        head = f",{quote_json(key)}:".replace("%", "%%")
         if values.dtype.kind == "f":
             texts = [repr(v) if np.isfinite(v) else "null" for v in values.tolist()]
-            return _each(head + "%s", texts)
+            return _fill_argument_template(head + "%s", texts)
         if key in _IDS:
-            is_id = (values > 0) & (values < ID_ROOM)
+            is_id = (values > 0) & (values < TRACE_ID_RANGE)
             values = np.where(is_id, values.astype(np.int64) + self._shift, values)
-        return _each(head + "%d", values.tolist())
+        return _fill_argument_template(head + "%d", values.tolist())
 
 
-def _each(template: str, values: Sequence[Any]) -> npt.NDArray[np.object_]:
+def _fill_argument_template(template: str, values: Sequence[Any]) -> npt.NDArray[np.object_]:
     """Fill the template with each value."""
     texts = np.empty(len(values), object)
     texts[:] = list(map(template.__mod__, values))
     return texts
 
 
-def _category_texts(key: str, categories: Sequence[Any]) -> npt.NDArray[np.object_]:
+def _format_categories(key: str, categories: Sequence[Any]) -> npt.NDArray[np.object_]:
     """Format `,"key":value` for each distinct value."""
     texts = np.empty(len(categories), object)
-    texts[:] = [f",{quoted(key)}:{_json(value)}" for value in categories]
+    texts[:] = [f",{quote_json(key)}:{_format_json_value(value)}" for value in categories]
     return texts
 
 
-def _json(value: Any) -> str:
+def _format_json_value(value: Any) -> str:
     """Format a recorded value as JSON; recorded JSON stays as it is if it is valid."""
     if isinstance(value, Json):
         try:
-            json.loads(value, parse_constant=_refuse)
+            json.loads(value, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
-            return quoted(value)
+            return quote_json(value)
         return str(value).encode("utf-8", "replace").decode()
     if value is None or isinstance(value, bool | int):
         return json.dumps(value)
     if isinstance(value, float):
         return repr(value) if np.isfinite(value) else "null"
-    return quoted(value)
+    return quote_json(value)
 
 
-def _refuse(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(name)

@@ -17,22 +17,27 @@ from isal import isal_zlib
 
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.engine import Advance, local
-from tracekit.engine.progress import progress_line
+from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError, UnwritableError
-from tracekit.model.files import refuse_unwritable, unwritable, write_all, write_atomically
+from tracekit.model.files import (
+    check_writable,
+    explain_write_errors,
+    write_all_bytes,
+    write_atomically,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.temporaries import BESIDE, IN_TMPDIR, new_folder
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.timeline.annotations import Annotations, annotate
-from tracekit.pipeline.timeline.lanes import Lane, Plan, lane_of, plan
-from tracekit.pipeline.timeline.rows import rows
+from tracekit.pipeline.timeline.annotations import Annotations, annotate_timeline
+from tracekit.pipeline.timeline.lanes import Lane, TimelinePlan, find_lane, plan_timeline
+from tracekit.pipeline.timeline.rows import format_trace
 
-PIECE_BYTES = 2**20
-_LEVEL = 1
-_TABLES = frozenset(
+COPY_BYTES = 2**20
+_GZIP_LEVEL = 1
+_TIMELINE_TABLES = frozenset(
     {
         *("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"),
         *("counters", "flows", "windows", "threads"),
@@ -41,7 +46,7 @@ _TABLES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedTimeline:
     """Contents of a written timeline: rows by table over all sources, and the failures.
 
     `lanes` are the drawn processes; `annotations` counts steps, stages and findings.
@@ -55,34 +60,34 @@ class Exported:
     is_among_inputs: bool
 
 
-def export(
+def export_timeline(
     paths: str | Path | Sequence[str | Path],
     target: str | Path,
     options: Options = Options(),
     *,
     python: bool = False,
     correct_clocks: bool = True,
-) -> Exported:
+) -> ExportedTimeline:
     """Merge all traces of `paths` into one file `target` (gzip if it ends in .gz), and return its contents.
 
     Reads the traces twice: to judge them, which gives clock corrections and findings, and to write them. `python` keeps
     Python functions. Raises `TracekitError` if no source can be read, or the file cannot be written.
     """
     target = Path(target)
-    refuse_unwritable(target)
-    discovery = pipeline.discover(paths, options)
-    _refuse_input(target, discovery)
+    check_writable(target)
+    discovery = pipeline.discover_sources(paths, options)
+    _refuse_input_target(target, discovery)
     measured = pipeline.measure(discovery, options)
     report = pipeline.judge(measured)
-    where = plan(measured, correct_clocks=correct_clocks)
+    where = plan_timeline(measured, correct_clocks=correct_clocks)
     if not where.lanes:
         raise TracekitError("there is no trace among these files", "name profiles, not logs alone")
-    annotations = annotate(measured, report, where)
-    among = _is_among(target, discovery)
+    annotations = annotate_timeline(measured, report, where)
+    among = _is_target_among_inputs(target, discovery)
     with contextlib.ExitStack() as stack:
-        with unwritable(target):
-            folder = stack.enter_context(_parts_folder(target))
-        outcomes = _written(discovery, where, folder, target, options, python=python)
+        with explain_write_errors(target):
+            folder = stack.enter_context(_make_parts_folder(target))
+        outcomes = _write_parts(discovery, where, folder, target, options, python=python)
         counts: Counter[str] = Counter()
         parts: list[Path] = []
         failures = list(measured.failures)
@@ -90,7 +95,7 @@ def export(
             if isinstance(value, Failure):
                 failures.append(value)
                 continue
-            if isinstance(value, Unwritten):
+            if isinstance(value, UnwrittenPart):
                 raise TracekitError(value.problem, value.hint)
             counts.update(value)
             parts.append(folder / name)
@@ -98,29 +103,37 @@ def export(
             raise TracekitError(
                 f"no trace could be written out: {failures[0].problem}", failures[0].hint
             )
-        pieces = _document(
-            where, annotations, parts, discovery.title, compressed=_compressed(target)
+        pieces = _join_parts(
+            where, annotations, parts, discovery.title, compressed=_is_gzip_target(target)
         )
         write_atomically(target, pieces)
-    return Exported(counts, where.lanes, annotations, where.apart, _distinct(failures), among)
+    return ExportedTimeline(
+        counts, where.lanes, annotations, where.apart, _drop_repeated_failures(failures), among
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Unwritten:
+class UnwrittenPart:
     """A write error of one part, which is not the fault of its source and ends the export."""
 
     problem: str
     hint: str
 
 
-def _written(
-    found: Discovery, where: Plan, folder: Path, target: Path, options: Options, *, python: bool
-) -> Iterator[tuple[str, Mapping[str, int] | Failure | Unwritten]]:
+def _write_parts(
+    found: Discovery,
+    where: TimelinePlan,
+    folder: Path,
+    target: Path,
+    options: Options,
+    *,
+    python: bool,
+) -> Iterator[tuple[str, Mapping[str, int] | Failure | UnwrittenPart]]:
     """Write every source in order, and yield (name of its part, rows by table or its failure)."""
     lanes = where.of_source()
     sources = [source for source in found.sources if source.name in lanes]
     work = partial(
-        write_source,
+        write_timeline_part,
         lanes=lanes,
         folder=folder,
         target=target,
@@ -129,13 +142,13 @@ def _written(
         steps=None if options.steps is None else parse_numbers(options.steps),
         stages=options.stages,
     )
-    with progress_line(sys.stderr, enabled=options.progress) as on_progress:
-        for outcome in local.run(work, sources, jobs=options.jobs, on_progress=on_progress):
-            name = _member(lanes[outcome.source.name][0])
+    with show_progress_line(sys.stderr, enabled=options.progress) as on_progress:
+        for outcome in local.run_locally(work, sources, jobs=options.jobs, on_progress=on_progress):
+            name = _name_part(lanes[outcome.source.name][0])
             yield name, outcome.failure or outcome.value or {}
 
 
-def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
+def write_timeline_part(  # noqa: PLR0913 - all but two are fixed for a whole export
     source: Source,
     advance: Advance,
     *,
@@ -146,9 +159,9 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
     ranks: frozenset[int] | None,
     steps: frozenset[int] | None,
     stages: tuple[str, ...],
-) -> dict[str, int] | Unwritten:
+) -> dict[str, int] | UnwrittenPart:
     """Write one source to a file in `folder` that can be concatenated with others; returns its rows by table."""
-    want = Want(tables=_TABLES, python=python, modules=python)
+    want = Want(tables=_TIMELINE_TABLES, python=python, modules=python)
     candidates = lanes[source.name]
     counts: Counter[str] = Counter()
 
@@ -157,72 +170,72 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
             source, advance, want, ranks=ranks, steps=steps, stages=stages
         )
         for trace in traces:
-            lane = lane_of(candidates, trace.source.pid)
+            lane = find_lane(candidates, trace.source.pid)
             if lane is None:
                 continue
-            for table, count, text in rows(trace, lane, is_part=bool(steps or stages)):
+            for table, count, text in format_trace(trace, lane, is_part=bool(steps or stages)):
                 counts[table] += count
                 yield text.encode()
 
-    part = folder / _member(candidates[0])
-    pieces = _packed(texts(), compressed=_compressed(target))
+    part = folder / _name_part(candidates[0])
+    pieces = _compress_pieces(texts(), compressed=_is_gzip_target(target))
     try:
-        _write_part(part, pieces, target)
+        _write_pieces(part, pieces, target)
     except UnwritableError as error:
-        return Unwritten(error.problem, error.hint)
+        return UnwrittenPart(error.problem, error.hint)
     return {table: count for table, count in counts.items() if count}
 
 
-def _write_part(part: Path, pieces: Iterable[bytes], target: Path) -> None:
+def _write_pieces(part: Path, pieces: Iterable[bytes], target: Path) -> None:
     """Write the pieces to a part; an `UnwritableError` names the user's target, and read errors pass unchanged."""
-    waits_elsewhere = part.parent.parent != _room(target)
+    waits_elsewhere = part.parent.parent != _find_parts_room(target)
     wanted = f"{target}, whose parts wait in {part.parent.parent}" if waits_elsewhere else target
-    with unwritable(wanted):
+    with explain_write_errors(wanted):
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         for piece in pieces:
-            with unwritable(wanted):
-                write_all(descriptor, piece)
+            with explain_write_errors(wanted):
+                write_all_bytes(descriptor, piece)
     finally:
         os.close(descriptor)
 
 
-def _member(lane: Lane) -> str:
+def _name_part(lane: Lane) -> str:
     """Name the part of a source."""
     return f"{lane.source_number}"
 
 
-def _packed(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[bytes]:
+def _compress_pieces(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[bytes]:
     """Compress the pieces into one gzip member if `compressed`; the same input gives the same bytes."""
     if not compressed:
         yield from pieces
         return
-    member = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, 31)
+    member = isal_zlib.compressobj(_GZIP_LEVEL, isal_zlib.DEFLATED, 31)
     for piece in pieces:
         yield member.compress(piece)
     yield member.flush()
 
 
-def _document(
-    where: Plan, told: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
+def _join_parts(
+    where: TimelinePlan, told: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
 ) -> Iterator[bytes]:
     """Yield the whole file: header with facts and annotations, the sources, and the end."""
     facts = {
         "displayTimeUnit": "ms",
         **({} if where.zero_ns is None else {"baseTimeNanoseconds": where.zero_ns}),
-        "tracekit": _facts(where, told, title),
+        "tracekit": _make_timeline_facts(where, told, title),
     }
     # Each row starts with a comma; drop that of the first row.
     head = f'{json.dumps(facts)[:-1]},"traceEvents":[{told.text.removeprefix(",")}'
-    yield from _packed([head.encode()], compressed=compressed)
+    yield from _compress_pieces([head.encode()], compressed=compressed)
     for part in parts:
         with part.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
+            while piece := file.read(COPY_BYTES):
                 yield piece
-    yield from _packed([b"\n]}\n"], compressed=compressed)
+    yield from _compress_pieces([b"\n]}\n"], compressed=compressed)
 
 
-def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
+def _make_timeline_facts(where: TimelinePlan, told: Annotations, title: str) -> dict[str, Any]:
     """Make the metadata of the file: how times and ids of each source were changed."""
     return {
         "version": VERSION,
@@ -250,36 +263,36 @@ def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
     }
 
 
-def _compressed(target: Path) -> bool:
+def _is_gzip_target(target: Path) -> bool:
     """Check whether the file is to be gzip."""
     return target.suffix.lower() == ".gz"
 
 
-def _parts_folder(target: Path) -> contextlib.AbstractContextManager[Path]:
+def _make_parts_folder(target: Path) -> contextlib.AbstractContextManager[Path]:
     """Make a temporary folder for the parts."""
-    room = _room(target)
+    room = _find_parts_room(target)
     return new_folder(room, IN_TMPDIR if room is None else BESIDE)
 
 
-def _room(target: Path) -> Path | None:
+def _find_parts_room(target: Path) -> Path | None:
     """Find the directory for the parts: next to the file, or None for the system's temporary directory."""
     folder = Path(os.path.realpath(target)).parent
     return folder if os.access(folder, os.W_OK) and not str(folder).startswith("/dev") else None
 
 
-def _refuse_input(target: Path, found: Discovery) -> None:
+def _refuse_input_target(target: Path, found: Discovery) -> None:
     """Raise `TracekitError` if the target is one of the input files, also under another name."""
     if target.exists() and any(map(target.samefile, map(attrgetter("path"), found.sources))):
         raise TracekitError(f"{target}: is one of the files to be read", "name another file")
 
 
-def _is_among(target: Path, found: Discovery) -> bool:
+def _is_target_among_inputs(target: Path, found: Discovery) -> bool:
     """Check whether the timeline is in a directory of the inputs, where the next analysis would read it too."""
     folder = Path(os.path.realpath(target)).parent
     inputs = {Path(os.path.realpath(source.path)).parent for source in found.sources}
     return folder in inputs
 
 
-def _distinct(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+def _drop_repeated_failures(failures: Sequence[Failure]) -> tuple[Failure, ...]:
     """Keep one failure per source."""
     return tuple({failure.source: failure for failure in failures}.values())

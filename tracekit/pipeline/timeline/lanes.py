@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.collectives.clock_offsets import Owner, corrections
-from tracekit.model.labels import called, phrase
+from tracekit.job.collectives.clock_offsets import Owner, compute_clock_corrections
+from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements, Source
 
-Process = tuple[str, str | None, int | None, int | None, str | None, str]
+LaneProcess = tuple[str, str | None, int | None, int | None, str | None, str]
 """(run, role, replica, rank, host, pid or, where that is unknown, the name of the source)."""
 
 NOTES, HOST = 0, 1
@@ -24,7 +24,7 @@ NOTES, HOST = 0, 1
 FIRST_DEVICE, UNKNOWN_DEVICE, FIRST_OTHER = 2, 999, 1_000
 _ROOM = 65_536
 _LARGEST_PID = 2**31 - 1
-_EPOCH_NS = 10**17
+_MIN_EPOCH_NS = 10**17
 """Later times count from the Unix epoch; an earlier one in such a trace is an invalid row."""
 LEAD_NS = 1_000 * 10**9
 """Time between zero and the first ops; viewers drop events before zero, such as the profiler's own span."""
@@ -61,7 +61,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TimelinePlan:
     """Every lane in drawing order, and the instant at zero.
 
     `zero_ns` is None if no clock counts from the epoch. `apart` describes the lanes that are not on the common clock.
@@ -80,15 +80,15 @@ class Plan:
 
     def processes(self) -> list[Lane]:
         """List the first lane of every process."""
-        return list(by_process(self.lanes).values())[::-1]
+        return list(index_lanes(self.lanes).values())[::-1]
 
 
-def by_process(lanes: Sequence[Lane]) -> dict[int, Lane]:
+def index_lanes(lanes: Sequence[Lane]) -> dict[int, Lane]:
     """Index the first lane of every process by its number, last process first."""
     return {lane.number: lane for lane in reversed(lanes)}
 
 
-def lane_of(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
+def find_lane(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
     """Find the lane of a process among those of its source; None if it is not drawn."""
     for lane in lanes:
         if lane.source.pid == pid:
@@ -96,16 +96,16 @@ def lane_of(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
     return None
 
 
-def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
+def plan_timeline(measured: Measurements, *, correct_clocks: bool = True) -> TimelinePlan:
     """Plan the lanes of all traces in these measurements; logs are not drawn.
 
     Corrects the clocks of ranks on several hosts where they are certainly off, unless `correct_clocks` is False. Runs, and
     processes with incomparable clocks, are drawn as if they began together.
     """
     sources = [source for source in measured.sources if source.tool != "log"]
-    keys = list(map(process_of, sources))
-    order = sorted(set(keys), key=_drawn_at)
-    names = dict(zip(order, _names(order), strict=True))
+    keys = list(map(make_lane_key, sources))
+    order = sorted(set(keys), key=_sort_lanes)
+    names = dict(zip(order, _name_lanes(order), strict=True))
     numbers = dict(zip(order, count(), strict=False))
     files: dict[str, int] = {}
     room = min(_ROOM, _LARGEST_PID // (len(order) + 2))
@@ -114,18 +114,18 @@ def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
         file = files.setdefault(source.name, len(files))
         lanes.append(Lane(numbers[key], names[key], room, source, file, index, 0))
     if correct_clocks:
-        lanes = list(_corrected(measured, lanes))
+        lanes = list(_correct_clocks(measured, lanes))
     lanes.sort(key=lambda lane: (lane.number, lane.source_number))
-    return _placed(measured, lanes)
+    return _align_lanes(measured, lanes)
 
 
-def process_of(source: Source) -> Process:
+def make_lane_key(source: Source) -> LaneProcess:
     """Make the key that identifies the process of a source."""
     whose = source.name if source.pid is None else str(source.pid)
     return source.run, source.role, source.replica, source.rank, source.host, whose
 
 
-def _drawn_at(key: Process) -> tuple[Any, ...]:
+def _sort_lanes(key: LaneProcess) -> tuple[Any, ...]:
     """Make the sort key of a process: by run, then rank, then role; unknown values come last."""
     run, role, replica, rank, host, whose = key
     unknown_last = (
@@ -139,10 +139,10 @@ def _drawn_at(key: Process) -> tuple[Any, ...]:
     return (run, *unknown_last, host or "", len(whose), whose)
 
 
-def _names(order: Sequence[Process]) -> list[str]:
+def _name_lanes(order: Sequence[LaneProcess]) -> list[str]:
     """Name processes as `rank 0 actor`, with the run if there are several, and the pid if names repeat."""
     several = len(set(map(itemgetter(0), order))) > 1
-    names = [_name(key, several) for key in order]
+    names = [_name_lane(key, several) for key in order]
     bearers = Counter(names)
     for index, key in enumerate(order):
         if bearers[names[index]] > 1:
@@ -150,23 +150,25 @@ def _names(order: Sequence[Process]) -> list[str]:
     return names
 
 
-def _name(key: Process, several: bool) -> str:
+def _name_lane(key: LaneProcess, several: bool) -> str:
     run, role, replica, rank, _, whose = key
-    process = called("rank", rank)
+    process = format_numbered_word("rank", rank)
     if rank is None and role is None:
-        process = _whose(whose)
-    return phrase(run if several else None, process, called("replica", replica), role)
+        process = _name_process_id(whose)
+    return join_phrase(
+        run if several else None, process, format_numbered_word("replica", replica), role
+    )
 
 
-def _whose(whose: str) -> str:
+def _name_process_id(whose: str) -> str:
     return f"process {whose}" if whose.isdecimal() else whose
 
 
-def _corrected(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
+def _correct_clocks(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
     """Add the clock corrections that are certain to the lanes."""
-    clocks = corrections(measured)
+    clocks = compute_clock_corrections(measured)
     for lane in lanes:
-        correction = clocks.get(_clock(lane.source))
+        correction = clocks.get(_get_clock_owner(lane.source))
         if correction is None:
             yield lane
         else:
@@ -175,23 +177,23 @@ def _corrected(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
             )
 
 
-def _clock(source: Source) -> Owner:
+def _get_clock_owner(source: Source) -> Owner:
     return source.run, source.role, source.replica, source.rank
 
 
-def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
+def _align_lanes(measured: Measurements, lanes: Sequence[Lane]) -> TimelinePlan:
     """Shift the lanes such that the first ops on every clock begin together."""
     captures = measured["captures"]
     absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
-    first = _first(measured, captures)
-    clocks = corrections(measured)
+    first = _find_source_starts(measured, captures)
+    clocks = compute_clock_corrections(measured)
     domains: list[tuple[object, ...]] = []
     for lane in lanes:
         source = lane.source
         if absolute.get(source.name, False):
             domains.append((source.run,))
         elif lane.offset_ns is not None:
-            domains.append((source.run, clocks[_clock(source)].set))
+            domains.append((source.run, clocks[_get_clock_owner(source)].set))
         else:
             domains.append((source.run, "alone", lane.number))
     zeros: dict[tuple[object, ...], int] = {}
@@ -206,20 +208,24 @@ def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
         moved.append(replace(lane, shift_ns=zeros.get(domain, 0) + (lane.offset_ns or 0)))
         if len(domain) == 1 and domain in zeros:
             epochs.append(zeros[domain])
-    return Plan(tuple(moved), next(iter(epochs), None), tuple(_apart(lanes, domains)))
+    return TimelinePlan(
+        tuple(moved), next(iter(epochs), None), tuple(_describe_separate_clocks(lanes, domains))
+    )
 
 
-def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
-    """Find the start of each source; on an epoch clock, times before `_EPOCH_NS` are ignored."""
+def _find_source_starts(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
+    """Find the start of each source; on an epoch clock, times before `_MIN_EPOCH_NS` are ignored."""
     tables = (captures, measured["steps"], measured["stages"])
     starts = pd.concat([table[["source", "ts_ns"]] for table in tables], ignore_index=True)
     from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
-    sound = starts[~from_epoch | (starts["ts_ns"] > _EPOCH_NS)]
+    sound = starts[~from_epoch | (starts["ts_ns"] > _MIN_EPOCH_NS)]
     earliest = sound.groupby("source")["ts_ns"].min()
     return dict(zip(map(str, earliest.index), earliest.tolist(), strict=True))
 
 
-def _apart(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:
+def _describe_separate_clocks(
+    lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]
+) -> Iterator[str]:
     """Describe the lanes that are not on the common clock."""
     runs = set(map(attrgetter("source.run"), lanes))
     if len(runs) > 1:

@@ -12,14 +12,14 @@ import numpy as np
 
 from tracekit.model.tables.arrays import Array, Coded, Nullable
 
-Form = str | list[str]
+ColumnForm = str | list[str]
 """The layout of a column: dtype name, with a leading `?` if nullable; for texts [dtype of the codes, *texts]."""
 
-_MISSING = "?"
-_TRUTH = np.dtype(np.bool_)
+_NULLABLE_PREFIX = "?"
+_BOOL = np.dtype(np.bool_)
 
 
-class _OfType(NamedTuple):
+class _TypedArrays(NamedTuple):
     """The arrays of one dtype, its name, and the form of its nullable columns."""
 
     name: str
@@ -27,22 +27,22 @@ class _OfType(NamedTuple):
     arrays: list[np.ndarray[Any, Any]]
 
 
-class Arrays(dict["np.dtype[Any]", _OfType]):
+class ArrayCollector(dict["np.dtype[Any]", _TypedArrays]):
     """The arrays of all tables in order, by dtype."""
 
-    def __missing__(self, dtype: np.dtype[Any]) -> _OfType:
+    def __missing__(self, dtype: np.dtype[Any]) -> _TypedArrays:
         """Add an empty entry for a dtype; raises `TypeError` if it is not numeric."""
         if dtype.kind not in "biuf":
             raise TypeError(f"an array of {dtype} is not one of numbers")
-        none = self[dtype] = _OfType(dtype.str, _MISSING + dtype.str, [])
+        none = self[dtype] = _TypedArrays(dtype.str, _NULLABLE_PREFIX + dtype.str, [])
         return none
 
 
-def form_of(array: Array, arrays: Arrays) -> Form:
+def collect_column(array: Array, arrays: ArrayCollector) -> ColumnForm:
     """Add a column's arrays to the collector, and return its form. Raises `TypeError` for a non-numeric column."""
     if isinstance(array, Nullable):
         of_type = arrays[array.values.dtype]
-        arrays[_TRUTH].arrays.append(array.missing)
+        arrays[_BOOL].arrays.append(array.missing)
         of_type.arrays.append(array.values)
         return of_type.nullable
     if isinstance(array, Coded):
@@ -54,29 +54,29 @@ def form_of(array: Array, arrays: Arrays) -> Form:
     return of_type.name
 
 
-def long_arrays(arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+def concatenate_arrays(arrays: ArrayCollector) -> dict[str, np.ndarray[Any, Any]]:
     """Concatenate the arrays of each dtype, by dtype name."""
     return {of_type.name: np.concatenate(of_type.arrays) for of_type in arrays.values()}
 
 
-class Blocks:
+class BlockReader:
     """Long arrays from which columns are taken in the order of their collection."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self._arrays = arrays
         self._places = dict.fromkeys(arrays, 0)
 
-    def columns(self, forms: Iterable[Form], length: int) -> list[Array]:
+    def columns(self, forms: Iterable[ColumnForm], length: int) -> list[Array]:
         """Take the columns of these forms, as views. Raises `ValueError` or `LookupError` if they do not exist."""
         return [self._column(form, length) for form in forms]
 
-    def _column(self, form: Form, length: int) -> Array:
+    def _column(self, form: ColumnForm, length: int) -> Array:
         if not isinstance(form, str):
             dtype, *texts = form
             return Coded(self._next(dtype, length), tuple(texts))
-        if form.startswith(_MISSING):
-            missing = self._next(_TRUTH.str, length)
-            return Nullable(self._next(form.removeprefix(_MISSING), length), missing)
+        if form.startswith(_NULLABLE_PREFIX):
+            missing = self._next(_BOOL.str, length)
+            return Nullable(self._next(form.removeprefix(_NULLABLE_PREFIX), length), missing)
         return self._next(form, length)
 
     def _next(self, dtype: str, length: int) -> np.ndarray[Any, Any]:

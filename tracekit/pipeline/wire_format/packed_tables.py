@@ -16,12 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.discover.selection import Holding
+from tracekit.discover.selection import SelectableParts
 from tracekit.model.codes import Data
 from tracekit.model.tables import KEYS, TABLES
 from tracekit.model.tables.arrays import Array, Columns, Keyed
-from tracekit.model.trace import Labels, Note, Source
-from tracekit.pipeline.wire_format.array_blocks import Arrays, Blocks, form_of, long_arrays
+from tracekit.model.trace import KeyLabels, Note, Source
+from tracekit.pipeline.wire_format.array_blocks import (
+    ArrayCollector,
+    BlockReader,
+    collect_column,
+    concatenate_arrays,
+)
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 
 deflate: Any
@@ -35,15 +40,15 @@ _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
 
-_SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
+_PACKED_SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
 """The fields of a source that do not depend on its current location."""
 
 
-def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
+def pack_source_tables(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     """Serialize the measurements of `source`. Raises `TypeError` for values that JSON cannot represent."""
-    arrays = Arrays()
-    records = [_part_json(part, source, arrays) for part in parts]
-    blocks = long_arrays(arrays)
+    arrays = ArrayCollector()
+    records = [_encode_part(part, source, arrays) for part in parts]
+    blocks = concatenate_arrays(arrays)
     lengths = {dtype: len(array) for dtype, array in blocks.items()}
     head = json.dumps([records, lengths]).encode("ascii")
     padded = head + b" " * (-len(head) % _ALIGNED_BYTES)
@@ -55,7 +60,7 @@ def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     return _MAGIC + compressed
 
 
-def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
+def unpack_source_tables(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
     """Parse the measurements of `source`; raises `ValueError` for malformed data."""
     if not data.startswith(_MAGIC):
         raise ValueError("another form")
@@ -64,42 +69,46 @@ def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
         content = bytearray(deflate.decompress(data[len(_MAGIC) :]))
         head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
         records, lengths = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
-        blocks = Blocks(_long_arrays(content, head_end, lengths))
-        return tuple(_part(record, source, blocks) for record in records)
+        blocks = BlockReader(_read_long_arrays(content, head_end, lengths))
+        return tuple(_decode_part(record, source, blocks) for record in records)
     except (deflate.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error}") from error
 
 
-def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str, Any]:
+def _encode_part(part: MeasuredSource, source: Source, arrays: ArrayCollector) -> dict[str, Any]:
     """Encode one process for the header, and collect its arrays."""
-    labels = Labels(part.source)
+    labels = KeyLabels(part.source)
     return {
-        "source": _changes(part.source, source),
-        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, arrays, labels)),
-        "notes": _notes_json(part.notes),
+        "source": _encode_source_changes(part.source, source),
+        "tables": _map_tables(
+            part.tables, lambda _, columns: _encode_columns(columns, arrays, labels)
+        ),
+        "notes": _encode_notes(part.notes),
         "versions": dict(part.versions),
         "simulated": part.simulated,
         "options": dict(part.options),
-        "holding": _holding_json(part.holding),
+        "holding": _encode_holding(part.holding),
     }
 
 
-def _part(record: Mapping[str, Any], source: Source, blocks: Blocks) -> MeasuredSource:
+def _decode_part(record: Mapping[str, Any], source: Source, blocks: BlockReader) -> MeasuredSource:
     """Decode one process from the header."""
-    completed = _changed(source, record["source"])
-    labels = Labels(completed)
+    completed = _apply_source_changes(source, record["source"])
+    labels = KeyLabels(completed)
     return MeasuredSource(
         completed,
-        _each(record["tables"], lambda name, columns: _columns(name, columns, blocks, labels)),
-        _notes(record["notes"]),
+        _map_tables(
+            record["tables"], lambda name, columns: _unpack_columns(name, columns, blocks, labels)
+        ),
+        _decode_notes(record["notes"]),
         record["versions"],
         record["simulated"],
         record["options"],
-        _holding(record["holding"]),
+        _decode_holding(record["holding"]),
     )
 
 
-def _each(
+def _map_tables(
     tables_by_question: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
 ) -> dict[str, dict[str, Any]]:
     """Apply `change` to (name, table) of every table of every question."""
@@ -109,27 +118,27 @@ def _each(
     return changed
 
 
-def _changes(now: Source, before: Source) -> dict[str, Any]:
+def _encode_source_changes(now: Source, before: Source) -> dict[str, Any]:
     """Encode the source fields that the reader completed. Raises `TypeError` for values that JSON cannot represent."""
     changes: dict[str, Any] = {}
-    for name in _SOURCE_FIELDS:
+    for name in _PACKED_SOURCE_FIELDS:
         value = getattr(now, name)
         if value != getattr(before, name):
             changes[name] = value
     if "notes" in changes:
-        changes["notes"] = _notes_json(now.notes)
+        changes["notes"] = _encode_notes(now.notes)
     return changes
 
 
-def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
+def _apply_source_changes(source: Source, changes: Mapping[str, Any]) -> Source:
     """Apply the fields that the reader completed to a source."""
     values = dict(changes)
     if "notes" in values:
-        values["notes"] = _notes(values["notes"])
+        values["notes"] = _decode_notes(values["notes"])
     return replace(source, **values)
 
 
-def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
+def _encode_notes(notes: Iterable[Note]) -> list[dict[str, Any]]:
     """Encode notes as objects."""
     records = []
     for note in notes:
@@ -138,7 +147,7 @@ def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
     return records
 
 
-def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
+def _decode_notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
     """Decode notes; lists in their data were tuples."""
     notes = []
     for record in records:
@@ -150,30 +159,32 @@ def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _holding_json(holding: Holding | None) -> dict[str, Any] | None:
+def _encode_holding(holding: SelectableParts | None) -> dict[str, Any] | None:
     """Encode a description of a trace, its sets as lists."""
     if holding is None:
         return None
     return {**asdict(holding), "steps": sorted(holding.steps), "stages": sorted(holding.stages)}
 
 
-def _holding(record: Mapping[str, Any] | None) -> Holding | None:
+def _decode_holding(record: Mapping[str, Any] | None) -> SelectableParts | None:
     """Decode a description of a trace."""
     if record is None:
         return None
     steps, stages = frozenset(record["steps"]), frozenset(record["stages"])
-    return Holding(**{**record, "steps": steps, "stages": stages})
+    return SelectableParts(**{**record, "steps": steps, "stages": stages})
 
 
-def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
+def _encode_columns(columns: Columns, arrays: ArrayCollector, labels: KeyLabels) -> list[Any]:
     """Encode a table as [rows, form of each column], without key columns that are equal to those of the source."""
     all_arrays: Mapping[str, Array] = columns.arrays
     if isinstance(all_arrays, Keyed) and all_arrays.sources == ((labels.values, columns.length),):
         all_arrays = all_arrays.measured
-    return [columns.length, [form_of(array, arrays) for array in all_arrays.values()]]
+    return [columns.length, [collect_column(array, arrays) for array in all_arrays.values()]]
 
 
-def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -> Columns:
+def _unpack_columns(
+    name: str, record: Sequence[Any], blocks: BlockReader, labels: KeyLabels
+) -> Columns:
     """Decode one table. Raises `ValueError` if its keys are left out and it has no rows."""
     length, forms = record
     arrays = blocks.columns(forms, length)
@@ -185,7 +196,7 @@ def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -
     return labels.keyed(length, dict(zip(names[len(KEYS) :], arrays, strict=True)))
 
 
-def _long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+def _read_long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:
     """Read the consecutive arrays from `start` on, by dtype name."""
     arrays = {}
     for dtype, length in lengths.items():

@@ -14,13 +14,18 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Tables
-from tracekit.discover.selection import Holding
+from tracekit.discover.selection import SelectableParts
 from tracekit.engine import Outcome
 from tracekit.model.records import dataclass
-from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Array, Columns, Keyed, SourceRows
 from tracekit.model.trace import KEY_KINDS, Fault, Note, Source
-from tracekit.pipeline.wire_format.array_blocks import Arrays, Blocks, form_of, long_arrays
+from tracekit.pipeline.wire_format.array_blocks import (
+    ArrayCollector,
+    BlockReader,
+    collect_column,
+    concatenate_arrays,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class MeasuredSource:
     versions: Mapping[str, str]
     simulated: bool
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    holding: Holding | None = None
+    holding: SelectableParts | None = None
     """Description of the process if only a part was selected; without a selected part it has no tables."""
     faults: tuple[Fault, ...] = ()
     original: str | None = None
@@ -41,41 +46,46 @@ class MeasuredSource:
 
     def __getstate__(self) -> list[Any]:
         """Pickle the tables as a few long arrays, in half the time of many small ones."""
-        return [_sent(self.tables), *_OTHERS(self)]
+        return [_pack_for_transfer(self.tables), *_get_other_fields(self)]
 
     def __setstate__(self, state: list[Any]) -> None:
         """Restore a pickled object."""
-        for name, value in zip(_FIELDS, (_arrived(state[0]), *state[1:]), strict=True):
+        for name, value in zip(
+            _STATE_FIELDS, (_unpack_transferred(state[0]), *state[1:]), strict=True
+        ):
             object.__setattr__(self, name, value)
 
 
-_FIELDS = ("tables", *(field.name for field in fields(MeasuredSource) if field.name != "tables"))
-_OTHERS = attrgetter(*_FIELDS[1:])
+_STATE_FIELDS = (
+    "tables",
+    *(field.name for field in fields(MeasuredSource) if field.name != "tables"),
+)
+_get_other_fields = attrgetter(*_STATE_FIELDS[1:])
 
 
-def _sent(tables: Mapping[str, Tables]) -> Any:
+def _pack_for_transfer(tables: Mapping[str, Tables]) -> Any:
     """Pack tables as descriptions plus long arrays per dtype; unchanged if a column is not numeric."""
-    arrays = Arrays()
+    arrays = ArrayCollector()
     descriptions: dict[str, dict[str, Any]] = {}
     try:
         for question, of_question in tables.items():
             descriptions[question] = {}
             for name, columns in of_question.items():
-                sources, bare = _apart(columns.arrays)
-                forms = [form_of(array, arrays) for array in bare.values()]
+                sources, bare = _split_lazy_keys(columns.arrays)
+                forms = [collect_column(array, arrays) for array in bare.values()]
                 descriptions[question][name] = columns.length, sources, tuple(bare), forms
     except TypeError:
         return tables
-    return descriptions, long_arrays(arrays)
+    return descriptions, concatenate_arrays(arrays)
 
 
-def _arrived(sent: Any) -> Mapping[str, Tables]:
+def _unpack_transferred(sent: Any) -> Mapping[str, Tables]:
     """Unpack the tables of a transfer."""
     if not isinstance(sent, tuple):
         tables: Mapping[str, Tables] = sent
         return tables
     descriptions, long = sent
-    blocks = Blocks(long)
+    blocks = BlockReader(long)
     arrived: dict[str, Tables] = {}
     for question, of_question in descriptions.items():
         rows_of: dict[str, Columns] = {}
@@ -87,33 +97,35 @@ def _arrived(sent: Any) -> Mapping[str, Tables]:
     return arrived
 
 
-def _apart(
+def _split_lazy_keys(
     arrays: Mapping[str, Array],
 ) -> tuple[tuple[SourceRows, ...] | None, Mapping[str, Array]]:
     """Split (sources of all rows if the key columns are not built yet, the columns that are)."""
     return (arrays.sources, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
 
 
-Measured = Outcome[tuple[MeasuredSource, ...]]
+MeasuredOutcome = Outcome[tuple[MeasuredSource, ...]]
 
-BATCH = 64
+MERGE_BATCH = 64
 """Number of sources whose tables are merged at a time, as they arrive."""
 
 
-def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator[Measured]:
-    """Merge the tables of every `BATCH` outcomes into the first outcome with any, and keep the order.
+def merge_outcome_tables(
+    outcomes: Iterable[MeasuredOutcome], folding: Collection[str]
+) -> Iterator[MeasuredOutcome]:
+    """Merge the tables of every `MERGE_BATCH` outcomes into the first outcome with any, and keep the order.
 
     A thousand sets of small tables take many times the memory of a large set. Tables of the analyses `folding` stay
     separate, because they are folded first.
     """
     remaining = iter(outcomes)
-    while batch := list(islice(remaining, BATCH)):
-        values = joined([outcome.value or () for outcome in batch], folding)
+    while batch := list(islice(remaining, MERGE_BATCH)):
+        values = merge_worker_tables([outcome.value or () for outcome in batch], folding)
         for outcome, value in zip(batch, values, strict=True):
             yield replace(outcome, value=value) if value else outcome
 
 
-def joined(
+def merge_worker_tables(
     values: Sequence[tuple[MeasuredSource, ...]], folding: Collection[str]
 ) -> list[tuple[MeasuredSource, ...]]:
     """Merge the tables of all sources into the first process; those of `folding` stay separate."""
@@ -130,23 +142,25 @@ def joined(
                     joining.append(tables)
             parts.append(replace(part, tables=folded))
         lighter.append(parts)
-    tables_of_all = put_together(joining)
+    tables_of_all = concatenate_by_name(joining)
     first = next(filter(None, lighter), None)
     if first and tables_of_all:
         first[0] = replace(first[0], tables={"": tables_of_all, **first[0].tables})
     return list(map(tuple, lighter))
 
 
-def put_together(parts: Sequence[Tables]) -> Tables:
+def concatenate_by_name(parts: Sequence[Tables]) -> Tables:
     """Concatenate the tables of several sources by table name."""
     by_name: dict[str, list[Columns]] = defaultdict(list)
     for tables in parts:
         for name, rows in tables.items():
             by_name[name].append(rows)
-    return {name: concat(TABLES[name], rows) for name, rows in sorted(by_name.items())}
+    return {
+        name: concatenate_table_parts(TABLES[name], rows) for name, rows in sorted(by_name.items())
+    }
 
 
-def all_of(parts: Iterable[object], name: str) -> Iterator[Any]:
+def chain_attribute(parts: Iterable[object], name: str) -> Iterator[Any]:
     """Chain an iterable attribute of all parts."""
     return chain.from_iterable(map(attrgetter(name), parts))
 
@@ -158,7 +172,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES, _LARGEST_ARRAY = 2**30, 2**30
 
 
-def keep_memory() -> None:
+def keep_freed_memory() -> None:
     """Make the allocator (glibc) keep freed memory in the process.
 
     Requesting it from the system again for every array takes a fifth of the work on a large file.
@@ -169,7 +183,7 @@ def keep_memory() -> None:
         allocator.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def give_back() -> None:
+def release_freed_memory() -> None:
     """Return freed memory to the system (glibc).
 
     Merging leaves holes of a few hundred MB that later allocations do not fit into.
@@ -178,6 +192,6 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def light_text() -> AbstractContextManager[None]:
+def use_python_strings() -> AbstractContextManager[None]:
     """Store column names and other small texts as Python strings in pandas; converting them took a third of judging."""
     return pd.option_context("mode.string_storage", "python")

@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import all_alike
+from tracekit.model.tables.arrays import broadcast_value
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.name_filters import of_kind
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.name_filters import mark_rows_of_kind
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -38,54 +38,56 @@ class Launches:
         return is_linked
 
 
-def launches(trace: Trace) -> Launches:
+def find_launches(trace: Trace) -> Launches:
     """Find the launch of every device op: by correlation id, else by the op that shares its external id."""
     starts = trace.numbers("host_ops", "ts_ns")
     count = len(trace.numbers("device_ops", "ts_ns"))
     # Broadcast a single -1: stays this way if no launch is known.
-    call = op = all_alike(np.int64(-1), count)
+    call = op = broadcast_value(np.int64(-1), count)
     link = np.full(count, LINKS.index("unlinked"), np.int8)
     if count and len(starts):
-        is_op = of_kind(trace, "host_ops", "op")
-        calls = of_kind(trace, "host_ops", "runtime").nonzero()[0]
-        call = _last_before(trace, np.arange(count), calls, "correlation")
+        is_op = mark_rows_of_kind(trace, "host_ops", "op")
+        calls = mark_rows_of_kind(trace, "host_ops", "runtime").nonzero()[0]
+        call = _match_device_ops_by_key(trace, np.arange(count), calls, "correlation")
         link[call >= 0] = LINKS.index("correlation")
         if is_op.any():
-            op = _launching_ops(trace, call, is_op)
+            op = _find_launching_ops(trace, call, is_op)
             link[(call < 0) & (op >= 0)] = LINKS.index("external_id")
     issued = np.where(call >= 0, call, op)
     ts = np.where(issued >= 0, starts[issued], 0) if len(starts) else np.zeros(count, np.int64)
     return Launches(call, op, link, ts)
 
 
-def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> Ints:
+def _find_launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> Ints:
     """Find the innermost op around each launch call, else the op with the same external id; -1 for none."""
     op = np.full(len(call), -1, np.int64)
     linked = (call >= 0).nonzero()[0]
-    op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
+    op[linked] = trace.derived(build_call_tree).nearest(is_op, call[linked])
     without_call = (call < 0).nonzero()[0]
     if len(without_call):
-        op[without_call] = _last_before(trace, without_call, is_op.nonzero()[0], "external_id")
+        op[without_call] = _match_device_ops_by_key(
+            trace, without_call, is_op.nonzero()[0], "external_id"
+        )
     return op
 
 
-def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
+def _match_device_ops_by_key(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
     """Find the row among `rows` that `find_latest_match` picks for the key of each op; -1 without a key."""
     host, device = trace.nullable("host_ops", key), trace.nullable("device_ops", key)
     host_start = trace.numbers("host_ops", "ts_ns")
-    rows = rows[~host.missing[rows]].astype(sweeps.row_type(len(host_start)))
+    rows = rows[~host.missing[rows]].astype(sweeps.choose_row_type(len(host_start)))
     asked = ops[~device.missing[ops]]
     keys, limit = device.values, trace.numbers("device_ops", "ts_ns")
     if len(asked) < len(limit):
         keys, limit = keys[asked], limit[asked]
-    place = latest(host.values[rows], host_start[rows], keys, limit)
+    place = find_latest_match(host.values[rows], host_start[rows], keys, limit)
     del keys, limit
     last = np.full(len(device), -1, np.int64)
     last[asked[place >= 0]] = rows[place[place >= 0]]
     return last[ops] if len(ops) < len(last) else last
 
 
-def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
+def find_latest_match(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
     """Find the position of the equal key with the latest start up to the limit, for each of `asked`; -1 for none.
 
     If all equal keys start after the limit (clocks jitter), pick the first.
@@ -94,7 +96,7 @@ def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
     if not len(keys) or not len(asked):
         return places
     if sweeps.native is not None:
-        rows = sweeps.latest(keys, starts, asked, limit)
+        rows = sweeps.find_latest_rows(keys, starts, asked, limit)
         if rows is not None:
             return rows
     order = np.lexsort((starts, keys))
@@ -106,14 +108,14 @@ def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
     pick = low.copy()
     several = (high - low > 1).nonzero()[0]
     if len(several):
-        pick[several] = _latest_start(
+        pick[several] = _find_latest_start(
             starts, low[several], high[several], limit[asked_groups[several]]
         )
     places[asked_groups] = order[pick]
     return places
 
 
-def _latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints:
+def _find_latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints:
     """Find the last position in each ascending slice starts[low:high] whose start is <= limit; `low` if none is."""
     first, last = low.copy(), high - 1
     while (first < last).any():

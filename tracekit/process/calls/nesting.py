@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.keys import distinct
+from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.calls.resolution import resolution_ns
-from tracekit.process.name_filters import of_kind
+from tracekit.process.calls.resolution import measure_time_resolution
+from tracekit.process.name_filters import mark_rows_of_kind
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -30,7 +30,7 @@ FEW_LEVELS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Nesting:
+class CallTree:
     """Call tree: for each row of `host_ops` its `parent` (row; -1 at the top or outside the tree).
 
     At any instant a thread is in the op that started last and still runs.
@@ -45,7 +45,7 @@ class Nesting:
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
         """Find the nearest enclosing row that satisfies `wanted`, for each of `rows`; -1 if none does."""
         if sweeps.native is not None:
-            ancestors, further = sweeps.nearest(self.parent, wanted, rows)
+            ancestors, further = sweeps.find_wanted_ancestors(self.parent, wanted, rows)
             if further:
                 ancestors = np.where(ancestors < 0, -1, self._wanted_above(wanted)[ancestors])
             return ancestors
@@ -64,7 +64,7 @@ class Nesting:
     def running(self, rows: Ints, end: Ints, ts_ns: Ints) -> Ints:
         """Find the nearest of each row and its ancestors that still runs at the row's instant; -1 if none."""
         if sweeps.native is not None:
-            running, further = sweeps.running(self.parent, end, ts_ns, rows)
+            running, further = sweeps.find_running_ancestors(self.parent, end, ts_ns, rows)
             if not further:
                 return running
         running = rows.copy()
@@ -99,21 +99,25 @@ class Nesting:
         return above
 
 
-def nesting(trace: Trace) -> Nesting:
+def build_call_tree(trace: Trace) -> CallTree:
     """Build the call tree of all host threads of a trace."""
-    return tree_of(trace, of_kind(trace, "host_ops", *NESTED_KINDS))
+    return build_call_tree_of_rows(trace, mark_rows_of_kind(trace, "host_ops", *NESTED_KINDS))
 
 
-def tree_of(trace: Trace, rows: Ints | Mask) -> Nesting:
+def build_call_tree_of_rows(trace: Trace, rows: Ints | Mask) -> CallTree:
     """Build the call tree of some rows of `host_ops` (row numbers or a mask); other rows are outside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
     dur = trace.numbers("host_ops", "dur_ns")
-    order = in_order(rows, thread, start, dur)
-    parent = nested(order, thread, start, dur)
-    return Nesting(*_apart(parent, order, start, dur, trace.derived(resolution_ns)))
+    order = sort_rows_by_thread(rows, thread, start, dur)
+    parent = find_parent_rows(order, thread, start, dur)
+    return CallTree(
+        *_unnest_jittered_neighbors(
+            parent, order, start, dur, trace.derived(measure_time_resolution)
+        )
+    )
 
 
-def _apart(
+def _unnest_jittered_neighbors(
     parent: Rows, order: Rows, start: Ints, dur: Ints, jitter_ns: int
 ) -> tuple[Rows, Rows, Ints | None]:
     """Move each row that begins in the last `jitter_ns` of another row, and clearly outlasts it, out of that row.
@@ -142,24 +146,26 @@ def _apart(
     return repaired, order, np.maximum(cut - start, 0)
 
 
-def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
+def find_parent_rows(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
     """Find the row that encloses each row, -1 for none; `rows` (in the order of `sort_by_start`) form the tree."""
     if sweeps.native is not None:
-        return sweeps.nested(rows, thread, start, dur)
-    parent = np.full(len(start), -1, sweeps.row_type(len(start)))
+        return sweeps.find_parents(rows, thread, start, dur)
+    parent = np.full(len(start), -1, sweeps.choose_row_type(len(start)))
     if len(rows):
-        up = last_reaching(*_lift(thread[rows], start[rows], start[rows] + dur[rows]))
+        up = find_last_reaching(
+            *_lift_to_one_axis(thread[rows], start[rows], start[rows] + dur[rows])
+        )
         parent[rows] = np.where(up >= 0, rows[up], -1)
     return parent
 
 
-def own_times(trace: Trace) -> Ints:
+def measure_exclusive_host_times(trace: Trace) -> Ints:
     """Compute the exclusive time of each row of `host_ops` (ns): its duration without the rows inside it."""
     start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
-    return own_times_in(trace.derived(nesting), start, dur)
+    return measure_exclusive_times_in_tree(trace.derived(build_call_tree), start, dur)
 
 
-def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
+def measure_exclusive_times_in_tree(tree: CallTree, start: Ints, dur: Ints) -> Ints:
     """Compute exclusive times in one tree: each instant belongs to the row that started last and still runs.
 
     The times add up to each thread's busy time even if ops overlap without nesting (recorded ends jitter by
@@ -168,22 +174,24 @@ def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
     if tree.length is not None:
         dur = tree.length
     if sweeps.native is not None:
-        return sweeps.own_times(tree.order, tree.parent, start, dur)
+        return sweeps.compute_own_times(tree.order, tree.parent, start, dur)
     rows, own = tree.order, dur.copy()
     place = np.full(len(start) + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))
-    own[rows] -= _covered_by_children(
+    own[rows] -= _measure_child_cover(
         place[tree.parent[rows]], start[rows], start[rows] + dur[rows]
     )
     return own
 
 
-def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+def find_innermost_host_rows(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """Find the innermost row of `host_ops` that runs at each instant of a thread; -1 for none."""
-    return innermost_in(trace, trace.derived(nesting), thread, ts_ns)
+    return find_innermost_rows_in_tree(trace, trace.derived(build_call_tree), thread, ts_ns)
 
 
-def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+def find_innermost_rows_in_tree(
+    trace: Trace, tree: CallTree, thread: npt.NDArray[np.int32], ts_ns: Ints
+) -> Ints:
     """Find the innermost row of one tree that runs at each instant of a thread; -1 for none.
 
     The search starts at the row that started last before the instant and climbs to the nearest ancestor that
@@ -196,20 +204,20 @@ def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_
     lengths = trace.numbers("host_ops", "dur_ns")
     if sweeps.native is not None:
         spans = (threads, starts, lengths)
-        inside = sweeps.innermost(rows, spans, tree.parent, thread, ts_ns)
+        inside = sweeps.find_innermost_rows(rows, spans, tree.parent, thread, ts_ns)
         if inside is not None:
             return inside
     ends = starts + lengths
     of_all = np.concatenate((threads[rows], thread))
     times = np.concatenate((starts[rows], ts_ns))
-    lifted, _ = _lift(of_all, times, np.concatenate((ends[rows], ts_ns)))
+    lifted, _ = _lift_to_one_axis(of_all, times, np.concatenate((ends[rows], ts_ns)))
     place = np.searchsorted(lifted[: len(rows)], lifted[len(rows) :], side="right") - 1
     innermost = rows[place].astype(np.int64)
     innermost[(place < 0) | (threads[innermost] != thread)] = -1
     return tree.running(innermost, ends, ts_ns)
 
 
-def holding(
+def find_enclosing_intervals(
     lane: npt.NDArray[Any],
     start: Ints,
     end: Ints,
@@ -229,31 +237,35 @@ def holding(
     lanes = np.concatenate((lane, at_lane))
     starts = np.concatenate((start, first))
     ends = np.concatenate((end, np.maximum(last, first + 1)))
-    order = by_start(lanes, starts, ends)
-    begin, until = _lift(lanes[order], starts[order], ends[order])
+    order = sort_by_start(lanes, starts, ends)
+    begin, until = _lift_to_one_axis(lanes[order], starts[order], ends[order])
     is_span = order >= count
     # A span asks which interval reaches its last instant. Its own end is its begin, so it encloses nothing.
-    up = last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
+    up = find_last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
     spans = is_span.nonzero()[0]
     holder[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
     return holder
 
 
-def in_order(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
+def sort_rows_by_thread(
+    rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints
+) -> Rows:
     """Sort rows (numbers or a mask) by thread, start, longest first, position."""
     if sweeps.native is not None:
-        ordered = sweeps.by_thread(rows, thread, start, dur)
+        ordered = sweeps.sort_by_thread(rows, thread, start, dur)
         if ordered is not None:
             return ordered
     if rows.dtype == np.bool_:
         rows = rows.nonzero()[0]
     order = (
-        rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])] if len(rows) else rows
+        rows[sort_by_start(thread[rows], start[rows], start[rows] + dur[rows])]
+        if len(rows)
+        else rows
     )
-    return order.astype(sweeps.row_type(len(start)))
+    return order.astype(sweeps.choose_row_type(len(start)))
 
 
-def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
+def sort_by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     """Compute the order by thread, start, longest first, position; stable, and fast on nearly sorted input."""
     order: Ints = np.argsort(start, kind="stable")
     narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
@@ -268,24 +280,24 @@ def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     return order
 
 
-def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+def _lift_to_one_axis(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Map starts and ends to one axis on which threads follow one another without touching."""
     first, span = int(start.min()), int(end.max() - start.min()) + 1
     if span * (int(thread.max()) + 1) < 2**62:
         offset = thread.astype(np.int64) * span - first
         return start + offset, end + offset
-    points = distinct(np.concatenate((start, end)))
+    points = find_distinct(np.concatenate((start, end)))
     offset = thread.astype(np.int64) * (len(points) + 1)
     return np.searchsorted(points, start) + offset, np.searchsorted(points, end) + offset
 
 
-def last_reaching(start: Ints, end: Ints) -> Ints:
+def find_last_reaching(start: Ints, end: Ints) -> Ints:
     """Find, for each i, the last j < i with end[j] > start[i]; -1 if there is none.
 
     Searches a pyramid of block maxima: all i climb and descend it together, level by level.
     """
     if sweeps.native is not None:
-        return sweeps.last_reaching(start, end)
+        return sweeps.find_last_reaching_interval(start, end)
     count = len(start)
     reaching = np.full(count, -1, np.int64)
     direct = (end[:-1] > start[1:]).nonzero()[0] + 1
@@ -305,7 +317,7 @@ def last_reaching(start: Ints, end: Ints) -> Ints:
         active, position = active[going], position[going] >> 1
         level += 1
         if len(active):
-            maxima.append(_pairwise_max(top))
+            maxima.append(_compute_pairwise_max(top))
     blocks = np.empty(0, np.int64)
     seekers = np.empty(0, np.int64)
     for depth in range(len(hits) - 1, -1, -1):
@@ -318,14 +330,14 @@ def last_reaching(start: Ints, end: Ints) -> Ints:
     return reaching
 
 
-def _pairwise_max(values: Ints) -> Ints:
+def _compute_pairwise_max(values: Ints) -> Ints:
     """Compute the maxima of neighboring pairs; an odd last value stays as it is."""
     if len(values) % 2:
         values = np.append(values, values[-1])
     return np.maximum(values[0::2], values[1::2])
 
 
-def _latest_below(up: Ints, end: Ints) -> Ints:
+def _find_latest_subtree_end(up: Ints, end: Ints) -> Ints:
     """Compute the latest end of each interval and its descendants (pointer doubling)."""
     reach, above = end.copy(), up
     while len(below := (above >= 0).nonzero()[0]):
@@ -334,7 +346,7 @@ def _latest_below(up: Ints, end: Ints) -> Ints:
     return reach
 
 
-def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
+def _measure_child_cover(up: Ints, start: Ints, end: Ints) -> Ints:
     """Compute how much of each interval its descendants cover (ns).
 
     A child starts only after everything inside its elder siblings has ended. The spans [start, latest end of
@@ -351,7 +363,7 @@ def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
         late = np.unique(above[up[above] >= 0])
         late = late[reach[late] > reach[up[late]]]
     if len(late):
-        reach = _latest_below(up, end)
+        reach = _find_latest_subtree_end(up, end)
     covered = np.zeros(len(start), np.int64)
     child = (up >= 0).nonzero()[0]
     inside = np.minimum(reach[child], end[up[child]]) - start[child]

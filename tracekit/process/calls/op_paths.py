@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import distinct, numbered
+from tracekit.model.keys import find_distinct, number_keys
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import Nesting, nesting
-from tracekit.process.name_filters import of_kind
+from tracekit.process.calls.nesting import CallTree, build_call_tree
+from tracekit.process.name_filters import mark_rows_of_kind
 
 Ints = npt.NDArray[np.int64]
 
@@ -26,38 +26,38 @@ MAX_NAME = 300
 _NOTHING = -2
 
 
-def op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+def number_op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """Assign numbers to the call paths of rows of `host_ops`: (path number of each row, one row of each path)."""
     codes = trace.texts("host_ops", "name").codes.astype(np.int64) + 1
     width = int(codes.max(initial=0)) + 1
     key, depth = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     outermost = np.zeros(len(rows), np.int64)
-    for level, (place, row) in enumerate(_levels(trace, rows)):
+    for level, (place, row) in enumerate(_climb_op_levels(trace, rows)):
         depth[place] = level + 1
         outermost[place] = codes[row]
         if level < INNER:
             name = np.zeros(len(rows), np.int64)
             name[place] = codes[row]
-            _, key = numbered(key * width + name)
+            _, key = number_keys(key * width + name)
     more = np.clip(depth - INNER, 0, 2)
-    keys, number = numbered((key * width + np.where(more > 0, outermost, 0)) * 3 + more)
+    keys, number = number_keys((key * width + np.where(more > 0, outermost, 0)) * 3 + more)
     sole = np.empty(len(keys), np.int64)
     sole[number[::-1]] = rows[::-1]
     return number, sole
 
 
-def path_texts(trace: Trace, rows: Ints) -> list[str]:
+def format_op_paths(trace: Trace, rows: Ints) -> list[str]:
     """Format the path of each row as `outer > … > inner`."""
     recorded = trace.texts("host_ops", "name")
     codes = recorded.codes.astype(np.int64)
     parts_ = np.full((INNER, len(rows)), _NOTHING)
     outermost, depth = np.full(len(rows), _NOTHING), np.zeros(len(rows), np.int64)
-    for level, (place, row) in enumerate(_levels(trace, rows)):
+    for level, (place, row) in enumerate(_climb_op_levels(trace, rows)):
         depth[place] = level + 1
         outermost[place] = codes[row]
         if level < INNER:
             parts_[level, place] = codes[row]
-    used = distinct(np.concatenate((parts_.ravel(), outermost)))
+    used = find_distinct(np.concatenate((parts_.ravel(), outermost)))
     names = {-1: "(no name)"}
     names |= {code: recorded.texts[code] for code in used[used >= 0].tolist()}
     texts = []
@@ -71,10 +71,10 @@ def path_texts(trace: Trace, rows: Ints) -> list[str]:
     return texts
 
 
-def _levels(trace: Trace, rows: Ints) -> Iterator[tuple[Ints, Ints]]:
+def _climb_op_levels(trace: Trace, rows: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield (positions, rows): the rows themselves, then the nearest op around each, and so on."""
-    tree: Nesting = trace.derived(nesting)
-    is_op = of_kind(trace, "host_ops", "op")
+    tree: CallTree = trace.derived(build_call_tree)
+    is_op = mark_rows_of_kind(trace, "host_ops", "op")
     place, row = np.arange(len(rows)), rows
     for _ in range(MAX_CLIMB):
         if not len(place):

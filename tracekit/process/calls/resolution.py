@@ -13,7 +13,7 @@ FEW_FRACTIONS, ROWS_A_FRACTION = 10, 8
 """Coarse clock: at most this many distinct fractions of a microsecond, at least this many rows for each."""
 
 
-def resolution_ns(trace: Trace) -> int:
+def measure_time_resolution(trace: Trace) -> int:
     """Measure the finest difference between times of the host rows: 1 to 1,000 ns.
 
     A double that holds microseconds since 1970 resolves a quarter of a microsecond; some writers round to a

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import distinct
+from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 
 
-class Segments(NamedTuple):
+class ThreadSegments(NamedTuple):
     """Segments of time in order, without overlap, each on a thread (-1: none); `origin` is their source."""
 
     start: Ints
@@ -24,7 +24,7 @@ class Segments(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ThreadAxis:
     """One axis on which threads follow one another without touching.
 
     `points` is set where the sum of spans would not fit in 64 bits: positions are then ranks among the
@@ -52,13 +52,13 @@ class Axis:
         return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
-    def of(times: Sequence[Ints], threads: int) -> Axis:
+    def of(times: Sequence[Ints], threads: int) -> ThreadAxis:
         """Build the axis of some times on `threads` threads; earlier and later times map to its ends."""
         several = list(filter(len, times))
         if not several:
-            return Axis(0, 1, None)
+            return ThreadAxis(0, 1, None)
         low = min(int(part.min()) for part in several) - 1
         high = max(int(part.max()) for part in several) + 1
         span = high - low + 1
         fits = span * (threads + 2) < 2**62
-        return Axis(low, span, None if fits else distinct(np.concatenate(several)))
+        return ThreadAxis(low, span, None if fits else find_distinct(np.concatenate(several)))

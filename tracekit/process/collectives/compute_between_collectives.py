@@ -17,29 +17,35 @@ import numpy.typing as npt
 from tracekit.model.intervals import (
     EMPTY,
     Intervals,
-    covered,
+    find_window_at,
     intersect,
+    measure_coverage,
+    merge_intervals,
     subtract,
-    union,
-    window_at,
 )
-from tracekit.model.keys import distinct, numbered, of_arrays, summed
+from tracekit.model.keys import find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import remembered
-from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
+from tracekit.model.remembered import cache_by_name
+from tracekit.model.tables.arrays import (
+    Array,
+    Columns,
+    Nullable,
+    concatenate_like_arrays,
+    select_rows,
+)
 from tracekit.model.trace import Trace
 from tracekit.process.collectives.names import ROOTED
-from tracekit.process.collectives.table import Collectives, collectives
-from tracekit.process.device.windows import DeviceWindows, device_windows
-from tracekit.process.name_filters import is_named, named, of_kind
-from tracekit.process.steps.windows import Spans
+from tracekit.process.collectives.table import Collectives, list_collectives
+from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
+from tracekit.process.name_filters import look_up_names, mark_rows_of_kind, mark_wanted_names
+from tracekit.process.steps.windows import TimeWindows
 
 Ints = npt.NDArray[np.int64]
 
 MAX_ARRIVALS = 20_000
 """Synchronizing collectives of one device that end a segment at most; the earliest are kept."""
 
-_waits = remembered(
+_is_collective_wait_name = cache_by_name(
     re.compile(r"_?c10d(?:_functional)?::|record_param_comms|(?:nccl|gloo|mpi|ucc):").match
 )
 """Ops inside which a host waits for a collective, or queues one."""
@@ -49,7 +55,7 @@ BACKWARD = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class CollectiveSegments:
     """Columns of the measured tables `arrivals` and `segments`; `cut` counts the arrivals beyond the cap."""
 
     arrivals: Columns
@@ -58,7 +64,7 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class StagePieces:
     """Steps and outermost stages as disjoint pieces in order."""
 
     step: Nullable
@@ -67,94 +73,103 @@ class Pieces:
     end: Ints
 
 
-def segments(trace: Trace) -> Segments:
+def measure_collective_segments(trace: Trace) -> CollectiveSegments:
     """Measure the segments on each device that ran collectives, or on the host if none did."""
-    recorded: Collectives = trace.derived(collectives)
-    pieces = _pieces(trace)
+    recorded: Collectives = trace.derived(list_collectives)
+    pieces = _split_into_stage_pieces(trace)
     device = recorded.nullable("device")
-    code, first = of_arrays([device])
+    code, first = group_arrays([device])
     none = Nullable(np.zeros(1, np.int64), np.ones(1, np.bool_))
-    devices = [at_rows(device, first[[number]]) for number in range(len(first))] or [none]
+    devices = [select_rows(device, first[[number]]) for number in range(len(first))] or [none]
     arrivals, worked, cut = [], [], 0
     for number, of_device in enumerate(devices):
         rows = (code == number).nonzero()[0]
         start = recorded.numbers("ts_ns")[rows]
         end = start + recorded.numbers("dur_ns")[rows]
         if recorded.on_device:
-            blocked = subtract(union(start, end), _computing(trace, of_device))
+            blocked = subtract(merge_intervals(start, end), _find_compute_spans(trace, of_device))
         else:
-            blocked = _blocked_host(trace, start, end)
-        came = _arrivals(recorded, rows, start, end, blocked)
+            blocked = _find_collective_waits_on_host(trace, start, end)
+        came = _list_arrivals(recorded, rows, start, end, blocked)
         cut += max(len(came["ts_ns"]) - MAX_ARRIVALS, 0)
-        came = {name: at_rows(array, slice(MAX_ARRIVALS)) for name, array in came.items()}
-        arrivals.append(_on(of_device, came))
-        worked.append(_on(of_device, _worked(pieces, came["ts_ns"], blocked)))
-    return Segments(_together(arrivals), _together(worked), cut)
+        came = {name: select_rows(array, slice(MAX_ARRIVALS)) for name, array in came.items()}
+        arrivals.append(_add_device_column(of_device, came))
+        worked.append(
+            _add_device_column(of_device, _measure_own_work(pieces, came["ts_ns"], blocked))
+        )
+    return CollectiveSegments(_concatenate_devices(arrivals), _concatenate_devices(worked), cut)
 
 
-def _on(device: Nullable, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+def _add_device_column(device: Nullable, columns: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the device to which all rows belong."""
     same = np.zeros(len(next(iter(columns.values()))), np.int64)
-    return {**columns, "device": at_rows(device, same)}
+    return {**columns, "device": select_rows(device, same)}
 
 
-def _together(parts: list[Mapping[str, Any]]) -> Columns:
+def _concatenate_devices(parts: list[Mapping[str, Any]]) -> Columns:
     """Concatenate the rows of several devices."""
-    arrays: dict[str, Array] = {name: joined([part[name] for part in parts]) for name in parts[0]}
+    arrays: dict[str, Array] = {
+        name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]
+    }
     return Columns(len(arrays["segment"]), arrays)
 
 
-def _computing(trace: Trace, device: Nullable) -> Intervals:
+def _find_compute_spans(trace: Trace, device: Nullable) -> Intervals:
     """Find when compute kernels run on a device."""
     of_op = trace.nullable("device_ops", "device")
     is_own = of_op.missing
     if not device.missing[0]:
         is_own = ~of_op.missing & (of_op.values == device.values[0])
-    chosen = of_kind(trace, "device_ops", "kernel") & is_own
+    chosen = mark_rows_of_kind(trace, "device_ops", "kernel") & is_own
     start = trace.numbers("device_ops", "ts_ns")[chosen]
-    return union(start, start + trace.numbers("device_ops", "dur_ns")[chosen])
+    return merge_intervals(start, start + trace.numbers("device_ops", "dur_ns")[chosen])
 
 
-def blocked_on_host(trace: Trace) -> Intervals:
+def find_host_blocked_spans(trace: Trace) -> Intervals:
     """Find when the host waits for a collective of its own; empty if the collectives run on a device."""
-    recorded: Collectives = trace.derived(collectives)
+    recorded: Collectives = trace.derived(list_collectives)
     if recorded.on_device:
         return EMPTY
     start = recorded.numbers("ts_ns")
-    return _blocked_host(trace, start, start + recorded.numbers("dur_ns"))
+    return _find_collective_waits_on_host(trace, start, start + recorded.numbers("dur_ns"))
 
 
-def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
+def _find_collective_waits_on_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
     """Find when the threads that compute wait for a collective: in gaps in which one ends, until it does."""
     if not len(start):
         return EMPTY
-    flying, ends = union(start, end), np.sort(end)
-    idle = subtract(union(start.min(keepdims=True), end.max(keepdims=True)), _working(trace))
+    flying, ends = merge_intervals(start, end), np.sort(end)
+    idle = subtract(
+        merge_intervals(start.min(keepdims=True), end.max(keepdims=True)),
+        _find_host_compute_spans(trace),
+    )
     last = np.searchsorted(ends, idle.end, side="right") - 1
     until = np.where(last >= 0, ends[last], idle.start)
-    return intersect(union(idle.start, np.maximum(until, idle.start)), flying)
+    return intersect(merge_intervals(idle.start, np.maximum(until, idle.start)), flying)
 
 
-def _working(trace: Trace) -> Intervals:
+def _find_host_compute_spans(trace: Trace) -> Intervals:
     """Find when the busiest thread, or one that runs the backward pass, is in an op that does not communicate."""
-    rows = of_kind(trace, "host_ops", "op").nonzero()[0]
+    rows = mark_rows_of_kind(trace, "host_ops", "op").nonzero()[0]
     if not len(rows):
         return EMPTY
     names = trace.texts("host_ops", "name")
-    waits = is_named(names, _waits)[rows]
-    backward = is_named(names, lambda name: name.startswith(BACKWARD))[rows]
+    waits = mark_wanted_names(names, _is_collective_wait_name)[rows]
+    backward = mark_wanted_names(names, lambda name: name.startswith(BACKWARD))[rows]
     start = trace.numbers("host_ops", "ts_ns")[rows]
     end = start + trace.numbers("host_ops", "dur_ns")[rows]
-    threads, thread = numbered(trace.numbers("host_ops", "thread")[rows].astype(np.int64))
-    busy_ns = [union(start[thread == n], end[thread == n]).total for n in range(len(threads))]
+    threads, thread = number_keys(trace.numbers("host_ops", "thread")[rows].astype(np.int64))
+    busy_ns = [
+        merge_intervals(start[thread == n], end[thread == n]).total for n in range(len(threads))
+    ]
     is_chosen = np.bincount(thread[backward], minlength=len(threads)) > 0
     is_chosen[int(np.argmax(busy_ns))] = True
     chosen = is_chosen[thread]
-    working = union(start[chosen & ~waits], end[chosen & ~waits])
-    return subtract(working, union(start[chosen & waits], end[chosen & waits]))
+    working = merge_intervals(start[chosen & ~waits], end[chosen & ~waits])
+    return subtract(working, merge_intervals(start[chosen & waits], end[chosen & waits]))
 
 
-def _arrivals(
+def _list_arrivals(
     recorded: Collectives, rows: Ints, start: Ints, end: Ints, blocked: Intervals
 ) -> dict[str, Any]:
     """List the collectives that may wait for other ranks, by start, each with its share of the blocked time.
@@ -166,7 +181,7 @@ def _arrivals(
     reach = np.maximum.accumulate(end)
     before = np.concatenate((start[:1], reach[:-1]))
     slot = np.clip(before, start, np.maximum(end, start))
-    blocked_inside = covered(blocked, slot, end)
+    blocked_inside = measure_coverage(blocked, slot, end)
     assert int(blocked_inside.sum()) == blocked.total, (
         "blocked time must be that of the collectives"
     )
@@ -176,29 +191,29 @@ def _arrivals(
     names = ("group", "op", "ordinal", "ts_ns", "dur_ns")
     return {
         "segment": np.arange(len(arrived), dtype=np.int64),
-        **{name: at_rows(recorded.rows[name], arrived) for name in names},
+        **{name: select_rows(recorded.rows[name], arrived) for name in names},
         "blocked_ns": blocked_inside[is_arrival],
     }
 
 
-def _pieces(trace: Trace) -> Pieces:
+def _split_into_stage_pieces(trace: Trace) -> StagePieces:
     """Split steps and outermost stages into disjoint pieces in order."""
-    of_device: DeviceWindows = trace.derived(device_windows)
+    of_device: DeviceWindows = trace.derived(align_windows_to_device)
     steps, stages = of_device.step_rows, of_device.outer_ranges
-    bounds = [_disjoint(spans) for spans in (steps, stages)]
-    cuts = distinct(np.concatenate([side for pair in bounds for side in pair]))
+    bounds = [_clip_overlapping_windows(spans) for spans in (steps, stages)]
+    cuts = find_distinct(np.concatenate([side for pair in bounds for side in pair]))
     start, end = cuts[:-1], cuts[1:]
-    step, stage = (window_at(*pair, start) for pair in bounds)
+    step, stage = (find_window_at(*pair, start) for pair in bounds)
     is_placed = (step >= 0) | (stage >= 0)
-    return Pieces(
+    return StagePieces(
         steps.numbers(step[is_placed]),
-        named(stages.stage, stage[is_placed]),
+        look_up_names(stages.stage, stage[is_placed]),
         start[is_placed],
         end[is_placed],
     )
 
 
-def _disjoint(spans: Spans) -> tuple[Ints, Ints]:
+def _clip_overlapping_windows(spans: TimeWindows) -> tuple[Ints, Ints]:
     """Clip windows (in order of start) to begin after those before them: (start, end); some become empty."""
     start, end = spans.ts_ns, spans.end_ns
     reach = np.maximum.accumulate(end)
@@ -206,7 +221,7 @@ def _disjoint(spans: Spans) -> tuple[Ints, Ints]:
     return start, np.maximum(start, end)
 
 
-def _worked(pieces: Pieces, arrived: Ints, blocked: Intervals) -> dict[str, Any]:
+def _measure_own_work(pieces: StagePieces, arrived: Ints, blocked: Intervals) -> dict[str, Any]:
     """Compute the rows of `segments`: pieces cut at each arrival, with own and blocked time."""
     start, end = pieces.start, pieces.end
     first = np.searchsorted(arrived, start, side="right")
@@ -217,16 +232,16 @@ def _worked(pieces: Pieces, arrived: Ints, blocked: Intervals) -> dict[str, Any]
     bound = np.append(arrived, np.iinfo(np.int64).max)
     begin = np.maximum(start[piece], np.where(segment > 0, bound[segment - 1], start[piece]))
     until = np.minimum(end[piece], bound[segment])
-    lost = covered(blocked, begin, until)
+    lost = measure_coverage(blocked, begin, until)
     own_ns = until - begin - lost
     assert (own_ns >= 0).all(), "no process is blocked for longer than the time it has"
     assert int((until - begin).sum()) == int((end - start).sum()), "segments must fill the windows"
-    step, stage = at_rows(pieces.step, piece), pieces.stage[piece]
-    number, row = of_arrays([segment, step, stage])
+    step, stage = select_rows(pieces.step, piece), pieces.stage[piece]
+    number, row = group_arrays([segment, step, stage])
     return {
         "segment": segment[row],
-        "step": at_rows(step, row),
+        "step": select_rows(step, row),
         "stage": stage[row],
-        "own_ns": summed(number, own_ns, len(row)),
-        "blocked_ns": summed(number, lost, len(row)),
+        "own_ns": sum_by_group(number, own_ns, len(row)),
+        "blocked_ns": sum_by_group(number, lost, len(row)),
     }

@@ -96,48 +96,48 @@ MAX_BYTES = 2**60
 _NO_TENSOR = ("", "scalar", "scalarlist", "none", "genericlist", "device")
 
 
-def is_bookkeeping(name: str) -> bool:
+def is_collective_bookkeeping(name: str) -> bool:
     """Check whether a recorded collective name is a call around collectives, not a collective.
 
-    >>> is_bookkeeping("wait"), is_bookkeeping("startCoalescing"), is_bookkeeping("allreduce")
+    >>> is_collective_bookkeeping("wait"), is_collective_bookkeeping("startCoalescing"), is_collective_bookkeeping("allreduce")
     (True, True, False)
     """
     return _BOOKKEEPING.match(name) is not None
 
 
-def op_of(name: str) -> str:
+def parse_collective_op(name: str) -> str:
     """Parse the op from the name of a collective, host range or kernel; `other` if the name does not tell.
 
-    >>> op_of("_reduce_scatter_base"), op_of("ncclDevKernel_AllReduce_Sum_bf16"), op_of("all_to_allv")
+    >>> parse_collective_op("_reduce_scatter_base"), parse_collective_op("ncclDevKernel_AllReduce_Sum_bf16"), parse_collective_op("all_to_allv")
     ('reduce_scatter', 'all_reduce', 'all_to_all')
     """
     plain = re.sub(r"[^a-z]", "", name.lower())
     return next((op for part, op in _OP_BY_PART.items() if part in plain), "other")
 
 
-def dtype_of(name: str) -> str:
+def normalize_dtype(name: str) -> str:
     """Map a recorded element type to torch's name; an unknown type stays as recorded.
 
-    >>> dtype_of("Float"), dtype_of("c10::BFloat16"), dtype_of("Float8_e4m3fn"), dtype_of("mine")
+    >>> normalize_dtype("Float"), normalize_dtype("c10::BFloat16"), normalize_dtype("Float8_e4m3fn"), normalize_dtype("mine")
     ('float32', 'bfloat16', 'float8_e4m3fn', 'mine')
     """
     return _DTYPE.get(name.removeprefix("c10::").strip().lower(), name)
 
 
-def message(dims: str, types: str) -> tuple[int, str] | None:
+def parse_message_size(dims: str, types: str) -> tuple[int, str] | None:
     """Parse the (bytes, element type) of a message from recorded shapes and types; None if they do not tell.
 
-    >>> message("[[128, 192], []]", '["float", "Scalar"]')
+    >>> parse_message_size("[[128, 192], []]", '["float", "Scalar"]')
     (98304, 'float32')
     """
-    shapes, kinds = _parsed(dims), _parsed(types)
+    shapes, kinds = _parse_json_or_none(dims), _parse_json_or_none(types)
     if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
         return None
     total, sizes = 0, []
     for shape, kind in zip(shapes, kinds, strict=True):
         if not isinstance(kind, str) or kind.lower() in _NO_TENSOR:
             continue
-        dtype = dtype_of(kind)
+        dtype = normalize_dtype(kind)
         if dtype not in ITEM_BYTES or not isinstance(shape, list):
             return None
         if not all(type(extent) is int and 0 <= extent <= MAX_BYTES for extent in shape):
@@ -147,31 +147,31 @@ def message(dims: str, types: str) -> tuple[int, str] | None:
     return (total, sizes[0]) if sizes and total <= MAX_BYTES else None
 
 
-def split_elements(text: str) -> int:
+def sum_split_sizes(text: str) -> int:
     """Sum a recorded list of split sizes; 0 for an empty list or any other text.
 
-    >>> split_elements("[3, 0, 5]"), split_elements("[]"), split_elements("[1, ..., 2]")
+    >>> sum_split_sizes("[3, 0, 5]"), sum_split_sizes("[]"), sum_split_sizes("[1, ..., 2]")
     (8, 0, 0)
     """
-    sizes = _parsed(text)
+    sizes = _parse_json_or_none(text)
     if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
         return 0
     return min(sum(sizes), MAX_BYTES)
 
 
-def members(text: str) -> tuple[str, ...]:
+def parse_group_ranks(text: str) -> tuple[str, ...]:
     """Parse the ranks of a recorded list; `...` marks a truncated list.
 
-    >>> members("[0, 1, 2]"), members("[0, 1, ..., 7]"), members("[]")
+    >>> parse_group_ranks("[0, 1, 2]"), parse_group_ranks("[0, 1, ..., 7]"), parse_group_ranks("[]")
     (('0', '1', '2'), ('0', '1', '...', '7'), ())
     """
     return tuple(re.findall(r"\d+|\.\.\.", text))
 
 
-def group_key(name: str, ranks: tuple[str, ...]) -> str:
+def make_group_key(name: str, ranks: tuple[str, ...]) -> str:
     """Make a stable text for a process group: its name and a short hash of its known members.
 
-    >>> group_key("0", ("0", "1")), group_key("tp", ()), group_key("", ())
+    >>> make_group_key("0", ("0", "1")), make_group_key("tp", ()), make_group_key("", ())
     ('0:b1abcf', 'tp', '(default)')
     """
     if not ranks:
@@ -179,20 +179,20 @@ def group_key(name: str, ranks: tuple[str, ...]) -> str:
     return f"{name}:{blake2s(','.join(ranks).encode(), digest_size=3).hexdigest()}"
 
 
-def recorded_groups(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def parse_recorded_groups(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Parse the members of every process group that the file lists, by group name."""
     recorded = meta.get("distributedInfo")
     listed = recorded.get("pg_config") if isinstance(recorded, Mapping) else None
     if isinstance(listed, str):
-        listed = _parsed(listed)
+        listed = _parse_json_or_none(listed)
     groups: dict[str, tuple[str, ...]] = {}
     for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, Mapping) and "pg_name" in entry:
-            groups[str(entry["pg_name"])] = members(str(entry.get("ranks", "")))
+            groups[str(entry["pg_name"])] = parse_group_ranks(str(entry.get("ranks", "")))
     return groups
 
 
-def _parsed(text: str) -> Any:
+def _parse_json_or_none(text: str) -> Any:
     """Parse a text as JSON; None if it is not valid."""
     try:
         return json.loads(text)

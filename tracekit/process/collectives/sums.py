@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import union_totals
-from tracekit.model.keys import of_arrays, summed
-from tracekit.model.tables.arrays import Coded, Nullable, at_rows, joined
+from tracekit.model.intervals import measure_group_unions
+from tracekit.model.keys import group_arrays, sum_by_group
+from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, select_rows
 from tracekit.process.collectives.table import Collectives
-from tracekit.process.name_filters import named
+from tracekit.process.name_filters import look_up_names
 
 
-def per_step(recorded: Collectives) -> Mapping[str, Any]:
+def sum_collectives_per_step(recorded: Collectives) -> Mapping[str, Any]:
     """Compute columns of `metrics` per step and stage: number, bytes, time (union per device, summed over devices).
 
     Without numbered steps, all collectives are one group.
@@ -25,34 +25,36 @@ def per_step(recorded: Collectives) -> Mapping[str, Any]:
     inside = np.ones(len(step), np.bool_) if step.missing.all() else ~step.missing
     in_stage = inside & (stage.codes >= 0)
     no_stage = Coded(np.full(len(step), -1), ())
-    parts = [_summed(recorded, inside.nonzero()[0], no_stage)]
+    parts = [_sum_collectives(recorded, inside.nonzero()[0], no_stage)]
     if in_stage.any():
-        parts.append(_summed(recorded, in_stage.nonzero()[0], stage))
-    return {name: joined([part[name] for part in parts]) for name in parts[0]}
+        parts.append(_sum_collectives(recorded, in_stage.nonzero()[0], stage))
+    return {name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]}
 
 
-def _summed(recorded: Collectives, rows: npt.NDArray[np.int64], stage: Coded) -> Mapping[str, Any]:
+def _sum_collectives(
+    recorded: Collectives, rows: npt.NDArray[np.int64], stage: Coded
+) -> Mapping[str, Any]:
     """Sum these rows by step and stage, one metric after the other."""
-    step = at_rows(recorded.nullable("step"), rows)
-    group, first = of_arrays([step, at_rows(stage, rows)])
-    device, firsts_of_devices = of_arrays([at_rows(recorded.nullable("device"), rows)])
+    step = select_rows(recorded.nullable("step"), rows)
+    group, first = group_arrays([step, select_rows(stage, rows)])
+    device, firsts_of_devices = group_arrays([select_rows(recorded.nullable("device"), rows)])
     devices = len(firsts_of_devices)
     start = recorded.numbers("ts_ns")[rows]
     end = start + recorded.numbers("dur_ns")[rows]
-    busy = union_totals(start, end, group * devices + device, len(first) * devices)
-    size = at_rows(recorded.nullable("size_bytes"), rows)
+    busy = measure_group_unions(start, end, group * devices + device, len(first) * devices)
+    size = select_rows(recorded.nullable("size_bytes"), rows)
     counts = np.bincount(group, minlength=len(first))
     has_size = np.bincount(group[~size.missing], minlength=len(first)) > 0
     none = np.zeros(len(first), np.bool_)
-    size_bytes = summed(group, np.where(size.missing, 0, size.values), len(first))
+    size_bytes = sum_by_group(group, np.where(size.missing, 0, size.values), len(first))
     values = {
         "comm": Nullable(busy.reshape(len(first), -1).sum(axis=1).astype(np.float64), none),
         "comm_count": Nullable(counts.astype(np.float64), none),
         "comm_bytes": Nullable(size_bytes.astype(np.float64), ~has_size),
     }
     return {
-        "step": joined([at_rows(step, first)] * len(values)),
-        "stage": np.tile(named(stage, rows[first]), len(values)),
+        "step": concatenate_like_arrays([select_rows(step, first)] * len(values)),
+        "stage": np.tile(look_up_names(stage, rows[first]), len(values)),
         "name": np.repeat(np.array([*values], object), len(first)),
-        "value": joined([*values.values()]),
+        "value": concatenate_like_arrays([*values.values()]),
     }

@@ -9,20 +9,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import covered, union
-from tracekit.model.keys import QUEUE, distinct, numbered, of_arrays, summed
+from tracekit.model.intervals import measure_coverage, merge_intervals
+from tracekit.model.keys import QUEUE, find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import remembered
-from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
+from tracekit.model.remembered import cache_by_name
+from tracekit.model.tables.arrays import (
+    Array,
+    Columns,
+    Nullable,
+    concatenate_like_arrays,
+    select_rows,
+)
 from tracekit.model.trace import Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.collectives.arguments import chosen, described, first_known, has
-from tracekit.process.collectives.names import SYNCHRONISING, op_of
-from tracekit.process.device.placement import Placement, placement
-from tracekit.process.name_filters import by_value, codes_at, is_named, is_none, narrow, of_kind
-from tracekit.process.steps.stage_lookup import stage_at, stage_names
-from tracekit.process.steps.windows import windows
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.collectives.arguments import (
+    describe_collectives,
+    mark_rows_with_argument,
+    select_first_known,
+    select_nullable,
+)
+from tracekit.process.collectives.names import SYNCHRONISING, parse_collective_op
+from tracekit.process.device.placement import Placement, place_device_ops
+from tracekit.process.name_filters import (
+    look_up_name_codes,
+    make_narrow_coded,
+    map_coded_values,
+    mark_none,
+    mark_rows_of_kind,
+    mark_wanted_names,
+)
+from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names
+from tracekit.process.steps.windows import find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -57,9 +75,9 @@ _ANY_RANGE = re.compile(r"(?:gloo|mpi|ucc|nccl|rccl|hccl|xccl):(.+)")
 
 _CALL = re.compile(r"c10d::")
 
-_ends_group = remembered(re.compile(r"p?ncclGroupEnd\Z").match)
+_is_group_end_name = cache_by_name(re.compile(r"p?ncclGroupEnd\Z").match)
 
-_may_tell = remembered(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
+_is_collective_record_name = cache_by_name(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
 """Names of host rows that describe a collective: torch's record, or the NCCL call itself."""
 
 
@@ -87,25 +105,29 @@ class Collectives:
         return numbers
 
 
-def collectives(trace: Trace) -> Collectives:
+def list_collectives(trace: Trace) -> Collectives:
     """List the collectives of a trace; sizes after definition M12, steps and stages as for all device work."""
-    is_collective = of_kind(trace, "device_ops", "collective")
+    is_collective = mark_rows_of_kind(trace, "device_ops", "collective")
     rows = is_collective.nonzero()[0]
     on_device = len(rows) > 0
     if not on_device:
-        rows = _host_rows(trace)
+        rows = _find_host_collective_rows(trace)
     if not len(rows):
         return Collectives(Columns(0, _NO_ROWS), 0, on_device)
     ts = trace.numbers("device_ops" if on_device else "host_ops", "ts_ns")[rows]
     first_rows = rows[np.argsort(ts, kind="stable")][:MAX_ROWS]
-    columns = _from_device(trace, first_rows) if on_device else _from_host(trace, first_rows)
-    placed = _placed(trace, columns, on_device)
+    columns = (
+        _list_device_collectives(trace, first_rows)
+        if on_device
+        else _list_host_collectives(trace, first_rows)
+    )
+    placed = _place_collectives(trace, columns, on_device)
     return Collectives(
         Columns(len(placed["ts_ns"]), placed), len(rows) - len(first_rows), on_device
     )
 
 
-def _no_rows() -> Mapping[str, Array]:
+def _make_empty_collective_columns() -> Mapping[str, Array]:
     """Build the columns of a source without collectives."""
     number, text = np.empty(0, np.int64), np.empty(0, object)
     nullable = Nullable(number, np.empty(0, np.bool_))
@@ -119,134 +141,152 @@ def _no_rows() -> Mapping[str, Array]:
     }
 
 
-_NO_ROWS = _no_rows()
+_NO_ROWS = _make_empty_collective_columns()
 
 
-def _from_device(trace: Trace, rows: Ints) -> dict[str, Any]:
+def _list_device_collectives(trace: Trace, rows: Ints) -> dict[str, Any]:
     """List the collectives that ran on a device: op and time; the kernels of one call are one row."""
-    links: Launches = trace.derived(launches)
-    place: Placement = trace.derived(placement)
+    links: Launches = trace.derived(find_launches)
+    place: Placement = trace.derived(place_device_ops)
     call = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
     ids = trace.numbers("device_ops", "id")[rows].astype(np.int64)
-    has_name = has(trace, "Collective name", ids)
-    teller = _enclosing(trace, _comms_rows(trace), call)
-    ranges = _enclosing(trace, _is_range(trace, _ANY_RANGE), call)
-    columns = described(
+    has_name = mark_rows_with_argument(trace, "Collective name", ids)
+    teller = _find_enclosing_host_rows(trace, _mark_collective_records(trace), call)
+    ranges = _find_enclosing_host_rows(trace, _mark_matching_ranges(trace, _ANY_RANGE), call)
+    columns = describe_collectives(
         trace,
-        np.where(has_name, ids, _host_ids(trace, teller)),
-        _host_ids(trace, ranges),
-        first_known(_op_by_name(trace, "host_ops", ranges), _op_by_name(trace, "device_ops", rows)),
+        np.where(has_name, ids, _look_up_host_ids(trace, teller)),
+        _look_up_host_ids(trace, ranges),
+        select_first_known(
+            _parse_ops_of_rows(trace, "host_ops", ranges),
+            _parse_ops_of_rows(trace, "device_ops", rows),
+        ),
     )
     size = columns["size_bytes"]
-    device, stream = (at_rows(trace.nullable("device_ops", name), rows) for name in QUEUE)
+    device, stream = (select_rows(trace.nullable("device_ops", name), rows) for name in QUEUE)
     start = trace.numbers("device_ops", "ts_ns")[rows]
     dur = trace.numbers("device_ops", "dur_ns")[rows]
     columns |= {
-        "size_bytes": Nullable(size.values, size.missing | _in_parts(trace, teller)),
+        "size_bytes": Nullable(
+            size.values, size.missing | _mark_kernels_of_shared_group_end(trace, teller)
+        ),
         "ts_ns": start,
         "dur_ns": dur,
         "device": device,
         "stream": stream,
         "exposed_ns": Nullable(
-            _exposed(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)
+            _measure_exposed_time(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)
         ),
         "issue_ns": Nullable(links.ts_ns[rows], ~links.linked[rows]),
         "place_ns": Nullable(place.ts_ns[rows], ~place.known[rows]),
     }
-    return _one_a_call(trace, rows, columns, has_name)
+    return _merge_kernels_of_one_call(trace, rows, columns, has_name)
 
 
-def _in_parts(trace: Trace, teller: Ints) -> Bools:
+def _mark_kernels_of_shared_group_end(trace: Trace, teller: Ints) -> Bools:
     """Mark kernels that share one NCCL group end with others: the bytes of each are unknown.
 
     `teller` is the row of `host_ops` that describes each kernel, -1 for none.
     """
-    ends = np.append(is_named(trace.texts("host_ops", "name"), _ends_group), [False])
-    several: Bools = _is_repeated(numbered(teller)[1]) & ends[teller]
+    ends = np.append(
+        mark_wanted_names(trace.texts("host_ops", "name"), _is_group_end_name), [False]
+    )
+    several: Bools = _mark_repeated_numbers(number_keys(teller)[1]) & ends[teller]
     return several
 
 
-def _is_repeated(number: Ints) -> Bools:
+def _mark_repeated_numbers(number: Ints) -> Bools:
     """Mark numbers that occur in several rows."""
     return np.bincount(number)[number] > 1
 
 
-def _one_a_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
+def _merge_kernels_of_one_call(
+    trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools
+) -> dict[str, Any]:
     """Merge the kernels that one call launched on one stream into one row; bytes count once.
 
     Kernels of one launch (a graph) remain separate collectives, even if they share a call.
     """
-    external = at_rows(trace.nullable("device_ops", "external_id"), rows)
-    correlation = at_rows(trace.nullable("device_ops", "correlation"), rows)
+    external = select_rows(trace.nullable("device_ops", "external_id"), rows)
+    correlation = select_rows(trace.nullable("device_ops", "correlation"), rows)
     shared = own & ~external.missing
     if not shared.any():
         return columns
     keys = (*(columns[name] for name in (*QUEUE, "op", "group", "seq")), external)
-    by_call, _ = of_arrays(keys)
-    shared &= ~_is_repeated(of_arrays([correlation])[0]) & _is_repeated(by_call)
+    by_call, _ = group_arrays(keys)
+    shared &= ~_mark_repeated_numbers(group_arrays([correlation])[0]) & _mark_repeated_numbers(
+        by_call
+    )
     if not shared.any():
         return columns
-    number, first = of_arrays([np.where(shared, len(rows) + by_call, np.arange(len(rows)))])
+    number, first = group_arrays([np.where(shared, len(rows) + by_call, np.arange(len(rows)))])
     start, dur, exposed = (columns[name] for name in ("ts_ns", "dur_ns", "exposed_ns"))
     end = np.full(len(first), np.iinfo(np.int64).min)
     np.maximum.at(end, number, start + dur)
-    merged = {name: _first_of(array, number, first) for name, array in columns.items()}
+    merged = {name: _take_first_present(array, number, first) for name, array in columns.items()}
     merged["dur_ns"] = end - start[first]
     merged["exposed_ns"] = Nullable(
-        summed(number, exposed.values, len(first)), np.zeros(len(first), np.bool_)
+        sum_by_group(number, exposed.values, len(first)), np.zeros(len(first), np.bool_)
     )
     return merged
 
 
-def _first_of(array: Array, number: Ints, first: Ints) -> Array:
+def _take_first_present(array: Array, number: Ints, first: Ints) -> Array:
     """Take the first present value of each group of rows; `first` are the first rows of the groups."""
     if isinstance(array, Nullable):
-        return at_rows(array, _first_known(~array.missing, number, first))
+        return select_rows(array, _find_first_known_rows(~array.missing, number, first))
     assert isinstance(array, np.ndarray), "texts are not coded yet"
     is_text = array.dtype == object
-    return at_rows(array, _first_known(~is_none(array), number, first) if is_text else first)
+    return select_rows(
+        array, _find_first_known_rows(~mark_none(array), number, first) if is_text else first
+    )
 
 
-def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
+def _find_first_known_rows(is_known: Bools, number: Ints, first: Ints) -> Ints:
     """Find the first known row of each group, else its first row."""
     row, with_value = first.copy(), is_known.nonzero()[0][::-1]
     row[number[with_value]] = with_value
     return row
 
 
-def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
+def _measure_exposed_time(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
     """Measure the exposed time of each collective: no compute kernel of its device overlaps it (M5), ns."""
-    is_compute = of_kind(trace, "device_ops", "kernel")
-    of_compute = at_rows(trace.nullable("device_ops", "device"), is_compute.nonzero()[0])
-    both = joined([device, of_compute])
-    own_device, compute_device = np.split(of_arrays([both])[0], [len(start)])
+    is_compute = mark_rows_of_kind(trace, "device_ops", "kernel")
+    of_compute = select_rows(trace.nullable("device_ops", "device"), is_compute.nonzero()[0])
+    both = concatenate_like_arrays([device, of_compute])
+    own_device, compute_device = np.split(group_arrays([both])[0], [len(start)])
     from_ = trace.numbers("device_ops", "ts_ns")[is_compute]
     to = from_ + trace.numbers("device_ops", "dur_ns")[is_compute]
     exposed: Ints = end - start
-    for number in distinct(own_device).tolist():
+    for number in find_distinct(own_device).tolist():
         on_device, same = own_device == number, compute_device == number
-        busy = union(from_[same], to[same])
-        exposed[on_device] -= covered(busy, start[on_device], end[on_device])
+        busy = merge_intervals(from_[same], to[same])
+        exposed[on_device] -= measure_coverage(busy, start[on_device], end[on_device])
     return exposed
 
 
-def _host_rows(trace: Trace) -> Ints:
+def _find_host_collective_rows(trace: Trace) -> Ints:
     """Find the outermost ranges of `host_ops` that are a collective carried out by the host."""
-    wanted = _is_range(trace, _ON_HOST)
+    wanted = _mark_matching_ranges(trace, _ON_HOST)
     rows = wanted.nonzero()[0]
-    return rows[trace.derived(nesting).nearest(wanted, rows) < 0] if len(rows) else rows
+    return rows[trace.derived(build_call_tree).nearest(wanted, rows) < 0] if len(rows) else rows
 
 
-def _from_host(trace: Trace, rows: Ints) -> dict[str, Any]:
+def _list_host_collectives(trace: Trace, rows: Ints) -> dict[str, Any]:
     """List the collectives that host threads carried out."""
     host_start = trace.numbers("host_ops", "ts_ns")
     start, none = host_start[rows], np.ones(len(rows), np.bool_)
-    op = _op_by_name(trace, "host_ops", rows)
-    outermost = _outermost_calls(trace)
-    call = _issuing_calls(trace, outermost, op, start)
+    op = _parse_ops_of_rows(trace, "host_ops", rows)
+    outermost = _mark_outermost_collective_calls(trace)
+    call = _find_issuing_calls(trace, outermost, op, start)
     unknown = Nullable(np.zeros(len(rows), np.int64), none)
     return {
-        **described(trace, _comms_in(trace, outermost, call), _host_ids(trace, rows), op),
+        **describe_collectives(
+            trace,
+            _find_records_of_calls(trace, outermost, call),
+            _look_up_host_ids(trace, rows),
+            op,
+        ),
         "ts_ns": start,
         "dur_ns": trace.numbers("host_ops", "dur_ns")[rows],
         **dict.fromkeys((*QUEUE, "exposed_ns"), unknown),
@@ -255,14 +295,14 @@ def _from_host(trace: Trace, rows: Ints) -> dict[str, Any]:
     }
 
 
-def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> Ints:
+def _find_issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> Ints:
     """Find the call that queued each host collective (in order of start); -1 if unknown.
 
     Calls are served in order: the k-th collective of an op belongs to the k-th call, provided that there are
     equally many and none is served before its call.
     """
     calls = outermost.nonzero()[0]
-    call_op = _op_by_name(trace, "host_ops", calls)
+    call_op = _parse_ops_of_rows(trace, "host_ops", calls)
     call_start = trace.numbers("host_ops", "ts_ns")[calls]
     issuing = np.full(len(start), -1, np.int64)
     for name in set(op.tolist()):
@@ -276,64 +316,68 @@ def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> 
     return issuing
 
 
-def _outermost_calls(trace: Trace) -> Bools:
+def _mark_outermost_collective_calls(trace: Trace) -> Bools:
     """Mark rows of `host_ops` that call a collective and are not inside another such call."""
     names = trace.texts("host_ops", "name")
-    is_call = is_named(names, _is_call)
-    is_call &= of_kind(trace, "host_ops", "op")
+    is_call = mark_wanted_names(names, _is_collective_call_name)
+    is_call &= mark_rows_of_kind(trace, "host_ops", "op")
     rows = is_call.nonzero()[0]
-    is_call[rows[trace.derived(nesting).nearest(is_call, rows) >= 0]] = False
+    is_call[rows[trace.derived(build_call_tree).nearest(is_call, rows) >= 0]] = False
     return is_call
 
 
-@remembered
-def _is_call(name: str) -> bool:
+@cache_by_name
+def _is_collective_call_name(name: str) -> bool:
     """Check whether an op of this name is a call of a collective."""
-    return _CALL.match(name) is not None and op_of(name) != "other"
+    return _CALL.match(name) is not None and parse_collective_op(name) != "other"
 
 
-def _comms_rows(trace: Trace) -> Bools:
+def _mark_collective_records(trace: Trace) -> Bools:
     """Mark rows of `host_ops` that record or call a collective and have its name as an argument."""
-    is_teller = is_named(trace.texts("host_ops", "name"), _may_tell)
+    is_teller = mark_wanted_names(trace.texts("host_ops", "name"), _is_collective_record_name)
     rows = is_teller.nonzero()[0]
-    is_teller[rows] = has(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
+    is_teller[rows] = mark_rows_with_argument(
+        trace, "Collective name", trace.numbers("host_ops", "id")[rows]
+    )
     return is_teller
 
 
-def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
+def _find_records_of_calls(trace: Trace, outermost: Bools, call: Ints) -> Ints:
     """Find the id of the last `record_param_comms` that each call (-1: none) made; -1 without one."""
-    comms = _comms_rows(trace).nonzero()[0]
+    comms = _mark_collective_records(trace).nonzero()[0]
     if not len(comms):
         return np.full(len(call), -1, np.int64)
-    by = trace.derived(nesting).nearest(outermost, comms)
+    by = trace.derived(build_call_tree).nearest(outermost, comms)
     ids = np.full(len(outermost) + 1, -1, np.int64)
     ids[by[by >= 0]] = trace.numbers("host_ops", "id")[comms[by >= 0]]
     ids_of_calls: Ints = ids[call]
     return ids_of_calls
 
 
-def _placed(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[str, Array]:
+def _place_collectives(
+    trace: Trace, columns: dict[str, Any], on_device: bool
+) -> Mapping[str, Array]:
     """Add step, stage, ordinal and synchronising, in the column order of the table."""
     issue, start, op = columns["issue_ns"], columns["ts_ns"], columns["op"]
-    place = chosen(~issue.missing, issue, columns["place_ns"])
-    step = trace.derived(windows).step_rows.number_at(place.values)
+    place = select_nullable(~issue.missing, issue, columns["place_ns"])
+    step = trace.derived(find_steps_and_stages).step_rows.number_at(place.values)
     columns["step"] = Nullable(step.values, step.missing | place.missing)
-    code = np.where(place.missing, -1, stage_at(trace, place.values))
-    columns["stage"] = narrow(code, stage_names(trace))
+    code = np.where(place.missing, -1, find_stage_codes_at(trace, place.values))
+    columns["stage"] = make_narrow_coded(code, list_outer_stage_names(trace))
     # Host threads may start queued collectives in any order; a device runs the collectives of a group in
     # order.
     order = np.arange(len(start))
     if not on_device and not issue.missing.any():
         order = np.lexsort((start, issue.values))
-    by_group, _ = of_arrays([columns["group"], op])
+    by_group, _ = group_arrays([columns["group"], op])
     ordinal = np.empty(len(order), np.int64)
-    ordinal[order] = _count_before(by_group[order])
-    columns["ordinal"] = Nullable(ordinal, is_none(op))
+    ordinal[order] = _count_earlier_in_group(by_group[order])
+    columns["ordinal"] = Nullable(ordinal, mark_none(op))
     columns["synchronising"] = np.isin(op, SYNCHRONISING)
     return {name: columns[name] for name in COLUMNS}
 
 
-def _count_before(group: Ints) -> Ints:
+def _count_earlier_in_group(group: Ints) -> Ints:
     """Count the earlier rows of each row's group."""
     order = np.argsort(group, kind="stable")
     counts = np.bincount(group)
@@ -342,35 +386,35 @@ def _count_before(group: Ints) -> Ints:
     return before
 
 
-def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
+def _find_enclosing_host_rows(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
     """Map each row of `host_ops` (-1: none) to itself if wanted, else to its nearest wanted ancestor, else -1."""
     enclosing = np.full(len(rows), -1, np.int64)
     launched = (rows >= 0).nonzero()[0]
-    around = trace.derived(nesting).nearest(wanted, rows[launched])
+    around = trace.derived(build_call_tree).nearest(wanted, rows[launched])
     enclosing[launched] = np.where(wanted[rows[launched]], rows[launched], around)
     return enclosing
 
 
-def _host_ids(trace: Trace, rows: Ints) -> Ints:
+def _look_up_host_ids(trace: Trace, rows: Ints) -> Ints:
     """Look up the element id of each row of `host_ops`; -1 for row -1."""
     ids = np.append(trace.numbers("host_ops", "id").astype(np.int64), -1)
     host_ids: Ints = ids[rows]
     return host_ids
 
 
-def _op_by_name(trace: Trace, table: str, rows: Ints) -> Objects:
+def _parse_ops_of_rows(trace: Trace, table: str, rows: Ints) -> Objects:
     """Parse the op from the name of each row (-1: none); None without a name."""
     names = trace.texts(table, "name")
-    return by_value(codes_at(names, rows), names.texts, _op_of)
+    return map_coded_values(look_up_name_codes(names, rows), names.texts, _parse_range_op)
 
 
-def _op_of(name: str) -> str:
+def _parse_range_op(name: str) -> str:
     """Parse the op from a name, without the library prefix of a range."""
     match_range = _ANY_RANGE.match(name)
-    return op_of(match_range[1] if match_range else name)
+    return parse_collective_op(match_range[1] if match_range else name)
 
 
-def _is_range(trace: Trace, pattern: re.Pattern[str]) -> Bools:
+def _mark_matching_ranges(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Mark rows of `host_ops` that are a range with a matching name."""
-    is_match: Bools = is_named(trace.texts("host_ops", "name"), pattern.match)
-    return is_match & of_kind(trace, "host_ops", "range")
+    is_match: Bools = mark_wanted_names(trace.texts("host_ops", "name"), pattern.match)
+    return is_match & mark_rows_of_kind(trace, "host_ops", "range")

@@ -8,10 +8,10 @@ _WAY = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)"
 _MEMORY = re.compile(r"\((.*)\)\s*\Z")
 
 
-def way_of(name: str) -> tuple[str | None, str | None]:
+def parse_copy_direction(name: str) -> tuple[str | None, str | None]:
     """Parse the (direction, memory) of a copy from its name; None for a part that the name lacks.
 
-    >>> way_of("Memcpy HtoD (Pinned -> Device)"), way_of("CopyDeviceToHost")
+    >>> parse_copy_direction("Memcpy HtoD (Pinned -> Device)"), parse_copy_direction("CopyDeviceToHost")
     (('HtoD', 'Pinned -> Device'), ('DtoH', None))
     """
     way, memory = _WAY.search(name), _MEMORY.search(name)

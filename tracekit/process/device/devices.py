@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import group_arrays
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Nullable, all_alike, at_rows
+from tracekit.model.tables.arrays import Nullable, broadcast_value, select_rows
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class DeviceNumbers:
     """Devices of a trace: `number` per row of `device_ops`, and the recorded `ordinal` per number (may be missing)."""
 
     number: Ints
@@ -31,10 +31,10 @@ class Devices:
         return order
 
 
-def devices(trace: Trace) -> Devices:
+def number_devices(trace: Trace) -> DeviceNumbers:
     """Assign numbers to the devices of a trace."""
     ordinal = trace.nullable("device_ops", "device")
-    number, first = of_arrays([ordinal])
+    number, first = group_arrays([ordinal])
     if len(first) < 2:
-        number = all_alike(np.int64(0), len(number))
-    return Devices(number, at_rows(ordinal, first))
+        number = broadcast_value(np.int64(0), len(number))
+    return DeviceNumbers(number, select_rows(ordinal, first))

@@ -8,17 +8,22 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import covered, union
+from tracekit.model.intervals import measure_coverage, merge_intervals
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.device.busy import rows_by_device
-from tracekit.process.device.placement import Placement, placement
-from tracekit.process.device.work_per_window import work_within
-from tracekit.process.steps.stage_lookup import outer_ranges, outer_stages
-from tracekit.process.steps.windows import Stages, Steps, Windows, windows
+from tracekit.process.device.busy import group_rows_by_device
+from tracekit.process.device.placement import Placement, place_device_ops
+from tracekit.process.device.work_per_window import measure_work_per_window
+from tracekit.process.steps.stage_lookup import select_outer_ranges, select_outer_stages
+from tracekit.process.steps.windows import (
+    StageWindows,
+    StepsAndStages,
+    StepWindows,
+    find_steps_and_stages,
+)
 
 Ints = npt.NDArray[np.int64]
-Moved = TypeVar("Moved", Steps, Stages)
+Moved = TypeVar("Moved", StepWindows, StageWindows)
 
 DIFFERS = 0.10
 """Share of a step by which work run and work launched in it must differ, to count as running ahead."""
@@ -34,28 +39,28 @@ _ON_HOST_ONLY = ("file", "stage")
 class DeviceWindows:
     """Steps and stages by when their work ran; the host's windows if it did not run ahead."""
 
-    step_rows: Steps
-    stage_rows: Stages
-    outer_ranges: Stages
-    outer_stages: Stages
+    step_rows: StepWindows
+    stage_rows: StageWindows
+    outer_ranges: StageWindows
+    outer_stages: StageWindows
 
 
-def device_windows(trace: Trace) -> DeviceWindows:
+def align_windows_to_device(trace: Trace) -> DeviceWindows:
     """Move the windows of a host that runs ahead to its device work.
 
     A window begins when its host begins it and all work launched before is done. It ends when its host ends
     it and its own work is done. Windows that follow one another on the host also do on the device.
     """
-    recorded: Windows = trace.derived(windows)
+    recorded: StepsAndStages = trace.derived(find_steps_and_stages)
     on_host = DeviceWindows(
         recorded.step_rows,
         recorded.stage_rows,
-        trace.derived(outer_ranges),
-        trace.derived(outer_stages),
+        trace.derived(select_outer_ranges),
+        trace.derived(select_outer_stages),
     )
-    if not _runs_ahead(trace, recorded.step_rows):
+    if not _is_host_running_ahead(trace, recorded.step_rows):
         return on_host
-    place: Placement = trace.derived(placement)
+    place: Placement = trace.derived(place_device_ops)
     rows = place.known.nonzero()[0]
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
     ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.numbers("device_ops", "dur_ns")[rows]
@@ -78,15 +83,15 @@ def device_windows(trace: Trace) -> DeviceWindows:
     )
 
 
-def _runs_ahead(trace: Trace, steps: Steps) -> bool:
+def _is_host_running_ahead(trace: Trace, steps: StepWindows) -> bool:
     """Check whether the work that runs in most steps differs from the work launched in them."""
     if len(steps) < 2 or steps.origin in _ON_HOST_ONLY or not trace.has("device_ops"):
         return False
-    launched = work_within(trace, steps.ts_ns, steps.end_ns)["work_busy_ns"]
+    launched = measure_work_per_window(trace, steps.ts_ns, steps.end_ns)["work_busy_ns"]
     inside = np.zeros(len(steps), np.int64)
-    for _, rows in rows_by_device(trace.nullable("device_ops", "device")):
+    for _, rows in group_rows_by_device(trace.nullable("device_ops", "device")):
         start = trace.numbers("device_ops", "ts_ns")[rows]
         end = start + trace.numbers("device_ops", "dur_ns")[rows]
-        inside += covered(union(start, end), steps.ts_ns, steps.end_ns)
+        inside += measure_coverage(merge_intervals(start, end), steps.ts_ns, steps.end_ns)
     differs = np.abs(inside - launched.values) > DIFFERS * steps.dur_ns
     return bool(np.count_nonzero(differs & ~launched.missing) >= MOST * len(steps))

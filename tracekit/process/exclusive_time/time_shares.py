@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import numbered, summed
+from tracekit.model.keys import number_keys, sum_by_group
 from tracekit.model.records import dataclass
 
 Ints = npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ STAGE, CLASS, CAUSE, PATH, KERNEL = range(5)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TimeShares:
     """Time shares of windows: `ns` of `window` went to the key `keys[:, key]`, which began `count` times."""
 
     keys: npt.NDArray[np.int64]
@@ -30,20 +30,20 @@ class Parts:
     ns: Ints
 
 
-def keyed(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
+def number_share_keys(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
     """Assign numbers to the distinct rows of these columns: (distinct keys, key number of each row)."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in filter(len, columns):
         low, high = int(column.min()), int(column.max())
         if low < high:
-            _, number = numbered(number * (high - low + 1) + column - low)
+            _, number = number_keys(number * (high - low + 1) + column - low)
     keys = np.empty((len(columns), int(number.max(initial=-1)) + 1), np.int64)
     for position, column in enumerate(columns):
         keys[position, number] = column
     return keys, number
 
 
-def together(parts: Sequence[Parts]) -> Parts:
+def concatenate_time_shares(parts: Sequence[TimeShares]) -> TimeShares:
     """Concatenate time shares, and merge equal keys."""
     sizes = np.cumsum([0, *(part.keys.shape[1] for part in parts)])
     keys = np.concatenate([part.keys for part in parts], axis=1)
@@ -54,46 +54,46 @@ def together(parts: Sequence[Parts]) -> Parts:
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("window", "count", "ns")
     )
-    return merged(Parts(keys, window, key, count, ns))
+    return merge_time_shares(TimeShares(keys, window, key, count, ns))
 
 
-def merged(parts: Parts) -> Parts:
+def merge_time_shares(parts: TimeShares) -> TimeShares:
     """Merge time shares: each key once, and each pair of window and key once."""
-    keys, number = keyed(list(parts.keys))
+    keys, number = number_share_keys(list(parts.keys))
     width = max(keys.shape[1], 1)
-    pairs, place = numbered(parts.window * width + number[parts.key])
-    return Parts(
+    pairs, place = number_keys(parts.window * width + number[parts.key])
+    return TimeShares(
         keys,
         pairs // width,
         pairs % width,
-        summed(place, parts.count, len(pairs)),
-        summed(place, parts.ns, len(pairs)),
+        sum_by_group(place, parts.count, len(pairs)),
+        sum_by_group(place, parts.ns, len(pairs)),
     )
 
 
-def bounded(parts: Parts, max_keys: int, max_stages: int) -> Parts:
+def fold_small_time_shares(parts: TimeShares, max_keys: int, max_stages: int) -> TimeShares:
     """Fold the keys with least time over all windows into one per stage and class, to keep about `max_keys`.
 
     A key is kept or folded in all windows alike, so windows stay comparable. Idle time and time in no op are
     kept.
     """
     keys = parts.keys.copy()
-    total = summed(parts.key, parts.ns, keys.shape[1])
-    codes, stage = numbered(keys[STAGE])
-    small = ~_largest(summed(stage, total, len(codes)), max_stages)
+    total = sum_by_group(parts.key, parts.ns, keys.shape[1])
+    codes, stage = number_keys(keys[STAGE])
+    small = ~_mark_largest_shares(sum_by_group(stage, total, len(codes)), max_stages)
     small &= codes != NONE
     if not small.any() and keys.shape[1] <= max_keys:
         return parts
     keys[STAGE, small[stage]] = OTHER
     has_detail = (keys[PATH] >= 0) | (keys[KERNEL] >= 0)
     is_left = has_detail.copy()
-    is_left[has_detail] = ~_largest(total[has_detail], max_keys)
+    is_left[has_detail] = ~_mark_largest_shares(total[has_detail], max_keys)
     keys[PATH, is_left] = OTHER
     keys[KERNEL, is_left & (keys[KERNEL] >= 0)] = OTHER
-    return merged(Parts(keys, parts.window, parts.key, parts.count, parts.ns))
+    return merge_time_shares(TimeShares(keys, parts.window, parts.key, parts.count, parts.ns))
 
 
-def _largest(values: Ints, count: int) -> npt.NDArray[np.bool_]:
+def _mark_largest_shares(values: Ints, count: int) -> npt.NDArray[np.bool_]:
     """Mark the `count` largest values; values tied at the edge are not marked, so order does not matter."""
     if len(values) <= count:
         return np.ones(len(values), np.bool_)

@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.intervals import Intervals, covered, union
-from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, summed
+from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
+from tracekit.model.keys import find_distinct, group_arrays, mask_members, number_keys, sum_by_group
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import remembered
-from tracekit.model.tables.arrays import Array, Coded, Nullable, all_alike, trimmed
+from tracekit.model.remembered import cache_by_name
+from tracekit.model.tables.arrays import Array, Coded, Nullable, broadcast_value, trim_texts
 from tracekit.model.trace import Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import Nesting, nesting
-from tracekit.process.name_filters import of_kind
-from tracekit.process.steps.stage_lookup import outer_ranges
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import CallTree, build_call_tree
+from tracekit.process.name_filters import mark_rows_of_kind
+from tracekit.process.steps.stage_lookup import select_outer_ranges
 from tracekit.process.steps.start_up import CAPTURING_GRAPH, COMPILING
-from tracekit.process.steps.windows import Stages, Steps, windows
+from tracekit.process.steps.windows import StageWindows, StepWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -57,7 +57,7 @@ _PATTERNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class HostSide:
+class HostPhases:
     """Per row of `host_ops`: the phases that it belongs to.
 
     `leaf`: an op without an op inside. `call`: an op that no op encloses. `within_optimizer`: the nearest
@@ -79,45 +79,45 @@ class HostSide:
     within_optimizer: sweeps.Rows
 
 
-def host_side(trace: Trace) -> HostSide:
+def classify_host_rows(trace: Trace) -> HostPhases:
     """Classify every row of `host_ops` by phase."""
     names = trace.texts("host_ops", "name")
-    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
-    tree: Nesting = trace.derived(nesting)
+    kinds = np.array([*map(_match_phase_patterns, names.texts), 0], np.int16)[names.codes]
+    tree: CallTree = trace.derived(build_call_tree)
     # Profilers of 2021 record annotations as ops.
-    op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
+    op = mark_rows_of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
     rows = op.nonzero()[0]
     above = tree.nearest(op, rows)
     leaf, call = op.copy(), op.copy()
     leaf[above[above >= 0]] = False
     call[rows[above >= 0]] = False
-    runtime = of_kind(trace, "host_ops", "runtime")
-    timed = of_kind(trace, "host_ops", "op", "range", "runtime", "overhead")
-    annotated = of_kind(trace, "host_ops", "op", "range")
-    launch = _outermost(tree, runtime & (kinds & _LAUNCH != 0))
+    runtime = mark_rows_of_kind(trace, "host_ops", "runtime")
+    timed = mark_rows_of_kind(trace, "host_ops", "op", "range", "runtime", "overhead")
+    annotated = mark_rows_of_kind(trace, "host_ops", "op", "range")
+    launch = _keep_outermost_rows(tree, runtime & (kinds & _LAUNCH != 0))
     optimizer = annotated & (kinds & _OPTIMIZER != 0)
-    row_type = sweeps.row_type(len(op))
-    within: sweeps.Rows = all_alike(row_type(-1), len(op))
+    row_type = sweeps.choose_row_type(len(op))
+    within: sweeps.Rows = broadcast_value(row_type(-1), len(op))
     if optimizer.any():
         within = tree.nearest(optimizer, np.arange(len(op))).astype(row_type)
-    return HostSide(
+    return HostPhases(
         op,
         leaf,
         call,
         launch,
         launch & (kinds & _GRAPH_LAUNCH != 0),
-        _outermost(tree, runtime & (kinds & _SYNC != 0)),
-        _outermost(tree, runtime & (kinds & _ALLOCATOR != 0)),
-        _outermost(tree, timed & (kinds & _COMPILING != 0)),
-        _outermost(tree, runtime & (kinds & _GRAPH != 0)),
-        _outermost(tree, annotated & (kinds & _LOADER != 0)),
+        _keep_outermost_rows(tree, runtime & (kinds & _SYNC != 0)),
+        _keep_outermost_rows(tree, runtime & (kinds & _ALLOCATOR != 0)),
+        _keep_outermost_rows(tree, timed & (kinds & _COMPILING != 0)),
+        _keep_outermost_rows(tree, runtime & (kinds & _GRAPH != 0)),
+        _keep_outermost_rows(tree, annotated & (kinds & _LOADER != 0)),
         optimizer,
         within,
     )
 
 
-@remembered
-def _kinds_of(name: str) -> int:
+@cache_by_name
+def _match_phase_patterns(name: str) -> int:
     """Match a name against the patterns: a bit for each that matches at its start."""
     start, kinds = name[:MAX_NAME], 0
     for kind, pattern in _PATTERNS.items():
@@ -126,11 +126,11 @@ def _kinds_of(name: str) -> int:
     return kinds
 
 
-def _outermost(tree: Nesting, mask: Mask) -> Mask:
+def _keep_outermost_rows(tree: CallTree, mask: Mask) -> Mask:
     """Keep the rows of the mask that no other row of the mask encloses; an empty result is a broadcast scalar."""
     rows = mask.nonzero()[0]
     if not len(rows):
-        return all_alike(np.False_, len(mask))
+        return broadcast_value(np.False_, len(mask))
     if len(rows) < 2:
         return mask
     out = mask.copy()
@@ -138,14 +138,14 @@ def _outermost(tree: Nesting, mask: Mask) -> Mask:
     return out
 
 
-def step_thread(trace: Trace) -> int | None:
+def find_step_thread(trace: Trace) -> int | None:
     """Find the thread on which steps and stages are annotated; None if none are."""
-    recorded = trace.derived(windows)
+    recorded = trace.derived(find_steps_and_stages)
     starts = recorded.stage_rows.ts_ns
     if recorded.step_rows.origin in ("profiler", "range"):
         starts = np.concatenate((recorded.step_rows.ts_ns, starts))
-    ranges = of_kind(trace, "host_ops", "range").nonzero()[0]
-    rows = ranges[is_one_of(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
+    ranges = mark_rows_of_kind(trace, "host_ops", "range").nonzero()[0]
+    rows = ranges[mask_members(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
     threads, counts = np.unique(trace.numbers("host_ops", "thread")[rows], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else None
 
@@ -162,8 +162,8 @@ class HostWindows:
     occurrence: npt.NDArray[np.int32]
     stage: Coded
     columns: Mapping[str, Array]
-    steps: Steps
-    stages: Stages
+    steps: StepWindows
+    stages: StageWindows
     stage_slot: Ints
 
     def __len__(self) -> int:
@@ -193,23 +193,26 @@ class HostWindows:
 
     def covered(self, busy: Intervals) -> Ints:
         """Compute how much of every row these intervals cover, ns."""
-        of_steps = covered(busy, self.steps.ts_ns, self.steps.end_ns)
-        of_stages = covered(busy, self.stages.ts_ns, self.stages.end_ns)
+        of_steps = measure_coverage(busy, self.steps.ts_ns, self.steps.end_ns)
+        of_stages = measure_coverage(busy, self.stages.ts_ns, self.stages.end_ns)
         slot = np.concatenate((np.arange(len(self.steps)), self.stage_slot))
-        return summed(slot, np.concatenate((of_steps, of_stages)), len(self))
+        return sum_by_group(slot, np.concatenate((of_steps, of_stages)), len(self))
 
 
-def host_windows(trace: Trace) -> HostWindows:
+def build_host_windows(trace: Trace) -> HostWindows:
     """Build the windows for counting host work from the steps and outermost stages of a trace."""
-    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    steps, stages = (
+        trace.derived(find_steps_and_stages).step_rows,
+        trace.derived(select_outer_ranges),
+    )
     step_row, texts = steps.or_start_at(stages.ts_ns), stages.stage.texts
     width = len(texts) + 1
-    keys, group = numbered((step_row + 1) * width + stages.stage.codes + 1)
+    keys, group = number_keys((step_row + 1) * width + stages.stage.codes + 1)
     rows = np.concatenate((np.arange(len(steps)), keys // width - 1))
-    wall = summed(group, stages.dur_ns, len(keys))
+    wall = sum_by_group(group, stages.dur_ns, len(keys))
     step = steps.numbers(rows)
     no_stage = np.full(len(steps), -1)
-    stage = trimmed(Coded(np.concatenate((no_stage, keys % width - 1)), texts))
+    stage = trim_texts(Coded(np.concatenate((no_stage, keys % width - 1)), texts))
     occurrence = np.append(steps.occurrence, np.int32(0))[rows]
     columns: dict[str, Array] = {
         "window": Coded(
@@ -224,7 +227,7 @@ def host_windows(trace: Trace) -> HostWindows:
     return HostWindows(step, occurrence, stage, columns, steps, stages, slot)
 
 
-def uncounted(start: Ints, end: Ints) -> Ints:
+def measure_uncovered_time(start: Ints, end: Ints) -> Ints:
     """Compute the part of each interval that no earlier interval covers; the parts add up to the union."""
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])
@@ -234,31 +237,33 @@ def uncounted(start: Ints, end: Ints) -> Ints:
     return own_ns
 
 
-def device_busy(trace: Trace) -> dict[int, Intervals]:
+def unite_device_busy_time(trace: Trace) -> dict[int, Intervals]:
     """Compute when each device runs anything, by position of the device among those recorded."""
-    number = trace.derived(device_places)
+    number = trace.derived(number_devices_by_appearance)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
-    return {int(n): union(start[number == n], end[number == n]) for n in distinct(number)}
+    return {
+        int(n): merge_intervals(start[number == n], end[number == n]) for n in find_distinct(number)
+    }
 
 
-def device_places(trace: Trace) -> Ints:
+def number_devices_by_appearance(trace: Trace) -> Ints:
     """Find the position of each op's device among those recorded, in order of appearance."""
     device = trace.nullable("device_ops", "device")
-    return of_arrays([np.where(device.missing, -1, device.values)])[0]
+    return group_arrays([np.where(device.missing, -1, device.values)])[0]
 
 
-def single_kernels(trace: Trace) -> Mask:
+def mark_single_kernels(trace: Trace) -> Mask:
     """Mark compute kernels with a known launch of their own, not that of a whole graph."""
-    return of_kind(trace, "device_ops", "kernel") & single_ops(trace)
+    return mark_rows_of_kind(trace, "device_ops", "kernel") & mark_single_device_ops(trace)
 
 
-def single_ops(trace: Trace) -> Mask:
+def mark_single_device_ops(trace: Trace) -> Mask:
     """Mark compute kernels, copies and fills with a known launch of their own."""
-    side: HostSide = trace.derived(host_side)
-    links: Launches = trace.derived(launches)
+    side: HostPhases = trace.derived(classify_host_rows)
+    links: Launches = trace.derived(find_launches)
     called = (links.call >= 0).nonzero()[0]
     by_graph = np.zeros(len(links.linked), np.bool_)
     by_graph[called] = side.graph_launch[links.call[called]]
-    works = of_kind(trace, "device_ops", "kernel", "memcpy", "memset")
+    works = mark_rows_of_kind(trace, "device_ops", "kernel", "memcpy", "memset")
     return works & links.linked & ~by_graph

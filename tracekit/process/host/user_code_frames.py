@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import Nesting, by_start, last_reaching
-from tracekit.process.calls.segments import Axis
-from tracekit.process.host.tree import frame_rows
-from tracekit.process.memory.site_grades import MACHINERY, PROFILED, file_grade
-from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.calls.nesting import CallTree, find_last_reaching, sort_by_start
+from tracekit.process.calls.segments import ThreadAxis
+from tracekit.process.host.tree import mark_window_rows
+from tracekit.process.memory.site_grades import MACHINERY, PROFILED, grade_frame_file
+from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,20 +43,24 @@ _STANDARD = (
 """Modules of Python's standard library, whose paths profilers cut off."""
 
 
-def is_program(frame: str) -> bool:
+def is_user_code_frame(frame: str) -> bool:
     """Check whether a frame is user code: of the program or its libraries, not of Python, torch or a builtin.
 
-    >>> is_program("train.py(3): step"), is_program("torch/optim/adam.py(3): step"), is_program("queue.py(3): get")
+    >>> is_user_code_frame("train.py(3): step"), is_user_code_frame("torch/optim/adam.py(3): step"), is_user_code_frame("queue.py(3): get")
     (True, False, False)
     """
     match = PROFILED.fullmatch(frame)
     if match is None or match[1].startswith("<"):
         return False
     module = match[1].lstrip("/").partition("/")[0].removesuffix(".py")
-    return file_grade(match[1]) != MACHINERY and module not in _STANDARD and match[3] != "<module>"
+    return (
+        grade_frame_file(match[1]) != MACHINERY
+        and module not in _STANDARD
+        and match[3] != "<module>"
+    )
 
 
-def around(trace: Trace, rows: Ints) -> Coded:
+def find_user_code_around(trace: Trace, rows: Ints) -> Coded:
     """Find the innermost user function around each of these rows of `host_ops`, else the innermost range.
 
     The ranges of steps and stages do not count.
@@ -67,11 +71,17 @@ def around(trace: Trace, rows: Ints) -> Coded:
     # Clocks of functions and of calls differ by up to a microsecond.
     middle = start + dur // 2
     functions = trace.texts("python_calls", "name")
-    function = _innermost(
-        trace, "python_calls", is_named(functions, is_program).nonzero()[0], thread, middle
+    function = _find_innermost_rows_of_table(
+        trace,
+        "python_calls",
+        mark_wanted_names(functions, is_user_code_frame).nonzero()[0],
+        thread,
+        middle,
     )
-    ranges = (of_kind(trace, "host_ops", "range") & (frame_rows(trace) == 0)).nonzero()[0]
-    in_range = _innermost(trace, "host_ops", ranges, thread, middle)
+    ranges = (
+        mark_rows_of_kind(trace, "host_ops", "range") & (mark_window_rows(trace) == 0)
+    ).nonzero()[0]
+    in_range = _find_innermost_rows_of_table(trace, "host_ops", ranges, thread, middle)
     count = len(functions.texts)
     codes = np.append(names.codes.astype(np.int64), -1)[in_range]
     codes[codes >= 0] += count
@@ -80,20 +90,22 @@ def around(trace: Trace, rows: Ints) -> Coded:
     return Coded(codes, (*functions.texts, *names.texts))
 
 
-def _innermost(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) -> Ints:
+def _find_innermost_rows_of_table(
+    trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints
+) -> Ints:
     """Find which of these rows of a table began last on a thread and still runs, at each instant; -1 for none."""
     if not len(rows):
         return np.full(len(ts_ns), -1, np.int64)
     start, dur, of_row = (
         trace.numbers(table, name)[rows] for name in ("ts_ns", "dur_ns", "thread")
     )
-    order = by_start(of_row, start, start + dur)
+    order = sort_by_start(of_row, start, start + dur)
     start, end, of_row = start[order], (start + dur)[order], of_row[order].astype(np.int64)
-    axis = Axis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))
+    axis = ThreadAxis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))
     begin, until = axis.lift(of_row, start), axis.lift(of_row, end)
     # An enclosing row outlasts the inner one, as in the tree of host rows.
-    parent = last_reaching(np.maximum(begin, until - 1), until)
-    tree = Nesting(parent, np.arange(len(order)))
+    parent = find_last_reaching(np.maximum(begin, until - 1), until)
+    tree = CallTree(parent, np.arange(len(order)))
     place = np.searchsorted(begin, axis.lift(thread, ts_ns), side="right") - 1
     place[(place >= 0) & (of_row[place] != thread)] = -1
     found = tree.running(place, end, ts_ns)

@@ -17,25 +17,30 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.intervals import beginning, covered, spread, union_all
-from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
+from tracekit.model.intervals import (
+    expand_ranges,
+    list_starts_in_windows,
+    measure_coverage,
+    merge_interval_sets,
+)
+from tracekit.model.keys import find_distinct, group_arrays, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
-    all_alike,
-    at_rows,
-    repeated_number,
-    stacked,
-    trimmed_all,
+    broadcast_value,
+    concatenate_parts,
+    repeat_number,
+    select_rows,
+    trim_all_texts,
 )
 from tracekit.model.tables.slots import HOLDERS, OTHER
 from tracekit.model.trace import Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.segments import Segments
-from tracekit.process.host.tree import HOLDER, HostRows, host_rows, labels
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.segments import ThreadSegments
+from tracekit.process.host.tree import HOLDER, HostThreadRows, build_host_tree, shorten_texts
 from tracekit.process.idle_time.causes import DeviceIdle
-from tracekit.process.idle_time.tables import idle_windows
-from tracekit.process.name_filters import narrow
+from tracekit.process.idle_time.tables import list_idle_windows
+from tracekit.process.name_filters import make_narrow_coded
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -71,7 +76,7 @@ _WORKS = np.isin(
 """Holders of another thread that explain why the launching thread waits."""
 
 
-class _Leaves(NamedTuple):
+class _IdleLeaves(NamedTuple):
     """Idle segments of one device, each with the `row` of the host tree that it is in, -1 for none.
 
     Segments at the positions `noted` have a `note` (a code into texts) below their row, with its `holder`:
@@ -90,63 +95,74 @@ class _Leaves(NamedTuple):
 _NONE = np.empty(0, np.int64)
 
 
-def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
-    """Compute the tables `idle_blame` and `idle_frames`; the rows of a window add up to its idle time, exactly."""
+def attribute_idle_time(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
+    """Compute the tables `attribute_idle_time` and `idle_frames`; the rows of a window add up to its idle time, exactly."""
     devices = [idle for idle in devices if len(idle.gaps.start)]
     if not devices:
         return {"idle_blame": {}, "idle_frames": {}}
-    host = host_rows(trace, union_all([idle.gaps for idle in devices]))
+    host = build_host_tree(trace, merge_interval_sets([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
-    leaves = [_leaves(trace, host, idle, notes) for idle in devices]
+    leaves = [_attribute_gaps(trace, host, idle, notes) for idle in devices]
     parent, holder = host.tree.parent, host.holder
     named = host.name
-    names = _names(named, holder)
+    names = _shorten_row_names(named, holder)
     all_leaves = list(itertools.chain.from_iterable(leaves))
-    tree, nodes = _tree(names, parent, holder, all_leaves, tuple(notes))
+    tree, nodes = _build_idle_call_tree(names, parent, holder, all_leaves, tuple(notes))
     pools, of_parts = [], iter(nodes)
     for idle, parts in zip(devices, leaves, strict=True):
-        pools.append(_pooled(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
+        pools.append(
+            _merge_idle_segments(trace, idle, parts, list(itertools.islice(of_parts, len(parts))))
+        )
     starts, node, length = map(np.concatenate, zip(*pools, strict=True))
-    tree, node = _pruned(tree, node, length)
+    tree, node = _fold_small_nodes(tree, node, length)
     ends = np.cumsum([len(start) for start, *_ in pools])[:-1]
     rows_of = []
     for idle, *pool in zip(
         devices, *(np.split(c, ends) for c in (starts, node, length)), strict=True
     ):
-        sums = _by_window(trace, idle, *pool)
-        rows_of.append({"device": repeated_number(idle.device, len(sums["idle_ns"])), **sums})
-    rows, tree = _bounded(stacked(rows_of), tree)
-    return {"idle_blame": trimmed_all(rows), "idle_frames": trimmed_all(_frames(tree))}
+        sums = _sum_nodes_by_window(trace, idle, *pool)
+        rows_of.append({"device": repeat_number(idle.device, len(sums["idle_ns"])), **sums})
+    rows, tree = _fold_small_rows(concatenate_parts(rows_of), tree)
+    return {
+        "idle_blame": trim_all_texts(rows),
+        "idle_frames": trim_all_texts(_make_idle_frames(tree)),
+    }
 
 
 # Attribution of each nanosecond
 
 
-def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> list[_Leaves]:
+def _attribute_gaps(
+    trace: Trace, host: HostThreadRows, idle: DeviceIdle, notes: dict[str, int]
+) -> list[_IdleLeaves]:
     """Attribute the idle segments of one device to host rows or notes, in several parts."""
-    thread, ready = _launching(trace, idle)
-    gaps, edges = idle.gaps, _window_edges(trace, idle)
+    thread, ready = _find_launching_threads(trace, idle)
+    gaps, edges = idle.gaps, _list_window_edges(trace, idle)
     place = np.arange(len(gaps.start))
-    waits = Segments(gaps.start, ready, thread, place)
-    waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
-    parts, silence, row = _followed(trace, host, idle, waits)
+    waits = ThreadSegments(gaps.start, ready, thread, place)
+    waits = _split_segments_at(
+        ThreadSegments(*(column[ready > gaps.start] for column in waits)), edges
+    )
+    parts, silence, row = _follow_waits_to_threads(trace, host, idle, waits)
     silent = np.append(host.frame, True)[row].nonzero()[0]
-    note = _neighbours(host, waits.thread[silence.origin[silent]], silence, silent, notes)
+    note = _note_recorded_neighbors(
+        host, waits.thread[silence.origin[silent]], silence, silent, notes
+    )
     nothing = np.full(len(silent), HOLDER["nothing"])
-    parts.append(_Leaves(silence.start, silence.end, row, silent, note, nothing))
+    parts.append(_IdleLeaves(silence.start, silence.end, row, silent, note, nothing))
     is_late = gaps.end > ready
-    late = Segments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
-    late = _cut_at(late, edges)
-    return [*parts, *_on_device(host, idle, late, notes)]
+    late = ThreadSegments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
+    late = _split_segments_at(late, edges)
+    return [*parts, *_attribute_launched_gaps(host, idle, late, notes)]
 
 
-def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
+def _find_launching_threads(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     """Find, per gap, the thread that launched the next op with a known launch, and the deadline of that launch.
 
     The deadline is when the launching call returned, or the end of the gap if no launch precedes it. If no
     work follows, take the thread of the last op; -1 if no launch is known at all.
     """
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     rows = idle.rows[links.linked[idle.rows]]
     gaps, after = idle.gaps, idle.after
     if not len(rows):
@@ -164,17 +180,17 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
 
 
-def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
+def _list_window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
     """List when any window begins or ends."""
-    _, start, end = idle_windows(trace, idle)
-    return distinct(np.concatenate((start, end)))
+    _, start, end = list_idle_windows(trace, idle)
+    return find_distinct(np.concatenate((start, end)))
 
 
-def _cut_at(segments: Segments, edges: Ints) -> Segments:
+def _split_segments_at(segments: ThreadSegments, edges: Ints) -> ThreadSegments:
     """Split segments at edges."""
-    first = sweeps.places(edges, segments.start, right=True)
-    place, edge = spread(first, sweeps.places(edges, segments.end))
-    return Segments(
+    first = sweeps.count_below(edges, segments.start, right=True)
+    place, edge = expand_ranges(first, sweeps.count_below(edges, segments.end))
+    return ThreadSegments(
         np.insert(segments.start, place + 1, edges[edge]),
         np.insert(segments.end, place, edges[edge]),
         np.insert(segments.thread, place, segments.thread[place]),
@@ -182,9 +198,9 @@ def _cut_at(segments: Segments, edges: Ints) -> Segments:
     )
 
 
-def _followed(
-    trace: Trace, host: HostRows, idle: DeviceIdle, waits: Segments
-) -> tuple[list[_Leaves], Segments, Ints]:
+def _follow_waits_to_threads(
+    trace: Trace, host: HostThreadRows, idle: DeviceIdle, waits: ThreadSegments
+) -> tuple[list[_IdleLeaves], ThreadSegments, Ints]:
     """Follow waits to the rows that explain them.
 
     Returns (leaves of the explained pieces; the other pieces, `origin` the position in `waits`; the row of
@@ -195,12 +211,12 @@ def _followed(
     places = is_open[row].nonzero()[0]
     own_row = row[places]
     origin = np.searchsorted(first, places, side="right") - 1
-    part = Segments(start[places], end[places], waits.thread[origin], origin)
+    part = ThreadSegments(start[places], end[places], waits.thread[origin], origin)
     row[places] = -1
-    done = [_Leaves(start, end, row, _NONE, _NONE, _NONE)]
+    done = [_IdleLeaves(start, end, row, _NONE, _NONE, _NONE)]
     other_row = np.full(len(own_row), -1, np.int64)
     works_there = np.append(_WORKS[host.holder], False) & ~is_open
-    for other in _others(trace, host, idle) if len(own_row) else ():
+    for other in _list_candidate_threads(trace, host, idle) if len(own_row) else ():
         at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
         own_row, other_row = own_row[at_other.origin], other_row[at_other.origin]
         row = host.at(at_other.thread, at_other.start)
@@ -208,17 +224,19 @@ def _followed(
         works = works_there[row]
         other_row = np.where((other_row < 0) & (row >= 0), row, other_row)
         thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
-        part = Segments(at_other.start, at_other.end, thread, origin)
-        done.append(_Leaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE))
-        part = Segments(*(column[~works] for column in part))
+        part = ThreadSegments(at_other.start, at_other.end, thread, origin)
+        done.append(
+            _IdleLeaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE)
+        )
+        part = ThreadSegments(*(column[~works] for column in part))
         own_row, other_row = own_row[~works], other_row[~works]
     return done, part, np.where(own_row >= 0, own_row, other_row)
 
 
-def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
+def _list_candidate_threads(trace: Trace, host: HostThreadRows, idle: DeviceIdle) -> list[int]:
     """List the threads to examine while another one waits: those that launch work of the device, then the busiest."""
     count = int(host.thread.max(initial=-1)) + 1
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     issued = np.where(links.call >= 0, links.call, links.op)[idle.rows]
     feeds = np.zeros(count, np.int64)
     by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
@@ -232,8 +250,8 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     return busiest
 
 
-def _neighbours(
-    host: HostRows, thread: Ints, part: Segments, rows: Ints, notes: dict[str, int]
+def _note_recorded_neighbors(
+    host: HostThreadRows, thread: Ints, part: ThreadSegments, rows: Ints, notes: dict[str, int]
 ) -> Ints:
     """Write notes for segments without records: the rows of their thread that end before and begin after."""
     note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
@@ -241,20 +259,23 @@ def _neighbours(
     begin = host.begin if is_all else host.begin[host.recorded]
     if not len(begin) or not len(rows):
         return note
-    place = sweeps.places(begin, host.axis.lift(thread, part.start[rows]), right=True)
+    place = sweeps.count_below(begin, host.axis.lift(thread, part.start[rows]), right=True)
     before, after = place - 1, np.where(place < len(begin), place, -1)
     if not is_all:
         recorded = np.append(host.recorded.nonzero()[0], -1)
         before, after = recorded[before], recorded[after]
-    before = _outermost(host, before)
+    before = _climb_to_outermost_call(host, before)
     both = []
     for row in (before, after):
         same = (row >= 0) & (host.thread[row] == thread)
         both.append(np.where(same, host.name.codes[row].astype(np.int64), -1))
-    number, first = of_arrays(both)
+    number, first = group_arrays(both)
     texts = []
     for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
-        names = [_neighbour(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
+        names = [
+            _name_recorded_neighbor(host.name.texts[code]) if code >= 0 else ""
+            for code in (left, right)
+        ]
         notes_of_pair = [
             f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
         ]
@@ -265,12 +286,12 @@ def _neighbours(
     return numbers[number]
 
 
-def _neighbour(name: str) -> str:
+def _name_recorded_neighbor(name: str) -> str:
     """Shorten the name of a neighbor; empty for a launch, since any neighbor may be one."""
-    return "" if _LAUNCH.match(name) else short_name(name)
+    return "" if _LAUNCH.match(name) else shorten_frame_name(name)
 
 
-def _outermost(host: HostRows, rows: Ints) -> Ints:
+def _climb_to_outermost_call(host: HostThreadRows, rows: Ints) -> Ints:
     """Climb from each row to the outermost op or call around it, which a person would name."""
     row = rows.copy()
     active = (row >= 0).nonzero()[0]
@@ -285,9 +306,9 @@ def _outermost(host: HostRows, rows: Ints) -> Ints:
     return row
 
 
-def _on_device(
-    host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]
-) -> list[_Leaves]:
+def _attribute_launched_gaps(
+    host: HostThreadRows, idle: DeviceIdle, late: ThreadSegments, notes: dict[str, int]
+) -> list[_IdleLeaves]:
     """Attribute the segments after the launch to why the device did not begin; one cause per gap (`origin`).
 
     If the reason is unknown and the launching thread is in a call that copies or allocates memory, attribute
@@ -300,22 +321,26 @@ def _on_device(
             is_of_cause[idle.shares[name].gap] = True
             why[is_of_cause[late.origin]] = notes.setdefault(ON_DEVICE[name], len(notes))
     explained, unexplained = (why >= 0).nonzero()[0], (why < 0).nonzero()[0]
-    leaves_of_cause = _Leaves(
+    leaves_of_cause = _IdleLeaves(
         late.start[explained],
         late.end[explained],
-        all_alike(np.int64(-1), len(explained)),
+        broadcast_value(np.int64(-1), len(explained)),
         np.arange(len(explained)),
         why[explained],
-        all_alike(np.int64(HOLDER["device"]), len(explained)),
+        broadcast_value(np.int64(HOLDER["device"]), len(explained)),
     )
     if not len(unexplained):
         return [leaves_of_cause]
-    start, end, row, _ = host.cut_and_found(Segments(*(column[unexplained] for column in late)))
+    start, end, row, _ = host.cut_and_found(
+        ThreadSegments(*(column[unexplained] for column in late))
+    )
     row[~np.append(host.holds, False)[row]] = -1
     without_row = (row < 0).nonzero()[0]
     note = np.full(len(without_row), notes.setdefault(ON_DEVICE[""], len(notes)))
     return [
-        _Leaves(start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])),
+        _IdleLeaves(
+            start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])
+        ),
         leaves_of_cause,
     ]
 
@@ -323,7 +348,7 @@ def _on_device(
 # Sums by path
 
 
-class _Tree(NamedTuple):
+class _IdleCallTree(NamedTuple):
     """Tree of paths: the `parent` of each node (-1: none; parents come first), its `text` and `holder`."""
 
     parent: Ints
@@ -340,10 +365,10 @@ MAX_TEXT = 160
 """Characters of a name in the tree."""
 
 
-def short_name(name: str) -> str:
+def shorten_frame_name(name: str) -> str:
     """Shorten a name and remove addresses and instance numbers.
 
-    >>> short_name("nn.Module: Linear_12"), short_name("<built-in method mm of type object at 0x7f>")
+    >>> shorten_frame_name("nn.Module: Linear_12"), shorten_frame_name("<built-in method mm of type object at 0x7f>")
     ('nn.Module: Linear', '<built-in method mm of type object>')
     """
     text = _ADDRESS.sub("", name[: 2 * MAX_TEXT])
@@ -352,52 +377,52 @@ def short_name(name: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def _names(recorded: Coded, holder: npt.NDArray[np.int8]) -> Coded:
+def _shorten_row_names(recorded: Coded, holder: npt.NDArray[np.int8]) -> Coded:
     """Shorten the names of all rows for the tree; ranges that differ only in numbers get one name."""
-    ranges = distinct(recorded.codes[holder == HOLDER["range"]]).tolist()
+    ranges = find_distinct(recorded.codes[holder == HOLDER["range"]]).tolist()
     plain: dict[str, list[str]] = {}
     for code in ranges:
         text = recorded.texts[code] if code >= 0 else ""
         plain.setdefault(_NUMBER.sub("#", text), []).append(text)
     pooled = {text: like for like, texts in plain.items() if len(texts) > 1 for text in texts}
-    return labels(recorded, lambda name: short_name(pooled.get(name, name)))
+    return shorten_texts(recorded, lambda name: shorten_frame_name(pooled.get(name, name)))
 
 
-def _tree(
+def _build_idle_call_tree(
     names: Coded,
     row_parent: Rows,
     row_holder: npt.NDArray[np.int8],
-    parts: Sequence[_Leaves],
+    parts: Sequence[_IdleLeaves],
     notes: tuple[str, ...],
-) -> tuple[_Tree, list[Rows]]:
+) -> tuple[_IdleCallTree, list[Rows]]:
     """Build the tree from leaves: (tree; per part the node of each segment, -1 for none)."""
     texts = (*names.texts, *notes, "")
     width = len(texts)
-    rows, tops = _used(row_parent, parts)
+    rows, tops = _find_used_rows(row_parent, parts)
     label: Ints = names.codes[rows].astype(np.int64)
     label[label < 0] = width - 1
     key = label * len(HOLDERS) + row_holder[rows]
-    parent, key, place = _paths(row_parent, rows, key)
+    parent, key, place = _merge_equal_paths(row_parent, rows, key)
     nodes = [place[row] for row in tops]
     above = np.concatenate([node[part.noted] for part, node in zip(parts, nodes, strict=True)])
     note = np.concatenate([part.note for part in parts]) + len(names.texts)
     holder = np.concatenate([part.holder for part in parts])
     key_of_note = (above + 1) * (width * len(HOLDERS)) + note * len(HOLDERS) + holder
-    distinct_notes, number = numbered(key_of_note)
+    distinct_notes, number = number_keys(key_of_note)
     ends = np.cumsum([len(part.noted) for part in parts])[:-1]
-    node_type = sweeps.row_type(len(parent) + len(distinct_notes))
+    node_type = sweeps.choose_row_type(len(parent) + len(distinct_notes))
     nodes = [node.astype(node_type, copy=False) for node in nodes]
     for part, node, of_part in zip(parts, nodes, np.split(number, ends), strict=True):
         node[part.noted] = len(parent) + of_part
     enclosing, key_of_note = np.divmod(distinct_notes, width * len(HOLDERS))
     parent = np.concatenate((parent, enclosing - 1))
     label, holder = np.divmod(np.concatenate((key, key_of_note)), len(HOLDERS))
-    return _Tree(parent, Coded(label, texts), holder), nodes
+    return _IdleCallTree(parent, Coded(label, texts), holder), nodes
 
 
-def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
+def _find_used_rows(parent: Rows, parts: Sequence[_IdleLeaves]) -> tuple[Ints, list[Rows]]:
     """Find the rows in use: (rows of segments and ancestors; per part its rows, clipped to `MAX_DEPTH`)."""
-    depth, deepest = _depths(parent)
+    depth, deepest = _count_row_ancestors(parent)
     tops = [part.row for part in parts]
     if deepest > MAX_DEPTH:
         top = np.append(np.where(depth > MAX_DEPTH, parent, np.arange(len(parent))), -1)
@@ -409,24 +434,24 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
         used[row] = True
     used = used[:-1]
     if sweeps.native is not None:
-        sweeps.mark_enclosing(parent, used)
+        sweeps.mark_ancestors(parent, used)
         return used.nonzero()[0], tops
     for level in range(min(deepest, MAX_DEPTH), 0, -1):
         used[parent[used & (depth == level)]] = True
     return used.nonzero()[0], tops
 
 
-def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
+def _merge_equal_paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
     """Merge rows with equal paths of keys into nodes: (parent of each node, its key, node of each row, -1 for none).
 
     Nodes are numbered level by level, and within a level by parent, then key.
     """
-    numbers = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
+    numbers = sweeps.number_call_paths(parent, rows, key) if sweeps.native is not None else None
     first_number, first = numbers or (np.arange(len(rows)), np.arange(len(rows)))
     number_of = np.full(len(parent) + 1, -1, parent.dtype)
     number_of[rows] = first_number
     above, key = number_of[parent[rows[first]]], key[first]
-    depth, deepest = _depths(above)
+    depth, deepest = _count_row_ancestors(above)
     order = np.argsort(depth, kind="stable")
     bounds = np.searchsorted(depth[order], np.arange(deepest + 2)) if len(order) else [0, 0]
     place, count = np.full(len(first) + 1, -1, np.int64), 0
@@ -434,7 +459,7 @@ def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
     parents, keys = [], []
     for low, high in itertools.pairwise(bounds):
         at_level = order[low:high]
-        distinct_keys, number = numbered((place[above[at_level]] + 1) * factor + key[at_level])
+        distinct_keys, number = number_keys((place[above[at_level]] + 1) * factor + key[at_level])
         place[at_level] = count + number
         count += len(distinct_keys)
         parents.append(distinct_keys // factor - 1)
@@ -443,9 +468,9 @@ def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
     return np.concatenate(parents), np.concatenate(keys), number_of
 
 
-def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
+def _count_row_ancestors(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
     """Count the ancestors of each row: (depth, greatest depth)."""
-    if sweeps.native is not None and (depths := sweeps.depths(parent)) is not None:
+    if sweeps.native is not None and (depths := sweeps.compute_depths(parent)) is not None:
         return depths
     depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
     while len(has := (jump >= 0).nonzero()[0]):
@@ -454,11 +479,11 @@ def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
     return depth, int(depth.max(initial=0))
 
 
-def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
+def _fold_small_nodes(tree: _IdleCallTree, node: Ints, length: Ints) -> tuple[_IdleCallTree, Ints]:
     """Fold small nodes into an "other" child of their nearest kept ancestor: (tree, node of each segment)."""
     count = len(tree.parent)
-    own_ns = summed(node, length, count)
-    inside = _with_descendants(tree.parent, own_ns)
+    own_ns = sum_by_group(node, length, count)
+    inside = _sum_subtree_times(tree.parent, own_ns)
     smallest_ns = max(1, int(SMALL_SHARE * int(own_ns.sum())))
     order = np.lexsort((np.arange(count), -inside))
     is_kept = np.zeros(count, np.bool_)
@@ -474,7 +499,7 @@ def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
     enclosing = np.append(holder, -1)[node[lost]]
     enclosing = np.where(enclosing >= 0, new[enclosing], -1)
     key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
-    distinct, number = numbered(key)
+    distinct, number = number_keys(key)
     placed = new[node]
     placed[lost] = len(kept_nodes) + number
     parent = tree.parent[kept_nodes]
@@ -483,12 +508,12 @@ def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
         (tree.text.codes[kept_nodes], np.full(len(distinct), len(tree.text.texts)))
     )
     holders = np.concatenate((tree.holder[kept_nodes], distinct % len(HOLDERS)))
-    return _Tree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
+    return _IdleCallTree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
 
 
-def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
+def _sum_subtree_times(parent: Ints, own_ns: Ints) -> Ints:
     """Sum the time of each node and its descendants, from the deepest level up."""
-    depth, deepest = _depths(parent)
+    depth, deepest = _count_row_ancestors(parent)
     inside = own_ns.copy()
     order = np.argsort(depth, kind="stable")
     bounds = np.searchsorted(depth[order], np.arange(1, deepest + 2))
@@ -498,16 +523,16 @@ def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
     return inside
 
 
-def _pooled(
-    trace: Trace, idle: DeviceIdle, parts: Sequence[_Leaves], nodes: Sequence[Rows]
+def _merge_idle_segments(
+    trace: Trace, idle: DeviceIdle, parts: Sequence[_IdleLeaves], nodes: Sequence[Rows]
 ) -> tuple[Ints, Ints, Ints]:
     """Merge segments of one node, gap and window: (begin, node, length), in order of begin."""
-    points = distinct(np.concatenate((idle.gaps.start, _window_edges(trace, idle))))
+    points = find_distinct(np.concatenate((idle.gaps.start, _list_window_edges(trace, idle))))
     pools = []
     for part, node in zip(parts, nodes, strict=True):
         if sweeps.native is not None:
             count = int(node.max(initial=-1)) + 1
-            first, length = sweeps.pooled(part.start, part.end, node, count, points)
+            first, length = sweeps.pool_pieces(part.start, part.end, node, count, points)
         else:
             first = (node >= 0).nonzero()[0]
             length = part.end[first] - part.start[first]
@@ -518,51 +543,57 @@ def _pooled(
     return starts[order], places[order], lengths[order]
 
 
-def _by_window(
+def _sum_nodes_by_window(
     trace: Trace, idle: DeviceIdle, start: Ints, node: Ints, length: Ints
 ) -> dict[str, Array]:
     """Sum the nodes of one device by window: window, step, stage, node, gap_count, idle_ns."""
-    keys, low, high = idle_windows(trace, idle)
-    gap = sweeps.places(idle.gaps.start, start, right=True) - 1
-    nodes = _in_windows((start, gap, node, length), low, high)
-    totals = summed(nodes.window, nodes.ns, len(low))
-    assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
-    of_row = {name: at_rows(column, nodes.window) for name, column in keys.items()}
+    keys, low, high = list_idle_windows(trace, idle)
+    gap = sweeps.count_below(idle.gaps.start, start, right=True) - 1
+    nodes = _sum_pieces_in_windows((start, gap, node, length), low, high)
+    totals = sum_by_group(nodes.window, nodes.ns, len(low))
+    assert (totals == measure_coverage(idle.gaps, low, high)).all(), (
+        "each idle nanosecond is blamed once"
+    )
+    of_row = {name: select_rows(column, nodes.window) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[nodes.first]}
-    number, where = of_arrays(list(columns.values()))
+    number, where = group_arrays(list(columns.values()))
     return {
-        **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": summed(number, nodes.gaps, len(where)),
-        "idle_ns": summed(number, nodes.ns, len(where)),
+        **{name: select_rows(column, where) for name, column in columns.items()},
+        "gap_count": sum_by_group(number, nodes.gaps, len(where)),
+        "idle_ns": sum_by_group(number, nodes.ns, len(where)),
     }
 
 
-def _in_windows(pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints) -> sweeps.InWindows:
+def _sum_pieces_in_windows(
+    pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints
+) -> sweeps.WindowNodes:
     """Sum the pieces (start, gap, node, length; in order of start) that begin in each window, by node."""
     start, gap, node, length = pieces
     if sweeps.native is not None:
-        return sweeps.in_windows(pieces, int(node.max(initial=-1)) + 1, low, high)
-    window, piece = beginning(start, low, high)
-    number, first = of_arrays([window, node[piece]])
+        return sweeps.group_pieces_by_window(pieces, int(node.max(initial=-1)) + 1, low, high)
+    window, piece = list_starts_in_windows(start, low, high)
+    number, first = group_arrays([window, node[piece]])
     gap_count = int(gap.max(initial=0)) + 1
-    number_of_pair = distinct(number * gap_count + gap[piece]) // gap_count
-    return sweeps.InWindows(
+    number_of_pair = find_distinct(number * gap_count + gap[piece]) // gap_count
+    return sweeps.WindowNodes(
         window[first],
         piece[first],
         np.bincount(number_of_pair, minlength=len(first)),
-        summed(number, length[piece], len(first)),
+        sum_by_group(number, length[piece], len(first)),
     )
 
 
-def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tree]:
+def _fold_small_rows(
+    rows: dict[str, Array], tree: _IdleCallTree
+) -> tuple[dict[str, Array], _IdleCallTree]:
     """Keep the largest rows; merge the others by window and kind, without a node."""
-    node = _numbers(rows, "node")
-    small = np.argsort(-_numbers(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
+    node = _get_number_column(rows, "node")
+    small = np.argsort(-_get_number_column(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
     if len(small):
         node = node.copy()
         node[small] = len(tree.parent) + tree.holder[node[small]]
         count = len(HOLDERS)
-        tree = _Tree(
+        tree = _IdleCallTree(
             np.concatenate((tree.parent, np.full(count, -1))),
             Coded(
                 np.concatenate((tree.text.codes, np.full(count, len(tree.text.texts) - 1))),
@@ -571,22 +602,27 @@ def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tr
             np.concatenate((tree.holder, np.arange(count))),
         )
         keys = {name: rows[name] for name in rows if name not in SUMMED}
-        rows = sums_of({**keys, "node": node}, {name: _numbers(rows, name) for name in SUMMED})
-    return {**rows, "holder": narrow(tree.holder[_numbers(rows, "node")], HOLDERS)}, tree
+        rows = sum_by_keys(
+            {**keys, "node": node}, {name: _get_number_column(rows, name) for name in SUMMED}
+        )
+    return {
+        **rows,
+        "holder": make_narrow_coded(tree.holder[_get_number_column(rows, "node")], HOLDERS),
+    }, tree
 
 
-def _numbers(rows: dict[str, Array], name: str) -> Ints:
+def _get_number_column(rows: dict[str, Array], name: str) -> Ints:
     """Get a column of numbers that every row has."""
     values = rows[name]
     assert isinstance(values, np.ndarray), f"{name}: numbers"
     return values
 
 
-def _frames(tree: _Tree) -> dict[str, Array]:
+def _make_idle_frames(tree: _IdleCallTree) -> dict[str, Array]:
     """Compute the columns of `idle_frames`."""
     return {
         "node": np.arange(len(tree.parent)),
         "parent": tree.parent,
         "frame": tree.text,
-        "holder": narrow(tree.holder, HOLDERS),
+        "holder": make_narrow_coded(tree.holder, HOLDERS),
     }

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import union
-from tracekit.model.keys import numbered, of_arrays, sorted_in_groups, summed
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.intervals import merge_intervals
+from tracekit.model.keys import group_arrays, number_keys, sort_in_groups, sum_by_group
+from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.trace import Trace
-from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.idle_time.causes import DeviceIdle
-from tracekit.process.steps.stage_lookup import range_codes_at
+from tracekit.process.steps.stage_lookup import find_range_codes_at
 
 Ints = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ MAX_STREAMS = 64
 """Streams of one device that are described at most, those with most ops."""
 
 
-def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
+def measure_launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     """Measure launch delays per stage, and for all: from a launching call's end to its first op's start.
 
     In the row of all, the stage is missing.
@@ -33,41 +33,43 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     Columns: stage, count, negative_count, p50_ns, p95_ns, max_ns. A call that launches many ops (a graph)
     counts once, by the first of them. Ops known only by their external id have no launching call.
     """
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     rows = idle.rows[links.call[idle.rows] >= 0]
-    calls, number = numbered(links.call[rows])
+    calls, number = number_keys(links.call[rows])
     begins = np.full(len(calls), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(begins, number, trace.numbers("device_ops", "ts_ns")[rows])
     called = trace.numbers("host_ops", "ts_ns")[calls]
     delay = begins - called - trace.numbers("host_ops", "dur_ns")[calls]
-    of_call = range_codes_at(trace, called)
+    of_call = find_range_codes_at(trace, called)
     in_stage = of_call.codes >= 0
     # All delays again, as the last group.
     stage = np.concatenate((of_call.codes[in_stage], np.full(len(delay), len(of_call.texts))))
     both = np.concatenate((delay[in_stage], delay))
     texts = np.array([*of_call.texts, None], object)
-    codes, group = numbered(stage)
+    codes, group = number_keys(stage)
     count = np.bincount(group, minlength=len(codes))
     first = np.cumsum(count) - count
     negative = np.bincount(group[both < 0], minlength=len(codes))
-    ascending = sorted_in_groups(group, both)
+    ascending = sort_in_groups(group, both)
     none_missing = np.zeros(len(codes), np.bool_)
     columns = {
         "stage": texts[codes],
         "count": count,
         "negative_count": negative,
         "max_ns": ascending[first + count - 1],
-        "p50_ns": Nullable(_quantile(ascending, first, count, 0.5), none_missing),
-        "p95_ns": Nullable(_quantile(ascending, first, count, 0.95), none_missing),
+        "p50_ns": Nullable(_compute_group_quantile(ascending, first, count, 0.5), none_missing),
+        "p95_ns": Nullable(_compute_group_quantile(ascending, first, count, 0.95), none_missing),
     }
     names = texts[codes].tolist()
     by_stage = sorted(
         range(len(codes)), key=lambda place: (names[place] is None, names[place] or "")
     )
-    return {name: at_rows(array, by_stage) for name, array in columns.items()}
+    return {name: select_rows(array, by_stage) for name, array in columns.items()}
 
 
-def _quantile(values: Ints, first: Ints, count: Ints, share: float) -> npt.NDArray[np.float64]:
+def _compute_group_quantile(
+    values: Ints, first: Ints, count: Ints, share: float
+) -> npt.NDArray[np.float64]:
     """Compute the quantile of each group of ascending values, with linear interpolation."""
     position = share * (count - 1)
     low = np.floor(position).astype(np.int64)
@@ -77,12 +79,12 @@ def _quantile(values: Ints, first: Ints, count: Ints, share: float) -> npt.NDArr
     return between
 
 
-def queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
+def measure_launch_queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     """Measure launched and unfinished ops over time: a row per stream with the columns of `queues`; {} for none."""
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     rows = idle.rows[links.linked[idle.rows]]
-    stream = at_rows(trace.nullable("device_ops", "stream"), rows)
-    number, row = of_arrays([stream])
+    stream = select_rows(trace.nullable("device_ops", "stream"), rows)
+    number, row = group_arrays([stream])
     in_order = np.lexsort((stream.values[row], stream.missing[row]))
     counts = np.bincount(number, minlength=len(row))[in_order]
     largest = np.sort(np.argsort(-counts, kind="stable")[:MAX_STREAMS])
@@ -91,14 +93,14 @@ def queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     by_queue = []
     for place in in_order[largest].tolist():
         in_queue = number == place
-        by_queue.append(_depth(start[in_queue], end[in_queue]))
+        by_queue.append(_measure_queue_depth(start[in_queue], end[in_queue]))
     depths = {
         name: np.array([depth[name] for depth in by_queue]) for name in next(iter(by_queue), ())
     }
-    return {"stream": at_rows(stream, row[in_order[largest]]), **depths} if by_queue else {}
+    return {"stream": select_rows(stream, row[in_order[largest]]), **depths} if by_queue else {}
 
 
-def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
+def _measure_queue_depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
     """Measure the depth of one queue, weighted by time."""
     # Clock jitter may show an op as finished before its launch: it was queued for no time.
     finished = np.maximum(finished, launched)
@@ -108,9 +110,9 @@ def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
     times = times[order]
     length = np.diff(times)
     depth = depth[:-1]
-    reached = np.cumsum(summed(depth, length, int(depth.max(initial=0)) + 1))
+    reached = np.cumsum(sum_by_group(depth, length, int(depth.max(initial=0)) + 1))
     span = int(times[-1] - times[0])
-    assert union(launched, finished).total == int(length[depth > 0].sum())
+    assert merge_intervals(launched, finished).total == int(length[depth > 0].sum())
 
     def exceeded_less(numerator: int, denominator: int) -> int:
         """Find the depth that the queue exceeds for less than the rest of this fraction of the time."""

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import of_keys
-from tracekit.model.labels import bounded
+from tracekit.model.keys import group_rows_by
+from tracekit.model.labels import truncate_with_hash
 from tracekit.model.trace import Trace
-from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grades
-from tracekit.process.name_filters import is_named
+from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grade_frames
+from tracekit.process.name_filters import mark_wanted_names
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ MAX_DEPTH = 200
 """Levels of a frame tree at most."""
 
 
-def site_table(trace: Trace) -> pd.DataFrame:
+def build_site_table(trace: Trace) -> pd.DataFrame:
     """Find the site of each stack: columns `stack` (ascending), `site` and `place` (texts), `kind` (index in KINDS).
 
     The site is the innermost frame among those with the best grade of the stack, see `site_grades`.
@@ -41,7 +41,7 @@ def site_table(trace: Trace) -> pd.DataFrame:
     stacks = trace.get("stacks")
     order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
     stack = stacks["stack"].to_numpy()[order]
-    all_grades = grades(stacks)
+    all_grades = grade_frames(stacks)
     grade = all_grades[order]
     # Sorted by (stack, grade, depth), the first row of each stack is its innermost frame of the best grade.
     first = order[np.lexsort((np.arange(len(order)), grade, stack))]
@@ -50,22 +50,22 @@ def site_table(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "stack": keys,
-            "site": pd.Series(frame_texts(stacks, rows), dtype=object),
-            "place": pd.Series(place_texts(stacks, rows), dtype=object),
+            "site": pd.Series(format_frames(stacks, rows), dtype=object),
+            "place": pd.Series(format_frame_places(stacks, rows), dtype=object),
             "kind": KIND_OF[all_grades[rows]],
         }
     )
 
 
-def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
+def format_frames(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     """Format each of these rows as `train.py:12 forward`; the function alone if there is no file.
 
     Equal frames share one object.
     """
-    number, first = of_keys(stacks.iloc[rows], _FRAME)
+    number, first = group_rows_by(stacks.iloc[rows], _FRAME)
     frames = stacks.iloc[rows[first]]
-    names = _of_categories(frames["name"], short_name, "?")
-    files = _of_categories(frames["file"], short_path, "")
+    names = _shorten_categories(frames["name"], shorten_function_name, "?")
+    files = _shorten_categories(frames["file"], shorten_frame_path, "")
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     line = frames["line"].to_numpy(np.int64, na_value=0)
@@ -75,16 +75,16 @@ def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     return texts_of
 
 
-def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
+def format_frame_places(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     """Format each of these rows as `train.py forward`: a frame without parts that differ between machines.
 
     Leaves out the line and the folders. Files that Inductor compiled are named by a hash and become
     `(compiled)`.
     """
-    number, first = of_keys(stacks.iloc[rows], _FRAME)
+    number, first = group_rows_by(stacks.iloc[rows], _FRAME)
     frames = stacks.iloc[rows[first]]
-    names = _of_categories(frames["name"], short_name, "?")
-    files = _of_categories(frames["file"], _file_name, "")
+    names = _shorten_categories(frames["name"], shorten_function_name, "?")
+    files = _shorten_categories(frames["file"], _extract_file_name, "")
     name = names[frames["name"].cat.codes.to_numpy()]
     file = files[frames["file"].cat.codes.to_numpy()]
     placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
@@ -92,39 +92,41 @@ def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
     return places[number]
 
 
-def _of_categories(
+def _shorten_categories(
     column: pd.Series[Any], shortened: Callable[[str], str], missing: str
 ) -> npt.NDArray[np.object_]:
     """Shorten the text of every category of a column; the last element is for code -1."""
-    texts = (bounded(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories)
+    texts = (
+        truncate_with_hash(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories
+    )
     return np.array([*texts, missing], object)
 
 
-def _file_name(path: str) -> str:
+def _extract_file_name(path: str) -> str:
     """Extract the file name from a path; empty if the path is not a file."""
-    name = short_path(path).rpartition("/")[2]
+    name = shorten_frame_path(path).rpartition("/")[2]
     return "(compiled)" if COMPILED.fullmatch(name) else name
 
 
-def short_name(name: str) -> str:
+def shorten_function_name(name: str) -> str:
     """Shorten a function name: no arguments or address, and no return type in C++.
 
-    >>> short_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), short_name("forward")
+    >>> shorten_function_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), shorten_function_name("forward")
     ('at::_ops::mm::call', 'forward')
     """
     profiled = PROFILED.fullmatch(name)
     if profiled is not None:
-        return f"{short_path(profiled[1])}:{int(profiled[2])} {profiled[3]}"
+        return f"{shorten_frame_path(profiled[1])}:{int(profiled[2])} {profiled[3]}"
     name = _ADDRESS.sub("", name).replace("(anonymous namespace)::", "")
     head = name.partition("(")[0]
     names = _QUALIFIED.findall(head)
     return names[-1] if names else name
 
 
-def short_path(path: str) -> str:
+def shorten_frame_path(path: str) -> str:
     """Shorten a path to its last parts; empty if it is not a file.
 
-    >>> short_path("/opt/venv/lib/python3.11/site-packages/verl/workers/actor/dp_actor.py"), short_path("??")
+    >>> shorten_frame_path("/opt/venv/lib/python3.11/site-packages/verl/workers/actor/dp_actor.py"), shorten_frame_path("??")
     ('workers/actor/dp_actor.py', '')
     """
     if path in ("", "??", "none"):
@@ -134,7 +136,7 @@ def short_path(path: str) -> str:
     return "/".join(parts[-_KEPT:])
 
 
-def tree(
+def build_allocation_tree(
     stacks: pd.DataFrame, stack: Ints, weight: Ints, most: int, least: int
 ) -> tuple[pd.DataFrame, int]:
     """Build the flame graph of these stacks, outermost frame first: (visible nodes, bytes not in it).
@@ -143,9 +145,9 @@ def tree(
     `most` are left out with everything above them. If a stack has Python frames, its C++ frames are skipped;
     otherwise, frames that are neither operators nor other code of PyTorch's tensors are.
     """
-    used = _told_frames(stacks[np.isin(stacks["stack"].to_numpy(), stack)])
+    used = _select_shown_frames(stacks[np.isin(stacks["stack"].to_numpy(), stack)])
     key = used["stack"].to_numpy()
-    texts, text = _numbered_texts(used)
+    texts, text = _code_frame_texts(used)
     begins = np.append(True, key[1:] != key[:-1])[: len(key)]
     heads = begins.nonzero()[0]
     level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
@@ -189,18 +191,18 @@ def tree(
     return table, int(weight.sum()) - int(top)
 
 
-def _told_frames(frames: pd.DataFrame) -> pd.DataFrame:
+def _select_shown_frames(frames: pd.DataFrame) -> pd.DataFrame:
     """Select the frames to show, outermost first: Python frames if a stack has any."""
-    is_python = is_named(frames["file"], lambda file: file.endswith(".py"))
-    is_graded = grades(frames) < ANYTHING
+    is_python = mark_wanted_names(frames["file"], lambda file: file.endswith(".py"))
+    is_graded = grade_frames(frames) < ANYTHING
     key = frames["stack"].to_numpy()
     has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_graded])
     frames = frames[np.where(has, is_python, is_graded | ~tells)]
     return frames.iloc[np.lexsort((-frames["depth"].to_numpy(), frames["stack"].to_numpy()))]
 
 
-def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
+def _code_frame_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
     """Code the texts of frames: (distinct texts in order, code of each frame); equal frames are formatted once."""
-    number, first = of_keys(frames, _FRAME)
-    texts, text_of = np.unique(frame_texts(frames, first), return_inverse=True)
+    number, first = group_rows_by(frames, _FRAME)
+    texts, text_of = np.unique(format_frames(frames, first), return_inverse=True)
     return texts, text_of[number]

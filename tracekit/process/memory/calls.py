@@ -8,21 +8,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.intervals import window_at
+from tracekit.model.intervals import find_window_at
 from tracekit.model.tables.snapshots import ACTIONS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.live import sites_of
-from tracekit.process.memory.replay import CODE, NEVER, Replay, ints
+from tracekit.process.memory.live import look_up_sites
+from tracekit.process.memory.replay import CODE, NEVER, Replay, read_ints
 from tracekit.process.memory.space import (
     DEFAULT_POOL,
     SMALL,
-    Segments,
-    free_at,
-    occupied,
-    rounded,
-    segment_for,
-    segments,
+    MemorySegments,
+    compute_occupied_bytes,
+    compute_segment_size,
+    list_memory_segments,
+    measure_free_space_at,
+    round_up_requests,
 )
 
 Ints = npt.NDArray[np.int64]
@@ -38,37 +38,37 @@ _GOT = ("segment_alloc", "segment_map")
 _BACK = ("segment_free", "segment_unmap")
 
 
-def steps_of(trace: Trace, replay: Replay) -> pd.DataFrame:
+def measure_allocator_steps(trace: Trace, replay: Replay) -> pd.DataFrame:
     """Compute the rows of `allocator_steps` of one device, without device columns: one per step of its history."""
-    steps = snapshot_windows.steps(trace, replay)
+    steps = snapshot_windows.list_snapshot_steps(trace, replay)
     start = steps["ts_ns"].to_numpy()
-    step_row = window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
+    step_row = find_window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
     count = len(steps)
     out: dict[str, Any] = {"step": steps["step"].array, "occurrence": steps["occurrence"].array}
     for name, actions in (("alloc", ("alloc",)), ("driver_alloc", _GOT), ("driver_free", _BACK)):
         rows = replay.during(*actions)
-        out[f"{name}_count"] = _per_step(step_row[rows], np.ones(len(rows), np.int64), count)
-        out[f"{name}_bytes"] = _per_step(step_row[rows], replay.size[rows], count)
-    tried = retries(trace, replay)
-    out["retry_count"] = _per_step(step_row[tried], np.ones(len(tried), np.int64), count)
-    segments_ = segments(trace, replay)
+        out[f"{name}_count"] = _sum_per_step(step_row[rows], np.ones(len(rows), np.int64), count)
+        out[f"{name}_bytes"] = _sum_per_step(step_row[rows], replay.size[rows], count)
+    tried = find_allocation_retries(trace, replay)
+    out["retry_count"] = _sum_per_step(step_row[tried], np.ones(len(tried), np.int64), count)
+    segments_ = list_memory_segments(trace, replay)
     if segments_ is None:
         out["needless_count"] = pd.array([pd.NA] * count, dtype="Int64")
     else:
-        got = needless(trace, replay, segments_)
-        sums = _per_step(step_row[got], np.ones(len(got), np.int64), count)
+        got = find_needless_segments(trace, replay, segments_)
+        sums = _sum_per_step(step_row[got], np.ones(len(got), np.int64), count)
         out["needless_count"] = pd.array(sums, dtype="Int64")
     return pd.DataFrame(out)
 
 
-def _per_step(at: Ints, value: Ints, count: int) -> Ints:
+def _sum_per_step(at: Ints, value: Ints, count: int) -> Ints:
     """Sum the values of each step."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, at[at >= 0], value[at >= 0])
     return sums
 
 
-def retries(trace: Trace, replay: Replay) -> Ints:
+def find_allocation_retries(trace: Trace, replay: Replay) -> Ints:
     """Find segments allocated right after a cache flush by the same request: one stack made both calls."""
     back = np.isin(replay.action, [CODE["segment_free"]])
     next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
@@ -80,12 +80,12 @@ def retries(trace: Trace, replay: Replay) -> Ints:
     )
     has_stacks = before.notna().to_numpy() & after.notna().to_numpy()
     # A stack without frames does not identify the caller.
-    has_stacks &= np.isin(ints(before), trace.get("stacks")["stack"].to_numpy())
-    retried: Ints = first_of_retry[has_stacks & (ints(before) == ints(after))] + 1
+    has_stacks &= np.isin(read_ints(before), trace.get("stacks")["stack"].to_numpy())
+    retried: Ints = first_of_retry[has_stacks & (read_ints(before) == read_ints(after))] + 1
     return retried
 
 
-def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
+def find_needless_segments(trace: Trace, replay: Replay, of: MemorySegments) -> Ints:
     """Find segments allocated although the free pieces of their kind were together large enough (fragmentation)."""
     got = replay.during("segment_alloc")
     allocs = replay.during("alloc")
@@ -94,8 +94,8 @@ def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
     place = np.searchsorted(allocs, got)
     got, place = got[place < len(allocs)], place[place < len(allocs)]
     asked = allocs[place]
-    piece, segment, request = _groups(trace, replay, of, asked)
-    occupied_bytes = occupied(trace, replay, np.arange(len(replay.pieces.size)))
+    piece, segment, request = _number_pools_and_streams(trace, replay, of, asked)
+    occupied_bytes = compute_occupied_bytes(trace, replay, np.arange(len(replay.pieces.size)))
     pieces = replay.pieces
     ends, gone = pieces.died < NEVER, of.died < NEVER
     group = np.concatenate((piece, piece[ends], segment, segment[gone]))
@@ -108,23 +108,25 @@ def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
     low = np.searchsorted(key, request * wide, side="left")
     high = np.searchsorted(key, request * wide + got, side="right")  # state before the segment
     free = sums[high] - sums[low]
-    needless_: Ints = got[free >= rounded(replay.size[asked])]
+    needless_: Ints = got[free >= round_up_requests(replay.size[asked])]
     return needless_
 
 
-def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[Ints, Ints, Ints]:
+def _number_pools_and_streams(
+    trace: Trace, replay: Replay, of: MemorySegments, asked: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Assign a number to the (pool, stream, kind) of each piece, each segment and each of these requests."""
     pieces = replay.pieces
     entries = trace.get("allocations")
     row = np.where(pieces.row >= 0, pieces.row, pieces.freed)
-    by_entry = _keys(entries, row, pieces.size)
+    by_entry = _look_up_pool_keys(entries, row, pieces.size)
     ghost = (row < 0).nonzero()[0]
     if len(ghost):
         parts = trace["memory_segments"].iloc[trace["blocks"]["segment"].iloc[pieces.block[ghost]]]
         by_entry.iloc[ghost, 0] = parts["pool"].to_numpy(object)
         by_entry.iloc[ghost, 1] = parts["stream"].array
         by_entry.iloc[ghost, 2] = parts["kind"].to_numpy(object)
-    requests = _keys(entries, replay.rows[asked], replay.size[asked])
+    requests = _look_up_pool_keys(entries, replay.rows[asked], replay.size[asked])
     all_pieces = pd.concat([by_entry, of.frame, requests], ignore_index=True)
     all_pieces["pool"] = all_pieces["pool"].where(all_pieces["pool"].notna(), DEFAULT_POOL)
     number = all_pieces.groupby(["pool", "stream", "kind"], dropna=False, sort=False).ngroup()
@@ -133,22 +135,24 @@ def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[In
     return numbers[:first], numbers[first:second], numbers[second:]
 
 
-def _keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataFrame:
+def _look_up_pool_keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataFrame:
     """Look up `pool`, `stream` and `kind` in entries of the history; missing for row -1."""
     pools = np.array([*entries["pool"].cat.categories, None], object)
     codes = np.append(entries["pool"].cat.codes.to_numpy().astype(np.int64), -1)
-    streams = np.append(ints(entries["stream"]), 0)
+    streams = np.append(read_ints(entries["stream"]), 0)
     missing = np.append(entries["stream"].isna().to_numpy(), True)
     return pd.DataFrame(
         {
             "pool": pd.Series(pools[codes[row]], dtype=object),
             "stream": pd.arrays.IntegerArray(streams[row], missing[row]),
-            "kind": pd.Series(np.where(rounded(size) <= SMALL, "small", "large"), dtype=object),
+            "kind": pd.Series(
+                np.where(round_up_requests(size) <= SMALL, "small", "large"), dtype=object
+            ),
         }
     )
 
 
-def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
+def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
     """List the OOM failures of one device: rows of `out_of_memory` without device columns.
 
     `step` and `stage` are as recorded.
@@ -156,21 +160,21 @@ def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
     entries = replay.during("oom")[-MAX_OOM:]
     if not len(entries):
         return []
-    steps = snapshot_windows.steps(trace, replay)
-    stages = snapshot_windows.stages(trace, steps)
+    steps = snapshot_windows.list_snapshot_steps(trace, replay)
+    stages = snapshot_windows.list_snapshot_stages(trace, steps)
     when = replay.ts_ns[entries]
     step, stage = (
-        window_at(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy(), when)
+        find_window_at(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy(), when)
         for f in (steps, stages)
     )
     history = trace["allocations"]
-    site = entry_sites(trace, replay.rows[entries])
-    segments_ = segments(trace, replay)
+    site = find_entry_sites(trace, replay.rows[entries])
+    segments_ = list_memory_segments(trace, replay)
     failures = []
     for i, entry in enumerate(entries.tolist()):
         row = history.iloc[int(replay.rows[entry])]
         asked = int(replay.size[entry])
-        space = _space_for(trace, replay, segments_, entry, row, asked)
+        space = _measure_space_for_request(trace, replay, segments_, entry, row, asked)
         reserved = None if replay.reserved is None else int(replay.reserved[entry])
         free = row["device_free_bytes"]
         details = {
@@ -189,23 +193,28 @@ def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
                 else None,
                 "ts_ns": int(when[i]) if replay.timed else pd.NA,
                 "entry": entry,
-                "cause": cause(details),
-                "given_back_bytes": _given_back(replay, entry),
+                "cause": diagnose_oom_cause(details),
+                "given_back_bytes": _sum_bytes_freed_before(replay, entry),
                 "site": site[i],
             }
         )
     return failures
 
 
-def _space_for(
-    trace: Trace, replay: Replay, of: Segments | None, at: int, row: pd.Series[Any], asked: int
+def _measure_space_for_request(
+    trace: Trace,
+    replay: Replay,
+    of: MemorySegments | None,
+    at: int,
+    row: pd.Series[Any],
+    asked: int,
 ) -> dict[str, int | None]:
     """Measure the free space where the request could have been placed; None if unknown."""
     if of is None:
         return {"free_bytes": None, "largest_free_bytes": None}
-    space = free_at(trace, replay, of, at)
+    space = measure_free_space_at(trace, replay, of, at)
     pool = DEFAULT_POOL if pd.isna(row["pool"]) else str(row["pool"])
-    small = int(rounded(np.array([asked]))[0]) <= SMALL
+    small = int(round_up_requests(np.array([asked]))[0]) <= SMALL
     fitting = space[(space["pool"] == pool) & (space["kind"] == ("small" if small else "large"))]
     if not pd.isna(row["stream"]):
         fitting = fitting[(fitting["stream"] == row["stream"]).fillna(value=False)]
@@ -213,12 +222,12 @@ def _space_for(
     return {"free_bytes": int(fitting["free_bytes"].sum()), "largest_free_bytes": largest}
 
 
-def cause(of: dict[str, int | None]) -> str:
+def diagnose_oom_cause(of: dict[str, int | None]) -> str:
     """Diagnose why a request failed: `fragmentation`, `capacity`, or `unknown` if the numbers do not tell.
 
     >>> told = {"asked_bytes": 30 << 20, "requested_bytes": 60 << 20, "reserved_bytes": 100 << 20,
     ...         "device_free_bytes": 0, "free_bytes": 40 << 20, "largest_free_bytes": 20 << 20}
-    >>> cause(told), cause(told | {"requested_bytes": 80 << 20, "free_bytes": 20 << 20})
+    >>> diagnose_oom_cause(told), diagnose_oom_cause(told | {"requested_bytes": 80 << 20, "free_bytes": 20 << 20})
     ('fragmentation', 'capacity')
     """
     asked, in_use_bytes = of["asked_bytes"], of["requested_bytes"]
@@ -235,10 +244,14 @@ def cause(of: dict[str, int | None]) -> str:
     if largest is None or largest >= asked:
         return "unknown"
     # Free memory in other pools, or split over two places, would suffice if it were contiguous.
-    return "fragmentation" if reserved - in_use_bytes + left >= segment_for(asked) else "capacity"
+    return (
+        "fragmentation"
+        if reserved - in_use_bytes + left >= compute_segment_size(asked)
+        else "capacity"
+    )
 
 
-def _given_back(replay: Replay, at: int) -> int:
+def _sum_bytes_freed_before(replay: Replay, at: int) -> int:
     """Sum the bytes returned to the driver right before this entry."""
     back = np.isin(replay.action[:at], list(map(CODE.__getitem__, _BACK)))
     forward = (~back).nonzero()[0]
@@ -246,8 +259,8 @@ def _given_back(replay: Replay, at: int) -> int:
     return int(replay.size[first:at].sum())
 
 
-def last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
-    """List the entries before one failed request, newest first: rows of `last_actions` without device columns."""
+def list_last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
+    """List the entries before one failed request, newest first: rows of `list_last_actions` without device columns."""
     before = np.arange(at - 1, max(at - 1 - LAST, -1), -1)
     return pd.DataFrame(
         {
@@ -255,18 +268,18 @@ def last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
             "before": np.arange(1, len(before) + 1, dtype=np.int32),
             "action": np.array(ACTIONS, object)[replay.action[before]],
             "size_bytes": trace["allocations"]["size_bytes"].iloc[replay.rows[before]].array,
-            "site": entry_sites(trace, replay.rows[before]),
+            "site": find_entry_sites(trace, replay.rows[before]),
         }
     )
 
 
-def entry_sites(trace: Trace, rows: Ints) -> Any:
+def find_entry_sites(trace: Trace, rows: Ints) -> Any:
     """Look up the site of the stack of these rows of `allocations`; None without one."""
     stack = trace.get("allocations")["stack"].iloc[rows]
-    return sites_of(trace, ints(stack), stack.isna().to_numpy())[0]
+    return look_up_sites(trace, read_ints(stack), stack.isna().to_numpy())[0]
 
 
-def lifetimes(replay: Replay) -> pd.DataFrame:
+def measure_block_lifetimes(replay: Replay) -> pd.DataFrame:
     """Count blocks by lifetime in powers of ten, those never freed last: rows of `lifetimes` without device columns."""
     pieces = replay.pieces
     born_inside = (pieces.born >= 0).nonzero()[0]

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class CategoryMoments:
     """Totals after each time of a change; the first is the total before the recording.
 
     `row` is the last row of `memory_categories` at that time, -1 before all; `total` the sum over categories.
@@ -30,7 +30,7 @@ class Moments:
         return int(self.total.argmax())
 
 
-def moments(trace: Trace) -> Moments:
+def compute_category_moments(trace: Trace) -> CategoryMoments:
     """Compute the moments of a timeline with at least one change."""
     rows = trace["memory_categories"]
     ts = rows["ts_ns"].to_numpy(np.int64, na_value=-1)
@@ -40,10 +40,10 @@ def moments(trace: Trace) -> Moments:
         last = np.append(-1, last)
     when = ts[last]
     when[0] = ts[last[1]] if len(last) > 1 else -1
-    return Moments(last, when, np.where(last < 0, 0, total[last]))
+    return CategoryMoments(last, when, np.where(last < 0, 0, total[last]))
 
 
-def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
+def compute_category_levels(rows: pd.DataFrame, at: Ints) -> Ints:
     """Compute the level of each category after each of these rows (-1: before all): array of rows × categories."""
     code = rows["category"].cat.codes.to_numpy()
     level = rows["level_bytes"].to_numpy()
@@ -55,7 +55,7 @@ def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
     return by_category
 
 
-def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
+def find_peak_per_bin(of: CategoryMoments, points: int) -> tuple[Ints, Ints, Ints]:
     """Find the peak of each of at most `points` equal bins of time: (start, length, moment of the peak).
 
     The level at the start of a bin counts for it. A timeline without duration has no bins.

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import group_arrays
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, select_rows
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import innermost, nesting
+from tracekit.process.calls.nesting import build_call_tree, find_innermost_host_rows
 from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.replay import Replay, replays
-from tracekit.process.name_filters import named, of_kind
-from tracekit.process.steps.stage_lookup import outer_ranges, range_at
-from tracekit.process.steps.windows import Stages, Steps, windows
+from tracekit.process.memory.replay import Replay, replay_all_devices
+from tracekit.process.name_filters import look_up_names, mark_rows_of_kind
+from tracekit.process.steps.stage_lookup import find_range_names_at, select_outer_ranges
+from tracekit.process.steps.windows import StageWindows, StepWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,7 +38,7 @@ MAX_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class MemoryLevels:
     """Levels of one allocator after each of its samples, in order of time.
 
     `reserved` is None if nothing was recorded; its unknown entries are -1. `rows` are the rows of
@@ -66,10 +66,14 @@ class Levels:
         has_rows = high > low
         reserved = self.reserved
         return {
-            "floor_bytes": _nullable(_reduced(np.minimum, self.allocated, low, high), has_rows),
-            "peak_bytes": _nullable(_reduced(np.maximum, self.allocated, low, high), has_rows),
-            "end_bytes": _nullable(self.allocated[np.maximum(high - 1, 0)], has_rows),
-            "reserved_bytes": _seen(reserved, low, high, has_rows),
+            "floor_bytes": _mask_unknown_levels(
+                _reduce_slices(np.minimum, self.allocated, low, high), has_rows
+            ),
+            "peak_bytes": _mask_unknown_levels(
+                _reduce_slices(np.maximum, self.allocated, low, high), has_rows
+            ),
+            "end_bytes": _mask_unknown_levels(self.allocated[np.maximum(high - 1, 0)], has_rows),
+            "reserved_bytes": _compute_reserved_peaks(reserved, low, high, has_rows),
         }
 
     def curve(self, points: int) -> dict[str, Any]:
@@ -83,31 +87,34 @@ class Levels:
         return {
             "ts_ns": self.ts_ns[first],
             "allocated_bytes": np.maximum.reduceat(self.allocated, first),
-            "reserved_bytes": _seen(self.reserved, first, last, is_known),
+            "reserved_bytes": _compute_reserved_peaks(self.reserved, first, last, is_known),
         }
 
 
-def levels(trace: Trace) -> tuple[Levels, ...]:
+def compute_memory_levels(trace: Trace) -> tuple[MemoryLevels, ...]:
     """Compute the levels of every allocator of a trace: one per (device_type, device), never merged."""
-    return (*_sampled(trace), *map(_replayed, _of_devices(trace)))
+    return (
+        *_compute_sampled_levels(trace),
+        *map(_convert_replay_to_levels, _select_device_replays(trace)),
+    )
 
 
-def windows_of(trace: Trace, level: Levels) -> tuple[Steps, Stages]:
+def select_memory_windows(trace: Trace, level: MemoryLevels) -> tuple[StepWindows, StageWindows]:
     """Select the windows for a level: (steps, outermost ranges), in order of start."""
     if level.replay is None:
-        return trace.derived(windows).step_rows, trace.derived(outer_ranges)
-    steps = snapshot_windows.steps(trace, level.replay)
+        return trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges)
+    steps = snapshot_windows.list_snapshot_steps(trace, level.replay)
     of_steps: Any = Columns.of(steps)
-    of_stages: Any = Columns.of(snapshot_windows.stages(trace, steps))
+    of_stages: Any = Columns.of(snapshot_windows.list_snapshot_stages(trace, steps))
     return (
-        Steps(
+        StepWindows(
             of_steps["ts_ns"],
             of_steps["dur_ns"],
             of_steps["step"],
             of_steps["occurrence"],
             origin="",
         ),
-        Stages(
+        StageWindows(
             of_stages["ts_ns"],
             of_stages["dur_ns"],
             of_stages["step"],
@@ -118,16 +125,16 @@ def windows_of(trace: Trace, level: Levels) -> tuple[Steps, Stages]:
     )
 
 
-def _of_devices(trace: Trace) -> list[Replay]:
+def _select_device_replays(trace: Trace) -> list[Replay]:
     """Select the histories of GPU memory."""
-    all_replays = trace.derived(replays) if trace.has("allocations") else ()
+    all_replays = trace.derived(replay_all_devices) if trace.has("allocations") else ()
     return [replay for replay in all_replays if replay.memory == "device" and len(replay.rows)]
 
 
-def _replayed(replay: Replay) -> Levels:
+def _convert_replay_to_levels(replay: Replay) -> MemoryLevels:
     """Convert a history to levels in requested bytes, beginning with the level before it."""
     reserved = replay.reserved
-    return Levels(
+    return MemoryLevels(
         SNAPSHOT,
         replay.device,
         np.append(replay.ts_ns[:1] - 1, replay.ts_ns),
@@ -140,33 +147,37 @@ def _replayed(replay: Replay) -> Levels:
     )
 
 
-def _sampled(trace: Trace) -> tuple[Levels, ...]:
+def _compute_sampled_levels(trace: Trace) -> tuple[MemoryLevels, ...]:
     """Compute the levels of every sampled allocator."""
     type_, device = (trace.nullable("memory_ops", name) for name in ("device_type", "device"))
     if not len(device):
         return ()
-    (type_code, types), (code, devices) = of_arrays([type_]), of_arrays([device])
+    (type_code, types), (code, devices) = group_arrays([type_]), group_arrays([device])
     key = type_code * len(devices) + code
     keys, counts = np.unique(key, return_counts=True)
     chosen_keys = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
     order = np.lexsort((trace.numbers("memory_ops", "id"), trace.numbers("memory_ops", "ts_ns")))
     sampled = []
     for device_key in chosen_keys.tolist():
-        of_type = _number(type_, int(types[device_key // len(devices)]))
-        of_device = _number(device, int(devices[device_key % len(devices)]))
-        sampled.append(_levels(trace, order[key[order] == device_key], of_type, of_device))
+        of_type = _get_number_or_none(type_, int(types[device_key // len(devices)]))
+        of_device = _get_number_or_none(device, int(devices[device_key % len(devices)]))
+        sampled.append(
+            _compute_allocator_levels(trace, order[key[order] == device_key], of_type, of_device)
+        )
     return tuple(level for level in sampled if len(level.ts_ns))
 
 
-def _number(numbers: Nullable, row: int) -> int | None:
+def _get_number_or_none(numbers: Nullable, row: int) -> int | None:
     """Get the number in this row; None if missing."""
     return None if numbers.missing[row] else int(numbers.values[row])
 
 
-def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> Levels:
+def _compute_allocator_levels(
+    trace: Trace, rows: Ints, type_: int | None, device: int | None
+) -> MemoryLevels:
     """Compute the levels of one allocator: recorded totals, else the running sum of recorded changes."""
     size, total, reserved_bytes = (
-        at_rows(trace.nullable("memory_ops", name), rows)
+        select_rows(trace.nullable("memory_ops", name), rows)
         for name in ("size_bytes", "allocated_bytes", "reserved_bytes")
     )
     totals = not bool(total.missing.all())
@@ -182,7 +193,7 @@ def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> 
     reserved = reserved_bytes.values[sound]
     is_sound = ~reserved_bytes.missing[sound] & (reserved >= 0) & (reserved < MAX_BYTES)
     reserved = np.where(is_sound, reserved, -1)
-    return Levels(
+    return MemoryLevels(
         type_,
         device,
         trace.numbers("memory_ops", "ts_ns")[rows],
@@ -194,24 +205,26 @@ def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> 
     )
 
 
-def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], list[str | None]]:
+def find_sample_contexts(
+    trace: Trace, level: MemoryLevels, at: Ints
+) -> tuple[list[str | None], list[str | None]]:
     """Find the (outermost stage, innermost op) around each of these samples, as recorded; None if there is none."""
     if level.replay is not None:
-        stages = windows_of(trace, level)[1]
+        stages = select_memory_windows(trace, level)[1]
         inside = stages.row_at(level.ts_ns[at])
-        return named(stages.stage, inside).tolist(), [None] * len(at)
+        return look_up_names(stages.stage, inside).tolist(), [None] * len(at)
     rows = level.rows[at]
     thread = trace.numbers("memory_ops", "thread")[rows]
-    inside = innermost(trace, thread, level.ts_ns[at])
-    is_op = of_kind(trace, "host_ops", "op")
+    inside = find_innermost_host_rows(trace, thread, level.ts_ns[at])
+    is_op = mark_rows_of_kind(trace, "host_ops", "op")
     above = (inside >= 0).nonzero()[0]
     above = above[~is_op[inside[above]]]
-    inside[above] = trace.derived(nesting).nearest(is_op, inside[above])
-    ops = named(trace.texts("host_ops", "name"), inside)
-    return range_at(trace, level.ts_ns[at]).tolist(), ops.tolist()
+    inside[above] = trace.derived(build_call_tree).nearest(is_op, inside[above])
+    ops = look_up_names(trace.texts("host_ops", "name"), inside)
+    return find_range_names_at(trace, level.ts_ns[at]).tolist(), ops.tolist()
 
 
-def capacities(trace: Trace) -> dict[int, int]:
+def read_gpu_capacities(trace: Trace) -> dict[int, int]:
     """Read the memory size of each GPU from `deviceProperties`: bytes by ordinal."""
     devices = trace.meta.get("deviceProperties")
     by_device: dict[int, int] = {}
@@ -224,9 +237,9 @@ def capacities(trace: Trace) -> dict[int, int]:
     return by_device
 
 
-def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+def make_device_size_table(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Build the table `device_sizes`; {} if the trace lists no devices."""
-    by_device = capacities(trace)
+    by_device = read_gpu_capacities(trace)
     if not by_device:
         return {}
     return {
@@ -237,7 +250,7 @@ def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
+def _reduce_slices(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
     """Apply `function` to values[low[i]:high[i]]; arbitrary for an empty slice."""
     if not len(low):
         return np.empty(0, np.int64)
@@ -249,14 +262,16 @@ def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
     return out
 
 
-def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+def _compute_reserved_peaks(
+    reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]
+) -> Nullable:
     """Compute the highest reserved level of each slice; missing if none was recorded."""
     if reserved is None:
-        return _nullable(np.zeros(len(low), np.int64), np.zeros(len(low), np.bool_))
-    peak = _reduced(np.maximum, reserved, low, high)
-    return _nullable(peak, known & (peak >= 0))
+        return _mask_unknown_levels(np.zeros(len(low), np.int64), np.zeros(len(low), np.bool_))
+    peak = _reduce_slices(np.maximum, reserved, low, high)
+    return _mask_unknown_levels(peak, known & (peak >= 0))
 
 
-def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+def _mask_unknown_levels(values: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
     """Mask unknown values."""
     return Nullable(np.where(known, values, 0), ~known)

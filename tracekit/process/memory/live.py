@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.intervals import window_at
-from tracekit.model.keys import place_of
+from tracekit.model.intervals import find_window_at
+from tracekit.model.keys import look_up_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables.snapshots import BASES, ORIGINS, SITE_KINDS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.call_sites import site_table
+from tracekit.process.memory.call_sites import build_site_table
 from tracekit.process.memory.replay import Replay
 
 Ints = npt.NDArray[np.int64]
@@ -28,22 +28,22 @@ _NOTHING = ("", "N/A")
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveMemory:
     """Pieces in use at one time: `frame` has a row for each with its origin, site, category and age."""
 
     frame: pd.DataFrame
     total: int
 
 
-def live(trace: Trace, replay: Replay, at: int) -> Live:
+def list_live_memory(trace: Trace, replay: Replay, at: int) -> LiveMemory:
     """List the memory in use after an entry of the history (-1: before it)."""
     pieces = replay.pieces
     chosen = pieces.live(at)
     row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
-    stack, no_stack = stacks_of(trace, row, block)
-    site, kind = sites_of(trace, stack, no_stack)
-    place, _ = sites_of(trace, stack, no_stack, "place")
-    category, basis = _category(trace, replay, row, block, born)
+    stack, no_stack = find_allocation_stacks(trace, row, block)
+    site, kind = look_up_sites(trace, stack, no_stack)
+    place, _ = look_up_sites(trace, stack, no_stack, "place")
+    category, basis = _find_memory_purpose(trace, replay, row, block, born)
     origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
     # For memory freed in the history only the stack of the free is recorded, so it is not looked up.
     nobody = origin == 2
@@ -69,10 +69,10 @@ def live(trace: Trace, replay: Replay, at: int) -> Live:
     )
     total = int(size.sum())
     assert total == replay.held(at), "what is in use is not what the history adds up to"
-    return Live(frame, total)
+    return LiveMemory(frame, total)
 
 
-def by_site(found: Live) -> pd.DataFrame:
+def sum_live_memory_by_site(found: LiveMemory) -> pd.DataFrame:
     """Sum live memory by site, largest first; the smallest share one row `rest`.
 
     Rows of `live_sites` without key columns.
@@ -127,12 +127,12 @@ def by_site(found: Live) -> pd.DataFrame:
     return table
 
 
-def sites_of(
+def look_up_sites(
     trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_], text: str = "site"
 ) -> tuple[Any, Ints]:
     """Look up the sites of stacks: (text of the site or `place`, None if unknown; code of its kind in SITE_KINDS)."""
-    table = trace.derived(site_table)
-    place, is_there = place_of(table["stack"].to_numpy(), stack)
+    table = trace.derived(build_site_table)
+    place, is_there = look_up_keys(table["stack"].to_numpy(), stack)
     empty, unknown = SITE_KINDS.index("empty"), SITE_KINDS.index("unknown")
     if not len(table):
         return np.full(len(stack), None, object), np.where(missing, unknown, empty)
@@ -143,7 +143,9 @@ def sites_of(
     return site, np.where(is_known, kinds[place], np.where(missing, unknown, empty))
 
 
-def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def find_allocation_stacks(
+    trace: Trace, row: Ints, block: Ints
+) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Find the stacks that allocated pieces: (stack of each piece, mask of pieces without a recorded stack)."""
     stack = np.zeros(len(row), np.int64)
     missing = np.ones(len(row), np.bool_)
@@ -158,7 +160,7 @@ def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[n
     return stack, missing
 
 
-def _category(
+def _find_memory_purpose(
     trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
     """Find the purpose of each piece: (category or None, basis of that knowledge)."""
@@ -170,20 +172,22 @@ def _category(
         ("compile_context", "compiled"),
     ):
         for name, rows in (("allocations", row), ("blocks", block)):
-            texts = _texts(trace.get(name)[column], rows)
+            texts = _look_up_history_texts(trace.get(name)[column], rows)
             new = (basis == BASES.index("none")) & pd.notna(texts)
             text[new], basis[new] = texts[new], BASES.index(how)
-    stages = snapshot_windows.stages(trace, snapshot_windows.steps(trace, replay))
+    stages = snapshot_windows.list_snapshot_stages(
+        trace, snapshot_windows.list_snapshot_steps(trace, replay)
+    )
     if len(stages) and replay.timed and len(replay.ts_ns):
         start = stages["ts_ns"].to_numpy()
-        inside = window_at(start, start + stages["dur_ns"].to_numpy(), replay.ts_ns[born])
+        inside = find_window_at(start, start + stages["dur_ns"].to_numpy(), replay.ts_ns[born])
         new = (basis == BASES.index("none")) & (born >= 0) & (inside >= 0)
         names = stages["stage"].to_numpy(object)
         text[new], basis[new] = names[inside[new]], BASES.index("stage")
     return text, np.array(BASES, object)[basis]
 
 
-def _texts(column: pd.Series[Any], at: Ints) -> npt.NDArray[np.object_]:
+def _look_up_history_texts(column: pd.Series[Any], at: Ints) -> npt.NDArray[np.object_]:
     """Look up the text of each row; None for -1, a missing text, and texts that mean "none"."""
     names = [None if str(c) in _NOTHING else str(c) for c in column.cat.categories]
     codes = np.append(column.cat.codes.to_numpy().astype(np.int64), -1)

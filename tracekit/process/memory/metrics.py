@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.trace import Trace
-from tracekit.process.memory.replay import MAX_BYTES, NEVER, Ints, Replay, has_segments
+from tracekit.process.memory.replay import MAX_BYTES, NEVER, Ints, Replay, has_allocator_segments
 
 ROUNDED_TO = 512
 """Rounding of PyTorch's CUDA allocator, bytes (`kMinBlockSize` of c10/cuda/CUDACachingAllocator)."""
@@ -24,7 +24,9 @@ LEVEL_METRICS = {
 """Metric by column of levels."""
 
 
-def level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
+def make_level_metrics(
+    trace: Trace, levels: Sequence[pd.DataFrame]
+) -> Mapping[str, Mapping[str, Any]]:
     """Build the table `metrics` of one snapshot: each level's maximum over its GPUs; {} if unknown.
 
     `LEVEL_METRICS` lists the levels. The step is that of the file. Pinned host memory is not included.
@@ -48,16 +50,16 @@ def level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, 
     }
 
 
-def allocated_peak(trace: Trace, replay: Replay) -> int | None:
+def compute_allocated_peak(trace: Trace, replay: Replay) -> int | None:
     """Compute a lower bound of the peak of allocated bytes in the history: sizes as the allocator rounds them up.
 
     Memory in use at the end has the size of its block. For memory freed earlier it is unknown whether its
     block kept a remainder too small to split off. None without a history or an allocator's segments.
     """
-    if not len(replay.rows) or not has_segments(trace):
+    if not len(replay.rows) or not has_allocator_segments(trace):
         return None
     pieces = replay.pieces
-    size = _allocated(trace, replay)
+    size = _compute_allocated_sizes(trace, replay)
     change = np.zeros(len(replay.rows), np.int64)
     later, gone = pieces.born >= 0, pieces.died < NEVER
     np.add.at(change, pieces.born[later], size[later])
@@ -66,7 +68,7 @@ def allocated_peak(trace: Trace, replay: Replay) -> int | None:
     return max(before, before + int(np.cumsum(change).max()))
 
 
-def _allocated(trace: Trace, replay: Replay) -> Ints:
+def _compute_allocated_sizes(trace: Trace, replay: Replay) -> Ints:
     """Compute the allocated size of each piece: that of its block, else the request rounded up."""
     pieces = replay.pieces
     rounded = np.maximum(-(-pieces.size // ROUNDED_TO), 1) * ROUNDED_TO

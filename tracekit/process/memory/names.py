@@ -46,16 +46,16 @@ _OTHER = frozenset(
 _POWERS_OF_TWO = re.compile(r"(?:.*/)?perf/max_memory_")
 
 
-def quantity_of(name: str) -> tuple[str, int | None] | None:
+def parse_memory_quantity(name: str) -> tuple[str, int | None] | None:
     """Parse a name into (quantity, bytes of its unit or None if the name has none); None for other names.
 
-    >>> quantity_of("memory/allocated_mb"), quantity_of("max_memory_allocated")
+    >>> parse_memory_quantity("memory/allocated_mb"), parse_memory_quantity("max_memory_allocated")
     (('allocated', 1000000), ('peak allocated', None))
-    >>> quantity_of("reserved_bytes.all.current"), quantity_of("cpu_memory_used_gb"), quantity_of("cached_tokens")
+    >>> parse_memory_quantity("reserved_bytes.all.current"), parse_memory_quantity("cpu_memory_used_gb"), parse_memory_quantity("cached_tokens")
     (('reserved', 1), None, None)
     """
     words = re.findall(r"[a-z]+", name.lower())
-    what = _quantity(words)
+    what = _find_memory_quantity(words)
     if what is None:
         return None
     unit = next((UNITS[word] for word in reversed(words) if word in UNITS), None)
@@ -67,7 +67,7 @@ def quantity_of(name: str) -> tuple[str, int | None] | None:
     return f"peak {what}", unit
 
 
-def _quantity(words: Sequence[str]) -> str | None:
+def _find_memory_quantity(words: Sequence[str]) -> str | None:
     """Find the memory quantity that the words of a name describe; None if it is not memory, or ambiguous."""
     distinct = set(words)
     if distinct & _OTHER or words.count("allocated") > 1:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.trace import Trace
-from tracekit.process.memory.replay import MAX_BYTES, Replay, ints
+from tracekit.process.memory.replay import MAX_BYTES, Replay, read_ints
 from tracekit.process.memory.space import DEFAULT_POOL
-from tracekit.process.memory.tables import rows_of
+from tracekit.process.memory.tables import select_replay_rows
 
 POOL_CLASSES = (
     *("default", "engine weights", "engine KV cache", "paused region"),
@@ -41,14 +41,14 @@ _REGIONS = {
 """Functions of SGLang that allocate in regions of torch_memory_saver, with their files."""
 
 
-def class_of_frame(name: str, file: str) -> str | None:
+def classify_frame_purpose(name: str, file: str) -> str | None:
     """Classify the purpose of memory by an allocating frame; None if the frame does not tell.
 
-    >>> class_of_frame("load_model", "/opt/vllm/v1/worker/gpu_worker.py"), class_of_frame("load_model", "/job/train.py")
+    >>> classify_frame_purpose("load_model", "/opt/vllm/v1/worker/gpu_worker.py"), classify_frame_purpose("load_model", "/job/train.py")
     ('engine weights', None)
-    >>> class_of_frame("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py"), class_of_frame("graph_capture", "x.py")
+    >>> classify_frame_purpose("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py"), classify_frame_purpose("graph_capture", "x.py")
     ('engine KV cache', 'graph')
-    >>> class_of_frame("_create_buffers", "sglang/srt/mem_cache/memory_pool.py")
+    >>> classify_frame_purpose("_create_buffers", "sglang/srt/mem_cache/memory_pool.py")
     'paused region'
     """
     if _OF_GRAPHS.search(name) or _OF_GRAPHS.search(file.replace("\\", "/").rpartition("/")[2]):
@@ -64,16 +64,16 @@ def class_of_frame(name: str, file: str) -> str | None:
     return None
 
 
-def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
+def list_memory_pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     """List the pools of one memory at the end, the largest first: pool, class, segment_count and bytes.
 
     `reserved_bytes` of its segments, `in_use_bytes` of its blocks (rounded up), `emptied_bytes` of segments
     without a block in use.
     """
-    segments = rows_of(trace, "memory_segments", replay)
+    segments = select_replay_rows(trace, "memory_segments", replay)
     recorded = segments["pool"].astype(object)
     pool = recorded.where(recorded.notna(), DEFAULT_POOL).to_numpy(object)
-    size = np.clip(ints(segments["size_bytes"]), 0, MAX_BYTES)
+    size = np.clip(read_ints(segments["size_bytes"]), 0, MAX_BYTES)
     names, number = np.unique(pool.astype(str), return_inverse=True)
     place = np.full(len(trace.get("memory_segments")), -1, np.int64)
     place[segments.index.to_numpy()] = np.arange(len(segments))
@@ -82,12 +82,12 @@ def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     held = (owner >= 0) & blocks["state"].isin(("active", "pending_free")).to_numpy(np.bool_)
     owner, held_blocks = owner[held], blocks[held]
     used = np.zeros(len(segments), np.int64)
-    np.add.at(used, owner, np.clip(ints(held_blocks["size_bytes"]), 0, MAX_BYTES))
+    np.add.at(used, owner, np.clip(read_ints(held_blocks["size_bytes"]), 0, MAX_BYTES))
     stacks = pd.concat([segments["stack"], held_blocks["stack"]], ignore_index=True)
     of_stacks = np.concatenate((number, number[owner]))
     weights = np.concatenate((size, used[owner]))
     classes = [
-        _class(trace, name, stacks[of_stacks == index], weights[of_stacks == index])
+        _classify_pool(trace, name, stacks[of_stacks == index], weights[of_stacks == index])
         for index, name in enumerate(names.tolist())
     ]
 
@@ -110,11 +110,13 @@ def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     return rows.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)
 
 
-def _class(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]) -> str:
+def _classify_pool(
+    trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]
+) -> str:
     """Classify a pool by the class of most of its bytes among stacks with a known class."""
     if pool == DEFAULT_POOL:
         return "default"
-    by_stack = trace.derived(stack_classes)
+    by_stack = trace.derived(classify_stacks)
     sums: dict[str, int] = {}
     for stack, weight in zip(stacks.tolist(), weights.tolist(), strict=True):
         told = None if pd.isna(stack) else by_stack.get(int(stack))
@@ -126,7 +128,7 @@ def _class(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray
     return "graph" if pool.endswith(",0") else "unknown"
 
 
-def stack_classes(trace: Trace) -> dict[int, str]:
+def classify_stacks(trace: Trace) -> dict[int, str]:
     """Classify each stack by its outermost frame with a known purpose; a frame of a graph capture wins."""
     if not trace.has("stacks"):
         return {}
@@ -137,7 +139,7 @@ def stack_classes(trace: Trace) -> dict[int, str]:
     for stack, name, file in zip(*columns, strict=True):
         key = (str(name), "" if pd.isna(file) else str(file))
         if key not in told:
-            told[key] = class_of_frame(*key)
+            told[key] = classify_frame_purpose(*key)
         of_frame = told[key]
         # A graph may be captured inside a call that also loads or sizes memory: the inner purpose counts.
         if of_frame is not None and classes.get(int(stack)) != "graph":

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import numbered, stable_order
+from tracekit.model.keys import compute_stable_order, number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES
 from tracekit.model.trace import Trace
@@ -36,7 +36,7 @@ _SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "seg
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class MemoryPieces:
     """Every piece of memory that was in use at some time of the history.
 
     In use after the entries `born` … `died` - 1 of the history: -1 is before it, `NEVER` after it. `row` is
@@ -79,7 +79,7 @@ class Replay:
     requested: Ints
     reserved: Ints | None
     reserved_before: int
-    pieces: Pieces
+    pieces: MemoryPieces
     base: int
     unsound: int
 
@@ -100,14 +100,16 @@ class Replay:
         return self.base if at < 0 else int(self.requested[at])
 
 
-def replays(trace: Trace) -> tuple[Replay, ...]:
+def replay_all_devices(trace: Trace) -> tuple[Replay, ...]:
     """Replay every device (and pinned host memory) with a history or blocks."""
     return tuple(
-        replayed for device in _devices(trace) if (replayed := _replay(trace, *device)) is not None
+        replayed
+        for device in _split_snapshot_by_device(trace)
+        if (replayed := _replay_device(trace, *device)) is not None
     )
 
 
-def is_made_up(segments: pd.DataFrame | None) -> bool:
+def is_synthetic_segments(segments: pd.DataFrame | None) -> bool:
     """Check whether segments are synthetic: `_profile_to_snapshot` makes one of all addresses of a device.
 
     A real allocator records the allocated bytes of a segment, and the size of its blocks.
@@ -117,16 +119,16 @@ def is_made_up(segments: pd.DataFrame | None) -> bool:
     return bool(segments[["allocated_bytes", "active_bytes", "kind"]].isna().all(axis=None))
 
 
-def has_segments(trace: Trace) -> bool:
+def has_allocator_segments(trace: Trace) -> bool:
     """Check whether the segments of an allocator were recorded."""
-    return trace.has("memory_segments") and not is_made_up(trace["memory_segments"])
+    return trace.has("memory_segments") and not is_synthetic_segments(trace["memory_segments"])
 
 
-def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]:
+def _split_snapshot_by_device(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]:
     """Yield (memory, device, rows of allocations, of blocks, of memory_segments) for every device."""
     frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
-    owners = [_owners(frame) for frame in frames]
-    distinct_owners, number = numbered(np.concatenate(owners))
+    owners = [_number_memory_owners(frame) for frame in frames]
+    distinct_owners, number = number_keys(np.concatenate(owners))
     counts = np.bincount(number)
     parts = np.split(number, np.cumsum(list(map(len, frames)))[:-1])
     for place in np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES]).tolist():
@@ -140,7 +142,7 @@ _NO_DEVICE = 2**32
 """Number of an unrecorded device; sorts last."""
 
 
-def _owners(frame: pd.DataFrame) -> Ints:
+def _number_memory_owners(frame: pd.DataFrame) -> Ints:
     """Combine the memory and device of each row into one number, in order of both."""
     memory = frame["memory"].cat.codes.to_numpy().astype(np.int64)
     device = frame["device"].to_numpy(np.int64, na_value=_NO_DEVICE)
@@ -148,24 +150,26 @@ def _owners(frame: pd.DataFrame) -> Ints:
     return owners
 
 
-def _replay(
+def _replay_device(
     trace: Trace, memory: str, device: int | None, rows: Ints, blocks: Ints, segments: Ints
 ) -> Replay | None:
     """Replay one device; None if its sizes exceed any memory."""
     history = trace.get("allocations").iloc[rows]
     action = history["action"].cat.codes.to_numpy().astype(np.int64)
-    size, sized = _bounded(history["size_bytes"])
-    address = ints(history["address"])
+    size, sized = _read_plausible_sizes(history["size_bytes"])
+    address = read_ints(history["address"])
     placed = history["address"].notna().to_numpy()
     moves = np.isin(action, [CODE["alloc"], CODE["free_completed"]])
     sound = sized & placed
     usable = (moves & sound).nonzero()[0]
-    active = _active(trace, blocks)
-    block_size = _bounded(trace.get("blocks")["requested_bytes"].iloc[active])[0]
+    active = _find_active_blocks(trace, blocks)
+    block_size = _read_plausible_sizes(trace.get("blocks")["requested_bytes"].iloc[active])[0]
     if float(size.sum(dtype=np.float64)) + float(block_size.sum(dtype=np.float64)) > 2.0**62:
         return None
     is_alloc = action[usable] == CODE["alloc"]
-    pieces = _pieces(trace, usable, is_alloc, address[usable], size[usable], active, rows)
+    pieces = _build_memory_pieces(
+        trace, usable, is_alloc, address[usable], size[usable], active, rows
+    )
     base = int(pieces.size[pieces.born < 0].sum())
     # A free ends the allocation at its address, even if it records another size.
     delta = np.zeros(len(rows), np.int64)
@@ -176,8 +180,8 @@ def _replay(
     for name, sign in _SEGMENT_SIGNS.items():
         signs[CODE[name]] = sign
     got = np.where(sized, signs[action] * size, 0)
-    ts_ns, timed = _times(history["ts_ns"])
-    reserved = _reserved(trace, segments, got)
+    ts_ns, timed = _read_history_times(history["ts_ns"])
+    reserved = _compute_reserved_bytes(trace, segments, got)
     return Replay(
         memory,
         device,
@@ -196,14 +200,14 @@ def _replay(
     )
 
 
-def _active(trace: Trace, blocks: Ints) -> Ints:
+def _find_active_blocks(trace: Trace, blocks: Ints) -> Ints:
     """Find the blocks that were in use at the end, or waited to be freed."""
     frame = trace.get("blocks").iloc[blocks]
     in_use = frame["state"].isin(("active", "pending_free")) & frame["address"].notna()
     return blocks[in_use.to_numpy(np.bool_)]
 
 
-def _pieces(
+def _build_memory_pieces(
     trace: Trace,
     held: Ints,
     is_alloc: Mask,
@@ -211,23 +215,25 @@ def _pieces(
     size: Ints,
     active: Ints,
     rows: Ints,
-) -> Pieces:
+) -> MemoryPieces:
     """Build the pieces: allocations paired with frees, frees of earlier memory, and blocks that stayed."""
-    starts, ends, orphan, last = paired(address, is_alloc)
+    starts, ends, orphan, last = pair_begins_and_ends(address, is_alloc)
     blocks = trace.get("blocks")
-    addresses = ints(blocks["address"].iloc[active])
+    addresses = read_ints(blocks["address"].iloc[active])
     ghost = active[~np.isin(addresses, address[last])]
-    ghost_size = _bounded(blocks["requested_bytes"].iloc[ghost])[0]
+    ghost_size = _read_plausible_sizes(blocks["requested_bytes"].iloc[ghost])[0]
     gone = np.where(ends >= 0, held[ends], NEVER)
     born = np.concatenate((held[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(
         np.int64
     )
     none = np.full(len(ghost), -1, np.int64)
-    stays = _block_at(addresses, active, address[starts], ends < 0)
-    return Pieces(
+    stays = _find_blocks_at_addresses(addresses, active, address[starts], ends < 0)
+    return MemoryPieces(
         born,
         np.concatenate((gone, held[orphan], np.full(len(ghost), NEVER))).astype(np.int64),
-        np.concatenate((address[starts], address[orphan], ints(blocks["address"].iloc[ghost]))),
+        np.concatenate(
+            (address[starts], address[orphan], read_ints(blocks["address"].iloc[ghost]))
+        ),
         np.concatenate((size[starts], size[orphan], ghost_size)),
         np.concatenate((rows[held[starts]], np.full(len(orphan), -1), none)).astype(np.int64),
         np.concatenate(
@@ -237,12 +243,12 @@ def _pieces(
     )
 
 
-def paired(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
+def pair_begins_and_ends(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
     """Pair entries that begin or end at an address: (begins, their ends or -1, ends without begin, last begins).
 
     An entry lasts until the next end at its address; `last` are begins without a later entry.
     """
-    order = stable_order(address)
+    order = compute_stable_order(address)
     where, opened = address[order], begins[order]
     follows = np.append(False, where[1:] == where[:-1])[: len(order)]
     closes = follows & ~opened & np.append(False, opened[:-1])[: len(order)]
@@ -252,7 +258,7 @@ def paired(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
     return order[opened], partner[opened], order[~opened & ~closes], order[opened & is_last]
 
 
-def _block_at(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
+def _find_blocks_at_addresses(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
     """Find the block in use at each kept address; -1 for none."""
     if not len(at):
         return np.full(len(address), -1, np.int64)
@@ -262,18 +268,18 @@ def _block_at(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
     return np.where(kept & (at[order][place] == address), blocks_at, -1)
 
 
-def _reserved(trace: Trace, segments: Ints, got: Ints) -> Ints | None:
+def _compute_reserved_bytes(trace: Trace, segments: Ints, got: Ints) -> Ints | None:
     """Compute the reserved bytes after each entry, backward from the end."""
-    if not has_segments(trace):
+    if not has_allocator_segments(trace):
         return None
-    size = _bounded(trace["memory_segments"]["size_bytes"].iloc[segments])[0]
+    size = _read_plausible_sizes(trace["memory_segments"]["size_bytes"].iloc[segments])[0]
     if float(size.sum(dtype=np.float64)) > 2.0**62:
         return None
     reserved: Ints = int(size.sum()) - int(got.sum()) + np.cumsum(got)
     return reserved if not len(reserved) or int(reserved.min()) >= 0 else None
 
 
-def _times(column: pd.Series[Any]) -> tuple[Ints, bool]:
+def _read_history_times(column: pd.Series[Any]) -> tuple[Ints, bool]:
     """Read the times of entries: (times that never decrease, whether all were recorded); else positions."""
     if not len(column) or column.isna().any():
         return np.arange(len(column), dtype=np.int64), False
@@ -281,14 +287,14 @@ def _times(column: pd.Series[Any]) -> tuple[Ints, bool]:
     return times, True
 
 
-def _bounded(column: pd.Series[Any]) -> tuple[Ints, Mask]:
+def _read_plausible_sizes(column: pd.Series[Any]) -> tuple[Ints, Mask]:
     """Read sizes: (bytes, 0 where unknown or impossible; mask of known sizes)."""
     size = column.to_numpy(np.int64, na_value=-1)
     is_plausible = (size >= 0) & (size < MAX_BYTES)
     return np.where(is_plausible, size, 0), is_plausible
 
 
-def ints(column: pd.Series[Any]) -> Ints:
+def read_ints(column: pd.Series[Any]) -> Ints:
     """Convert a column to int64, 0 where missing."""
     whole_numbers: Ints = column.to_numpy(np.int64, na_value=0)
     return whole_numbers

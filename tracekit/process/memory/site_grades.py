@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 
 Ints = npt.NDArray[np.int64]
 
@@ -68,14 +68,14 @@ MACHINERY_PACKAGES: Mapping[str, str] = {
 }
 """Packages whose frames identify a site less than other Python, and why; verl, vllm, megatron … name a site."""
 
-COMPILED = expression(r"c[a-z2-7]{51}\.py")
+COMPILED = compile_lazily(r"c[a-z2-7]{51}\.py")
 """Names of files that Inductor writes: the hash of their text, in base 32."""
 
-PROFILED = expression(r"([^()]{1,4000}\.py)\(([0-9]{1,9})\): (.+)", re.DOTALL)
+PROFILED = compile_lazily(r"([^()]{1,4000}\.py)\(([0-9]{1,9})\): (.+)", re.DOTALL)
 """Python function as a profiler names it: `torch/optim/adam.py(347): step`."""
 
-_PACKAGE = expression(r".*/(?:site|dist)-packages/([^/]+)", re.DOTALL)
-_STANDARD = expression(
+_PACKAGE = compile_lazily(r".*/(?:site|dist)-packages/([^/]+)", re.DOTALL)
+_STANDARD = compile_lazily(
     r"/lib(?:64)?/python[0-9][0-9.]*t?/|/python[0-9]+/lib/|/(?:mini|ana)conda[0-9]?/(?:envs/[^/]+/)?lib/|/miniforge[0-9]?/(?:envs/[^/]+/)?lib/",
     re.IGNORECASE,
 )
@@ -86,22 +86,22 @@ _ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_"
 """Parts of the names of functions that allocate on behalf of their callers."""
 
 
-def grades(stacks: pd.DataFrame) -> Ints:
+def grade_frames(stacks: pd.DataFrame) -> Ints:
     """Grade each frame; lower is better."""
-    files = map(file_grade, map(str, stacks["file"].cat.categories))
-    names = map(name_grade, map(str, stacks["name"].cat.categories))
+    files = map(grade_frame_file, map(str, stacks["file"].cat.categories))
+    names = map(grade_frame_name, map(str, stacks["name"].cat.categories))
     by_file = np.array([*files, ANYTHING], np.int64)[stacks["file"].cat.codes.to_numpy()]
     by_name = np.array([*names, ANYTHING], np.int64)[stacks["name"].cat.codes.to_numpy()]
     best: Ints = np.where(by_file < OPERATOR, by_file, by_name)
     return best
 
 
-def file_grade(file: str) -> int:
+def grade_frame_file(file: str) -> int:
     """Grade a Python frame by its file; ANYTHING if it is not Python.
 
-    >>> [file_grade(f) for f in ("/job/train.py", "/venv/lib/python3.11/site-packages/verl/fsdp.py")]
+    >>> [grade_frame_file(f) for f in ("/job/train.py", "/venv/lib/python3.11/site-packages/verl/fsdp.py")]
     [0, 1]
-    >>> [file_grade(f) for f in ("torch/nn/modules/linear.py", "/usr/lib/python3.11/contextlib.py", "??")]
+    >>> [grade_frame_file(f) for f in ("torch/nn/modules/linear.py", "/usr/lib/python3.11/contextlib.py", "??")]
     [2, 2, 5]
     """
     if not file.endswith(".py"):
@@ -117,11 +117,11 @@ def file_grade(file: str) -> int:
     return MACHINERY if of_torch or compiled or _STANDARD.search(path) else PROGRAM
 
 
-def name_grade(name: str) -> int:
+def grade_frame_name(name: str) -> int:
     """Grade a frame without a Python file by its name; a Python function in profiler notation by its file."""
     profiled = PROFILED.fullmatch(name)
     if profiled is not None:
-        return file_grade(profiled[1])
+        return grade_frame_file(profiled[1])
     if any(word in name for word in _ALLOCATING):
         return ANYTHING
     if name.startswith("aten::") or any(word in name for word in _OPERATORS):

@@ -14,8 +14,15 @@ import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.memory.replay import CODE, MAX_BYTES, NEVER, Replay, ints, paired
-from tracekit.process.memory.tables import rows_of
+from tracekit.process.memory.replay import (
+    CODE,
+    MAX_BYTES,
+    NEVER,
+    Replay,
+    pair_begins_and_ends,
+    read_ints,
+)
+from tracekit.process.memory.tables import select_replay_rows
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -30,16 +37,16 @@ _LOWEST = np.iinfo(np.int64).min
 _GROUP = ["pool", "stream", "kind"]
 
 
-def rounded(size: Ints) -> Ints:
+def round_up_requests(size: Ints) -> Ints:
     """Round requests up to the bytes that they occupy."""
     sizes: Ints = np.maximum(-(-size // LEAST), 1) * LEAST
     return sizes
 
 
-def segment_for(size: int) -> int:
+def compute_segment_size(size: int) -> int:
     """Compute the size of the segment that the allocator gets from the driver for a request.
 
-    >>> [segment_for(n) // 2**20 for n in (1, 2**20 + 1, 10 * 2**20, 11 * 2**20 + 1)]
+    >>> [compute_segment_size(n) // 2**20 for n in (1, 2**20 + 1, 10 * 2**20, 11 * 2**20 + 1)]
     [2, 20, 10, 12]
     """
     need = max(-(-size // LEAST), 1) * LEAST
@@ -49,7 +56,7 @@ def segment_for(size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class MemorySegments:
     """Every segment that a device had at some time of its history; positions as in `MemoryPieces`."""
 
     born: Ints
@@ -60,16 +67,16 @@ class Segments:
     """`pool`, `stream` and `kind` of each."""
 
 
-def segments(trace: Trace, replay: Replay) -> Segments | None:
+def list_memory_segments(trace: Trace, replay: Replay) -> MemorySegments | None:
     """List the segments of a device; None if they were not recorded, or grow in place."""
-    rows = rows_of(trace, "memory_segments", replay)
+    rows = select_replay_rows(trace, "memory_segments", replay)
     grows = len(replay.during("segment_map", "segment_unmap")) or (rows["expandable"] == 1).any()
     if not trace.has("memory_segments") or grows or rows["address"].isna().any():
         return None
     moved = replay.during("segment_alloc", "segment_free")
     is_alloc = replay.action[moved] == CODE["segment_alloc"]
-    starts, ends, orphan, last = paired(replay.address[moved], is_alloc)
-    at_end = ints(rows["address"])
+    starts, ends, orphan, last = pair_begins_and_ends(replay.address[moved], is_alloc)
+    at_end = read_ints(rows["address"])
     ghost = (~np.isin(at_end, replay.address[moved[last]])).nonzero()[0]
     moves = np.concatenate((moved[starts], moved[orphan]))
     entries = (
@@ -78,19 +85,21 @@ def segments(trace: Trace, replay: Replay) -> Segments | None:
         else trace.get("allocations").iloc[:0]
     )
     none = np.full(len(ghost), -1, np.int64)
-    size = np.concatenate((replay.size[moves], ints(rows["size_bytes"])[ghost]))
+    size = np.concatenate((replay.size[moves], read_ints(rows["size_bytes"])[ghost]))
     kind = np.where(replay.size[moves] <= SMALL_SEGMENT, "small", "large").astype(object)
     frame = pd.DataFrame(
         {
-            "pool": np.concatenate((_text(entries["pool"]), _text(rows["pool"])[ghost])),
+            "pool": np.concatenate(
+                (_convert_to_objects(entries["pool"]), _convert_to_objects(rows["pool"])[ghost])
+            ),
             "stream": pd.array(
                 [*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"
             ),
-            "kind": np.concatenate((kind, _text(rows["kind"])[ghost])),
+            "kind": np.concatenate((kind, _convert_to_objects(rows["kind"])[ghost])),
         }
     )
     frame["pool"] = frame["pool"].where(frame["pool"].notna(), DEFAULT_POOL)
-    return Segments(
+    return MemorySegments(
         np.concatenate((moved[starts], np.full(len(orphan), -1), none)).astype(np.int64),
         np.concatenate(
             (np.where(ends >= 0, moved[ends], NEVER), moved[orphan], np.full(len(ghost), NEVER))
@@ -101,13 +110,15 @@ def segments(trace: Trace, replay: Replay) -> Segments | None:
     )
 
 
-def _text(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
+def _convert_to_objects(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
     """Convert a column to objects."""
     texts: npt.NDArray[np.object_] = column.to_numpy(object)
     return texts
 
 
-def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame:
+def measure_free_space_at(
+    trace: Trace, replay: Replay, of: MemorySegments, at: int
+) -> pd.DataFrame:
     """Measure the free space after an entry, by addresses: rows of `free_space` per pool, stream and kind."""
     alive = ((of.born <= at) & (of.died > at)).nonzero()[0]
     alive = alive[np.argsort(of.address[alive], kind="stable")]
@@ -115,7 +126,7 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
     live = replay.pieces.live(at)
     live = live[np.argsort(replay.pieces.address[live], kind="stable")]
     address, requested = replay.pieces.address[live], replay.pieces.size[live]
-    occupied_bytes = occupied(trace, replay, live)
+    occupied_bytes = compute_occupied_bytes(trace, replay, live)
     inside = np.searchsorted(start, address, side="right") - 1
     within = (inside >= 0) & (address < (start + size)[inside]) if len(start) else inside >= 0
     inside, address, requested, occupied_bytes = (
@@ -150,32 +161,32 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
             largest_free_bytes=largest,
         )
     )
-    return _grouped(parts)
+    return _sum_segments_by_pool(parts)
 
 
-def occupied(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
+def compute_occupied_bytes(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
     """Compute the bytes that each piece occupies: the size of its block, else the request rounded up."""
-    occupied_bytes = rounded(replay.pieces.size[pieces])
+    occupied_bytes = round_up_requests(replay.pieces.size[pieces])
     block = replay.pieces.block[pieces]
     has_block = block >= 0
-    size = ints(trace.get("blocks")["size_bytes"].iloc[block[has_block]])
+    size = read_ints(trace.get("blocks")["size_bytes"].iloc[block[has_block]])
     occupied_bytes[has_block] = np.where(
         (size > 0) & (size < MAX_BYTES), size, occupied_bytes[has_block]
     )
     return occupied_bytes
 
 
-def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
+def measure_free_space_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
     """Measure the free space at the end, by blocks: rows of `free_space` per pool, stream and kind."""
-    of_segments = rows_of(trace, "memory_segments", replay)
+    of_segments = select_replay_rows(trace, "memory_segments", replay)
     rows = of_segments.index.to_numpy()
     place = np.full(len(trace.get("memory_segments")), -1, np.int64)
     place[rows] = np.arange(len(rows))
     blocks = trace.get("blocks")
     owner = place[blocks["segment"].to_numpy(np.int64)] if len(blocks) else np.empty(0, np.int64)
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
-    size = np.clip(ints(blocks["size_bytes"]), 0, MAX_BYTES)
-    asked = np.clip(ints(blocks["requested_bytes"]), 0, MAX_BYTES)
+    size = np.clip(read_ints(blocks["size_bytes"]), 0, MAX_BYTES)
+    asked = np.clip(read_ints(blocks["requested_bytes"]), 0, MAX_BYTES)
     active = blocks["state"].isin(("active", "pending_free")).to_numpy()
     idle = (blocks["state"] == "inactive").to_numpy()
     total, used, requested, largest, pieces = (np.zeros(len(rows), np.int64) for _ in range(5))
@@ -206,10 +217,10 @@ def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
             "largest_free_bytes": largest,
         }
     )
-    return _grouped(parts)
+    return _sum_segments_by_pool(parts)
 
 
-def _grouped(parts: pd.DataFrame) -> pd.DataFrame:
+def _sum_segments_by_pool(parts: pd.DataFrame) -> pd.DataFrame:
     """Sum the segments of each pool, stream and kind, the largest first; asserts that the sums agree."""
     sums = [c for c in parts if c not in (*_GROUP, "largest_free_bytes")]
     grouped = parts.groupby(_GROUP, dropna=False, sort=False)

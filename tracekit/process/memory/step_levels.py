@@ -7,39 +7,43 @@ from operator import itemgetter
 import numpy as np
 import pandas as pd
 
-from tracekit.model.keys import equal
+from tracekit.model.keys import mask_equal
 from tracekit.model.trace import Trace
-from tracekit.process.memory.names import quantity_of
-from tracekit.process.memory.survivors import history, step_ends, survivors
+from tracekit.process.memory.names import parse_memory_quantity
+from tracekit.process.memory.survivors import (
+    find_step_ends,
+    find_surviving_memory,
+    list_allocation_history,
+)
 
 MAX_LEVELS = 500_000
 """Levels of one source at most: the first ones."""
 
 
-def step_levels(trace: Trace) -> pd.DataFrame:
+def measure_step_levels(trace: Trace) -> pd.DataFrame:
     """Compute device, step, position, at_ns, point, quantity and level_bytes; empty without any source of levels."""
     if trace.has("blocks"):
-        levels = _of_snapshot(trace)
+        levels = _measure_snapshot_step_levels(trace)
     elif trace.has("memory_log"):
-        levels = _of_log(trace["memory_log"])
+        levels = _copy_memory_log_levels(trace["memory_log"])
     elif trace.has("log_values"):
-        levels = _of_driver(trace["log_values"])
+        levels = _select_driver_log_levels(trace["log_values"])
     else:
         return pd.DataFrame()
     return levels.iloc[:MAX_LEVELS].reset_index(drop=True)
 
 
-def _of_snapshot(trace: Trace) -> pd.DataFrame:
+def _measure_snapshot_step_levels(trace: Trace) -> pd.DataFrame:
     """Compute requested bytes in use at the ends of the steps within a snapshot, or only at its end."""
-    windows = trace.derived(survivors).windows
-    ends, numbers = step_ends(trace)
-    rows = trace.derived(history)
+    windows = trace.derived(find_surviving_memory).windows
+    ends, numbers = find_step_ends(trace)
+    rows = trace.derived(list_allocation_history)
     within = len(ends) >= 2 and bool(rows["ts_ns"].notna().all())
     parts = []
     for device, end_ns, live in zip(
         windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True
     ):
-        of_device = rows[equal(rows["device"], device)]
+        of_device = rows[mask_equal(rows["device"], device)]
         if within:
             ts = of_device["ts_ns"].to_numpy(np.int64)
             size = np.where(of_device["is_alloc"], 1, -1) * of_device["size_bytes"].to_numpy(
@@ -69,7 +73,7 @@ def _of_snapshot(trace: Trace) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
+def _copy_memory_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
     """Copy the amounts of a memory log."""
     return pd.DataFrame(
         {
@@ -84,9 +88,11 @@ def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _of_driver(rows: pd.DataFrame) -> pd.DataFrame:
+def _select_driver_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
     """Select memory amounts from the log of an RL driver: values whose name gives a unit."""
-    quantities = [quantity_of(str(name)) or ("", 0) for name in rows["name"].cat.categories]
+    quantities = [
+        parse_memory_quantity(str(name)) or ("", 0) for name in rows["name"].cat.categories
+    ]
     factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])
     what = np.array([*map(itemgetter(0), quantities), ""], object)
     code = rows["name"].cat.codes.to_numpy()

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import distinct, stable_order
+from tracekit.model.keys import compute_stable_order, find_distinct
 from tracekit.model.records import dataclass
-from tracekit.model.stages import numbered_step, profiler_step
+from tracekit.model.stages import parse_numbered_step, parse_profiler_step
 from tracekit.model.trace import Trace
 from tracekit.process.memory.levels import MAX_BYTES
 
@@ -30,7 +30,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Survivors:
+class SurvivingMemory:
     """Memory in use at the end of a snapshot, in requested bytes.
 
     `windows`: one row per device: device, begin_ns, end_ns (of the history), entry_count, live_bytes,
@@ -45,14 +45,16 @@ class Survivors:
     blocks: pd.DataFrame
 
 
-def survivors(trace: Trace) -> Survivors:
+def find_surviving_memory(trace: Trace) -> SurvivingMemory:
     """List the blocks in use at the end of a snapshot's history, by device and stack."""
-    live = trace.derived(in_use)
+    live = trace.derived(list_blocks_in_use)
     active = live[(live["state"] == "active").to_numpy()]
-    device, size = _plain(active["device"]), active["size_bytes"].to_numpy()
+    device, size = _read_ints_or_minus_one(active["device"]), active["size_bytes"].to_numpy()
     born = active["born"].to_numpy()
     untold = active["stack"].isna().to_numpy()
-    code = numbered(device, _plain(active["stack"]), untold.astype(np.int64))
+    code = number_equal_rows(
+        device, _read_ints_or_minus_one(active["stack"]), untold.astype(np.int64)
+    )
     count = int(code.max(initial=-1)) + 1
     first = np.zeros(count, np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -60,7 +62,7 @@ def survivors(trace: Trace) -> Survivors:
     for row, weight in enumerate((size, np.ones(len(size), np.int64))):
         np.add.at(live_sums[row], code, weight)
         np.add.at(fresh[row], code, born * weight)
-    largest = _largest(device[first], live_sums[0], MAX_STACKS)
+    largest = _find_heaviest_rows(device[first], live_sums[0], MAX_STACKS)
     stacks = pd.DataFrame(
         {
             "device": active["device"].array[first[largest]],
@@ -75,24 +77,24 @@ def survivors(trace: Trace) -> Survivors:
     chosen = np.zeros(count, np.bool_)
     chosen[largest] = fresh[1][largest] > 0
     rows = (chosen[code] & active["address"].notna().to_numpy()).nonzero()[0]
-    chosen_rows = rows[_largest(device[rows], fresh[0][code[rows]], MAX_BLOCKS)]
+    chosen_rows = rows[_find_heaviest_rows(device[rows], fresh[0][code[rows]], MAX_BLOCKS)]
     columns = ["device", "stack", "address", "size_bytes", "born", "born_ns"]
     blocks = active[columns].iloc[chosen_rows].reset_index(drop=True)
-    windows = _windows(trace, live)
-    devices = _plain(windows["device"])
+    windows = _describe_device_histories(trace, live)
+    devices = _read_ints_or_minus_one(windows["device"])
     left_stacks = np.ones(count, np.bool_)
     left_stacks[largest] = False
     left_blocks = ~np.isin(rows, chosen_rows)
     windows["omitted_stack_count"] = [int((device[first][left_stacks] == d).sum()) for d in devices]
     windows["omitted_block_count"] = [int((device[rows][left_blocks] == d).sum()) for d in devices]
-    return Survivors(windows, stacks, blocks)
+    return SurvivingMemory(windows, stacks, blocks)
 
 
-def numbered(*columns: Ints) -> Ints:
+def number_equal_rows(*columns: Ints) -> Ints:
     """Assign a number to each row; rows that are equal in all columns share one."""
-    order = stable_order(columns[0])
+    order = compute_stable_order(columns[0])
     for column in columns[1:]:
-        order = order[stable_order(column[order])]
+        order = order[compute_stable_order(column[order])]
     new = np.zeros(len(order), np.bool_)
     for column in columns:
         in_order = column[order]
@@ -102,7 +104,7 @@ def numbered(*columns: Ints) -> Ints:
     return out
 
 
-def _largest(device: Ints, weight: Ints, most: int) -> Ints:
+def _find_heaviest_rows(device: Ints, weight: Ints, most: int) -> Ints:
     """Find, per device, the `most` rows with the largest weight, the heaviest first."""
     order = np.lexsort((-weight, device))
     begin = np.searchsorted(device[order], device[order])
@@ -110,16 +112,19 @@ def _largest(device: Ints, weight: Ints, most: int) -> Ints:
     return chosen[np.argsort(-weight[chosen], kind="stable")]
 
 
-def _plain(column: pd.Series[Any]) -> Ints:
+def _read_ints_or_minus_one(column: pd.Series[Any]) -> Ints:
     """Convert a column to int64, -1 where missing."""
     return column.to_numpy(np.int64, na_value=-1)
 
 
-def in_use(trace: Trace) -> pd.DataFrame:
+def list_blocks_in_use(trace: Trace) -> pd.DataFrame:
     """List the blocks in use: device, address, size_bytes (requested), stack, state, born, born_ns."""
     blocks = trace.get("blocks")
     used = (blocks["memory"] == "device") & blocks["state"].isin(("active", "pending_free"))
-    asked, rounded = _plain(blocks["requested_bytes"]), _plain(blocks["size_bytes"])
+    asked, rounded = (
+        _read_ints_or_minus_one(blocks["requested_bytes"]),
+        _read_ints_or_minus_one(blocks["size_bytes"]),
+    )
     size = np.where(asked >= 0, asked, rounded)
     sound = used.to_numpy() & (size >= 0) & (size < MAX_BYTES)
     # Impossible totals are damage, and would overflow 64 bits.
@@ -127,26 +132,35 @@ def in_use(trace: Trace) -> pd.DataFrame:
         sound[:] = False
     live = blocks.loc[sound, ["device", "address", "stack", "state"]].reset_index(drop=True)
     live["size_bytes"] = size = size[sound]
-    past = trace.derived(history)
-    place = numbered(*(np.append(_plain(past[n]), _plain(live[n])) for n in ("device", "address")))
+    past = trace.derived(list_allocation_history)
+    place = number_equal_rows(
+        *(
+            np.append(_read_ints_or_minus_one(past[n]), _read_ints_or_minus_one(live[n]))
+            for n in ("device", "address")
+        )
+    )
     last = np.full(int(place.max(initial=-1)) + 1, -1, np.int64)
     last[place[: len(past)]] = np.arange(len(past))
     allocation = last[place[len(past) :]]
     is_known = (allocation >= 0) & live["address"].notna().to_numpy()
     allocation = np.where(is_known, allocation, 0)
-    ts = np.append(_plain(past["ts_ns"]), -1)[allocation]
+    ts = np.append(_read_ints_or_minus_one(past["ts_ns"]), -1)[allocation]
     same = np.append(past["is_alloc"].to_numpy(), False)[allocation]
-    born = is_known & same & (np.append(_plain(past["size_bytes"]), -1)[allocation] == size)
+    born = (
+        is_known
+        & same
+        & (np.append(_read_ints_or_minus_one(past["size_bytes"]), -1)[allocation] == size)
+    )
     live["born"] = born
     untimed = np.append(past["ts_ns"].isna().to_numpy(), True)[allocation]
     live["born_ns"] = pd.arrays.IntegerArray(ts, ~born | untimed)
     return live
 
 
-def history(trace: Trace) -> pd.DataFrame:
+def list_allocation_history(trace: Trace) -> pd.DataFrame:
     """List allocations and completed frees of devices in order: device, address, ts_ns, size_bytes, stack, is_alloc."""
     rows = trace.get("allocations")
-    size = _plain(rows["size_bytes"])
+    size = _read_ints_or_minus_one(rows["size_bytes"])
     is_alloc = (rows["action"] == "alloc").to_numpy()
     is_usable = is_alloc | (rows["action"] == "free_completed").to_numpy()
     is_usable &= (rows["memory"] == "device").to_numpy() & rows["address"].notna().to_numpy()
@@ -155,14 +169,14 @@ def history(trace: Trace) -> pd.DataFrame:
     return out.reset_index(drop=True).assign(is_alloc=is_alloc[is_usable])
 
 
-def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
+def _describe_device_histories(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
     """Describe every device with a history or blocks."""
     rows = trace.get("allocations")
     rows = rows[(rows["memory"] == "device").to_numpy()]
-    device, ts = _plain(rows["device"]), rows["ts_ns"]
-    device_codes, size = _plain(live["device"]), live["size_bytes"].to_numpy()
+    device, ts = _read_ints_or_minus_one(rows["device"]), rows["ts_ns"]
+    device_codes, size = _read_ints_or_minus_one(live["device"]), live["size_bytes"].to_numpy()
     windows_of = []
-    for number in distinct(np.append(device, device_codes)).tolist():
+    for number in find_distinct(np.append(device, device_codes)).tolist():
         times = ts.array[device == number]
         own_sizes = size[device_codes == number]
         windows_of.append(
@@ -180,20 +194,20 @@ def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(columns, "int64") | dict.fromkeys(columns[:3], "Int64"))
 
 
-def over_marks(trace: Trace) -> pd.DataFrame:
+def find_growing_stacks(trace: Trace) -> pd.DataFrame:
     """Find the stacks that have more bytes at the last step end than at the first, within one snapshot.
 
     Columns: device, stack, window (number of the step's end), step (as recorded), live_bytes, live_count,
     cohort_count (number of steps that surviving blocks come from; only at the last end). Empty with fewer
     than 3 ends.
     """
-    ends, number = step_ends(trace)
-    rows = trace.derived(history)
+    ends, number = find_step_ends(trace)
+    rows = trace.derived(list_allocation_history)
     parts = []
     if len(ends) >= 3 and bool(rows["ts_ns"].notna().all()):
-        lives = _lives(rows, trace.derived(in_use))
+        lives = _compute_block_lives(rows, trace.derived(list_blocks_in_use))
         parts = [
-            _growing(own_lives, ends).assign(device=device)
+            _find_growing_stacks_of_device(own_lives, ends).assign(device=device)
             for device, own_lives in lives.groupby("device", dropna=False, sort=True)
         ]
     if not parts:
@@ -205,7 +219,7 @@ def over_marks(trace: Trace) -> pd.DataFrame:
     )
 
 
-def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
+def find_step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
     """Find the (times when steps end, their numbers), from annotations of steps, else of an optimizer's step."""
     rows = trace.get("annotations")
     rows = rows[(rows["stage"] == "end") & rows["ts_ns"].notna() & rows["name"].notna()]
@@ -215,7 +229,9 @@ def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
     ts = rows["ts_ns"].to_numpy(np.int64)
     # If the file itself is a step, the ranges that a program numbers are parts of it.
     is_one_step = trace.source.step is not None
-    for number_of in (profiler_step,) if is_one_step else (profiler_step, numbered_step):
+    for number_of in (
+        (parse_profiler_step,) if is_one_step else (parse_profiler_step, parse_numbered_step)
+    ):
         numbers = [number_of(name) for name in names]
         chosen = np.array([n is not None for n in numbers], np.bool_)[code]
         if chosen.any():
@@ -228,10 +244,12 @@ def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
     return ts[in_thread][-MAX_MARKS:], [None] * int(min(in_thread.sum(), MAX_MARKS))
 
 
-def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
+def _compute_block_lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     """Compute the life of every block with a known stack: device, stack, size_bytes, begin_ns, end_ns."""
-    code = numbered(_plain(rows["device"]), _plain(rows["address"]))
-    order = stable_order(code)
+    code = number_equal_rows(
+        _read_ints_or_minus_one(rows["device"]), _read_ints_or_minus_one(rows["address"])
+    )
+    order = compute_stable_order(code)
     code, alloc = code[order], rows["is_alloc"].to_numpy()[order]
     ts = rows["ts_ns"].to_numpy(np.int64)[order]
     same = np.append(code[1:] == code[:-1], False)[: len(code)]
@@ -245,7 +263,7 @@ def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([lives, old], ignore_index=True)
 
 
-def _growing(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
+def _find_growing_stacks_of_device(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
     """Find the stacks of one device with more bytes at the last end than at the first; one row per stack and end."""
     code, stacks = pd.factorize(lives["stack"], use_na_sentinel=False)
     first = np.searchsorted(ends, lives["begin_ns"].to_numpy(), "left")

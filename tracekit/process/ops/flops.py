@@ -68,7 +68,7 @@ OPS = frozenset((*FACTORS, *WEIGHTED, *HEADS_FIRST, *LENGTH_FIRST))
 """Every op with known FLOPs."""
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """Sizes of one call: `batch` products of M×K and K×N; for attention: queries × keys, size K."""
 
     kind: str
@@ -80,31 +80,31 @@ class Product(NamedTuple):
     flops: int
 
 
-def shapes(text: object) -> tuple[Dims | None, ...]:
+def parse_input_shapes(text: object) -> tuple[Dims | None, ...]:
     """Parse the dims of each input; None for an input that is not a tensor; () for texts that are not shapes.
 
-    >>> shapes("[[2,3],[],[[4],[5]]]")
+    >>> parse_input_shapes("[[2,3],[],[[4],[5]]]")
     ((2, 3), (), None)
     """
-    parsed = _parsed(text)
+    parsed = _parse_shape_json(text)
     if not isinstance(parsed, list):
         return ()
-    return tuple(map(_dims, parsed))
+    return tuple(map(_convert_to_dims, parsed))
 
 
-def types(text: object) -> tuple[str, ...]:
+def parse_input_types(text: object) -> tuple[str, ...]:
     """Parse the type of each input, without its C++ namespace.
 
-    >>> types('["c10::BFloat16","float",""]')
+    >>> parse_input_types('["c10::BFloat16","float",""]')
     ('BFloat16', 'float', '')
     """
-    parsed = _parsed(text)
+    parsed = _parse_shape_json(text)
     if not isinstance(parsed, list):
         return ()
     return tuple(str(kind).removeprefix("c10::") for kind in parsed)
 
 
-def _parsed(text: object) -> object:
+def _parse_shape_json(text: object) -> object:
     """Parse a text as JSON; None if it is invalid or too long."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         return None
@@ -114,7 +114,7 @@ def _parsed(text: object) -> object:
         return None
 
 
-def _dims(entry: object) -> Dims | None:
+def _convert_to_dims(entry: object) -> Dims | None:
     """Convert a parsed entry to dims; None if it is not a list of sizes."""
     if not isinstance(entry, list):
         return None
@@ -123,41 +123,45 @@ def _dims(entry: object) -> Dims | None:
 
 
 @lru_cache(4096)
-def product(name: str, dims_text: object, types_text: object) -> Product | None:
+def compute_matrix_product(
+    name: str, dims_text: object, types_text: object
+) -> MatrixProduct | None:
     """Compute the product of a call of this op with these inputs; None if unknown.
 
-    >>> product("aten::addmm", "[[5],[2,3],[3,5]]", '["float","float","float"]')
-    Product(kind='gemm', type='float', batch=1, m=2, n=5, k=3, flops=60)
+    >>> compute_matrix_product("aten::addmm", "[[5],[2,3],[3,5]]", '["float","float","float"]')
+    MatrixProduct(kind='gemm', type='float', batch=1, m=2, n=5, k=3, flops=60)
     """
     if name not in OPS:
         return None
-    dims, kinds = shapes(dims_text), types(types_text)
-    first = _first(name)
+    dims, kinds = parse_input_shapes(dims_text), parse_input_types(types_text)
+    first = _find_first_factor(name)
     first_kind = kinds[first] if first < len(kinds) else ""
     if first_kind.endswith(
         "_x2"
     ):  # two numbers per element: the recorded sizes are not those of the product
         return None
     if name in FACTORS or name in WEIGHTED:
-        sizes = _gemm(name, dims)
+        sizes = _compute_gemm_sizes(name, dims)
         flops = 2 * prod(sizes) if sizes else 0
         kind = "gemm"
     else:
         kind = "attention"
-        sizes, flops = _attention(name, dims)
+        sizes, flops = _compute_attention_flops(name, dims)
     if sizes is None or not 0 < flops <= MAX_FLOPS:
         return None
-    return Product(kind, first_kind, *sizes, flops)
+    return MatrixProduct(kind, first_kind, *sizes, flops)
 
 
-def _first(name: str) -> int:
+def _find_first_factor(name: str) -> int:
     """Find the index of the first factor, or of the queries."""
     if name in FACTORS:
         return FACTORS[name][0]
     return HEADS_FIRST.get(name, LENGTH_FIRST[name][0] if name in LENGTH_FIRST else 0)
 
 
-def _gemm(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int] | None:
+def _compute_gemm_sizes(
+    name: str, dims: tuple[Dims | None, ...]
+) -> tuple[int, int, int, int] | None:
     """Compute (batch, M, N, K) of a matrix product; None if the shapes do not fit."""
     first_factor, other = FACTORS.get(name, (0, 1))
     if len(dims) <= max(first_factor, other):
@@ -174,11 +178,11 @@ def _gemm(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int]
         return (a[0] if len(a) == len(b) == 3 else 1), a[-2], b[-1], a[-1]
     if len(b) == 2:
         return 1, prod(a[:-1]), b[-1], a[-1]
-    batch_dims = _broadcast(a[:-2], b[:-2])
+    batch_dims = _broadcast_dims(a[:-2], b[:-2])
     return None if batch_dims is None else (prod(batch_dims), a[-2], b[-1], a[-1])
 
 
-def _broadcast(a: Dims, b: Dims) -> Dims | None:
+def _broadcast_dims(a: Dims, b: Dims) -> Dims | None:
     """Broadcast two shapes; None if they are incompatible."""
     longest = max(len(a), len(b))
     a, b = (1,) * (longest - len(a)) + a, (1,) * (longest - len(b)) + b
@@ -187,7 +191,7 @@ def _broadcast(a: Dims, b: Dims) -> Dims | None:
     return tuple(max(x, y) if min(x, y) else 0 for x, y in zip(a, b, strict=True))
 
 
-def _attention(
+def _compute_attention_flops(
     name: str, dims: tuple[Dims | None, ...]
 ) -> tuple[tuple[int, int, int, int] | None, int]:
     """Compute ((batch × heads, queries, keys, size), FLOPs) of attention.
@@ -195,7 +199,7 @@ def _attention(
     Forward has 2 products. Backward has 5, since the weights are recomputed: three of the keys' size, two of
     the values'.
     """
-    tensors = _attention_tensors(name, dims)
+    tensors = _extract_attention_tensors(name, dims)
     if len(tensors) < 3:
         return None, 0
     query, key, value = tensors
@@ -215,7 +219,7 @@ def _attention(
     return (batch * heads, queries, keys, size), 2 * batch * heads * queries * keys * both
 
 
-def _attention_tensors(name: str, dims: tuple[Dims | None, ...]) -> list[Dims]:
+def _extract_attention_tensors(name: str, dims: tuple[Dims | None, ...]) -> list[Dims]:
     """Extract queries, keys and values as (batch, heads, length, size); fewer if they are not all recorded."""
     packed = None
     if name in HEADS_FIRST:

@@ -11,17 +11,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import numbered
+from tracekit.model.keys import number_keys
 from tracekit.model.trace import Trace
-from tracekit.process.ops.flops import Product
+from tracekit.process.ops.flops import MatrixProduct
 from tracekit.process.ops.kernel_names import (
-    is_always_wide,
-    is_gemm,
-    loaded_elements,
-    named_bytes,
-    unit,
+    classify_matrix_unit,
+    is_always_wide_kernel,
+    is_gemm_kernel,
+    parse_element_bytes,
+    parse_loaded_elements,
 )
-from tracekit.process.ops.shapes import Products
+from tracekit.process.ops.shapes import MatrixProducts
 
 Mask = npt.NDArray[np.bool_]
 
@@ -49,25 +49,25 @@ K is then the number of tokens, and not the length of a row.
 """
 
 
-def multiple_of(kind: str) -> int:
+def compute_elements_per_load(kind: str) -> int:
     """Compute how many elements of a recorded type one load takes.
 
-    >>> multiple_of("BFloat16"), multiple_of("float")
+    >>> compute_elements_per_load("BFloat16"), compute_elements_per_load("float")
     (8, 4)
     """
     return max(LOADED_BYTES // ELEMENT_BYTES.get(kind, 2), 1)
 
 
-def leaves_fast_kernels(op: str, product: Product) -> bool:
+def is_misaligned_product(op: str, product: MatrixProduct) -> bool:
     """Check whether a product has rows that do not begin at multiples of 16 bytes, judging by its sizes.
 
-    >>> linear = Product("gemm", "BFloat16", 1, 577, 4096, 1024, 0)
-    >>> leaves_fast_kernels("aten::addmm", linear)
+    >>> linear = MatrixProduct("gemm", "BFloat16", 1, 577, 4096, 1024, 0)
+    >>> is_misaligned_product("aten::addmm", linear)
     False
-    >>> leaves_fast_kernels("aten::addmm", linear._replace(n=50257))
+    >>> is_misaligned_product("aten::addmm", linear._replace(n=50257))
     True
     """
-    elements = multiple_of(product.type)
+    elements = compute_elements_per_load(product.type)
     if product.n % elements:
         return True
     if not product.k % elements:
@@ -75,34 +75,34 @@ def leaves_fast_kernels(op: str, product: Product) -> bool:
     return op not in GRADIENT_OPS or product.m % elements != 0
 
 
-def loads_narrow(kernel: str, op: str, product: Product | None) -> bool:
+def is_narrow_loading_kernel(kernel: str, op: str, product: MatrixProduct | None) -> bool:
     """Check whether a kernel (launched for this product, if known) multiplies matrices with loads below 16 bytes.
 
-    >>> loads_narrow("cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1", "aten::mm", None)
+    >>> is_narrow_loading_kernel("cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1", "aten::mm", None)
     True
     """
-    if not is_gemm(kernel) or unit(kernel) == "plain":
+    if not is_gemm_kernel(kernel) or classify_matrix_unit(kernel) == "plain":
         return False
-    elements = loaded_elements(kernel)
+    elements = parse_loaded_elements(kernel)
     if elements is not None:
-        size = ELEMENT_BYTES.get(product.type, 2) if product else named_bytes(kernel)
+        size = ELEMENT_BYTES.get(product.type, 2) if product else parse_element_bytes(kernel)
         return elements * size < LOADED_BYTES
-    if product is None or product.kind != "gemm" or is_always_wide(kernel):
+    if product is None or product.kind != "gemm" or is_always_wide_kernel(kernel):
         return False
-    return leaves_fast_kernels(op, product)
+    return is_misaligned_product(op, product)
 
 
-def narrow_loads(trace: Trace, recorded: Products) -> Mask:
+def mark_narrow_loading_ops(trace: Trace, recorded: MatrixProducts) -> Mask:
     """Mark device ops that multiply matrices with loads below 16 bytes."""
     names = trace.texts("device_ops", "name")
     number = np.full(len(names), -1, np.int64)
     if len(recorded.number):
         number = np.where(recorded.owner >= 0, recorded.number[recorded.owner], -1)
     width = len(recorded.products) + 1
-    pairs, pair = numbered(names.codes.astype(np.int64) * width + number + 1)
-    products: list[tuple[str, Product | None]] = [("", None), *recorded.products]
+    pairs, pair = number_keys(names.codes.astype(np.int64) * width + number + 1)
+    products: list[tuple[str, MatrixProduct | None]] = [("", None), *recorded.products]
     narrow = []
     for key in pairs.tolist():
         kernel = names.texts[key // width] if key >= 0 else ""
-        narrow.append(loads_narrow(kernel, *products[key % width]))
+        narrow.append(is_narrow_loading_kernel(kernel, *products[key % width]))
     return np.array(narrow, np.bool_)[pair]

@@ -7,14 +7,19 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import distinct, place_of
+from tracekit.model.keys import find_distinct, look_up_keys
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import remembered
+from tracekit.model.remembered import cache_by_name
 from tracekit.model.trace import SparseColumn, Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import innermost_in, own_times, own_times_in, tree_of
-from tracekit.process.name_filters import of_kind
-from tracekit.process.ops.shapes import launch_threads
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import (
+    build_call_tree_of_rows,
+    find_innermost_rows_in_tree,
+    measure_exclusive_host_times,
+    measure_exclusive_times_in_tree,
+)
+from tracekit.process.name_filters import mark_rows_of_kind
+from tracekit.process.ops.shapes import find_launch_threads
 
 Ints = npt.NDArray[np.int64]
 
@@ -26,11 +31,11 @@ _WRAPPER = re.compile(
 )
 
 
-@remembered
-def module_class(name: str) -> str | None:
+@cache_by_name
+def parse_module_class(name: str) -> str | None:
     """Parse the module class, or kind of wrapper range, from a recorded name; None for other names.
 
-    >>> module_class("nn.Module: Linear_12"), module_class("FSDP::pre_forward (layers.3)")
+    >>> parse_module_class("nn.Module: Linear_12"), parse_module_class("FSDP::pre_forward (layers.3)")
     ('Linear', 'FSDP::pre_forward')
     """
     python, wrapper = _PYTHON.match(name), _WRAPPER.match(name)
@@ -39,10 +44,10 @@ def module_class(name: str) -> str | None:
     return wrapper[1] if wrapper else None
 
 
-def innermost_class(hierarchy: str) -> str | None:
+def parse_innermost_class(hierarchy: str) -> str | None:
     """Parse the class of the innermost module of a recorded hierarchy; None for an empty one.
 
-    >>> innermost_class("SELF(Net)::forward.fc(Linear)::forward"), innermost_class("")
+    >>> parse_innermost_class("SELF(Net)::forward.fc(Linear)::forward"), parse_innermost_class("")
     ('Linear', None)
     """
     names = re.findall(r"\(([^()]*)\)", hierarchy)
@@ -52,7 +57,7 @@ def innermost_class(hierarchy: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Modules:
+class RecordedModules:
     """One way in which modules are recorded.
 
     `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `calls` are
@@ -71,83 +76,83 @@ class Modules:
     launcher: Ints | None
 
 
-def modules(trace: Trace) -> tuple[Modules, ...]:
+def find_recorded_modules(trace: Trace) -> tuple[RecordedModules, ...]:
     """Find every way in which this trace records modules; empty if it does not."""
     tables = [
-        _called(trace, "python", "python"),
-        _called(trace, "range", "range"),
-        _by_hierarchy(trace),
+        _find_called_modules(trace, "python", "python"),
+        _find_called_modules(trace, "range", "range"),
+        _find_modules_by_hierarchy(trace),
     ]
     return tuple(filter(None, tables))
 
 
-def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
+def _find_called_modules(trace: Trace, origin: str, kind: str) -> RecordedModules | None:
     """Find modules that are rows of one kind, in a call tree of their own.
 
     A call belongs to the module that runs when the call begins, since ends jitter against those of inner ops.
     """
     names = trace.texts("host_ops", "name")
-    classes_of = list(map(module_class, names.texts))
+    classes_of = list(map(parse_module_class, names.texts))
     if not any(classes_of):
         return None
     named = np.array([*(name is not None for name in classes_of), False], np.bool_)[names.codes]
-    rows = (named & of_kind(trace, "host_ops", kind)).nonzero()[0]
+    rows = (named & mark_rows_of_kind(trace, "host_ops", kind)).nonzero()[0]
     if not len(rows):
         return None
     codes = names.codes[rows].astype(np.int64)
-    classes = sorted({str(classes_of[code]) for code in distinct(codes).tolist()})
+    classes = sorted({str(classes_of[code]) for code in find_distinct(codes).tolist()})
     number = {name: place for place, name in enumerate(classes)}
     of_code = np.array([*(number.get(str(name), -1) for name in classes_of), -1], np.int64)
-    links: Launches = trace.derived(launches)
-    thread = launch_threads(trace)
+    links: Launches = trace.derived(find_launches)
+    thread = find_launch_threads(trace)
     in_thread = (thread >= 0).nonzero()[0]
     inside = np.full(len(thread), -1, np.int64)
-    tree = tree_of(trace, rows)
+    tree = build_call_tree_of_rows(trace, rows)
     spans = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
-    inside[in_thread] = innermost_in(
+    inside[in_thread] = find_innermost_rows_in_tree(
         trace, tree, thread[in_thread].astype(np.int32), links.ts_ns[in_thread]
     )
-    return Modules(
+    return RecordedModules(
         origin,
         classes,
         rows,
         of_code[codes],
         codes,
-        own_times_in(tree, *spans)[rows],
+        measure_exclusive_times_in_tree(tree, *spans)[rows],
         np.where(inside >= 0, of_code[names.codes[inside]], -1)
-        if _may_launch(trace, rows)
+        if _has_ops_on_module_threads(trace, rows)
         else None,
     )
 
 
-def _may_launch(trace: Trace, rows: Ints) -> bool:
+def _has_ops_on_module_threads(trace: Trace, rows: Ints) -> bool:
     """Check whether a thread of these rows recorded any ops or calls; some profilers put them on other threads."""
     thread = trace.numbers("host_ops", "thread")
-    works = thread[of_kind(trace, "host_ops", "op", "runtime")]
-    return not set(distinct(thread[rows]).tolist()).isdisjoint(distinct(works).tolist())
+    works = thread[mark_rows_of_kind(trace, "host_ops", "op", "runtime")]
+    return not set(find_distinct(thread[rows]).tolist()).isdisjoint(find_distinct(works).tolist())
 
 
-def _by_hierarchy(trace: Trace) -> Modules | None:
+def _find_modules_by_hierarchy(trace: Trace) -> RecordedModules | None:
     """Find modules that an argument of every op names."""
     column: SparseColumn | None = trace.sparse.get(HIERARCHY)
     if column is None or column.categories is None or not len(column.rows):
         return None
     class_of_text = [
-        innermost_class(text) if isinstance(text, str) else None for text in column.categories
+        parse_innermost_class(text) if isinstance(text, str) else None for text in column.categories
     ]
     if not any(class_of_text):
         return None
     classes = sorted({name for name in class_of_text if name is not None})
     number = {name: place for place, name in enumerate(classes)}
     of_text = np.array([-1 if name is None else number[name] for name in class_of_text], np.int64)
-    place, hit = place_of(column.rows, trace.numbers("host_ops", "id"))
+    place, hit = look_up_keys(column.rows, trace.numbers("host_ops", "id"))
     codes = column.values[place].astype(np.int64)
-    owner = np.where(hit & of_kind(trace, "host_ops", "op"), of_text[codes], -1)
+    owner = np.where(hit & mark_rows_of_kind(trace, "host_ops", "op"), of_text[codes], -1)
     rows = (owner >= 0).nonzero()[0]
     if not len(rows):
         return None
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     by = np.where(links.op >= 0, links.op, links.call)
     launcher = np.where(by >= 0, owner[by], -1)
-    self_ns = trace.derived(own_times)[rows]
-    return Modules("hierarchy", classes, rows, owner[rows], codes[rows], self_ns, launcher)
+    self_ns = trace.derived(measure_exclusive_host_times)[rows]
+    return RecordedModules("hierarchy", classes, rows, owner[rows], codes[rows], self_ns, launcher)

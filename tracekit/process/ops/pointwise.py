@@ -13,17 +13,27 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import numbered
+from tracekit.model.keys import number_keys
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import remembered
+from tracekit.model.remembered import cache_by_name
 from tracekit.model.trace import Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.device.devices import devices
-from tracekit.process.host.phases import HostSide, host_side
-from tracekit.process.name_filters import by_value, is_named, named, of_kind
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.device.devices import number_devices
+from tracekit.process.host.phases import HostPhases, classify_host_rows
+from tracekit.process.name_filters import (
+    look_up_names,
+    map_coded_values,
+    mark_rows_of_kind,
+    mark_wanted_names,
+)
 from tracekit.process.ops import flops
-from tracekit.process.ops.shapes import Shapes, launch_threads, nearest_or_self, shapes
+from tracekit.process.ops.shapes import (
+    InputShapes,
+    collect_input_shapes,
+    find_launch_threads,
+    find_nearest_or_self,
+)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -51,7 +61,7 @@ _FILL = re.compile(r"FillFunctor")
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
+class PointwiseKernels:
     """Chains and copies, as rows of `device_ops`.
 
     `chained` are the kernels of all chains in order; `chain` is the number of the chain of each; `longest`
@@ -64,89 +74,99 @@ class Pointwise:
     copies: Ints
 
 
-@remembered
-def is_pointwise(name: str) -> bool:
+@cache_by_name
+def is_pointwise_kernel(name: str) -> bool:
     """Check whether a PyTorch kernel processes elements one by one and reads some of them.
 
-    >>> is_pointwise("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)")
+    >>> is_pointwise_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)")
     True
-    >>> is_pointwise("void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel>(int)")
+    >>> is_pointwise_kernel("void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel>(int)")
     False
     """
     return bool(_POINTWISE.search(name)) and not _FILL.search(name)
 
 
-def pointwise(trace: Trace) -> Pointwise:
+def find_pointwise_kernels(trace: Trace) -> PointwiseKernels:
     """Find the chains of pointwise kernels of a trace, and its layout copies, by recorded shapes."""
-    is_kernel = of_kind(trace, "device_ops", "kernel")
-    kernels = (is_kernel & is_named(trace.texts("device_ops", "name"), is_pointwise)).nonzero()[0]
+    is_kernel = mark_rows_of_kind(trace, "device_ops", "kernel")
+    kernels = (
+        is_kernel & mark_wanted_names(trace.texts("device_ops", "name"), is_pointwise_kernel)
+    ).nonzero()[0]
     if len(kernels):
-        links: Launches = trace.derived(launches)
+        links: Launches = trace.derived(find_launches)
         kernels = kernels[links.op[kernels] >= 0]
     if not len(kernels):
         none = np.empty(0, np.int64)
-        return Pointwise(none, none, np.empty(0, np.bool_), none)
-    recorded: Shapes = trace.derived(shapes)
-    op = nearest_or_self(trace, recorded.number >= 0, links.op[kernels])
+        return PointwiseKernels(none, none, np.empty(0, np.bool_), none)
+    recorded: InputShapes = trace.derived(collect_input_shapes)
+    op = find_nearest_or_self(trace, recorded.number >= 0, links.op[kernels])
     number = np.append(recorded.number, -1)[op]
-    copies = _is_layout_copy(trace, recorded, op, number)
-    size = elements(recorded, number)
-    side: HostSide = trace.derived(host_side)
+    copies = _mark_layout_copies(trace, recorded, op, number)
+    size = count_input_elements(recorded, number)
+    side: HostPhases = trace.derived(classify_host_rows)
     is_part = ~copies & (size > 0) & (np.append(side.within_optimizer, -1)[op] < 0)
-    is_part &= ~np.append(is_named(trace.texts("host_ops", "name"), _is_in_place), False)[op]
-    return Pointwise(*_chains(trace, kernels[is_part], size[is_part]), kernels[copies])
+    is_part &= ~np.append(
+        mark_wanted_names(trace.texts("host_ops", "name"), _is_in_place_op), False
+    )[op]
+    return PointwiseKernels(
+        *_find_pointwise_chains(trace, kernels[is_part], size[is_part]), kernels[copies]
+    )
 
 
-def _is_in_place(name: str) -> bool:
+def _is_in_place_op(name: str) -> bool:
     """Check whether an op writes into its input, as loops over tensors do."""
     return name.endswith("_")
 
 
-def _is_layout_copy(trace: Trace, recorded: Shapes, op: Ints, number: Ints) -> Bools:
+def _mark_layout_copies(trace: Trace, recorded: InputShapes, op: Ints, number: Ints) -> Bools:
     """Mark kernels that copy numbers of one type for the sake of the copy."""
     names = trace.texts("host_ops", "name")
-    is_copy = np.append(is_named(names, COPY.__eq__), False)[op]
+    is_copy = np.append(mark_wanted_names(names, COPY.__eq__), False)[op]
     copies = is_copy.nonzero()[0]
-    keeps_type = by_value(number[copies], recorded.types, _keeps_type)
+    keeps_type = map_coded_values(number[copies], recorded.types, _has_one_type)
     is_copy[copies] = np.equal(keeps_type, True)  # noqa: FBT003
     copies = is_copy.nonzero()[0]
-    around = trace.derived(nesting).nearest(of_kind(trace, "host_ops", "op"), op[copies])
-    is_own = np.append(is_named(names, COPIED_BY.__contains__), True)[around]
+    around = trace.derived(build_call_tree).nearest(
+        mark_rows_of_kind(trace, "host_ops", "op"), op[copies]
+    )
+    is_own = np.append(mark_wanted_names(names, COPIED_BY.__contains__), True)[around]
     is_copy[copies] = is_own
     return is_copy
 
 
-def _keeps_type(text: str | None) -> bool:
+def _has_one_type(text: str | None) -> bool:
     """Check whether input and output have the same type."""
-    types = [kind for kind in flops.types(text)[:2] if kind]
+    types = [kind for kind in flops.parse_input_types(text)[:2] if kind]
     return bool(types) and len(set(types)) == 1
 
 
-def elements(recorded: Shapes, number: Ints) -> Ints:
+def count_input_elements(recorded: InputShapes, number: Ints) -> Ints:
     """Count the elements of the largest input of each op; 0 if unknown."""
 
     def largest(dims: str) -> int:
         """Count the elements of the largest input."""
-        sizes = [prod(size) for size in flops.shapes(dims) if size]
+        sizes = [prod(size) for size in flops.parse_input_shapes(dims) if size]
         return min(max(sizes, default=0), 2**62)
 
-    sizes = by_value(number, recorded.dims, largest)
+    sizes = map_coded_values(number, recorded.dims, largest)
     sizes[number < 0] = 0
     return sizes.astype(np.int64)
 
 
-def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]:
+def _find_pointwise_chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]:
     """Find the chains: (their kernels, number of the chain of each, whether it is the longest of its chain)."""
     stream = trace.nullable("device_ops", "stream")
     start = trace.numbers("device_ops", "ts_ns")
-    queue = numbered(np.where(stream.missing, -1, stream.values))[1] * len(trace.derived(devices))
-    queue += trace.derived(devices).number
+    queue = number_keys(np.where(stream.missing, -1, stream.values))[1] * len(
+        trace.derived(number_devices)
+    )
+    queue += trace.derived(number_devices).number
     order = np.lexsort((start, queue))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     by_place = np.argsort(place[kernels])
     kernels, size = kernels[by_place], size[by_place]
-    thread = launch_threads(trace)[kernels]
+    thread = find_launch_threads(trace)[kernels]
     follows = np.zeros(len(kernels), np.bool_)
     follows[1:] = (
         (np.diff(place[kernels]) == 1)
@@ -156,7 +176,7 @@ def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]
     )
     chain = np.cumsum(~follows) - 1
     is_long = np.bincount(chain)[chain] >= MIN_CHAIN if len(chain) else follows
-    kernels, chain = kernels[is_long], numbered(chain[is_long])[1]
+    kernels, chain = kernels[is_long], number_keys(chain[is_long])[1]
     dur = trace.numbers("device_ops", "dur_ns")[kernels]
     first = np.lexsort((np.arange(len(kernels)), -dur, chain))
     longest = np.zeros(len(kernels), np.bool_)
@@ -164,15 +184,15 @@ def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]
     return kernels, chain, longest
 
 
-def chain_kinds(trace: Trace, found: Pointwise) -> tuple[Ints, Ints]:
+def group_chains_by_ops(trace: Trace, found: PointwiseKernels) -> tuple[Ints, Ints]:
     """Group chains of the same ops: (kind of each chain, first chain of each kind)."""
     first = np.diff(found.chain, prepend=-1).nonzero()[0]
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     codes = trace.texts("host_ops", "name").codes[links.op[found.chained]].astype(np.uint64)
     step = (np.arange(len(codes)) - first[found.chain]).astype(np.uint64)
     # Hash the ops in their order. Kinds with equal hashes would be merged.
     weighted = (codes + np.uint64(1)) * np.power(np.uint64(_ODD), step)
-    keys, kind = numbered(np.add.reduceat(weighted, first).view(np.int64))
+    keys, kind = number_keys(np.add.reduceat(weighted, first).view(np.int64))
     sample = np.full(len(keys), len(first), np.int64)
     np.minimum.at(sample, kind, np.arange(len(first)))
     return kind, sample
@@ -181,11 +201,11 @@ def chain_kinds(trace: Trace, found: Pointwise) -> tuple[Ints, Ints]:
 _ODD = 0x9E3779B97F4A7C15
 
 
-def chain_text(trace: Trace, found: Pointwise, chain: int) -> str:
+def format_chain(trace: Trace, found: PointwiseKernels, chain: int) -> str:
     """List the ops of a chain as text."""
     rows = found.chained[np.searchsorted(found.chain, chain) :][: MAX_NAMED + 1]
     rows = rows[found.chain[np.searchsorted(found.chain, chain) :][: MAX_NAMED + 1] == chain]
-    links: Launches = trace.derived(launches)
-    ops = list(named(trace.texts("host_ops", "name"), links.op[rows]))
+    links: Launches = trace.derived(find_launches)
+    ops = list(look_up_names(trace.texts("host_ops", "name"), links.op[rows]))
     more = ["…"] if len(ops) > MAX_NAMED else []
     return ", ".join([*map(str, ops[:MAX_NAMED]), *more])

@@ -6,16 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.intervals import union, union_totals
-from tracekit.model.keys import distinct, numbered, place_of, summed
+from tracekit.model.intervals import measure_group_unions, merge_intervals
+from tracekit.model.keys import find_distinct, look_up_keys, number_keys, sum_by_group
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import all_alike
+from tracekit.model.tables.arrays import broadcast_value
 from tracekit.model.trace import SparseColumn, Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.device.devices import devices
-from tracekit.process.name_filters import is_named, of_kind
-from tracekit.process.ops.flops import OPS, Product, product
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.device.devices import number_devices
+from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
+from tracekit.process.ops.flops import OPS, MatrixProduct, compute_matrix_product
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -24,7 +24,7 @@ DIMS, TYPES = "Input Dims", "Input type"
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class InputShapes:
     """Number of the (dims, types) of each row of `host_ops`, -1 if no shape is recorded.
 
     `dims[number]` and `types[number]` are the texts as recorded.
@@ -35,38 +35,38 @@ class Shapes:
     types: list[str | None]
 
 
-def shapes(trace: Trace) -> Shapes:
+def collect_input_shapes(trace: Trace) -> InputShapes:
     """Collect the distinct input shapes and types of host ops."""
-    dims, dims_texts = _codes(trace, DIMS)
+    dims, dims_texts = _look_up_argument_codes(trace, DIMS)
     if not dims_texts:
-        return Shapes(_none(len(dims)), [], [])
-    types, types_texts = _codes(trace, TYPES)
+        return InputShapes(_make_no_numbers(len(dims)), [], [])
+    types, types_texts = _look_up_argument_codes(trace, TYPES)
     width = len(types_texts) + 1
     with_dims = (dims >= 0).nonzero()[0]
-    pairs, pair_number = numbered(dims[with_dims] * width + types[with_dims] + 1)
+    pairs, pair_number = number_keys(dims[with_dims] * width + types[with_dims] + 1)
     number = np.full(len(dims), -1, np.int64)
     number[with_dims] = pair_number
     texts = [*types_texts, None]
-    return Shapes(
+    return InputShapes(
         number,
         [dims_texts[pair] for pair in (pairs // width).tolist()],
         [texts[pair] for pair in (pairs % width - 1).tolist()],
     )
 
 
-def _none(length: int) -> Ints:
+def _make_no_numbers(length: int) -> Ints:
     """Broadcast -1 to `length` rows; read-only."""
-    return all_alike(np.int64(-1), length)
+    return broadcast_value(np.int64(-1), length)
 
 
-def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
+def _look_up_argument_codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
     """Look up a recorded argument: (code of the text of each host op, -1 without one; texts)."""
     column: SparseColumn | None = trace.sparse.get(key)
     ids = trace.numbers("host_ops", "id")
     if column is None or column.categories is None or not len(column.rows):
-        return _none(len(ids)), []
+        return _make_no_numbers(len(ids)), []
     out = np.full(len(ids), -1, np.int64)
-    place, hit = place_of(column.rows, ids)
+    place, hit = look_up_keys(column.rows, ids)
     is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
     codes = column.values[place].astype(np.int64)
     out[hit] = np.where(is_text[codes[hit]], codes[hit], -1)
@@ -74,7 +74,7 @@ def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
+class MatrixProducts:
     """Matrix products of a trace, each counted once, at the innermost op whose shapes describe it.
 
     `number` is the product of each row of `host_ops`, -1 for none; `products[number]` has the op's name.
@@ -82,70 +82,74 @@ class Products:
     """
 
     number: Ints
-    products: list[tuple[str, Product]]
+    products: list[tuple[str, MatrixProduct]]
     owner: Ints
 
 
-def products(trace: Trace) -> Products:
+def find_matrix_products(trace: Trace) -> MatrixProducts:
     """Find the matrix products of a trace by their recorded shapes."""
-    recorded: Shapes = trace.derived(shapes)
+    recorded: InputShapes = trace.derived(collect_input_shapes)
     names = trace.texts("host_ops", "name")
-    is_op = of_kind(trace, "host_ops", "op") & is_named(names, OPS.__contains__)
+    is_op = mark_rows_of_kind(trace, "host_ops", "op") & mark_wanted_names(names, OPS.__contains__)
     rows = (is_op & (recorded.number >= 0)).nonzero()[0]
     codes = names.codes[rows].astype(np.int64)
     width = max(len(recorded.dims), 1)
-    keys, group = numbered(codes * width + recorded.number[rows])
-    priced: list[tuple[str, Product]] = []
+    keys, group = number_keys(codes * width + recorded.number[rows])
+    priced: list[tuple[str, MatrixProduct]] = []
     number = np.full(len(keys), -1, np.int64)
     for index, key in enumerate(keys.tolist()):
         name, pair = names.texts[key // width], key % width
-        flops = product(name, recorded.dims[pair], recorded.types[pair])
+        flops = compute_matrix_product(name, recorded.dims[pair], recorded.types[pair])
         if flops is not None:
             number[index] = len(priced)
             priced.append((name, flops))
     if not priced:
-        return Products(_none(len(names)), priced, _none(len(trace.numbers("device_ops", "ts_ns"))))
+        return MatrixProducts(
+            _make_no_numbers(len(names)),
+            priced,
+            _make_no_numbers(len(trace.numbers("device_ops", "ts_ns"))),
+        )
     per_row = np.full(len(names), -1, np.int64)
     per_row[rows] = number[group]
     with_product = (per_row >= 0).nonzero()[0]
-    around = trace.derived(nesting).nearest(per_row >= 0, with_product)
+    around = trace.derived(build_call_tree).nearest(per_row >= 0, with_product)
     per_row[around[around >= 0]] = -1
-    return Products(per_row, priced, owners(trace, per_row >= 0))
+    return MatrixProducts(per_row, priced, find_launch_owners(trace, per_row >= 0))
 
 
-def owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
+def find_launch_owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
     """Find the nearest chosen host op around the launch of each device op, or the launching op itself; -1 for none."""
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     issued = np.where(links.op >= 0, links.op, links.call)
-    return nearest_or_self(trace, chosen, issued)
+    return find_nearest_or_self(trace, chosen, issued)
 
 
-def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
+def find_nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
     """Map each host row to itself if chosen, else to its nearest chosen ancestor; -1 for none, and for row -1."""
     out = rows.copy()
     above = (rows >= 0).nonzero()[0]
     above = above[~chosen[rows[above]]]
-    out[above] = trace.derived(nesting).nearest(chosen, rows[above])
+    out[above] = trace.derived(build_call_tree).nearest(chosen, rows[above])
     return out
 
 
-def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+def sum_device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
     """Sum each group of device ops: (launches, total duration, busy time as a union per device, summed)."""
-    rows, of_trace = (group >= 0).nonzero()[0], trace.derived(devices)
+    rows, of_trace = (group >= 0).nonzero()[0], trace.derived(number_devices)
     start = trace.numbers("device_ops", "ts_ns")[rows]
     dur = trace.numbers("device_ops", "dur_ns")[rows]
     width = max(len(of_trace), 1)
     queue = group[rows] * width + of_trace.number[rows]
-    busy = union_totals(start, start + dur, queue, count * width)
+    busy = measure_group_unions(start, start + dur, queue, count * width)
     return (
         np.bincount(group[rows], minlength=count),
-        summed(group[rows], dur, count),
+        sum_by_group(group[rows], dur, count),
         busy.reshape(count, width).sum(axis=1),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class MergedCalls:
     """Time of groups of host ops on each thread, as merged intervals, so recursion counts once.
 
     Intervals of one group and thread do not overlap.
@@ -159,47 +163,47 @@ class Calls:
     total_ns: Ints
 
 
-def calls(trace: Trace, rows: Ints, group: Rows, count: int) -> Calls:
+def merge_calls(trace: Trace, rows: Ints, group: Rows, count: int) -> MergedCalls:
     """Merge these host rows by group and thread, and measure the wall time of each group."""
     if sweeps.native is not None:
-        in_order = trace.derived(nesting).order
+        in_order = trace.derived(build_call_tree).order
         slot = np.full(len(trace.numbers("host_ops", "ts_ns")), -1, in_order.dtype)
         slot[rows] = group
         in_order = in_order[slot[in_order] >= 0]
         if len(in_order) == len(rows):
-            return _calls_in_order(trace, in_order, slot, count)
+            return _merge_ordered_calls(trace, in_order, slot, count)
     thread, start, dur = (
         trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
     )
-    pairs, pair = numbered(thread.astype(np.int64) * count + group.astype(np.int64))
-    totals = union_totals(start, start + dur, pair, len(pairs))
-    (first, last), points, width = _placed(len(pairs), start, start + np.maximum(dur, 1))
-    merged = union(first + pair * width, last + pair * width)
+    pairs, pair = number_keys(thread.astype(np.int64) * count + group.astype(np.int64))
+    totals = measure_group_unions(start, start + dur, pair, len(pairs))
+    (first, last), points, width = _map_to_positions(len(pairs), start, start + np.maximum(dur, 1))
+    merged = merge_intervals(first + pair * width, last + pair * width)
     which = merged.start // width
-    return Calls(
+    return MergedCalls(
         count,
         pairs[which] % count,
         pairs[which] // count,
-        _times(points, merged.start - which * width),
-        _times(points, merged.end - which * width),
-        summed(pairs % count, totals, count),
+        _restore_times(points, merged.start - which * width),
+        _restore_times(points, merged.end - which * width),
+        sum_by_group(pairs % count, totals, count),
     )
 
 
-def _calls_in_order(trace: Trace, in_order: Rows, slot: Rows, count: int) -> Calls:
+def _merge_ordered_calls(trace: Trace, in_order: Rows, slot: Rows, count: int) -> MergedCalls:
     """Merge calls in one pass over rows in order of thread and start; `slot` is the group of every row."""
     thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
-    totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
-    return Calls(count, slot[first], thread[first], low, high, totals)
+    totals, low, high, first = sweeps.list_united_calls(in_order, thread, start, dur, slot, count)
+    return MergedCalls(count, slot[first], thread[first], low, high, totals)
 
 
-def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
+def _map_to_positions(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
     """Map times to positions: (positions of the times among the points, points, a length that no position reaches)."""
-    points, width = _points(lanes, *times)
-    return [_places(points, ts) for ts in times], points, width
+    points, width = _choose_points(lanes, *times)
+    return [_compute_positions(points, ts) for ts in times], points, width
 
 
-def _points(lanes: int, *times: Ints) -> tuple[Ints, int]:
+def _choose_points(lanes: int, *times: Ints) -> tuple[Ints, int]:
     """Choose the points: (the earliest time, a length greater than any difference).
 
     If `lanes` lanes of that length would overflow, the points are all distinct times, and positions are
@@ -210,16 +214,16 @@ def _points(lanes: int, *times: Ints) -> tuple[Ints, int]:
     width = max((int(ts.max()) for ts in present), default=0) - low + 2
     if width * (lanes + 1) < 2**62:
         return np.array([low]), width
-    points = distinct(np.concatenate(times))
+    points = find_distinct(np.concatenate(times))
     return points, len(points) + 1
 
 
-def _places(points: Ints, ts_ns: Ints) -> Ints:
+def _compute_positions(points: Ints, ts_ns: Ints) -> Ints:
     """Map times to offsets from the only point, or to their ranks among several."""
     return ts_ns - points[0] if len(points) == 1 else np.searchsorted(points, ts_ns)
 
 
-def _times(points: Ints, placed: Ints) -> Ints:
+def _restore_times(points: Ints, placed: Ints) -> Ints:
     """Map positions back to times."""
     return placed + points[0] if len(points) == 1 else points[placed]
 
@@ -228,12 +232,12 @@ CALLS_AT_ONCE = 2**17
 """Intervals processed at a time, to bound memory: there are as many as calls."""
 
 
-def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
+def sum_during_calls(made: MergedCalls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
     """Sum `values` over the instants (thread, ts_ns) inside the calls of each group; thread -1 is outside all."""
     in_thread = (thread >= 0).nonzero()[0]
     lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
-    points, width = _points(lanes, ts_ns[in_thread], made.start, made.end)
-    place = _places(points, ts_ns[in_thread]) + thread[in_thread] * width
+    points, width = _choose_points(lanes, ts_ns[in_thread], made.start, made.end)
+    place = _compute_positions(points, ts_ns[in_thread]) + thread[in_thread] * width
     order = np.argsort(place, kind="stable")
     place, in_thread = place[order], in_thread[order]
     none = np.zeros(1, np.int64)
@@ -243,19 +247,19 @@ def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
         part = slice(first, first + CALLS_AT_ONCE)
         lane = made.thread[part].astype(np.int64) * width
         low, high = (
-            sweeps.places(place, _places(points, ts) + lane)
+            sweeps.count_below(place, _compute_positions(points, ts) + lane)
             for ts in (made.start[part], made.end[part])
         )
         np.maximum(high, low, out=high)
         for number, before in enumerate(sums):
             inside = before[high] - before[low]
-            totals[number] += summed(made.group[part], inside, made.count)
+            totals[number] += sum_by_group(made.group[part], inside, made.count)
     return list(totals)
 
 
-def launch_threads(trace: Trace) -> Ints:
+def find_launch_threads(trace: Trace) -> Ints:
     """Find the thread that launched each device op; -1 if the launch is unknown."""
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     thread = trace.numbers("host_ops", "thread")
     issued = np.where(links.call >= 0, links.call, links.op)
     return (

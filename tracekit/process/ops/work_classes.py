@@ -11,52 +11,56 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import union_totals
-from tracekit.model.keys import numbered, summed
-from tracekit.model.tables.arrays import Nullable, at_rows, numbers_or_none
+from tracekit.model.intervals import measure_group_unions
+from tracekit.model.keys import number_keys, sum_by_group
+from tracekit.model.tables.arrays import Nullable, make_nullable_numbers, select_rows
 from tracekit.model.trace import Trace
-from tracekit.process.device.devices import devices
-from tracekit.process.device.placement import Placement, placement
-from tracekit.process.steps.stage_lookup import outer_stages, stage_at, stage_names
-from tracekit.process.steps.windows import Stages, Steps, windows
+from tracekit.process.device.devices import number_devices
+from tracekit.process.device.placement import Placement, place_device_ops
+from tracekit.process.steps.stage_lookup import (
+    find_stage_codes_at,
+    list_outer_stage_names,
+    select_outer_stages,
+)
+from tracekit.process.steps.windows import StageWindows, StepWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def work_stages(trace: Trace) -> Ints:
+def find_work_stages(trace: Trace) -> Ints:
     """Find the outermost stage (code) of each device op, by its launch if known; -1 outside all stages."""
-    place: Placement = trace.derived(placement)
-    return np.where(place.known, stage_at(trace, place.ts_ns), -1)
+    place: Placement = trace.derived(place_device_ops)
+    return np.where(place.known, find_stage_codes_at(trace, place.ts_ns), -1)
 
 
-def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
+def sum_device_work_classes(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
     """Sum classes of device work: stage, class, device, count, busy_ns, top, capability.
 
     An op may be in several classes.
     """
-    stage, of_trace = trace.derived(work_stages), trace.derived(devices)
+    stage, of_trace = trace.derived(find_work_stages), trace.derived(number_devices)
     rows = [mask.nonzero()[0] for mask in classes.values()]
     ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
     kind = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     start = trace.numbers("device_ops", "ts_ns")[ops]
     dur = trace.numbers("device_ops", "dur_ns")[ops]
-    width, stages = max(len(of_trace), 1), len(stage_names(trace)) + 1
+    width, stages = max(len(of_trace), 1), len(list_outer_stage_names(trace)) + 1
     key = (kind * stages + stage[ops] + 1) * width + of_trace.number[ops]
-    group_keys, group = numbered(key)
-    device = at_rows(of_trace.ordinal, group_keys % width)
+    group_keys, group = number_keys(key)
+    device = select_rows(of_trace.ordinal, group_keys % width)
     names = trace.texts("device_ops", "name")
     return {
-        **_who(trace, list(classes), group_keys // width),
+        **_decode_class_and_stage(trace, list(classes), group_keys // width),
         "device": device,
         "count": np.bincount(group, minlength=len(group_keys)),
-        "busy_ns": union_totals(start, start + dur, group, len(group_keys)),
-        "top": top_names(group, names.codes[ops], dur, len(group_keys), names.texts),
-        "capability": _capabilities(trace, device),
+        "busy_ns": measure_group_unions(start, start + dur, group, len(group_keys)),
+        "top": find_top_names(group, names.codes[ops], dur, len(group_keys), names.texts),
+        "capability": _look_up_compute_capabilities(trace, device),
     }
 
 
-class Spans(NamedTuple):
+class NamedThreadSpans(NamedTuple):
     """Intervals on threads, and the name of each as a code of the names of `host_ops`."""
 
     thread: npt.NDArray[Any]
@@ -65,13 +69,13 @@ class Spans(NamedTuple):
     name: npt.NDArray[Any]
 
 
-def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
+def sum_host_work_classes(trace: Trace, classes: Mapping[str, NamedThreadSpans]) -> dict[str, Any]:
     """Sum classes of host work, same columns; `all` is the wall time of each stage, or of the steps without stages."""
-    walls, wall_stage = _walls(trace)
+    walls, wall_stage = _select_wall_windows(trace)
     begin = walls.ts_ns
     none = np.zeros(len(begin), np.int64)
     all_spans = [
-        Spans(none, begin, walls.end_ns, none - 1),
+        NamedThreadSpans(none, begin, walls.end_ns, none - 1),
         *classes.values(),
     ]
     start = np.concatenate([spans.start for spans in all_spans])
@@ -79,32 +83,34 @@ def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
     thread = np.concatenate([spans.thread for spans in all_spans]).astype(np.int64)
     codes = np.concatenate([spans.name for spans in all_spans])
     kind = np.repeat(np.arange(len(all_spans)), [len(spans.start) for spans in all_spans])
-    stage = np.concatenate((wall_stage, stage_at(trace, start[len(begin) :])))
-    keys, group = numbered(kind * (len(stage_names(trace)) + 1) + stage + 1)
+    stage = np.concatenate((wall_stage, find_stage_codes_at(trace, start[len(begin) :])))
+    keys, group = number_keys(kind * (len(list_outer_stage_names(trace)) + 1) + stage + 1)
     width = int(thread.max(initial=0)) + 1
-    pairs, pair = numbered(group * width + thread)
-    totals = summed(pairs // width, union_totals(start, end, pair, len(pairs)), len(keys))
+    pairs, pair = number_keys(group * width + thread)
+    totals = sum_by_group(
+        pairs // width, measure_group_unions(start, end, pair, len(pairs)), len(keys)
+    )
     names = trace.texts("host_ops", "name").texts
     return {
-        **_who(trace, ["all", *classes], keys),
+        **_decode_class_and_stage(trace, ["all", *classes], keys),
         "count": np.bincount(group, minlength=len(keys)),
         "busy_ns": totals,
-        "top": top_names(group, codes, end - start, len(keys), names),
+        "top": find_top_names(group, codes, end - start, len(keys), names),
     }
 
 
-def _walls(trace: Trace) -> tuple[Stages | Steps, Ints]:
+def _select_wall_windows(trace: Trace) -> tuple[StageWindows | StepWindows, Ints]:
     """Select the outermost stages, else the steps: (windows, stage code of each, -1 for a step)."""
-    stages = trace.derived(outer_stages)
+    stages = trace.derived(select_outer_stages)
     if len(stages):
         return stages, stages.stage.codes.astype(np.int64)
-    steps = trace.derived(windows).step_rows
+    steps = trace.derived(find_steps_and_stages).step_rows
     return steps, np.full(len(steps), -1, np.int64)
 
 
-def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
+def _decode_class_and_stage(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
     """Decode keys class × stages + stage + 1 to class and stage."""
-    names = [*stage_names(trace), None]
+    names = [*list_outer_stage_names(trace), None]
     stages = len(names)
     return {
         "class": [classes[k] for k in (key // stages).tolist()],
@@ -112,11 +118,11 @@ def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
     }
 
 
-def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:
+def find_top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:
     """Find the name with most total duration in each group; the first of equals, None for an empty group."""
     width = len(names) + 1
-    pairs, pair = numbered(group * width + codes + 1)
-    sums = summed(pair, dur, len(pairs))
+    pairs, pair = number_keys(group * width + codes + 1)
+    sums = sum_by_group(pair, dur, len(pairs))
     order = np.lexsort((pairs, -sums, pairs // width))
     group_of_pair = pairs[order] // width
     first = np.concatenate(
@@ -127,14 +133,17 @@ def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names
     return out
 
 
-def _capabilities(trace: Trace, device: Nullable) -> Nullable:
+def _look_up_compute_capabilities(trace: Trace, device: Nullable) -> Nullable:
     """Look up compute capability × 10 of each of these devices; missing if `deviceProperties` lacks it."""
     properties = trace.meta.get("deviceProperties")
     capabilities: dict[Any, int] = {}
     for entry in properties if isinstance(properties, list) else ():
         if not isinstance(entry, dict):
             continue
-        major, minor = _small(entry.get("computeMajor")), _small(entry.get("computeMinor"))
+        major, minor = (
+            _parse_capability_part(entry.get("computeMajor")),
+            _parse_capability_part(entry.get("computeMinor")),
+        )
         if major is not None and minor is not None:
             capabilities[entry.get("id") if isinstance(entry.get("id"), int) else None] = (
                 10 * major + minor
@@ -144,11 +153,11 @@ def _capabilities(trace: Trace, device: Nullable) -> Nullable:
         len(same) == 1
     ):  # Ordinals may not match (renumbered devices), but one model gives one answer.
         return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
-    recorded = numbers_or_none(list(map(capabilities.get, device.values.tolist())))
+    recorded = make_nullable_numbers(list(map(capabilities.get, device.values.tolist())))
     return Nullable(recorded.values, recorded.missing | device.missing)
 
 
-def _small(value: object) -> int | None:
+def _parse_capability_part(value: object) -> int | None:
     """Accept a whole number from 0 to 99; None for anything else."""
     is_small = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 100
     return value if is_small and isinstance(value, int) else None

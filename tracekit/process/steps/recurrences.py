@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import numbered, summed
-from tracekit.model.stages import is_collective
+from tracekit.model.keys import number_keys, sum_by_group
+from tracekit.model.stages import is_collective_range
 from tracekit.model.trace import Trace
-from tracekit.process.name_filters import of_kind
-from tracekit.process.steps.repetition import pattern
-from tracekit.process.steps.windows import Steps, windows
+from tracekit.process.name_filters import mark_rows_of_kind
+from tracekit.process.steps.repetition import mask_numbers
+from tracekit.process.steps.windows import StepWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,65 +31,72 @@ LEAST_SPAN = 0.8
 """Share of the recording that a recurrence must span to pace it."""
 
 
-def is_unmarked(steps: Steps, part: str | None) -> bool:
+def is_unmarked_recording(steps: StepWindows, part: str | None) -> bool:
     """Check whether the step is unknown: no mark, file name or capture range of the program gives it."""
     numbered_capture = part is not None and part.startswith("capture")
     unnumbered = steps.origin == "file" and bool(steps.step.missing.all())
     return bool(len(steps)) and unnumbered and not numbered_capture
 
 
-def recurrences(trace: Trace) -> pd.DataFrame | None:
+def list_recurrences(trace: Trace) -> pd.DataFrame | None:
     """List the recurrences of a source without step marks, in order; None for other sources, or if nothing recurs.
 
     kind: launch (a kernel on one device) or range (of one thread, numbers in its name as `#`). dur_ns: from
     the start of the first of `count` recurrences to the start of the next one.
     """
-    steps = trace.derived(windows).step_rows
-    if not is_unmarked(steps, trace.source.part):
+    steps = trace.derived(find_steps_and_stages).step_rows
+    if not is_unmarked_recording(steps, trace.source.part):
         return None
     least_span = LEAST_SPAN * float(steps.end_ns.max() - steps.ts_ns.min())
-    parts = [*_launches(trace, least_span), *_ranges(trace, least_span)]
+    parts = [
+        *_list_recurring_kernels(trace, least_span),
+        *_list_recurring_ranges(trace, least_span),
+    ]
     return pd.concat(parts, ignore_index=True) if parts else None
 
 
-def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
+def _list_recurring_kernels(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     """Yield the recurring kernels of every device."""
     device, names = trace.nullable("device_ops", "device"), trace.texts("device_ops", "name")
-    rows = of_kind(trace, "device_ops", "kernel").nonzero()[0]
+    rows = mark_rows_of_kind(trace, "device_ops", "kernel").nonzero()[0]
     number = np.where(device.missing[rows], -1, device.values[rows])
     code = names.codes[rows]
-    for (number_of, of_name), starts in _recurring(
+    for (number_of, of_name), starts in _select_recurring_names(
         trace, "device_ops", rows, number, code, least_span
     ):
-        yield _rows("launch", names.texts[of_name], None if number_of < 0 else number_of, starts)
+        yield _make_recurrence_rows(
+            "launch", names.texts[of_name], None if number_of < 0 else number_of, starts
+        )
 
 
-def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
+def _list_recurring_ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     """Yield the recurring annotated ranges of every thread, without ranges of single collectives."""
     names = trace.texts("host_ops", "name")
-    patterns = [None if is_collective(name) else pattern(name) for name in names.texts]
+    patterns = [None if is_collective_range(name) else mask_numbers(name) for name in names.texts]
     texts = sorted({text for text in patterns if text is not None})
     code_of: dict[str | None, int] = {None: -1, **{text: code for code, text in enumerate(texts)}}
     codes = np.array([*map(code_of.__getitem__, patterns), -1], np.int64)
-    rows = of_kind(trace, "host_ops", "range").nonzero()[0]
+    rows = mark_rows_of_kind(trace, "host_ops", "range").nonzero()[0]
     code = codes[names.codes[rows]]
     rows, code = rows[code >= 0], code[code >= 0]
     thread = trace.numbers("host_ops", "thread")[rows]
-    for (_, of_name), starts in _recurring(trace, "host_ops", rows, thread, code, least_span):
-        yield _rows("range", texts[of_name], None, starts)
+    for (_, of_name), starts in _select_recurring_names(
+        trace, "host_ops", rows, thread, code, least_span
+    ):
+        yield _make_recurrence_rows("range", texts[of_name], None, starts)
 
 
-def _recurring(
+def _select_recurring_names(
     trace: Trace, table: str, rows: Ints, where: Ints, name: Ints, least_span: float
 ) -> Iterator[tuple[tuple[int, int], Ints]]:
     """Yield ((place, name), its starts) for the names with most time in each place that recur often enough."""
     order = np.argsort(trace.numbers(table, "ts_ns")[rows], kind="stable")
     rows, where, name = rows[order], where[order], name[order]
     start, dur = trace.numbers(table, "ts_ns")[rows], trace.numbers(table, "dur_ns")[rows]
-    places, place = numbered(where)
+    places, place = number_keys(where)
     width = int(name.max(initial=-1)) + 2
-    pairs, pair = numbered(place * width + name + 1)
-    times, ns = np.bincount(pair, minlength=len(pairs)), summed(pair, dur, len(pairs))
+    pairs, pair = number_keys(place * width + name + 1)
+    times, ns = np.bincount(pair, minlength=len(pairs)), sum_by_group(pair, dur, len(pairs))
     first, last = np.empty((2, len(pairs)), np.int64)
     first[pair[::-1]], last[pair] = start[::-1], start
     recurring = ((times >= LEAST_TIMES) & (last - first >= least_span)).nonzero()[0]
@@ -101,7 +108,7 @@ def _recurring(
             yield (int(places[of_place]), of_name - 1), start[pair == number]
 
 
-def _rows(kind: str, name: str, device: int | None, starts: Ints) -> pd.DataFrame:
+def _make_recurrence_rows(kind: str, name: str, device: int | None, starts: Ints) -> pd.DataFrame:
     """Make the rows of one recurrence; a last partial row is left out."""
     count = -(-(len(starts) - 1) // MOST_ROWS)
     edges = starts[::count]

@@ -13,17 +13,17 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import union, window_at
-from tracekit.model.keys import QUEUE, of_arrays
+from tracekit.model.intervals import find_window_at, merge_intervals
+from tracekit.model.keys import QUEUE, group_arrays
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import remembered
-from tracekit.model.stages import is_known_stage, may_be_stage
+from tracekit.model.remembered import cache_by_name
+from tracekit.model.stages import is_known_stage, is_possible_stage
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Trace
-from tracekit.process.calls.launches import Launches, launches
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.name_filters import is_named, of_kind
-from tracekit.process.steps.engine_batches import names_iteration
+from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
+from tracekit.process.steps.engine_batches import is_iteration_name
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -51,11 +51,11 @@ _LOOP = re.compile(r"enumerate\(DataLoader\)#|Optimizer\.step#")
 _PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
 
 
-@remembered
-def pattern(name: str) -> str:
+@cache_by_name
+def mask_numbers(name: str) -> str:
     """Replace the numbers in a name by `#`, to merge ranges that count their calls.
 
-    >>> pattern("FlashAttnFunc, seq = 12, op_id = 345")
+    >>> mask_numbers("FlashAttnFunc, seq = 12, op_id = 345")
     'FlashAttnFunc, seq = #, op_id = #'
     """
     return _DIGITS.sub("#", name)
@@ -76,7 +76,7 @@ class Repetition:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ranges:
+class _OutermostRanges:
     """Outermost annotated ranges of one thread or stream, in order of start.
 
     `rows` are those of `host_ops`, empty for ranges of a stream.
@@ -87,47 +87,52 @@ class _Ranges:
     end_ns: Ints
     rows: Ints
 
-    def at(self, places: Ints) -> _Ranges:
+    def at(self, places: Ints) -> _OutermostRanges:
         """Select rows."""
         rows = self.rows[places] if len(self.rows) else self.rows
         names = Coded(self.names.codes[places], self.names.texts)
-        return _Ranges(names, self.ts_ns[places], self.end_ns[places], rows)
+        return _OutermostRanges(names, self.ts_ns[places], self.end_ns[places], rows)
 
 
-def repetition(trace: Trace, stages: Ints) -> Repetition | None:
+def find_repetition(trace: Trace, stages: Ints) -> Repetition | None:
     """Find the repetition that divides a recording without marks; None without repetition or device work.
 
     `stages` are the rows of outermost ranges on the step thread that can be stages.
     """
     if not len(trace.numbers("device_ops", "ts_ns")):
         return None
-    ranges = _host_ranges(trace, stages) if len(stages) else _device_ranges(trace)
+    ranges = _select_host_ranges(trace, stages) if len(stages) else _select_device_ranges(trace)
     present = [ranges.names.texts[code] for code in np.unique(ranges.names.codes).tolist()]
     if sum(map(is_known_stage, present)) > 1:
         # Divide by the stages of a training loop, not by the engine iterations inside one of them.
-        divided = _of_turns(trace, ranges)
+        divided = _repeat_by_turns(trace, ranges)
         if divided is not None:
             return divided
-    return _iterations(trace) or _of_ranges(trace, ranges) or _graphs(trace) or _loop(trace)
+    return (
+        _repeat_by_iterations(trace)
+        or _repeat_by_ranges(trace, ranges)
+        or _repeat_by_graphs(trace)
+        or _repeat_by_loop_marks(trace)
+    )
 
 
-def work_end(trace: Trace, start: int, end: int) -> int:
+def find_work_end(trace: Trace, start: int, end: int) -> int:
     """Find when the last device op launched within a window ends; `start` if there is none."""
     first, last = (
-        trace.derived(launch_times),
+        trace.derived(find_launch_times),
         trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns"),
     )
     inside = (first >= start) & (first < end)
     return int(last[inside].max(initial=start))
 
 
-def work_begin(trace: Trace, start: int) -> int:
+def find_backlog_end(trace: Trace, start: int) -> int:
     """Find when the work launched from `start` on begins to run, if it was queued for most of the time until then.
 
     The device was then busy with work launched before the recording began, and that time is not part of this
     work. Returns `start` if the device waited for the host, or nothing was launched.
     """
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     rows = links.linked.nonzero()[0]
     if not len(rows):
         return start
@@ -140,13 +145,13 @@ def work_begin(trace: Trace, start: int) -> int:
     return begin if begin - launched > max(launched - start, MIN_BACKLOG_NS) else start
 
 
-def launch_times(trace: Trace) -> Ints:
+def find_launch_times(trace: Trace) -> Ints:
     """Find when each device op was launched; its begin if unknown; the least int64 if before all known launches.
 
     A stream works in order: an unlinked op that began before the first op with a recorded launch was launched
     earlier.
     """
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     start = trace.numbers("device_ops", "ts_ns")
     if not links.linked.any():
         return start
@@ -156,51 +161,53 @@ def launch_times(trace: Trace) -> Ints:
     return np.where(before, np.iinfo(np.int64).min, issued)
 
 
-def _iterations(trace: Trace) -> Repetition | None:
+def _repeat_by_iterations(trace: Trace) -> Repetition | None:
     """Find engine iterations on the thread with most of them; of nested ranges, the outermost."""
     names = trace.texts("host_ops", "name")
-    is_iteration = of_kind(trace, "host_ops", "range") & is_named(names, names_iteration)
+    is_iteration = mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(
+        names, is_iteration_name
+    )
     rows = is_iteration.nonzero()[0]
     if len(rows) < 2:
         return None
-    rows = rows[trace.derived(nesting).nearest(is_iteration, rows) < 0]
+    rows = rows[trace.derived(build_call_tree).nearest(is_iteration, rows) < 0]
     thread = trace.numbers("host_ops", "thread")[rows]
     threads, counts = np.unique(thread, return_counts=True)
-    begins = _host_ranges(trace, rows[thread == threads[counts.argmax()]])
-    if not _launch_work(trace, begins):
+    begins = _select_host_ranges(trace, rows[thread == threads[counts.argmax()]])
+    if not _has_enough_launched_work(trace, begins):
         return None
-    return _windows(trace, begins, "iteration")
+    return _make_repeated_windows(trace, begins, "iteration")
 
 
-def _launch_work(trace: Trace, ranges: _Ranges) -> bool:
+def _has_enough_launched_work(trace: Trace, ranges: _OutermostRanges) -> bool:
     """Check whether these ranges launched enough of the device work; otherwise they are parts of what repeats."""
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     if not links.linked.any():
         return True
     dur, issued = trace.numbers("device_ops", "dur_ns")[links.linked], links.ts_ns[links.linked]
-    inside = window_at(ranges.ts_ns, ranges.end_ns, issued) >= 0
+    inside = find_window_at(ranges.ts_ns, ranges.end_ns, issued) >= 0
     return int(dur[inside].sum()) >= LEAST_COVER * int(dur.sum())
 
 
-def _host_ranges(trace: Trace, rows: Ints) -> _Ranges:
+def _select_host_ranges(trace: Trace, rows: Ints) -> _OutermostRanges:
     """Select host rows as ranges, in order of start."""
     start = trace.numbers("host_ops", "ts_ns")[rows]
     rows = rows[np.argsort(start, kind="stable")]
     start = trace.numbers("host_ops", "ts_ns")[rows]
     names = trace.texts("host_ops", "name")
     end = start + trace.numbers("host_ops", "dur_ns")[rows]
-    return _Ranges(Coded(names.codes[rows], names.texts), start, end, rows)
+    return _OutermostRanges(Coded(names.codes[rows], names.texts), start, end, rows)
 
 
 _NO_ROWS = np.empty(0, np.int64)
 
 
-def _device_ranges(trace: Trace) -> _Ranges:
+def _select_device_ranges(trace: Trace) -> _OutermostRanges:
     """Select the outermost projected annotations of the stream on which they cover most time."""
     start, dur = (trace.numbers("device_ranges", name) for name in ("ts_ns", "dur_ns"))
     names = trace.texts("device_ranges", "name")
-    queue, _ = of_arrays([trace.nullable("device_ranges", name) for name in QUEUE])
-    chosen = is_named(names, _may_repeat) & (dur >= 0)
+    queue, _ = group_arrays([trace.nullable("device_ranges", name) for name in QUEUE])
+    chosen = mark_wanted_names(names, _is_repeatable_name) & (dur >= 0)
     rows = chosen.nonzero()[0]
     if len(rows):
         totals = np.bincount(queue[rows], dur[rows])
@@ -208,18 +215,18 @@ def _device_ranges(trace: Trace) -> _Ranges:
         rows = rows[np.lexsort((-dur[rows], start[rows]))]
         before = np.maximum.accumulate(np.append(start[rows[:1]], (start + dur)[rows[:-1]]))
         rows = rows[start[rows] >= before]
-    return _Ranges(
+    return _OutermostRanges(
         Coded(names.codes[rows], names.texts), start[rows], (start + dur)[rows], _NO_ROWS
     )
 
 
-def _may_repeat(name: str) -> bool:
+def _is_repeatable_name(name: str) -> bool:
     """Check whether a range of this name may be a repeating window."""
-    return names_iteration(name) or may_be_stage(name)
+    return is_iteration_name(name) or is_possible_stage(name)
 
 
-def _windows(
-    trace: Trace, begins: _Ranges, origin: str, until: int = 0, least: float = LEAST_WORK
+def _make_repeated_windows(
+    trace: Trace, begins: _OutermostRanges, origin: str, until: int = 0, least: float = LEAST_WORK
 ) -> Repetition | None:
     """Make windows from each begin to the next; None for a single one, or if they lack work of the recording.
 
@@ -230,64 +237,66 @@ def _windows(
         return None
     last, end = int(begins.ts_ns[-1]), max(int(begins.end_ns[-1]), until)
     issued = (
-        trace.derived(launch_times) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
+        trace.derived(find_launch_times)
+        if len(begins.rows)
+        else trace.numbers("device_ops", "ts_ns")
     )
-    end = max(end, work_end(trace, last, end), last + 1)
-    if not _hold_work(trace, issued, int(begins.ts_ns[0]), end, least):
+    end = max(end, find_work_end(trace, last, end), last + 1)
+    if not _has_issued_work(trace, issued, int(begins.ts_ns[0]), end, least):
         return None
-    patterns = [pattern(name) for name in begins.names.texts]
+    patterns = [mask_numbers(name) for name in begins.names.texts]
     counts = np.bincount(begins.names.codes, minlength=len(patterns))
     name = patterns[int(counts.argmax())]
     return Repetition(begins.ts_ns, np.append(begins.ts_ns[1:], end), origin, name, begins.rows)
 
 
-def _hold_work(trace: Trace, issued: Ints, start: int, end: int, least: float) -> bool:
+def _has_issued_work(trace: Trace, issued: Ints, start: int, end: int, least: float) -> bool:
     """Check whether this share of the device work was issued in this time."""
     dur = trace.numbers("device_ops", "dur_ns")
     inside = (issued >= start) & (issued < end)
     return int(dur[inside].sum()) >= least * int(dur.sum())
 
 
-def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
+def _repeat_by_ranges(trace: Trace, ranges: _OutermostRanges) -> Repetition | None:
     """Find repeating ranges: several that take turns, or one that covers most of its time."""
     if len(ranges.ts_ns) < LEAST_TIMES:
         return None
-    divided = _of_turns(trace, ranges)
+    divided = _repeat_by_turns(trace, ranges)
     if divided is not None:
         return divided
-    code, patterns = _codes_of_patterns(ranges)
+    code, patterns = _code_range_patterns(ranges)
     counts = np.bincount(code, minlength=len(patterns))
     covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, len(patterns))
     is_piece = np.array([_PIECE.search(name) is not None for name in patterns])
     covered[(counts < LEAST_TIMES) | is_piece] = 0
     leading = int(covered.argmax())
-    if not covered[leading] or not _covers(ranges, code == leading):
+    if not covered[leading] or not _has_enough_cover(ranges, code == leading):
         return None
-    return _windows(trace, ranges.at((code == leading).nonzero()[0]), "repeat")
+    return _make_repeated_windows(trace, ranges.at((code == leading).nonzero()[0]), "repeat")
 
 
-def _codes_of_patterns(ranges: _Ranges) -> tuple[Ints, list[str]]:
+def _code_range_patterns(ranges: _OutermostRanges) -> tuple[Ints, list[str]]:
     """Code the pattern of each range: (codes, patterns)."""
-    patterns = sorted({pattern(name) for name in ranges.names.texts})
+    patterns = sorted({mask_numbers(name) for name in ranges.names.texts})
     code_of = {text: code for code, text in enumerate(patterns)}
-    codes = np.array([code_of[pattern(name)] for name in ranges.names.texts], np.int64)
+    codes = np.array([code_of[mask_numbers(name)] for name in ranges.names.texts], np.int64)
     return codes[ranges.names.codes], patterns
 
 
-def _of_turns(trace: Trace, ranges: _Ranges) -> Repetition | None:
+def _repeat_by_turns(trace: Trace, ranges: _OutermostRanges) -> Repetition | None:
     """Make windows of ranges that take turns; the ranges are the stages of the windows."""
     if len(ranges.ts_ns) < LEAST_TIMES:
         return None
-    code, patterns = _codes_of_patterns(ranges)
-    leading = _in_turns(ranges, code, len(patterns))
+    code, patterns = _code_range_patterns(ranges)
+    leading = _find_turn_leader(ranges, code, len(patterns))
     if leading is None:
         return None
     begins, until = ranges.at((code == leading).nonzero()[0]), int(ranges.end_ns.max())
-    divided = _windows(trace, begins, "repeat", until)
+    divided = _make_repeated_windows(trace, begins, "repeat", until)
     return None if divided is None else replace(divided, rows=_NO_ROWS)
 
 
-def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
+def _find_turn_leader(ranges: _OutermostRanges, code: Ints, patterns: int) -> int | None:
     """Find the first of several ranges that take turns; None if they do not.
 
     Ranges that come more or less often, such as a validation every few steps, do not matter. At its ends a
@@ -299,7 +308,7 @@ def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
     takes_turns = (counts == most) | ((counts == most - 1) & (counts > 1))
     chosen = takes_turns[code]
     many = int(takes_turns.sum())
-    if many < 2 or most < 2 or not _covers(ranges, chosen):
+    if many < 2 or most < 2 or not _has_enough_cover(ranges, chosen):
         return None
     order = code[chosen]
     if (counts[takes_turns] == most).all() and many == np.count_nonzero(counts):
@@ -310,24 +319,26 @@ def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
     return int(order[(counts[order] == fewest).argmax()])
 
 
-def _covers(ranges: _Ranges, chosen: Mask) -> bool:
+def _has_enough_cover(ranges: _OutermostRanges, chosen: Mask) -> bool:
     """Check whether ranges cover enough of the time from the first to the last of them."""
     start, end = ranges.ts_ns[chosen], ranges.end_ns[chosen]
-    return union(start, end).total >= LEAST_COVER * float(end.max() - start.min())
+    return merge_intervals(start, end).total >= LEAST_COVER * float(end.max() - start.min())
 
 
-def _loop(trace: Trace) -> Repetition | None:
+def _repeat_by_loop_marks(trace: Trace) -> Repetition | None:
     """Make windows between PyTorch's own marks of a training loop: data loader or optimizer calls.
 
     The rarer of the two divides the loop: gradients may be accumulated over several batches, and a batch may
     be used for several updates.
     """
     names = trace.texts("host_ops", "name")
-    marks = (of_kind(trace, "host_ops", "range") & is_named(names, _marks_loop)).nonzero()[0]
+    marks = (
+        mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(names, _is_loop_mark_name)
+    ).nonzero()[0]
     if not len(marks):
         return None
-    ranges = _host_ranges(trace, marks)
-    code, patterns = _codes_of_patterns(ranges)
+    ranges = _select_host_ranges(trace, marks)
+    code, patterns = _code_range_patterns(ranges)
     counts = np.bincount(code, minlength=len(patterns))
     frequent = (counts >= LEAST_TIMES).nonzero()[0]
     if not len(frequent):
@@ -336,41 +347,43 @@ def _loop(trace: Trace) -> Repetition | None:
     begins = ranges.at((code == leading).nonzero()[0])
     ends = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
     # The part of the recording before the first update is not a whole step.
-    divided = _windows(trace, begins, "repeat", int(ends.max()), LEAST_COVER)
+    divided = _make_repeated_windows(trace, begins, "repeat", int(ends.max()), LEAST_COVER)
     return None if divided is None else replace(divided, rows=_NO_ROWS)
 
 
-_marks_loop: Callable[[str], bool] = lambda name: _LOOP.match(name) is not None  # noqa: E731
+_is_loop_mark_name: Callable[[str], bool] = lambda name: _LOOP.match(name) is not None  # noqa: E731
 
 
-def _graphs(trace: Trace) -> Repetition | None:
+def _repeat_by_graphs(trace: Trace) -> Repetition | None:
     """Find graph launches that repeat: every window has as many, of graphs of the same sizes."""
     names = trace.texts("host_ops", "name")
-    is_graph = of_kind(trace, "host_ops", "runtime") & is_named(names, _launches_graph)
+    is_graph = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(
+        names, _is_graph_launch_name
+    )
     calls = is_graph.nonzero()[0]
     if len(calls) < LEAST_TIMES:
         return None
     calls = calls[np.argsort(trace.numbers("host_ops", "ts_ns")[calls], kind="stable")]
-    links: Launches = trace.derived(launches)
+    links: Launches = trace.derived(find_launches)
     linked = links.call[links.call >= 0]
     sizes = np.bincount(linked, minlength=len(names))[calls]
-    period = _period(sizes)
+    period = _find_period(sizes)
     if period is None or sizes[:period].sum() < LEAST_GRAPH_OPS:
         return None
     if sizes.sum() < LEAST_COVER * len(links.call):
         return None
-    begins = _host_ranges(trace, calls[::period])
-    divided = _windows(trace, begins, "graph")
+    begins = _select_host_ranges(trace, calls[::period])
+    divided = _make_repeated_windows(trace, begins, "graph")
     return None if divided is None else replace(divided, rows=_NO_ROWS)
 
 
-_launches_graph: Callable[[str], bool] = lambda name: "GraphLaunch" in name  # noqa: E731
+_is_graph_launch_name: Callable[[str], bool] = lambda name: "GraphLaunch" in name  # noqa: E731
 
 
-def _period(sizes: Ints) -> int | None:
+def _find_period(sizes: Ints) -> int | None:
     """Find the number of launches after which sizes repeat, at least `LEAST_TIMES` times; None if they do not.
 
-    >>> _period(np.array([300, 300, 300])), _period(np.array([9, 70, 9, 70, 9, 70])), _period(np.array([1, 2, 3]))
+    >>> _find_period(np.array([300, 300, 300])), _find_period(np.array([9, 70, 9, 70, 9, 70])), _find_period(np.array([1, 2, 3]))
     (1, 2, None)
     """
     for period in range(1, min(len(sizes) // LEAST_TIMES, 512) + 1):

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.intervals import window_at
-from tracekit.model.keys import distinct
-from tracekit.model.stages import may_be_stage
+from tracekit.model.intervals import find_window_at
+from tracekit.model.keys import find_distinct
+from tracekit.model.stages import is_possible_stage
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Trace
-from tracekit.process.name_filters import codes_at, is_named, named
-from tracekit.process.steps.windows import Stages, windows
+from tracekit.process.name_filters import look_up_name_codes, look_up_names, mark_wanted_names
+from tracekit.process.steps.windows import StageWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 
@@ -21,61 +21,61 @@ MAX_NAMES = 64
 """Range names that are not stages, at most; more of them are numbered pieces, such as engine iterations."""
 
 
-def outer_ranges(trace: Trace) -> Stages:
+def select_outer_ranges(trace: Trace) -> StageWindows:
     """Select the outermost annotated ranges of the step thread, in order of start."""
-    ranges = trace.derived(windows).stage_rows
+    ranges = trace.derived(find_steps_and_stages).stage_rows
     return ranges.at((ranges.parent.codes < 0).nonzero()[0])
 
 
-def outer_stages(trace: Trace) -> Stages:
+def select_outer_stages(trace: Trace) -> StageWindows:
     """Select the outermost ranges, without non-stages if these have too many names (`MAX_NAMES`).
 
     Time in the dropped ranges is outside any range, and belongs to the stage in the file name, if any.
     """
-    ranges = trace.derived(outer_ranges)
-    may_be = is_named(ranges.stage, may_be_stage)
-    if len(distinct(ranges.stage.codes[~may_be])) <= MAX_NAMES:
+    ranges = trace.derived(select_outer_ranges)
+    may_be = mark_wanted_names(ranges.stage, is_possible_stage)
+    if len(find_distinct(ranges.stage.codes[~may_be])) <= MAX_NAMES:
         return ranges
     return ranges.at(may_be.nonzero()[0])
 
 
-def outermost_ranges(trace: Trace) -> pd.DataFrame:
+def make_outer_range_frame(trace: Trace) -> pd.DataFrame:
     """Convert `select_outer_ranges` to a frame."""
-    ranges = trace.derived(outer_ranges)
+    ranges = trace.derived(select_outer_ranges)
     return Columns(len(ranges), ranges.arrays).frame()
 
 
-def outermost_stages(trace: Trace) -> pd.DataFrame:
+def make_outer_stage_frame(trace: Trace) -> pd.DataFrame:
     """Convert `select_outer_stages` to a frame."""
-    stages = trace.derived(outer_stages)
+    stages = trace.derived(select_outer_stages)
     return Columns(len(stages), stages.arrays).frame()
 
 
-def stage_at(trace: Trace, ts_ns: Ints) -> Ints:
+def find_stage_codes_at(trace: Trace, ts_ns: Ints) -> Ints:
     """Find the code of the outermost stage at each instant, an index of `list_outer_stage_names`; -1 outside."""
-    stages = trace.derived(outer_stages)
+    stages = trace.derived(select_outer_stages)
     codes = np.append(stages.stage.codes.astype(np.int64), -1)
     return codes[stages.row_at(ts_ns)]
 
 
-def row_at(windows_: pd.DataFrame, ts_ns: Ints) -> Ints:
+def find_window_row_at(windows_: pd.DataFrame, ts_ns: Ints) -> Ints:
     """Find the window (of those in order of start) that contains each instant; -1 outside."""
     start = windows_["ts_ns"].to_numpy()
-    return window_at(start, start + windows_["dur_ns"].to_numpy(), ts_ns)
+    return find_window_at(start, start + windows_["dur_ns"].to_numpy(), ts_ns)
 
 
-def range_at(trace: Trace, ts_ns: Ints) -> npt.NDArray[np.object_]:
+def find_range_names_at(trace: Trace, ts_ns: Ints) -> npt.NDArray[np.object_]:
     """Find the recorded name of the outermost range at each instant, stage or not; None outside."""
-    ranges = trace.derived(outer_ranges)
-    return named(ranges.stage, ranges.row_at(ts_ns))
+    ranges = trace.derived(select_outer_ranges)
+    return look_up_names(ranges.stage, ranges.row_at(ts_ns))
 
 
-def range_codes_at(trace: Trace, ts_ns: Ints) -> Coded:
+def find_range_codes_at(trace: Trace, ts_ns: Ints) -> Coded:
     """Find the name of the outermost range at each instant, coded."""
-    ranges = trace.derived(outer_ranges)
-    return Coded(codes_at(ranges.stage, ranges.row_at(ts_ns)), ranges.stage.texts)
+    ranges = trace.derived(select_outer_ranges)
+    return Coded(look_up_name_codes(ranges.stage, ranges.row_at(ts_ns)), ranges.stage.texts)
 
 
-def stage_names(trace: Trace) -> list[str]:
+def list_outer_stage_names(trace: Trace) -> list[str]:
     """List the stage names for the codes of `find_stage_codes_at`."""
-    return list(trace.derived(outer_stages).stage.texts)
+    return list(trace.derived(select_outer_stages).stage.texts)

@@ -11,32 +11,39 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.intervals import union, window_at
-from tracekit.model.keys import numbered
+from tracekit.model.intervals import find_window_at, merge_intervals
+from tracekit.model.keys import number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.stages import (
-    is_collective,
+    get_scope_stage,
+    is_collective_range,
     is_known_stage,
+    is_possible_stage,
     is_whole_step,
-    may_be_stage,
-    numbered_step,
-    profiler_step,
-    scope_stage,
+    parse_numbered_step,
+    parse_profiler_step,
 )
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike, at_rows, repeated_text
+from tracekit.model.tables.arrays import (
+    Coded,
+    Columns,
+    Nullable,
+    broadcast_value,
+    repeat_text,
+    select_rows,
+)
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import nesting
-from tracekit.process.calls.resolution import resolution_ns
-from tracekit.process.name_filters import is_named, narrow, of_kind
-from tracekit.process.steps.policy_updates import stage_codes
-from tracekit.process.steps.recording_start import early_collective, recording_begin
+from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.calls.resolution import measure_time_resolution
+from tracekit.process.name_filters import make_narrow_coded, mark_rows_of_kind, mark_wanted_names
+from tracekit.process.steps.policy_updates import name_stage_ranges
+from tracekit.process.steps.recording_start import find_early_collective, find_work_begin
 from tracekit.process.steps.repetition import (
     LEAST_TIMES,
     Repetition,
-    launch_times,
-    repetition,
-    work_begin,
-    work_end,
+    find_backlog_end,
+    find_launch_times,
+    find_repetition,
+    find_work_end,
 )
 
 Ints = npt.NDArray[np.int64]
@@ -52,7 +59,7 @@ MAX_STAGES = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spans:
+class TimeWindows:
     """Windows in order of start."""
 
     ts_ns: Ints
@@ -69,15 +76,15 @@ class Spans:
 
     def row_at(self, ts_ns: Ints) -> Ints:
         """Find the window that contains each instant, the last that began; -1 outside all."""
-        return window_at(self.ts_ns, self.end_ns, ts_ns)
+        return find_window_at(self.ts_ns, self.end_ns, ts_ns)
 
     def or_start_at(self, ts_ns: Ints) -> Ints:
         """Find the window that contains each instant; a window of zero length contains its start."""
-        return window_at(self.ts_ns, self.ts_ns + np.maximum(self.dur_ns, 1), ts_ns)
+        return find_window_at(self.ts_ns, self.ts_ns + np.maximum(self.dur_ns, 1), ts_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps(Spans):
+class StepWindows(TimeWindows):
     """Steps in order of start, with the columns of the measured table `steps`; `origin` and `name` apply to all.
 
     Time recorded before each step that is not part of it, or None: `start_up_ns` is the length of start-up,
@@ -97,7 +104,7 @@ class Steps(Spans):
         return {
             "step": self.step,
             "occurrence": self.occurrence,
-            "origin": repeated_text(self.origin, len(self)),
+            "origin": repeat_text(self.origin, len(self)),
             "ts_ns": self.ts_ns,
             "dur_ns": self.dur_ns,
         }
@@ -111,12 +118,12 @@ class Steps(Spans):
             "skew_ns": none if self.skew_ns is None else self.skew_ns,
         }
 
-    def at(self, rows: npt.NDArray[Any]) -> Steps:
+    def at(self, rows: npt.NDArray[Any]) -> StepWindows:
         """Select rows."""
-        return Steps(
+        return StepWindows(
             self.ts_ns[rows],
             self.dur_ns[rows],
-            at_rows(self.step, rows),
+            select_rows(self.step, rows),
             self.occurrence[rows],
             self.origin,
             self.name,
@@ -135,7 +142,7 @@ class Steps(Spans):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stages(Spans):
+class StageWindows(TimeWindows):
     """Ranges in order of start, with the columns of the measured table `stages`."""
 
     step: Nullable
@@ -155,27 +162,27 @@ class Stages(Spans):
             "dur_ns": self.dur_ns,
         }
 
-    def at(self, rows: npt.NDArray[Any]) -> Stages:
+    def at(self, rows: npt.NDArray[Any]) -> StageWindows:
         """Select rows."""
-        return Stages(
+        return StageWindows(
             self.ts_ns[rows],
             self.dur_ns[rows],
-            at_rows(self.step, rows),
-            at_rows(self.stage, rows),
-            at_rows(self.parent, rows),
+            select_rows(self.step, rows),
+            select_rows(self.stage, rows),
+            select_rows(self.parent, rows),
             self.occurrence[rows],
         )
 
 
 @dataclass(frozen=True)
-class Windows:
+class StepsAndStages:
     """Steps and stages in order of start; stages are the annotated ranges of the step thread.
 
     `dropped` counts the ranges beyond the cap.
     """
 
-    step_rows: Steps
-    stage_rows: Stages
+    step_rows: StepWindows
+    stage_rows: StageWindows
     dropped: int = 0
 
     @cached_property
@@ -191,7 +198,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Host:
+class _HostColumns:
     """Columns of `host_ops` that the search for steps and stages needs."""
 
     names: Coded
@@ -202,62 +209,72 @@ class _Host:
 
     def ranges(self, wanted: Callable[[str], object]) -> Mask:
         """Mark rows that are ranges with a wanted name."""
-        return self.is_range & is_named(self.names, wanted)
+        return self.is_range & mark_wanted_names(self.names, wanted)
 
 
-def windows(trace: Trace) -> Windows:
+def find_steps_and_stages(trace: Trace) -> StepsAndStages:
     """Find the steps and stages of a trace, from annotations, or else from the file itself."""
-    host = _Host(
+    host = _HostColumns(
         trace.texts("host_ops", "name"),
-        of_kind(trace, "host_ops", "range"),
+        mark_rows_of_kind(trace, "host_ops", "range"),
         *(trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns")),
     )
-    number_of, origin = profiler_step, "profiler"
-    is_step = host.ranges(_is_profiler_step)
+    number_of, origin = parse_profiler_step, "profiler"
+    is_step = host.ranges(_is_profiler_step_name)
     if not is_step.any():
-        number_of, origin = numbered_step, "range"
-        is_step = _numbered_ranges(trace, host)
-    named = host.is_range & ~is_step & ~is_named(host.names, is_collective)
-    named &= ~_unnumbered_steps(trace, host)
-    plausible = named & is_named(host.names, may_be_stage)
-    thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
+        number_of, origin = parse_numbered_step, "range"
+        is_step = _mark_numbered_step_ranges(trace, host)
+    named = host.is_range & ~is_step & ~mark_wanted_names(host.names, is_collective_range)
+    named &= ~_mark_unnumbered_step_ranges(trace, host)
+    plausible = named & mark_wanted_names(host.names, is_possible_stage)
+    thread = _find_busiest_thread(
+        host, next((m for m in (is_step, plausible, named) if m.any()), named)
+    )
     on_thread = host.is_range & False if thread is None else host.thread == thread
     is_stage = named & on_thread
-    steps = _annotated_steps(trace, host, (is_step & on_thread).nonzero()[0], number_of, origin)
-    if not len(steps) and _is_unmarked(trace):
-        whole = _wholes(trace, plausible & on_thread)
+    steps = _make_annotated_steps(
+        trace, host, (is_step & on_thread).nonzero()[0], number_of, origin
+    )
+    if not len(steps) and _is_unmarked_device_recording(trace):
+        whole = _find_enclosing_ranges(trace, plausible & on_thread)
         is_stage[whole], plausible[whole] = False, False
-        repeated = repetition(trace, _outermost(trace, plausible & on_thread))
+        repeated = find_repetition(trace, _find_outermost_rows(trace, plausible & on_thread))
         if repeated is not None:
             is_stage[repeated.rows] = False
-            steps = _after_start_up(trace, _repeated_steps(repeated))
+            steps = _keep_windows_after_start_up(trace, _make_repeated_steps(repeated))
     stage_rows = is_stage.nonzero()[0]
-    is_stage[stage_rows[_around_steps(host, steps, stage_rows, trace.derived(resolution_ns))]] = (
-        False
-    )
+    is_stage[
+        stage_rows[
+            _mark_ranges_around_steps(
+                host, steps, stage_rows, trace.derived(measure_time_resolution)
+            )
+        ]
+    ] = False
     if not len(steps):
-        steps = _begun(trace, _file_steps(trace, host, (plausible & on_thread).nonzero()[0]))
+        steps = _trim_unmarked_step(
+            trace, _make_file_steps(trace, host, (plausible & on_thread).nonzero()[0])
+        )
     if len(steps) and any(account.captures for account in trace.source.accounts):
         # A process recorded all the time also went through steps that were not captured.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
-    stages, dropped = _stages(trace, host, is_stage, steps)
+    stages, dropped = _make_stages(trace, host, is_stage, steps)
     if steps.start_up_ns is not None:
-        stages = _clipped(stages, int(steps.ts_ns[0]))
-    trace.forget(launch_times)
-    return Windows(steps, stages, dropped)
+        stages = _clip_stages(stages, int(steps.ts_ns[0]))
+    trace.forget(find_launch_times)
+    return StepsAndStages(steps, stages, dropped)
 
 
-def _begun(trace: Trace, steps: Steps) -> Steps:
+def _trim_unmarked_step(trace: Trace, steps: StepWindows) -> StepWindows:
     """Begin the single step of a recording without marks where its work begins, after start-up.
 
     A collective's wait for a rank whose recording had not begun is not part of the recording either.
     """
-    if len(steps) != 1 or not steps.step.missing.all() or not _is_unmarked(trace):
+    if len(steps) != 1 or not steps.step.missing.all() or not _is_unmarked_device_recording(trace):
         return steps
     host_begin, end = int(steps.ts_ns[0]), int(steps.end_ns[0])
-    skew = trace.derived(early_collective)
+    skew = trace.derived(find_early_collective)
     begin = host_begin if skew is None else min(max(host_begin, skew.end_ns), end)
-    start = min(recording_begin(trace, begin), end)
+    start = min(find_work_begin(trace, begin), end)
     if start == host_begin:
         return steps
     return replace(
@@ -269,20 +286,22 @@ def _begun(trace: Trace, steps: Steps) -> Steps:
     )
 
 
-def _after_start_up(trace: Trace, steps: Steps) -> Steps:
+def _keep_windows_after_start_up(trace: Trace, steps: StepWindows) -> StepWindows:
     """Keep the repeated windows that begin after start-up, if enough are left."""
-    rows = (steps.ts_ns >= recording_begin(trace, int(steps.ts_ns[0]))).nonzero()[0]
+    rows = (steps.ts_ns >= find_work_begin(trace, int(steps.ts_ns[0]))).nonzero()[0]
     return steps.at(rows) if LEAST_TIMES <= len(rows) < len(steps) else steps
 
 
-def _clipped(stages: Stages, begin_ns: int) -> Stages:
+def _clip_stages(stages: StageWindows, begin_ns: int) -> StageWindows:
     """Clip stages to begin at this instant, and drop those mostly before it."""
     stages = stages.at((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
     start = np.maximum(stages.ts_ns, begin_ns)
     return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
 
 
-def _around_steps(host: _Host, steps: Steps, rows: Ints, jitter_ns: int) -> Mask:
+def _mark_ranges_around_steps(
+    host: _HostColumns, steps: StepWindows, rows: Ints, jitter_ns: int
+) -> Mask:
     """Mark ranges that contain more than a whole step, except known stages: they are not stages of a step."""
     long = (steps.dur_ns > 0).nonzero()[0]
     start = host.ts_ns[rows]
@@ -291,10 +310,10 @@ def _around_steps(host: _Host, steps: Steps, rows: Ints, jitter_ns: int) -> Mask
     step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
     # A range as long as a step may end after it by the rounding of times.
     holds = (step_end <= end) & ((start < step_start) | (step_end + jitter_ns < end))
-    return holds & ~is_named(at_rows(host.names, rows), is_known_stage)
+    return holds & ~mark_wanted_names(select_rows(host.names, rows), is_known_stage)
 
 
-def _is_unmarked(trace: Trace) -> bool:
+def _is_unmarked_device_recording(trace: Trace) -> bool:
     """Check whether device work was recorded, and neither file, process nor engine gives the step or stage.
 
     A recording of the host alone is one piece: it is unknown whether its repetitions are the work.
@@ -303,16 +322,16 @@ def _is_unmarked(trace: Trace) -> bool:
     is_capture = source.part is not None and source.part.startswith("capture")
     is_told = is_capture or source.step is not None or source.replica is not None
     is_told |= any(account.captures for account in source.accounts)
-    is_told |= scope_stage(source.scope, source.role) is not None
+    is_told |= get_scope_stage(source.scope, source.role) is not None
     return not is_told and len(trace.numbers("device_ops", "ts_ns")) > 0
 
 
-def _wholes(trace: Trace, plausible: Mask) -> Ints:
+def _find_enclosing_ranges(trace: Trace, plausible: Mask) -> Ints:
     """Find ranges that alone enclose all others: they are the recording, and would hide their content."""
     wholes: list[int] = []
     inside = plausible.copy()
     while True:
-        outer = _outermost(trace, inside)
+        outer = _find_outermost_rows(trace, inside)
         if len(outer) != 1 or np.count_nonzero(inside) < 3 or len(wholes) == MAX_WHOLES:
             return np.array(wholes, np.int64)
         name = trace.texts("host_ops", "name").texts[
@@ -324,16 +343,16 @@ def _wholes(trace: Trace, plausible: Mask) -> Ints:
         inside[outer] = False
 
 
-def _outermost(trace: Trace, chosen: Mask) -> Ints:
+def _find_outermost_rows(trace: Trace, chosen: Mask) -> Ints:
     """Find the chosen rows that no other chosen row encloses."""
     rows = chosen.nonzero()[0]
-    return rows[trace.derived(nesting).nearest(chosen, rows) < 0]
+    return rows[trace.derived(build_call_tree).nearest(chosen, rows) < 0]
 
 
-def _repeated_steps(repeated: Repetition) -> Steps:
+def _make_repeated_steps(repeated: Repetition) -> StepWindows:
     """Make steps of repeated windows, numbered from 1."""
     count = len(repeated.ts_ns)
-    return Steps(
+    return StepWindows(
         repeated.ts_ns,
         repeated.end_ns - repeated.ts_ns,
         Nullable(np.arange(1, count + 1), np.zeros(count, np.bool_)),
@@ -343,17 +362,17 @@ def _repeated_steps(repeated: Repetition) -> Steps:
     )
 
 
-def _is_profiler_step(name: str) -> bool:
+def _is_profiler_step_name(name: str) -> bool:
     """Check whether a name is `ProfilerStep#n`."""
-    return profiler_step(name) is not None
+    return parse_profiler_step(name) is not None
 
 
-def _is_numbered_step(name: str) -> bool:
+def _is_numbered_step_name(name: str) -> bool:
     """Check whether a name is that of a numbered step."""
-    return numbered_step(name) is not None
+    return parse_numbered_step(name) is not None
 
 
-def _busiest_thread(host: _Host, mask: Mask) -> int | None:
+def _find_busiest_thread(host: _HostColumns, mask: Mask) -> int | None:
     """Find the thread on which the chosen rows cover most time; the lowest of equals, None without rows."""
     rows = mask.nonzero()[0]
     if not len(rows):
@@ -362,11 +381,14 @@ def _busiest_thread(host: _Host, mask: Mask) -> int | None:
     if (thread == thread[0]).all():
         return int(thread[0])
     end = start + host.dur_ns[rows]
-    totals = {int(t): union(start[thread == t], end[thread == t]).total for t in np.unique(thread)}
+    totals = {
+        int(t): merge_intervals(start[thread == t], end[thread == t]).total
+        for t in np.unique(thread)
+    }
     return min(totals, key=lambda t: (-totals[t], t))
 
 
-def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
+def _mark_numbered_step_ranges(trace: Trace, host: _HostColumns) -> Mask:
     """Mark ranges `step n` that divide the recording: not those inside a stage or another such range.
 
     If the file itself is a step or a stage, or its process lists the captured steps, such ranges are parts of
@@ -374,53 +396,53 @@ def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
     """
     source = trace.source
     is_capture = source.step is not None or any(account.captures for account in source.accounts)
-    if is_capture or scope_stage(source.scope, source.role) is not None:
+    if is_capture or get_scope_stage(source.scope, source.role) is not None:
         return np.zeros(len(host.ts_ns), np.bool_)
-    is_numbered = host.ranges(_is_numbered_step)
+    is_numbered = host.ranges(_is_numbered_step_name)
     rows = is_numbered.nonzero()[0]
     if len(rows):
         above = is_numbered | host.ranges(is_known_stage)
-        is_numbered[rows[trace.derived(nesting).nearest(above, rows) >= 0]] = False
+        is_numbered[rows[trace.derived(build_call_tree).nearest(above, rows) >= 0]] = False
     return is_numbered
 
 
-def _unnumbered_steps(trace: Trace, host: _Host) -> Mask:
+def _mark_unnumbered_step_ranges(trace: Trace, host: _HostColumns) -> Mask:
     """Mark ranges `step` or similar around known stages: they would hide their content."""
     around = host.ranges(is_whole_step)
     is_whole = np.zeros(len(around), np.bool_)
     if around.any():
         stages = host.ranges(is_known_stage).nonzero()[0]
-        outer = trace.derived(nesting).nearest(around, stages)
+        outer = trace.derived(build_call_tree).nearest(around, stages)
         is_whole[outer[outer >= 0]] = True
     return is_whole
 
 
-def _annotated_steps(
+def _make_annotated_steps(
     trace: Trace,
-    host: _Host,
+    host: _HostColumns,
     rows: Ints,
     number_of: Callable[[str], int | None],
     origin: str,
-) -> Steps:
+) -> StepWindows:
     """Make steps of annotated ranges `ProfilerStep#n` (or `step n`)."""
     # Of steps with one start the longest comes last in any input order, since `number_at` takes the last.
     ids = trace.numbers("host_ops", "id")
     rows = rows[np.lexsort((ids[rows], host.dur_ns[rows], host.ts_ns[rows]))]
     numbers = [number_of(host.names.texts[code]) for code in host.names.codes[rows].tolist()]
     step = np.array(numbers, np.int64)
-    return Steps(
+    return StepWindows(
         host.ts_ns[rows],
         host.dur_ns[rows],
         Nullable(step, np.zeros(len(step), np.bool_)),
-        _occurrence(step),
+        _count_earlier_occurrences(step),
         origin,
     )
 
 
-def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
+def _count_earlier_occurrences(keys: Ints) -> npt.NDArray[np.int32]:
     """Count the equal keys before each.
 
-    >>> _occurrence(np.array([7, 3, 7, 7])).tolist()
+    >>> _count_earlier_occurrences(np.array([7, 3, 7, 7])).tolist()
     [0, 0, 1, 2]
     """
     order = np.argsort(keys, kind="stable")
@@ -430,7 +452,7 @@ def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
     return occurrence
 
 
-def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
+def _make_file_steps(trace: Trace, host: _HostColumns, plausible: Ints) -> StepWindows:
     """Make the source one step, or the steps that its process says it captured.
 
     A step lasts from the first to the last host row, or until the device work launched meanwhile has ended
@@ -439,30 +461,32 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     recording them is a choice of the profiler. A capture of several steps in a row, named by the first, has
     stages that all come equally often: it is divided where the first stage begins again.
     """
-    counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
+    counted = ~mark_rows_of_kind(trace, "host_ops", "overhead", "python", "other")
     start, length = host.ts_ns, host.dur_ns
     if not counted.any():
         start, length = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
-        counted = all_alike(np.True_, len(start))
+        counted = broadcast_value(np.True_, len(start))
     numbers: list[int | None] = []
     bounds: list[tuple[int, int]] = []
-    captures = _captured(trace, start, counted)
+    captures = _list_captures(trace, start, counted)
     afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
     for (step, first, last), following in zip(captures, afterwards, strict=False):
-        begun_ns, finished = _extent(start, length, _inside(start, counted, first, last))
+        begun_ns, finished = _find_rows_extent(
+            start, length, _mark_rows_between(start, counted, first, last)
+        )
         begun = host.ts_ns[plausible]
         of_capture = plausible[(begun >= first) & (begun < last)]
-        finished = max(finished, min(work_end(trace, first, last), following))
-        ends = [*_divisions(trace, host, of_capture), finished]
-        begun_ns = _begin_of(trace, step, begun_ns)
+        finished = max(finished, min(find_work_end(trace, first, last), following))
+        ends = [*_find_capture_divisions(trace, host, of_capture), finished]
+        begun_ns = _find_capture_begin(trace, step, begun_ns)
         begins = [min(begun_ns, finished), *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
         numbers += [None if step is None else step + place for place in range(len(begins))]
-    stage = scope_stage(trace.source.scope, trace.source.role)
+    stage = get_scope_stage(trace.source.scope, trace.source.role)
     is_stage = stage is not None or any(account.discrete for account in trace.source.accounts)
     unknown = np.array([number is None for number in numbers], np.bool_)
     begin, finish = np.array(bounds, np.int64).reshape(-1, 2).T
-    return Steps(
+    return StepWindows(
         begin,
         finish - begin,
         Nullable(np.array([number or 0 for number in numbers], np.int64), unknown),
@@ -474,26 +498,26 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
 _INT64 = np.iinfo(np.int64)
 
 
-def _inside(start: Ints, counted: Mask, first: int, last: int) -> Mask:
+def _mark_rows_between(start: Ints, counted: Mask, first: int, last: int) -> Mask:
     """Mark counted rows that begin from `first` on and before `last`."""
     is_inside: Mask = counted & (start >= first) & (start < last)
     return is_inside
 
 
-def _extent(start: Ints, length: Ints, chosen: Mask) -> tuple[int, int]:
+def _find_rows_extent(start: Ints, length: Ints, chosen: Mask) -> tuple[int, int]:
     """Find the (first start, last end) of the chosen rows, without copying columns."""
     begun = start.min(where=chosen, initial=_INT64.max)
     return int(begun), int((start + length).max(where=chosen, initial=_INT64.min))
 
 
-def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
+def _find_capture_begin(trace: Trace, step: int | None, host_begin_ns: int) -> int:
     """Find when a capture begins: with the host, or with its device work if the process lists no captures."""
     if trace.source.accounts or step is not None or not trace.has("host_ops"):
         return host_begin_ns
-    return work_begin(trace, host_begin_ns)
+    return find_backlog_end(trace, host_begin_ns)
 
 
-def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None, int, int]]:
+def _list_captures(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None, int, int]]:
     """List (step, from, until) of the captures in which a counted row began, in order.
 
     If the process listed no captures, or none in this file, the whole file is one. For a process that ran
@@ -512,7 +536,7 @@ def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None
     begun = [
         (step, first, last)
         for step, first, last in sorted(captures, key=lambda capture: capture[1:])
-        if trace.meta.get("absolute_time") and _inside(start, counted, first, last).any()
+        if trace.meta.get("absolute_time") and _mark_rows_between(start, counted, first, last).any()
     ]
     is_helper = bool(captures) and all(not account.name for account in trace.source.accounts)
     if begun or not counted.any() or (is_helper and trace.meta.get("absolute_time")):
@@ -520,13 +544,13 @@ def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None
     return [(trace.source.step, _INT64.min, _INT64.max)]
 
 
-def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
+def _find_capture_divisions(trace: Trace, host: _HostColumns, plausible: Ints) -> list[int]:
     """Find where a capture of several steps begins its second, third … step; empty for one step."""
-    if len(plausible) < 4 or scope_stage(trace.source.scope, trace.source.role) is not None:
+    if len(plausible) < 4 or get_scope_stage(trace.source.scope, trace.source.role) is not None:
         return []
     is_plausible = np.zeros(len(host.ts_ns), np.bool_)
     is_plausible[plausible] = True
-    outer = plausible[trace.derived(nesting).nearest(is_plausible, plausible) < 0]
+    outer = plausible[trace.derived(build_call_tree).nearest(is_plausible, plausible) < 0]
     codes, start = host.names.codes[outer], host.ts_ns[outer]
     names, counts = np.unique(codes, return_counts=True)
     if len(names) < 2 or counts.min() < 2 or counts.min() != counts.max():
@@ -534,11 +558,13 @@ def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
     return sorted(start[codes == codes[start.argmin()]].tolist())[1:]
 
 
-def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[Stages, int]:
+def _make_stages(
+    trace: Trace, host: _HostColumns, is_stage: Mask, steps: StepWindows
+) -> tuple[StageWindows, int]:
     """Make stages of ranges: (stages, number beyond the cap); of nested ranges with one name, the outermost."""
     rows = is_stage.nonzero()[0]
-    parent = trace.derived(nesting).nearest(is_stage, rows)
-    codes, texts = stage_codes(trace, rows, parent)
+    parent = trace.derived(build_call_tree).nearest(is_stage, rows)
+    codes, texts = name_stage_ranges(trace, rows, parent)
     nested_like = (parent >= 0) & (codes[parent] == codes[rows])
     rows, parent = rows[~nested_like], parent[~nested_like]
     if dropped := max(len(rows) - MAX_STAGES, 0):
@@ -548,34 +574,34 @@ def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[St
     order = np.lexsort((rows, host.ts_ns[rows]))
     rows, parent = rows[order], parent[order]
     # A recorded step may end just after its successor has begun.
-    jitter_ns = np.minimum(trace.derived(resolution_ns), host.dur_ns[rows] // 2)
+    jitter_ns = np.minimum(trace.derived(measure_time_resolution), host.dur_ns[rows] // 2)
     step, stage = steps.number_at(host.ts_ns[rows] + jitter_ns), codes[rows]
-    _, step_place = numbered(np.where(step.missing, -1, step.values))
-    stages = Stages(
+    _, step_place = number_keys(np.where(step.missing, -1, step.values))
+    stages = StageWindows(
         host.ts_ns[rows],
         host.dur_ns[rows],
         step,
-        narrow(stage, texts),
-        narrow(np.where(parent >= 0, codes[parent], -1), texts),
-        _occurrence(step_place * (len(texts) + 1) + stage + 1),
+        make_narrow_coded(stage, texts),
+        make_narrow_coded(np.where(parent >= 0, codes[parent], -1), texts),
+        _count_earlier_occurrences(step_place * (len(texts) + 1) + stage + 1),
     )
     return stages, dropped
 
 
-def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:
+def look_up_step_numbers(steps: pd.DataFrame, ts_ns: Ints) -> Any:
     """Look up the number of the step that contains each instant; NA outside all steps, and without a number."""
     number = steps["step"].array
     if not len(number):
         return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
-    row = step_at(steps, ts_ns)
+    row = find_step_row_at(steps, ts_ns)
     missing = (row < 0) | np.asarray(number.isna())[row]
     return pd.arrays.IntegerArray(number.to_numpy(np.int64, na_value=0)[row], missing)
 
 
-def step_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:
+def find_step_row_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:
     """Find the step (or other window in order of start) that contains each instant; -1 outside all.
 
     A window of zero length contains its start.
     """
     start = steps["ts_ns"].to_numpy()
-    return window_at(start, start + np.maximum(steps["dur_ns"].to_numpy(), 1), ts_ns)
+    return find_window_at(start, start + np.maximum(steps["dur_ns"].to_numpy(), 1), ts_ns)

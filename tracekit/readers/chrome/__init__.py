@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.discover import complete
+from tracekit.discover import apply_file_facts
 from tracekit.model.codes import NO_EVENTS, NO_TIMES, Data
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.tables.arrays import Columns, Frames
@@ -25,12 +25,17 @@ from tracekit.readers.chrome import begin_end, processes
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
 from tracekit.readers.chrome import times as chrome_times
-from tracekit.readers.chrome.classes import CLASS_CODE, PHASES, classify
+from tracekit.readers.chrome.classes import CLASS_CODE, PHASES, classify_rows
 from tracekit.readers.chrome.filtered_rows import note_filtered
-from tracekit.readers.chrome.producers import recorded_rows
-from tracekit.readers.chrome.scan import Codes, Keep, Scan
-from tracekit.readers.chrome.tables import PLANS, Rows, planned, whole
-from tracekit.readers.loss import Loss
+from tracekit.readers.chrome.producers import count_recorded_rows
+from tracekit.readers.chrome.scan import Codes, ScanOptions, TraceScan
+from tracekit.readers.chrome.tables import (
+    TABLE_PLANS,
+    ChromeRows,
+    build_planned_tables,
+    convert_codes_to_integers,
+)
+from tracekit.readers.loss import DataLoss
 
 ARGUMENTS = (
     *("correlation", "External id", "external id", "device", "stream", "bytes", "Bytes"),
@@ -45,12 +50,12 @@ _BESIDES_PYTHON = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 MODULE_CALLS = ("nn.Module: ",)
 """Name prefix of the Python functions that are calls of a model's modules: few, and read by default."""
 
-OTHER_TABLES: Mapping[str, Callable[[Rows], Columns | None]] = {
-    "counters": chrome_tables.counters,
-    "flows": chrome_tables.flows,
-    "threads": chrome_tables.threads,
+OTHER_TABLES: Mapping[str, Callable[[ChromeRows], Columns | None]] = {
+    "counters": chrome_tables.build_counter_table,
+    "flows": chrome_tables.build_flow_table,
+    "threads": chrome_tables.build_thread_table,
 }
-"""Tables that are not built column by column as those of `PLANS` are."""
+"""Tables that are not built column by column as those of `TABLE_PLANS` are."""
 
 COUNTED_ROWS = 2**18
 """Rows counted at a time, because numpy widens the thread numbers to count them."""
@@ -72,7 +77,7 @@ def sniff(head: bytes) -> bool:
 
     A memory snapshot may begin the same way; its reader is asked first.
     """
-    return chrome_stream.head_looks_like_trace(head)
+    return chrome_stream.is_chrome_trace_head(head)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -80,13 +85,15 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
     `on_bytes` is called with counts of compressed bytes as they are read. Raises only `TraceFormatError`.
     """
-    scan = chrome_stream.scan(Path(source.path), _keep(want), on_bytes=on_bytes)
-    base, base_is_odd = _base(scan.meta)
-    labelled = processes.find_labels(scan.pid)
+    scan = chrome_stream.scan_trace(
+        Path(source.path), _choose_scan_options(want), on_bytes=on_bytes
+    )
+    base, base_is_odd = _parse_base_time(scan.meta)
+    labelled = processes.find_rank_labels(scan.pid)
     pid = scan.pid if labelled is None else Codes(scan.pid.codes, list(labelled.pids))
-    rows, notes = _rows(scan, pid, base, source)
+    rows, notes = _make_chrome_rows(scan, pid, base, source)
     if want.table("python_calls") and not want.python:
-        _set_apart(rows, is_kept=want.modules)
+        _separate_python_calls(rows, is_kept=want.modules)
     if not want.python and not rows.is_of(*_BESIDES_PYTHON).any():
         # Module calls alone do not show that the host was recorded.
         rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
@@ -94,25 +101,25 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         message = "baseTimeNanoseconds is no time: times are relative"
         notes.append(Note("warning", "base-time", message, source.name))
     # If no event is usable, report the cause once instead of once per kind of row.
-    useless = list(_nothing_usable(scan, rows, source.name))
-    notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
+    useless = list(_note_unusable_trace(scan, rows, source.name))
+    notes = [*_note_scan_losses(scan.losses, source.name), *(useless or notes)]
     meta = {
-        **_writable(scan.meta),
+        **_replace_surrogates(scan.meta),
         "absolute_time": int(scan.ts_ns.max(initial=0)) > 10**17,
         "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
         "skipped_count": dict(scan.skipped),
         "text_bytes": scan.size_bytes,
-        **recorded_rows(scan, rows),
+        **count_recorded_rows(scan, rows),
     }
     del scan
-    stranded = chrome_times.find_stranded(rows, base)
+    stranded = chrome_times.find_stranded_rows(rows, base)
     notes += filter(None, [note_filtered(rows, source.name)])
     if labelled is None:
-        facts = {**_facts(meta), **_pid(rows, pid)}
-        notes += _repaired(rows, stranded, facts, notes, source.name)
-        return [_trace(complete(source, facts), want, rows, notes, meta)]
+        facts = {**_read_process_facts(meta), **_find_main_pid(rows, pid)}
+        notes += _repair_or_reject_rows(rows, stranded, facts, notes, source.name)
+        return [_make_chrome_trace(apply_file_facts(source, facts), want, rows, notes, meta)]
     of_rows = np.take(labelled.rank_of_pid, pid.codes, mode="wrap")
-    notes.append(processes.merged_note(labelled.ranks, source.name))
+    notes.append(processes.note_merged_ranks(labelled.ranks, source.name))
     unlabelled = (of_rows < 0) & ~rows.is_of("meta", "ignored")
     if unlabelled.any():
         message = "elements of processes without a rank label were left out"
@@ -121,18 +128,20 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     traces = []
     for place, rank in enumerate(labelled.ranks):
         is_kept = of_rows == place
-        part = processes.select(rows, is_kept)
-        own_notes = [*notes, *chrome_times.repair(part, stranded & is_kept, source.name)]
+        part = processes.select_rank_rows(rows, is_kept)
+        own_notes = [*notes, *chrome_times.repair_row_times(part, stranded & is_kept, source.name)]
         notes = []
-        facts = {**_facts(meta), **_pid(part, pid), "rank": rank.number}
-        own_source = replace(complete(replace(source, rank=None), facts), topology=rank.topology)
+        facts = {**_read_process_facts(meta), **_find_main_pid(part, pid), "rank": rank.number}
+        own_source = replace(
+            apply_file_facts(replace(source, rank=None), facts), topology=rank.topology
+        )
         own_meta = {**meta, "element_count": int(np.count_nonzero(is_kept))}
-        traces.append(_trace(own_source, want, part, own_notes, own_meta))
+        traces.append(_make_chrome_trace(own_source, want, part, own_notes, own_meta))
     return traces
 
 
-def _repaired(
-    rows: Rows,
+def _repair_or_reject_rows(
+    rows: ChromeRows,
     stranded: npt.NDArray[np.bool_],
     facts: dict[str, object],
     notes: Sequence[Note],
@@ -143,31 +152,33 @@ def _repaired(
     In the latter case, `facts` loses its rank. Returns notes on the dropped rows.
     """
     if any(note.code == "damaged" for note in notes):
-        interleaved = processes.find_interleaved(chrome_times.calls_of(rows), name)
+        interleaved = processes.find_interleaved_processes(
+            chrome_times.collect_runtime_calls(rows), name
+        )
         if interleaved is not None:
             rows.classes[:] = CLASS_CODE["ignored"]
             facts.pop("rank", None)
             return [interleaved]
-    return list(chrome_times.repair(rows, stranded, name))
+    return list(chrome_times.repair_row_times(rows, stranded, name))
 
 
-def _trace(
-    source: Source, want: Want, rows: Rows, notes: Sequence[Note], meta: Mapping[str, Any]
+def _make_chrome_trace(
+    source: Source, want: Want, rows: ChromeRows, notes: Sequence[Note], meta: Mapping[str, Any]
 ) -> Trace:
     """Build the Trace of one process; consumes `rows`."""
     args = rows.args
     if want.args is not None and want.columns is not None:
         args = {key: column for key, column in args.items() if key in want.args}
-    return Trace(source, Frames(_tables(rows, want)), tuple(notes), meta, args)
+    return Trace(source, Frames(_make_chrome_tables(rows, want)), tuple(notes), meta, args)
 
 
-def _tables(rows: Rows, want: Want) -> dict[str, Columns]:
+def _make_chrome_tables(rows: ChromeRows, want: Want) -> dict[str, Columns]:
     """Build the tables of `want`; consumes `rows`."""
     tables = {}
     for name, build in OTHER_TABLES.items():
         if want.table(name) and (columns := build(rows)) is not None:
             tables[name] = columns
-    tables |= planned(rows, set(filter(want.table, PLANS)), want.column)
+    tables |= build_planned_tables(rows, set(filter(want.table, TABLE_PLANS)), want.column)
     return {name: tables[name] for name in _TABLE_ORDER if name in tables}
 
 
@@ -177,9 +188,9 @@ _TABLE_ORDER = (
 )
 
 
-def _keep(want: Want) -> Keep:
+def _choose_scan_options(want: Want) -> ScanOptions:
     """Choose the arguments, rows and fields that the scan keeps."""
-    keep = Keep(args=None, skip_args=(), skip_cats=(), keep_names=())
+    keep = ScanOptions(args=None, skip_args=(), skip_cats=(), keep_names=())
     if want.args is not None:
         keep = replace(keep, args=tuple(dict.fromkeys((*ARGUMENTS, *want.args))))
     if not want.stacks:
@@ -192,7 +203,7 @@ def _keep(want: Want) -> Keep:
     return replace(keep, fields=want.table("flows"))
 
 
-def _set_apart(rows: Rows, *, is_kept: bool) -> None:
+def _separate_python_calls(rows: ChromeRows, *, is_kept: bool) -> None:
     """Move Python functions to a class of their own; with `is_kept`, calls of modules stay among the ops."""
     python = rows.classes == CLASS_CODE["python"]
     if is_kept and python.any():
@@ -205,18 +216,18 @@ def _set_apart(rows: Rows, *, is_kept: bool) -> None:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _writable(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     """Replace lone surrogates in metadata by U+FFFD, because no table and no file can contain them."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_writable(item) for item in value]
+        return [_replace_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_writable(key): _writable(item) for key, item in value.items()}
+        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
     return value
 
 
-def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
+def _parse_base_time(meta: Mapping[str, Any]) -> tuple[int, bool]:
     """Parse the file's time zero: (Unix ns, whether the recorded value is not a time)."""
     base = meta.get("baseTimeNanoseconds", 0)
     if isinstance(base, str) and re.fullmatch(r"-?[0-9]{1,19}", base):
@@ -228,7 +239,9 @@ def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
     return base, False
 
 
-def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list[Note]]:
+def _make_chrome_rows(
+    scan: TraceScan, pid: Codes, base: int, source: Source
+) -> tuple[ChromeRows, list[Note]]:
     """Build the classified rows with absolute times, and notes on those left out."""
     notes: list[Note] = []
 
@@ -237,19 +250,19 @@ def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list
         if count:
             notes.append(Note("warning", code, message, source.name, count))
 
-    classes, phase = classify(scan)
+    classes, phase = classify_rows(scan)
     # Base, start and duration are each bounded by 2**61, so their sum cannot overflow.
     placed, dur, has_dur = scan.has_ts, scan.dur_ns, scan.has_dur
-    if not _within(scan.ts_ns, -(2**61), 2**61):
+    if not _is_in_bounds(scan.ts_ns, -(2**61), 2**61):
         placed = placed & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
     thread, (pids, tids) = chrome_tables.number_threads(pid, scan.tid)
     if (phase >= PHASES.index("B")).any():
-        dur, has_dur, unpaired = _paired(scan, phase, thread, placed)
+        dur, has_dur, unpaired = _pair_scanned_events(scan, phase, thread, placed)
         note("unpaired", "begin and end events without each other were left out", unpaired)
         classes[unpaired] = CLASS_CODE["ignored"]
     solid = (classes < CLASS_CODE["device_range"]) & placed
     note("no-duration", "elements without a usable duration count as 0", solid & ~has_dur)
-    if not _within(dur, 0, 2**61):
+    if not _is_in_bounds(dur, 0, 2**61):
         bad_dur = has_dur & ((dur < 0) | (dur > 2**61))
         note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
         dur = np.where(bad_dur, 0, dur)
@@ -260,13 +273,13 @@ def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list
     note("phase", "elements of a phase that is not read were left out", phase == -1)
     ts = scan.ts_ns
     ts += base  # in place: the scan is not shared, and a copy would cost memory
-    rows = Rows(
+    rows = ChromeRows(
         times={"ts_ns": ts, "dur_ns": dur},
         labels={"ph": scan.ph, "cat": scan.cat, "name": scan.name},
         classes=classes,
         thread=thread,
-        thread_pid=whole(pid, pids),
-        thread_tid=whole(scan.tid, tids),
+        thread_pid=convert_codes_to_integers(pid, pids),
+        thread_tid=convert_codes_to_integers(scan.tid, tids),
         thread_process=pids,
         args=scan.args,
         fields=scan.fields,
@@ -274,8 +287,8 @@ def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list
     return rows, notes
 
 
-def _paired(
-    scan: Scan,
+def _pair_scanned_events(
+    scan: TraceScan,
     phase: npt.NDArray[np.int8],
     thread: npt.NDArray[np.signedinteger[Any]],
     placed: npt.NDArray[np.bool_],
@@ -286,7 +299,7 @@ def _paired(
     """
     is_begin, is_end = (phase == PHASES.index(letter) for letter in "BE")
     is_whole = not scan.skipped
-    begins, ends, lengths = begin_end.pair(
+    begins, ends, lengths = begin_end.pair_begins_with_ends(
         scan.ts_ns, thread, is_begin & placed, is_end & placed, is_complete=is_whole
     )
     dur, has_dur = scan.dur_ns.copy(), scan.has_dur.copy()
@@ -296,7 +309,7 @@ def _paired(
     return dur, has_dur, unpaired
 
 
-def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
+def _note_unusable_trace(scan: TraceScan, rows: ChromeRows, name: str) -> Iterator[Note]:
     """Yield a note on a trace without events, or without any that has a usable time."""
     is_meta = rows.classes == CLASS_CODE["meta"]
     if scan.skipped or not (is_meta | (rows.classes == CLASS_CODE["ignored"])).all():
@@ -321,12 +334,12 @@ def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
     yield Note("error", NO_TIMES, message, name, count, data=data)
 
 
-def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
+def _is_in_bounds(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
     """Check whether all values are between these bounds, inclusive."""
     return not len(values) or (low <= int(values.min()) and int(values.max()) <= high)
 
 
-def _facts(meta: Mapping[str, Any]) -> dict[str, object]:
+def _read_process_facts(meta: Mapping[str, Any]) -> dict[str, object]:
     """Read the facts about the process from the metadata: rank, world size, backend, host."""
     facts: dict[str, object] = {"host": meta.get("host_name")}
     distributed = meta.get("distributedInfo")
@@ -337,11 +350,11 @@ def _facts(meta: Mapping[str, Any]) -> dict[str, object]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _pid(rows: Rows, pid: Codes) -> dict[str, object]:
+def _find_main_pid(rows: ChromeRows, pid: Codes) -> dict[str, object]:
     """Find the pid with most host rows, if any has one."""
     counts = np.zeros(len(pid.values) + 1, np.int64)
     np.add.at(
-        counts, rows.thread_process, _host_rows(rows)
+        counts, rows.thread_process, _count_host_rows_by_thread(rows)
     )  # rows without a pid are counted in the last element
     if not counts[:-1].any():
         return {}
@@ -349,7 +362,7 @@ def _pid(rows: Rows, pid: Codes) -> dict[str, object]:
     return {"pid": int(value) if isinstance(value, str) and value.isdecimal() else value}
 
 
-def _host_rows(rows: Rows) -> npt.NDArray[np.int64]:
+def _count_host_rows_by_thread(rows: ChromeRows) -> npt.NDArray[np.int64]:
     """Count the ops, ranges and runtime calls of each thread, in chunks to bound memory."""
     is_host = rows.is_of("op", "range", "runtime")
     of_thread = np.zeros(len(rows.thread_process), np.int64)
@@ -359,7 +372,7 @@ def _host_rows(rows: Rows) -> npt.NDArray[np.int64]:
     return of_thread
 
 
-def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:
+def _note_scan_losses(losses: tuple[DataLoss, ...], name: str) -> list[Note]:
     """Describe losses in notes: kind, size and position."""
     notes = []
     for loss in losses:

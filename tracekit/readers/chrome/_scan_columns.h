@@ -160,7 +160,7 @@ static inline int32_t tk_guess_code(const tk_texts *texts, const unsigned char *
 
 /* ---- labels and times: columns that every row has */
 
-/* By the size of a code, as in `smallest_type` of scan.py. */
+/* By the size of a code, as in `choose_code_type` of scan.py. */
 static const int32_t tk_largest_code[] = {0, INT8_MAX - 1, INT16_MAX - 1, INT32_MAX, INT32_MAX};
 
 static inline void tk_set_code(void *codes, unsigned char size, int32_t row, int32_t code)

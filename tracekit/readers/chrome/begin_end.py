@@ -11,7 +11,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def pair(
+def pair_begins_with_ends(
     ts_ns: Ints, thread: npt.NDArray[Any], is_begin: Mask, is_end: Mask, *, is_complete: bool
 ) -> tuple[Ints, Ints, Ints]:
     """Pair begin and end events: (rows of begins, rows of their ends, durations in ns).

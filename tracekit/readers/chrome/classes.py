@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.remembered import remembered
-from tracekit.model.stages import profiler_step
+from tracekit.model.remembered import cache_by_name
+from tracekit.model.stages import parse_profiler_step
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
-from tracekit.readers.chrome.scan import Codes, Scan
+from tracekit.readers.chrome.scan import Codes, TraceScan
 
 Bytes8 = npt.NDArray[np.int8]
 
@@ -97,13 +97,13 @@ def is_read(categories: Iterable[str]) -> bool:
     return all(category in CLASS_OF_CATEGORY for category in categories)
 
 
-def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
+def classify_rows(scan: TraceScan) -> tuple[Bytes8, Bytes8]:
     """Classify every row: (class code, index into PHASES); -1 for a phase that is not read."""
-    phases = list(map(_phase, scan.ph.values))
-    phase = _by_value(scan.ph, phases, -1)
-    out = _by_value(scan.ph, map(_CLASS_OF_PHASE.__getitem__, phases), CLASS_CODE["ignored"])
+    phases = list(map(_find_phase_index, scan.ph.values))
+    phase = _map_code_values(scan.ph, phases, -1)
+    out = _map_code_values(scan.ph, map(_CLASS_OF_PHASE.__getitem__, phases), CLASS_CODE["ignored"])
     complete = (phase == PHASES.index("X")) | (phase == PHASES.index("B"))
-    category = _by_value(
+    category = _map_code_values(
         scan.cat,
         [CLASS_CODE[CLASS_OF_CATEGORY.get(str(v).lower(), "other")] for v in scan.cat.values],
         CLASS_CODE["other"],
@@ -111,14 +111,14 @@ def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     out = np.where(complete, category, out)
 
     # Traces of 2021 have no annotation category: they record steps as operators.
-    step = _named(scan, _is_step)
+    step = _match_row_names(scan, _is_step_name)
     out[step & (out == CLASS_CODE["op"])] = CLASS_CODE["range"]
-    collective = _named(scan, _is_collective)
+    collective = _match_row_names(scan, _is_collective_name)
     if "Collective name" in scan.args:
         collective[scan.args["Collective name"].rows] = True
     out[collective & (out == CLASS_CODE["kernel"])] = CLASS_CODE["collective"]
     # The Python export of torch 2.13 writes allocator instants as "X", with a meaningless duration.
-    allocator = _named(scan, lambda name: name == "[memory]")
+    allocator = _match_row_names(scan, lambda name: name == "[memory]")
     out[allocator & (phase >= 0) & (phase <= PHASES.index("I"))] = CLASS_CODE["memory"]
     return out, phase
 
@@ -133,19 +133,19 @@ _CLASS_OF_PHASE = {
 """Class of a row by its phase alone; that of complete and begin rows depends on their category."""
 
 
-@remembered
-def _is_step(name: str) -> bool:
+@cache_by_name
+def _is_step_name(name: str) -> bool:
     """Check whether a name is that of a profiler step."""
-    return profiler_step(name) is not None
+    return parse_profiler_step(name) is not None
 
 
-@remembered
-def _is_collective(name: str) -> bool:
+@cache_by_name
+def _is_collective_name(name: str) -> bool:
     """Check whether a kernel name is that of a collective."""
     return COMMUNICATION.search(name) is not None
 
 
-def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+def _match_row_names(scan: TraceScan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     """Check each row's name, once per distinct name."""
     chosen = [wanted(str(value)) for value in scan.name.values]
     if not any(chosen):
@@ -154,12 +154,12 @@ def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     return is_wanted
 
 
-def _phase(value: object) -> int:
+def _find_phase_index(value: object) -> int:
     """Map a phase to its index in PHASES; -1 for other values."""
     return PHASES.find(value) if isinstance(value, str) and len(value) == 1 else -1
 
 
-def _by_value(column: Codes, by_value: Iterable[int], absent: int) -> Bytes8:
+def _map_code_values(column: Codes, by_value: Iterable[int], absent: int) -> Bytes8:
     """Map each row's code to a number: `by_value[code]`, or `absent` for a row without a value."""
     # Code -1 (no value) indexes the last element, `absent`.
     of_rows: Bytes8 = np.array([*by_value, absent], np.int8)[column.codes]

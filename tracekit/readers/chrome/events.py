@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from tracekit.readers.chrome import recovery
-from tracekit.readers.chrome.losses import Losses
-from tracekit.readers.chrome.places import CONTEXT_BYTES, Place, find_place
-from tracekit.readers.chrome.recovery import Action, Verdict
+from tracekit.readers.chrome.losses import ScanLosses
+from tracekit.readers.chrome.places import CONTEXT_BYTES, ResumePoint, find_resume_point
+from tracekit.readers.chrome.recovery import RecoveryAction, RecoveryVerdict
 from tracekit.readers.chrome.scan import END, MORE, Scanner
 
 SMALLEST_STRETCH, LARGEST_STRETCH = 2**12, 2**20
@@ -21,7 +21,7 @@ BRIDGE_BYTES = 2**14
 _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 
 
-class Text:
+class TextWindow:
     """Window over the text of a file: the part that was read in and not yet dropped."""
 
     def __init__(self, blocks: Iterator[bytes], offset: int = 0) -> None:
@@ -107,25 +107,27 @@ class Text:
             self._position = separators.end()
 
 
-def read_events(text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> bool:
+def read_events(
+    text: TextWindow, scanner: Scanner, losses: ScanLosses, max_event_bytes: int
+) -> bool:
     """Read the event array; returns whether its closing bracket was found.
 
     Afterwards `text` is at the bytes after the array. The scanner has all complete events, and `losses`
     counts the others.
     """
-    return _Array(text, scanner, losses, max_event_bytes).read()
+    return _EventArrayReader(text, scanner, losses, max_event_bytes).read()
 
 
-class _Places:
+class _ResumePointSearch:
     """Search of a growing text by `find_resume_point`, without looking at any byte twice."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: TextWindow) -> None:
         self._text = text
         self._searched_from = self._found_at = -1
-        self._place: Place | None = None
+        self._place: ResumePoint | None = None
         self._searched_to = (-1, False)
 
-    def find(self, start: int) -> Place | int:
+    def find(self, start: int) -> ResumePoint | int:
         """Find the first resume point in the text's view from `start` on, as `find_resume_point` does."""
         text = self._text
         offset, view = text.offset, text.view
@@ -136,11 +138,11 @@ class _Places:
             if self._place is not None or searched_to == self._searched_to:
                 if self._place is None:
                     return first
-                return Place(first, self._place.ends_array)
+                return ResumePoint(first, self._place.ends_array)
         else:
             self._searched_from = offset + start
-        match = find_place(view, first, at_end=text.at_end)
-        if isinstance(match, Place):
+        match = find_resume_point(view, first, at_end=text.at_end)
+        if isinstance(match, ResumePoint):
             self._place, self._found_at = match, offset + match.position
         else:
             self._place, self._found_at = None, offset + match
@@ -148,12 +150,14 @@ class _Places:
         return match
 
 
-class _Array:
+class _EventArrayReader:
     """Reader of one event array."""
 
-    def __init__(self, text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> None:
+    def __init__(
+        self, text: TextWindow, scanner: Scanner, losses: ScanLosses, max_event_bytes: int
+    ) -> None:
         self.text = text
-        self.places = _Places(text)
+        self.places = _ResumePointSearch(text)
         self.scanner = scanner
         self.losses = losses
         self.max_event_bytes = max_event_bytes
@@ -198,7 +202,7 @@ class _Array:
         if self.stretch is None or not view:
             return len(view)
         place = self.places.find(max(1, self.stretch))
-        if isinstance(place, Place):
+        if isinstance(place, ResumePoint):
             return place.position
         if self.text.at_end or len(view) >= self.max_event_bytes:
             return len(view)
@@ -212,16 +216,16 @@ class _Array:
         """
         repair = True
         while True:
-            verdict = recovery.examine(
+            verdict = recovery.judge_element(
                 self.text.view,
                 self.places.find(1),
                 at_end=self.text.at_end,
                 max_bytes=self.max_event_bytes,
                 repair=repair,
             )
-            if verdict.action is Action.MORE:
+            if verdict.action is RecoveryAction.MORE:
                 self.text.grow()
-            elif verdict.action is Action.REPAIRED and not self._takes(verdict.text):
+            elif verdict.action is RecoveryAction.REPAIRED and not self._takes(verdict.text):
                 repair = False
             else:
                 return self._follow(verdict)
@@ -230,31 +234,31 @@ class _Array:
         """Check whether the scanner accepts a repaired event; if not, the event is too long."""
         return self.scanner.feed(event) == (len(event), MORE)
 
-    def _follow(self, verdict: Verdict) -> bool | None:
+    def _follow(self, verdict: RecoveryVerdict) -> bool | None:
         """Apply a verdict: drop the text it covers and record the loss. Returns the same as `_recover`."""
         action, start = verdict.action, self.text.offset
-        if action in (Action.DAMAGED, Action.TOO_LONG):
+        if action in (RecoveryAction.DAMAGED, RecoveryAction.TOO_LONG):
             return self._search(verdict)
         self.text.drop(verdict.length)
-        if action is Action.PASS:
+        if action is RecoveryAction.PASS:
             self.losses.add("not-an-event", start, verdict.length)
-        elif action is Action.REPAIRED:
+        elif action is RecoveryAction.REPAIRED:
             self.losses.add("repaired", start, 0)
-        elif action is Action.CUT:
+        elif action is RecoveryAction.CUT:
             self.losses.add("truncated", start, verdict.length)
             return False
         else:
-            return self._resume("damaged", start, ends_array=action is Action.ARRAY_END)
+            return self._resume("damaged", start, ends_array=action is RecoveryAction.ARRAY_END)
         return None
 
-    def _search(self, verdict: Verdict) -> bool | None:
+    def _search(self, verdict: RecoveryVerdict) -> bool | None:
         """Drop text up to the next resume point. Returns the same as `_recover`."""
         start = self.text.offset
-        kind = "too-long" if verdict.action is Action.TOO_LONG else "damaged"
+        kind = "too-long" if verdict.action is RecoveryAction.TOO_LONG else "damaged"
         position = 1
         while True:
             match = self.places.find(position)
-            if isinstance(match, Place):
+            if isinstance(match, ResumePoint):
                 self.text.drop(match.position)
                 return self._resume(kind, start, ends_array=match.ends_array)
             if self.text.at_end:
@@ -264,9 +268,9 @@ class _Array:
             position = match - passed
             self.text.grow()
         valid = max(0, start + verdict.length - self.text.offset)
-        last = recovery.at_text_end(self.text.view, valid)
+        last = recovery.judge_text_end(self.text.view, valid)
         self.text.drop(last.length)
-        if last.action is Action.ARRAY_END:
+        if last.action is RecoveryAction.ARRAY_END:
             return self._resume(kind, start, ends_array=True)
         if kind == "damaged":
             self.losses.add("truncated", start, self.text.offset - start)

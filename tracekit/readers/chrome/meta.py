@@ -21,35 +21,35 @@ _decode = json.JSONDecoder(strict=False).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class MetadataFault:
     """A key that was left out: its position and length in the text."""
 
     position: int
     length: int
 
 
-def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
+def read_metadata_members(text: bytes) -> tuple[dict[str, Any], list[MetadataFault]]:
     """Parse the members of a top-level object without its braces: (values by key, keys left out).
 
     The text may end inside a member.
     """
     members: dict[str, Any] = {}
-    faults: list[Fault] = []
+    faults: list[MetadataFault] = []
     position = 0
     while True:
-        position = strict.match_end(_SEPARATORS.match(text, position), position)
+        position = strict.get_match_end(_SEPARATORS.match(text, position), position)
         if position == len(text) or text[position] == 0x7D:
             return members, faults
         try:
-            end, name, value = _member(text, position)
+            end, name, value = _read_metadata_member(text, position)
             members[name] = value
-        except _Unreadable as unreadable:
+        except _UnreadableMember as unreadable:
             end = unreadable.end
-            faults.append(Fault(position, end - position))
+            faults.append(MetadataFault(position, end - position))
         position = end
 
 
-class _Unreadable(Exception):  # noqa: N818 - always caught in this module
+class _UnreadableMember(Exception):  # noqa: N818 - always caught in this module
     """A member that cannot be read, and the position where reading continues."""
 
     def __init__(self, end: int) -> None:
@@ -57,26 +57,26 @@ class _Unreadable(Exception):  # noqa: N818 - always caught in this module
         self.end = end
 
 
-def _member(text: bytes, position: int) -> tuple[int, str, Any]:
+def _read_metadata_member(text: bytes, position: int) -> tuple[int, str, Any]:
     """Parse the member at a position: (end, name, value)."""
     key = _KEY.match(text, position)
     if key is None:
-        raise _Unreadable(_next_key(text, position))
+        raise _UnreadableMember(_find_next_key(text, position))
     try:
-        end = strict.value_end(text, key.end())
+        end = strict.find_value_end(text, key.end())
     except Stop as stop:
         is_cut = stop.reason == strict.INCOMPLETE
-        raise _Unreadable(len(text) if is_cut else _next_key(text, position)) from None
-    name = str(values.decode(key[0][: key[0].rindex(b'"') + 1]))
+        raise _UnreadableMember(len(text) if is_cut else _find_next_key(text, position)) from None
+    name = str(values.decode_value(key[0][: key[0].rindex(b'"') + 1]))
     if name == EVENTS_KEY:  # a second event array is not read
-        raise _Unreadable(end)
+        raise _UnreadableMember(end)
     try:
-        return end, name, _value(text[key.end() : end])
+        return end, name, _parse_metadata_value(text[key.end() : end])
     except ValueError:
-        raise _Unreadable(end) from None
+        raise _UnreadableMember(end) from None
 
 
-def _next_key(text: bytes, position: int) -> int:
+def _find_next_key(text: bytes, position: int) -> int:
     """Find the position where the next member may start."""
     following = _NEXT_KEY.search(text, position + 1)
     if following is None:
@@ -84,7 +84,7 @@ def _next_key(text: bytes, position: int) -> int:
     return following.start()
 
 
-def _value(raw: bytes) -> Any:
+def _parse_metadata_value(raw: bytes) -> Any:
     """Parse the text of a value; raise ValueError if it has none."""
     if raw.startswith((b"[", b"{")):
         if len(raw) > MAX_VALUE_BYTES:
@@ -96,7 +96,7 @@ def _value(raw: bytes) -> Any:
             return _decode(text)
         except RecursionError:
             raise ValueError from None
-    value = values.decode(raw)
+    value = values.decode_value(raw)
     if isinstance(value, str) and not raw.startswith(b'"') and not raw.lstrip(b"-").isdigit():
         raise ValueError
     return value

@@ -6,7 +6,7 @@ not depend on block boundaries.
 
 from __future__ import annotations
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 
 LONGEST_SPACE = 64
@@ -29,19 +29,19 @@ PH_WITHIN_BYTES = 2**16
 _LONGEST_TOKEN_BYTES = 320
 _START = rb"(?P<start>\{" + SPACE + rb'"(?P<key>' + EVENT_KEYS + rb')"' + SPACE + rb":)"
 _END = rb"(?P<end>\]" + SPACE + rb"," + SPACE + rb'"(?:' + TOP_LEVEL_KEYS + rb')"' + SPACE + rb":)"
-_TOKENS = expression(_START + rb"|" + _END + rb'|"ph"' + SPACE + rb":")
-_FINAL_BRACKETS = expression(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
+_TOKENS = compile_lazily(_START + rb"|" + _END + rb'|"ph"' + SPACE + rb":")
+_FINAL_BRACKETS = compile_lazily(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResumePoint:
     """Position where an event starts, or where the event array ends."""
 
     position: int
     ends_array: bool = False
 
 
-def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
+def find_resume_point(data: memoryview, start: int, *, at_end: bool) -> ResumePoint | int:
     """Find the first resume point at or after `start`; else return the position before which there is none.
 
     The search starts at `start`, but looks at up to `CONTEXT_BYTES` before it as context.
@@ -49,16 +49,16 @@ def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
     candidate = None
     for token in _TOKENS.finditer(data, start):
         position = token.start()
-        starts = token["start"] is not None and not _follows_colon(data, position)
+        starts = token["start"] is not None and not _is_after_colon(data, position)
         if starts and token["key"] == b"ph":
-            return Place(position)
+            return ResumePoint(position)
         if starts:
             candidate = position
         elif token["end"] is not None:
-            return Place(position, ends_array=True)
+            return ResumePoint(position, ends_array=True)
         elif candidate is not None and token["key"] in (None, b"ph"):
             if position - candidate <= PH_WITHIN_BYTES:
-                return Place(candidate)
+                return ResumePoint(candidate)
             candidate = None
     if at_end:
         return len(data)
@@ -68,14 +68,14 @@ def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
     return undecided
 
 
-def final_array_end(data: memoryview) -> int | None:
+def find_final_array_end(data: memoryview) -> int | None:
     """Find the bracket that closes the array if the text ends in `]}`; else None."""
     first = max(0, len(data) - _LONGEST_TOKEN_BYTES)
     end_match = _FINAL_BRACKETS.search(data[first:])
     return None if end_match is None else first + end_match.start()
 
 
-def _follows_colon(data: memoryview, position: int) -> bool:
+def _is_after_colon(data: memoryview, position: int) -> bool:
     """Check whether the last byte before a position, except whitespace, is a colon."""
     before = bytes(data[max(0, position - CONTEXT_BYTES) : position])
     return before.rstrip(b" \t\n\r").endswith(b":")

@@ -15,25 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, Data
-from tracekit.model.keys import distinct
-from tracekit.model.labels import first_few
-from tracekit.model.patterns import expression
+from tracekit.model.keys import find_distinct
+from tracekit.model.labels import join_first_few
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import at_rows
+from tracekit.model.tables.arrays import select_rows
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.classes import CLASS_CODE
 from tracekit.readers.chrome.scan import Codes, Sparse
-from tracekit.readers.chrome.tables import Rows
-from tracekit.readers.device_times import KERNEL_LAUNCH, Calls
+from tracekit.readers.chrome.tables import ChromeRows
+from tracekit.readers.device_times import KERNEL_LAUNCH, LaunchCalls
 
 Mask = npt.NDArray[np.bool_]
 
-_LABELLED = expression(r"\[((?:[A-Z]{2,4}[0-9]{1,6})(?:-[A-Z]{2,4}[0-9]{1,6})*)\] ?(.*)")
-_PART = expression(r"([A-Z]+)([0-9]+)")
+_LABELLED = compile_lazily(r"\[((?:[A-Z]{2,4}[0-9]{1,6})(?:-[A-Z]{2,4}[0-9]{1,6})*)\] ?(.*)")
+_PART = compile_lazily(r"([A-Z]+)([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class MergedRank:
     """One rank of a merged file: its label as written, its number, and its position in the parallel layout."""
 
     label: str
@@ -42,15 +42,15 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class MergedPids:
     """Ranks of a merged file, the index of the rank of each pid code (-1: none), and the pids without labels."""
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[MergedRank, ...]
     rank_of_pid: npt.NDArray[np.int64]
     pids: tuple[Any, ...]
 
 
-def find_labels(pid: Codes) -> Labelled | None:
+def find_rank_labels(pid: Codes) -> MergedPids | None:
     """Parse the rank labels of pids; None for a file of one rank, whose pids have none."""
     matches = [
         _LABELLED.fullmatch(value) if isinstance(value, str) else None for value in pid.values
@@ -64,10 +64,12 @@ def find_labels(pid: Codes) -> Labelled | None:
         value if match is None else match[2]
         for value, match in zip(pid.values, matches, strict=True)
     ]
-    return Labelled(_ranks(labels), np.array([*rank_of_pid, -1], np.int64), tuple(pids))
+    return MergedPids(
+        _number_merged_ranks(labels), np.array([*rank_of_pid, -1], np.int64), tuple(pids)
+    )
 
 
-def _ranks(labels: Sequence[str]) -> tuple[Rank, ...]:
+def _number_merged_ranks(labels: Sequence[str]) -> tuple[MergedRank, ...]:
     """Assign a number to each labelled rank.
 
     The number is the tensor rank if these differ. Otherwise ranks are counted in the order of the engines:
@@ -78,20 +80,20 @@ def _ranks(labels: Sequence[str]) -> tuple[Rank, ...]:
     if len(set(tensor_ranks)) == len(labels) and min(tensor_ranks) >= 0:
         numbers = tensor_ranks
     else:
-        order = sorted(range(len(labels)), key=lambda place: _order(layouts[place]))
+        order = sorted(range(len(labels)), key=lambda place: _make_rank_sort_key(layouts[place]))
         numbers = list(map(itemgetter(1), sorted(zip(order, range(len(order)), strict=True))))
     topologies = [
         "-".join(f"{dim.lower()}{place}" for dim, place in layout.items()) for layout in layouts
     ]
-    return tuple(map(Rank, labels, numbers, topologies))
+    return tuple(map(MergedRank, labels, numbers, topologies))
 
 
-def _order(layout: Mapping[str, int]) -> tuple[int, ...]:
+def _make_rank_sort_key(layout: Mapping[str, int]) -> tuple[int, ...]:
     """Make the sort key that orders ranks as engines do: pipeline, then data, then tensor ranks."""
     return tuple(layout.get(dim, 0) for dim in ("PP", "DP", "TP", "CP", "EP"))
 
 
-def select(rows: Rows, is_kept: Mask) -> Rows:
+def select_rank_rows(rows: ChromeRows, is_kept: Mask) -> ChromeRows:
     """Select the rows of one rank: ignore all others, and drop their threads and arguments."""
     classes = np.where(is_kept, rows.classes, np.int8(CLASS_CODE["ignored"])).astype(np.int8)
     used = np.zeros(len(rows.thread_process), np.bool_)
@@ -106,18 +108,20 @@ def select(rows: Rows, is_kept: Mask) -> Rows:
         made={},
         classes=classes,
         thread=renumber[rows.thread],
-        thread_pid=at_rows(rows.thread_pid, threads),
-        thread_tid=at_rows(rows.thread_tid, threads),
+        thread_pid=select_rows(rows.thread_pid, threads),
+        thread_tid=select_rows(rows.thread_tid, threads),
         thread_process=rows.thread_process[threads],
-        args=_of_rows(rows.args, is_kept),
-        fields=_of_rows(rows.fields, is_kept),
+        args=_filter_sparse_columns(rows.args, is_kept),
+        fields=_filter_sparse_columns(rows.fields, is_kept),
     )
 
 
-def merged_note(ranks: Sequence[Rank], source: str) -> Note:
+def note_merged_ranks(ranks: Sequence[MergedRank], source: str) -> Note:
     """Make the note on a file that was split into these ranks."""
     labels = tuple(rank.label for rank in ranks)
-    message = f"holds {len(ranks):,} merged ranks, read as one process each: {first_few(labels, 8)}"
+    message = (
+        f"holds {len(ranks):,} merged ranks, read as one process each: {join_first_few(labels, 8)}"
+    )
     return Note("info", MERGED_RANKS, message, source, len(ranks), data=Data(ranks=labels))
 
 
@@ -125,21 +129,21 @@ MOST_REPEATED = 0.01
 """Largest share of repeated launch ids that damage may explain: it can turn one id into another."""
 
 
-def find_interleaved(calls: Calls, source: str) -> Note | None:
+def find_interleaved_processes(calls: LaunchCalls, source: str) -> Note | None:
     """Make the note on a damaged file whose launches come from two processes; None for one process.
 
     A process numbers its launches. Two processes that write to one file leave the same ids twice, or two pids.
     """
     is_launch = calls.named(KERNEL_LAUNCH)
     ids, pids = calls.correlation[is_launch], calls.pid()[is_launch]
-    repeated = len(ids) - len(distinct(ids))
-    if repeated <= MOST_REPEATED * len(ids) and len(distinct(pids)) < 2:
+    repeated = len(ids) - len(find_distinct(ids))
+    if repeated <= MOST_REPEATED * len(ids) and len(find_distinct(pids)) < 2:
         return None
     message = f"two processes wrote this file at the same time: {repeated:,} launch ids occur twice, no figure is sound"
     return Note("data_loss", INTERLEAVED, message, source, data=Data(repeated=repeated))
 
 
-def _of_rows(columns: Mapping[str, Sparse], is_kept: Mask) -> dict[str, Sparse]:
+def _filter_sparse_columns(columns: Mapping[str, Sparse], is_kept: Mask) -> dict[str, Sparse]:
     """Filter sparse columns by row; columns that become empty are left out."""
     chosen: dict[str, Sparse] = {}
     for name, column in columns.items():

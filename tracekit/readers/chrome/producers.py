@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
-from tracekit.readers.chrome.scan import Codes, Scan
-from tracekit.readers.chrome.tables import Rows, process_names
+from tracekit.readers.chrome.scan import Codes, TraceScan
+from tracekit.readers.chrome.tables import ChromeRows, find_process_names
 
 _OWN_KEYS = frozenset(
     {"schemaVersion", "deviceProperties", "distributedInfo", "trace_id", "traceName"}
@@ -27,37 +27,41 @@ NO_CATEGORY = "no category"
 """Label of rows without a category, in a process without a name."""
 
 
-def recorded_rows(scan: Scan, rows: Rows) -> dict[str, Any]:
+def count_recorded_rows(scan: TraceScan, rows: ChromeRows) -> dict[str, Any]:
     """Count the rows of a trace for `Trace.meta`.
 
     `complete_count`: rows with a duration, without the profiler's own span. `unread_counts`: the rows among
     them whose category is not read, by category. `producer` is set only if another program than
     PyTorch's profiler wrote the trace.
     """
-    complete = _complete(scan)
+    complete = _find_complete_events(scan)
     unread = rows.is_of("other") & complete
     count = int((complete & ~rows.is_of("window")).sum()) + sum(scan.skipped.values())
     facts: dict[str, Any] = {"complete_count": count}
     if unread.any():
-        facts["unread_counts"] = _by_label(scan, rows, unread)
+        facts["unread_counts"] = _count_unread_by_label(scan, rows, unread)
     is_event = ~rows.is_of("meta")
-    if is_event.any() and not (scan.skipped or _OWN_KEYS & scan.meta.keys() or _has_category(scan)):
-        facts["producer"] = _producer(scan, rows)
+    if is_event.any() and not (
+        scan.skipped or _OWN_KEYS & scan.meta.keys() or _has_profiler_category(scan)
+    ):
+        facts["producer"] = _identify_producer(scan, rows)
     return facts
 
 
-def _complete(scan: Scan) -> npt.NDArray[np.bool_]:
+def _find_complete_events(scan: TraceScan) -> npt.NDArray[np.bool_]:
     """Find the rows that are complete events or begin one."""
     codes = [code for code, phase in enumerate(scan.ph.values) if phase in ("X", "B")]
     return np.isin(scan.ph.codes, codes)
 
 
-def _has_category(scan: Scan) -> bool:
+def _has_profiler_category(scan: TraceScan) -> bool:
     """Check whether any row has a category of PyTorch's profiler."""
     return any(str(value).lower() in CLASS_OF_CATEGORY for value in scan.cat.values)
 
 
-def _by_label(scan: Scan, rows: Rows, unread: npt.NDArray[np.bool_]) -> dict[str, int]:
+def _count_unread_by_label(
+    scan: TraceScan, rows: ChromeRows, unread: npt.NDArray[np.bool_]
+) -> dict[str, int]:
     """Count unread rows by category, or by the name of their process if they have none."""
     counts: Counter[str] = Counter()
     codes, number = np.unique(scan.cat.codes[unread], return_counts=True)
@@ -66,17 +70,17 @@ def _by_label(scan: Scan, rows: Rows, unread: npt.NDArray[np.bool_]) -> dict[str
             counts[str(scan.cat.values[code])] += count
     bare = unread & (scan.cat.codes < 0)
     if bare.any():
-        names = process_names(rows)
+        names = find_process_names(rows)
         of_process, number = np.unique(rows.thread_process[rows.thread[bare]], return_counts=True)
         for process, count in zip(of_process.tolist(), number.tolist(), strict=True):
             counts[names.get(process, NO_CATEGORY)] += count
     return dict(counts.most_common(_MAX_LABELS))
 
 
-def _producer(scan: Scan, rows: Rows) -> str:
+def _identify_producer(scan: TraceScan, rows: ChromeRows) -> str:
     """Identify the other program that wrote the trace, as a kind of recording."""
-    processes = list(process_names(rows).values())
-    told = [*processes, *_texts(scan.cat), *_texts_of(scan.meta)]
+    processes = list(find_process_names(rows).values())
+    told = [*processes, *_list_column_strings(scan.cat), *_list_metadata_strings(scan.meta)]
     if any(map(_EBPF.search, told)):
         return "ebpf"
     if any(map(_TENSORFLOW.search, processes)):
@@ -86,12 +90,12 @@ def _producer(scan: Scan, rows: Rows) -> str:
     return "chrome-json"
 
 
-def _texts(column: Codes) -> list[str]:
+def _list_column_strings(column: Codes) -> list[str]:
     """List the distinct values of a column that are strings."""
     return [value for value in column.values if isinstance(value, str)]
 
 
-def _texts_of(meta: dict[str, Any]) -> list[str]:
+def _list_metadata_strings(meta: dict[str, Any]) -> list[str]:
     """List keys and strings of the metadata outside the events, one level deep."""
     texts = []
     for key, value in meta.items():

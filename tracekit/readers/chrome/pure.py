@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 from tracekit.readers.chrome import strict as chrome_strict
-from tracekit.readers.chrome.python_rows import Rows
-from tracekit.readers.chrome.scan import BAD, END, MAX_EVENT_BYTES, MORE, Keep
+from tracekit.readers.chrome.python_rows import PythonRows
+from tracekit.readers.chrome.scan import BAD, END, MAX_EVENT_BYTES, MORE, ScanOptions
 from tracekit.readers.chrome.strict import Stop
 from tracekit.readers.chrome.values import Number
 
@@ -38,17 +38,17 @@ _parse = json.JSONDecoder(parse_float=Number, parse_constant=Number, strict=Fals
 class PureScanner:
     """Scanner in Python; its columns are the same as those of the scanner in C."""
 
-    def __init__(self, keep: Keep, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(self, keep: ScanOptions, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
         self._window = LARGEST_WINDOW
-        self._rows = Rows(keep)
+        self._rows = PythonRows(keep)
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
         """Read the complete events in `data`: (bytes consumed, state), see `Scanner`."""
         view = memoryview(data)
         position, end = 0, len(view)
         while True:
-            position = chrome_strict.match_end(_SEPARATORS.match(view, position), position)
+            position = chrome_strict.get_match_end(_SEPARATORS.match(view, position), position)
             if position == end:
                 return position, MORE
             if view[position] == _BRACKET_END:
@@ -79,7 +79,7 @@ class PureScanner:
         while True:
             size = min(self._window, self._max_event_bytes)
             chunk = bytes(view[start : start + size])
-            end = _last_boundary(chunk)
+            end = _find_last_boundary(chunk)
             if end and self._takes(chunk[:end]):
                 self._window = min(self._window * 2, LARGEST_WINDOW)
                 return start + end
@@ -94,7 +94,7 @@ class PureScanner:
         was_enabled = gc.isenabled()
         gc.disable()  # else it repeatedly searches thousands of new objects for cycles
         try:
-            events = _parsed_events(chunk)
+            events = _parse_event_window(chunk)
             if events is not None:
                 self._rows.add_parsed(events)
             return events is not None
@@ -103,7 +103,7 @@ class PureScanner:
                 gc.enable()
 
 
-def _last_boundary(chunk: bytes) -> int:
+def _find_last_boundary(chunk: bytes) -> int:
     """Find the position after a late `}` in a chunk that a comma and another object follow; 0 if none."""
     position = len(chunk)
     for _ in range(MOST_TRIES):
@@ -115,9 +115,9 @@ def _last_boundary(chunk: bytes) -> int:
     return 0
 
 
-def _parsed_events(chunk: bytes) -> list[dict[str, Any]] | None:
+def _parse_event_window(chunk: bytes) -> list[dict[str, Any]] | None:
     """Parse the events of a chunk with json; None if the strict layer may read it differently."""
-    if b"\\" in chunk and not _escapes_agree(chunk):
+    if b"\\" in chunk and not _has_compatible_escapes(chunk):
         return None
     if b"-0" in chunk and _MINUS_ZERO.search(chunk):  # json drops the sign of -0
         return None
@@ -129,7 +129,7 @@ def _parsed_events(chunk: bytes) -> list[dict[str, Any]] | None:
     return events if set(map(type, events)) == {dict} else None
 
 
-def _escapes_agree(chunk: bytes) -> bool:
+def _has_compatible_escapes(chunk: bytes) -> bool:
     """Check whether JSON with escapes means the same in the strict layer.
 
     No key may contain an escape, and no surrogate may be alone. Each match starts at the first backslash of

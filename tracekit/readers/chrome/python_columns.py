@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.labels import bounded
+from tracekit.model.labels import truncate_with_hash
 from tracekit.readers.chrome import values
-from tracekit.readers.chrome.scan import Codes, Json, Scalar, Sparse, smallest_type
+from tracekit.readers.chrome.scan import Codes, Json, Scalar, Sparse, choose_code_type
 from tracekit.readers.chrome.values import (
     INT64_MAX,
     INT_MIN,
@@ -21,11 +21,11 @@ from tracekit.readers.chrome.values import (
     TOO_DEEP,
     UINT64_MAX,
     Number,
-    compact,
+    format_compact_json,
 )
 
 
-class _CodeOf(dict[int | str, int]):
+class _LabelCodes(dict[int | str, int]):
     """Codes by value, numbered in the order of first lookup."""
 
     def __missing__(self, value: int | str | None) -> int:
@@ -38,7 +38,7 @@ class _CodeOf(dict[int | str, int]):
         if isinstance(value, int) and not INT_MIN <= value <= UINT64_MAX:
             return self[str(value)]
         if isinstance(value, str) and len(value) > MAX_LABEL:
-            return self[bounded(value, MAX_LABEL)]
+            return self[truncate_with_hash(value, MAX_LABEL)]
         code = self[value] = len(self)
         return code
 
@@ -53,7 +53,7 @@ class LabelColumn:
         self.plain_types = {type(None), *types}
         """Types whose values need no conversion and are equal only if they are the same value."""
         self.codes = array("i")
-        self.code_of = _CodeOf()
+        self.code_of = _LabelCodes()
 
     def add(self, value: Scalar | Json) -> None:
         """Append a row."""
@@ -65,12 +65,12 @@ class LabelColumn:
             self.codes.extend(map(self.code_of.__getitem__, parsed))
             return
         for value in parsed:
-            self.add(plain_value(value))
+            self.add(convert_parsed_value(value))
 
     def finish(self) -> Codes:
         """Convert the column to arrays."""
-        codes = as_numpy(self.codes, np.int32)
-        return Codes(codes.astype(smallest_type(len(self.code_of))), list(self.code_of))
+        codes = view_as_numpy(self.codes, np.int32)
+        return Codes(codes.astype(choose_code_type(len(self.code_of))), list(self.code_of))
 
 
 class TimeColumn:
@@ -92,10 +92,10 @@ class TimeColumn:
     def extend(self, parsed: list[Any]) -> None:
         """Append rows of values that the json module parsed."""
         try:
-            times = _common_times(parsed)
+            times = _convert_uniform_times(parsed)
         except (TypeError, ValueError, OverflowError):
             for value in parsed:
-                self.add(_nanoseconds(value))
+                self.add(_convert_parsed_time(value))
             return
         if None in parsed:
             first = len(self.times)
@@ -104,19 +104,19 @@ class TimeColumn:
 
     def finish(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Convert the column to (times in ns, whether each is known)."""
-        times = as_numpy(self.times, np.int64)
+        times = view_as_numpy(self.times, np.int64)
         is_known = np.ones(len(times), dtype=np.bool_)
-        is_known[as_numpy(self.missing, np.int32)] = False
+        is_known[view_as_numpy(self.missing, np.int32)] = False
         return times, is_known
 
 
-def _common_times(parsed: list[Any]) -> array[int]:
+def _convert_uniform_times(parsed: list[Any]) -> array[int]:
     """Convert parsed times to ns: all integers, or all with a point; None gives 0. Raises on other values."""
     kinds = set(map(type, parsed)) - {type(None)}
     if kinds == {Number}:
         # Nearly every time has three decimals: removing the point converts us to ns.
         times = [
-            0 if t is None else (int(t[:-4] + t[-3:]) if t[-4:-3] == "." else _needed_time(t))
+            0 if t is None else (int(t[:-4] + t[-3:]) if t[-4:-3] == "." else _parse_point_time(t))
             for t in parsed
         ]
         return array("q", times)
@@ -125,25 +125,25 @@ def _common_times(parsed: list[Any]) -> array[int]:
     raise TypeError
 
 
-def _needed_time(text: str) -> int:
+def _parse_point_time(text: str) -> int:
     """Convert the text of a number with a point to ns; raises ValueError for other text."""
     integer_part, _, fraction = text.partition(".")
     if len(fraction) in (1, 2):  # digits only: a JSON exponent makes it at least three characters
         return int(integer_part + fraction.ljust(3, "0"))
-    nanoseconds = values.nanoseconds_of(text)
+    nanoseconds = values.convert_microseconds_to_ns(text)
     if nanoseconds is None:
         raise ValueError
     return nanoseconds
 
 
-def _nanoseconds(parsed: Any) -> int | None:
+def _convert_parsed_time(parsed: Any) -> int | None:
     """Convert a time that the json module parsed to ns; None if it is not a time."""
     if type(parsed) is int or isinstance(parsed, str):
-        return values.nanoseconds_of(str(parsed))
+        return values.convert_microseconds_to_ns(str(parsed))
     return None
 
 
-class _OtherCodes(dict[Any, int]):
+class _ValueCodes(dict[Any, int]):
     """Codes of `coded`, by the text of strings and by (type, value) of all other values."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class ValueColumn:
         self.integer_rows, self.integers = array("i"), array("q")
         self.float_rows, self.floats = array("i"), array("d")
         self.coded_rows, self.codes = array("i"), array("i")
-        self.code_of = _OtherCodes()
+        self.code_of = _ValueCodes()
         self.code_of_parsed: dict[str, int] = {}
         """Codes of arrays and objects, by the repr of the parsed value."""
 
@@ -220,7 +220,7 @@ class ValueColumn:
                 self.codes.append(self._json_code(value))
                 self.coded_rows.append(row)
             else:
-                self.add(row, plain_value(value))
+                self.add(row, convert_parsed_value(value))
 
     def _json_code(self, parsed: Any) -> int:
         """Look up the code of a parsed array or object; its text is built once per distinct value."""
@@ -230,16 +230,16 @@ class ValueColumn:
             return self.code_of[Json, TOO_DEEP]
         code = self.code_of_parsed.get(identity)
         if code is None:
-            code = self.code_of_parsed[identity] = self.code_of[Json, plain_value(parsed)]
+            code = self.code_of_parsed[identity] = self.code_of[Json, convert_parsed_value(parsed)]
         return code
 
     def finish(self) -> Sparse:
         """Convert the column to arrays; see `Sparse` for the kinds."""
         kinds = [bool(self.integer_rows), bool(self.float_rows), bool(self.coded_rows)]
         if kinds == [True, False, False]:
-            return self._ordered(self.integer_rows, as_numpy(self.integers, np.int64))
+            return self._ordered(self.integer_rows, view_as_numpy(self.integers, np.int64))
         if kinds == [False, True, False]:
-            return self._ordered(self.float_rows, as_numpy(self.floats, np.float64))
+            return self._ordered(self.float_rows, view_as_numpy(self.floats, np.float64))
         if not self.float_rows and self._all_integers() and min(self.integers, default=0) >= 0:
             return self._unsigned()
         return self._mixture()
@@ -250,7 +250,7 @@ class ValueColumn:
 
     def _ordered(self, rows: array[int], values: npt.NDArray[Any]) -> Sparse:
         """Sort values by row: within a window, events were appended shape by shape."""
-        row_numbers = as_numpy(rows, np.int32)
+        row_numbers = view_as_numpy(rows, np.int32)
         if (row_numbers[1:] > row_numbers[:-1]).all():
             return Sparse(row_numbers, values)
         order = np.argsort(row_numbers, kind="stable")
@@ -259,20 +259,22 @@ class ValueColumn:
     def _unsigned(self) -> Sparse:
         """Convert a column of non-negative integers to uint64."""
         unsigned = np.array(self.code_of.coded, dtype=np.uint64)
-        large = unsigned[as_numpy(self.codes, np.int32)]
-        small = as_numpy(self.integers, np.int64).astype(np.uint64)
+        large = unsigned[view_as_numpy(self.codes, np.int32)]
+        small = view_as_numpy(self.integers, np.int64).astype(np.uint64)
         return self._ordered(self.integer_rows + self.coded_rows, np.concatenate([small, large]))
 
     def _mixture(self) -> Sparse:
         """Encode integers, floats and other values in one dictionary, in the order of first use."""
-        integers, integer_codes = np.unique(as_numpy(self.integers, np.int64), return_inverse=True)
+        integers, integer_codes = np.unique(
+            view_as_numpy(self.integers, np.int64), return_inverse=True
+        )
         # Compare bits: 0.0 and -0.0 differ, and NaN equals NaN.
-        bits = as_numpy(self.floats, np.float64).view(np.int64)
+        bits = view_as_numpy(self.floats, np.float64).view(np.int64)
         float_bits, float_codes = np.unique(bits, return_inverse=True)
         floats = float_bits.view(np.float64)
         values = [*integers.tolist(), *floats.tolist(), *self.code_of.coded]
         float_codes += len(integers)
-        other_codes = as_numpy(self.codes, np.int32) + np.int32(len(integers) + len(floats))
+        other_codes = view_as_numpy(self.codes, np.int32) + np.int32(len(integers) + len(floats))
         codes = np.concatenate([integer_codes, float_codes, other_codes], dtype=np.int32)
         ordered = self._ordered(self.integer_rows + self.float_rows + self.coded_rows, codes)
         first_use = np.full(len(values), len(codes), dtype=np.int64)
@@ -304,24 +306,24 @@ class KeyedColumns:
         return {key: self.columns.pop(key).finish() for key in list(self.columns)}
 
 
-def plain_value(parsed: Any) -> Scalar | Json:
+def convert_parsed_value(parsed: Any) -> Scalar | Json:
     """Convert a value from the json module to a scalar or compact JSON; numbers with a point are `Number`s."""
     if type(parsed) is Number:
         return float(parsed)
     if type(parsed) is int and not INT_MIN <= parsed <= UINT64_MAX:
         return str(parsed)
     if isinstance(parsed, list | dict):
-        return TOO_DEEP if _is_deep(parsed) else Json(compact(parsed))
+        return TOO_DEEP if _is_nested_too_deep(parsed) else Json(format_compact_json(parsed))
     scalar: Scalar = parsed
     return scalar
 
 
-def as_numpy(values: array[Any], dtype: type[Any]) -> npt.NDArray[Any]:
+def view_as_numpy(values: array[Any], dtype: type[Any]) -> npt.NDArray[Any]:
     """View an array's memory as a numpy array, without a copy."""
     return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
 
 
-def _is_deep(parsed: Any) -> bool:
+def _is_nested_too_deep(parsed: Any) -> bool:
     """Check whether a parsed array or object nests deeper than `MAX_DEPTH`."""
     layer = [parsed]
     for _ in range(MAX_DEPTH):

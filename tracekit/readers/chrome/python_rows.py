@@ -12,45 +12,45 @@ from tracekit.readers.chrome.python_columns import (
     KeyedColumns,
     LabelColumn,
     TimeColumn,
-    plain_value,
+    convert_parsed_value,
 )
-from tracekit.readers.chrome.scan import Keep
-from tracekit.readers.chrome.strict import Element
+from tracekit.readers.chrome.scan import ScanOptions
+from tracekit.readers.chrome.strict import EventElement
 
 
-class Rows:
+class PythonRows:
     """Columns of the rows read so far."""
 
-    def __init__(self, keep: Keep) -> None:
+    def __init__(self, keep: ScanOptions) -> None:
         self.keep_args = None if keep.args is None else frozenset(keep.args)
         self.skip_args = frozenset(keep.skip_args)
         self.skip_cats = frozenset(keep.skip_cats)
         self.keep_names, self.keep_fields = keep.keep_names, keep.fields
-        self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
-        self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
+        self.labels = {n: LabelColumn(values.format_label, str) for n in ("ph", "cat", "name")}
+        self.labels |= {n: LabelColumn(values.convert_to_id, int, str) for n in ("pid", "tid")}
         self.times = {"ts": TimeColumn(), "dur": TimeColumn()}
         self.args, self.fields = KeyedColumns(), KeyedColumns()
         self.skipped: dict[str, int] = {}
         self.count = 0
 
-    def add_element(self, element: Element) -> None:
+    def add_element(self, element: EventElement) -> None:
         """Append an event that the strict layer read."""
         raw = element.members
         name_text = raw.get(b"name", b"")
         name = None
         if self.keep_names and name_text.startswith(b'"'):
-            name = values.decode(name_text)
+            name = values.decode_value(name_text)
         if self._skips(values.decode_label(raw.get(b"cat", b"null")), name):
             return
         for key, labels in self.labels.items():
-            labels.add(values.decode(raw.pop(key.encode(), b"null")))
+            labels.add(values.decode_value(raw.pop(key.encode(), b"null")))
         for key, times in self.times.items():
-            times.add(values.nanoseconds(raw.pop(key.encode(), b"null")))
-        for key, value in _by_name(element.args).items():
+            times.add(values.parse_raw_time(raw.pop(key.encode(), b"null")))
+        for key, value in _decode_member_keys(element.args).items():
             if self._wants(key):
-                self.args.column(key).add(self.count, values.decode(value))
-        for key, value in _by_name(raw).items() if self.keep_fields else ():
-            self.fields.column(key).add(self.count, values.decode(value))
+                self.args.column(key).add(self.count, values.decode_value(value))
+        for key, value in _decode_member_keys(raw).items() if self.keep_fields else ():
+            self.fields.column(key).add(self.count, values.decode_value(value))
         self.count += 1
 
     def add_parsed(self, events: list[dict[str, Any]]) -> None:
@@ -59,8 +59,8 @@ class Rows:
             events = self._without_skipped(events)
         for name, column in (self.labels | self.times).items():
             column.extend([event.pop(name, None) for event in events])
-        args_shapes: _Shapes = defaultdict(_Shape)
-        fields_shapes: _Shapes = defaultdict(_Shape)
+        args_shapes: _ObjectsByKeys = defaultdict(_SameKeyObjects)
+        fields_shapes: _ObjectsByKeys = defaultdict(_SameKeyObjects)
         for row, event in enumerate(events, self.count):
             args = event.get("args")
             if type(args) is dict:
@@ -68,10 +68,10 @@ class Rows:
                 args_shapes[tuple(args)].add(row, args)
             if event and self.keep_fields:
                 fields_shapes[tuple(event)].add(row, event)
-        for key, rows, parsed in _columns(args_shapes):
+        for key, rows, parsed in _transpose_objects(args_shapes):
             if self._wants(key):
                 self.args.column(key).extend(rows, parsed)
-        for key, rows, parsed in _columns(fields_shapes):
+        for key, rows, parsed in _transpose_objects(fields_shapes):
             self.fields.column(key).extend(rows, parsed)
         self.count += len(events)
 
@@ -83,7 +83,7 @@ class Rows:
             for event in events
             # The first line decides nearly all rows without a call.
             if (type(cat := event.get("cat")) is str and cat not in cats)
-            or not skips(_parsed_label(cat), event.get("name"))
+            or not skips(_convert_parsed_label(cat), event.get("name"))
         ]
 
     def finish(self) -> dict[str, object]:
@@ -109,7 +109,7 @@ class Rows:
         return (self.keep_args is None or key in self.keep_args) and key not in self.skip_args
 
 
-class _Shape:
+class _SameKeyObjects:
     """Objects with the same keys in the same order, and their rows."""
 
     __slots__ = ("objects", "rows")
@@ -124,10 +124,10 @@ class _Shape:
         self.objects.append(members)
 
 
-_Shapes = defaultdict[tuple[str, ...], _Shape]
+_ObjectsByKeys = defaultdict[tuple[str, ...], _SameKeyObjects]
 
 
-def _columns(shapes: _Shapes) -> Iterator[tuple[str, array[int], tuple[Any, ...]]]:
+def _transpose_objects(shapes: _ObjectsByKeys) -> Iterator[tuple[str, array[int], tuple[Any, ...]]]:
     """Yield (key, rows, value of each row) for every key of every shape."""
     for keys, shape in shapes.items():
         values_by_key = zip(*map(dict.values, shape.objects), strict=True)
@@ -135,11 +135,11 @@ def _columns(shapes: _Shapes) -> Iterator[tuple[str, array[int], tuple[Any, ...]
             yield key, shape.rows, parsed
 
 
-def _parsed_label(parsed: Any) -> str | None:
+def _convert_parsed_label(parsed: Any) -> str | None:
     """Convert a parsed category to its label; None if absent."""
-    return parsed if type(parsed) is str else values.label(plain_value(parsed))
+    return parsed if type(parsed) is str else values.format_label(convert_parsed_value(parsed))
 
 
-def _by_name(members: dict[bytes, bytes]) -> dict[str, bytes]:
+def _decode_member_keys(members: dict[bytes, bytes]) -> dict[str, bytes]:
     """Decode the keys of members; of equal keys, the last one wins."""
-    return {values.key(raw_key): value for raw_key, value in members.items()}
+    return {values.decode_key(raw_key): value for raw_key, value in members.items()}

@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome import strict
-from tracekit.readers.chrome.places import LONGEST_SPACE, SPACE, Place, final_array_end
+from tracekit.readers.chrome.places import LONGEST_SPACE, SPACE, ResumePoint, find_final_array_end
 from tracekit.readers.chrome.strict import BROKEN, INCOMPLETE, Stop
-from tracekit.readers.chrome.values import unescape
+from tracekit.readers.chrome.values import decode_escapes
 
 
-class Action(Enum):
+class RecoveryAction(Enum):
     """Kinds of verdict on a rejected element."""
 
     MORE = "more bytes are needed to tell"
@@ -32,127 +32,140 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecoveryVerdict:
     """The first `length` bytes are of kind `action`; `text` is the repaired event for the scanner.
 
     For DAMAGED, the bytes before `length` are valid, so brackets there do not end the array.
     """
 
-    action: Action
+    action: RecoveryAction
     length: int = 0
     text: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class _ElementBytes:
     """Bytes that may belong to an element; `is_open` if more of them may follow."""
 
     data: memoryview
     is_open: bool
 
 
-def examine(
-    data: memoryview, next_place: Place | int, *, at_end: bool, max_bytes: int, repair: bool = True
-) -> Verdict:
+def judge_element(
+    data: memoryview,
+    next_place: ResumePoint | int,
+    *,
+    at_end: bool,
+    max_bytes: int,
+    repair: bool = True,
+) -> RecoveryVerdict:
     """Judge the element at the start of `data`.
 
     `next_place` is the result of `find_resume_point` for `data` from 1. `at_end`: the text ends with `data`.
     """
     place = None
     limit = max_bytes
-    if isinstance(next_place, Place) and next_place.position < max_bytes:
+    if isinstance(next_place, ResumePoint) and next_place.position < max_bytes:
         place, limit = next_place, next_place.position
     too_long = place is None and len(data) >= max_bytes
     is_open = place is None and not at_end and not too_long
-    segment = _Segment(data=data[:limit], is_open=is_open)
+    segment = _ElementBytes(data=data[:limit], is_open=is_open)
     stop = Stop(BROKEN, 0)
     verdict = None
     if data[0] != 0x7B:
-        verdict = _pass_over(data, segment, at_end=at_end)
+        verdict = _judge_non_object(data, segment, at_end=at_end)
     elif repair:
-        verdict, stop = _repaired(segment)
+        verdict, stop = _try_to_repair(segment)
     if verdict is None:
         is_last = at_end and isinstance(next_place, int)
-        return _lost(data, stop, place, is_last=is_last, too_long=too_long)
+        return _judge_unreadable_element(data, stop, place, is_last=is_last, too_long=too_long)
     if is_open and isinstance(next_place, int) and verdict.length > next_place:
-        return Verdict(Action.MORE)  # a resume point may still appear within the element
+        return RecoveryVerdict(
+            RecoveryAction.MORE
+        )  # a resume point may still appear within the element
     return verdict
 
 
-def _repaired(segment: _Segment) -> tuple[Verdict | None, Stop]:
+def _try_to_repair(segment: _ElementBytes) -> tuple[RecoveryVerdict | None, Stop]:
     """Try to write out the element as an event: (verdict or None, where form a. stopped).
 
     The verdict is a repaired event, or that more bytes are needed.
     """
     try:
-        return Verdict(Action.REPAIRED, *_write_event(segment)), Stop(BROKEN, 0)
+        return RecoveryVerdict(RecoveryAction.REPAIRED, *_write_event(segment)), Stop(BROKEN, 0)
     except Stop as stop:
         needs_more = stop.reason == INCOMPLETE and segment.is_open
-        return Verdict(Action.MORE) if needs_more else None, stop
+        return RecoveryVerdict(RecoveryAction.MORE) if needs_more else None, stop
 
 
-def _lost(
-    data: memoryview, stop: Stop, place: Place | None, *, is_last: bool, too_long: bool
-) -> Verdict:
+def _judge_unreadable_element(
+    data: memoryview, stop: Stop, place: ResumePoint | None, *, is_last: bool, too_long: bool
+) -> RecoveryVerdict:
     """Judge an element that cannot be read; `stop` is where form a. stopped in it."""
     if place is not None:
-        return Verdict(Action.ARRAY_END if place.ends_array else Action.RESUME, place.position)
+        return RecoveryVerdict(
+            RecoveryAction.ARRAY_END if place.ends_array else RecoveryAction.RESUME, place.position
+        )
     if too_long and stop.reason == INCOMPLETE:
-        return Verdict(Action.TOO_LONG)
+        return RecoveryVerdict(RecoveryAction.TOO_LONG)
     valid = stop.position
     if stop.reason == INCOMPLETE and not stop.in_string:
         valid = len(data)
     if is_last:
-        return at_text_end(data, valid)
-    return Verdict(Action.DAMAGED, valid)
+        return judge_text_end(data, valid)
+    return RecoveryVerdict(RecoveryAction.DAMAGED, valid)
 
 
-def at_text_end(data: memoryview, valid: int) -> Verdict:
+def judge_text_end(data: memoryview, valid: int) -> RecoveryVerdict:
     """Judge damage that reaches the end of the text: `]}` after the valid bytes, or a cut."""
-    bracket = final_array_end(data)
+    bracket = find_final_array_end(data)
     if bracket is not None and bracket >= valid:
-        return Verdict(Action.ARRAY_END, bracket)
-    return Verdict(Action.CUT, len(data))
+        return RecoveryVerdict(RecoveryAction.ARRAY_END, bracket)
+    return RecoveryVerdict(RecoveryAction.CUT, len(data))
 
 
-def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict | None:
+def _judge_non_object(
+    data: memoryview, segment: _ElementBytes, *, at_end: bool
+) -> RecoveryVerdict | None:
     """Judge an element that starts without a brace: skipped, more bytes needed, or None (damage)."""
     limit = len(segment.data)
     try:
-        end = strict.value_end(data[: limit + 1], 0)  # one more byte shows where a bare value ends
+        end = strict.find_value_end(
+            data[: limit + 1], 0
+        )  # one more byte shows where a bare value ends
     except Stop as stop:
         if stop.reason == INCOMPLETE and segment.is_open:
-            return Verdict(Action.MORE)
+            return RecoveryVerdict(RecoveryAction.MORE)
         return None
     following = strict.skip_space(data[: end + LONGEST_SPACE + 1], end)
     if following == len(data) and not at_end:
-        return Verdict(Action.MORE)
+        return RecoveryVerdict(RecoveryAction.MORE)
     if following == len(data) or (end <= limit and data[following] in b",]"):
-        return Verdict(Action.PASS, end)
+        return RecoveryVerdict(RecoveryAction.PASS, end)
     return None
 
 
 # ---- rule 14: the two forms in which an event is tried
 
-_SEPARATORS = expression(rb"[ \t\n\r,]*+")
-_STOP = expression(rb'["\\]')
-_BACKSLASHES = expression(rb"\\++")
-_CONTAINER_STOP = expression(rb'"|[\[{]++|[\]}]++')
-_INNER_QUOTES = expression(rb'\\.|"', re.DOTALL)
+_SEPARATORS = compile_lazily(rb"[ \t\n\r,]*+")
+_STOP = compile_lazily(rb'["\\]')
+_BACKSLASHES = compile_lazily(rb"\\++")
+_CONTAINER_STOP = compile_lazily(rb'"|[\[{]++|[\]}]++')
+_INNER_QUOTES = compile_lazily(rb'\\.|"', re.DOTALL)
 
 _AFTER_OBJECT = rb"\}" + SPACE + rb"(?:[,}\]]|\Z)"
 _ANY_KEY = rb'"(?:[^"\\]|\\.){0,256}+"' + SPACE + rb":"
-_AFTER_KEY = expression(SPACE + rb":")
+_AFTER_KEY = compile_lazily(SPACE + rb":")
 _AFTER_COMMA = SPACE + rb"(?:" + _AFTER_OBJECT + rb"|" + _ANY_KEY + rb")"
-_AFTER_VALUE = expression(
+_AFTER_VALUE = compile_lazily(
     SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + _AFTER_COMMA + rb")", re.DOTALL
 )
-_AFTER_ITEM = expression(SPACE + rb"[,\]}:]")
-_AFTER_ESCAPED_ITEM = expression(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
+_AFTER_ITEM = compile_lazily(SPACE + rb"[,\]}:]")
+_AFTER_ESCAPED_ITEM = compile_lazily(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
 _LONGEST_CONTEXT_BYTES = 1024
 
 
-def _write_event(segment: _Segment) -> tuple[int, bytes]:
+def _write_event(segment: _ElementBytes) -> tuple[int, bytes]:
     """Write out an event in the first form that completes: (end, text); raises `Stop`.
 
     Form b. helps only if form a. paired the wrong quotes. The `Stop` is that of form a., unless more bytes
@@ -171,33 +184,33 @@ def _write_event(segment: _Segment) -> tuple[int, bytes]:
             raise stop from None
 
 
-def _write_plain(segment: _Segment) -> tuple[int, bytes]:
+def _write_plain(segment: _ElementBytes) -> tuple[int, bytes]:
     """Write out an event in form a.: as in the strict layer, but keys may have escapes and commas are optional."""
 
     def read_string(start: int, _after: re.Pattern[bytes]) -> tuple[int, bytes]:
-        end = strict.string_end(segment.data, start)
+        end = strict.find_string_end(segment.data, start)
         return end, bytes(segment.data[start + 1 : end - 1])
 
     def read_container(start: int) -> tuple[int, bytes]:
-        end = strict.container_end(segment.data, start)
+        end = strict.find_container_end(segment.data, start)
         return end, bytes(segment.data[start:end])
 
-    return _Writer(segment.data, read_string, read_container).write_event()
+    return _EventWriter(segment.data, read_string, read_container).write_event()
 
 
-def _write_lenient(segment: _Segment) -> tuple[int, bytes]:
+def _write_lenient(segment: _ElementBytes) -> tuple[int, bytes]:
     """Write out an event in form b.: as form a., but a quote ends a string only where a string can end."""
 
     def read_string(start: int, after: re.Pattern[bytes]) -> tuple[int, bytes]:
-        return _lenient_string(segment, start, after, after)
+        return _read_lenient_string(segment, start, after, after)
 
     def read_container(start: int) -> tuple[int, bytes]:
-        return _lenient_container(segment, start)
+        return _read_lenient_container(segment, start)
 
-    return _Writer(segment.data, read_string, read_container).write_event()
+    return _EventWriter(segment.data, read_string, read_container).write_event()
 
 
-class _Writer:
+class _EventWriter:
     """Writer of an event as JSON that the strict layer accepts; the form determines how strings are read."""
 
     def __init__(
@@ -219,23 +232,23 @@ class _Writer:
         members: list[bytes] = []
         position += 1
         while True:
-            position = strict.match_end(_SEPARATORS.match(self.data, position), position)
-            first = strict.byte_at(self.data, position)
+            position = strict.get_match_end(_SEPARATORS.match(self.data, position), position)
+            first = strict.get_byte(self.data, position)
             if first == 0x7D:
                 return position + 1, b"{" + b",".join(members) + b"}"
             if first != 0x22:
                 raise Stop(BROKEN, position)
             position, key = self.read_string(position, _AFTER_KEY)
             position = strict.skip_space(self.data, position)
-            if strict.byte_at(self.data, position) != 0x3A:
+            if strict.get_byte(self.data, position) != 0x3A:
                 raise Stop(BROKEN, position)
             position = strict.skip_space(self.data, position + 1)
             position, value = self._write_value(position, is_args=is_event and key == b"args")
-            members.append(b'"' + _plain_key(key) + b'":' + value)
+            members.append(b'"' + _unescape_key(key) + b'":' + value)
 
     def _write_value(self, position: int, *, is_args: bool) -> tuple[int, bytes]:
         """Write out the value at a position."""
-        first = strict.byte_at(self.data, position)
+        first = strict.get_byte(self.data, position)
         if first == 0x22:
             end, content = self.read_string(position, _AFTER_VALUE)
             return end, b'"' + content + b'"'
@@ -243,20 +256,20 @@ class _Writer:
             return self._write_object(position, is_event=False)
         if first in b"[{":
             return self.read_container(position)
-        end = strict.bare_end(self.data, position)
+        end = strict.find_bare_end(self.data, position)
         return end, bytes(self.data[position:end])
 
 
-def _plain_key(key: bytes) -> bytes:
+def _unescape_key(key: bytes) -> bytes:
     r"""Remove the escapes from a key; `"` and `\`, which a key cannot contain, become `'` and `/`."""
     if b"\\" not in key:
         return key
-    text = unescape(key.decode("utf-8", "replace"))
+    text = decode_escapes(key.decode("utf-8", "replace"))
     return text.replace('"', "'").replace("\\", "/").encode()
 
 
-def _lenient_string(
-    segment: _Segment, start: int, after: re.Pattern[bytes], after_escaped: re.Pattern[bytes]
+def _read_lenient_string(
+    segment: _ElementBytes, start: int, after: re.Pattern[bytes], after_escaped: re.Pattern[bytes]
 ) -> tuple[int, bytes]:
     """Read the string at `start`: (end, content with inner quotes escaped).
 
@@ -294,7 +307,7 @@ def _escape_quote(match: re.Match[bytes]) -> bytes:
     return b'\\"' if match[0] == b'"' else match[0]
 
 
-def _lenient_container(segment: _Segment, start: int) -> tuple[int, bytes]:
+def _read_lenient_container(segment: _ElementBytes, start: int) -> tuple[int, bytes]:
     """Read the array or object at `start`: (end, text with quotes inside strings escaped)."""
     data = segment.data
     parts: list[bytes] = []
@@ -306,7 +319,7 @@ def _lenient_container(segment: _Segment, start: int) -> tuple[int, bytes]:
         first = data[stop.start()]
         if first == 0x22:
             parts.append(bytes(data[position : stop.end()]))
-            position, content = _lenient_string(
+            position, content = _read_lenient_string(
                 segment, stop.start(), _AFTER_ITEM, _AFTER_ESCAPED_ITEM
             )
             parts.append(content + b'"')

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 
 MORE, BAD, END = 0, 1, 2
 """States after `Scanner.feed`.
@@ -55,7 +55,7 @@ class Sparse:
     categories: list[Any] | None = None
 
 
-def with_zeros(
+def fill_missing_with_zeros(
     values: Sequence[float | None], dtype: type[np.number[Any]]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """Convert optional numbers to arrays: (values with 0 for None, whether each is a number)."""
@@ -63,7 +63,7 @@ def with_zeros(
     return np.array([value or 0 for value in values], dtype), is_number
 
 
-def smallest_type(count: int) -> Any:
+def choose_code_type(count: int) -> Any:
     """Choose the smallest integer type for the codes of `count` values, and -1 for none."""
     return np.min_scalar_type(-count - 1)
 
@@ -75,7 +75,7 @@ class Json(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class TraceScan:
     """Columns of one trace file; a row is an element of `traceEvents`, in file order.
 
     `ts_ns` and `dur_ns` are exact int64 nanoseconds relative to the file's own base, valid where
@@ -96,13 +96,13 @@ class Scan:
     args: dict[str, Sparse]
     fields: dict[str, Sparse]
     meta: dict[str, Any]
-    losses: tuple[Loss, ...]
+    losses: tuple[DataLoss, ...]
     skipped: dict[str, int]
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class ScanOptions:
     """Options of a scan: all args (`args=None`) or the named ones; `skip_cats` skips whole rows.
 
     A row of `skip_cats` is kept, and not counted as skipped, if its name is a string that begins with one

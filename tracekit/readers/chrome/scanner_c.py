@@ -17,19 +17,19 @@ from tracekit.readers.chrome import _scan
 from tracekit.readers.chrome.scan import (
     MAX_EVENT_BYTES,
     Codes,
-    Keep,
     Scalar,
+    ScanOptions,
     Sparse,
-    smallest_type,
-    with_zeros,
+    choose_code_type,
+    fill_missing_with_zeros,
 )
 from tracekit.readers.chrome.values import (
     INT64_MAX,
-    decode,
     decode_id,
+    decode_key,
     decode_label,
-    key,
-    nanoseconds,
+    decode_value,
+    parse_raw_time,
 )
 
 INT, FLOAT, TEXT, MIXED = 1, 2, 3, 4
@@ -45,14 +45,14 @@ _Labels: TypeAlias = "_scan.Label"
 class NativeScanner:
     """Scanner in C."""
 
-    def __init__(self, keep: Keep, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(self, keep: ScanOptions, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._keep = keep
         self._scanner = _scan.Scanner(
-            None if keep.args is None else _raw_names(keep.args),
-            _raw_names(keep.skip_args),
-            _raw_names(keep.skip_cats),
+            None if keep.args is None else _quote_names(keep.args),
+            _quote_names(keep.skip_args),
+            _quote_names(keep.skip_cats),
             max_event_bytes,
-            tuple(name[1:-1] for name in _raw_names(keep.keep_names)),
+            tuple(name[1:-1] for name in _quote_names(keep.keep_names)),
             keep.fields,
         )
 
@@ -70,22 +70,22 @@ class NativeScanner:
     def finish(self) -> dict[str, object]:
         """Return the columns of `TraceScan` that come from events; nothing can be fed afterwards."""
         columns = self._scanner.finish()
-        skipped = _counts(self._keep.skip_cats, columns["skipped"])
+        skipped = _map_skipped_counts(self._keep.skip_cats, columns["skipped"])
         is_kept = self._rows_kept(columns["cat"], columns["name"], skipped)
-        ts_ns, has_ts = _times(columns["ts"], is_kept)
-        dur_ns, has_dur = _times(columns["dur"], is_kept)
+        ts_ns, has_ts = _make_time_column(columns["ts"], is_kept)
+        dur_ns, has_dur = _make_time_column(columns["dur"], is_kept)
         return {
-            "ph": _codes(columns["ph"], decode_label, is_kept),
-            "cat": _codes(columns["cat"], decode_label, is_kept),
-            "name": _codes(columns["name"], decode_label, is_kept),
-            "pid": _codes(columns["pid"], decode_id, is_kept),
-            "tid": _codes(columns["tid"], decode_id, is_kept),
+            "ph": _make_label_column(columns["ph"], decode_label, is_kept),
+            "cat": _make_label_column(columns["cat"], decode_label, is_kept),
+            "name": _make_label_column(columns["name"], decode_label, is_kept),
+            "pid": _make_label_column(columns["pid"], decode_id, is_kept),
+            "tid": _make_label_column(columns["tid"], decode_id, is_kept),
             "ts_ns": ts_ns,
             "dur_ns": dur_ns,
             "has_ts": has_ts,
             "has_dur": has_dur,
-            "args": _columns(columns["args"], is_kept, self._keep),
-            "fields": _columns(columns["fields"], is_kept),
+            "args": _make_sparse_columns(columns["args"], is_kept, self._keep),
+            "fields": _make_sparse_columns(columns["fields"], is_kept),
             "skipped": skipped,
         }
 
@@ -97,11 +97,11 @@ class NativeScanner:
         """
         if not self._keep.skip_cats:
             return None
-        cats = list(map(decode_label, _raw_texts(cat[2])))
+        cats = list(map(decode_label, _iterate_raw_texts(cat[2])))
         unwanted = [text in self._keep.skip_cats for text in cats]
         if not any(unwanted):
             return None
-        codes = _label_codes(cat)
+        codes = _view_label_codes(cat)
         rows = np.array([*unwanted, False])[codes].nonzero()[0]
         rows = rows[~self._has_kept_name(name, rows)]
         if not len(rows):
@@ -116,19 +116,19 @@ class NativeScanner:
     def _has_kept_name(self, name: _Labels, rows: npt.NDArray[np.int64]) -> Mask:
         """Check whether the name of each row begins with one of `keep_names`."""
         prefixes = self._keep.keep_names
-        codes = _label_codes(name)[rows]
+        codes = _view_label_codes(name)[rows]
         begins = np.zeros(
             codes.max(initial=-1) + 2, np.bool_
         )  # the last element is for code -1, no name
         for code in np.unique(codes[codes >= 0]).tolist() if prefixes else ():
-            raw = _raw_text(name[2], code)
-            begins[code] = raw.startswith(b'"') and str(decode(raw)).startswith(prefixes)
+            raw = _copy_raw_text(name[2], code)
+            begins[code] = raw.startswith(b'"') and str(decode_value(raw)).startswith(prefixes)
         has: Mask = begins[codes]
         return has
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _NativeColumn:
     """A column of `_scan` as arrays; `settled`: each text is used, in order."""
 
     kind: int
@@ -139,66 +139,68 @@ class _Column:
     texts: _scan.Texts | None
 
 
-def _raw_names(names: Sequence[str]) -> tuple[bytes, ...]:
+def _quote_names(names: Sequence[str]) -> tuple[bytes, ...]:
     """Encode names as raw JSON strings, as they occur in a trace."""
     # No decoded text contains a lone surrogate, so any bytes that match nothing are fine for it.
     return tuple(b'"' + name.encode("utf-8", "surrogatepass") + b'"' for name in names)
 
 
-def _counts(names: Sequence[str], counts: list[int]) -> dict[str, int]:
+def _map_skipped_counts(names: Sequence[str], counts: list[int]) -> dict[str, int]:
     """Map the names to their counts, without zeros."""
     return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 
-def _array(block: _scan.Block, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _view_block(block: _scan.Block, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """View a block of `_scan` as an array, without a copy."""
     array: npt.NDArray[Any] = np.frombuffer(memoryview(block), dtype)
     return array
 
 
-def _raw_texts(texts: _scan.Texts | None) -> Iterator[bytes]:
+def _iterate_raw_texts(texts: _scan.Texts | None) -> Iterator[bytes]:
     """Yield each raw text."""
     if texts is None:
         return
-    offsets, content = _array(texts[0], np.int64).tolist(), memoryview(texts[1])
+    offsets, content = _view_block(texts[0], np.int64).tolist(), memoryview(texts[1])
     for start, end in pairwise(offsets):
         yield bytes(content[start:end])
 
 
-def _raw_text(texts: _scan.Texts | None, code: int) -> bytes:
+def _copy_raw_text(texts: _scan.Texts | None, code: int) -> bytes:
     """Copy one raw text."""
     assert texts is not None
-    start, end = _array(texts[0], np.int64)[code : code + 2].tolist()
+    start, end = _view_block(texts[0], np.int64)[code : code + 2].tolist()
     return bytes(memoryview(texts[1])[start:end])
 
 
-def _label_codes(taken: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
+def _view_label_codes(taken: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
     """View the codes of a label column."""
-    return _array(taken[1], np.dtype(f"i{taken[0]}"))
+    return _view_block(taken[1], np.dtype(f"i{taken[0]}"))
 
 
-def _codes(
+def _make_label_column(
     taken: _Labels,
     value_of: Callable[[bytes], int | str | None],
     kept: Mask | None,
 ) -> Codes:
     """Convert a label column to `Codes`, with its texts decoded and equal values merged."""
-    codes = _label_codes(taken)
+    codes = _view_label_codes(taken)
     if kept is not None:
         codes = codes[kept]
-    values: list[Scalar] = list(map(value_of, _raw_texts(taken[2])))
-    values = _distinct(codes, values, settled=kept is None, none_is_absent=True)
-    return Codes(codes.astype(smallest_type(len(values)), copy=False), values)
+    values: list[Scalar] = list(map(value_of, _iterate_raw_texts(taken[2])))
+    values = _merge_equal_values(codes, values, settled=kept is None, none_is_absent=True)
+    return Codes(codes.astype(choose_code_type(len(values)), copy=False), values)
 
 
-def _times(
+def _make_time_column(
     taken: tuple[_scan.Block, _scan.Block, _scan.Column | None], kept: Mask | None
 ) -> tuple[npt.NDArray[np.int64], Mask]:
     """Convert a time column to (nanoseconds, whether each row has one)."""
-    times, has = _array(taken[0], np.int64), _array(taken[1], np.bool_)
+    times, has = _view_block(taken[0], np.int64), _view_block(taken[1], np.bool_)
     if taken[2] is not None:
-        odd = _arrays(taken[2])
-        resolved, is_time = with_zeros(list(map(nanoseconds, _raw_texts(odd.texts))), np.int64)
+        odd = _view_native_column(taken[2])
+        resolved, is_time = fill_missing_with_zeros(
+            list(map(parse_raw_time, _iterate_raw_texts(odd.texts))), np.int64
+        )
         times[odd.rows] = resolved[odd.values]
         has[odd.rows] = is_time[odd.values]
     if kept is None:
@@ -206,45 +208,45 @@ def _times(
     return times[kept], has[kept]
 
 
-def _columns(
-    columns: list[_scan.Column], kept: Mask | None, keep: Keep | None = None
+def _make_sparse_columns(
+    columns: list[_scan.Column], kept: Mask | None, keep: ScanOptions | None = None
 ) -> dict[str, Sparse]:
     """Convert columns to `Sparse` by name. Empties the list, to store no more than one column twice."""
     columns.reverse()
     named = {}
     while columns:
         column = columns.pop()
-        name = key(column[0][1:-1])
+        name = decode_key(column[0][1:-1])
         if keep is not None and (
             name in keep.skip_args or (keep.args is not None and name not in keep.args)
         ):
             continue
-        arrays = _arrays(column)
+        arrays = _view_native_column(column)
         if kept is not None:
-            arrays = _only_rows(arrays, kept)
+            arrays = _filter_native_column(arrays, kept)
         if len(arrays.rows):
-            named[name] = _sparse(arrays)
+            named[name] = _make_sparse_column(arrays)
     return named
 
 
-def _arrays(column: _scan.Column) -> _Column:
+def _view_native_column(column: _scan.Column) -> _NativeColumn:
     """Convert the blocks of a column to arrays."""
     _, kind, overwritten, rows, values, kinds, texts = column
-    return _Column(
+    return _NativeColumn(
         kind=kind,
         settled=not overwritten,
-        rows=_array(rows, np.int32),
-        values=_array(values, _VALUE_TYPES[kind]),
-        kinds=None if kinds is None else _array(kinds, np.uint8),
+        rows=_view_block(rows, np.int32),
+        values=_view_block(values, _VALUE_TYPES[kind]),
+        kinds=None if kinds is None else _view_block(kinds, np.uint8),
         texts=texts,
     )
 
 
-def _only_rows(column: _Column, kept: Mask) -> _Column:
+def _filter_native_column(column: _NativeColumn, kept: Mask) -> _NativeColumn:
     """Filter a column by row and renumber the kept rows."""
     mask = kept[column.rows]
     new_rows = np.cumsum(kept, dtype=np.int32)
-    return _Column(
+    return _NativeColumn(
         kind=column.kind,
         settled=False,
         rows=new_rows[column.rows[mask]] - np.int32(1),
@@ -254,7 +256,7 @@ def _only_rows(column: _Column, kept: Mask) -> _Column:
     )
 
 
-def _sparse(column: _Column) -> Sparse:
+def _make_sparse_column(column: _NativeColumn) -> Sparse:
     """Decode a column's texts; the values become an array of numbers if they are of one kind."""
     if column.kinds is None and column.kind != TEXT:
         return Sparse(column.rows, column.values)
@@ -262,22 +264,22 @@ def _sparse(column: _Column) -> Sparse:
     if column.kinds is not None:
         is_text = column.kinds == TEXT
         codes = column.values[is_text].astype(np.int32)
-    decoded = list(map(decode, _raw_texts(column.texts)))
-    decoded = _distinct(codes, decoded, settled=column.settled)
-    numbers = _numbers(column, is_text, codes, decoded)
+    decoded = list(map(decode_value, _iterate_raw_texts(column.texts)))
+    decoded = _merge_equal_values(codes, decoded, settled=column.settled)
+    numbers = _combine_number_values(column, is_text, codes, decoded)
     if numbers is not None:
         return Sparse(column.rows, numbers)
     if column.kinds is None:
         return Sparse(column.rows, codes, decoded)
-    return Sparse(column.rows, *_pooled(column.kinds, column.values, codes, decoded))
+    return Sparse(column.rows, *_encode_mixed_values(column.kinds, column.values, codes, decoded))
 
 
-def _numbers(
-    column: _Column, is_text: Mask | None, codes: npt.NDArray[np.int32], decoded: list[Any]
+def _combine_number_values(
+    column: _NativeColumn, is_text: Mask | None, codes: npt.NDArray[np.int32], decoded: list[Any]
 ) -> npt.NDArray[Any] | None:
     """Combine the values to int64, uint64 or float64; None if no one of these types fits all."""
     plain = column.values[:0] if is_text is None else column.values[~is_text]
-    dtype = _number_type(decoded, plain, _plain_kinds(column))
+    dtype = _choose_number_type(decoded, plain, _list_native_types(column))
     if dtype is None:
         return None
     of_texts: npt.NDArray[Any] = np.array(decoded, dtype)[codes]
@@ -288,7 +290,7 @@ def _numbers(
     return values
 
 
-def _plain_kinds(column: _Column) -> set[type]:
+def _list_native_types(column: _NativeColumn) -> set[type]:
     """List the types of the values that C parsed."""
     if column.kinds is None:
         return set()
@@ -297,7 +299,7 @@ def _plain_kinds(column: _Column) -> set[type]:
     }
 
 
-def _number_type(
+def _choose_number_type(
     decoded: list[Any], plain: npt.NDArray[Any], plain_kinds: set[type]
 ) -> type[np.generic] | None:
     """Choose the type that fits all values, decoded and parsed in C; None if no one type does."""
@@ -312,7 +314,7 @@ def _number_type(
     return None if is_signed else np.uint64
 
 
-def _pooled(
+def _encode_mixed_values(
     kinds: npt.NDArray[np.uint8],
     values: npt.NDArray[np.int64],
     codes: npt.NDArray[np.int32],
@@ -323,21 +325,23 @@ def _pooled(
     `codes` are those of its texts alone.
     """
     # Texts of numbers become numbers: equal values get equal (kind, value) pairs.
-    pairs = np.array([_pair(code, value) for code, value in enumerate(decoded)], np.int64)
+    pairs = np.array(
+        [_encode_kind_and_value(code, value) for code, value in enumerate(decoded)], np.int64
+    )
     is_text = kinds == TEXT
     kinds[is_text], values[is_text] = pairs.reshape(-1, 2)[codes].T
     numbered, packed = _scan.distinct(kinds, values)
-    pairs = _array(packed, np.uint8).reshape(-1, 9)
+    pairs = _view_block(packed, np.uint8).reshape(-1, 9)
     numbers = pairs[:, :8].copy().view(np.int64)[:, 0]
     is_float = pairs[:, 8] == FLOAT
     categories = numbers.astype(object)
     categories[is_float] = numbers[is_float].view(np.float64)
     for place in (pairs[:, 8] == TEXT).nonzero()[0].tolist():
         categories[place] = decoded[categories[place]]
-    return _array(numbered, np.int32), categories.tolist()
+    return _view_block(numbered, np.int32), categories.tolist()
 
 
-def _pair(code: int, value: object) -> tuple[int, int]:
+def _encode_kind_and_value(code: int, value: object) -> tuple[int, int]:
     """Encode a value as (kind, value) as `_scan` would; other values as their code."""
     if type(value) is int and value <= INT64_MAX:
         return INT, value
@@ -346,7 +350,7 @@ def _pair(code: int, value: object) -> tuple[int, int]:
     return TEXT, code
 
 
-def _distinct(
+def _merge_equal_values(
     codes: npt.NDArray[np.signedinteger[Any]],
     values: list[Any],
     *,
@@ -364,25 +368,25 @@ def _distinct(
     # 1, 1.0 and True are equal here: this may find false duplicates, but misses none.
     if len(set(values)) < len(values):
         first: dict[object, int] = {}
-        groups[:] = [first.setdefault(_identity(value), i) for i, value in enumerate(values)]
+        groups[:] = [first.setdefault(_make_value_key(value), i) for i, value in enumerate(values)]
     elif settled and not absent:
         return values
     groups[list(absent)] = -1
-    return [values[i] for i in _renumber(codes, groups)]
+    return [values[i] for i in _renumber_label_codes(codes, groups)]
 
 
-def _renumber(
+def _renumber_label_codes(
     codes: npt.NDArray[np.signedinteger[Any]], groups: npt.NDArray[np.int32]
 ) -> list[int]:
     """Renumber `codes` by group, in place; returns the groups in the order of first use."""
     wide = codes.astype(np.int32, copy=False)
-    order: list[int] = _array(_scan.renumber(wide, groups), np.int32).tolist()
+    order: list[int] = _view_block(_scan.renumber(wide, groups), np.int32).tolist()
     if wide is not codes:
         codes[:] = wide
     return order
 
 
-def _identity(value: object) -> object:
+def _make_value_key(value: object) -> object:
     """Make the key that identical values share: 1, 1.0 and True differ, as do 0.0 and -0.0."""
     if isinstance(value, float):
         return float, repr(value)

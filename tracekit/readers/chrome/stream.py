@@ -15,17 +15,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tracekit.model import expansion
-from tracekit.model.capacity import LARGE_FILE_BYTES, own_core_count
+from tracekit.model.capacity import LARGE_FILE_BYTES, count_own_cores
 from tracekit.model.codes import Data, Reason
-from tracekit.model.errors import refused, unread
+from tracekit.model.errors import make_format_error, make_os_read_error
 from tracekit.readers import unpack
-from tracekit.readers.ahead import ahead
-from tracekit.readers.chrome.events import Text, read_events
-from tracekit.readers.chrome.losses import Losses
-from tracekit.readers.chrome.meta import read_members
-from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, JoiningScanner, Keep, Scan, Scanner
-from tracekit.readers.chrome.stretches import read_stretches
-from tracekit.readers.loss import Loss
+from tracekit.readers.ahead import prefetch_blocks
+from tracekit.readers.chrome.events import TextWindow, read_events
+from tracekit.readers.chrome.losses import ScanLosses
+from tracekit.readers.chrome.meta import read_metadata_members
+from tracekit.readers.chrome.scan import (
+    MAX_EVENT_BYTES,
+    JoiningScanner,
+    Scanner,
+    ScanOptions,
+    TraceScan,
+)
+from tracekit.readers.chrome.stretches import scan_stretches
+from tracekit.readers.loss import DataLoss
 
 OUTSIDE_LIMIT = 64 * 2**20
 """Bytes of text kept before the event array, and after it."""
@@ -49,7 +55,7 @@ _TRACE_KEY = re.compile(
 )
 
 
-def head_looks_like_trace(head: bytes) -> bool:
+def is_chrome_trace_head(head: bytes) -> bool:
     """Check whether a text that starts with these bytes (64 KiB suffice) is likely a Chrome trace."""
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if text.startswith(b"{"):
@@ -57,40 +63,40 @@ def head_looks_like_trace(head: bytes) -> bool:
     return _ARRAY_OF_EVENTS.match(text) is not None and _EVENT_KEY.search(text) is not None
 
 
-def scan(
+def scan_trace(
     path: Path,
-    keep: Keep = Keep(),
+    keep: ScanOptions = ScanOptions(),
     *,
     pure: bool | None = None,
     on_bytes: Callable[[int], None] | None = None,
-) -> Scan:
+) -> TraceScan:
     """Scan a trace file into columns.
 
     `pure` selects the scanner in Python; by default it is used only if the one in C is missing or
     `TRACEKIT_PURE=1` is set. `on_bytes` is called with the number of file bytes read so far.
     """
-    make_scanner = _scanner_class(pure)
+    make_scanner = _choose_scanner(pure)
     try:
         try:
-            return _scan(path, keep, make_scanner, on_bytes, careful=False)
+            return _scan_trace_once(path, keep, make_scanner, on_bytes, careful=False)
         except unpack.Unproven:
-            return _scan(path, keep, make_scanner, on_bytes, careful=True)
+            return _scan_trace_once(path, keep, make_scanner, on_bytes, careful=True)
     except OSError as error:
-        raise unread(path, error) from error
+        raise make_os_read_error(path, error) from error
 
 
 _NO_EVENTS_LIST = Reason("no-events-list", "not a Chrome trace: there is no array of events")
 _NOTHING_WHOLE = Reason("no-events-list", "the event array contains no complete event")
 
 
-class _FinishedScanner(Scanner, Protocol):
+class _FinishingScanner(Scanner, Protocol):
     """Scanner that can return its columns."""
 
     def finish(self) -> dict[str, Any]:
         """Return the columns under their names in `TraceScan`."""
 
 
-def _scanner_class(pure: bool | None) -> Callable[[Keep, int], _FinishedScanner]:
+def _choose_scanner(pure: bool | None) -> Callable[[ScanOptions, int], _FinishingScanner]:
     """Choose the scanner; the one in C is imported only here."""
     if pure is None:
         pure = os.environ.get("TRACEKIT_PURE") == "1"
@@ -108,40 +114,42 @@ def _scanner_class(pure: bool | None) -> Callable[[Keep, int], _FinishedScanner]
     return NativeScanner
 
 
-def _scan(
+def _scan_trace_once(
     path: Path,
-    keep: Keep,
-    make_scanner: Callable[[Keep, int], _FinishedScanner],
+    keep: ScanOptions,
+    make_scanner: Callable[[ScanOptions, int], _FinishingScanner],
     on_bytes: Callable[[int], None] | None,
     *,
     careful: bool,
-) -> Scan:
+) -> TraceScan:
     """Scan a trace file once, with or without `careful` decompression."""
-    losses = Losses()
-    packing_losses: list[Loss] = []  # complete only once all blocks are read
-    blocks = unpack.blocks(
+    losses = ScanLosses()
+    packing_losses: list[DataLoss] = []  # complete only once all blocks are read
+    blocks = unpack.unpack_blocks(
         path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
     )
-    cores = own_core_count() if path.stat().st_size >= LARGE_FILE_BYTES else 1
-    text = Text(ahead(blocks) if cores > 1 else blocks)
-    head, head_offset = _read_head(path, text)
+    cores = count_own_cores() if path.stat().st_size >= LARGE_FILE_BYTES else 1
+    text = TextWindow(prefetch_blocks(blocks) if cores > 1 else blocks)
+    head, head_offset = _read_trace_head(path, text)
     scanner = make_scanner(keep, MAX_EVENT_BYTES)
-    thread_count = _scanning_threads(path, cores)
+    thread_count = _count_scan_threads(path, cores)
     if thread_count > 1 and isinstance(scanner, JoiningScanner):
         another: Any = partial(make_scanner, keep, MAX_EVENT_BYTES)
-        text = read_stretches(text, scanner, another, thread_count)
+        text = scan_stretches(text, scanner, another, thread_count)
     tail = b""
     tail_offset = text.offset
     if read_events(text, scanner, losses, MAX_EVENT_BYTES):
         tail_offset = text.offset
-        tail = _read_tail(text, losses)
+        tail = _read_trace_tail(text, losses)
     losses.extend(packing_losses)
     columns = scanner.finish()
     columns["skipped"] = dict(sorted(columns["skipped"].items()))
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
-        raise refused(path, _nothing_whole(packing_losses))
-    meta = _read_meta(head, head_offset, losses) | _read_meta(tail, tail_offset, losses)
-    return Scan(
+        raise make_format_error(path, _nothing_whole(packing_losses))
+    meta = _parse_trace_metadata(head, head_offset, losses) | _parse_trace_metadata(
+        tail, tail_offset, losses
+    )
+    return TraceScan(
         **columns,
         meta=meta,
         losses=losses.finish(),
@@ -149,7 +157,7 @@ def _scan(
     )
 
 
-def _scanning_threads(path: Path, cores: int) -> int:
+def _count_scan_threads(path: Path, cores: int) -> int:
     """Choose the number of scanning threads; decompression of a packed file occupies another core."""
     if cores == 1:
         return 1
@@ -158,7 +166,7 @@ def _scanning_threads(path: Path, cores: int) -> int:
     return min(MOST_SCANNERS, cores - is_packed)
 
 
-def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
+def _read_trace_head(path: Path, text: TextWindow) -> tuple[bytes, int]:
     """Read the text before the event array: (text, its offset). The text is then inside the array."""
     text.grow()
     while len(text.view) < len(BYTE_ORDER_MARK) and not text.at_end:
@@ -180,12 +188,12 @@ def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
             text.drop(key.end())
             return head, start + key.start() - len(head)
         if text.at_end or len(view) == OUTSIDE_LIMIT:
-            raise refused(path, _NO_EVENTS_LIST)
+            raise make_format_error(path, _NO_EVENTS_LIST)
         searched = max(0, len(view) - _LONGEST_EVENTS_KEY)
         text.grow()
 
 
-def _nothing_whole(packing_losses: Sequence[Loss]) -> Reason:
+def _nothing_whole(packing_losses: Sequence[DataLoss]) -> Reason:
     """The reason for a file without a complete event; its packing may be the cause."""
     kinds = [loss.kind for loss in packing_losses]
     if "packed-bomb" in kinds:
@@ -196,7 +204,7 @@ def _nothing_whole(packing_losses: Sequence[Loss]) -> Reason:
     return _NOTHING_WHOLE
 
 
-def _read_tail(text: Text, losses: Losses) -> bytes:
+def _read_trace_tail(text: TextWindow, losses: ScanLosses) -> bytes:
     """Read the text after the event array, up to the limit. The text is then at its end."""
     start = text.offset
     parts: list[bytes] = []
@@ -215,9 +223,9 @@ def _read_tail(text: Text, losses: Losses) -> bytes:
     return b"".join(parts)
 
 
-def _read_meta(text: bytes, offset: int, losses: Losses) -> dict[str, Any]:
+def _parse_trace_metadata(text: bytes, offset: int, losses: ScanLosses) -> dict[str, Any]:
     """Parse the keys and values of a head or tail that starts at `offset`."""
-    members, faults = read_members(text)
+    members, faults = read_metadata_members(text)
     for fault in faults:
         losses.add("metadata", offset + fault.position, fault.length)
     return members

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 
 from tracekit.model.records import dataclass
-from tracekit.readers.chrome.events import Text
-from tracekit.readers.chrome.places import CONTEXT_BYTES, Place, find_place
+from tracekit.readers.chrome.events import TextWindow
+from tracekit.readers.chrome.places import CONTEXT_BYTES, ResumePoint, find_resume_point
 from tracekit.readers.chrome.scan import END, MORE, JoiningScanner
 
 STRETCH_BYTES = 2**21
@@ -45,26 +45,26 @@ class _Stretch:
         yield from following
 
 
-def read_stretches(
-    text: Text,
+def scan_stretches(
+    text: TextWindow,
     scanner: JoiningScanner,
     make_scanner: Callable[[], JoiningScanner],
     thread_count: int,
-) -> Text:
+) -> TextWindow:
     """Scan the text in parallel; returns the text that must be read sequentially.
 
     `scanner` then has all events before that text.
     """
-    stretches = _cut(text.remaining(), text.offset)
+    stretches = _split_into_stretches(text.remaining(), text.offset)
     # One more than there are threads: its stretch is queued for the first idle thread.
     idle = [make_scanner() for _ in range(thread_count + 1)]
-    running: deque[tuple[_Stretch, JoiningScanner, Future[Text]]] = deque()
-    remaining_text = Text(iter(()), text.offset)
+    running: deque[tuple[_Stretch, JoiningScanner, Future[TextWindow]]] = deque()
+    remaining_text = TextWindow(iter(()), text.offset)
     with ThreadPoolExecutor(thread_count, "tracekit-scan") as pool:
         for stretch in chain(stretches, [None] * len(idle)):
             if stretch is not None:
                 part = idle.pop()
-                running.append((stretch, part, pool.submit(_read, part, stretch)))
+                running.append((stretch, part, pool.submit(_scan_stretch, part, stretch)))
             if running and (stretch is None or not idle):
                 _, part, scanned = running.popleft()
                 remaining_text = scanned.result()
@@ -73,16 +73,16 @@ def read_stretches(
                     break
         following = [stretch for stretch, _, _ in running]
     later = chain.from_iterable(stretch.remaining() for stretch in chain(following, stretches))
-    return Text(chain(remaining_text.remaining(), later), remaining_text.offset)
+    return TextWindow(chain(remaining_text.remaining(), later), remaining_text.offset)
 
 
-def _cut(blocks: Iterator[bytes], offset: int) -> Iterator[_Stretch]:
+def _split_into_stretches(blocks: Iterator[bytes], offset: int) -> Iterator[_Stretch]:
     """Split the blocks into stretches; each ends where an event seems to start."""
     pieces: list[bytes] = []
     start, size = 0, 0
     for block in blocks:
         if size >= STRETCH_BYTES:
-            place = _first_event(block)
+            place = _find_first_event(block)
             if place or size >= LONGEST_STRETCH_BYTES:
                 yield _Stretch([*pieces, block[:place]], start, offset)
                 offset += size
@@ -93,19 +93,19 @@ def _cut(blocks: Iterator[bytes], offset: int) -> Iterator[_Stretch]:
         yield _Stretch(pieces, start, offset)
 
 
-def _first_event(block: bytes) -> int:
+def _find_first_event(block: bytes) -> int:
     """Find the position in a block where an event seems to start; 0 if none."""
     with memoryview(block) as view, view[:SEARCHED_BYTES] as searched:
-        place = find_place(searched, CONTEXT_BYTES, at_end=False)
-    return place.position if isinstance(place, Place) and not place.ends_array else 0
+        place = find_resume_point(searched, CONTEXT_BYTES, at_end=False)
+    return place.position if isinstance(place, ResumePoint) and not place.ends_array else 0
 
 
-def _read(scanner: JoiningScanner, stretch: _Stretch) -> Text:
+def _scan_stretch(scanner: JoiningScanner, stretch: _Stretch) -> TextWindow:
     """Scan a stretch; returns the text not read, starting at the array's end or at a rejected element.
 
     The text is empty if the whole stretch was read.
     """
-    text = Text(iter(stretch.blocks), stretch.offset)
+    text = TextWindow(iter(stretch.blocks), stretch.offset)
     text.grow()
     text.drop(stretch.start)
     while True:

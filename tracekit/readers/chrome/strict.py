@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from tracekit.model.patterns import expression
+from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 
 INCOMPLETE, BROKEN = -1, -2
@@ -19,22 +19,22 @@ BARE = rb"[0-9A-Za-z.+\-_/]++"
 
 Data = bytes | memoryview
 
-_SPACES = expression(SPACE)
-_BARE = expression(BARE)
-_STRING_STOP = expression(rb'["\\]')
-_BACKSLASHES = expression(rb"\\++")
-_NOT_QUOTE = expression(rb'[^"\\]*+')
-_CONTAINER_STOP = expression(rb'["]|[\[{]++|[\]}]++')
+_SPACES = compile_lazily(SPACE)
+_BARE = compile_lazily(BARE)
+_STRING_STOP = compile_lazily(rb'["\\]')
+_BACKSLASHES = compile_lazily(rb"\\++")
+_NOT_QUOTE = compile_lazily(rb'[^"\\]*+')
+_CONTAINER_STOP = compile_lazily(rb'["]|[\[{]++|[\]}]++')
 _OPENING = b"[{"
 
 _KEY = rb'"(?P<key>[^"\\]*+)"' + SPACE + rb":" + SPACE
 _VALUE = rb'(?P<value>"[^"\\]*+"|' + BARE + rb")" + SPACE
-MEMBER = expression(_KEY + _VALUE + rb"(?P<stop>[,}])")
+MEMBER = compile_lazily(_KEY + _VALUE + rb"(?P<stop>[,}])")
 """The common member: a key, a string without escapes or a bare value, and the byte after it."""
 
 
 @dataclass(slots=True)
-class Element:
+class EventElement:
     """Members of an event as raw texts; `args` are the members of the last `args` object."""
 
     members: dict[bytes, bytes] = field(default_factory=dict)
@@ -51,14 +51,14 @@ class Stop(Exception):  # noqa: N818 - control flow, always caught
         self.in_string = in_string
 
 
-def read_event(data: Data, start: int) -> tuple[int, Element]:
+def read_event(data: Data, start: int) -> tuple[int, EventElement]:
     """Read the event whose brace is at `start`: (end, members); raises `Stop`."""
-    element = Element()
-    position = _read_members(data, start + 1, element.members, element)
+    element = EventElement()
+    position = _read_object_members(data, start + 1, element.members, element)
     return position, element
 
 
-def string_end(data: Data, start: int) -> int:
+def find_string_end(data: Data, start: int) -> int:
     """Find the end of the string whose opening quote is at `start`; raises `Stop`."""
     position = start + 1
     end = len(data)
@@ -69,13 +69,13 @@ def string_end(data: Data, start: int) -> int:
         position = stop.end()
         if data[position - 1] == 0x22:
             return position
-        count = 1 + match_end(_BACKSLASHES.match(data, position), position) - position
+        count = 1 + get_match_end(_BACKSLASHES.match(data, position), position) - position
         position += count - 1 + count % 2
         if position > end:
             raise Stop(INCOMPLETE, start, in_string=True)
 
 
-def container_end(data: Data, start: int) -> int:
+def find_container_end(data: Data, start: int) -> int:
     """Find the end of the array or object that opens at `start`; raises `Stop`."""
     depth = 0
     position = start
@@ -86,7 +86,7 @@ def container_end(data: Data, start: int) -> int:
         position = stop.end()
         first = data[stop.start()]
         if first == 0x22:
-            position = string_end(data, stop.start())
+            position = find_string_end(data, stop.start())
         elif first in _OPENING:
             depth += position - stop.start()
         else:
@@ -96,7 +96,7 @@ def container_end(data: Data, start: int) -> int:
             depth -= closing
 
 
-def bare_end(data: Data, start: int) -> int:
+def find_bare_end(data: Data, start: int) -> int:
     """Find the end of the bare value at `start`; raises `Stop`, also if the data ends with it."""
     bare = _BARE.match(data, start)
     if bare is None:
@@ -106,53 +106,53 @@ def bare_end(data: Data, start: int) -> int:
     return bare.end()
 
 
-def value_end(data: Data, start: int) -> int:
+def find_value_end(data: Data, start: int) -> int:
     """Find the end of any value at `start`; raises `Stop`."""
     first = data[start] if start < len(data) else 0
     if first == 0x22:
-        return string_end(data, start)
+        return find_string_end(data, start)
     if first in _OPENING:
-        return container_end(data, start)
-    return bare_end(data, start)
+        return find_container_end(data, start)
+    return find_bare_end(data, start)
 
 
 def skip_space(data: Data, position: int) -> int:
     """Find the next position that is not whitespace."""
-    return match_end(_SPACES.match(data, position), position)
+    return get_match_end(_SPACES.match(data, position), position)
 
 
-def match_end(match: re.Match[bytes] | None, otherwise: int) -> int:
+def get_match_end(match: re.Match[bytes] | None, otherwise: int) -> int:
     """Get the end of a match; `otherwise` if there is none."""
     if match is None:
         return otherwise
     return match.end()
 
 
-def byte_at(data: Data, position: int) -> int:
+def get_byte(data: Data, position: int) -> int:
     """Get the byte at a position; raises `Stop` at the end of the data."""
     if position >= len(data):
         raise Stop(INCOMPLETE, position)
     return data[position]
 
 
-def _read_members(
-    data: Data, position: int, members: dict[bytes, bytes], event: Element | None
+def _read_object_members(
+    data: Data, position: int, members: dict[bytes, bytes], event: EventElement | None
 ) -> int:
     """Read the members of an object into `members`; returns the position after its closing brace.
 
     `event` is given for the top level of an event, where `args` may open one more level.
     """
     position = skip_space(data, position)
-    while byte_at(data, position) != 0x7D:
+    while get_byte(data, position) != 0x7D:
         common = MEMBER.match(data, position)
         if common is not None:
             key, value, stop = common["key"], common["value"], common["stop"]
             position = common.end()
         else:
-            key, position = _read_key(data, position)
-            value, position = _read_value(data, position, key, event)
+            key, position = _read_member_key(data, position)
+            value, position = _read_member_value(data, position, key, event)
             position = skip_space(data, position)
-            stop = bytes((byte_at(data, position),))
+            stop = bytes((get_byte(data, position),))
             if stop not in b",}":
                 raise Stop(BROKEN, position)
             position += 1
@@ -167,27 +167,27 @@ def _read_members(
     return position + 1
 
 
-def _read_key(data: Data, position: int) -> tuple[bytes, int]:
+def _read_member_key(data: Data, position: int) -> tuple[bytes, int]:
     """Read the raw key at a position: (key, position of its value)."""
-    if byte_at(data, position) != 0x22:
+    if get_byte(data, position) != 0x22:
         raise Stop(BROKEN, position)
-    end = match_end(_NOT_QUOTE.match(data, position + 1), position + 1)
+    end = get_match_end(_NOT_QUOTE.match(data, position + 1), position + 1)
     if end >= len(data):
         raise Stop(INCOMPLETE, position, in_string=True)
     if data[end] != 0x22:
         raise Stop(BROKEN, end)
     colon = skip_space(data, end + 1)
-    if byte_at(data, colon) != 0x3A:
+    if get_byte(data, colon) != 0x3A:
         raise Stop(BROKEN, colon)
     return bytes(data[position + 1 : end]), skip_space(data, colon + 1)
 
 
-def _read_value(
-    data: Data, position: int, key: bytes, event: Element | None
+def _read_member_value(
+    data: Data, position: int, key: bytes, event: EventElement | None
 ) -> tuple[bytes | None, int]:
     """Read the raw value at a position: (value or None for the object of `args`, end)."""
-    if event is not None and key == b"args" and byte_at(data, position) == 0x7B:
+    if event is not None and key == b"args" and get_byte(data, position) == 0x7B:
         event.args = {}
-        return None, _read_members(data, position + 1, event.args, None)
-    end = value_end(data, position)
+        return None, _read_object_members(data, position + 1, event.args, None)
+    end = find_value_end(data, position)
     return bytes(data[position:end]), end

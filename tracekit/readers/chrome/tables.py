@@ -18,15 +18,15 @@ import numpy.typing as npt
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, broadcast_value
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_NAMES
-from tracekit.readers.chrome.scan import Codes, Sparse, smallest_type, with_zeros
+from tracekit.readers.chrome.scan import Codes, Sparse, choose_code_type, fill_missing_with_zeros
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
-class Rows:
+class ChromeRows:
     """Absolute times, texts and arguments of a scan, and the class of each row.
 
     A row without a usable time is `ignored`.
@@ -61,74 +61,80 @@ class Rows:
         return wanted[self.classes]
 
 
-Maker = Callable[[Rows, Ints], Any]
+ColumnMaker = Callable[[ChromeRows, Ints], Any]
 """Builder of one column for the given rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TablePlan:
     """Plan of a table: the classes of its rows, and a builder for each column."""
 
     classes: tuple[str, ...]
-    columns: Mapping[str, Maker]
+    columns: Mapping[str, ColumnMaker]
 
 
-def _id(_: Rows, positions: Ints) -> npt.NDArray[np.int32]:
+def _make_row_ids(_: ChromeRows, positions: Ints) -> npt.NDArray[np.int32]:
     """Make row ids: positions in the file."""
     return positions.astype(np.int32)
 
 
-def _time(name: str, rows: Rows, positions: Ints) -> Ints:
+def _take_row_times(name: str, rows: ChromeRows, positions: Ints) -> Ints:
     """Take the times of these rows."""
-    return _taken(rows.times[name], positions)
+    return _take_positions(rows.times[name], positions)
 
 
-def _label(name: str, rows: Rows, positions: Ints) -> Coded:
+def _take_row_labels(name: str, rows: ChromeRows, positions: Ints) -> Coded:
     """Take the texts of these rows."""
-    return category(rows.labels[name], positions)
+    return take_used_labels(rows.labels[name], positions)
 
 
-def _thread(rows: Rows, positions: Ints) -> npt.NDArray[np.int32]:
+def _take_row_threads(rows: ChromeRows, positions: Ints) -> npt.NDArray[np.int32]:
     """Take the thread numbers of these rows."""
-    return _taken(rows.thread, positions).astype(np.int32, copy=False)
+    return _take_positions(rows.thread, positions).astype(np.int32, copy=False)
 
 
-def _pid(rows: Rows, positions: Ints) -> Nullable:
+def _take_row_pids(rows: ChromeRows, positions: Ints) -> Nullable:
     """Take the pids of these rows."""
-    return _of_thread(rows.thread_pid, rows, positions)
+    return _take_thread_numbers(rows.thread_pid, rows, positions)
 
 
-def _tid(rows: Rows, positions: Ints) -> Nullable:
+def _take_row_tids(rows: ChromeRows, positions: Ints) -> Nullable:
     """Take the tids of these rows."""
-    return _of_thread(rows.thread_tid, rows, positions)
+    return _take_thread_numbers(rows.thread_tid, rows, positions)
 
 
-def _of_thread(numbers: Nullable, rows: Rows, positions: Ints) -> Nullable:
+def _take_thread_numbers(numbers: Nullable, rows: ChromeRows, positions: Ints) -> Nullable:
     """Take a number of each row's thread."""
-    thread = _taken(rows.thread, positions)
-    return Nullable(_taken(numbers.values, thread), _taken(numbers.missing, thread))
+    thread = _take_positions(rows.thread, positions)
+    return Nullable(
+        _take_positions(numbers.values, thread), _take_positions(numbers.missing, thread)
+    )
 
 
-def _kind(kinds: tuple[str, ...], rows: Rows, positions: Ints) -> Coded:
+def _take_row_kinds(kinds: tuple[str, ...], rows: ChromeRows, positions: Ints) -> Coded:
     """Convert the classes of these rows to a table's kinds, which are consecutive classes."""
     first = CLASS_CODE[kinds[0]]
     assert CLASS_NAMES[first : first + len(kinds)] == kinds
-    codes = _taken(rows.classes, positions)
+    codes = _take_positions(rows.classes, positions)
     codes -= np.int8(first)
     return Coded(codes, kinds)
 
 
-def _argument(keys: tuple[str, ...], rows: Rows, positions: Ints) -> Nullable:
+def _take_argument_integers(keys: tuple[str, ...], rows: ChromeRows, positions: Ints) -> Nullable:
     """Take the integers of the first of these arguments that occurs in the trace."""
-    return integers(next((rows.args[key] for key in keys if key in rows.args), None), positions)
+    return take_sparse_integers(
+        next((rows.args[key] for key in keys if key in rows.args), None), positions
+    )
 
 
-def _queue(key: str, drawn: Maker, rows: Rows, positions: Ints) -> Nullable:
+def _take_device_or_stream(
+    key: str, drawn: ColumnMaker, rows: ChromeRows, positions: Ints
+) -> Nullable:
     """Take the device or stream: from an argument, else from the lane of the row.
 
     Profilers draw device rows with the device as pid and the stream as tid.
     """
-    recorded: Nullable = _argument((key,), rows, positions)
+    recorded: Nullable = _take_argument_integers((key,), rows, positions)
     if not recorded.missing.any():
         return recorded
     place: Nullable = drawn(rows, positions)
@@ -136,59 +142,70 @@ def _queue(key: str, drawn: Maker, rows: Rows, positions: Ints) -> Nullable:
     return Nullable(values, recorded.missing & place.missing)
 
 
-_START: Mapping[str, Maker] = {"id": _id, "ts_ns": partial(_time, "ts_ns")}
-_TIMED: Mapping[str, Maker] = {
+_START: Mapping[str, ColumnMaker] = {
+    "id": _make_row_ids,
+    "ts_ns": partial(_take_row_times, "ts_ns"),
+}
+_TIMED: Mapping[str, ColumnMaker] = {
     **_START,
-    "dur_ns": partial(_time, "dur_ns"),
-    "name": partial(_label, "name"),
+    "dur_ns": partial(_take_row_times, "dur_ns"),
+    "name": partial(_take_row_labels, "name"),
 }
-_ON_THREAD: Mapping[str, Maker] = {"pid": _pid, "tid": _tid, "thread": _thread}
-_ON_DEVICE: Mapping[str, Maker] = {
-    "device": partial(_queue, "device", _pid),
-    "stream": partial(_queue, "stream", _tid),
+_ON_THREAD: Mapping[str, ColumnMaker] = {
+    "pid": _take_row_pids,
+    "tid": _take_row_tids,
+    "thread": _take_row_threads,
 }
-_CORRELATION: Mapping[str, Maker] = {"correlation": partial(_argument, ("correlation",))}
-_EXTERNAL: Mapping[str, Maker] = {"external_id": partial(_argument, ("External id", "external id"))}
+_ON_DEVICE: Mapping[str, ColumnMaker] = {
+    "device": partial(_take_device_or_stream, "device", _take_row_pids),
+    "stream": partial(_take_device_or_stream, "stream", _take_row_tids),
+}
+_CORRELATION: Mapping[str, ColumnMaker] = {
+    "correlation": partial(_take_argument_integers, ("correlation",))
+}
+_EXTERNAL: Mapping[str, ColumnMaker] = {
+    "external_id": partial(_take_argument_integers, ("External id", "external id"))
+}
 
-PLANS: Mapping[str, Plan] = {
-    "host_ops": Plan(
+TABLE_PLANS: Mapping[str, TablePlan] = {
+    "host_ops": TablePlan(
         HOST_OP_KINDS,
         {
             **_TIMED,
-            "kind": partial(_kind, HOST_OP_KINDS),
-            "cat": partial(_label, "cat"),
+            "kind": partial(_take_row_kinds, HOST_OP_KINDS),
+            "cat": partial(_take_row_labels, "cat"),
             **_ON_THREAD,
             **_CORRELATION,
             **_EXTERNAL,
         },
     ),
-    "device_ops": Plan(
+    "device_ops": TablePlan(
         DEVICE_OP_KINDS,
         {
             **_TIMED,
-            "kind": partial(_kind, DEVICE_OP_KINDS),
+            "kind": partial(_take_row_kinds, DEVICE_OP_KINDS),
             **_ON_DEVICE,
             **_CORRELATION,
             **_EXTERNAL,
-            "size_bytes": partial(_argument, ("bytes",)),
+            "size_bytes": partial(_take_argument_integers, ("bytes",)),
         },
     ),
-    "device_ranges": Plan(("device_range",), {**_TIMED, **_ON_DEVICE, **_EXTERNAL}),
-    "syncs": Plan(("sync",), {**_TIMED, **_ON_DEVICE, **_CORRELATION}),
-    "memory_ops": Plan(
+    "device_ranges": TablePlan(("device_range",), {**_TIMED, **_ON_DEVICE, **_EXTERNAL}),
+    "syncs": TablePlan(("sync",), {**_TIMED, **_ON_DEVICE, **_CORRELATION}),
+    "memory_ops": TablePlan(
         ("memory",),
         {
             **_START,
             **_ON_THREAD,
-            "device_type": partial(_argument, ("Device Type",)),
-            "device": partial(_argument, ("Device Id",)),
-            "size_bytes": partial(_argument, ("Bytes",)),
-            "allocated_bytes": partial(_argument, ("Total Allocated",)),
-            "reserved_bytes": partial(_argument, ("Total Reserved",)),
+            "device_type": partial(_take_argument_integers, ("Device Type",)),
+            "device": partial(_take_argument_integers, ("Device Id",)),
+            "size_bytes": partial(_take_argument_integers, ("Bytes",)),
+            "allocated_bytes": partial(_take_argument_integers, ("Total Allocated",)),
+            "reserved_bytes": partial(_take_argument_integers, ("Total Reserved",)),
         },
     ),
-    "windows": Plan(("window",), _TIMED),
-    "python_calls": Plan(("python", "python_call"), {**_TIMED, "thread": _thread}),
+    "windows": TablePlan(("window",), _TIMED),
+    "python_calls": TablePlan(("python", "python_call"), {**_TIMED, "thread": _take_row_threads}),
 }
 
 _IN_TURN = (
@@ -199,8 +216,8 @@ _IN_TURN = (
 """Order in which columns are built."""
 
 
-def planned(
-    rows: Rows, names: Collection[str], is_asked: Callable[[str], bool]
+def build_planned_tables(
+    rows: ChromeRows, names: Collection[str], is_asked: Callable[[str], bool]
 ) -> dict[str, Columns]:
     """Build the named tables that have rows; consumes `rows`.
 
@@ -208,7 +225,7 @@ def planned(
     therefore left out, except the `host_ops` of a trace without device work. A nullable column that was
     not requested is missing in every row.
     """
-    of_tables = {n: rows.of(*PLANS[n].classes) for n in PLANS if n in names}
+    of_tables = {n: rows.of(*TABLE_PLANS[n].classes) for n in TABLE_PLANS if n in names}
     has_device_ops = rows.is_of(*DEVICE_OP_KINDS).any()
     of_tables = {
         n: positions
@@ -218,9 +235,13 @@ def planned(
     arrays: dict[str, dict[str, Any]] = {name: {} for name in of_tables}
     for column in _IN_TURN:
         for name, positions in of_tables.items():
-            if column in PLANS[name].columns:
+            if column in TABLE_PLANS[name].columns:
                 is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
-                make = partial(_made, name, column) if is_needed else _missing
+                make = (
+                    partial(_build_planned_column, name, column)
+                    if is_needed
+                    else _make_missing_column
+                )
                 arrays[name][column] = make(rows, positions)
         rows.times.pop(column, None)
         rows.labels.pop(column, None)
@@ -230,19 +251,19 @@ def planned(
     }
 
 
-def _made(table: str, column: str, rows: Rows, positions: Ints) -> Any:
+def _build_planned_column(table: str, column: str, rows: ChromeRows, positions: Ints) -> Any:
     """Build a column of a table, or return and release the one that was built early."""
     known = rows.made.pop((table, column), None)
-    return PLANS[table].columns[column](rows, positions) if known is None else known
+    return TABLE_PLANS[table].columns[column](rows, positions) if known is None else known
 
 
-def _missing(_: Rows, positions: Ints) -> Nullable:
+def _make_missing_column(_: ChromeRows, positions: Ints) -> Nullable:
     """Make a column of missing numbers that takes the memory of one."""
     length = len(positions)
-    return Nullable(all_alike(np.int64(0), length), all_alike(np.True_, length))
+    return Nullable(broadcast_value(np.int64(0), length), broadcast_value(np.True_, length))
 
 
-def counters(rows: Rows) -> Columns | None:
+def build_counter_table(rows: ChromeRows) -> Columns | None:
     """Build the table of counter samples; each argument is a series of its own, `<counter>.<argument>`."""
     positions = rows.of("counter")
     if not len(positions):
@@ -251,7 +272,7 @@ def counters(rows: Rows) -> Columns | None:
     ts_ns = rows.times["ts_ns"]
     samples: list[tuple[Ints, npt.NDArray[np.object_], npt.NDArray[np.float64]]] = []
     for key, column in rows.args.items():
-        values, is_number = _numbers(column, len(ts_ns))
+        values, is_number = _expand_sparse_numbers(column, len(ts_ns))
         hit = positions[is_number[positions]]
         if len(hit):
             used, inverse = np.unique(name.codes[hit], return_inverse=True)
@@ -271,7 +292,7 @@ def counters(rows: Rows) -> Columns | None:
     )
 
 
-def flows(rows: Rows) -> Columns | None:
+def build_flow_table(rows: ChromeRows) -> Columns | None:
     """Build the table of flows: the ends of arrows between intervals."""
     positions = rows.of("flow")
     if not len(positions):
@@ -280,21 +301,21 @@ def flows(rows: Rows) -> Columns | None:
     phase = np.array([{"s": "start", "f": "end"}.get(str(p), "step") for p in ph.values])
     return TABLES["flows"].cast(
         {
-            "id": _id(rows, positions),
-            "ts_ns": _time("ts_ns", rows, positions),
-            "cat": _label("cat", rows, positions),
+            "id": _make_row_ids(rows, positions),
+            "ts_ns": _take_row_times("ts_ns", rows, positions),
+            "cat": _take_row_labels("cat", rows, positions),
             "phase": phase[ph.codes[positions]],
-            "flow": integers(rows.fields.get("id"), positions),
-            "thread": _thread(rows, positions),
+            "flow": take_sparse_integers(rows.fields.get("id"), positions),
+            "thread": _take_row_threads(rows, positions),
         }
     )
 
 
-def threads(rows: Rows) -> Columns:
+def build_thread_table(rows: ChromeRows) -> Columns:
     """Build the table of threads: every (pid, tid), with names from metadata rows; the last name wins."""
     count = len(rows.thread_process)
     thread_names: list[str | None] = [None] * count
-    for row, label in _names_in_metadata(rows, "thread_name"):
+    for row, label in _find_metadata_names(rows, "thread_name"):
         thread_names[rows.thread[row]] = label
     return TABLES["threads"].cast(
         {
@@ -302,27 +323,27 @@ def threads(rows: Rows) -> Columns:
             "pid": rows.thread_pid,
             "tid": rows.thread_tid,
             "name": thread_names,
-            "process_name": list(map(process_names(rows).get, rows.thread_process.tolist())),
+            "process_name": list(map(find_process_names(rows).get, rows.thread_process.tolist())),
         },
         count,
     )
 
 
-def process_names(rows: Rows) -> dict[int, str]:
+def find_process_names(rows: ChromeRows) -> dict[int, str]:
     """Map process numbers (`ChromeRows.thread_process`) to names from metadata rows; the last name wins."""
-    named = _names_in_metadata(rows, "process_name")
+    named = _find_metadata_names(rows, "process_name")
     return {int(rows.thread_process[rows.thread[row]]): label for row, label in named}
 
 
-def _names_in_metadata(rows: Rows, kind: str) -> Iterator[tuple[int, str]]:
+def _find_metadata_names(rows: ChromeRows, kind: str) -> Iterator[tuple[int, str]]:
     """Yield (row, name) of each metadata row of this kind that has a name."""
     labels = rows.args.get("name")
     label_of: dict[int, str] = {}
     if labels:
-        label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True))
+        label_of = dict(zip(labels.rows.tolist(), _format_sparse_values(labels), strict=True))
     for row in rows.of("meta").tolist():
         label = label_of.get(row)
-        if label is not None and _value(rows.labels["name"], row) == kind:
+        if label is not None and _get_row_value(rows.labels["name"], row) == kind:
             yield row, label
 
 
@@ -354,52 +375,56 @@ def number_threads(
     return thread, ((used // width - 1).astype(np.int32), (used % width - 1).astype(np.int32))
 
 
-def _taken(column: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _take_positions(column: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Take `column[positions]`; no position may be negative or too large."""
     return column.take(
         positions, mode="clip"
     )  # faster than bounds checks: looks at each index once
 
 
-def category(column: Codes, positions: Ints) -> Coded:
+def take_used_labels(column: Codes, positions: Ints) -> Coded:
     """Take the texts of these rows, with only the categories that they use."""
-    codes = _taken(column.codes, positions)
+    codes = _take_positions(column.codes, positions)
     used = np.zeros(len(column.values) + 1, np.bool_)
     used[codes] = True  # code -1 (no value) marks the last element
     used = used[:-1]
     texts = list(map(str, compress(column.values, used.tolist())))
-    small = smallest_type(len(texts))
+    small = choose_code_type(len(texts))
     renumber = np.full(len(used) + 1, -1, small)
     renumber[:-1][used] = np.arange(len(texts))
     assert len(set(texts)) == len(texts), "a text has one code"
     return Coded(renumber[codes], tuple(texts))
 
 
-def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
+def convert_codes_to_integers(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
     """Convert codes to the integers that their values stand for; other values (`"Spans"`) are missing."""
-    number, is_integer = with_zeros([*map(_int64, column.values), None], np.int64)
+    number, is_integer = fill_missing_with_zeros(
+        [*map(_convert_value_to_int64, column.values), None], np.int64
+    )
     return Nullable(number[codes], ~is_integer[codes])
 
 
-def integers(column: Sparse | None, positions: Ints) -> Nullable:
+def take_sparse_integers(column: Sparse | None, positions: Ints) -> Nullable:
     """Take a sparse column's integers for these ascending rows, missing elsewhere.
 
     Integers written as text count.
     """
     if column is None:
         return Nullable(np.zeros(len(positions), np.int64), np.ones(len(positions), np.bool_))
-    values, is_known = _as_int64(column)
+    values, is_known = _convert_sparse_to_int64(column)
     rows = column.rows
     if is_known is not None and not is_known.all():
         rows, values = rows[is_known], values[is_known]
-    return Nullable(*sweeps.values_at(rows, values, positions))
+    return Nullable(*sweeps.look_up_sparse(rows, values, positions))
 
 
-def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
+def _convert_sparse_to_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
     """Convert a sparse column to (int64 values, whether each is an integer in range; None: all are)."""
     values = column.values
     if column.categories is not None:
-        number, is_integer = with_zeros(list(map(_int64, column.categories)), np.int64)
+        number, is_integer = fill_missing_with_zeros(
+            list(map(_convert_value_to_int64, column.categories)), np.int64
+        )
         return number[values], is_integer[values]
     if values.dtype == np.int64:
         return values, None
@@ -410,7 +435,9 @@ def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
     return np.where(fits, values, 0).astype(np.int64), fits
 
 
-def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _expand_sparse_numbers(
+    column: Sparse, length: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Expand a sparse column to (value of every row, whether it is a number); text is not a number here."""
     number, is_number = np.zeros(length, np.float64), np.zeros(length, np.bool_)
     if column.categories is None:
@@ -418,20 +445,22 @@ def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.
         number[column.rows[finite]] = column.values[finite]
         is_number[column.rows[finite]] = True
     else:
-        numbers, is_known = with_zeros(list(map(_plain_number, column.categories)), np.float64)
+        numbers, is_known = fill_missing_with_zeros(
+            list(map(_accept_number, column.categories)), np.float64
+        )
         number[column.rows] = numbers[column.values]
         is_number[column.rows] = is_known[column.values]
     return number, is_number
 
 
-def _plain_number(value: object) -> float | None:
+def _accept_number(value: object) -> float | None:
     """Accept a number; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value
 
 
-def _labels(column: Sparse) -> list[str]:
+def _format_sparse_values(column: Sparse) -> list[str]:
     """Convert the values of a sparse column to text."""
     labels = column.values.tolist()
     if column.categories is not None:
@@ -439,7 +468,7 @@ def _labels(column: Sparse) -> list[str]:
     return list(map(str, labels))
 
 
-def _value(column: Codes, row: int) -> object:
+def _get_row_value(column: Codes, row: int) -> object:
     """Get the value of a row; None if absent."""
     code = int(column.codes[row])
     if code < 0:
@@ -447,7 +476,7 @@ def _value(column: Codes, row: int) -> object:
     return column.values[code]
 
 
-def _int64(value: object) -> int | None:
+def _convert_value_to_int64(value: object) -> int | None:
     """Convert an integer, its text or an exact float to int64; None for other values."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)

@@ -9,14 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.codes import IMPOSSIBLE_TIMES, OVERLONG, Data
-from tracekit.model.keys import is_one_of, of_arrays
+from tracekit.model.keys import group_arrays, mask_members
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.trace import Note
-from tracekit.process.impossible_times import DAY_NS, far_rows, overlong_ops, zero_rows
+from tracekit.process.impossible_times import (
+    DAY_NS,
+    find_far_rows,
+    find_overlong_ops,
+    find_rows_at_time_zero,
+)
 from tracekit.readers import device_times
 from tracekit.readers.chrome.classes import CLASS_CODE
-from tracekit.readers.chrome.tables import PLANS, Rows, integers
+from tracekit.readers.chrome.tables import TABLE_PLANS, ChromeRows, take_sparse_integers
 from tracekit.readers.device_times import BEGIN_CAPTURE, END_CAPTURE, KERNEL_LAUNCH
 
 Ints = npt.NDArray[np.int64]
@@ -25,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 _UNTIMED = ("meta", "ignored")
 
 
-def find_stranded(rows: Rows, base_ns: int) -> Mask:
+def find_stranded_rows(rows: ChromeRows, base_ns: int) -> Mask:
     """Find rows at the file's time zero (`base_ns`), or a day away from all others, if the rest is not."""
     ts = rows.times["ts_ns"]
     stranded = np.zeros(len(ts), np.bool_)
@@ -35,14 +40,16 @@ def find_stranded(rows: Rows, base_ns: int) -> Mask:
     is_timed = ~rows.is_of(*_UNTIMED)
     at_zero = (ts == base_ns) & is_timed
     timed = (is_timed & ~at_zero).nonzero()[0]
-    stranded[timed] = far_rows(ts[timed])
+    stranded[timed] = find_far_rows(ts[timed])
     if at_zero.any():
         start = ts - base_ns
-        stranded |= zero_rows(start, start + rows.times["dur_ns"], is_timed & ~stranded)
+        stranded |= find_rows_at_time_zero(
+            start, start + rows.times["dur_ns"], is_timed & ~stranded
+        )
     return stranded
 
 
-def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
+def repair_row_times(rows: ChromeRows, stranded: Mask, source: str) -> Iterator[Note]:
     """Drop rows with impossible times and shorten late ends, in place; yields notes on the changes.
 
     `stranded` rows are always dropped. A stranded device op with a sound launch is counted with its launch.
@@ -50,12 +57,12 @@ def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
     positions = rows.of(*DEVICE_OP_KINDS)
     lost_ids = np.empty(0, np.int64)
     if stranded.any():
-        lost_ids = yield from _leave_out(rows, stranded, positions, source)
+        lost_ids = yield from _drop_stranded_rows(rows, stranded, positions, source)
         positions = rows.of(*DEVICE_OP_KINDS)
     if not len(positions) and not len(lost_ids):
         return
-    ops = _ops(rows, positions)
-    result = device_times.repair(ops, calls_of(rows), lost_ids, source)
+    ops = _collect_device_ops(rows, positions)
+    result = device_times.check_device_times(ops, collect_runtime_calls(rows), lost_ids, source)
     cut = positions[result.cut]
     if len(result.left_out):
         rows.classes[positions[result.left_out]] = CLASS_CODE["ignored"]
@@ -65,19 +72,19 @@ def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
         # Safe in place: the durations are not shared.
         rows.times["dur_ns"][cut] = result.dur_ns
     yield from result.notes
-    yield from _without_overlong(rows, positions, source)
+    yield from _drop_overlong_ops(rows, positions, source)
 
 
-def _leave_out(
-    rows: Rows, stranded: Mask, positions: Ints, source: str
+def _drop_stranded_rows(
+    rows: ChromeRows, stranded: Mask, positions: Ints, source: str
 ) -> Generator[Note, None, Ints]:
     """Drop stranded rows in place; yields a note, returns the ids of sound launches whose kernels they include."""
     lost = positions[stranded[positions]]
     at_zero = rows.times["dur_ns"] == 0
     rows.classes[stranded] = CLASS_CODE["ignored"]
-    ids = integers(rows.args.get("correlation"), lost)
-    calls = calls_of(rows)
-    linked = ~ids.missing & is_one_of(ids.values, calls.correlation[calls.named(KERNEL_LAUNCH)])
+    ids = take_sparse_integers(rows.args.get("correlation"), lost)
+    calls = collect_runtime_calls(rows)
+    linked = ~ids.missing & mask_members(ids.values, calls.correlation[calls.named(KERNEL_LAUNCH)])
     is_counted = stranded.copy()
     is_counted[lost[linked]] = False
     count = int(np.count_nonzero(is_counted))
@@ -92,7 +99,7 @@ def _leave_out(
 _HOST = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 
 
-def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note]:
+def _drop_overlong_ops(rows: ChromeRows, positions: Ints, source: str) -> Iterator[Note]:
     """Drop device ops that outlast the whole recording, in place; yields a note on them."""
     ts, dur = rows.times["ts_ns"], rows.times["dur_ns"]
     start, length = ts[positions], dur[positions]
@@ -102,7 +109,7 @@ def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note
     bounds = [rows.of(*kinds) for kinds in (_HOST, ("window",))]
     if not len(bounds[0]):
         return
-    wrong = overlong_ops(length, [(ts[own], ts[own] + dur[own]) for own in bounds], start)
+    wrong = find_overlong_ops(length, [(ts[own], ts[own] + dur[own]) for own in bounds], start)
     if wrong.any():
         rows.classes[positions[wrong]] = CLASS_CODE["ignored"]
         rows.made.clear()
@@ -113,21 +120,21 @@ def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note
 _OF_OPS = ("device", "stream", "correlation")
 
 
-def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
+def _collect_device_ops(rows: ChromeRows, positions: Ints) -> device_times.DeviceOpTimes:
     """Collect the device ops at these rows; columns that their table also needs are kept for it."""
-    columns = PLANS["device_ops"].columns
+    columns = TABLE_PLANS["device_ops"].columns
     made = {name: columns[name](rows, positions) for name in _OF_OPS}
     rows.made.update({("device_ops", name): column for name, column in made.items()})
-    return device_times.Ops(
+    return device_times.DeviceOpTimes(
         rows.times["ts_ns"][positions],
         rows.times["dur_ns"][positions],
         rows.labels["name"].codes[positions],
-        _stream_number(made["device"], made["stream"]),
+        _number_device_streams(made["device"], made["stream"]),
         made["correlation"],
     )
 
 
-def _stream_number(device: Nullable, stream: Nullable) -> Ints:
+def _number_device_streams(device: Nullable, stream: Nullable) -> Ints:
     """Assign a number to each stream of each device; -1 where the stream is not recorded."""
     numbers = (device.values, stream.values)
     is_small = all(int(n.min(initial=0)) >= 0 and int(n.max(initial=0)) < 2**31 for n in numbers)
@@ -135,23 +142,25 @@ def _stream_number(device: Nullable, stream: Nullable) -> Ints:
     if is_small and not device.missing.any():
         number = device.values * (int(stream.values.max(initial=0)) + 1) + stream.values
     else:
-        number, _ = of_arrays([device, stream])
+        number, _ = group_arrays([device, stream])
     return np.where(stream.missing, -1, number) if stream.missing.any() else number
 
 
-def calls_of(rows: Rows) -> device_times.Calls:
+def collect_runtime_calls(rows: ChromeRows) -> device_times.LaunchCalls:
     """Collect the runtime calls with a correlation id, and the captures into graphs."""
     positions = rows.of("runtime")
     labels = rows.labels["name"]
     names = tuple(map(str, labels.values))
     codes, ts = labels.codes[positions], rows.times["ts_ns"][positions]
-    captures = tuple(_times_of(ts, codes, names, edge) for edge in (BEGIN_CAPTURE, END_CAPTURE))
-    correlation = integers(rows.args.get("correlation"), positions)
+    captures = tuple(
+        _select_call_times(ts, codes, names, edge) for edge in (BEGIN_CAPTURE, END_CAPTURE)
+    )
+    correlation = take_sparse_integers(rows.args.get("correlation"), positions)
     if correlation.missing.any():
         known = (~correlation.missing).nonzero()[0]
         positions, codes, ts = positions[known], codes[known], ts[known]
-        correlation = at_rows(correlation, known)
-    return device_times.Calls(
+        correlation = select_rows(correlation, known)
+    return device_times.LaunchCalls(
         ts,
         correlation.values,
         lambda: rows.thread_process[rows.thread[positions]].astype(np.int64),
@@ -161,7 +170,9 @@ def calls_of(rows: Rows) -> device_times.Calls:
     )
 
 
-def _times_of(ts_ns: Ints, codes: Ints, names: Sequence[str], pattern: re.Pattern[str]) -> Ints:
+def _select_call_times(
+    ts_ns: Ints, codes: Ints, names: Sequence[str], pattern: re.Pattern[str]
+) -> Ints:
     """Select the start times of calls with a name of this pattern."""
-    matches = device_times.has_name(names, pattern)
+    matches = device_times.match_call_names(names, pattern)
     return ts_ns[matches[codes]] if matches.any() else ts_ns[:0]

@@ -11,9 +11,9 @@ import re
 from json.encoder import encode_basestring
 from typing import Any
 
-from tracekit.model.labels import bounded
-from tracekit.model.patterns import expression
-from tracekit.model.remembered import remembered
+from tracekit.model.labels import truncate_with_hash
+from tracekit.model.patterns import compile_lazily
+from tracekit.model.remembered import cache_by_name
 from tracekit.readers.chrome.scan import Json, Scalar
 
 MAX_DEPTH = 100
@@ -37,19 +37,19 @@ Real kernel names have up to 5,000. A hostile compressed trace of 1 MB may conta
 
 INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
-_ESCAPE = expression(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_ESCAPE = compile_lazily(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_SURROGATE = expression("[\ud800-\udfff]")
-_PAIR = expression("[\ud800-\udbff][\udc00-\udfff]")
-_INTEGER = expression(r"-?[0-9]+")
-_FLOAT = expression(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
-_CONSTANT = expression(r"(-?)(nan|inf|infinity)", re.IGNORECASE)
+_SURROGATE = compile_lazily("[\ud800-\udfff]")
+_PAIR = compile_lazily("[\ud800-\udbff][\udc00-\udfff]")
+_INTEGER = compile_lazily(r"-?[0-9]+")
+_FLOAT = compile_lazily(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_CONSTANT = compile_lazily(r"(-?)(nan|inf|infinity)", re.IGNORECASE)
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "N/A": None}
-_DECIMAL = expression(r"(-?)([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
-_NEGATIVE_REMAINDER = expression(r"-?([0-9]+)\.-([0-9]+)")
-_ESCAPED_CHARACTER = expression(r"\\.", re.DOTALL)
-_STRING_WITHOUT_ESCAPES = expression(r'"[^"]*"')
-_BRACKETS = expression(r"([\[{]+)|[\]}]+")
+_DECIMAL = compile_lazily(r"(-?)([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
+_NEGATIVE_REMAINDER = compile_lazily(r"-?([0-9]+)\.-([0-9]+)")
+_ESCAPED_CHARACTER = compile_lazily(r"\\.", re.DOTALL)
+_STRING_WITHOUT_ESCAPES = compile_lazily(r'"[^"]*"')
+_BRACKETS = compile_lazily(r"([\[{]+)|[\]}]+")
 
 
 class Number(str):
@@ -66,54 +66,58 @@ _parse = json.JSONDecoder(
 ).decode
 
 
-def decode(raw: bytes) -> Scalar | Json:
+def decode_value(raw: bytes) -> Scalar | Json:
     """Decode the text of one value."""
     text = raw.decode("utf-8", "replace")
     if text.startswith('"'):
-        return unescape(text[1:-1])
+        return decode_escapes(text[1:-1])
     if text.startswith(("[", "{")):
-        return (_short_container if len(text) <= MAX_REMEMBERED else container_value)(text)
-    return bare_value(text)
+        return (_compact_short_container if len(text) <= MAX_REMEMBERED else compact_container)(
+            text
+        )
+    return parse_bare_value(text)
 
 
 def decode_label(raw: bytes) -> str | None:
     """Decode a `ph`, `cat` or `name` to text; None for null."""
-    return label(decode(raw))
+    return format_label(decode_value(raw))
 
 
 def decode_id(raw: bytes) -> int | str | None:
     """Decode a `pid` or `tid` to an integer or text; None for null."""
-    return identity(decode(raw))
+    return convert_to_id(decode_value(raw))
 
 
-def key(raw_key: bytes) -> str:
+def decode_key(raw_key: bytes) -> str:
     """Decode the raw bytes between the quotes of a key, which contain no escapes."""
     return raw_key.decode("utf-8", "replace")
 
 
-def label(value: Scalar | Json) -> str | None:
+def format_label(value: Scalar | Json) -> str | None:
     """Convert a value to text: strings unchanged, others to JSON, null to None; long text is shortened."""
     if value is None:
         return None
-    return bounded(str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL)
+    return truncate_with_hash(
+        str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL
+    )
 
 
-def identity(value: Scalar | Json) -> int | str | None:
+def convert_to_id(value: Scalar | Json) -> int | str | None:
     """Convert a value to a process or thread id: integers stay integers, the rest becomes text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    return label(value)
+    return format_label(value)
 
 
-def unescape(text: str) -> str:
+def decode_escapes(text: str) -> str:
     """Decode JSON escapes; invalid escapes are kept."""
     if "\\" not in text:
         return text
-    plain = _ESCAPE.sub(_unescape_one, text)
-    return without_surrogates(plain)
+    plain = _ESCAPE.sub(_decode_escape, text)
+    return join_surrogates(plain)
 
 
-def without_surrogates(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join surrogate pairs, and replace lone surrogates by U+FFFD."""
     if not _SURROGATE.search(text):
         return text
@@ -121,10 +125,10 @@ def without_surrogates(text: str) -> str:
     return _SURROGATE.sub("\ufffd", joined)
 
 
-def bare_value(text: str) -> Scalar:
+def parse_bare_value(text: str) -> Scalar:
     """Parse a text without quotes or brackets: a number, a word, or the text itself."""
     if _INTEGER.fullmatch(text):
-        return integer_value(text)
+        return parse_integer(text)
     if _FLOAT.fullmatch(text):
         return float(text)
     if text in _WORDS:
@@ -137,7 +141,7 @@ def bare_value(text: str) -> Scalar:
     return -math.inf if constant[1] else math.inf
 
 
-def integer_value(text: str) -> int | str:
+def parse_integer(text: str) -> int | str:
     """Parse an integer; returns its text if neither int64 nor uint64 can store it."""
     digits = text.lstrip("-").lstrip("0")
     if len(digits) > len(str(UINT64_MAX)):
@@ -150,58 +154,62 @@ def integer_value(text: str) -> int | str:
     return value
 
 
-def nanoseconds(raw: bytes) -> int | None:
+def parse_raw_time(raw: bytes) -> int | None:
     """Parse a `ts` or `dur` text in microseconds to ns; None if it is not a time."""
     text = raw.decode("utf-8", "replace")
     if text.startswith('"'):
-        text = unescape(text[1:-1])
-    return nanoseconds_of(text)
+        text = decode_escapes(text[1:-1])
+    return convert_microseconds_to_ns(text)
 
 
-def nanoseconds_of(text: str) -> int | None:
+def convert_microseconds_to_ns(text: str) -> int | None:
     """Convert a number of microseconds to ns, rounded half to even; None if it is not a number."""
     decimal = _DECIMAL.fullmatch(text)
     if decimal is not None:
         sign, integer_part, fraction, exponent_sign, exponent = decimal.groups()
-        value = _scaled(integer_part, fraction or "", exponent_sign or "", exponent or "")
+        value = _scale_to_nanoseconds(
+            integer_part, fraction or "", exponent_sign or "", exponent or ""
+        )
         if value is not None and sign:
             value = -value
     else:
         remainder = _NEGATIVE_REMAINDER.fullmatch(text)
         if remainder is None:
             return None
-        value = _negative_remainder(remainder[1], remainder[2])
+        value = _convert_negative_remainder(remainder[1], remainder[2])
     if value is None or not INT_MIN <= value <= INT64_MAX:
         return None
     return value
 
 
-def container_value(text: str) -> Json:
+def compact_container(text: str) -> Json:
     """Compact the text of an array or object; text that does not parse is kept."""
     if len(text) > MAX_PARSED_LENGTH:
         return Json(text)
     if is_too_deep(text):
         return TOO_DEEP
     try:
-        return Json(compact(_parse(text)))
+        return Json(format_compact_json(_parse(text)))
     except (ValueError, RecursionError):
         return Json(text)
 
 
-_short_container = remembered(container_value)
+_compact_short_container = cache_by_name(compact_container)
 
 
-def compact(value: Any) -> str:
+def format_compact_json(value: Any) -> str:
     """Format a parsed value as compact JSON; numbers stay as recorded."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, str):
-        return encode_basestring(without_surrogates(value))
+        return encode_basestring(join_surrogates(value))
     if isinstance(value, list):
-        return "[" + ",".join([compact(item) for item in value]) + "]"
+        return "[" + ",".join([format_compact_json(item) for item in value]) + "]"
     if isinstance(value, dict):
         # Replacing lone surrogates may make two keys equal: the last one wins.
-        members = {compact(name): compact(item) for name, item in value.items()}
+        members = {
+            format_compact_json(name): format_compact_json(item) for name, item in value.items()
+        }
         return "{" + ",".join([name + ":" + item for name, item in members.items()]) + "}"
     return json.dumps(value)
 
@@ -219,12 +227,14 @@ def is_too_deep(text: str) -> bool:
     return False
 
 
-def _unescape_one(match: re.Match[str]) -> str:
+def _decode_escape(match: re.Match[str]) -> str:
     """Decode one matched escape."""
     return chr(int(match[1], 16)) if match[1] else _ESCAPED[match[2]]
 
 
-def _scaled(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int | None:
+def _scale_to_nanoseconds(
+    whole: str, fraction: str, exponent_sign: str, exponent: str
+) -> int | None:
     """Multiply a decimal by 1000 and round to an integer; None if that has more digits than an int64."""
     digits = (whole + fraction).lstrip("0")
     significant = digits.rstrip("0")
@@ -241,10 +251,10 @@ def _scaled(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int
         return None
     if shift >= 0:
         return int(significant + "0" * shift)
-    return _rounded_half_even(significant, -shift)
+    return _round_half_even(significant, -shift)
 
 
-def _rounded_half_even(digits: str, dropped: int) -> int:
+def _round_half_even(digits: str, dropped: int) -> int:
     """Drop the last `dropped` digits (first and last digit not zero), rounding half to even."""
     if dropped > len(digits):
         return 0
@@ -255,7 +265,7 @@ def _rounded_half_even(digits: str, dropped: int) -> int:
     return quotient + (dropped_digits >= "5")
 
 
-def _negative_remainder(integer_part: str, remainder: str) -> int | None:
+def _convert_negative_remainder(integer_part: str, remainder: str) -> int | None:
     """Convert Kineto's `A.-B` (us, negative ns) to ns; None if it has more digits than an int64."""
     integer_part, remainder = integer_part.lstrip("0"), remainder.lstrip("0")
     if max(len(integer_part), len(remainder)) > 19:

@@ -38,4 +38,4 @@ def each(
     # Imported here because most callers only sniff the file.
     from tracekit.readers.nsys import traces
 
-    return traces.each(source, want, on_bytes)
+    return traces.yield_process_traces(source, want, on_bytes)

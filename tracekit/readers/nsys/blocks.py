@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.readers.nsys.connection import (
-    Database,
-    damaged,
-    is_damage,
-    most_rows,
-    one_row,
-    quoted,
-    row_id,
+    ExportDatabase,
+    count_possible_rows,
+    fetch_one_row,
+    get_row_id_alias,
+    is_page_damage,
+    quote_identifier,
+    record_table_damage,
 )
 from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.pages import NameCodes, PageRows
@@ -30,8 +30,8 @@ Ints = npt.NDArray[np.int64]
 BLOCK_ROWS = 16_384
 
 
-def blocks(
-    db: Database,
+def read_column_blocks(
+    db: ExportDatabase,
     table: str,
     columns: Sequence[str],
     *,
@@ -48,27 +48,27 @@ def blocks(
     present = db.columns.get(table)
     if present is None:
         return
-    sql = {name: quoted(name) if name in present else "NULL" for name in columns}
+    sql = {name: quote_identifier(name) if name in present else "NULL" for name in columns}
     sql |= expressions or {}
-    scan = _Scan(db, table, row_id(present), sql, where, tuple(parameters), names)
-    row_limit, seen, last = most_rows(db), 0, MISSING
+    scan = _TableQuery(db, table, get_row_id_alias(present), sql, where, tuple(parameters), names)
+    row_limit, seen, last = count_possible_rows(db), 0, MISSING
     try:
-        for block, last in _forward(scan):  # noqa: B007 - the last row id is where to stop on the way back
+        for block, last in _read_forward(scan):  # noqa: B007 - the last row id is where to stop on the way back
             seen += len(block[next(iter(sql))])
-            at_most(seen, row_limit)
+            limit_row_count(seen, row_limit)
             yield block
-    except (sqlite3.DatabaseError, Endless) as error:
-        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+    except (sqlite3.DatabaseError, EndlessRows) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_page_damage(error):
             raise
-        for block in _backward(scan, last):
+        for block in _read_backward(scan, last):
             seen += len(block[next(iter(sql))])
             if seen > row_limit:
                 break
             yield block
-        damaged(db, table, error, seen)
+        record_table_damage(db, table, error, seen)
 
 
-class Endless(Exception):  # noqa: N818 - ends a scan, like StopIteration
+class EndlessRows(Exception):  # noqa: N818 - ends a scan, like StopIteration
     """More rows than the file has room for."""
 
     def __str__(self) -> str:
@@ -76,10 +76,10 @@ class Endless(Exception):  # noqa: N818 - ends a scan, like StopIteration
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class _TableQuery:
     """Query of a table: SQL by column, and the rows to read."""
 
-    db: Database
+    db: ExportDatabase
     table: str
     row_id: str
     sql: Mapping[str, str]
@@ -88,13 +88,13 @@ class _Scan:
     names: NameCodes | None = None
 
 
-def at_most(seen: int, most: int) -> None:
-    """Raise `Endless` if more rows were seen than the file can hold."""
+def limit_row_count(seen: int, most: int) -> None:
+    """Raise `EndlessRows` if more rows were seen than the file can hold."""
     if seen > most:
-        raise Endless
+        raise EndlessRows
 
 
-def _forward(scan: _Scan) -> Iterator[tuple[dict[str, Ints], int]]:
+def _read_forward(scan: _TableQuery) -> Iterator[tuple[dict[str, Ints], int]]:
     """Yield (block, its last row id) in order of row id. At damage, shrinks blocks to read up to it."""
     last = MISSING
     if not scan.where:
@@ -103,61 +103,63 @@ def _forward(scan: _Scan) -> Iterator[tuple[dict[str, Ints], int]]:
             yield plain, last
         if page_rows.ended:
             return
-    yield from _by_sqlite(scan, last)
+    yield from _read_by_sqlite(scan, last)
 
 
-def _by_sqlite(scan: _Scan, last: int) -> Iterator[tuple[dict[str, Ints], int]]:
+def _read_by_sqlite(scan: _TableQuery, last: int) -> Iterator[tuple[dict[str, Ints], int]]:
     """Yield (block, its last row id) through SQLite, after the row id `last` (`MISSING`: from the start)."""
     size, gapless = BLOCK_ROWS, not scan.where
     while True:
         try:
             if gapless and last != MISSING and size == BLOCK_ROWS:
-                gapless = (dense := _gapless(scan, last)) is not None
+                gapless = (dense := _read_gapless_block(scan, last)) is not None
                 if dense is not None:
                     last += size
                     yield dense, last
                     continue
-            block, length, high = _block(scan, f"> {last}" if last != MISSING else None, "", size)
+            block, length, high = _read_row_block(
+                scan, f"> {last}" if last != MISSING else None, "", size
+            )
         except sqlite3.DatabaseError as error:
-            if size == 1 or not is_damage(error):
+            if size == 1 or not is_page_damage(error):
                 raise
             size = max(size // 8, 1)
             continue
         if not length:
             return
         if high <= last:
-            raise Endless
+            raise EndlessRows
         last = high
         yield block, last
         if length < size:
             return
 
 
-def _gapless(scan: _Scan, last: int) -> dict[str, Ints] | None:
-    """Read the next block if it has no gaps and only integers; else None. A third faster than `_block`.
+def _read_gapless_block(scan: _TableQuery, last: int) -> dict[str, Ints] | None:
+    """Read the next block if it has no gaps and only integers; else None. A third faster than `_read_row_block`.
 
     Bounds on row ids need no inner query, through which every value would pass.
     """
-    joined = ", ".join(f"group_concat({_present(sql)})" for sql in scan.sql.values())
-    bounds = one_row(
+    joined = ", ".join(f"group_concat({_replace_null_in_sql(sql)})" for sql in scan.sql.values())
+    bounds = fetch_one_row(
         scan.db,
-        f"SELECT count(*), {joined} FROM {quoted(scan.table)} NOT INDEXED"
+        f"SELECT count(*), {joined} FROM {quote_identifier(scan.table)} NOT INDEXED"
         f" WHERE {scan.row_id} > ? AND {scan.row_id} <= ?",
         (last, min(last + BLOCK_ROWS, 2**63 - 1)),
     )
     if bounds[0] != BLOCK_ROWS:
         return None
-    columns = _columns(scan, bounds[1:], BLOCK_ROWS)
+    columns = _parse_column_texts(scan, bounds[1:], BLOCK_ROWS)
     return columns if len(columns) == len(scan.sql) else None
 
 
-def _backward(scan: _Scan, stop: int) -> Iterator[dict[str, Ints]]:
+def _read_backward(scan: _TableQuery, stop: int) -> Iterator[dict[str, Ints]]:
     """Yield blocks from the end of the table back to the row id `stop` or to damage."""
     low, size = 2**63 - 1, BLOCK_ROWS
     while True:
         limits = f"> {stop} AND {scan.row_id} <= {low}" if stop != MISSING else f"<= {low}"
         try:
-            block, length, first = _block(scan, limits, " DESC", size)
+            block, length, first = _read_row_block(scan, limits, " DESC", size)
         except sqlite3.DatabaseError:
             if size == 1:
                 return
@@ -171,31 +173,31 @@ def _backward(scan: _Scan, stop: int) -> Iterator[dict[str, Ints]]:
             return
 
 
-def _block(
-    scan: _Scan, limits: str | None, order: str, size: int
+def _read_row_block(
+    scan: _TableQuery, limits: str | None, order: str, size: int
 ) -> tuple[dict[str, Ints], int, int]:
     """Read at most `size` rows: (columns, number of rows, last row id in reading order)."""
-    where = _condition(scan, limits)
+    where = _write_where_clause(scan, limits)
     end = "min(r)" if order else "max(r)"
     joined = ", ".join(f"group_concat(c{i})" for i in range(len(scan.sql)))
-    for guarded in (_present, _whole):
+    for guarded in (_replace_null_in_sql, _replace_non_integer_in_sql):
         cells = ", ".join(f"{guarded(sql)} AS c{i}" for i, sql in enumerate(scan.sql.values()))
         inner = (
-            f"SELECT {scan.row_id} AS r, {cells} FROM {quoted(scan.table)} NOT INDEXED{where}"
+            f"SELECT {scan.row_id} AS r, {cells} FROM {quote_identifier(scan.table)} NOT INDEXED{where}"
             f" ORDER BY {scan.row_id}{order} LIMIT {size}"
         )
         sql = f"SELECT {end}, count(*), {joined} FROM ({inner})"
-        last, length, *block = one_row(scan.db, sql, scan.parameters)
+        last, length, *block = fetch_one_row(scan.db, sql, scan.parameters)
         if not length:
             return {}, 0, 0
-        columns = _columns(scan, block, length)
+        columns = _parse_column_texts(scan, block, length)
         if len(columns) == len(scan.sql):
             return columns, length, last
-        _count_odd(scan, sorted(scan.sql.keys() - columns.keys()), where, order, size)
+        _count_non_integers(scan, sorted(scan.sql.keys() - columns.keys()), where, order, size)
     raise AssertionError("guarded values are integers")
 
 
-def _condition(scan: _Scan, limits: str | None) -> str:
+def _write_where_clause(scan: _TableQuery, limits: str | None) -> str:
     """Build the WHERE clause, with these limits on the row id."""
     conditions = []
     if limits:
@@ -205,17 +207,17 @@ def _condition(scan: _Scan, limits: str | None) -> str:
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _columns(scan: _Scan, texts: Sequence[object], length: int) -> dict[str, Ints]:
+def _parse_column_texts(scan: _TableQuery, texts: Sequence[object], length: int) -> dict[str, Ints]:
     """Parse the column texts. Omits columns with non-integers."""
     columns = {}
     for name, text in zip(scan.sql, texts, strict=True):
-        column = _parsed(text, length)
+        column = _parse_integer_text(text, length)
         if column is not None:
             columns[name] = column
     return columns
 
 
-def _parsed(text: object, length: int) -> Ints | None:
+def _parse_integer_text(text: object, length: int) -> Ints | None:
     """Parse `length` integers from a text; None if it has anything else."""
     if not isinstance(text, str):
         return None
@@ -228,22 +230,24 @@ def _parsed(text: object, length: int) -> Ints | None:
     return numbers if len(numbers) == length else None
 
 
-def _present(sql: str) -> str:
+def _replace_null_in_sql(sql: str) -> str:
     """Build SQL that replaces NULL with `MISSING`."""
     return f"coalesce({sql}, {MISSING})"
 
 
-def _whole(sql: str) -> str:
+def _replace_non_integer_in_sql(sql: str) -> str:
     """Build SQL that replaces non-integers with `MISSING`."""
     return f"iif(typeof({sql}) = 'integer', {sql}, {MISSING})"
 
 
-def _count_odd(scan: _Scan, bad: Collection[str], where: str, order: str, size: int) -> None:
+def _count_non_integers(
+    scan: _TableQuery, bad: Collection[str], where: str, order: str, size: int
+) -> None:
     """Count a block's values in these columns that are neither integers nor NULL."""
     cells = ", ".join(f"{scan.sql[name]} AS c{i}" for i, name in enumerate(bad))
     sums = ", ".join(f"sum(typeof(c{i}) NOT IN ('integer', 'null'))" for i in range(len(bad)))
     inner = (
-        f"SELECT {cells} FROM {quoted(scan.table)} NOT INDEXED{where}"
+        f"SELECT {cells} FROM {quote_identifier(scan.table)} NOT INDEXED{where}"
         f" ORDER BY {scan.row_id}{order} LIMIT {size}"
     )
     counts = scan.db.connection.execute(f"SELECT {sums} FROM ({inner})", scan.parameters).fetchone()

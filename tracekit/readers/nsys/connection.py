@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.model.codes import OPENED, UNREADABLE, Data, Reason
-from tracekit.model.errors import TraceFormatError, refused
+from tracekit.model.errors import TraceFormatError, make_format_error
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
-from tracekit.readers.nsys.opening import Opening, Warned, opening
+from tracekit.readers.nsys.opening import Opening, OpeningWarning, prepare_opening
 
 
-def _installed() -> Any:
+def _import_apsw() -> Any:
     """Import apsw (extra `fast`); None if it is not installed."""
     try:
         return import_module("apsw")
@@ -28,7 +28,7 @@ def _installed() -> Any:
         return None
 
 
-apsw = _installed()
+apsw = _import_apsw()
 
 MAX_TABLES = 10_000
 NOT_AN_EXPORT = Reason("foreign-database", "an SQLite database, but no export of Nsight Systems")
@@ -51,7 +51,7 @@ _DAMAGE |= {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT}
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class ExportDatabase:
     """An open export. `columns` maps each table to its columns.
 
     `lost` fills while tables are read: per table the error and the number of rows read. `quick` is a second connection
@@ -62,8 +62,8 @@ class Database:
     connection: sqlite3.Connection
     columns: Mapping[str, frozenset[str]]
     size_bytes: int = 0
-    warnings: tuple[Warned, ...] = ()
-    lost: dict[str, Lost] = field(default_factory=dict[str, "Lost"])
+    warnings: tuple[OpeningWarning, ...] = ()
+    lost: dict[str, LostRows] = field(default_factory=dict[str, "LostRows"])
     odd: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Number of non-integer values per (table, column) of integers."""
     looked: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
@@ -74,7 +74,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRows:
     """Where reading a table ended early: SQLite's message and the rows read before."""
 
     message: str
@@ -82,29 +82,31 @@ class Lost:
 
 
 @contextmanager
-def opened(path: Path, *, with_pages: bool = False) -> Iterator[Database]:
+def open_export(path: Path, *, with_pages: bool = False) -> Iterator[ExportDatabase]:
     """Open the database at `path` read-only. Converts SQLite errors in the body to `TraceFormatError`.
 
     With `with_pages`, rows may be read directly from the file's pages, which may raise `pages.DamagedPagesError`.
     """
-    with opening(path) as source:
+    with prepare_opening(path) as source:
         try:
             connection = sqlite3.connect(source.uri, uri=True, isolation_level=None, timeout=2)
         except sqlite3.Error as error:
-            raise _refused(path, error, source) from error
+            raise _build_database_error(path, error, source) from error
         with ExitStack() as stack:
             stack.callback(connection.close)
             try:
-                stop = _bound(source.size_bytes)
-                database = _described(path, connection, source, stop)
+                stop = _make_step_limit(source.size_bytes)
+                database = _secure_and_describe(path, connection, source, stop)
                 plain = source.plain if with_pages else None
-                yield replace(database, quick=_quick(source, stop, stack), plain=plain)
+                yield replace(database, quick=_open_with_apsw(source, stop, stack), plain=plain)
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 # SQLite's message may quote names in the file that are not valid text.
-                raise _refused(path, error, source) from error
+                raise _build_database_error(path, error, source) from error
 
 
-def one_row(db: Database, sql: str, parameters: Sequence[int | str] = ()) -> tuple[Any, ...]:
+def fetch_one_row(
+    db: ExportDatabase, sql: str, parameters: Sequence[int | str] = ()
+) -> tuple[Any, ...]:
     """Fetch the only row of a numeric query, through apsw if installed."""
     if db.quick is not None:
         try:
@@ -116,53 +118,53 @@ def one_row(db: Database, sql: str, parameters: Sequence[int | str] = ()) -> tup
     return row
 
 
-def has(db: Database, table: str, *columns: str) -> bool:
+def has_table_columns(db: ExportDatabase, table: str, *columns: str) -> bool:
     """Check whether the export has this table with all of these columns."""
     return table in db.columns and db.columns[table].issuperset(columns)
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Quote an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def row_id(columns: frozenset[str]) -> str:
+def get_row_id_alias(columns: frozenset[str]) -> str:
     """Find the row id alias that the table's columns do not shadow."""
     shadowed = set(map(str.lower, columns))
     return next(alias for alias in _ROW_IDS if alias not in shadowed)
 
 
-def most_rows(db: Database) -> int:
+def count_possible_rows(db: ExportDatabase) -> int:
     """Bound the number of rows of any table in this file."""
     return db.size_bytes // ROW_BYTES + 1
 
 
-def is_damage(error: sqlite3.DatabaseError) -> bool:
+def is_page_damage(error: sqlite3.DatabaseError) -> bool:
     """Check whether SQLite found a damaged page, not an error in the query."""
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(code, int) and code & 0xFF in _DAMAGE
 
 
-def damaged(db: Database, table: str, error: Exception, count: int) -> None:
+def record_table_damage(db: ExportDatabase, table: str, error: Exception, count: int) -> None:
     """Record that a table could not be read to its end. Keeps the scan that read the most rows."""
     earlier = db.lost.get(table)
     if earlier is None or earlier.rows < count:
-        db.lost[table] = Lost(one_line(error), count)
+        db.lost[table] = LostRows(shorten_sqlite_message(error), count)
 
 
-def one_line(error: Exception) -> str:
+def shorten_sqlite_message(error: Exception) -> str:
     """Shorten SQLite's message to one line."""
     if isinstance(error, UnicodeDecodeError):
         return "a name in it is no text"
-    return printable(str(error))[:200]
+    return make_one_line(str(error))[:200]
 
 
-def printable(text: str) -> str:
+def make_one_line(text: str) -> str:
     """Put the text on one line without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def damage_notes(db: Database, name: str) -> list[Note]:
+def note_export_damage(db: ExportDatabase, name: str) -> list[Note]:
     """Build notes on unreadable parts of the file, for the source of this name."""
     notes: list[Note] = []
     for warned in db.warnings:
@@ -185,7 +187,7 @@ _SAFE = (
 )
 
 
-def _quick(source: Opening, stop: Callable[[], int], stack: ExitStack) -> Any:
+def _open_with_apsw(source: Opening, stop: Callable[[], int], stack: ExitStack) -> Any:
     """Open a second connection through apsw with the same limits; None if that fails."""
     if apsw is None:
         return None
@@ -203,13 +205,13 @@ def _quick(source: Opening, stop: Callable[[], int], stack: ExitStack) -> Any:
     return connection
 
 
-def _described(
+def _secure_and_describe(
     path: Path, connection: sqlite3.Connection, source: Opening, stop: Callable[[], int]
-) -> Database:
+) -> ExportDatabase:
     """Read the schema, after disabling code in the file. Raises `TraceFormatError` unless it is an export."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_LIMIT)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    connection.text_factory = _text
+    connection.text_factory = _decode_sqlite_text
     for pragma in _SAFE:
         connection.execute(f"PRAGMA {pragma}")
     connection.set_progress_handler(stop, STEPS)
@@ -219,29 +221,31 @@ def _described(
     ).fetchall()
     columns: dict[str, frozenset[str]] = {}
     for (name,) in listed:
-        if isinstance(name, str) and (stored := _columns(connection, name)):
+        if isinstance(name, str) and (stored := _list_stored_columns(connection, name)):
             columns[name] = stored
     is_export = any(table in _KNOWN_BY or table.startswith("CUPTI_") for table in columns)
     if "StringIds" not in columns or not is_export:
         hint = "an export is made by: nsys export --type sqlite REPORT.nsys-rep"
-        raise refused(path, NOT_AN_EXPORT, hint)
-    return Database(path, connection, columns, source.size_bytes, source.warnings)
+        raise make_format_error(path, NOT_AN_EXPORT, hint)
+    return ExportDatabase(path, connection, columns, source.size_bytes, source.warnings)
 
 
-def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
+def _list_stored_columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
     """List the stored columns of a table. Empty if its rows have no usable row id."""
-    listed = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+    listed = connection.execute(f"PRAGMA table_info({quote_identifier(table)})").fetchall()
     names = frozenset(str(row[1]) for row in listed)
     if not names or set(map(str.lower, names)).issuperset(_ROW_IDS):
         return frozenset()
     try:
-        connection.execute(f"SELECT {row_id(names)} FROM {quoted(table)} LIMIT 0")
+        connection.execute(
+            f"SELECT {get_row_id_alias(names)} FROM {quote_identifier(table)} LIMIT 0"
+        )
     except sqlite3.OperationalError:
         return frozenset()
     return names
 
 
-def _bound(size_bytes: int) -> Callable[[], int]:
+def _make_step_limit(size_bytes: int) -> Callable[[], int]:
     """Build a progress handler that stops queries once their total steps exceed any valid file of this size."""
     left = [50 + size_bytes // 10_000]
 
@@ -253,14 +257,14 @@ def _bound(size_bytes: int) -> Callable[[], int]:
     return stop
 
 
-def _text(raw: bytes) -> str:
+def _decode_sqlite_text(raw: bytes) -> str:
     """Decode a text of the file, replacing invalid bytes."""
     return raw.decode("utf-8", "replace")
 
 
-def _refused(path: Path, error: Exception, source: Opening) -> TraceFormatError:
+def _build_database_error(path: Path, error: Exception, source: Opening) -> TraceFormatError:
     """Build the error for an unusable database."""
-    says = one_line(error)
+    says = shorten_sqlite_message(error)
     why = "; ".join((*(warned.text for warned in source.warnings), says))
     states = {warned.state for warned in source.warnings}
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -271,4 +275,4 @@ def _refused(path: Path, error: Exception, source: Opening) -> TraceFormatError:
         Data(says=says),
     )
     hint = "export it again: nsys export --type sqlite REPORT.nsys-rep"
-    return refused(path, reason, hint)
+    return make_format_error(path, reason, hint)

@@ -13,8 +13,13 @@ from typing import Any
 from tracekit.model.codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.nsys.connection import printable
-from tracekit.readers.nsys.database import Database, has, integers, rows
+from tracekit.readers.nsys.connection import make_one_line
+from tracekit.readers.nsys.database import (
+    ExportDatabase,
+    has_table_columns,
+    read_integer_columns,
+    read_small_table,
+)
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables with the exporter's metadata: since 2023.3, and before."""
@@ -62,7 +67,7 @@ _PROPERTIES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ExportClock:
     """Conversion of recorded times to Unix ns: add `base_ns`.
 
     `start_ns` and `end_ns` are the recorded times of the recording's start and end. `start_ns` is 0 unless the exporter
@@ -75,16 +80,16 @@ class Clock:
     absolute: bool
 
 
-def clock(db: Database) -> tuple[Clock, list[Note]]:
+def read_export_clock(db: ExportDatabase) -> tuple[ExportClock, list[Note]]:
     """Read the file's clock and notes on it. Undoes a shift that the exporter applied."""
     notes: list[Note] = []
-    utc = _first_integer(db, START, "utcEpochNs") or 0
+    utc = _read_largest_integer(db, START, "utcEpochNs") or 0
     is_known = 0 < utc < MAX_NS
     if not is_known:
         utc = 0
-    exporter = _exporter(db)
-    configured = _whole(exporter.get("EXPORT_CONFIG_TIME_SHIFT"))
-    shift = configured or _whole(exporter.get("EXPORT_PARAM_TIME_SHIFT"))
+    exporter = _read_exporter_metadata(db)
+    configured = _parse_integer_or_zero(exporter.get("EXPORT_CONFIG_TIME_SHIFT"))
+    shift = configured or _parse_integer_or_zero(exporter.get("EXPORT_PARAM_TIME_SHIFT"))
     if exporter.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true" and abs(shift) < _ABSOLUTE:
         # The exporter made times absolute, in addition to any configured shift.
         shift += utc
@@ -94,64 +99,66 @@ def clock(db: Database) -> tuple[Clock, list[Note]]:
     if not is_known:
         text = "the time of the capture's start is not recorded: times are relative"
         notes.append(Note("warning", "base-time", text))
-    duration = _first_integer(db, "ANALYSIS_DETAILS", "duration") or 0
+    duration = _read_largest_integer(db, "ANALYSIS_DETAILS", "duration") or 0
     end = shift + duration if 0 < duration < MAX_NS else None
-    return Clock(utc - shift, shift, end, is_known), notes
+    return ExportClock(utc - shift, shift, end, is_known), notes
 
 
-def meta(db: Database) -> dict[str, Any]:
+def read_export_metadata(db: ExportDatabase) -> dict[str, Any]:
     """Read versions and capture settings under fixed keys. Unknown values are omitted."""
-    exported, captured = _exporter(db), _capture(db)
-    system = _system(db)
-    exporter = _version(exported.get("EXPORT_PRODUCT_VERSION"))
+    exported, captured = _read_exporter_metadata(db), _read_capture_settings(db)
+    system = _read_machine_metadata(db)
+    exporter = _find_nsys_version(exported.get("EXPORT_PRODUCT_VERSION"))
     facts: dict[str, Any] = {
-        "nsys_version": _version(system.get("TargetInstallDir")) or exporter,
+        "nsys_version": _find_nsys_version(system.get("TargetInstallDir")) or exporter,
         "nsys_exporter_version": exporter,
-        "nsys_schema": _plain(exported.get("EXPORT_SCHEMA_VERSION")),
-        "capture_uuid": _plain(captured.get("PROFILING_SESSION_UUID")),
-        "host_name": _plain(system.get("Hostname")),
-        "cuda_driver_version": _whole(system.get("CudaDriverVersion")) or None,
-        "gpu_driver_version": _plain(system.get("NvDriverVersion")),
-        "cuda_graph_trace": _plain(captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
+        "nsys_schema": _shorten_or_none(exported.get("EXPORT_SCHEMA_VERSION")),
+        "capture_uuid": _shorten_or_none(captured.get("PROFILING_SESSION_UUID")),
+        "host_name": _shorten_or_none(system.get("Hostname")),
+        "cuda_driver_version": _parse_integer_or_zero(system.get("CudaDriverVersion")) or None,
+        "gpu_driver_version": _shorten_or_none(system.get("NvDriverVersion")),
+        "cuda_graph_trace": _shorten_or_none(captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
         "gpu_memory_usage": _SWITCHES.get(captured.get("COLLECT_GPU_MEMORY_USAGE", "").lower()),
     }
-    return without_unknown(facts)
+    return drop_unknown_facts(facts)
 
 
-def without_unknown(facts: Mapping[str, Any]) -> dict[str, Any]:
+def drop_unknown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Drop the facts that are None."""
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def capture_year(db: Database) -> int | None:
+def find_capture_year(db: ExportDatabase) -> int | None:
     """Find the release year of the nsys that captured; None if unknown.
 
     The exporter's version counts only up to 2022.
     """
-    version = _version(_system(db).get("TargetInstallDir"))
+    version = _find_nsys_version(_read_machine_metadata(db).get("TargetInstallDir"))
     if version is not None:
         return int(version[:4])
-    version = _version(_exporter(db).get("EXPORT_PRODUCT_VERSION"))
+    version = _find_nsys_version(_read_exporter_metadata(db).get("EXPORT_PRODUCT_VERSION"))
     # Any later nsys can export a report.
     if version is None or int(version[:4]) > 2022:
         return None
     return int(version[:4])
 
 
-def _version(text: str | None) -> str | None:
+def _find_nsys_version(text: str | None) -> str | None:
     """Find an nsys version in a text; None if there is none."""
     match = _VERSION.search(text or "")
     return match and match[0]
 
 
-def device_properties(db: Database, pid: int | None, used: Collection[int]) -> list[dict[str, Any]]:
+def read_device_properties(
+    db: ExportDatabase, pid: int | None, used: Collection[int]
+) -> list[dict[str, Any]]:
     """List a process's GPUs as Kineto does: `id` is the CUDA ordinal. Only the `used` ones, or all if none match."""
-    if not has(db, "TARGET_INFO_GPU", "id"):
+    if not has_table_columns(db, "TARGET_INFO_GPU", "id"):
         return []
     columns = ("id", "cuDevice", *_PROPERTIES.values())
-    ordinal = _ordinals(db, pid)
+    ordinal = _read_cuda_ordinals(db, pid)
     listed = []
-    for row in rows(db, "TARGET_INFO_GPU", columns, limit=1024):
+    for row in read_small_table(db, "TARGET_INFO_GPU", columns, limit=1024):
         gpu = dict(zip(columns, row, strict=True))
         number = gpu["id"]
         if ordinal:
@@ -162,41 +169,45 @@ def device_properties(db: Database, pid: int | None, used: Collection[int]) -> l
             continue
         entry = {"id": number}
         for key, column in _PROPERTIES.items():
-            if _is_plain(gpu[column]):
+            if _is_plain_property(gpu[column]):
                 entry[key] = gpu[column]
         listed.append(entry)
     listed.sort(key=lambda entry: (entry["id"], str(entry.get("uuid", ""))))
     return [entry for entry in listed if entry["id"] in used] or listed
 
 
-def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
+def _read_cuda_ordinals(db: ExportDatabase, pid: int | None) -> dict[Any, Any]:
     """Map the profiler's GPU numbers to a process's CUDA ordinals. Empty if not recorded."""
-    if pid is None or not has(db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+    if pid is None or not has_table_columns(
+        db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"
+    ):
         return {}
     numbers = ("gpuId", "cudaId")
-    return dict(rows(db, "TARGET_INFO_CUDA_DEVICE", numbers, "pid = ?", (pid,), limit=1024))
+    return dict(
+        read_small_table(db, "TARGET_INFO_CUDA_DEVICE", numbers, "pid = ?", (pid,), limit=1024)
+    )
 
 
-def gpu_numbers(db: Database, pid: int | None, used: Collection[int]) -> frozenset[int]:
+def map_gpu_numbers(db: ExportDatabase, pid: int | None, used: Collection[int]) -> frozenset[int]:
     """Map a process's CUDA ordinals to the profiler's GPU numbers."""
-    numbers = {ordinal: gpu for gpu, ordinal in _ordinals(db, pid).items()}
+    numbers = {ordinal: gpu for gpu, ordinal in _read_cuda_ordinals(db, pid).items()}
     return frozenset(int(numbers.get(number, number)) for number in used)
 
 
-def diagnostics(db: Database, pid: int | None) -> list[Note]:
+def read_profiler_warnings(db: ExportDatabase, pid: int | None) -> list[Note]:
     """Build notes from the profiler's warnings for this process and the machine, one per distinct text with its count."""
-    if not has(db, "DIAGNOSTIC_EVENT", "severity", "text"):
+    if not has_table_columns(db, "DIAGNOSTIC_EVENT", "severity", "text"):
         return []
     where, parameters = "severity >= 2", list[int]()
-    if pid is not None and has(db, "DIAGNOSTIC_EVENT", "globalPid"):
+    if pid is not None and has_table_columns(db, "DIAGNOSTIC_EVENT", "globalPid"):
         # Process number 0 and negative ids denote the machine.
         of_process = "globalPid IS NULL OR globalPid < 0 OR (globalPid >> 24) & 16777215 IN (0, ?)"
         where += f" AND ({of_process})"
         parameters.append(pid)
-    texts = rows(db, "DIAGNOSTIC_EVENT", ("text",), where, parameters)
-    counted = Counter(_shortened(text) for (text,) in texts if isinstance(text, str) and text)
-    ordered = sorted(counted.items(), key=lambda item: (_rank(item[0]), item[0]))
-    notes = [_diagnostic(text, count) for text, count in ordered[:MAX_DIAGNOSTICS]]
+    texts = read_small_table(db, "DIAGNOSTIC_EVENT", ("text",), where, parameters)
+    counted = Counter(_shorten_to_line(text) for (text,) in texts if isinstance(text, str) and text)
+    ordered = sorted(counted.items(), key=lambda item: (_rank_warning(item[0]), item[0]))
+    notes = [_build_warning_note(text, count) for text, count in ordered[:MAX_DIAGNOSTICS]]
     more = sum(count for _, count in ordered[MAX_DIAGNOSTICS:])
     if more:
         text = "further warnings of the profiler are not listed"
@@ -204,7 +215,7 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
     return notes
 
 
-def _severity(text: str) -> NoteSeverity:
+def _classify_warning(text: str) -> NoteSeverity:
     """Classify a profiler warning by its words."""
     is_loss = _LOST.search(text) is not None
     if is_loss and not _PERHAPS.search(text):
@@ -214,29 +225,31 @@ def _severity(text: str) -> NoteSeverity:
     return "warning"
 
 
-def _diagnostic(text: str, count: int) -> Note:
+def _build_warning_note(text: str, count: int) -> Note:
     """Build the note on one profiler warning. Warnings have no codes, so the text is classified."""
     message = f"the profiler says: {text}"
     if not _LOST.search(text):
-        return Note(_severity(text), "profiler-warning", message, count=count, data=Data(says=text))
+        return Note(
+            _classify_warning(text), "profiler-warning", message, count=count, data=Data(says=text)
+        )
     data = Data(says=text, certain=not _PERHAPS.search(text))
-    return Note(_severity(text), "lost-rows", message, count=count, data=data)
+    return Note(_classify_warning(text), "lost-rows", message, count=count, data=data)
 
 
-def _rank(text: str) -> int:
+def _rank_warning(text: str) -> int:
     """Rank a profiler warning by severity, most severe first."""
-    return ("data_loss", "error", "warning", "info").index(_severity(text))
+    return ("data_loss", "error", "warning", "info").index(_classify_warning(text))
 
 
-def absences(
-    db: Database, pid: int | None, *, api_count: int, device_op_count: int, range_count: int
+def note_expected_data_missing(
+    db: ExportDatabase, pid: int | None, *, api_count: int, device_op_count: int, range_count: int
 ) -> list[Note]:
     """Note expected data that was not recorded, with likely causes.
 
     The counts are of rows read: runtime and driver calls, device ops, NVTX ranges including open ones.
     """
     notes = []
-    if not device_op_count and (api_count or _rows_of(db, "TARGET_INFO_GPU")):
+    if not device_op_count and (api_count or _has_any_row(db, "TARGET_INFO_GPU")):
         severity: NoteSeverity = "info"
         why = "the capture lists a GPU"
         if api_count:
@@ -246,7 +259,7 @@ def absences(
             "another process, or the profiler failed to get it from the driver"
         )
         notes.append(Note(severity, "no-gpu-rows", text, data=Data(called=bool(api_count))))
-    if not range_count and _domains(db, pid):
+    if not range_count and _has_nvtx_domain(db, pid):
         text = (
             "NVTX domains were created but no range was recorded: this nsys is too old for the nvtx package "
             "(nvtx from 0.2.12 on wants a newer nsys), or no range fell into the capture"
@@ -255,27 +268,27 @@ def absences(
     return notes
 
 
-def _domains(db: Database, pid: int | None) -> bool:
+def _has_nvtx_domain(db: ExportDatabase, pid: int | None) -> bool:
     """Check whether this process created an NVTX domain."""
-    if not has(db, "NVTX_EVENTS", "eventType", "globalTid"):
+    if not has_table_columns(db, "NVTX_EVENTS", "eventType", "globalTid"):
         return False
     where, parameters = "eventType = 75", list[int]()
     if pid is not None:
         where += " AND (globalTid >> 24) & 16777215 = ?"
         parameters.append(pid)
-    return bool(rows(db, "NVTX_EVENTS", ("eventType",), where, parameters, limit=1))
+    return bool(read_small_table(db, "NVTX_EVENTS", ("eventType",), where, parameters, limit=1))
 
 
-def _rows_of(db: Database, table: str) -> bool:
+def _has_any_row(db: ExportDatabase, table: str) -> bool:
     """Check whether a table has any row."""
     columns = sorted(db.columns.get(table, ()))[:1]
-    return bool(columns) and bool(rows(db, table, tuple(columns), limit=1))
+    return bool(columns) and bool(read_small_table(db, table, tuple(columns), limit=1))
 
 
-def _exporter(db: Database) -> dict[str, str]:
+def _read_exporter_metadata(db: ExportDatabase) -> dict[str, str]:
     """Read the exporter's metadata, limited to `_OF_EXPORTER`."""
     for table in EXPORT_TABLES:
-        pairs = _named(db, table, _OF_EXPORTER)
+        pairs = _read_named_values(db, table, _OF_EXPORTER)
         if pairs:
             return pairs
     return {}
@@ -291,38 +304,40 @@ _OF_CAPTURE = (
 _OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion")
 
 
-def _capture(db: Database) -> dict[str, str]:
+def _read_capture_settings(db: ExportDatabase) -> dict[str, str]:
     """Read the capture's settings, limited to `_OF_CAPTURE`."""
-    return _named(db, "META_DATA_CAPTURE", _OF_CAPTURE)
+    return _read_named_values(db, "META_DATA_CAPTURE", _OF_CAPTURE)
 
 
-def _system(db: Database) -> dict[str, str]:
+def _read_machine_metadata(db: ExportDatabase) -> dict[str, str]:
     """Read the machine's metadata, limited to `_OF_SYSTEM`."""
-    return _named(db, "TARGET_INFO_SYSTEM_ENV", _OF_SYSTEM)
+    return _read_named_values(db, "TARGET_INFO_SYSTEM_ENV", _OF_SYSTEM)
 
 
-def _named(db: Database, table: str, names: tuple[str, ...]) -> dict[str, str]:
+def _read_named_values(db: ExportDatabase, table: str, names: tuple[str, ...]) -> dict[str, str]:
     """Read only these names from a name-value table. If a name repeats, the smallest value is kept."""
-    if not has(db, table, "name", "value"):
+    if not has_table_columns(db, table, "name", "value"):
         return {}
     marks = ", ".join("?" * len(names))
     where = f"name IN ({marks}) AND length(value) <= 4096"
-    pairs = rows(db, table, ("name", "value"), where=where, parameters=names, limit=1000)
+    pairs = read_small_table(
+        db, table, ("name", "value"), where=where, parameters=names, limit=1000
+    )
     return {str(name): str(value) for name, value in sorted(pairs, key=str, reverse=True)}
 
 
-def _first_integer(db: Database, table: str, column: str) -> int | None:
+def _read_largest_integer(db: ExportDatabase, table: str, column: str) -> int | None:
     """Read the largest integer in a column of a small table; None if there is none."""
-    if not has(db, table, column):
+    if not has_table_columns(db, table, column):
         return None
-    recorded = integers(db, table, (column,), order=(column,))
+    recorded = read_integer_columns(db, table, (column,), order=(column,))
     values, missing = recorded.values[column], recorded.missing[column]
     if missing is not None:
         values = values[~missing]
     return int(values[-1]) if len(values) else None
 
 
-def _whole(text: str | None) -> int:
+def _parse_integer_or_zero(text: str | None) -> int:
     """Parse an integer; 0 for anything else."""
     if text is None or not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return 0
@@ -332,14 +347,14 @@ def _whole(text: str | None) -> int:
 _SWITCHES = {"true": 1, "false": 0}
 
 
-def _plain(text: str | None) -> str | None:
+def _shorten_or_none(text: str | None) -> str | None:
     """Shorten a text to one line; None if empty."""
-    return _shortened(text or "") or None
+    return _shorten_to_line(text or "") or None
 
 
-def _shortened(text: str) -> str:
+def _shorten_to_line(text: str) -> str:
     """Shorten a text to one line of `MAX_TEXT` characters without control characters."""
-    line = printable(text[: 4 * MAX_TEXT])
+    line = make_one_line(text[: 4 * MAX_TEXT])
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 
@@ -348,7 +363,7 @@ def _is_ordinal(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 4096
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain_property(value: object) -> bool:
     """Check whether a GPU property is a short text or a non-negative integer."""
     if isinstance(value, str):
         return 0 < len(value) <= MAX_TEXT

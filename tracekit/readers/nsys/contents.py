@@ -17,52 +17,54 @@ from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.content import Clock
+from tracekit.readers.nsys.content import ExportClock
 from tracekit.readers.nsys.cpu import CpuRows
-from tracekit.readers.nsys.database import Database
+from tracekit.readers.nsys.database import ExportDatabase
 from tracekit.readers.nsys.device import DeviceRows
-from tracekit.readers.nsys.gather import UNKNOWN, folded
-from tracekit.readers.nsys.host import Calls
-from tracekit.readers.nsys.identity import Identity
+from tracekit.readers.nsys.gather import UNKNOWN, merge_unknown_process
+from tracekit.readers.nsys.host import HostCalls
+from tracekit.readers.nsys.identity import ProcessIdentity
 from tracekit.readers.nsys.memory import MemoryOps
-from tracekit.readers.nsys.nvtx import Ranges
-from tracekit.readers.nsys.samples import Samples
+from tracekit.readers.nsys.nvtx import NvtxRanges
+from tracekit.readers.nsys.samples import GpuSamples
 
 CALL_NOUNS = ("CUDA calls", "calls of the operating system", "records of the profiler's own work")
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ExportContents:
     """Everything read from a file, for all processes. None for a table that is not wanted or not recorded.
 
     `pids` are the processes that get a Trace, including `UNKNOWN` for rows without a process. `calls` are in the order of
     `CALL_NOUNS`. `notes` are about the file.
     """
 
-    clock: Clock
+    clock: ExportClock
     pids: tuple[int, ...] = ()
     device: DeviceRows | None = None
     syncs: DeviceRows | None = None
     contexts: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    calls: tuple[Calls, ...] = ()
-    ranges: Ranges | None = None
+    calls: tuple[HostCalls, ...] = ()
+    ranges: NvtxRanges | None = None
     memory: Mapping[int, MemoryOps] | None = None
-    samples: Samples | None = None
+    samples: GpuSamples | None = None
     cpu_samples: CpuRows | None = None
     switches: CpuRows | None = None
     used: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
-    identities: Mapping[int, Identity] = field(default_factory=dict[int, Identity])
+    identities: Mapping[int, ProcessIdentity] = field(default_factory=dict[int, ProcessIdentity])
     notes: tuple[Note, ...] = ()
 
 
-def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Contents:
+def read_export_contents(
+    db: ExportDatabase, want: Want, advance: Callable[[float], None]
+) -> ExportContents:
     """Read the wanted tables of a file. Calls `advance` with the share of work done."""
-    clock, notes = nsys_content.clock(db)
-    tables = _tables(db, want, clock, advance)
+    clock, notes = nsys_content.read_export_clock(db)
+    tables = _read_wanted_tables(db, want, clock, advance)
     if want.table("counters"):
-        notes += nsys_metrics_json.unread(db)
-    used = {} if tables.device is None else nsys_device.used(tables.device)
-    pids, left_out = _processes(*_owners(tables, used))
+        notes += nsys_metrics_json.note_unread_generic_events(db)
+    used = {} if tables.device is None else nsys_device.list_used_devices(tables.device)
+    pids, left_out = _choose_traced_processes(*_find_row_owners(tables, used))
     if left_out:
         text = "processes with nothing but calls of the operating system are left out"
         notes.append(Note("info", "other-processes", text, count=left_out))
@@ -71,51 +73,55 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
     notes += [note for rows in cpu for note in rows.notes]
     for rows in (tables.device, tables.syncs, *tables.calls, *cpu):
         if rows is not None:
-            folded(rows.processes, known_pids)
+            merge_unknown_process(rows.processes, known_pids)
     if len(pids) == 1 and [*used] == [UNKNOWN]:
         used = {pids[0]: used[UNKNOWN]}
-    identities = nsys_identity.identities(db, known_pids, nsys_payloads.ranks(db), sorted(used))
-    notes += nsys_identity.notes(identities)
+    identities = nsys_identity.identify_processes(
+        db, known_pids, nsys_payloads.find_nccl_ranks(db), sorted(used)
+    )
+    notes += nsys_identity.note_rank_rules(identities)
     if tables.samples is not None:
         notes += tables.samples.notes
     return replace(tables, pids=pids, used=used, identities=identities, notes=tuple(notes))
 
 
-def _tables(db: Database, want: Want, clock: Clock, advance: Callable[[float], None]) -> Contents:
+def _read_wanted_tables(
+    db: ExportDatabase, want: Want, clock: ExportClock, advance: Callable[[float], None]
+) -> ExportContents:
     """Read the wanted tables for all processes, before rows without a process are assigned."""
-    tables = Contents(clock)
-    if want.table("device_ops") and nsys_device.recorded(db):
+    tables = ExportContents(clock)
+    if want.table("device_ops") and nsys_device.has_device_work(db):
         tables = replace(tables, device=nsys_device.read(db, clock, want))
     advance(0.3)
     if want.table("syncs") and nsys_device.SYNC in db.columns:
-        contexts = nsys_device.recorded_contexts(db)
+        contexts = nsys_device.read_recorded_contexts(db)
         if not contexts:
             little = replace(want, args=(), columns=frozenset())
             contexts = (tables.device or nsys_device.read(db, clock, little)).contexts
-        tables = replace(tables, syncs=nsys_device.read_syncs(db, clock), contexts=contexts)
+        tables = replace(tables, syncs=nsys_device.read_sync_rows(db, clock), contexts=contexts)
     if want.table("host_ops"):
-        calls = (nsys_host.read_cuda(db, clock), *nsys_host.read_other(db, clock))
+        calls = (nsys_host.read_cuda_calls(db, clock), *nsys_host.read_other_calls(db, clock))
         tables = replace(tables, calls=calls)
     advance(0.6)
     if want.table("host_ops") or want.table("open_ranges"):
-        tables = replace(tables, ranges=nsys_nvtx.ranges(db, clock, want.args))
+        tables = replace(tables, ranges=nsys_nvtx.read_nvtx_ranges(db, clock, want.args))
     advance(0.9)
     if want.table("memory_ops"):
         tables = replace(tables, memory=nsys_memory.read(db, clock))
     if want.table("counters"):
         tables = replace(tables, samples=nsys_metrics.read(db, clock))
     if want.table("cpu_samples"):
-        tables = replace(tables, cpu_samples=nsys_cpu.read_samples(db, clock))
+        tables = replace(tables, cpu_samples=nsys_cpu.read_cpu_samples(db, clock))
     if want.table("thread_states"):
-        tables = replace(tables, switches=nsys_cpu.read_switches(db, clock))
+        tables = replace(tables, switches=nsys_cpu.read_thread_switches(db, clock))
     return tables
 
 
-def _owners(tables: Contents, used: Collection[int]) -> tuple[set[int], set[int]]:
+def _find_row_owners(tables: ExportContents, used: Collection[int]) -> tuple[set[int], set[int]]:
     """Find (processes with ranges, CUDA calls or GPU work; processes with operating system calls)."""
     profiled = {*used, *(tables.memory or ())}
     if tables.ranges is not None:
-        profiled.update(nsys_nvtx.processes(tables.ranges))
+        profiled.update(nsys_nvtx.count_process_ranges(tables.ranges))
     if not tables.calls:
         for cpu in (tables.cpu_samples, tables.switches):
             profiled.update(() if cpu is None else cpu.processes)
@@ -124,7 +130,7 @@ def _owners(tables: Contents, used: Collection[int]) -> tuple[set[int], set[int]
     return profiled | cuda.processes.keys(), set(system.processes)
 
 
-def _processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], int]:
+def _choose_traced_processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], int]:
     """Choose the processes that get a Trace: (pids, number left out). Those with only operating system calls are left out."""
     pids = sorted(profiled - {UNKNOWN})
     left_out = len(others - {*pids, UNKNOWN})

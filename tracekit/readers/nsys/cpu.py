@@ -9,23 +9,29 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.codes import Data
-from tracekit.model.keys import of_arrays, place_of
+from tracekit.model.keys import group_arrays, look_up_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.raw import THREAD_STATES
 from tracekit.model.trace import Note
-from tracekit.readers.nsys.content import Clock
-from tracekit.readers.nsys.database import MISSING, Database, Ints, blocks, has
+from tracekit.readers.nsys.content import ExportClock
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    Ints,
+    has_table_columns,
+    read_column_blocks,
+)
 from tracekit.readers.nsys.gather import (
     ByProcess,
-    Names,
-    Process,
-    category,
-    column,
-    gather,
-    order,
-    thread_of,
+    NameTable,
+    ProcessRows,
+    gather_rows_by_process,
+    make_text_column,
+    sort_rows_by_start,
+    write_column_sql,
+    write_thread_sql,
 )
 
 Codes = npt.NDArray[np.int32]
@@ -59,41 +65,41 @@ class CpuRows:
     notes: tuple[Note, ...] = ()
 
 
-def read_samples(db: Database, clock: Clock) -> CpuRows | None:
+def read_cpu_samples(db: ExportDatabase, clock: ExportClock) -> CpuRows | None:
     """Read the CPU samples; None if none were taken."""
     if SAMPLES not in db.columns:
         return None
-    if not has(db, SAMPLES, "start", "globalTid"):
-        return _without_columns(SAMPLES)
+    if not has_table_columns(db, SAMPLES, "start", "globalTid"):
+        return _make_empty_cpu_rows(SAMPLES)
     processes = ByProcess()
-    cells = {"tid": thread_of(db, SAMPLES), "key": column(db, SAMPLES, "id")}
-    gather(db, SAMPLES, cells, processes, clock, dict)
-    keys, code, names, paths = _chains(db)
+    cells = {"tid": write_thread_sql(db, SAMPLES), "key": write_column_sql(db, SAMPLES, "id")}
+    gather_rows_by_process(db, SAMPLES, cells, processes, clock, dict)
+    keys, code, names, paths = _read_call_chains(db)
     for process in processes.values():
         key = process.column("key")
-        place, has_chain = place_of(keys, key)
+        place, has_chain = look_up_keys(keys, key)
         chain = np.append(code, len(names))[np.where(has_chain, place, len(keys))]
         process.parts["chain"].append(chain)
     return CpuRows(processes, [*names, None], [*paths, None])
 
 
-def read_switches(db: Database, clock: Clock) -> CpuRows | None:
+def read_thread_switches(db: ExportDatabase, clock: ExportClock) -> CpuRows | None:
     """Read when threads were scheduled in and out; None if not recorded."""
     if SWITCHES not in db.columns:
         return None
-    if not has(db, SWITCHES, "start", "isSchedIn", "globalTid"):
-        return _without_columns(SWITCHES)
+    if not has_table_columns(db, SWITCHES, "start", "isSchedIn", "globalTid"):
+        return _make_empty_cpu_rows(SWITCHES)
     processes = ByProcess()
     cells = {
-        "tid": thread_of(db, SWITCHES),
-        "enters": column(db, SWITCHES, "isSchedIn"),
-        "state": column(db, SWITCHES, "threadState"),
+        "tid": write_thread_sql(db, SWITCHES),
+        "enters": write_column_sql(db, SWITCHES, "isSchedIn"),
+        "state": write_column_sql(db, SWITCHES, "threadState"),
     }
-    gather(db, SWITCHES, cells, processes, clock, dict)
+    gather_rows_by_process(db, SWITCHES, cells, processes, clock, dict)
     return CpuRows(processes)
 
 
-def tids_of(cpu: CpuRows | None, pid: int) -> set[int]:
+def list_cpu_threads(cpu: CpuRows | None, pid: int) -> set[int]:
     """List the thread numbers of a process that have rows."""
     if cpu is None or pid not in cpu.processes:
         return set()
@@ -101,30 +107,30 @@ def tids_of(cpu: CpuRows | None, pid: int) -> set[int]:
     return {tid for part in parts for tid in np.unique(part).tolist()} - {MISSING}
 
 
-def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[Columns, list[Note]]:
-    """Build (`cpu_samples` of one process with ids from 0, notes). Releases the process's rows."""
-    process = cpu.processes.pop(pid, Process())
+def make_cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[Columns, list[Note]]:
+    """Build (`make_cpu_samples` of one process with ids from 0, notes). Releases the process's rows."""
+    process = cpu.processes.pop(pid, ProcessRows())
     tid, ts, chain = map(process.column, ("tid", "ts_ns", "chain"))
     known_rows = np.flatnonzero(tid != MISSING)
-    rows = known_rows[order(ts[known_rows], tid[known_rows], chain[known_rows])]
+    rows = known_rows[sort_rows_by_start(ts[known_rows], tid[known_rows], chain[known_rows])]
     codes = chain[rows].astype(np.int32)
     table = {
         "id": np.arange(len(rows), dtype=np.int32),
         "ts_ns": ts[rows],
-        "thread": _places(tid[rows], threads),
-        "name": category(codes, cpu.names or [None]),
-        "path": category(codes, cpu.paths or [None]),
+        "thread": _find_cpu_thread_indices(tid[rows], threads),
+        "name": make_text_column(codes, cpu.names or [None]),
+        "path": make_text_column(codes, cpu.paths or [None]),
     }
-    return TABLES["cpu_samples"].cast(table, len(rows)), _notes(
+    return TABLES["cpu_samples"].cast(table, len(rows)), _note_cpu_row_losses(
         SAMPLES, process, len(tid) - len(known_rows)
     )
 
 
-def thread_states(
-    cpu: CpuRows, pid: int, threads: Sequence[int], clock: Clock
+def make_thread_states(
+    cpu: CpuRows, pid: int, threads: Sequence[int], clock: ExportClock
 ) -> tuple[Columns, list[Note]]:
-    """Build (`thread_states` of one process with ids from 0, notes). Releases the process's rows."""
-    process = cpu.processes.pop(pid, Process())
+    """Build (`make_thread_states` of one process with ids from 0, notes). Releases the process's rows."""
+    process = cpu.processes.pop(pid, ProcessRows())
     tid, ts, enters, state = map(process.column, ("tid", "ts_ns", "enters", "state"))
     known_rows = np.flatnonzero((tid != MISSING) & (enters != MISSING))
     unusable = len(tid) - len(known_rows)
@@ -134,7 +140,7 @@ def thread_states(
         tid[known_rows],
         ts[known_rows],
         enters[known_rows] != 0,
-        _states(state[known_rows]),
+        _map_thread_states(state[known_rows]),
     )
     is_last = np.append(tid[1:] != tid[:-1], True)[: len(tid)]
     end = np.append(ts[1:], 0)[: len(tid)]
@@ -144,21 +150,21 @@ def thread_states(
         returns |= is_last
     leaves = ~enters & (state != _ENDED)
     rows = np.flatnonzero(leaves & returns & (end > ts))
-    rows = rows[order(ts[rows], tid[rows])]
+    rows = rows[sort_rows_by_start(ts[rows], tid[rows])]
     table = {
         "id": np.arange(len(rows), dtype=np.int32),
         "ts_ns": ts[rows],
         "dur_ns": end[rows] - ts[rows],
-        "thread": _places(tid[rows], threads),
-        "state": category(state[rows].astype(np.int32), THREAD_STATES),
+        "thread": _find_cpu_thread_indices(tid[rows], threads),
+        "state": make_text_column(state[rows].astype(np.int32), THREAD_STATES),
     }
     lost = int(np.count_nonzero(leaves & ~returns))
-    return TABLES["thread_states"].cast(table, len(rows)), _notes(
+    return TABLES["thread_states"].cast(table, len(rows)), _note_cpu_row_losses(
         SWITCHES, process, unusable + lost
     )
 
 
-def _states(number: Ints) -> Ints:
+def _map_thread_states(number: Ints) -> Ints:
     """Map the profiler's state numbers to positions in `THREAD_STATES`."""
     state = np.full(len(number), _UNKNOWN, np.int64)
     for recorded, place in _STATES.items():
@@ -166,18 +172,18 @@ def _states(number: Ints) -> Ints:
     return state
 
 
-def _places(tid: Ints, threads: Sequence[int]) -> npt.NDArray[np.int32]:
+def _find_cpu_thread_indices(tid: Ints, threads: Sequence[int]) -> npt.NDArray[np.int32]:
     """Find the index of each thread among all threads of the process."""
     return np.searchsorted(np.array(threads, np.int64), tid).astype(np.int32)
 
 
-def _without_columns(table: str) -> CpuRows:
+def _make_empty_cpu_rows(table: str) -> CpuRows:
     """Build an empty result with a note on the missing columns."""
     text = f"{_NOUNS[table]} are not read: the table {table} has no column for their time or thread"
     return CpuRows(notes=(Note("warning", "cpu-columns", text, data=Data(table=table)),))
 
 
-def _notes(table: str, process: Process, unusable: int) -> list[Note]:
+def _note_cpu_row_losses(table: str, process: ProcessRows, unusable: int) -> list[Note]:
     """Build notes on dropped rows of one process."""
     notes = []
     if untimed := process.odd["no-time"]:
@@ -189,31 +195,33 @@ def _notes(table: str, process: Process, unusable: int) -> list[Note]:
     return notes
 
 
-def _chains(db: Database) -> tuple[Ints, Ints, list[str | None], list[str | None]]:
+def _read_call_chains(db: ExportDatabase) -> tuple[Ints, Ints, list[str | None], list[str | None]]:
     """Read call chains: (sample ids ascending, code of each; per code the innermost function and the full path)."""
-    names = Names()
-    parts = list(_frames(db, names))
+    names = NameTable()
+    parts = list(_read_chain_frames(db, names))
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64), [], []
     key, depth, symbol, module = map(np.concatenate, zip(*parts, strict=True))
     keys, place = np.unique(key, return_inverse=True)
     frames = np.full((2, MAX_FRAMES, len(keys)), -1, np.int32)
     frames[0, depth, place], frames[1, depth, place] = symbol, module
-    number, first = of_arrays([frame for of_kind in frames for frame in of_kind])
-    functions = _Told(names.labels(db, {}))
+    number, first = group_arrays([frame for of_kind in frames for frame in of_kind])
+    functions = _FrameTexts(names.labels(db, {}))
     symbols, modules = frames[:, :, first].transpose(0, 2, 1).tolist()
     chains = [list(map(functions.function, *both)) for both in zip(symbols, modules, strict=True)]
     paths = [" > ".join(filter(None, reversed(chain)))[-MAX_PATH:] or None for chain in chains]
     return keys, number, [chain[0] for chain in chains], paths
 
 
-def _frames(db: Database, names: Names) -> Iterator[tuple[Ints, Ints, Codes, Codes]]:
+def _read_chain_frames(
+    db: ExportDatabase, names: NameTable
+) -> Iterator[tuple[Ints, Ints, Codes, Codes]]:
     """Yield (sample, depth, function code, module code) of the innermost functions, in blocks."""
-    if not has(db, CHAINS, "id", "symbol", "stackDepth"):
+    if not has_table_columns(db, CHAINS, "id", "symbol", "stackDepth"):
         return
     recorded = ("id", "stackDepth", "symbol", "module", "unresolved")
-    cells = {name: column(db, CHAINS, name) for name in recorded}
-    for block in blocks(db, CHAINS, (), expressions=cells):
+    cells = {name: write_column_sql(db, CHAINS, name) for name in recorded}
+    for block in read_column_blocks(db, CHAINS, (), expressions=cells):
         key, depth, symbol, module, unresolved = (block[name] for name in recorded)
         nameless = (unresolved != MISSING) & (unresolved != 0)
         rows = np.flatnonzero((depth >= 0) & (depth < MAX_FRAMES) & (key != MISSING))
@@ -222,7 +230,7 @@ def _frames(db: Database, names: Names) -> Iterator[tuple[Ints, Ints, Codes, Cod
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _FrameTexts:
     """Texts of function and module codes."""
 
     labels: list[str | None]

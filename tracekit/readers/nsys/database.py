@@ -10,21 +10,37 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.readers.nsys.blocks import Endless, Ints, at_most, blocks
+from tracekit.readers.nsys.blocks import EndlessRows, Ints, limit_row_count, read_column_blocks
 from tracekit.readers.nsys.connection import (
-    Database,
-    damage_notes,
-    damaged,
-    has,
-    is_damage,
-    most_rows,
-    opened,
-    quoted,
+    ExportDatabase,
+    count_possible_rows,
+    has_table_columns,
+    is_page_damage,
+    note_export_damage,
+    open_export,
+    quote_identifier,
+    record_table_damage,
 )
 from tracekit.readers.nsys.expressions import MISSING
 
-__all__ = ["MISSING", "Database", "Ints", "Numbers", "blocks", "damage_notes", "has", "integers"]
-__all__ += ["opened", "quoted", "rows", "take_missing", "texts", "tolerant"]
+__all__ = [
+    "MISSING",
+    "ExportDatabase",
+    "IntegerColumns",
+    "Ints",
+    "has_table_columns",
+    "note_export_damage",
+    "read_column_blocks",
+    "read_integer_columns",
+]
+__all__ += [
+    "extract_missing",
+    "open_export",
+    "query_up_to_damage",
+    "quote_identifier",
+    "read_small_table",
+    "read_texts_by_id",
+]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -33,7 +49,7 @@ TEXT_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class IntegerColumns:
     """Integer columns of equal length. `missing` marks NULL and non-integer values (stored as 0)."""
 
     values: dict[str, Ints]
@@ -41,8 +57,8 @@ class Numbers:
     length: int
 
 
-def integers(
-    db: Database,
+def read_integer_columns(
+    db: ExportDatabase,
     table: str,
     columns: Sequence[str],
     *,
@@ -50,14 +66,16 @@ def integers(
     parameters: Sequence[int | str] = (),
     order: Sequence[str] = (),
     expressions: Mapping[str, str] | None = None,
-) -> Numbers:
+) -> IntegerColumns:
     """Read columns and SQL `expressions` (by name) of a table as integers. Absent columns are missing in all rows.
 
     Rows are sorted by the columns `order`, else in file order, which has no meaning.
     """
     names = (*columns, *(expressions or {}))
     parts = list(
-        blocks(db, table, columns, where=where, parameters=parameters, expressions=expressions)
+        read_column_blocks(
+            db, table, columns, where=where, parameters=parameters, expressions=expressions
+        )
     )
     values: dict[str, Ints] = {}
     for name in names:
@@ -68,11 +86,11 @@ def integers(
         row_order = np.lexsort([values[name] for name in reversed(order)])
         for name in names:
             values[name] = values[name][row_order]
-    missing = {name: take_missing(column) for name, column in values.items()}
-    return Numbers(values, missing, length)
+    missing = {name: extract_missing(column) for name, column in values.items()}
+    return IntegerColumns(values, missing, length)
 
 
-def take_missing(values: Ints) -> Bools | None:
+def extract_missing(values: Ints) -> Bools | None:
     """Mark the `MISSING` values and set them to 0; None if there are none."""
     missing: Bools = values == MISSING
     if not missing.any():
@@ -81,30 +99,30 @@ def take_missing(values: Ints) -> Bools | None:
     return missing
 
 
-def texts(
-    db: Database, table: str, key: str, value: str, ids: Sequence[int] | Ints | None = None
+def read_texts_by_id(
+    db: ExportDatabase, table: str, key: str, value: str, ids: Sequence[int] | Ints | None = None
 ) -> dict[int, str]:
     """Read the texts of a table by integer key (only these `ids`, if given), at most `TEXT_LIMIT` characters each."""
-    if not has(db, table, key, value):
+    if not has_table_columns(db, table, key, value):
         return {}
-    k, v = quoted(key), quoted(value)
+    k, v = quote_identifier(key), quote_identifier(value)
     sql = (
-        f"SELECT {k}, substr({v}, 1, {TEXT_LIMIT}) FROM {quoted(table)}"
+        f"SELECT {k}, substr({v}, 1, {TEXT_LIMIT}) FROM {quote_identifier(table)}"
         f" WHERE typeof({k}) = 'integer' AND typeof({v}) = 'text'"
     )
     blobs: dict[int, str] = {}
     if ids is None:
-        _gather(db, table, sql, blobs)
+        _add_text_rows(db, table, sql, blobs)
         return blobs
     wanted = sorted(set(map(int, ids)))
     for first in range(0, len(wanted), 10_000):
         id_list = ",".join(map(str, wanted[first : first + 10_000]))
-        _gather(db, table, f"{sql} AND {k} IN ({id_list})", blobs)
+        _add_text_rows(db, table, f"{sql} AND {k} IN ({id_list})", blobs)
     return blobs
 
 
-def rows(
-    db: Database,
+def read_small_table(
+    db: ExportDatabase,
     table: str,
     columns: Sequence[str],
     where: str = "",
@@ -115,40 +133,40 @@ def rows(
     present = db.columns.get(table)
     if present is None:
         return []
-    cells = ", ".join(_cell(name) if name in present else "NULL" for name in columns)
-    sql = f"SELECT {cells} FROM {quoted(table)}"
+    cells = ", ".join(_write_cell_sql(name) if name in present else "NULL" for name in columns)
+    sql = f"SELECT {cells} FROM {quote_identifier(table)}"
     if where:
         sql += f" WHERE {where}"
-    return tolerant(db, table, f"{sql} LIMIT {int(limit)}", parameters)
+    return query_up_to_damage(db, table, f"{sql} LIMIT {int(limit)}", parameters)
 
 
-def _cell(name: str) -> str:
+def _write_cell_sql(name: str) -> str:
     """Build SQL for a column's value. Cuts long texts and blobs."""
-    q = quoted(name)
+    q = quote_identifier(name)
     return f"CASE WHEN typeof({q}) IN ('text', 'blob') THEN substr({q}, 1, 65536) ELSE {q} END"
 
 
-def tolerant(
-    db: Database, table: str, sql: str, parameters: Sequence[int | str] = ()
+def query_up_to_damage(
+    db: ExportDatabase, table: str, sql: str, parameters: Sequence[int | str] = ()
 ) -> list[tuple[Any, ...]]:
     """Run a query on one table. If the table is damaged, returns the rows before the damage."""
     rows_read: list[tuple[Any, ...]] = []
     try:
         rows_read.extend(db.connection.execute(sql, tuple(parameters)))
     except sqlite3.DatabaseError as error:
-        if not is_damage(error):
+        if not is_page_damage(error):
             raise
-        damaged(db, table, error, len(rows_read))
+        record_table_damage(db, table, error, len(rows_read))
     return rows_read
 
 
-def _gather(db: Database, table: str, sql: str, into: dict[int, str]) -> None:
+def _add_text_rows(db: ExportDatabase, table: str, sql: str, into: dict[int, str]) -> None:
     """Add the (key, text) rows of a query. If the table is damaged, adds the rows before the damage."""
     try:
         for key, text in db.connection.execute(sql):
             into[key] = text
-            at_most(len(into), most_rows(db))
-    except (sqlite3.DatabaseError, Endless) as error:
-        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+            limit_row_count(len(into), count_possible_rows(db))
+    except (sqlite3.DatabaseError, EndlessRows) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_page_damage(error):
             raise
-        damaged(db, table, error, len(into))
+        record_table_damage(db, table, error, len(into))

@@ -16,13 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from tracekit.discover.nsys_files import export_beside
+from tracekit.discover.nsys_files import get_export_path
 from tracekit.model.codes import Data, Reason
-from tracekit.model.errors import TraceFormatError, TracekitError, refused
-from tracekit.model.labels import shown
+from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
+from tracekit.model.labels import make_displayable
 from tracekit.model.lifetime import guarded_group
 from tracekit.model.records import dataclass
-from tracekit.readers.nsys.files import export_problem, is_whole_report, report_version
+from tracekit.readers.nsys.files import find_export_problem, is_whole_report, read_report_version
 
 PROGRAM_VARIABLE = "TRACEKIT_NSYS"
 EXPORT_NAME = "export.sqlite"
@@ -45,7 +45,7 @@ _NEWER = re.compile(r"newer than|version number is invalid", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class NsysProgram:
     """An installed nsys: path, reported version, and whether it can export NVTX payloads."""
 
     path: str
@@ -53,7 +53,7 @@ class Program:
     takes_blobs: bool
 
 
-def program() -> Program | None:
+def find_nsys_program() -> NsysProgram | None:
     """Find nsys: `$TRACEKIT_NSYS`, else PATH. None if not installed.
 
     Raises `TracekitError` if the variable does not name a program or nsys does not answer.
@@ -63,14 +63,14 @@ def program() -> Program | None:
     if program_path is None:
         if named:
             raise TracekitError(
-                f"{PROGRAM_VARIABLE}={shown(named)}: no program of that name can be run",
+                f"{PROGRAM_VARIABLE}={make_displayable(named)}: no program of that name can be run",
                 "name the nsys program itself, or unset the variable",
             )
         return None
-    return _asked(os.path.abspath(program_path))  # noqa: PTH100 - a link's name may matter to it
+    return _query_nsys_program(os.path.abspath(program_path))  # noqa: PTH100 - a link's name may matter to it
 
 
-def export(report: Path, nsys: Program, folder: Path) -> Path:
+def export_report(report: Path, nsys: NsysProgram, folder: Path) -> Path:
     """Export `report` with `nsys` into `folder`, which must be private and empty.
 
     Raises `TraceFormatError` with nsys's message if the export fails or takes too long.
@@ -78,48 +78,50 @@ def export(report: Path, nsys: Program, folder: Path) -> Path:
     before = report.stat()
     target = folder / EXPORT_NAME
     limit_s = TIME_LIMIT_S + before.st_size / 1e6
-    output = _run(nsys, folder, _linked(report, folder), limit_s)
+    output = _run_nsys_export(nsys, folder, _link_report(report, folder), limit_s)
     if output is None:
         text = f"nsys {nsys.version} took longer than {limit_s / 60:.0f} min to export it and was stopped"
         reason = Reason("export-timeout", text, Data(version=nsys.version, limit_s=limit_s))
-        raise refused(report, reason, f"export it yourself: {command(report)}")
-    problem = export_problem(target) if target.exists() else _NO_EXPORT
+        raise make_format_error(report, reason, f"export it yourself: {command(report)}")
+    problem = find_export_problem(target) if target.exists() else _NO_EXPORT
     if problem is not None:
-        raise _refusal(report, nsys, output or problem.text)
+        raise _build_export_error(report, nsys, output or problem.text)
     after = report.stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         reason = Reason("changed-meanwhile", "it changed while nsys read it")
-        raise refused(report, reason, _LATER)
+        raise make_format_error(report, reason, _LATER)
     return target
 
 
-def not_installed(report: Path) -> TraceFormatError:
+def build_no_nsys_error(report: Path) -> TraceFormatError:
     """Build the error for a report that cannot be exported because nsys is not installed."""
-    version = report_version(report)
-    wrote = f" (nsys {_dotted(version)} wrote it)" if version else ""
+    version = read_report_version(report)
+    wrote = f" (nsys {_format_nsys_version(version)} wrote it)" if version else ""
     text = f"a report of Nsight Systems{wrote}, and there is no nsys here to export it"
     hint = f"put nsys on PATH (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}"
-    return refused(report, Reason("no-nsys", text, Data(wrote=_dotted(version))), hint)
+    return make_format_error(
+        report, Reason("no-nsys", text, Data(wrote=_format_nsys_version(version))), hint
+    )
 
 
 def command(report: Path) -> str:
     """Format the nsys command that exports a report to where tracekit finds it."""
-    target = shlex.quote(shown(export_beside(report).name))
-    version = report_version(report)
+    target = shlex.quote(make_displayable(get_export_path(report).name))
+    version = read_report_version(report)
     include = " --include-blobs=true" if version and version >= _WITH_BLOBS else ""
-    return f"nsys export --type sqlite{include} -o {target} {shlex.quote(shown(report.name))}"
+    return f"nsys export --type sqlite{include} -o {target} {shlex.quote(make_displayable(report.name))}"
 
 
 @cache
-def _asked(path: str) -> Program:
+def _query_nsys_program(path: str) -> NsysProgram:
     """Query the program's version and options. Cached per process."""
-    version = _answer(path, "--version")
+    version = _ask_nsys(path, "--version")
     number = _NUMBER.search(version)
-    options = _answer(path, "export", "--help")
-    return Program(path, number[1] if number else "unknown", "--include-blobs" in options)
+    options = _ask_nsys(path, "export", "--help")
+    return NsysProgram(path, number[1] if number else "unknown", "--include-blobs" in options)
 
 
-def _answer(path: str, *arguments: str) -> str:
+def _ask_nsys(path: str, *arguments: str) -> str:
     """Run nsys with these arguments and return its output."""
     try:
         with _started([path, *arguments], stdout=subprocess.PIPE) as child:
@@ -127,13 +129,13 @@ def _answer(path: str, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else "it does not answer"
         raise TracekitError(
-            f"{shown(path)} cannot be run: {reason}",
+            f"{make_displayable(path)} cannot be run: {reason}",
             f"name another nsys in {PROGRAM_VARIABLE}",
         ) from error
     return output[: 1 << 20].decode("utf-8", "replace")
 
 
-def _linked(report: Path, folder: Path) -> str:
+def _link_report(report: Path, folder: Path) -> str:
     """Link the report into `folder` under a name without options, quotes or nsys `%` macros."""
     name = f"report{report.suffix.lower()}"
     try:
@@ -143,7 +145,7 @@ def _linked(report: Path, folder: Path) -> str:
     return name
 
 
-def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None:
+def _run_nsys_export(nsys: NsysProgram, folder: Path, report: str, limit_s: float) -> str | None:
     """Export `report` into `folder`; return the output of nsys, or None if it was stopped after the limit.
 
     nsys runs in `folder`, with names relative to that.
@@ -162,7 +164,7 @@ def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None
             return None
     with output_path.open("rb") as stream:
         stream.seek(-min(_SAID_BYTES, output_path.stat().st_size), os.SEEK_END)
-        return _one_line(stream.read().decode("utf-8", "replace"))
+        return _shorten_nsys_output(stream.read().decode("utf-8", "replace"))
 
 
 @contextlib.contextmanager
@@ -173,7 +175,7 @@ def _started(
     child = None
     with guarded_group() as guard:
         try:
-            with _signals_held():  # until the child is known, nobody could stop it
+            with _defer_signals():  # until the child is known, nobody could stop it
                 child = subprocess.Popen(  # noqa: S603 - the program that the user installed
                     arguments,
                     cwd=cwd,
@@ -194,7 +196,7 @@ def _started(
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def _defer_signals() -> Iterator[None]:
     """Delay SIGINT and SIGTERM until afterwards, whichever of our threads receives them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signal handlers run only in the main thread
@@ -213,54 +215,56 @@ def _signals_held() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _one_line(text: str) -> str:
+def _shorten_nsys_output(text: str) -> str:
     """Shorten a program's output to one line without control characters."""
-    line = " ".join(shown(part) for part in text.split())
+    line = " ".join(make_displayable(part) for part in text.split())
     line = line.replace("Exportation error: ", "")
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def _refusal(report: Path, nsys: Program, says: str) -> TraceFormatError:
+def _build_export_error(report: Path, nsys: NsysProgram, says: str) -> TraceFormatError:
     """Build the error for a report that nsys failed to export."""
-    wrote = report_version(report)
+    wrote = read_report_version(report)
     number = _NUMBER.fullmatch(nsys.version)
     version = tuple(map(int, number[1].split("."))) if number else None
-    data = Data(wrote=_dotted(wrote), here=nsys.version, says=says)
+    data = Data(wrote=_format_nsys_version(wrote), here=nsys.version, says=says)
     # Releases have three numbers; the fourth is a build.
     if _NEWER.search(says) or (wrote and version and wrote[:3] > version[:3]):
-        newer = _newer_report(data)
-        needed = f"nsys {_dotted(wrote[:3])} or newer" if wrote else "a newer nsys"
+        newer = _explain_newer_report(data)
+        needed = f"nsys {_format_nsys_version(wrote[:3])} or newer" if wrote else "a newer nsys"
         hint = f"install {needed} (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}"
-        return refused(report, newer, hint)
+        return make_format_error(report, newer, hint)
     if is_whole_report(report):
         hint = (
             f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: "
             f"{command(report)}"
         )
-        return refused(report, _refused_report(data), hint)
+        return make_format_error(report, _explain_refused_report(data), hint)
     age_s = max(0.0, time.time() - report.stat().st_mtime)
     if age_s < FRESH_S:
         text = f"still being written? It changed {age_s:.0f} s ago, and nsys says: {says}"
-        return refused(report, Reason("being-written", text, Data(age_s=age_s, says=says)), _LATER)
+        return make_format_error(
+            report, Reason("being-written", text, Data(age_s=age_s, says=says)), _LATER
+        )
     text = f"damaged or cut off: nsys {nsys.version} says: {says}"
     hint = f"copy it again from where it was written, or see: {command(report)}"
-    return refused(report, Reason("truncated-report", text, data), hint)
+    return make_format_error(report, Reason("truncated-report", text, data), hint)
 
 
-def _newer_report(data: Data) -> Reason:
+def _explain_newer_report(data: Data) -> Reason:
     """Explain that the report was recorded by a newer nsys than the installed one."""
     by = f"nsys {data['wrote']}" if data["wrote"] else "a newer nsys"
     what = f"recorded by {by}, a version that the nsys {data['here']} here cannot read"
     return Reason("newer-report", f"{what}: {data['says']}", Data(what=what, **data))
 
 
-def _refused_report(data: Data) -> Reason:
+def _explain_refused_report(data: Data) -> Reason:
     """Explain that the installed nsys cannot export a complete report."""
     by = f", recorded by nsys {data['wrote']}" if data["wrote"] else ""
     what = f"it ends as whole reports do{by}, and nsys {data['here']} cannot export it"
     return Reason("refused-report", f"{what}: {data['says']}", Data(what=what, **data))
 
 
-def _dotted(version: tuple[int, ...] | None) -> str:
+def _format_nsys_version(version: tuple[int, ...] | None) -> str:
     """Format a version with dots."""
     return ".".join(map(str, version or ()))

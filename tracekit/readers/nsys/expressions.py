@@ -38,7 +38,7 @@ class NotPlainError(Exception):
 
 
 @lru_cache(1024)
-def parsed(sql: str) -> ast.expr:
+def parse_expression(sql: str) -> ast.expr:
     """Parse an expression. Raises `NotPlainError` if it has an unsupported form."""
     if "\\" in sql or not sql.isprintable():
         raise NotPlainError
@@ -47,32 +47,32 @@ def parsed(sql: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NotPlainError from error
     for node in ast.walk(tree):
-        _admit(node)
+        _check_expression_node(node)
     return tree
 
 
-def columns_of(tree: ast.expr) -> frozenset[str]:
+def list_expression_columns(tree: ast.expr) -> frozenset[str]:
     """List the columns in an expression."""
     constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return frozenset(name for name in constants if isinstance(name, str))
 
 
-def worked_out(tree: ast.expr, columns: Mapping[str, Ints], row: Ints) -> Ints:
+def evaluate_expression(tree: ast.expr, columns: Mapping[str, Ints], row: Ints) -> Ints:
     """Evaluate an expression over these columns and row ids."""
     if isinstance(tree, ast.Constant):
         if isinstance(tree.value, str):
             return columns[tree.value]
-        return np.broadcast_to(np.int64(_number(tree)), len(row))
+        return np.broadcast_to(np.int64(_get_constant(tree)), len(row))
     if isinstance(tree, ast.Name):
         return row if tree.id in ROW_IDS else np.broadcast_to(np.int64(MISSING), len(row))
     if isinstance(tree, ast.BinOp):
-        left, right = (worked_out(side, columns, row) for side in (tree.left, tree.right))
-        return _combined(type(tree.op), left, right)
+        left, right = (evaluate_expression(side, columns, row) for side in (tree.left, tree.right))
+        return _apply_operator(type(tree.op), left, right)
     assert isinstance(tree, ast.Call), "other forms are not let in"
-    return _called(tree, columns, row)
+    return _evaluate_call(tree, columns, row)
 
 
-def _admit(node: ast.AST) -> None:
+def _check_expression_node(node: ast.AST) -> None:
     """Raise `NotPlainError` for an unsupported part of an expression."""
     if isinstance(node, ast.Constant):
         admitted = type(node.value) in (int, str) and node.value != MISSING
@@ -96,14 +96,14 @@ def _admit(node: ast.AST) -> None:
 _ARGUMENTS = {"nullif": 2, "iif": 3}
 
 
-def _number(tree: ast.expr) -> int:
+def _get_constant(tree: ast.expr) -> int:
     """Convert an integer constant. Raises `NotPlainError` for anything else."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int and abs(tree.value) < _LIMIT:
         return tree.value
     raise NotPlainError
 
 
-def _combined(operator: type[ast.operator], left: Ints, right: Ints) -> Ints:
+def _apply_operator(operator: type[ast.operator], left: Ints, right: Ints) -> Ints:
     """Apply an operator; missing if either side is. Raises `NotPlainError` if a sum may overflow."""
     missing = (left == MISSING) | (right == MISSING)
     if operator in _BITS:
@@ -117,17 +117,17 @@ def _combined(operator: type[ast.operator], left: Ints, right: Ints) -> Ints:
     return np.where(missing, MISSING, values) if missing.any() else values
 
 
-def _called(call: ast.Call, columns: Mapping[str, Ints], row: Ints) -> Ints:
+def _evaluate_call(call: ast.Call, columns: Mapping[str, Ints], row: Ints) -> Ints:
     """Evaluate `nullif`, `coalesce` or `iif`."""
     assert isinstance(call.func, ast.Name), "admitted"
     if call.func.id == "iif":
         condition = call.args[0]
         if not isinstance(condition, ast.Compare):
             raise NotPlainError
-        left = worked_out(condition.left, columns, row)
-        is_same = left == _number(condition.comparators[0])
-        return np.where(is_same, *(worked_out(arm, columns, row) for arm in call.args[1:]))
-    arguments = [worked_out(argument, columns, row) for argument in call.args]
+        left = evaluate_expression(condition.left, columns, row)
+        is_same = left == _get_constant(condition.comparators[0])
+        return np.where(is_same, *(evaluate_expression(arm, columns, row) for arm in call.args[1:]))
+    arguments = [evaluate_expression(argument, columns, row) for argument in call.args]
     values = arguments[0]
     if call.func.id == "nullif":
         return np.where(values == arguments[1], MISSING, values)

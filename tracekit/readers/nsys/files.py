@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tracekit.discover.nsys_files import EXPORT_SUFFIX, FOREIGN
-from tracekit.model.codes import Data, Reason, why_unread
-from tracekit.readers.nsys.opening import full_size, unreadable
+from tracekit.model.codes import Data, Reason, explain_os_error
+from tracekit.readers.nsys.opening import explain_unreadable_database, read_database_size
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """Header of `.nsys-rep` and `.qdrep` of every version. ` 1.` follows until 2022, then the version."""
@@ -38,7 +38,7 @@ _MOST_TABLES = 10_000
 _MOST_BYTES = 1 << 24
 
 
-def report_version(path: Path) -> tuple[int, ...] | None:
+def read_report_version(path: Path) -> tuple[int, ...] | None:
     """Read the version of the nsys that wrote a report from its header or end; None if unknown."""
     try:
         with path.open("rb") as stream:
@@ -70,7 +70,7 @@ def is_whole_report(path: Path) -> bool:
         return False
 
 
-def export_problem(path: Path) -> Reason | None:
+def find_export_problem(path: Path) -> Reason | None:
     """Explain why a file is not an nsys export; None if its header and tables are those of an export.
 
     A database without tables, next to a journal that may hold them, is judged by its file name.
@@ -80,11 +80,11 @@ def export_problem(path: Path) -> Reason | None:
             header = stream.read(100)
             size = os.fstat(stream.fileno()).st_size
     except OSError as error:
-        return why_unread(error)
-    return _header_problem(header, size, path) or _table_problem(path)
+        return explain_os_error(error)
+    return _find_header_problem(header, size, path) or _find_table_problem(path)
 
 
-def is_claimed(path: Path, problem: Reason | None) -> bool:
+def is_read_as_export(path: Path, problem: Reason | None) -> bool:
     """Check whether to read a database with this problem as an export anyway, which reports the error."""
     return problem != FOREIGN and (problem is None or path.suffix.lower() == EXPORT_SUFFIX)
 
@@ -95,9 +95,9 @@ def is_empty_capture(path: Path) -> bool:
     Exporters omit empty tables, so the check is cheap.
     """
     try:
-        with _opened(path) as connection:
-            tables = _names(connection)
-            return _is_export(tables) and not any(
+        with _open_bounded(path) as connection:
+            tables = _list_sqlite_tables(connection)
+            return _are_export_tables(tables) and not any(
                 connection.execute(f"SELECT 1 FROM {table} {which} LIMIT 1").fetchone()
                 for table, which in _RECORDED.items()
                 if table in tables
@@ -106,30 +106,30 @@ def is_empty_capture(path: Path) -> bool:
         return False
 
 
-def _header_problem(header: bytes, size: int, path: Path) -> Reason | None:
+def _find_header_problem(header: bytes, size: int, path: Path) -> Reason | None:
     """Explain why the header and size rule out a complete database; None if they do not."""
-    problem = unreadable(header, size)
+    problem = explain_unreadable_database(header, size)
     if problem is not None or has_journal(path):
         return problem
-    missing = full_size(header) - size
+    missing = read_database_size(header) - size
     if missing <= 0:
         return None
     text = f"cut off: {missing:,} bytes are missing at its end"
     return Reason("damaged-database", text, Data(missing_bytes=missing))
 
 
-def _table_problem(path: Path) -> Reason | None:
+def _find_table_problem(path: Path) -> Reason | None:
     """Explain why the tables rule out an export; None if they do not."""
     tables: frozenset[str] = frozenset()
     problem: Reason | None = FOREIGN
     try:
-        tables = _tables(path)
+        tables = _read_table_names(path)
     except (sqlite3.Error, ValueError) as error:
         text = f"damaged SQLite database: {error}"
         problem = Reason("damaged-database", text, Data(says=str(error)))
     if not tables and has_journal(path):  # only SQLite can read tables in a journal
         return None if path.suffix.lower() == EXPORT_SUFFIX else FOREIGN
-    return None if _is_export(tables) else problem
+    return None if _are_export_tables(tables) else problem
 
 
 def has_journal(path: Path) -> bool:
@@ -137,14 +137,14 @@ def has_journal(path: Path) -> bool:
     return any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal"))
 
 
-def _tables(path: Path) -> frozenset[str]:
+def _read_table_names(path: Path) -> frozenset[str]:
     """List the table names of a database file."""
-    with _opened(path) as connection:
-        return _names(connection)
+    with _open_bounded(path) as connection:
+        return _list_sqlite_tables(connection)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_bounded(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database read-only with bounded queries. Nothing is written."""
     address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -155,7 +155,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _names(connection: sqlite3.Connection) -> frozenset[str]:
+def _list_sqlite_tables(connection: sqlite3.Connection) -> frozenset[str]:
     """List the table names of a database."""
     listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
@@ -163,7 +163,7 @@ def _names(connection: sqlite3.Connection) -> frozenset[str]:
     return frozenset(str(name) for (name,) in listed)
 
 
-def _is_export(tables: frozenset[str]) -> bool:
+def _are_export_tables(tables: frozenset[str]) -> bool:
     """Check whether these tables are those of an nsys export."""
     traced = any(name.startswith("CUPTI_") or name == "NVTX_EVENTS" for name in tables)
     return "StringIds" in tables and (traced or bool(tables & _ROOTS))

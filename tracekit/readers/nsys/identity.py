@@ -14,8 +14,8 @@ from dataclasses import replace
 from tracekit.model.codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
-from tracekit.readers.nsys.content import without_unknown
-from tracekit.readers.nsys.database import Database, has, rows
+from tracekit.readers.nsys.content import drop_unknown_facts
+from tracekit.readers.nsys.database import ExportDatabase, has_table_columns, read_small_table
 
 NUMBERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
@@ -55,7 +55,7 @@ _ENVIRONMENT_LENGTH = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """Identity of one process; None is unknown. `rule` describes how the rank was determined."""
 
     host: str | None = None
@@ -66,12 +66,12 @@ class Identity:
     rule: str = ""
 
 
-def identities(
-    db: Database,
+def identify_processes(
+    db: ExportDatabase,
     pids: Collection[int],
     made: Mapping[int, tuple[int, int]] | None = None,
     on_gpu: Collection[int] = (),
-) -> dict[int, Identity]:
+) -> dict[int, ProcessIdentity]:
     """Identify the file's processes (those with work of their own).
 
     `made` maps processes to (rank, number of ranks) from NCCL's communicator creation. A single process is described by its
@@ -79,15 +79,19 @@ def identities(
     NCCL, else from the order of pids if they are all processes of the job or of a known node. If some processes are
     `on_gpu`, only these have ranks.
     """
-    variables = environment(db)
+    variables = read_allowed_environment(db)
     backend = _ROLE.fullmatch(variables.get("WG_BACKEND", ""))
-    everyone = Identity(host=hostname(db), role=_role(variables.get("WG_PREFIX")))
+    everyone = ProcessIdentity(
+        host=read_host_name(db), role=_parse_verl_role(variables.get("WG_PREFIX"))
+    )
     if backend is not None:
         everyone = replace(everyone, backend=backend[0])
-    by_nccl = {pid: _by_nccl(everyone, pair) for pid, pair in (made or {}).items() if pid in pids}
+    by_nccl = {
+        pid: _identify_by_nccl(everyone, pair) for pid, pair in (made or {}).items() if pid in pids
+    }
     ordered = sorted(pids)
     if len(ordered) == 1:
-        identity = _alone(db, variables, everyone)
+        identity = _identify_only_process(db, variables, everyone)
         if identity.rank is None:
             identity = by_nccl.get(ordered[0], identity)
         return {ordered[0]: identity}
@@ -95,14 +99,14 @@ def identities(
     if by_nccl and len(set(by_nccl.values())) == len(by_nccl):
         return by_pid | by_nccl
     workers = [pid for pid in ordered if pid in on_gpu] or ordered
-    first, world = _first_rank(db, variables, len(workers))
+    first, world = _find_first_rank(db, variables, len(workers))
     if first is not None:
         for place, pid in enumerate(workers):
             by_pid[pid] = replace(everyone, rank=first + place, world_size=world, rule=_BY_ORDER)
     return by_pid
 
 
-def notes(by_pid: Mapping[int, Identity]) -> list[Note]:
+def note_rank_rules(by_pid: Mapping[int, ProcessIdentity]) -> list[Note]:
     """Note how the ranks were determined, if not by a variable of the process itself."""
     if len(by_pid) > 1 and all(identity.rank is None for identity in by_pid.values()):
         text = "several processes in one file, and nothing in it tells which rank each is"
@@ -115,56 +119,56 @@ def notes(by_pid: Mapping[int, Identity]) -> list[Note]:
     ]
 
 
-def facts(identity: Identity, pid: int | None) -> dict[str, object]:
-    """Convert an identity to the facts that `discover.complete` takes."""
+def make_identity_facts(identity: ProcessIdentity, pid: int | None) -> dict[str, object]:
+    """Convert an identity to the facts that `discover.apply_file_facts` takes."""
     values = {
         "rank": identity.rank,
         "world_size": identity.world_size,
         "host": identity.host,
         "pid": pid,
     }
-    return without_unknown(values)
+    return drop_unknown_facts(values)
 
 
-def hostname(db: Database) -> str | None:
+def read_host_name(db: ExportDatabase) -> str | None:
     """Read the recorded host name; None if unknown."""
-    if not has(db, _SYSTEM, "name", "value"):
+    if not has_table_columns(db, _SYSTEM, "name", "value"):
         return None
     where = "name = 'Hostname' AND length(value) BETWEEN 1 AND 253"
-    names = rows(db, _SYSTEM, ("value",), where=where, limit=100)
+    names = read_small_table(db, _SYSTEM, ("value",), where=where, limit=100)
     return min((str(value) for (value,) in names), default=None)
 
 
-def environment(db: Database) -> dict[str, str]:
+def read_allowed_environment(db: ExportDatabase) -> dict[str, str]:
     """Read the allow-listed variables that have exactly one value. Numbers must be digits only."""
     pairs: dict[str, str] = {}
     for name in VARIABLES:
         # The capture settings describe the process; the agent's environment is its launcher's.
-        values = _captured(db, name) or _of_agent(db, name)
-        if len(values) == 1 and (name in LABELS or _is_number(values)):
+        values = _read_capture_variable(db, name) or _read_agent_variable(db, name)
+        if len(values) == 1 and (name in LABELS or _is_single_number(values)):
             pairs[name] = values.pop()
     return pairs
 
 
-def _captured(db: Database, name: str) -> set[str]:
+def _read_capture_variable(db: ExportDatabase, name: str) -> set[str]:
     """Read the values of a variable from the capture settings, in rows `NAME="value"`."""
     begin = f"{name}="
-    options = _named(db, _SHELL, begin, ("value",))
+    options = _select_settings(db, _SHELL, begin, ("value",))
     return {str(value)[len(begin) :].strip('"') for (value,) in options}
 
 
-def _is_set(db: Database, name: str) -> bool:
+def _is_variable_set(db: ExportDatabase, name: str) -> bool:
     """Check whether a variable is set in the capture settings."""
-    return bool(_named(db, _SHELL, f"{name}=", ("name",)))
+    return bool(_select_settings(db, _SHELL, f"{name}=", ("name",)))
 
 
-def _of_agent(db: Database, name: str) -> set[str]:
+def _read_agent_variable(db: ExportDatabase, name: str) -> set[str]:
     """Extract the values of a variable from the agent's environment text, inside the database.
 
     Entries are separated by `;`, until 2022 by zero bytes. A name that occurs twice may be part of another value, so it
     counts as unknown.
     """
-    if not has(db, _SYSTEM, "name", "value"):
+    if not has_table_columns(db, _SYSTEM, "name", "value"):
         return set()
     # Compare as bytes: SQLite's functions end a text at a zero byte.
     sql = f"""
@@ -184,66 +188,77 @@ def _of_agent(db: Database, name: str) -> set[str]:
     """
     try:
         return {str(value) for (value,) in db.connection.execute(sql, (name,))}
-    except sqlite3.DatabaseError:  # `rows` reads the same table and reports damaged pages
+    except (
+        sqlite3.DatabaseError
+    ):  # `read_small_table` reads the same table and reports damaged pages
         return set()
 
 
-def _named(
-    db: Database, where: str, begin: str, columns: tuple[str, ...]
+def _select_settings(
+    db: ExportDatabase, where: str, begin: str, columns: tuple[str, ...]
 ) -> list[tuple[object, ...]]:
     """Select capture settings whose name is like `where` and whose short value begins with `begin`."""
-    if not has(db, _SETTINGS, "name", "value"):
+    if not has_table_columns(db, _SETTINGS, "name", "value"):
         return []
     condition = "name LIKE ? AND substr(value, 1, ?) = ? AND length(value) <= ?"
     parameters = (where, len(begin), begin, len(begin) + _TEXT_LENGTH)
-    return rows(db, _SETTINGS, columns, where=condition, parameters=parameters, limit=1000)
+    return read_small_table(
+        db, _SETTINGS, columns, where=condition, parameters=parameters, limit=1000
+    )
 
 
-def _flags(db: Database) -> dict[str, int]:
+def _read_torchrun_flags(db: ExportDatabase) -> dict[str, int]:
     """Read torchrun's command-line flags: nodes, processes per node, rank of this node."""
     flags: dict[str, int] = {}
     for flag, meaning in _FLAGS.items():
         for spelt in {flag, flag.replace("_", "-")}:
-            option_rows = _named(db, _ARGUMENT, f"--{spelt}=", ("value",))
+            option_rows = _select_settings(db, _ARGUMENT, f"--{spelt}=", ("value",))
             values = {str(value).partition("=")[2] for (value,) in option_rows}
-            for (name,) in _named(db, _ARGUMENT, f"--{spelt}", ("name",)):
-                values |= _next_argument(db, str(name), f"--{spelt}")
-            if _is_number(values):
+            for (name,) in _select_settings(db, _ARGUMENT, f"--{spelt}", ("name",)):
+                values |= _read_next_argument(db, str(name), f"--{spelt}")
+            if _is_single_number(values):
                 flags[meaning] = int(values.pop())
             elif values:
                 flags[meaning] = -1
     return flags
 
 
-def _next_argument(db: Database, name: str, flag: str) -> set[str]:
+def _read_next_argument(db: ExportDatabase, name: str, flag: str) -> set[str]:
     """Read the number in the argument after a flag."""
     begin, _, place = name.rpartition("_")
     if not place.isdigit() or len(place) > 9:
         return set()
-    if not rows(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1):
+    if not read_small_table(
+        db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1
+    ):
         return set()
     following = f"{begin}_{int(place) + 1}"
     condition = "name = ? AND length(value) <= 7 AND value GLOB '[0-9]*'"
-    values = rows(db, _SETTINGS, ("value",), condition, (following,), limit=2)
+    values = read_small_table(db, _SETTINGS, ("value",), condition, (following,), limit=2)
     return {str(value) for (value,) in values}
 
 
-def _alone(db: Database, variables: Mapping[str, str], everyone: Identity) -> Identity:
+def _identify_only_process(
+    db: ExportDatabase, variables: Mapping[str, str], everyone: ProcessIdentity
+) -> ProcessIdentity:
     """Identify the only process of a file from its environment."""
     for rank, world in (*_PAIRS, _SLURM):
-        if rank in variables and not ((rank, world) == _SLURM and _is_set(db, _IN_RAY)):
-            number, size = _number(variables[rank]), _number(variables.get(world, ""))
+        if rank in variables and not ((rank, world) == _SLURM and _is_variable_set(db, _IN_RAY)):
+            number, size = (
+                _parse_short_number(variables[rank]),
+                _parse_short_number(variables.get(world, "")),
+            )
             if number is not None and (size is None or number < size):
                 rule = f"the variable {rank}"
                 return replace(everyone, rank=number, world_size=size, rule=rule)
     return everyone
 
 
-def _first_rank(
-    db: Database, variables: Mapping[str, str], count: int
+def _find_first_rank(
+    db: ExportDatabase, variables: Mapping[str, str], count: int
 ) -> tuple[int | None, int | None]:
     """Find (rank of the first process, world size) if `count` processes are all of a node or of the job."""
-    flags = _flags(db)
+    flags = _read_torchrun_flags(db)
     nodes, process_count = flags.get("nodes", 1), flags.get("processes")
     if process_count == count and nodes == 1:
         return 0, count
@@ -251,34 +266,34 @@ def _first_rank(
         return flags["node"] * count, nodes * count
     if process_count is not None:
         return None, None
-    world = _number(variables.get("WORLD_SIZE", ""))
-    local = _number(variables.get("LOCAL_WORLD_SIZE", ""))
+    world = _parse_short_number(variables.get("WORLD_SIZE", ""))
+    local = _parse_short_number(variables.get("LOCAL_WORLD_SIZE", ""))
     if world == count and local in (None, count):
         return 0, count
-    node = _number(variables.get("GROUP_RANK", variables.get("NODE_RANK", "")))
+    node = _parse_short_number(variables.get("GROUP_RANK", variables.get("NODE_RANK", "")))
     if node is not None and local == count and (world is None or (node + 1) * count <= world):
         return node * count, world
     return None, None
 
 
-def _by_nccl(everyone: Identity, pair: tuple[int, int]) -> Identity:
+def _identify_by_nccl(everyone: ProcessIdentity, pair: tuple[int, int]) -> ProcessIdentity:
     """Set rank and world size from NCCL."""
     return replace(everyone, rank=pair[0], world_size=pair[1], rule=_BY_NCCL)
 
 
-def _role(prefix: str | None) -> str | None:
+def _parse_verl_role(prefix: str | None) -> str | None:
     """Find the role in verl's worker-group prefix; None if the prefix is verl's random default."""
     if prefix is None or not _ROLE.fullmatch(prefix) or not _ROLE_WORDS.search(prefix):
         return None
     return prefix.strip("_")
 
 
-def _is_number(values: Collection[str]) -> bool:
+def _is_single_number(values: Collection[str]) -> bool:
     """Check whether all values are the same single number."""
-    return len(values) == 1 and all(_number(value) is not None for value in values)
+    return len(values) == 1 and all(_parse_short_number(value) is not None for value in values)
 
 
-def _number(text: str) -> int | None:
+def _parse_short_number(text: str) -> int | None:
     """Parse a number of digits only; None for anything else and for numbers beyond any job."""
     if not re.fullmatch("[0-9]{1,7}", text) or int(text) >= _MOST:
         return None

@@ -10,8 +10,13 @@ import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.nsys.content import MAX_NS, Clock
-from tracekit.readers.nsys.database import MISSING, Database, has, integers
+from tracekit.readers.nsys.content import MAX_NS, ExportClock
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    has_table_columns,
+    read_integer_columns,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -52,15 +57,15 @@ class MemoryOps:
     notes: tuple[Note, ...] = ()
 
 
-def read(db: Database, clock: Clock) -> dict[int, MemoryOps] | None:
+def read(db: ExportDatabase, clock: ExportClock) -> dict[int, MemoryOps] | None:
     """Read memory operations by pid (-1: unknown); None if GPU memory was not recorded.
 
     A free releases the last allocation at its address. A free without one releases memory from before the recording; it is
     dropped and counted.
     """
-    if not has(db, TABLE, "start", "bytes", "memoryOperationType"):
+    if not has_table_columns(db, TABLE, "start", "bytes", "memoryOperationType"):
         return None
-    recorded = integers(db, TABLE, _COLUMNS)
+    recorded = read_integer_columns(db, TABLE, _COLUMNS)
     columns = {}
     for name, values in recorded.values.items():
         missing = recorded.missing[name]
@@ -80,15 +85,15 @@ def read(db: Database, clock: Clock) -> dict[int, MemoryOps] | None:
         ("bad-size", timed & ~on_host & ~sound),
     ):
         odd[code] = frame.loc[which, "pid"].value_counts()
-    frame = _held(frame[timed & ~on_host & sound])
+    frame = _add_held_sizes(frame[timed & ~on_host & sound])
     orphan = frame["size"] == MISSING
     odd["memory-relative"] = frame.loc[orphan, "pid"].value_counts()
     frame = frame[~orphan]
     frame["held"] = frame.groupby(["pid", "deviceId"], sort=False)["size"].cumsum()
-    return _split(frame, odd, clock)
+    return _split_memory_by_process(frame, odd, clock)
 
 
-def _held(frame: pd.DataFrame) -> pd.DataFrame:
+def _add_held_sizes(frame: pd.DataFrame) -> pd.DataFrame:
     """Sort by time and add `size`, the change in held bytes; `MISSING` if unknown."""
     # At equal times frees sort first: an address is reused only after its free.
     by = ["pid", "start", "what", "deviceId", "address", "bytes"]
@@ -102,8 +107,8 @@ def _held(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(size=size)
 
 
-def _split(
-    frame: pd.DataFrame, odd: Mapping[str, pd.Series[int]], clock: Clock
+def _split_memory_by_process(
+    frame: pd.DataFrame, odd: Mapping[str, pd.Series[int]], clock: ExportClock
 ) -> dict[int, MemoryOps]:
     """Split the rows by process, with notes on each."""
     pid = frame["pid"].to_numpy()

@@ -9,39 +9,53 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
-from tracekit.readers.nsys.content import MAX_NS, Clock
-from tracekit.readers.nsys.database import MISSING, Database, blocks, has, rows
-from tracekit.readers.nsys.samples import GPU_MASK, Part, Samples, joined, series
+from tracekit.readers.nsys.content import MAX_NS, ExportClock
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    has_table_columns,
+    read_column_blocks,
+    read_small_table,
+)
+from tracekit.readers.nsys.samples import (
+    GPU_MASK,
+    GpuSamples,
+    Part,
+    join_sample_parts,
+    name_metric_series,
+)
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 
 
-def read(db: Database, clock: Clock) -> Samples | None:
+def read(db: ExportDatabase, clock: ExportClock) -> GpuSamples | None:
     """Read the samples of all GPUs, named `GPU <number> <metric>`; None if none were recorded.
 
     Falls back to the JSON samples of older exporters if the table is absent or empty.
     """
-    samples = _read(db, clock)
+    samples = _read_metric_table(db, clock)
     if samples is None or not (len(samples.ts_ns) or samples.notes):
         older = nsys_metrics_json.read(db, clock)
         return samples if older is None else older
     return samples
 
 
-def _read(db: Database, clock: Clock) -> Samples | None:
+def _read_metric_table(db: ExportDatabase, clock: ExportClock) -> GpuSamples | None:
     """Read the samples of the table; None if it does not exist.
 
     Metric numbers differ between files. Samples without a listed name are therefore dropped and counted.
     """
-    if not has(db, TABLE, "timestamp", "typeId", "metricId", "value"):
+    if not has_table_columns(db, TABLE, "timestamp", "typeId", "metricId", "value"):
         return None
-    names = _names(db)
+    names = _read_metric_names(db)
     code_of: dict[str, int] = {}
     parts: list[Part] = []
     untimed = unnamed = 0
     # Values are integers, except in hand-made files.
     thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
-    for block in blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
+    for block in read_column_blocks(
+        db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth
+    ):
         pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
         codes, distinct = pd.factorize(pair)
         table = []
@@ -61,21 +75,23 @@ def _read(db: Database, clock: Clock) -> Samples | None:
         ("no-time", "samples of GPU metrics without a usable time were left out", untimed),
         ("no-name", "samples of GPU metrics without a name or a value were left out", unnamed),
     )
-    return joined(parts, list(code_of), counts)
+    return join_sample_parts(parts, list(code_of), counts)
 
 
-def _names(db: Database) -> dict[tuple[int, int], str]:
+def _read_metric_names(db: ExportDatabase) -> dict[tuple[int, int], str]:
     """Read the series name of each (type, metric)."""
     names: dict[tuple[int, int], str] = {}
     for type_, metric, name in sorted(
-        rows(db, NAMES, ("typeId", "metricId", "metricName")), key=str
+        read_small_table(db, NAMES, ("typeId", "metricId", "metricName")), key=str
     ):
         if isinstance(type_, int) and isinstance(metric, int) and isinstance(name, str) and name:
-            names[type_, metric] = series(type_, name)
+            names[type_, metric] = name_metric_series(type_, name)
     return names
 
 
-def owners(found: Samples, gpus: Mapping[int, Collection[int]]) -> dict[int, npt.NDArray[np.int64]]:
+def assign_samples_to_processes(
+    found: GpuSamples, gpus: Mapping[int, Collection[int]]
+) -> dict[int, npt.NDArray[np.int64]]:
     """Assign samples to processes (positions by pid): to the only process that uses the GPU, else to the first process.
 
     `gpus` are the profiler's numbers of the GPUs that each process uses. The first process is the one with the lowest pid.

@@ -24,12 +24,30 @@ import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
-from tracekit.readers.chrome.values import without_surrogates
-from tracekit.readers.nsys.blocks import Endless, at_most
-from tracekit.readers.nsys.connection import damaged, is_damage, most_rows, row_id
-from tracekit.readers.nsys.content import MAX_NS, Clock
-from tracekit.readers.nsys.database import MISSING, Database, has, quoted, rows, texts
-from tracekit.readers.nsys.samples import GPU_MASK, Part, Samples, joined, series
+from tracekit.readers.chrome.values import join_surrogates
+from tracekit.readers.nsys.blocks import EndlessRows, limit_row_count
+from tracekit.readers.nsys.connection import (
+    count_possible_rows,
+    get_row_id_alias,
+    is_page_damage,
+    record_table_damage,
+)
+from tracekit.readers.nsys.content import MAX_NS, ExportClock
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    has_table_columns,
+    quote_identifier,
+    read_small_table,
+    read_texts_by_id,
+)
+from tracekit.readers.nsys.samples import (
+    GPU_MASK,
+    GpuSamples,
+    Part,
+    join_sample_parts,
+    name_metric_series,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -50,7 +68,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,4})?")
 
 
 @dataclass(slots=True)
-class _Found:
+class _JsonSamples:
     """Samples read so far, and counts of dropped samples by cause."""
 
     base_ns: int
@@ -64,21 +82,21 @@ class _Found:
     over: int = 0
 
 
-def read(db: Database, clock: Clock) -> Samples | None:
+def read(db: ExportDatabase, clock: ExportClock) -> GpuSamples | None:
     """Read the samples of all GPUs, named `GPU <number> <metric>`; None if none were recorded.
 
     Values keep their recorded unit: per cent, or a count. Keys without a numeric value are not metrics.
     """
-    types = _types(db)
+    types = _find_metric_event_types(db)
     if not types:
         return None
-    samples = _Found(clock.base_ns)
+    samples = _JsonSamples(clock.base_ns)
     seen = 0
-    for ts, type_, texts_ in _blocks(db, types):
+    for ts, type_, texts_ in _read_event_blocks(db, types):
         seen += len(texts_)
-        object_rows, objects = _objects(texts_)
+        object_rows, objects = _decode_samples(texts_)
         samples.unreadable += len(texts_) - len(objects)
-        _add(samples, ts[object_rows], type_[object_rows], objects)
+        _add_json_samples(samples, ts[object_rows], type_[object_rows], objects)
     if not seen:
         return None
     with_numbers = set[int]()
@@ -93,86 +111,95 @@ def read(db: Database, clock: Clock) -> Samples | None:
         ("bad-json", unreadable, samples.unreadable),
         ("too-many", over, samples.over),
     )
-    return joined(samples.parts, list(samples.code_of), counts)
+    return join_sample_parts(samples.parts, list(samples.code_of), counts)
 
 
-def unread(db: Database) -> list[Note]:
+def note_unread_generic_events(db: ExportDatabase) -> list[Note]:
     """Note the generic events that are not GPU metrics. Empty if there are none."""
-    if not has(db, TABLE, "typeId"):
+    if not has_table_columns(db, TABLE, "typeId"):
         return []
-    of_metrics = ", ".join(map(str, _types(db)))
+    of_metrics = ", ".join(map(str, _find_metric_event_types(db)))
     where = f"typeId NOT IN ({of_metrics})" if of_metrics else "1"
     try:
         (count,) = db.connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {where}").fetchone()
     except sqlite3.DatabaseError as error:
-        if not is_damage(error):
+        if not is_page_damage(error):
             raise
         return []
     text = "generic events of other kinds than GPU metrics (FTrace, ETW, …) are not read"
     return [Note("info", "generic-events", text, count=count)] if count else []
 
 
-def _types(db: Database) -> list[int]:
+def _find_metric_event_types(db: ExportDatabase) -> list[int]:
     """Find the generic event types whose source is GPU metrics sampling."""
-    has_columns = has(db, TABLE, "typeId", "data") and any(has(db, TABLE, name) for name in _TIMES)
-    if not has_columns or not has(db, TYPES, "typeId", "sourceId"):
+    has_columns = has_table_columns(db, TABLE, "typeId", "data") and any(
+        has_table_columns(db, TABLE, name) for name in _TIMES
+    )
+    if not has_columns or not has_table_columns(db, TYPES, "typeId", "sourceId"):
         return []
-    listed = rows(db, SOURCES, ("sourceId", "data", "nameId"), limit=10_000)
-    names = texts(db, "StringIds", "id", "value", [i for *_, i in listed if isinstance(i, int)])
+    listed = read_small_table(db, SOURCES, ("sourceId", "data", "nameId"), limit=10_000)
+    names = read_texts_by_id(
+        db, "StringIds", "id", "value", [i for *_, i in listed if isinstance(i, int)]
+    )
     sources = {
         source
         for source, data, name in listed
-        if isinstance(source, int) and _SOURCE.fullmatch(_named(data) or names.get(name, ""))
+        if isinstance(source, int)
+        and _SOURCE.fullmatch(_parse_source_name(data) or names.get(name, ""))
     }
-    of_type = rows(db, TYPES, ("typeId", "sourceId"))
+    of_type = read_small_table(db, TYPES, ("typeId", "sourceId"))
     types = {t for t, source in of_type if isinstance(t, int) and source in sources}
     return sorted(types)[:_MAX_TYPES]
 
 
-def _named(data: object) -> str:
+def _parse_source_name(data: object) -> str:
     """Parse the name from a source description. Empty if it has none."""
     if not isinstance(data, str):
         return ""
-    name = (_object(data) or {}).get("Name")
+    name = (_decode_sample(data) or {}).get("Name")
     return name if isinstance(name, str) else ""
 
 
-def _blocks(db: Database, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, list[str | None]]]:
+def _read_event_blocks(
+    db: ExportDatabase, types: Sequence[int]
+) -> Iterator[tuple[Ints, Ints, list[str | None]]]:
     """Yield (recorded time, type, text) of the samples in blocks; `MISSING` and None for unusable values.
 
     The time is the session time if recorded. Exporters that did not know it wrote 0; then the raw time is the session time.
     """
-    present = [name for name in _TIMES if has(db, TABLE, name)]
-    fallbacks = [f"nullif({quoted(name)}, 0)" for name in present] + [quoted(present[-1])]
+    present = [name for name in _TIMES if has_table_columns(db, TABLE, name)]
+    fallbacks = [f"nullif({quote_identifier(name)}, 0)" for name in present] + [
+        quote_identifier(present[-1])
+    ]
     time = f"coalesce({', '.join(fallbacks)})"
     sql = (
         f"SELECT iif(typeof({time}) = 'integer', {time}, {MISSING}), typeId,"
         f" iif(typeof(data) = 'text' AND length(data) <= {MAX_TEXT}, data, NULL) FROM {TABLE} NOT INDEXED"
-        f" WHERE typeId IN ({', '.join(map(str, types))}) ORDER BY {row_id(db.columns[TABLE])}"
+        f" WHERE typeId IN ({', '.join(map(str, types))}) ORDER BY {get_row_id_alias(db.columns[TABLE])}"
     )
     seen = 0
     try:
         cursor = db.connection.execute(sql)
         while part := cursor.fetchmany(_BLOCK):
             seen += len(part)
-            at_most(seen, most_rows(db))
+            limit_row_count(seen, count_possible_rows(db))
             time_, type_, text = zip(*part, strict=True)
             yield np.array(time_, np.int64), np.array(type_, np.int64), list(text)
-    except (sqlite3.DatabaseError, Endless) as error:
-        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+    except (sqlite3.DatabaseError, EndlessRows) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_page_damage(error):
             raise
-        damaged(db, TABLE, error, seen)
+        record_table_damage(db, TABLE, error, seen)
 
 
-def _refuse(constant: str) -> float:
+def _refuse_json_constant(constant: str) -> float:
     """Raise `ValueError` for NaN and Infinity."""
     raise ValueError(constant)
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse).decode
+_decode = json.JSONDecoder(parse_constant=_refuse_json_constant).decode
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _decode_sample(text: str) -> dict[str, Any] | None:
     """Decode a JSON object; None for anything else."""
     try:
         value = _decode(text)
@@ -181,7 +208,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
+def _decode_samples(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
     """Decode all texts: (rows that are an object, the objects). Decodes one by one only if some text is damaged."""
     text_rows = np.flatnonzero(np.fromiter(map(bool, texts_), np.bool_, len(texts_)))
     recorded_texts = list(filter(None, texts_))
@@ -194,12 +221,14 @@ def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
     sound = len(parsed) == max(2 * len(recorded_texts) - 1, 0) and not any(parsed[1::2])
     if sound and set(map(type, objects)) <= {dict}:
         return text_rows, objects
-    decoded = list(map(_object, recorded_texts))
+    decoded = list(map(_decode_sample, recorded_texts))
     object_rows = [row for row, record in enumerate(decoded) if record is not None]
     return text_rows[object_rows], [record for record in decoded if record is not None]
 
 
-def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
+def _add_json_samples(
+    found: _JsonSamples, ts: Ints, type_: Ints, objects: list[dict[str, Any]]
+) -> None:
     """Add the samples of one block. Samples with the same keys are parsed together."""
     if not objects:
         return
@@ -211,25 +240,28 @@ def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) ->
             found.over += len(positions)
             continue
         found.sets.add(text)
-        names = [without_surrogates(key) for key in objects[positions[0]]]
-        values = _values([objects[i] for i in positions.tolist()], len(names))
+        names = [join_surrogates(key) for key in objects[positions[0]]]
+        values = _parse_sample_values([objects[i] for i in positions.tolist()], len(names))
         metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
         for type_number in np.unique(type_[positions]).tolist():
             of_series = type_[positions] == type_number
-            coded = np.array([_code(found, series(type_number, name)) for name in names], np.int32)
+            coded = np.array(
+                [_code_series_name(found, name_metric_series(type_number, name)) for name in names],
+                np.int32,
+            )
             times, numbers = ts[positions][of_series], values[of_series][:, metric]
-            _add_set(found, times, type_number, coded[metric], numbers)
+            _add_gpu_samples(found, times, type_number, coded[metric], numbers)
 
 
-def _code(found: _Found, name: str) -> int:
+def _code_series_name(found: _JsonSamples, name: str) -> int:
     """Assign a code to a name; -1 beyond `MAX_NAMES`."""
     if len(found.code_of) >= MAX_NAMES:
         return found.code_of.get(name, -1)
     return found.code_of.setdefault(name, len(found.code_of))
 
 
-def _add_set(
-    found: _Found,
+def _add_gpu_samples(
+    found: _JsonSamples,
     ts: Ints,
     type_: int,
     codes: npt.NDArray[np.int32],
@@ -248,7 +280,7 @@ def _add_set(
     found.parts.append((times, gpu, np.tile(codes, len(ts))[keep], values.ravel()[keep]))
 
 
-def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64]:
+def _parse_sample_values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64]:
     """Parse the values of objects with the same keys into a matrix, one row per object. NaN for non-numbers."""
     text = ",".join(map(str, chain.from_iterable(map(dict.values, objects))))
     try:
@@ -259,11 +291,11 @@ def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64
         numbers = np.empty(0)
     if len(numbers) != len(objects) * width:
         members = chain.from_iterable(map(dict.values, objects))
-        numbers = np.fromiter(map(_number, members), np.float64, len(objects) * width)
+        numbers = np.fromiter(map(_parse_metric_value, members), np.float64, len(objects) * width)
     return numbers.reshape(len(objects), width)
 
 
-def _number(value: object) -> float:
+def _parse_metric_value(value: object) -> float:
     """Parse a number or numeric text; NaN for anything else."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         return math.nan

@@ -15,18 +15,18 @@ Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 
 
-def _nothing() -> Ints:
+def _make_empty_ints() -> Ints:
     """Make an empty int64 array."""
     return np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
-class Numbers:
+class ValueNumbering:
     """Numbering of values. New values of a block are numbered in ascending order after those of earlier blocks."""
 
-    values: Ints = field(default_factory=_nothing)
+    values: Ints = field(default_factory=_make_empty_ints)
     """Value of each number."""
-    _ascending: Ints = field(default_factory=_nothing)
+    _ascending: Ints = field(default_factory=_make_empty_ints)
     _numbers: Codes = field(default_factory=lambda: np.empty(0, np.int32))
 
     def coded(self, block: Ints) -> Codes:
@@ -40,7 +40,7 @@ class Numbers:
     def _places(self, block: Ints) -> Ints | None:
         """Find the position of each value among the sorted ones; None if any value is new."""
         if not len(self._ascending):
-            return None if len(block) else _nothing()
+            return None if len(block) else _make_empty_ints()
         if len(self._ascending) == 1:
             is_same = bool((block == self._ascending[0]).all())
             return np.zeros(len(block), np.int64) if is_same else None
@@ -62,10 +62,10 @@ _FEW = 8
 """Number of distinct values to search one by one before sorting all."""
 
 
-def distinct_values(values: npt.NDArray[np.integer[Any]]) -> list[int]:
+def list_distinct_integers(values: npt.NDArray[np.integer[Any]]) -> list[int]:
     """List the distinct values, ascending.
 
-    >>> distinct_values(np.array([7, 3, 7]))
+    >>> list_distinct_integers(np.array([7, 3, 7]))
     [3, 7]
     """
     distinct: list[int] = []
@@ -77,16 +77,16 @@ def distinct_values(values: npt.NDArray[np.integer[Any]]) -> list[int]:
     return sorted(distinct)
 
 
-def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
+def list_distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
     """List the distinct rows, in order of first appearance.
 
-    >>> distinct_rows([np.array([7, 7, 1]), np.array([2, 2, 2])])
+    >>> list_distinct_rows([np.array([7, 7, 1]), np.array([2, 2, 2])])
     [(7, 2), (1, 2)]
     """
     distinct: list[tuple[int, ...]] = []
     while len(columns[0]):
         if len(distinct) == _FEW:
-            return [*distinct, *_distinct_runs(columns)]
+            return [*distinct, *_list_distinct_runs(columns)]
         distinct.append(tuple(int(column[0]) for column in columns))
         is_other = np.zeros(len(columns[0]), np.bool_)
         for column in columns:
@@ -95,7 +95,7 @@ def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
     return distinct
 
 
-def _distinct_runs(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
+def _list_distinct_runs(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
     """List the distinct rows by the first row of each run of equal rows."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     is_new[:1] = True

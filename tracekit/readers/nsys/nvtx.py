@@ -14,12 +14,12 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.chrome.scan import Sparse, smallest_type
+from tracekit.readers.chrome.scan import Sparse, choose_code_type
 from tracekit.readers.nsys import nvtx_args as nsys_nvtx_args
 from tracekit.readers.nsys import nvtx_rows as nsys_nvtx_rows
-from tracekit.readers.nsys.content import MAX_NS, Clock, capture_year
-from tracekit.readers.nsys.database import MISSING, Database, has
-from tracekit.readers.nsys.nvtx_rows import TABLE, Rows
+from tracekit.readers.nsys.content import MAX_NS, ExportClock, find_capture_year
+from tracekit.readers.nsys.database import MISSING, ExportDatabase, has_table_columns
+from tracekit.readers.nsys.nvtx_rows import TABLE, NvtxRows
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -75,7 +75,7 @@ _NOTES: tuple[tuple[NoteSeverity, str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class NvtxRanges:
     """Ranges of all processes, sorted by start, longest first, then thread and name.
 
     `thread`, `name` (-1: not readable) and `cat` are codes into `gtids` (the profiler's thread ids, -1 unknown),
@@ -101,7 +101,7 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class HostRows:
+class NvtxHostRows:
     """Ranges of one process as rows of `host_ops`, without `id` and `thread`.
 
     `kind` are codes into `HOST_OP_KINDS`, `tid` is -1 if unknown, `args` refer to positions.
@@ -116,21 +116,27 @@ class HostRows:
     args: Mapping[str, Sparse] = field(default_factory=dict[str, Sparse])
 
 
-def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> Ranges | None:
+def read_nvtx_ranges(
+    db: ExportDatabase, clock: ExportClock, args: Collection[str] | None = None
+) -> NvtxRanges | None:
     """Read the ranges of a file; None if NVTX was not recorded. `args` names the wanted arguments, None for all."""
-    if not has(db, TABLE, "start", "eventType"):
+    if not has_table_columns(db, TABLE, "start", "eventType"):
         return None
-    rows = nsys_nvtx_rows.read(db, with_rows=nsys_nvtx_args.any_wanted(db, args))
-    pid_of = pids(rows.gtids)
+    rows = nsys_nvtx_rows.read(db, with_rows=nsys_nvtx_args.is_any_argument_wanted(db, args))
+    pid_of = extract_pids(rows.gtids)
     counts: dict[tuple[str, int], int] = {}
-    count = partial(_count, counts, rows.thread, pid_of)
+    count = partial(_count_by_process, counts, rows.thread, pid_of)
     start, end = rows.start, rows.end
     is_range = np.isin(rows.type, np.array(RANGES, np.int16))
     placed = (start > -MAX_NS) & (start < MAX_NS)
     count("marks", rows.type == MARK)
     count("no-time", is_range & ~placed)
-    last = max(_latest(start), _latest(end)) if clock.end_ns is None else clock.end_ns
-    thread_names, before = _thread_names(rows), _running_before(rows, clock)
+    last = (
+        max(_find_latest_time(start), _find_latest_time(end))
+        if clock.end_ns is None
+        else clock.end_ns
+    )
+    thread_names, before = _read_nvtx_thread_names(rows), _find_early_processes(rows, clock)
     positions = np.flatnonzero(is_range & placed).astype(np.int32)
     ts, until = start[positions], end[positions]
     # Release columns as soon as they are used: there are millions of ranges.
@@ -138,7 +144,7 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     del start, end, is_range, placed
     count("negative-time", positions[ts < clock.start_ns])
     count("no-name", positions[rows.name[positions] < 0])
-    is_open, unsound = _open_and_unsound(ts, until, clock)
+    is_open, unsound = _mark_open_and_unsound(ts, until, clock)
     count("bad-duration", positions[unsound])
     # Without a recorded end, no range ends with it: no time reaches MAX_NS.
     ends_with_it = until == (MAX_NS if clock.end_ns is None else clock.end_ns)
@@ -146,27 +152,27 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     pid = pid_of[rows.thread[positions[captured]]]
     is_captured = _is_capture_range(captured, ts, pid, before, clock.start_ns + SOON_NS)
     captured = captured[is_captured]
-    if (capture_year(db) or 0) <= LAST_TO_END_WITH_RANGE:
+    if (find_capture_year(db) or 0) <= LAST_TO_END_WITH_RANGE:
         count("capture-range", positions[captured])
         is_open[captured] = False
     until[is_open] = np.maximum(last, ts[is_open])
     until[unsound] = ts[unsound]
-    order = _order(rows, positions, ts, until).astype(np.int32)
-    positions, ts, until, is_open = _reordered(order, positions, ts, until, is_open)
+    order = _sort_nvtx_ranges(rows, positions, ts, until).astype(np.int32)
+    positions, ts, until, is_open = _reorder_columns(order, positions, ts, until, is_open)
     del order
     count("open-ranges", positions[is_open])
-    cat, cats = _categories(rows, positions)
+    cat, cats = _find_range_categories(rows, positions)
     # A name with a tail is torch's own only in the default domain.
     ops = np.append(rows.is_op, [False])[rows.name[positions]] & (cat == 0)
     cat[ops] = 1
     until -= ts
     ts += clock.base_ns
-    return Ranges(
+    return NvtxRanges(
         ts,
         until,
-        rows.thread[positions].astype(smallest_type(len(rows.gtids))),
-        rows.name[positions].astype(smallest_type(len(rows.names))),
-        cat.astype(smallest_type(len(cats))),
+        rows.thread[positions].astype(choose_code_type(len(rows.gtids))),
+        rows.name[positions].astype(choose_code_type(len(rows.names))),
+        cat.astype(choose_code_type(len(cats))),
         np.where(ops, np.int8(_OP), np.int8(_RANGE)),
         is_open,
         rows.gtids,
@@ -178,14 +184,14 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     )
 
 
-def _open_and_unsound(ts: Ints, until: Ints, clock: Clock) -> tuple[Bools, Bools]:
+def _mark_open_and_unsound(ts: Ints, until: Ints, clock: ExportClock) -> tuple[Bools, Bools]:
     """Mark ranges without an own end, and ranges with an impossible end."""
     open_from = MAX_NS if clock.end_ns is None else clock.end_ns - OPEN_WITHIN_NS
     is_open = (until == MISSING) | ((until >= open_from) & (until < MAX_NS) & (until >= ts))
     return is_open, ~is_open & ((until < ts) | (until >= MAX_NS))
 
 
-def _count(
+def _count_by_process(
     counts: dict[tuple[str, int], int],
     thread: Codes,
     pid_of: npt.NDArray[np.int64],
@@ -201,19 +207,21 @@ def _count(
         counts[key] = counts.get(key, 0) + int(number[code])
 
 
-def of_process(found: Ranges, pid: int | None) -> HostRows:
+def select_complete_ranges(found: NvtxRanges, pid: int | None) -> NvtxHostRows:
     """Select the complete ranges of one process (None: all), for `host_ops`."""
-    return _rows(found, np.flatnonzero(_of(found, pid) & ~found.is_open))
+    return _make_range_rows(
+        found, np.flatnonzero(_mark_process_ranges(found, pid) & ~found.is_open)
+    )
 
 
-def open_of_process(found: Ranges, pid: int | None) -> HostRows:
+def select_open_ranges(found: NvtxRanges, pid: int | None) -> NvtxHostRows:
     """Select the still open ranges of one process (None: all), for `open_ranges`."""
-    return _rows(found, np.flatnonzero(_of(found, pid) & found.is_open))
+    return _make_range_rows(found, np.flatnonzero(_mark_process_ranges(found, pid) & found.is_open))
 
 
-def without_process(found: Ranges, pid: int | None) -> Ranges:
+def drop_process_ranges(found: NvtxRanges, pid: int | None) -> NvtxRanges:
     """Drop the ranges of one process (None: all). Counts are kept."""
-    kept = np.flatnonzero(~_of(found, pid))
+    kept = np.flatnonzero(~_mark_process_ranges(found, pid))
     return replace(
         found,
         ts_ns=found.ts_ns[kept],
@@ -223,63 +231,63 @@ def without_process(found: Ranges, pid: int | None) -> Ranges:
         cat=found.cat[kept],
         kind=found.kind[kept],
         is_open=found.is_open[kept],
-        args=_moved(found, kept),
+        args=_renumber_range_args(found, kept),
     )
 
 
-def processes(found: Ranges) -> dict[int, int]:
+def count_process_ranges(found: NvtxRanges) -> dict[int, int]:
     """Count the ranges of each process, including open ones; -1 is the unknown process."""
     number = np.bincount(found.thread, minlength=len(found.gtids))
     total: dict[int, int] = {}
-    for pid, count in zip(pids(found.gtids).tolist(), number.tolist(), strict=True):
+    for pid, count in zip(extract_pids(found.gtids).tolist(), number.tolist(), strict=True):
         if count:
             total[pid] = total.get(pid, 0) + count
     return total
 
 
-def notes(found: Ranges, pid: int | None) -> list[Note]:
+def note_nvtx_ranges(found: NvtxRanges, pid: int | None) -> list[Note]:
     """Build the notes on the ranges of one process (None: all)."""
     range_notes = []
     for severity, code, text in _NOTES:
-        number = counted(found, code, pid)
+        number = get_nvtx_count(found, code, pid)
         if number:
             range_notes.append(Note(severity, code, text, count=number))
     return range_notes
 
 
-def counted(found: Ranges, what: str, pid: int | None) -> int:
+def get_nvtx_count(found: NvtxRanges, what: str, pid: int | None) -> int:
     """Count `what` (a note code or `marks`) in one process (None: all)."""
     return sum(n for (code, p), n in found.counts.items() if code == what and pid in (None, p))
 
 
-def pids(gtids: Ints) -> Ints:
+def extract_pids(gtids: Ints) -> Ints:
     """Extract the pid from the profiler's thread ids, -1 if unknown."""
     return np.where(gtids >= 0, (gtids >> 24) & 0xFFFFFF, -1)
 
 
-def _of(found: Ranges, pid: int | None) -> Bools:
+def _mark_process_ranges(found: NvtxRanges, pid: int | None) -> Bools:
     """Mark the ranges of a process."""
     if pid is None:
         return np.ones(len(found.ts_ns), np.bool_)
-    of_process: Bools = (pids(found.gtids) == pid)[found.thread]
+    of_process: Bools = (extract_pids(found.gtids) == pid)[found.thread]
     return of_process
 
 
-def _rows(found: Ranges, at: Ints) -> HostRows:
+def _make_range_rows(found: NvtxRanges, at: Ints) -> NvtxHostRows:
     """Build the rows of these ranges, with their arguments."""
     tids = np.where(found.gtids >= 0, found.gtids & 0xFFFFFF, -1).astype(np.int32)
-    return HostRows(
+    return NvtxHostRows(
         found.ts_ns[at],
         found.dur_ns[at],
-        _categorical(found.name[at], found.names),
+        _make_used_categorical(found.name[at], found.names),
         found.kind[at],
-        _categorical(found.cat[at], found.cats),
+        _make_used_categorical(found.cat[at], found.cats),
         tids[found.thread[at]],
-        _moved(found, at),
+        _renumber_range_args(found, at),
     )
 
 
-def _moved(found: Ranges, at: Ints) -> dict[str, Sparse]:
+def _renumber_range_args(found: NvtxRanges, at: Ints) -> dict[str, Sparse]:
     """Renumber the arguments of these ranges by position among them. Omits arguments that none has."""
     args: dict[str, Sparse] = {}
     if not found.args:
@@ -289,13 +297,13 @@ def _moved(found: Ranges, at: Ints) -> dict[str, Sparse]:
     for key, column in found.args.items():
         of_process = new[column.rows] >= 0
         if of_process.any():
-            args[key] = nsys_nvtx_args.compacted(
+            args[key] = nsys_nvtx_args.compact_sparse_column(
                 new[column.rows][of_process], column.values[of_process], column.categories
             )
     return args
 
 
-def _categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
+def _make_used_categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
     """Build a categorical with only the categories in use, in the order of `names`."""
     used = np.zeros(len(names) + 1, np.bool_)
     used[codes] = True  # -1, no name, marks the last entry
@@ -303,19 +311,19 @@ def _categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
     # An operator and another range may have the same name.
     place: dict[str, int] = {}
     places = [place.setdefault(names[code], len(place)) for code in used_codes.tolist()]
-    renumber = np.full(len(names) + 1, -1, smallest_type(len(place)))
+    renumber = np.full(len(names) + 1, -1, choose_code_type(len(place)))
     renumber[used_codes] = places
     texts = pd.Index(list(place), dtype="str")
     numbered: npt.NDArray[Any] = renumber[codes]
     return pd.Categorical.from_codes(numbered, categories=texts)
 
 
-def _latest(times: Ints) -> int:
+def _find_latest_time(times: Ints) -> int:
     """Find the latest usable time; `-MAX_NS` if there is none."""
     return int(times[times < MAX_NS].max(initial=-MAX_NS))
 
 
-def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
+def _sort_nvtx_ranges(rows: NvtxRows, at: Codes, ts: Ints, until: Ints) -> Ints:
     """Sort by start, longest first, thread, name. Exporters guarantee no order."""
     order = np.argsort(ts, kind="stable")
     sorted_ts = ts[order]
@@ -331,19 +339,19 @@ def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
     return order
 
 
-def _reordered(order: Codes, *columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+def _reorder_columns(order: Codes, *columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
     """Reorder the columns. Returns them unchanged if they are already sorted, as exporters usually write them."""
     if not (order[1:] < order[:-1]).any():
         return columns
     return tuple(column[order] for column in columns)
 
 
-def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
+def _find_range_categories(rows: NvtxRows, at: Codes) -> tuple[Codes, list[str]]:
     """Find (category codes, categories): each range's domain name, or the default category.
 
     A domain is named by the row that created it in the same process; hand-made extracts lack those rows.
     """
-    pid_of = pids(rows.gtids)
+    pid_of = extract_pids(rows.gtids)
     width = max(len(rows.domains), 1)
     place = np.unique(pid_of, return_inverse=True)[1]
     # One number per (process, domain) pair.
@@ -370,7 +378,7 @@ def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
     return of_pair[rows.thread[at].astype(np.int32) * width + rows.domain[at]], cats
 
 
-def _thread_names(rows: Rows) -> dict[int, str]:
+def _read_nvtx_thread_names(rows: NvtxRows) -> dict[int, str]:
     """Read thread names set through NVTX. Of several, the last in time is kept."""
     positions = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
     positions = positions[np.lexsort((rows.name[positions], rows.start[positions]))]
@@ -379,11 +387,11 @@ def _thread_names(rows: Rows) -> dict[int, str]:
     return {gtid: name for gtid, name in zip(gtids, names, strict=True) if gtid >= 0 and name}
 
 
-def _running_before(rows: Rows, clock: Clock) -> Ints:
+def _find_early_processes(rows: NvtxRows, clock: ExportClock) -> Ints:
     """Find the processes that ran before the recording: those that created domains, categories or thread names."""
     early = (rows.start < clock.start_ns) & (rows.start > -MAX_NS)
     early &= np.isin(rows.type, np.array((CATEGORY, THREAD_NAME, DOMAIN), np.int16))
-    return np.unique(pids(rows.gtids)[rows.thread[early]])
+    return np.unique(extract_pids(rows.gtids)[rows.thread[early]])
 
 
 def _is_capture_range(ends: Ints, ts: Ints, pid: Ints, before: Ints, begun: int) -> Bools:

@@ -12,22 +12,29 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.readers.chrome.scan import Json, Sparse
-from tracekit.readers.chrome.values import compact, is_too_deep
+from tracekit.readers.chrome.values import format_compact_json, is_too_deep
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.connection import row_id
-from tracekit.readers.nsys.database import MISSING, Database, blocks, has, rows, texts
-from tracekit.readers.nsys.gather import ABSENT, column, wanted
+from tracekit.readers.nsys.connection import get_row_id_alias
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    has_table_columns,
+    read_column_blocks,
+    read_small_table,
+    read_texts_by_id,
+)
+from tracekit.readers.nsys.gather import ABSENT, is_wanted_argument, write_column_sql
 from tracekit.readers.nsys.nvtx_rows import (
     OP_ID,
     SEQUENCE,
     SIZES,
     TABLE,
-    Places,
-    Rows,
-    digit_at,
-    placed,
-    places,
+    NvtxRows,
+    RowPositions,
+    find_row_positions,
+    map_rows_to_positions,
+    write_marker_sql,
 )
 
 Ints = npt.NDArray[np.int64]
@@ -44,38 +51,40 @@ _MAX_DIMS = 20_000
 """Character limit of recorded shapes. Longer ones are dropped; they do not belong to a matrix product."""
 
 
-def any_wanted(db: Database, args: Collection[str] | None) -> bool:
+def is_any_argument_wanted(db: ExportDatabase, args: Collection[str] | None) -> bool:
     """Check whether any argument that the file may have is wanted. None wants all."""
     if args is None:
         return True
-    return bool({*ARGS} & {*args}) or (nsys_payloads.wanted(args) and nsys_payloads.may_hold(db))
+    return bool({*ARGS} & {*args}) or (
+        nsys_payloads.is_collective_wanted(args) and nsys_payloads.has_payload_columns(db)
+    )
 
 
 def read(
-    db: Database, found: Rows, at: npt.NDArray[np.int32], args: Collection[str] | None
+    db: ExportDatabase, found: NvtxRows, at: npt.NDArray[np.int32], args: Collection[str] | None
 ) -> dict[str, Sparse]:
     """Read the wanted arguments of the rows `at`, by position there. Omits arguments that no row has."""
     if found.row is None or not len(at):
         return {}
-    with_payloads = args is None or nsys_payloads.wanted(args)
-    with_payloads = with_payloads and nsys_payloads.recorded(db)
-    keys = _keys(db, args)
+    with_payloads = args is None or nsys_payloads.is_collective_wanted(args)
+    with_payloads = with_payloads and nsys_payloads.has_payloads(db)
+    keys = _list_wanted_keys(db, args)
     if not keys and not with_payloads:
         return {}
-    where = places(found, at)
+    where = map_rows_to_positions(found, at)
     arguments: dict[str, Sparse] = {}
     for key in keys:
-        argument = _argument(db, key, where, found, at)
+        argument = _read_range_argument(db, key, where, found, at)
         if argument is not None and len(argument.rows):
             arguments[key] = argument
     if with_payloads:
-        for key, argument in nsys_payloads.collectives(db, found, at, where).items():
-            if wanted(args, key):
+        for key, argument in nsys_payloads.read_collective_args(db, found, at, where).items():
+            if is_wanted_argument(args, key):
                 arguments[key] = argument
     return arguments
 
 
-def compacted(
+def compact_sparse_column(
     row: npt.NDArray[np.int32], values: npt.NDArray[np.generic], categories: list[str] | None
 ) -> Sparse:
     """Build a sparse column with only the categories in use."""
@@ -85,69 +94,73 @@ def compacted(
     return Sparse(row, codes.astype(np.int32), [categories[code] for code in used.tolist()])
 
 
-def _argument(
-    db: Database, key: str, where: Places, found: Rows, at: npt.NDArray[np.int32]
+def _read_range_argument(
+    db: ExportDatabase, key: str, where: RowPositions, found: NvtxRows, at: npt.NDArray[np.int32]
 ) -> Sparse | None:
     """Read one argument of all rows."""
     readers: Mapping[str, Callable[[], Sparse | None]] = {
-        "Sequence number": lambda: _tail(db, SEQUENCE, where),
-        "op_id": lambda: _tail(db, OP_ID, where),
-        "Input Dims": lambda: _dims(db, where),
-        "payload": lambda: _payload(db, where),
-        "payload fields": lambda: _fields(db, where),
-        "category": lambda: _category(db, where, found, at),
-        "end tid": lambda: _other_end(db, where),
+        "Sequence number": lambda: _read_name_tail(db, SEQUENCE, where),
+        "op_id": lambda: _read_name_tail(db, OP_ID, where),
+        "Input Dims": lambda: _read_input_dims(db, where),
+        "payload": lambda: _read_numeric_payload(db, where),
+        "payload fields": lambda: _read_payload_fields(db, where),
+        "category": lambda: _read_category_argument(db, where, found, at),
+        "end tid": lambda: _read_end_thread(db, where),
     }
     return readers[key]()
 
 
-def _tail(db: Database, marker: str, where: Places) -> Sparse | None:
+def _read_name_tail(db: ExportDatabase, marker: str, where: RowPositions) -> Sparse | None:
     """Read the number after this marker in inline names."""
-    if not has(db, TABLE, "text"):
+    if not has_table_columns(db, TABLE, "text"):
         return None
     value = f"CAST(substr(text, instr(text, '{marker}') + {len(marker)}, 18) AS INTEGER)"
-    condition = f"typeof(text) = 'text' AND {digit_at(marker)}"
-    return _whole_numbers(db, value, condition, where)
+    condition = f"typeof(text) = 'text' AND {write_marker_sql(marker)}"
+    return _read_integer_argument(db, value, condition, where)
 
 
-def _whole_numbers(db: Database, value: str, condition: str, where: Places) -> Sparse:
+def _read_integer_argument(
+    db: ExportDatabase, value: str, condition: str, where: RowPositions
+) -> Sparse:
     """Evaluate an SQL expression as integers in the rows that satisfy a condition."""
-    row, values = _pairs(db, value, condition)
-    position, which = placed(where, row)
+    row, values = _select_integer_pairs(db, value, condition)
+    position, which = find_row_positions(where, row)
     return Sparse(position.astype(np.int32), values[which])
 
 
-def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
+def _select_integer_pairs(db: ExportDatabase, value: str, condition: str) -> tuple[Ints, Ints]:
     """Select (row ids, integers) where the condition is true and the SQL expression is an integer."""
     pairs = [np.empty((2, 0), np.int64)]
-    expressions = {"row": row_id(db.columns[TABLE]), "value": value}
-    for block in blocks(db, TABLE, (), where=condition, expressions=expressions):
+    expressions = {"row": get_row_id_alias(db.columns[TABLE]), "value": value}
+    for block in read_column_blocks(db, TABLE, (), where=condition, expressions=expressions):
         pairs.append(np.stack([block["row"], block["value"]]))
     row, values = np.hstack(pairs)
     is_known = values != MISSING
     return row[is_known], values[is_known]
 
 
-def _keys(db: Database, args: Collection[str] | None) -> list[str]:
+def _list_wanted_keys(db: ExportDatabase, args: Collection[str] | None) -> list[str]:
     """List the `ARGS` that are wanted and that the file may have."""
-    keys = [key for key in ARGS if wanted(args, key)]
+    keys = [key for key in ARGS if is_wanted_argument(args, key)]
     if "Input Dims" in keys and not may_have_shapes(db):
         keys.remove("Input Dims")
     return keys
 
 
-def may_have_shapes(db: Database) -> bool:
+def may_have_shapes(db: ExportDatabase) -> bool:
     """Check whether any name may end in shapes. Exact if names were read from the pages."""
-    return has(db, TABLE, "text") and db.looked.get((TABLE, "text", SIZES)) is not False
+    return (
+        has_table_columns(db, TABLE, "text") and db.looked.get((TABLE, "text", SIZES)) is not False
+    )
 
 
-def _dims(db: Database, where: Places) -> Sparse | None:
+def _read_input_dims(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     """Read recorded shapes as Kineto writes them. Each distinct text is parsed once."""
-    row = row_id(db.columns[TABLE])
+    row = get_row_id_alias(db.columns[TABLE])
     begin = f"instr(text, '{SIZES}') + {len(SIZES) - 1}"
     sql = (
         f"SELECT {row}, substr(text, {begin}, {_MAX_DIMS + 1}) FROM {TABLE}"
-        f" WHERE typeof(text) = 'text' AND {digit_at(SIZES)} ORDER BY {row}"
+        f" WHERE typeof(text) = 'text' AND {write_marker_sql(SIZES)} ORDER BY {row}"
     )
     code_of: dict[str, int] = {}
     ids: list[npt.NDArray[np.int64]] = []
@@ -167,20 +180,24 @@ def _dims(db: Database, where: Places) -> Sparse | None:
     # Pages of a damaged file may repeat, and their rows with them.
     row_ids, first = np.unique(np.concatenate(ids), return_index=True)
     # Texts that differ only after the list (input ids) are the same shapes.
-    return _texts(row_ids, np.concatenate(codes)[first], map(_shapes, code_of), where)
+    return _make_json_column(
+        row_ids, np.concatenate(codes)[first], map(_parse_shape_list, code_of), where
+    )
 
 
-def _texts(row: Ints, code: Ints, values: Iterable[str], where: Places) -> Sparse:
+def _make_json_column(row: Ints, code: Ints, values: Iterable[str], where: RowPositions) -> Sparse:
     """Build a column of JSON texts from codes into `values`. Merges equal texts; empty texts are missing."""
     number: dict[str, int] = {}
     table = [number.setdefault(text, len(number)) if text else -1 for text in values]
     new_code = np.array(table, np.int32)[code]
     has_text = new_code >= 0
-    position, which = placed(where, row[has_text])
-    return compacted(position.astype(np.int32), new_code[has_text][which], list(map(Json, number)))
+    position, which = find_row_positions(where, row[has_text])
+    return compact_sparse_column(
+        position.astype(np.int32), new_code[has_text][which], list(map(Json, number))
+    )
 
 
-def _shapes(text: str) -> str:
+def _parse_shape_list(text: str) -> str:
     """Parse the list at the start of a text as compact JSON. Empty if it is not a list."""
     if len(text) > _MAX_DIMS:
         return ""
@@ -188,35 +205,40 @@ def _shapes(text: str) -> str:
         value, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return ""
-    return compact(value) if isinstance(value, list) else ""
+    return format_compact_json(value) if isinstance(value, list) else ""
 
 
-def _payload(db: Database, where: Places) -> Sparse | None:
+def _read_numeric_payload(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     """Read the numeric payload of ranges; floats if any of them is a float."""
-    integer, fraction = column(db, TABLE, *_WHOLE), column(db, TABLE, *_FRACTIONS)
+    integer, fraction = (
+        write_column_sql(db, TABLE, *_WHOLE),
+        write_column_sql(db, TABLE, *_FRACTIONS),
+    )
     parts: list[tuple[Ints, npt.NDArray[Any]]] = []
     if integer != ABSENT:
-        parts.append(_pairs(db, integer, f"{integer} IS NOT NULL"))
+        parts.append(_select_integer_pairs(db, integer, f"{integer} IS NOT NULL"))
     if fraction != ABSENT:
-        parts.append(_floats(db, fraction))
+        parts.append(_select_floats(db, fraction))
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return None
     row, values = map(np.concatenate, zip(*parts, strict=True))
     _, first = np.unique(row, return_index=True)  # a row has one payload
-    position, which = placed(where, row[first])
+    position, which = find_row_positions(where, row[first])
     return Sparse(position.astype(np.int32), values[first][which])
 
 
-def _fields(db: Database, where: Places) -> Sparse | None:
+def _read_payload_fields(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     """Read the JSON objects and arrays of ranges. Drops other texts and invalid JSON."""
-    if not nsys_payload_texts.recorded(db):
+    if not nsys_payload_texts.has_json_payloads(db):
         return None
     fields = nsys_payload_texts.read(db)
-    return _texts(fields.row, fields.code, map(_container, fields.texts), where)
+    return _make_json_column(
+        fields.row, fields.code, map(_compact_json_container, fields.texts), where
+    )
 
 
-def _container(text: str) -> str:
+def _compact_json_container(text: str) -> str:
     """Parse an object or array as compact JSON. Empty for anything else."""
     if is_too_deep(text):
         return ""
@@ -224,12 +246,12 @@ def _container(text: str) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return ""
-    return compact(value) if isinstance(value, dict | list) else ""
+    return format_compact_json(value) if isinstance(value, dict | list) else ""
 
 
-def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
+def _select_floats(db: ExportDatabase, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
     """Select (row ids, finite floats) where the SQL expression is a float."""
-    row = row_id(db.columns[TABLE])
+    row = get_row_id_alias(db.columns[TABLE])
     sql = f"SELECT {row}, {value} FROM {TABLE} WHERE typeof({value}) = 'real' ORDER BY {row}"
     pair = np.dtype([("row", np.int64), ("value", np.float64)])
     try:
@@ -240,13 +262,15 @@ def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
     return numbers["row"][finite], numbers["value"][finite]
 
 
-def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32]) -> Sparse | None:
+def _read_category_argument(
+    db: ExportDatabase, where: RowPositions, found: NvtxRows, at: npt.NDArray[np.int32]
+) -> Sparse | None:
     """Read the category names of ranges. Drops categories without a name."""
-    names = _category_names(db)
+    names = _read_category_names(db)
     if not names:
         return None
-    row, category = _pairs(db, "category", "category > 0")
-    position, which = placed(where, row)
+    row, category = _select_integer_pairs(db, "category", "category > 0")
+    position, which = find_row_positions(where, row)
     if not len(position):
         return None
     gtid = found.gtids[found.thread[at[position]]]
@@ -258,17 +282,17 @@ def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32
     number = {name: code for code, name in enumerate(unique)}
     new_codes = np.array([number.get(name, -1) for name in labels], np.int32)[codes]
     has_name = new_codes >= 0
-    return compacted(position[has_name].astype(np.int32), new_codes[has_name], unique)
+    return compact_sparse_column(position[has_name].astype(np.int32), new_codes[has_name], unique)
 
 
-def _category_names(db: Database) -> dict[tuple[Any, ...], str]:
+def _read_category_names(db: ExportDatabase) -> dict[tuple[Any, ...], str]:
     """Read category names by (process, domain, category). Of several, the last in text order is kept."""
-    if not has(db, TABLE, "category", "globalTid"):
+    if not has_table_columns(db, TABLE, "category", "globalTid"):
         return {}
     columns = ("globalTid", "domainId", "category", "text", "textId")
-    listed = rows(db, TABLE, columns, where="eventType = 33")
+    listed = read_small_table(db, TABLE, columns, where="eventType = 33")
     ids = {text_id for *_, text_id in listed if isinstance(text_id, int)}
-    registered = texts(db, "StringIds", "id", "value", sorted(ids))
+    registered = read_texts_by_id(db, "StringIds", "id", "value", sorted(ids))
     names: dict[tuple[Any, ...], str] = {}
     for gtid, domain, category, text, text_id in sorted(listed, key=str):
         if isinstance(gtid, int) and isinstance(category, int):
@@ -277,9 +301,9 @@ def _category_names(db: Database) -> dict[tuple[Any, ...], str]:
     return {key: name for key, name in names.items() if name}
 
 
-def _other_end(db: Database, where: Places) -> Sparse | None:
+def _read_end_thread(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     """Find the thread on which a range ended, if it differs from the one on which it began."""
-    if not has(db, TABLE, "endGlobalTid", "globalTid"):
+    if not has_table_columns(db, TABLE, "endGlobalTid", "globalTid"):
         return None
     condition = "endGlobalTid IS NOT NULL AND endGlobalTid <> globalTid"
-    return _whole_numbers(db, "endGlobalTid & 16777215", condition, where)
+    return _read_integer_argument(db, "endGlobalTid & 16777215", condition, where)

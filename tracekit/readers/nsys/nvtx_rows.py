@@ -18,12 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.readers.chrome.scan import smallest_type
-from tracekit.readers.nsys.connection import one_row, row_id
-from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
-from tracekit.readers.nsys.numbering import Numbers
+from tracekit.readers.chrome.scan import choose_code_type
+from tracekit.readers.nsys.connection import fetch_one_row, get_row_id_alias
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    read_column_blocks,
+    read_texts_by_id,
+)
+from tracekit.readers.nsys.numbering import ValueNumbering
 from tracekit.readers.nsys.pages import CODES, SHAPES, NameCodes
-from tracekit.readers.nsys.parts import Parts, RowIds
+from tracekit.readers.nsys.parts import ColumnParts, RowIds
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -49,7 +54,7 @@ _PLAIN_OPS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class NvtxRows:
     """All rows of the table. Unknown times are `MISSING`, an unknown `type` is 0, an unknown `name` -1.
 
     `thread` and `domain` are codes into `gtids` and `domains` (-1: unknown), `name` into `names`. `is_op` marks operator
@@ -69,18 +74,18 @@ class Rows:
     is_op: Bools
 
 
-def read(db: Database, *, with_rows: bool) -> Rows:
+def read(db: ExportDatabase, *, with_rows: bool) -> NvtxRows:
     """Read all rows, in stored order, which has no meaning."""
     keys: defaultdict[bytes, int] = defaultdict(count().__next__)
-    threads, domains = Numbers(), Numbers()
-    parts: dict[str, Parts] = defaultdict(Parts)
+    threads, domains = ValueNumbering(), ValueNumbering()
+    parts: dict[str, ColumnParts] = defaultdict(ColumnParts)
     row_ids = RowIds() if with_rows else None
     names_of_rows = None
     if "text" in db.columns[TABLE]:
         looked = tuple(sorted(db.columns[TABLE].intersection(_LOOKED)))
         names_of_rows = NameCodes("text", keys, looked)
-    row_sql = {"row": row_id(db.columns[TABLE])}
-    for block in blocks(db, TABLE, _COLUMNS, expressions=row_sql, names=names_of_rows):
+    row_sql = {"row": get_row_id_alias(db.columns[TABLE])}
+    for block in read_column_blocks(db, TABLE, _COLUMNS, expressions=row_sql, names=names_of_rows):
         row = block["row"]
         registered = block["textId"]
         # One label for both kinds of names: inline names from 0 up, registered ones from -2 down.
@@ -88,7 +93,7 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         if CODES in block:
             inline = block[CODES]
         elif (registered == MISSING).any():
-            inline = _inline(db, row, keys)
+            inline = _code_inline_names(db, row, keys)
         usable = (registered >= 0) & (registered < 2**31 - 2)
         label = np.where(usable, -2 - registered, inline)
         type_ = block["eventType"]
@@ -100,7 +105,7 @@ def read(db: Database, *, with_rows: bool) -> Rows:
             ("domain", domains, block["domainId"]),
         ):
             codes = numbers.coded(np.maximum(column, -1))
-            parts[name].append(codes.astype(smallest_type(len(numbers.values))))
+            parts[name].append(codes.astype(choose_code_type(len(numbers.values))))
         parts["label"].append(label.astype(np.int32))
         if row_ids is not None:
             row_ids.append(row)
@@ -109,14 +114,14 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         if SHAPES in facts:
             db.looked[TABLE, "text", SIZES] = facts.pop(SHAPES)
         db.looked.update({(TABLE, name): has_value for name, has_value in facts.items()})
-    label = _joined(parts, "label", np.int32)
-    names, is_op, codes = _names(db, label, list(keys))
-    return Rows(
-        _joined(parts, "start", np.int64),
-        _joined(parts, "end", np.int64),
-        _joined(parts, "type", np.int16),
-        _joined(parts, "thread", smallest_type(len(threads.values))),
-        _joined(parts, "domain", smallest_type(len(domains.values))),
+    label = _pop_joined_column(parts, "label", np.int32)
+    names, is_op, codes = _resolve_range_names(db, label, list(keys))
+    return NvtxRows(
+        _pop_joined_column(parts, "start", np.int64),
+        _pop_joined_column(parts, "end", np.int64),
+        _pop_joined_column(parts, "type", np.int16),
+        _pop_joined_column(parts, "thread", choose_code_type(len(threads.values))),
+        _pop_joined_column(parts, "domain", choose_code_type(len(domains.values))),
         codes,
         row_ids,
         threads.values,
@@ -127,22 +132,22 @@ def read(db: Database, *, with_rows: bool) -> Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPositions:
     """Positions of rows among the ranges, by row id in ascending order."""
 
     row: Ints
     position: Ints
 
 
-def places(rows: Rows, at: npt.NDArray[np.int32]) -> Places:
+def map_rows_to_positions(rows: NvtxRows, at: npt.NDArray[np.int32]) -> RowPositions:
     """Map the row ids of the rows `at` to their positions."""
     assert rows.row is not None, "read without row ids"
     row = rows.row.at(at)
     order = np.argsort(row, kind="stable")
-    return Places(row[order], order)
+    return RowPositions(row[order], order)
 
 
-def placed(where: Places, row: Ints) -> tuple[Ints, Ints]:
+def find_row_positions(where: RowPositions, row: Ints) -> tuple[Ints, Ints]:
     """Find the row ids that have a position: (positions ascending, indices into `row`)."""
     if not len(where.row):
         return where.position, where.position
@@ -153,7 +158,7 @@ def placed(where: Places, row: Ints) -> tuple[Ints, Ints]:
     return position[order], hit[order]
 
 
-def digit_at(marker: str) -> str:
+def write_marker_sql(marker: str) -> str:
     """Build SQL that checks whether a text has this marker followed by a digit (or a list)."""
     place = f"instr(text, '{marker}')"
     if marker.endswith("["):
@@ -161,26 +166,26 @@ def digit_at(marker: str) -> str:
     return f"({place} > 0 AND substr(text, {place} + {len(marker)}, 1) BETWEEN '0' AND '9')"
 
 
-def _key() -> str:
+def _write_inline_name_sql() -> str:
     """Build SQL for an inline name's key: a digit for its tail (0 none, 1 sequence number, 2 other) and the name."""
     cases = "".join(
-        f" WHEN {digit_at(marker)} THEN '{kind}' || substr(text, 1, min({MAX_NAME}, instr(text, '{marker}') - 1))"
+        f" WHEN {write_marker_sql(marker)} THEN '{kind}' || substr(text, 1, min({MAX_NAME}, instr(text, '{marker}') - 1))"
         for marker, kind in ((SEQUENCE, 1), (OP_ID, 2), (SIZES, 2))
     )
-    # If the op number comes first, `_name` cuts off the rest of the tail.
+    # If the op number comes first, `_parse_inline_key` cuts off the rest of the tail.
     return (
         f"CASE WHEN typeof(text) <> 'text' THEN '0'{cases} ELSE '0' || substr(text, 1, {MAX_NAME})"
         " END"
     )
 
 
-def _inline(db: Database, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
+def _code_inline_names(db: ExportDatabase, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
     """Look up the codes of these rows' inline names; -1 if damaged. Row ids must be monotonic."""
     if "text" not in db.columns[TABLE]:
         return np.full(len(row), keys[_NONE], np.int32)
     low, high = sorted((int(row[0]), int(row[-1])))
     try:
-        row_keys = list(_keys(db, low, high, len(row)))
+        row_keys = list(_read_inline_keys(db, low, high, len(row)))
     except sqlite3.DatabaseError:
         row_keys = []
     if len(row_keys) != len(row):
@@ -189,14 +194,14 @@ def _inline(db: Database, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
     return codes if row[0] <= row[-1] else codes[::-1]
 
 
-def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
+def _read_inline_keys(db: ExportDatabase, low: int, high: int, length: int) -> Iterator[bytes]:
     """Read the name keys of a range of rows: as one concatenated text, or row by row if that fails."""
-    row = row_id(db.columns[TABLE])
+    row = get_row_id_alias(db.columns[TABLE])
     source = f"FROM {TABLE} NOT INDEXED WHERE {row} BETWEEN ? AND ? ORDER BY {row}"
-    sql = f"SELECT CAST({_key()} AS BLOB) AS k {source}"
+    sql = f"SELECT CAST({_write_inline_name_sql()} AS BLOB) AS k {source}"
     try:
         joined = f"SELECT CAST(group_concat(k, char(31)) AS BLOB) FROM ({sql})"
-        combined = one_row(db, joined, (low, high))[0]
+        combined = fetch_one_row(db, joined, (low, high))[0]
     except sqlite3.DatabaseError:  # too long for one text
         combined = b""
     split = combined.split(_SEPARATOR.encode()) if isinstance(combined, bytes) else []
@@ -205,33 +210,33 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
     return map(itemgetter(0), db.connection.execute(sql, (low, high)))
 
 
-def _joined(parts: dict[str, Parts], name: str, dtype: Any) -> npt.NDArray[Any]:
+def _pop_joined_column(parts: dict[str, ColumnParts], name: str, dtype: Any) -> npt.NDArray[Any]:
     """Concatenate and release the blocks of a column."""
-    return parts.pop(name, Parts()).joined(dtype)
+    return parts.pop(name, ColumnParts()).joined(dtype)
 
 
-def _names(
-    db: Database, label: Codes, keys: list[bytes]
+def _resolve_range_names(
+    db: ExportDatabase, label: Codes, keys: list[bytes]
 ) -> tuple[list[str], Bools, npt.NDArray[Any]]:
     """Resolve labels: (names, whether each is an operator, name code of each row). Overwrites `label`."""
     other = np.flatnonzero(label < -1)
     labels, place = np.unique(label[other], return_inverse=True)
     ids = -2 - labels.astype(np.int64)
-    registered = texts(db, "StringIds", "id", "value", ids)
+    registered = read_texts_by_id(db, "StringIds", "id", "value", ids)
     number: defaultdict[tuple[str, bool], int] = defaultdict(count().__next__)
-    inline = [*map(number.__getitem__, map(_name, keys)), -1]
+    inline = [*map(number.__getitem__, map(_parse_inline_key, keys)), -1]
     # An id without a text is an unknown name.
     by_id = [number[registered[i], False] if i in registered else -1 for i in ids.tolist()]
     # -1 (unknown) indexes the last entry.
-    codes = np.array(inline, smallest_type(len(number)))[np.maximum(label, -1, out=label)]
+    codes = np.array(inline, choose_code_type(len(number)))[np.maximum(label, -1, out=label)]
     if len(other):
         codes[other] = np.array(by_id, codes.dtype)[place]
     names, is_op = map(itemgetter(0), number), map(itemgetter(1), number)
     return list(names), np.fromiter(is_op, np.bool_, len(number)), codes
 
 
-def _name(key: bytes) -> tuple[str, bool]:
-    """Parse a key of `_key`: (name, whether it is an operator)."""
+def _parse_inline_key(key: bytes) -> tuple[str, bool]:
+    """Parse a key of `_write_inline_name_sql`: (name, whether it is an operator)."""
     text = key.decode("utf-8", "replace")
     kind, name = text[:1], text[1:]
     if kind == "0":

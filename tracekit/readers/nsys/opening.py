@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from tracekit.model.codes import Data, Reason, why_unread
-from tracekit.model.errors import TraceFormatError, refused, unread
+from tracekit.model.codes import Data, Reason, explain_os_error
+from tracekit.model.errors import TraceFormatError, make_format_error, make_os_read_error
 from tracekit.model.records import dataclass
 from tracekit.model.temporaries import new_folder
 
@@ -22,17 +22,17 @@ _AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class OpeningWarning:
     """A warning about an opened file: state `no-log`, `interrupted-writer` or `cut`, and its text."""
 
     state: str
     text: str
 
 
-_NO_LOG = Warned(
+_NO_LOG = OpeningWarning(
     "no-log", "written with a write-ahead log, which is not there: its last rows may be missing"
 )
-_INTERRUPTED = Warned(
+_INTERRUPTED = OpeningWarning(
     "interrupted-writer", "a writer was interrupted, or is still at work: read as it was before"
 )
 
@@ -46,7 +46,7 @@ class Opening:
 
     uri: str
     size_bytes: int
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[OpeningWarning, ...] = ()
     plain: Path | None = None
 
 
@@ -60,7 +60,7 @@ _NEVER_ENDED = Reason(
 _OTHER = Reason("no-database", "not an SQLite database")
 
 
-def unreadable(head: bytes, size_bytes: int) -> Reason | None:
+def explain_unreadable_database(head: bytes, size_bytes: int) -> Reason | None:
     """Explain why a file with this header and size is not a complete SQLite database; None if it may be."""
     if not size_bytes:
         return _EMPTY
@@ -76,7 +76,7 @@ def unreadable(head: bytes, size_bytes: int) -> Reason | None:
     return None
 
 
-def full_size(head: bytes) -> int:
+def read_database_size(head: bytes) -> int:
     """Read the database size in bytes from its header; 0 if the header does not have it."""
     page = int.from_bytes(head[16:18], "big")
     page = 65536 if page == 1 else page
@@ -87,7 +87,7 @@ def full_size(head: bytes) -> int:
 
 
 @contextmanager
-def opening(path: Path) -> Iterator[Opening]:
+def prepare_opening(path: Path) -> Iterator[Opening]:
     """Find how to open `path` without writing next to it. Removes copies at the end.
 
     Raises `TraceFormatError` if the file cannot be an SQLite database.
@@ -97,37 +97,43 @@ def opening(path: Path) -> Iterator[Opening]:
         with path.open("rb") as stream:
             head = stream.read(100)
     except OSError as error:
-        raise unread(path, error) from error
-    reason = unreadable(head, size)
+        raise make_os_read_error(path, error) from error
+    reason = explain_unreadable_database(head, size)
     if reason is not None:
-        raise refused(path, reason, "fetch it: git lfs pull" if reason == _POINTER else _AGAIN)
-    full_bytes = full_size(head)
-    wal, journal = _beside(path, "-wal"), _beside(path, "-journal")
+        raise make_format_error(
+            path, reason, "fetch it: git lfs pull" if reason == _POINTER else _AGAIN
+        )
+    full_bytes = read_database_size(head)
+    wal, journal = _find_companion(path, "-wal"), _find_companion(path, "-journal")
     logged = head[18] == 2 or head[19] == 2
-    if journal is not None and not _is_hot(journal):
+    if journal is not None and not _is_hot_journal(journal):
         journal = None
     if not logged:
         wal = None
     if wal is None and journal is None and full_bytes <= size:
         without_log = (_NO_LOG,) if logged else ()
-        yield Opening(_uri(path, "mode=ro&immutable=1"), size, without_log, path)
+        yield Opening(_make_sqlite_uri(path, "mode=ro&immutable=1"), size, without_log, path)
         return
-    with _private(path) as copy:
-        warnings = _completed(path, copy, wal, journal, full_bytes)
+    with _copy_privately(path) as copy:
+        warnings = _complete_private_copy(path, copy, wal, journal, full_bytes)
         mode = "mode=rw" if wal is not None or journal is not None else "mode=ro&immutable=1"
-        yield Opening(_uri(copy, mode), size + _size(wal) + _size(journal), warnings)
+        yield Opening(
+            _make_sqlite_uri(copy, mode),
+            size + _get_companion_size(wal) + _get_companion_size(journal),
+            warnings,
+        )
 
 
-def _completed(
+def _complete_private_copy(
     path: Path, copy: Path, wal: Path | None, journal: Path | None, full_bytes: int
-) -> tuple[Warned, ...]:
+) -> tuple[OpeningWarning, ...]:
     """Copy the journals and pad a truncated copy to its full size. Returns the warnings about the copy."""
     try:
         for companion, suffix in ((wal, "-wal"), (journal, "-journal")):
             if companion is not None:
                 shutil.copyfile(companion, f"{copy}{suffix}")
         if journal is not None:
-            _forget_other_files(Path(f"{copy}-journal"))
+            _clear_super_journal(Path(f"{copy}-journal"))
             return (_INTERRUPTED,)
         if wal is not None:
             return ()
@@ -138,30 +144,32 @@ def _completed(
         with suppress(OSError):
             # Sparse zeros take no disk space, and SQLite reads every other page.
             os.truncate(copy, full_bytes)
-        return (Warned("cut", f"{lost}: rows are lost"),)
+        return (OpeningWarning("cut", f"{lost}: rows are lost"),)
     except OSError as error:
-        raise _not_copied(path, error) from error
+        raise _build_copy_error(path, error) from error
 
 
 @contextmanager
-def _private(path: Path) -> Iterator[Path]:
+def _copy_privately(path: Path) -> Iterator[Path]:
     """Copy the file to a private folder that is removed at the end."""
     with new_folder() as folder:
         copy = folder / "copy.sqlite"
         try:
             shutil.copyfile(path, copy)
         except OSError as error:
-            raise _not_copied(path, error) from error
+            raise _build_copy_error(path, error) from error
         yield copy
 
 
-def _not_copied(path: Path, error: OSError) -> TraceFormatError:
+def _build_copy_error(path: Path, error: OSError) -> TraceFormatError:
     """Build the error for a file that could not be copied."""
     text = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
-    return refused(path, replace(why_unread(error), text=text), "make room in $TMPDIR")
+    return make_format_error(
+        path, replace(explain_os_error(error), text=text), "make room in $TMPDIR"
+    )
 
 
-def _beside(path: Path, suffix: str) -> Path | None:
+def _find_companion(path: Path, suffix: str) -> Path | None:
     """Find a non-empty companion file with this suffix; None if there is none."""
     companion = Path(f"{path}{suffix}")
     try:
@@ -170,12 +178,12 @@ def _beside(path: Path, suffix: str) -> Path | None:
         return None
 
 
-def _size(beside: Path | None) -> int:
+def _get_companion_size(beside: Path | None) -> int:
     """Read the size of a file in bytes; 0 for None."""
     return 0 if beside is None else beside.stat().st_size
 
 
-def _is_hot(journal: Path) -> bool:
+def _is_hot_journal(journal: Path) -> bool:
     """Check whether a rollback journal still has changes to undo."""
     try:
         with journal.open("rb") as stream:
@@ -184,7 +192,7 @@ def _is_hot(journal: Path) -> bool:
         return False
 
 
-def _forget_other_files(journal: Path) -> None:
+def _clear_super_journal(journal: Path) -> None:
     """Clear the super-journal name at the end of a copied journal: SQLite would open that file, and may delete it."""
     with journal.open("r+b") as stream:
         stream.seek(0, os.SEEK_END)
@@ -196,6 +204,6 @@ def _forget_other_files(journal: Path) -> None:
                 stream.write(bytes(8))
 
 
-def _uri(path: Path, options: str) -> str:
+def _make_sqlite_uri(path: Path, options: str) -> str:
     """Build the SQLite URI of a file. Escapes its name."""
     return f"file:{quote(os.fsencode(path.absolute()))}?{options}"

@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.readers.nsys.connection import Database, quoted
+from tracekit.readers.nsys.connection import ExportDatabase, quote_identifier
 from tracekit.readers.nsys.expressions import (
     NotPlainError,
-    columns_of,
-    parsed,
-    worked_out,
+    evaluate_expression,
+    list_expression_columns,
+    parse_expression,
 )
 
 Ints = npt.NDArray[np.int64]
 
 
-def _installed() -> Any:
+def _import_page_reader() -> Any:
     """Import the page reader written in C; None if it was not built."""
     try:
         return import_module("tracekit.readers.nsys._pages")
@@ -34,7 +34,7 @@ def _installed() -> Any:
         return None
 
 
-native = _installed()
+native = _import_page_reader()
 
 _UTF8 = 1
 
@@ -61,7 +61,7 @@ CODES = "codes of names"
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _TableLayout:
     """Layout of a table in its file."""
 
     page_size: int
@@ -83,7 +83,7 @@ class _Table:
 class PageRows:
     """Rows of a table in blocks, in order of row id. `ended` is set once all rows were read."""
 
-    db: Database
+    db: ExportDatabase
     table: str
     sql: Mapping[str, str]
     names: NameCodes | None
@@ -94,10 +94,10 @@ class PageRows:
         if native is None or self.db.plain is None:
             return
         try:
-            trees = {name: parsed(sql) for name, sql in self.sql.items()}
-            columns = sorted(frozenset[str]().union(*map(columns_of, trees.values())))
+            trees = {name: parse_expression(sql) for name, sql in self.sql.items()}
+            columns = sorted(frozenset[str]().union(*map(list_expression_columns, trees.values())))
             with self.db.plain.open("rb", buffering=0) as file:
-                table = _described(self.db, self.table, file.read(100))
+                table = _read_table_layout(self.db, self.table, file.read(100))
                 places = table.fields(columns, "INT")
                 looked = table.fields(() if self.names is None else self.names.looked, "")
                 names = -1
@@ -126,25 +126,28 @@ class PageRows:
             row = np.frombuffer(id_bytes, np.int64)
             if not len(row):
                 return
-            values = dict(zip(columns, map(_integers, parts), strict=True))
-            block = {name: _own(worked_out(tree, values, row)) for name, tree in trees.items()}
+            values = dict(zip(columns, map(_view_integers, parts), strict=True))
+            block = {
+                name: _own_array(evaluate_expression(tree, values, row))
+                for name, tree in trees.items()
+            }
             if self.names is not None:
-                numbers = _numbered(numbers, pages.names(len(numbers)), self.names.keys)
+                numbers = _append_name_codes(numbers, pages.names(len(numbers)), self.names.keys)
                 block[CODES] = numbers[np.frombuffer(codes, np.int32)].astype(np.int64)
             yield block, int(row[-1])
 
 
-def _integers(column: bytearray) -> Ints:
+def _view_integers(column: bytearray) -> Ints:
     """View a buffer as int64."""
     return np.frombuffer(column, np.int64)
 
 
-def _own(values: Ints) -> Ints:
+def _own_array(values: Ints) -> Ints:
     """Copy the values unless they already have memory of their own, which the caller may change."""
     return values if values.flags.owndata else values.copy()
 
 
-def _numbered(
+def _append_name_codes(
     numbers: npt.NDArray[np.int32], fresh: Sequence[bytes], keys: Mapping[bytes, int]
 ) -> npt.NDArray[np.int32]:
     """Append the codes of the `fresh` names to the code table."""
@@ -153,7 +156,7 @@ def _numbered(
     return np.append(numbers, np.array([keys[name] for name in fresh], np.int32))
 
 
-def _described(db: Database, table: str, head: bytes) -> _Table:
+def _read_table_layout(db: ExportDatabase, table: str, head: bytes) -> _TableLayout:
     """Read a table's layout from the file header and schema. Raises `NotPlainError` if it is not plain."""
     page_size = int.from_bytes(head[16:18], "big")
     page_size = 65536 if page_size == 1 else page_size
@@ -163,10 +166,10 @@ def _described(db: Database, table: str, head: bytes) -> _Table:
         raise NotPlainError
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     roots = db.connection.execute(query, (table,)).fetchall()
-    listed = db.connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+    listed = db.connection.execute(f"PRAGMA table_xinfo({quote_identifier(table)})").fetchall()
     # A primary key of integers is the row id itself; generated columns are not stored.
     if len(roots) != 1 or any(is_key or hidden for *_, is_key, hidden in listed):
         raise NotPlainError
     columns = {str(row[1]): (int(row[0]), str(row[2]).upper()) for row in listed}
     page_count = min(db.size_bytes // page_size, 2**32 - 2)
-    return _Table(page_size, page_size - head[20], page_count, int(roots[0][0]), columns)
+    return _TableLayout(page_size, page_size - head[20], page_count, int(roots[0][0]), columns)

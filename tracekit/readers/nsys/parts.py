@@ -18,7 +18,7 @@ _BLOCKS = 64
 
 
 @dataclass(slots=True)
-class Parts:
+class ColumnParts:
     """Blocks of a column, in order."""
 
     _large: list[Array] = field(default_factory=list[Array])
@@ -45,7 +45,7 @@ class RowIds:
 
     _first: int = 0
     _count: int = 0
-    _parts: Parts | None = None
+    _parts: ColumnParts | None = None
     _ids: Ints | None = None
 
     def append(self, block: Ints) -> None:
@@ -53,7 +53,7 @@ class RowIds:
         if not self._count:
             self._first = int(block[0])
         if self._parts is None and not self._follows(block):
-            self._parts = Parts()
+            self._parts = ColumnParts()
             self._parts.append(np.arange(self._count) + self._first)
         if self._parts is not None:
             self._parts.append(block)

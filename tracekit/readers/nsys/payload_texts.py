@@ -17,10 +17,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.records import dataclass
-from tracekit.readers.nsys.connection import damaged, is_damage, row_id
-from tracekit.readers.nsys.content import without_unknown
-from tracekit.readers.nsys.database import MISSING, TEXT_LIMIT, Database, has, texts
-from tracekit.readers.nsys.gather import column
+from tracekit.readers.nsys.connection import get_row_id_alias, is_page_damage, record_table_damage
+from tracekit.readers.nsys.content import drop_unknown_facts
+from tracekit.readers.nsys.database import (
+    MISSING,
+    TEXT_LIMIT,
+    ExportDatabase,
+    has_table_columns,
+    read_texts_by_id,
+)
+from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.nvtx_rows import TABLE
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +45,7 @@ _MAX_INTEGER = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class PayloadTexts:
     """Rows with a JSON payload, sorted by row id. `code` is an index into the distinct `texts`.
 
     `thread` is the profiler's thread id, `MISSING` if unknown.
@@ -51,35 +57,35 @@ class Texts:
     texts: list[str]
 
 
-def recorded(db: Database, columns: Sequence[str] = COLUMNS) -> bool:
+def has_json_payloads(db: ExportDatabase, columns: Sequence[str] = COLUMNS) -> bool:
     """Check whether any range has a value in these columns (default: JSON). The result is cached per file."""
-    present = [name for name in columns if has(db, TABLE, name)]
+    present = [name for name in columns if has_table_columns(db, TABLE, name)]
     if not present:
         return False
     key = (TABLE, *present)
     if key not in db.looked:
         # The row reader may already have checked each column.
         has_value = [db.looked.get((TABLE, name)) for name in present]
-        db.looked[key] = _any_value(db, present) if None in has_value else any(has_value)
+        db.looked[key] = _has_any_value(db, present) if None in has_value else any(has_value)
     return db.looked[key]
 
 
-def _any_value(db: Database, columns: Sequence[str]) -> bool:
+def _has_any_value(db: ExportDatabase, columns: Sequence[str]) -> bool:
     """Check whether any row has a value in these columns. True if the table is damaged."""
     wanted = " OR ".join(f"{name} IS NOT NULL" for name in columns)
     sql = f"SELECT 1 FROM {TABLE} WHERE {wanted} LIMIT 1"
     try:
         return db.connection.execute(sql).fetchone() is not None
     except sqlite3.DatabaseError as error:
-        if not is_damage(error):
+        if not is_page_damage(error):
             raise
         return True  # rows before the damage may have one
 
 
-def read(db: Database) -> Texts:
+def read(db: ExportDatabase) -> PayloadTexts:
     """Read the JSON payloads. Inline text takes precedence over StringIds."""
-    inline, number, thread = (column(db, TABLE, name) for name in (*COLUMNS, "globalTid"))
-    row = row_id(db.columns[TABLE])
+    inline, number, thread = (write_column_sql(db, TABLE, name) for name in (*COLUMNS, "globalTid"))
+    row = get_row_id_alias(db.columns[TABLE])
     text = f"iif(typeof({inline}) = 'text' AND length({inline}) < {MAX_TEXT}, {inline}, NULL)"
     sql = (
         f"SELECT {row}, iif(typeof({thread}) = 'integer', {thread}, {MISSING}), {text}, iif(typeof({number}) = 'integer', {number}, NULL) FROM {TABLE}"
@@ -94,25 +100,25 @@ def read(db: Database) -> Texts:
             frame = pd.DataFrame(part, columns=["row", "thread", "text", "id"], dtype=object)
             text_or_id = frame["text"].where(frame["text"].notna(), frame["id"])
             code, distinct = pd.factorize(text_or_id.to_numpy(object))
-            numbers = [_code(code_of, entry) for entry in distinct]
+            numbers = [_code_payload_text(code_of, entry) for entry in distinct]
             codes.append(np.array([*numbers, -1], np.int64)[code])
             rows.append(frame[["row", "thread"]].to_numpy(np.int64).T)
     except sqlite3.DatabaseError as error:
-        if not is_damage(error):
+        if not is_page_damage(error):
             raise
-        damaged(db, TABLE, error, sum(part.shape[1] for part in rows))
-    code, distinct_texts = _resolved(db, codes, list(code_of))
+        record_table_damage(db, TABLE, error, sum(part.shape[1] for part in rows))
+    code, distinct_texts = _resolve_text_ids(db, codes, list(code_of))
     row_ids, threads = np.hstack([np.empty((2, 0), np.int64), *rows])
     # Pages of a damaged file may repeat, and their rows with them.
     _, first = np.unique(row_ids, return_index=True)
     known_rows = first[code[first] >= 0]
-    return Texts(row_ids[known_rows], threads[known_rows], code[known_rows], distinct_texts)
+    return PayloadTexts(row_ids[known_rows], threads[known_rows], code[known_rows], distinct_texts)
 
 
-def fields(text: str) -> Mapping[str, int]:
+def parse_integer_fields(text: str) -> Mapping[str, int]:
     """Parse the integers of a JSON object by name. Empty for anything else.
 
-    >>> fields('{"Rank": 3, "size": "64", "share": 0.5, "name": "x"}')
+    >>> parse_integer_fields('{"Rank": 3, "size": "64", "share": 0.5, "name": "x"}')
     {'Rank': 3, 'size': 64}
     """
     try:
@@ -121,10 +127,10 @@ def fields(text: str) -> Mapping[str, int]:
         return {}
     if not isinstance(values, dict):
         return {}
-    return without_unknown({name: _whole(value) for name, value in values.items()})
+    return drop_unknown_facts({name: _parse_integer_field(value) for name, value in values.items()})
 
 
-def _whole(value: Any) -> int | None:
+def _parse_integer_field(value: Any) -> int | None:
     """Parse an integer of at most 64 bits, also from text; None for anything else."""
     if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isdigit():
         value = int(value)
@@ -133,20 +139,20 @@ def _whole(value: Any) -> int | None:
     return value if -(2**63) <= value <= _MAX_INTEGER else None
 
 
-def _code(code_of: dict[str | int, int], key: str | int) -> int:
+def _code_payload_text(code_of: dict[str | int, int], key: str | int) -> int:
     """Assign a code to a text or text id; -1 beyond `MAX_TEXTS`."""
     if len(code_of) >= MAX_TEXTS:
         return code_of.get(key, -1)
     return code_of.setdefault(key, len(code_of))
 
 
-def _resolved(
-    db: Database, codes: Sequence[Ints], keys: Sequence[str | int]
+def _resolve_text_ids(
+    db: ExportDatabase, codes: Sequence[Ints], keys: Sequence[str | int]
 ) -> tuple[Ints, list[str]]:
     """Resolve text ids: (text code of each row, -1 for none; the texts)."""
     # StringIds texts are cut at `MAX_TEXT`. A text of that length may be cut, so it is not valid JSON.
     ids = [key for key in keys if isinstance(key, int)]
-    registered = texts(db, "StringIds", "id", "value", ids)
+    registered = read_texts_by_id(db, "StringIds", "id", "value", ids)
     place: dict[str, int] = {}
     table = []
     for key in keys:

@@ -17,10 +17,15 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
-from tracekit.readers.nsys.connection import row_id
-from tracekit.readers.nsys.database import MISSING, Database, has, rows
-from tracekit.readers.nsys.gather import column
-from tracekit.readers.nsys.nvtx_rows import TABLE, Places, Rows, placed
+from tracekit.readers.nsys.connection import get_row_id_alias
+from tracekit.readers.nsys.database import (
+    MISSING,
+    ExportDatabase,
+    has_table_columns,
+    read_small_table,
+)
+from tracekit.readers.nsys.gather import write_column_sql
+from tracekit.readers.nsys.nvtx_rows import TABLE, NvtxRows, RowPositions, find_row_positions
 
 Ints = npt.NDArray[np.int64]
 
@@ -78,42 +83,46 @@ class Payloads:
     rank: Ints
 
 
-def recorded(db: Database) -> bool:
+def has_payloads(db: ExportDatabase) -> bool:
     """Check whether any range has a readable payload: binary with a known layout, or JSON."""
-    binary = ("binaryData",) if _has_blobs(db) else ()
-    return nsys_payload_texts.recorded(db, (*binary, *nsys_payload_texts.COLUMNS))
+    binary = ("binaryData",) if _has_blob_columns(db) else ()
+    return nsys_payload_texts.has_json_payloads(db, (*binary, *nsys_payload_texts.COLUMNS))
 
 
-def may_hold(db: Database) -> bool:
+def has_payload_columns(db: ExportDatabase) -> bool:
     """Check whether the file has columns for readable payloads, even if they are empty."""
-    return _has_blobs(db) or any(has(db, TABLE, name) for name in nsys_payload_texts.COLUMNS)
+    return _has_blob_columns(db) or any(
+        has_table_columns(db, TABLE, name) for name in nsys_payload_texts.COLUMNS
+    )
 
 
-def _has_blobs(db: Database) -> bool:
+def _has_blob_columns(db: ExportDatabase) -> bool:
     """Check whether the file has a column of binary payloads and the tables of their layout."""
-    return has(db, TABLE, "binaryData") and has(db, ENTRIES, "schemaId", "type", "name", "offset")
+    return has_table_columns(db, TABLE, "binaryData") and has_table_columns(
+        db, ENTRIES, "schemaId", "type", "name", "offset"
+    )
 
 
-def wanted(args: Collection[str]) -> bool:
+def is_collective_wanted(args: Collection[str]) -> bool:
     """Check whether `args` includes any argument of a collective."""
     return not set(ARGS).isdisjoint(args)
 
 
-def collectives(
-    db: Database, found: Rows, at: npt.NDArray[np.int32], where: Places
+def read_collective_args(
+    db: ExportDatabase, found: NvtxRows, at: npt.NDArray[np.int32], where: RowPositions
 ) -> dict[str, Sparse]:
     """Build the arguments of NCCL calls with a known message size among the rows `at`, by position there.
 
     NCCL records only bytes, so elements are bytes and the dtype is `Byte`.
     """
-    described = _read(db)
-    calls = _calls(found, at)
+    described = _read_all_payloads(db)
+    calls = _classify_nccl_calls(found, at)
     rows_of = np.flatnonzero(calls != _NO_CALL)
-    position, which = placed(where, described.row)
+    position, which = find_row_positions(where, described.row)
     slot = pd.Series(which, index=position).reindex(rows_of, fill_value=-1).to_numpy()
     size = np.append(described.size_bytes, [-1])[slot]
     communicator = np.append(described.communicator, [0])[slot]
-    count = _rank_counts(described, communicator)
+    count = _look_up_rank_counts(described, communicator)
     # The size is one rank's part. The other side of a gather or scatter holds one part per rank.
     fits = (size >= 0) & (count > 0) & (size <= _MAX_BYTES // np.maximum(count, 1))
     total_bytes = np.where(fits, size * count, -1)
@@ -131,7 +140,9 @@ def collectives(
     own_rows = frame[(call >= 0) & (size >= 0)]
     if not len(own_rows):
         return {}
-    combined = pd.concat([own_rows, _grouped(frame, found.thread[at[rows_of]], size)]).sort_index()
+    combined = pd.concat(
+        [own_rows, _merge_nccl_groups(frame, found.thread[at[rows_of]], size)]
+    ).sort_index()
     row = combined.index.to_numpy(np.int32)
     name, names = pd.factorize(combined["call"].to_numpy())
     is_known = combined["communicator"].to_numpy() != _UNTOLD
@@ -140,16 +151,16 @@ def collectives(
     texts = [CALLS[code] for code in names.tolist()]
     columns = {
         "Collective name": Sparse(row, name.astype(np.int32), texts),
-        "In msg nelems": _known(row, combined["given"]),
-        "Out msg nelems": _known(row, combined["taken"]),
-        "Group size": _known(row, combined["count"]),
+        "In msg nelems": _keep_known_values(row, combined["given"]),
+        "Out msg nelems": _keep_known_values(row, combined["taken"]),
+        "Group size": _keep_known_values(row, combined["count"]),
         "dtype": Sparse(row, np.zeros(len(row), np.int32), ["Byte"]),
         "Process Group Name": Sparse(row[is_known], group.astype(np.int32), labels),
     }
     return {key: column for key, column in columns.items() if len(column.rows)}
 
 
-def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
+def _classify_nccl_calls(found: NvtxRows, at: npt.NDArray[np.int32]) -> Ints:
     """Classify each range: index in `CALLS`, `_BEGINS` and `_ENDS` for group borders, else `_NO_CALL`."""
     borders = {"ncclGroupStart": _BEGINS, "ncclGroupEnd": _ENDS}
     number = {name: code for code, name in enumerate(CALLS)}
@@ -161,7 +172,9 @@ def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
     return calls
 
 
-def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> pd.DataFrame:
+def _merge_nccl_groups(
+    frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints
+) -> pd.DataFrame:
     """Merge the calls of each NCCL group into the launch at its end, by position.
 
     A group of one call is that call. A group that sends to and receives from every rank is an all-to-all. Several calls of
@@ -203,14 +216,14 @@ def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> 
     return out.set_index(last.reindex(out.index).to_numpy(np.int64))
 
 
-def ranks(db: Database) -> dict[int, tuple[int, int]]:
+def find_nccl_ranks(db: ExportDatabase) -> dict[int, tuple[int, int]]:
     """Find (rank, number of ranks) of each process in its largest communicator, as passed to NCCL's init.
 
     Drops processes that created several communicators of that size with different ranks.
     """
-    if not has(db, TABLE, "globalTid") or not recorded(db):
+    if not has_table_columns(db, TABLE, "globalTid") or not has_payloads(db):
         return {}
-    described = _read(db)
+    described = _read_all_payloads(db)
     sound = (
         (described.rank >= 0)
         & (described.rank_count > described.rank)
@@ -228,14 +241,14 @@ def ranks(db: Database) -> dict[int, tuple[int, int]]:
     return dict(zip(single["pid"].tolist(), pairs, strict=True))
 
 
-def _known(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
+def _keep_known_values(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
     """Keep the values that are not negative."""
     number = values.to_numpy(np.int64)
     is_known = number >= 0
     return Sparse(row[is_known], number[is_known])
 
 
-def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
+def _look_up_rank_counts(told: Payloads, communicator: Ints) -> Ints:
     """Look up the number of ranks of each communicator from its creation in this file; -1 if unknown."""
     is_usable = (told.rank_count > 0) & (told.communicator != _UNTOLD)
     frame = pd.DataFrame({"id": told.communicator[is_usable], "count": told.rank_count[is_usable]})
@@ -245,13 +258,13 @@ def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
     return counts.fillna(-1).to_numpy(np.int64)
 
 
-def _read(db: Database) -> Payloads:
+def _read_all_payloads(db: ExportDatabase) -> Payloads:
     """Read all payloads by row id. A binary payload takes precedence over JSON."""
     parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
-    if _has_blobs(db):
-        parts.append(_of_blobs(db))
-    if nsys_payload_texts.recorded(db):
-        parts.append(_of_texts(db))
+    if _has_blob_columns(db):
+        parts.append(_read_blob_payloads(db))
+    if nsys_payload_texts.has_json_payloads(db):
+        parts.append(_read_text_payloads(db))
     columns = np.hstack(parts)
     # The first of a row is its binary payload, also if pages of a damaged file repeat.
     _, first = np.unique(columns[0], return_index=True)
@@ -259,31 +272,31 @@ def _read(db: Database) -> Payloads:
     return Payloads(row, thread, communicator, size, count, rank)
 
 
-def _of_blobs(db: Database) -> npt.NDArray[np.int64]:
+def _read_blob_payloads(db: ExportDatabase) -> npt.NDArray[np.int64]:
     """Read binary payloads into rows of (row id, thread, `_FIELDS`)."""
-    layout = _layout(db)
+    layout = _read_payload_layouts(db)
     parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
-    for blobs in _blobs(db):
-        parts.extend(map(np.stack, _decoded(blobs, layout)))
+    for blobs in _read_blobs(db):
+        parts.extend(map(np.stack, _decode_blobs(blobs, layout)))
     return np.hstack(parts)
 
 
-def _of_texts(db: Database) -> npt.NDArray[np.int64]:
-    """Read JSON payloads with any of `_FIELDS`, in the same form as `_of_blobs`."""
+def _read_text_payloads(db: ExportDatabase) -> npt.NDArray[np.int64]:
+    """Read JSON payloads with any of `_FIELDS`, in the same form as `_read_blob_payloads`."""
     text_fields = nsys_payload_texts.read(db)
     table = np.full((len(_FIELDS), len(text_fields.texts)), -1, np.int64)
     named = np.zeros(len(text_fields.texts), np.bool_)
     for text_code, text in enumerate(text_fields.texts):
-        for name, value in nsys_payload_texts.fields(text).items():
+        for name, value in nsys_payload_texts.parse_integer_fields(text).items():
             if name in _FIELDS:
                 named[text_code] = True
-                table[_FIELDS.index(name), text_code] = _kept(name, value)
+                table[_FIELDS.index(name), text_code] = _normalize_field(name, value)
     has_field = named[text_fields.code]
     values = table[:, text_fields.code[has_field]]
     return np.vstack([text_fields.row[has_field], text_fields.thread[has_field], values])
 
 
-def _kept(name: str, value: int) -> int:
+def _normalize_field(name: str, value: int) -> int:
     """Normalize a field: communicator ids wrap to int64; other values outside the bounds become -1."""
     if name == COMMUNICATOR:
         return value - 2**64 if value >= 2**63 else value
@@ -292,9 +305,9 @@ def _kept(name: str, value: int) -> int:
     return value
 
 
-def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
+def _read_payload_layouts(db: ExportDatabase) -> dict[int, dict[str, tuple[int, str]]]:
     """Read the offset and type of each used field, by schema."""
-    listed = rows(db, ENTRIES, ("schemaId", "type", "name", "offset"))
+    listed = read_small_table(db, ENTRIES, ("schemaId", "type", "name", "offset"))
     layouts: dict[int, dict[str, tuple[int, str]]] = {}
     for schema, type_, name, offset in sorted(set(listed), key=str):
         place = 0 if offset is None else offset
@@ -304,10 +317,10 @@ def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
     return layouts
 
 
-def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
+def _read_blobs(db: ExportDatabase) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
     """Yield (row ids, threads, bytes) of payloads of equal length, in blocks."""
-    row = row_id(db.columns[TABLE])
-    thread = column(db, TABLE, "globalTid")
+    row = get_row_id_alias(db.columns[TABLE])
+    thread = write_column_sql(db, TABLE, "globalTid")
     sql = (
         f"SELECT {row}, iif(typeof({thread}) = 'integer', {thread}, {MISSING}), binaryData FROM {TABLE}"
         f" WHERE typeof(binaryData) = 'blob' AND length(binaryData) BETWEEN {_HEADER + 1} AND {_MAX_BLOB}"
@@ -327,14 +340,14 @@ def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
         return  # rows before the damage count; reading the ranges reports it
 
 
-def _decoded(
+def _decode_blobs(
     blobs: tuple[Ints, Ints, npt.NDArray[np.uint8]],
     layout: Mapping[int, Mapping[str, tuple[int, str]]],
 ) -> Iterator[list[Ints]]:
     """Decode payloads of equal length: row ids, threads and fields, one list of columns per schema."""
     keys, threads, raw = blobs
-    schema = _field(raw, 8, "<u4")
-    size = _field(raw, 16, "<u8")
+    schema = _extract_integer_field(raw, 8, "<u4")
+    size = _extract_integer_field(raw, 16, "<u8")
     for schema_id in np.unique(schema).tolist():
         of_layout = (schema == schema_id) & (size >= 0) & (size <= raw.shape[1] - _HEADER)
         if schema_id not in layout or not of_layout.any():
@@ -348,7 +361,7 @@ def _decoded(
             if place < 0 or _HEADER + end > raw.shape[1]:
                 columns.append(np.full(len(room), -1, np.int64))
                 continue
-            values = _field(raw[of_layout], _HEADER + place, type_)
+            values = _extract_integer_field(raw[of_layout], _HEADER + place, type_)
             if name == COMMUNICATOR:  # an id is any 64 bits
                 columns.append(values)
                 continue
@@ -358,7 +371,7 @@ def _decoded(
         yield columns
 
 
-def _field(raw: npt.NDArray[np.uint8], place: int, type_: str) -> Ints:
+def _extract_integer_field(raw: npt.NDArray[np.uint8], place: int, type_: str) -> Ints:
     """Extract one integer per row. Values above int64 wrap."""
     size = np.dtype(type_).itemsize
     return np.ascontiguousarray(raw[:, place : place + size]).view(type_)[:, 0].astype(np.int64)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tracekit.discover.contents import content_digest
-from tracekit.discover.nsys_files import FOREIGN, export_beside, is_stale
+from tracekit.discover.contents import digest_content
+from tracekit.discover.nsys_files import FOREIGN, get_export_path, is_stale
 from tracekit.model.codes import Data, Reason
-from tracekit.model.errors import TraceFormatError, TracekitError, refused
-from tracekit.model.labels import shown
+from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
+from tracekit.model.labels import make_displayable
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers.nsys import kept_exports
-from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem, has_journal
+from tracekit.readers.nsys.files import REPORT_MAGIC, find_export_problem, has_journal
 
 _ABSENT = Reason("no-export", "not there")
 _STALE = Reason("stale-export", "older than the report")
@@ -28,14 +28,14 @@ def sniff(head: bytes) -> bool:
 
 def beside(path: Path) -> tuple[str, ...] | None:
     """Describe the export that is read for a report: digest and flaw of the one next to it, and the cache state."""
-    export_path = export_beside(path)
-    flaw = _flaw(export_path, path)
+    export_path = get_export_path(path)
+    flaw = _find_export_flaw(export_path, path)
     if flaw is _ABSENT:
-        return kept_exports.state(path)
+        return kept_exports.describe_export_state(path)
     if has_journal(export_path):
         return None
-    of_report = kept_exports.state(path) if flaw is not None else ()
-    return (content_digest(export_path), "" if flaw is None else flaw.text, *of_report)
+    of_report = kept_exports.describe_export_state(path) if flaw is not None else ()
+    return (digest_content(export_path), "" if flaw is None else flaw.text, *of_report)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -44,16 +44,16 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     The source is, in this order: the export next to the report if it is not older; a cached export or a new one made by
     nsys in tracekit's cache; an older or damaged export next to the report, with a note.
     """
-    export_path = export_beside(source.path)
-    flaw = _flaw(export_path, source.path)
+    export_path = get_export_path(source.path)
+    flaw = _find_export_flaw(export_path, source.path)
     if flaw is None:
         return _read_export(source, export_path, want, on_bytes, ())
     with contextlib.ExitStack() as stack:
         try:
-            export = stack.enter_context(kept_exports.export_of(source.path))
+            export = stack.enter_context(kept_exports.open_export_of_report(source.path))
         except TracekitError as error:
-            refusal = _as_refusal(source.path, error)
-            return _read_flawed(source, export_path, want, on_bytes, (flaw, refusal))
+            refusal = _convert_to_report_error(source.path, error)
+            return _read_flawed_export(source, export_path, want, on_bytes, (flaw, refusal))
         how = "now" if export.made else "before, and kept"
         message = f"exported by nsys {export.version} {how}"
         data = Data(version=export.version, made=export.made)
@@ -61,24 +61,26 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         return _read_export(source, export.path, want, on_bytes, (note,))
 
 
-def _as_refusal(path: Path, error: TracekitError) -> TraceFormatError:
+def _convert_to_report_error(path: Path, error: TracekitError) -> TraceFormatError:
     """Convert an error to one about this report."""
     if isinstance(error, TraceFormatError):
-        return refused(path, Reason(error.code, error.problem, error.data), error.hint, error.where)
+        return make_format_error(
+            path, Reason(error.code, error.problem, error.data), error.hint, error.where
+        )
     return TraceFormatError(path, error.problem, error.hint)
 
 
-def _flaw(export: Path, report: Path) -> Reason | None:
+def _find_export_flaw(export: Path, report: Path) -> Reason | None:
     """Explain why the export next to a report cannot replace it; None if it can."""
     if not os.path.isfile(export):  # noqa: PTH113 - false, not an error, where access is denied
         return _ABSENT
-    problem = export_problem(export)
+    problem = find_export_problem(export)
     if problem is None and is_stale(export, report):
         return _STALE
     return problem
 
 
-def _read_flawed(
+def _read_flawed_export(
     source: Source,
     export: Path,
     want: Want,
@@ -89,7 +91,7 @@ def _read_flawed(
     flaw, refusal = reasons
     if flaw in (_ABSENT, FOREIGN):
         raise refusal
-    message = f"{shown(export.name)} is read ({flaw.text}), since of the report: {refusal.problem}"
+    message = f"{make_displayable(export.name)} is read ({flaw.text}), since of the report: {refusal.problem}"
     data = Data(flaw=flaw.code, why=refusal.code)
     note = Note("warning", "stale-export", message, source.name, data=data)
     try:
@@ -111,7 +113,7 @@ def _read_export(
     try:
         traces = read_export(replace(source, path=export), want, on_bytes)
     except TraceFormatError as error:
-        raise _as_refusal(source.path, error) from error
+        raise _convert_to_report_error(source.path, error) from error
     return [
         replace(
             trace,

@@ -24,7 +24,7 @@ GPU_MASK = 0xFF
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class GpuSamples:
     """Samples sorted by time, then name. `gpu` is the profiler's GPU number, `name` a code into `names`."""
 
     ts_ns: Ints
@@ -35,22 +35,22 @@ class Samples:
     notes: tuple[Note, ...] = ()
 
 
-def series(type_: int, metric: str) -> str:
+def name_metric_series(type_: int, metric: str) -> str:
     """Build the series name of a metric; the type contains the GPU number."""
     return f"GPU {type_ & GPU_MASK} {metric}"
 
 
-def joined(
+def join_sample_parts(
     parts: Sequence[Part], names: list[str], counts: Sequence[tuple[str, str, int]]
-) -> Samples:
+) -> GpuSamples:
     """Concatenate and sort the samples of all parts. `counts` are (code, text, count) of dropped samples, for notes."""
     ts_ns, gpu, name, value = map(np.concatenate, zip(_NOTHING, *parts, strict=True))
-    order = _order(ts_ns, name, value, names)
+    order = _sort_samples(ts_ns, name, value, names)
     notes = tuple(Note("warning", code, text, count=count) for code, text, count in counts if count)
-    return Samples(ts_ns[order], gpu[order], name[order], value[order], names, notes)
+    return GpuSamples(ts_ns[order], gpu[order], name[order], value[order], names, notes)
 
 
-def _order(
+def _sort_samples(
     ts_ns: Ints, name: npt.NDArray[np.int32], value: npt.NDArray[np.float64], names: list[str]
 ) -> npt.NDArray[np.intp]:
     """Sort by time, name, value. Values are compared only if a series has two samples at the same time."""

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from tracekit.model.tables.arrays import Coded, Columns, Nullable
 from tracekit.readers import device_times
-from tracekit.readers.device_times import BEGIN_CAPTURE, END_CAPTURE, Calls
+from tracekit.readers.device_times import BEGIN_CAPTURE, END_CAPTURE, LaunchCalls
 
 Ints = npt.NDArray[np.int64]
 
-NO_CALLS = Calls(
+NO_CALLS = LaunchCalls(
     np.empty(0, np.int64),
     np.empty(0, np.int64),
     lambda: np.empty(0, np.int64),
@@ -24,7 +24,7 @@ NO_CALLS = Calls(
 )
 
 
-def calls_of(host: Columns | None) -> Calls:
+def extract_launch_calls(host: Columns | None) -> LaunchCalls:
     """Extract the runtime calls with a correlation id and the stream captures of one process. `host` is its `host_ops`."""
     if host is None:
         return NO_CALLS
@@ -35,10 +35,10 @@ def calls_of(host: Columns | None) -> Calls:
     ts_ns = np.asarray(host["ts_ns"], np.int64)
     is_call = kind.codes == kind.texts.index("runtime")
     begins, ends = (
-        _times_of(ts_ns, is_call, name, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE)
+        _find_call_times(ts_ns, is_call, name, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE)
     )
     rows = np.flatnonzero(is_call > correlation.missing)
-    return Calls(
+    return LaunchCalls(
         ts_ns[rows],
         correlation.values[rows].astype(np.int64, copy=False),
         lambda: np.zeros(len(rows), np.int64),
@@ -48,11 +48,11 @@ def calls_of(host: Columns | None) -> Calls:
     )
 
 
-def _times_of(
+def _find_call_times(
     ts_ns: Ints, is_call: npt.NDArray[np.bool_], name: Coded, pattern: re.Pattern[str]
 ) -> Ints:
     """Find the start times of calls whose name matches the pattern."""
-    matches = device_times.has_name(name.texts, pattern)
+    matches = device_times.match_call_names(name.texts, pattern)
     return ts_ns[matches[name.codes] & is_call] if matches.any() else ts_ns[:0]
 
 

@@ -18,16 +18,16 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.codes import TOO_LARGE
-from tracekit.model.errors import refused
+from tracekit.model.errors import make_format_error
 from tracekit.model.trace import Note, Source, Trace, Want
-from tracekit.process.memory.replay import is_made_up
-from tracekit.readers.chrome.values import without_surrogates
+from tracekit.process.memory.replay import is_synthetic_segments
+from tracekit.readers.chrome.values import join_surrogates
 from tracekit.readers.torch_memory import balance as snapshot_balance
 from tracekit.readers.torch_memory import bytes as snapshot_bytes
 from tracekit.readers.torch_memory import json as snapshot_json
 from tracekit.readers.torch_memory import opcodes as snapshot_opcodes
-from tracekit.readers.torch_memory.load import unpickle, without_collector
-from tracekit.readers.torch_memory.tables import Contents, contents
+from tracekit.readers.torch_memory.load import pause_collector, unpickle
+from tracekit.readers.torch_memory.tables import SnapshotTables, make_snapshot_tables
 
 MAX_SETTINGS, MAX_TEXT = 1000, 1000
 """Most allocator settings kept (nested settings are counted separately), and the longest text among them."""
@@ -38,7 +38,7 @@ _ELEMENTS = ("allocations", "memory_segments", "blocks", "annotations")
 
 def sniff(head: bytes) -> bool:
     """Check whether a file begins like a memory snapshot, or like the HTML page that `_memory_viz` writes of one."""
-    return snapshot_bytes.is_snapshot(head) or snapshot_json.is_snapshot(head)
+    return snapshot_bytes.is_pickled_snapshot(head) or snapshot_json.is_json_snapshot(head)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -47,45 +47,50 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     `on_bytes` is called with the bytes of the file read so far.
     """
     path = Path(source.path)
-    data = snapshot_bytes.pickle_of(path, on_bytes)
+    data = snapshot_bytes.read_pickle(path, on_bytes)
     size = len(data)
     # Free the bytes before building the tables, and the objects before the collector runs again.
-    with without_collector():
+    with pause_collector():
         if data[:4096].lstrip()[:1] in (b"{", b"["):
-            root, max_dicts = snapshot_json.loaded(data, path)
+            root, max_dicts = snapshot_json.load_json_snapshot(data, path)
         else:
-            max_dicts = snapshot_opcodes.check(data, path).dicts
+            max_dicts = snapshot_opcodes.check_pickle(data, path).dicts
             root = unpickle(data, path)
         del data
-        snapshot, settings = _understood(root, path, max_dicts)
-        simulated = _simulated(root)
+        snapshot, settings = _convert_snapshot(root, path, max_dicts)
+        simulated = _get_simulation_label(root)
         del root
-    balances = snapshot_balance.balances(snapshot.tables)
-    notes = snapshot_balance.notes(balances, snapshot.tables, settings, source.name)
+    balances = snapshot_balance.compute_balances(snapshot.tables)
+    notes = snapshot_balance.note_inconsistencies(balances, snapshot.tables, settings, source.name)
     meta = {
-        "absolute_time": _is_absolute(snapshot.tables),
+        "absolute_time": _has_absolute_times(snapshot.tables),
         "entry_count": len(snapshot.tables.get("allocations", ())),
         "element_count": sum(len(snapshot.tables.get(name, ())) for name in _ELEMENTS),
         "text_bytes": size,
         "allocator_settings": settings,
-        "balances": snapshot_balance.described(balances),
+        "balances": snapshot_balance.describe_balances(balances),
     }
     if simulated:
         meta["simulated"] = simulated
     tables = {name: frame for name, frame in snapshot.tables.items() if want.table(name)}
-    odd = (*_from_profile(snapshot, source.name), *_unknown(snapshot, source.name))
+    odd = (
+        *_note_snapshot_of_profile(snapshot, source.name),
+        *_note_unknown_elements(snapshot, source.name),
+    )
     return [Trace(source, tables, (*notes, *odd), meta)]
 
 
-def _understood(root: object, path: Path, max_dicts: int) -> tuple[Contents, dict[str, Any]]:
+def _convert_snapshot(
+    root: object, path: Path, max_dicts: int
+) -> tuple[SnapshotTables, dict[str, Any]]:
     """Convert a snapshot's objects to (tables, allocator settings)."""
     try:
-        return contents(root, path, max_dicts), _settings(root)
+        return make_snapshot_tables(root, path, max_dicts), _read_allocator_settings(root)
     except MemoryError as error:
-        raise refused(path, TOO_LARGE) from error
+        raise make_format_error(path, TOO_LARGE) from error
 
 
-def _settings(root: object) -> dict[str, Any]:
+def _read_allocator_settings(root: object) -> dict[str, Any]:
     """Read the recorded allocator settings, including the history's capacity that newer versions record."""
     if type(root) is not dict:
         return {}
@@ -100,42 +105,48 @@ def _settings(root: object) -> dict[str, Any]:
     left = MAX_SETTINGS
     plain: dict[str, Any] = {}
     for key, value in recorded.items():
-        plain[_plain(key)] = _simple(value, left)
+        plain[_clean_setting_text(key)] = _simplify_setting(value, left)
         if isinstance(value, dict | list):
             left -= len(value)
     return plain
 
 
-def _simple(value: object, most: int) -> object:
+def _simplify_setting(value: object, most: int) -> object:
     """Convert a setting to a plain value: one level of lists and dictionaries, at most `most` values."""
     if type(value) is dict:
         inner = islice(value.items(), max(most, 0))
-        return {_plain(str(k)): _simple(v, 0) for k, v in inner if type(v) not in (dict, list)}
+        return {
+            _clean_setting_text(str(k)): _simplify_setting(v, 0)
+            for k, v in inner
+            if type(v) not in (dict, list)
+        }
     if type(value) is list:
-        return [_simple(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)]
+        return [
+            _simplify_setting(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)
+        ]
     if type(value) is str:
-        return _plain(value)
+        return _clean_setting_text(value)
     if type(value) in (int, float, bool):
         return value
     return None
 
 
-def _plain(text: str) -> str:
+def _clean_setting_text(text: str) -> str:
     """Limit a text's length and replace lone surrogates."""
-    return without_surrogates(text[:MAX_TEXT])
+    return join_surrogates(text[:MAX_TEXT])
 
 
-def _simulated(root: object) -> str:
+def _get_simulation_label(root: object) -> str:
     """Read the label of a simulated snapshot. Empty for a real one."""
     if type(root) is not dict:
         return ""
     label = root.get("simulated")
     if type(label) is str:
-        return _plain(label)
+        return _clean_setting_text(label)
     return "SIMULATED" if label is True else ""
 
 
-def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
+def _has_absolute_times(tables: Mapping[str, pd.DataFrame]) -> bool:
     """Check whether times are Unix times. False if no time was recorded."""
     for name in ("allocations", "annotations"):
         if name in tables:
@@ -145,9 +156,9 @@ def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
     return False
 
 
-def _from_profile(snapshot: Contents, name: str) -> list[Note]:
+def _note_snapshot_of_profile(snapshot: SnapshotTables, name: str) -> list[Note]:
     """Note a snapshot that torch made from a profile (`_profile_to_snapshot`), not from its allocator."""
-    if not is_made_up(snapshot.tables.get("memory_segments")):
+    if not is_synthetic_segments(snapshot.tables.get("memory_segments")):
         return []
     message = (
         "made from a profile, not by the allocator: its segments and free blocks are made up and not judged, "
@@ -156,12 +167,14 @@ def _from_profile(snapshot: Contents, name: str) -> list[Note]:
     return [Note("info", "from-profile", message, name)]
 
 
-def _unknown(snapshot: Contents, name: str) -> list[Note]:
+def _note_unknown_elements(snapshot: SnapshotTables, name: str) -> list[Note]:
     """Build one note on everything that was not understood."""
     unknown: Counter[str] = snapshot.unknown
     if not unknown:
         return []
-    counted = [f"{_plain(what)} ({count:,})" for what, count in sorted(unknown.items())]
+    counted = [
+        f"{_clean_setting_text(what)} ({count:,})" for what, count in sorted(unknown.items())
+    ]
     message = f"not understood and left aside: {', '.join(counted[:_MOST_NAMED])}"
     if len(counted) > _MOST_NAMED:
         message += f" and {len(counted) - _MOST_NAMED:,} more"

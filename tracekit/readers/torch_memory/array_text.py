@@ -78,6 +78,6 @@ class ArrayText:
         return front
 
 
-def integers(text: bytes) -> Ints:
+def parse_array_integers(text: bytes) -> Ints:
     """Parse the integers of a text that has only integers, brackets, commas and spaces."""
     return np.fromstring(text.translate(_TO_SPACES).decode("ascii"), np.int64, sep=" ")

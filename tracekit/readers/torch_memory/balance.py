@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.codes import Data
-from tracekit.model.keys import distinct, stable_order
+from tracekit.model.keys import compute_stable_order, find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints
@@ -25,7 +25,7 @@ _LOW = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class HistoryBalance:
     """History of one device against its blocks, in requested bytes.
 
     `ghost_bytes` and `orphan_bytes` were in use when the history began, `net_bytes` is the history's net change,
@@ -48,34 +48,44 @@ class Balance:
         return self.ghost_bytes + self.orphan_bytes + self.net_bytes - self.active_bytes
 
 
-def balances(tables: Mapping[str, pd.DataFrame]) -> list[Balance]:
+def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]:
     """Compute the balance of every device with both a history and blocks."""
     if "allocations" not in tables or "blocks" not in tables:
         return []
     history, blocks = tables["allocations"], tables["blocks"]
-    of_history, numbers = _devices(history)
-    is_alloc, is_free = _is(history["action"], "alloc"), _is(history["action"], "free_completed")
-    of_history[~(is_alloc | is_free) | _vague(history)] = -1
-    of_blocks, _ = _devices(blocks)
-    in_use = _is(blocks["state"], "active") | _is(blocks["state"], "pending_free")
-    of_blocks[~in_use | _vague(blocks)] = -1
-    address, size = _ints(history["address"]), _ints(history["size_bytes"])
-    where, requested = _ints(blocks["address"]), _ints(blocks["requested_bytes"])
+    of_history, numbers = _list_row_devices(history)
+    is_alloc, is_free = (
+        _mark_category(history["action"], "alloc"),
+        _mark_category(history["action"], "free_completed"),
+    )
+    of_history[~(is_alloc | is_free) | _mark_incomplete_rows(history)] = -1
+    of_blocks, _ = _list_row_devices(blocks)
+    in_use = _mark_category(blocks["state"], "active") | _mark_category(
+        blocks["state"], "pending_free"
+    )
+    of_blocks[~in_use | _mark_incomplete_rows(blocks)] = -1
+    address, size = _convert_to_ints(history["address"]), _convert_to_ints(history["size_bytes"])
+    where, requested = (
+        _convert_to_ints(blocks["address"]),
+        _convert_to_ints(blocks["requested_bytes"]),
+    )
     device_balances = []
     for number in numbers:
         rows, active = np.flatnonzero(of_history == number), of_blocks == number
-        past = _Past(address[rows], size[rows], is_alloc[rows])
-        device_balances.append(_balance(number, past, where[active], requested[active]))
+        past = _DeviceHistory(address[rows], size[rows], is_alloc[rows])
+        device_balances.append(
+            _compute_device_balance(number, past, where[active], requested[active])
+        )
     return device_balances
 
 
-def described(device_balances: list[Balance]) -> list[dict[str, int]]:
+def describe_balances(device_balances: list[HistoryBalance]) -> list[dict[str, int]]:
     """Convert the balances to plain values."""
     return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in device_balances]
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _DeviceHistory:
     """Allocations and completed frees of one device, in order."""
 
     address: Ints
@@ -83,29 +93,31 @@ class _Past:
     is_alloc: Bools
 
 
-def _devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
+def _list_row_devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
     """Find (device of each row, -1 for pinned host memory and unknown; all devices)."""
     device = frame["device"].to_numpy(np.int64, na_value=-1, copy=True)
-    device[~_is(frame["memory"], "device")] = -1
-    return device, distinct(device[device >= 0]).tolist()
+    device[~_mark_category(frame["memory"], "device")] = -1
+    return device, find_distinct(device[device >= 0]).tolist()
 
 
-def _vague(frame: pd.DataFrame) -> Bools:
+def _mark_incomplete_rows(frame: pd.DataFrame) -> Bools:
     """Mark the rows without an address or a size."""
     missing: Bools = (frame["address"].isna() | frame["size_bytes"].isna()).to_numpy()
     return missing
 
 
-def _is(column: pd.Series[Any], value: str) -> Bools:
+def _mark_category(column: pd.Series[Any], value: str) -> Bools:
     """Mark the rows with this category value."""
     code = column.cat.categories.get_loc(value)
     same: Bools = column.cat.codes.to_numpy() == code
     return same
 
 
-def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
+def _compute_device_balance(
+    device: int, past: _DeviceHistory, where: Ints, requested: Ints
+) -> HistoryBalance:
     """Compute the balance of one device. `where` and `requested` are addresses and request sizes of its blocks in use."""
-    order = stable_order(past.address)
+    order = compute_stable_order(past.address)
     place, allocated = past.address[order], past.is_alloc[order]
     same = place[1:] == place[:-1]
     after_alloc, is_last = np.zeros(len(order), np.bool_), np.ones(len(order), np.bool_)
@@ -117,30 +129,30 @@ def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
     block = dict(zip(where.tolist(), requested.tolist(), strict=True))
     wanted = zip(past.address[live].tolist(), past.size[live].tolist(), strict=True)
     unlike = sum(block.get(address) != amount for address, amount in wanted)
-    return Balance(
+    return HistoryBalance(
         device,
-        total(requested[ghost]),
-        total(past.size[orphan]),
-        total(past.size[past.is_alloc]) - total(past.size[~past.is_alloc]),
-        total(requested),
+        sum_exactly(requested[ghost]),
+        sum_exactly(past.size[orphan]),
+        sum_exactly(past.size[past.is_alloc]) - sum_exactly(past.size[~past.is_alloc]),
+        sum_exactly(requested),
         int(np.count_nonzero(ghost)),
         len(orphan),
         unlike,
     )
 
 
-def total(values: Ints) -> int:
+def sum_exactly(values: Ints) -> int:
     """Sum non-negative numbers without overflow."""
     return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
 
 
-def _ints(column: pd.Series[Any]) -> Ints:
+def _convert_to_ints(column: pd.Series[Any]) -> Ints:
     """Convert a column to int64, with 0 for missing values."""
     return column.to_numpy(np.int64, na_value=0)
 
 
-def notes(
-    device_balances: list[Balance],
+def note_inconsistencies(
+    device_balances: list[HistoryBalance],
     tables: Mapping[str, pd.DataFrame],
     settings: Mapping[str, Any],
     name: str,
@@ -148,20 +160,20 @@ def notes(
     """Build notes on the failed consistency checks of a snapshot."""
     device_notes: list[Note] = []
     for balance in device_balances:
-        device_notes += _unbalanced(balance, name)
-    device_notes += _of_segments(tables, name)
+        device_notes += _note_imbalance(balance, name)
+    device_notes += _note_odd_segments(tables, name)
     history = tables.get("allocations")
     if history is None:
         message = "the snapshot holds no history of allocations: recording was off, or just begun"
         return [*device_notes, Note("info", "no-history", message, name)]
-    of_rows, numbers = _devices(history)
+    of_rows, numbers = _list_row_devices(history)
     for number in numbers:
         times = history["ts_ns"].array[of_rows == number]
-        device_notes += _of_ring(number, times, settings, name)
+        device_notes += _note_cut_history(number, times, settings, name)
     return device_notes
 
 
-def _unbalanced(balance: Balance, name: str) -> list[Note]:
+def _note_imbalance(balance: HistoryBalance, name: str) -> list[Note]:
     """Note a device whose history and blocks disagree."""
     device_notes = []
     if balance.off_bytes:
@@ -184,16 +196,16 @@ def _unbalanced(balance: Balance, name: str) -> list[Note]:
     return device_notes
 
 
-def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
+def _note_odd_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
     """Note segments that are not the sum of their blocks, and blocks that wait to be freed."""
     if "memory_segments" not in tables:
         return []
     segments, blocks = tables["memory_segments"], tables["blocks"]
     count = len(segments)
-    segment, size = blocks["segment"].to_numpy(), _ints(blocks["size_bytes"])
+    segment, size = blocks["segment"].to_numpy(), _convert_to_ints(blocks["size_bytes"])
     state = blocks["state"]
-    block_bytes = _per_segment(segment, size, count)
-    in_use = _per_segment(segment, np.where(state == "active", size, 0), count)
+    block_bytes = _sum_per_segment(segment, size, count)
+    in_use = _sum_per_segment(segment, np.where(state == "active", size, 0), count)
     wrong = (segments["size_bytes"] != block_bytes).fillna(value=False)
     wrong |= (segments["allocated_bytes"] != in_use).fillna(value=False)
     segment_notes = []
@@ -206,36 +218,40 @@ def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
     pending = (state == "pending_free").to_numpy()
     if pending.any():
         message = (
-            f"{np.count_nonzero(pending):,} blocks ({total(size[pending]):,} bytes) were freed but wait "
+            f"{np.count_nonzero(pending):,} blocks ({sum_exactly(size[pending]):,} bytes) were freed but wait "
             "for other streams (record_stream)"
         )
-        data = Data(size_bytes=total(size[pending]))
+        data = Data(size_bytes=sum_exactly(size[pending]))
         segment_notes.append(
             Note("info", "pending-free", message, name, int(np.count_nonzero(pending)), data=data)
         )
     return segment_notes
 
 
-def _per_segment(segment: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
+def _sum_per_segment(segment: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
     """Sum `size` for each segment."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, segment, size)
     return sums
 
 
-def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) -> list[Note]:
+def _note_cut_history(
+    number: int, ts_ns: Any, settings: Mapping[str, Any], name: str
+) -> list[Note]:
     """Note a history whose start was dropped, or probably was, and times that go backwards."""
     ring_notes = []
     count = len(ts_ns)
-    overflowed = _per_device(settings.get("trace_alloc_overflowed"), number)
-    max_entries = _per_device(settings.get("trace_alloc_max_entries"), number)
+    overflowed = _get_device_setting(settings.get("trace_alloc_overflowed"), number)
+    max_entries = _get_device_setting(settings.get("trace_alloc_max_entries"), number)
     if overflowed is True:
         message = (
             f"device {number}: the history was full at {count:,} entries: older ones were dropped"
         )
         data = Data(device=number, entries=count, certain=True)
         ring_notes.append(Note("data_loss", "ring-buffer", message, name, data=data))
-    elif overflowed is None and (count == max_entries or (max_entries is None and is_round(count))):
+    elif overflowed is None and (
+        count == max_entries or (max_entries is None and is_probable_limit(count))
+    ):
         message = (
             f"device {number}: the history has {count:,} entries, "
             f"{'as many as it can hold' if max_entries else 'a round number'}: older ones were probably dropped"
@@ -252,10 +268,10 @@ def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) ->
     return ring_notes
 
 
-def is_round(count: int) -> bool:
+def is_probable_limit(count: int) -> bool:
     """Check whether a history of this length was probably cut at a configured limit.
 
-    >>> [n for n in (999, 1000, 4096, 12345, 100_000, 250_000, 123_000) if is_round(n)]
+    >>> [n for n in (999, 1000, 4096, 12345, 100_000, 250_000, 123_000) if is_probable_limit(n)]
     [1000, 4096, 100000, 250000]
     """
     if count < 1000:
@@ -267,7 +283,7 @@ def is_round(count: int) -> bool:
 _ROUND = frozenset({*"123456789", "15", "25", "75"})
 
 
-def _per_device(value: object, number: int) -> object:
+def _get_device_setting(value: object, number: int) -> object:
     """Select one device's setting: an element of a list or dictionary, else the value itself."""
     if type(value) is list:
         return value[number] if number < len(value) else None

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.errors import TraceFormatError
-from tracekit.model.labels import bounded
+from tracekit.model.labels import truncate_with_hash
 from tracekit.model.records import dataclass
-from tracekit.readers.chrome.values import without_surrogates
+from tracekit.readers.chrome.values import join_surrogates
 
 MAX_SIZE = 2**50
 """Size limit in bytes: no allocator holds a pebibyte."""
@@ -39,7 +39,7 @@ NameOf = Callable[[int], str]
 """Function that names a group of records. Called on demand, because most of a million names are never used."""
 
 
-def _installed() -> Any:
+def _import_record_passes() -> Any:
     """Import the record passes written in C; None if they were not built."""
     try:
         return import_module("tracekit.readers.torch_memory._records")
@@ -47,31 +47,31 @@ def _installed() -> Any:
         return None
 
 
-native = _installed()
+native = _import_record_passes()
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class NativePassResult:
     """Result of one native pass over all rows: their keys, and by key the integers, objects, and lists by content."""
 
     keys: frozenset[str]
-    integers: dict[str, Numbers]
-    things: dict[str, Things]
-    lists: dict[str, Things]
+    integers: dict[str, SnapshotIntegers]
+    things: dict[str, DistinctObjects]
+    lists: dict[str, DistinctObjects]
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class SnapshotRecords:
     """Dictionaries of one kind. The group named `name_of(i)` begins at `starts[i]` of `rows`.
 
-    `taken` has the result of the native pass (`all_taken`); other keys are looked up one by one.
+    `taken` has the result of the native pass (`read_keys_natively`); other keys are looked up one by one.
     """
 
     path: Path
     rows: list[dict[str, Any]]
     name_of: NameOf
     starts: Sequence[int]
-    taken: Taken | None = None
+    taken: NativePassResult | None = None
 
     def place(self, row: int) -> str:
         """Address a row as a Python expression."""
@@ -85,7 +85,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class SnapshotIntegers:
     """A column of integers: `values`, 0 where `missing`."""
 
     values: Ints
@@ -96,46 +96,50 @@ class Numbers:
         return pd.arrays.IntegerArray(self.values, self.missing)
 
 
-def wrong_shape(path: Path, where: str, problem: str) -> TraceFormatError:
+def build_shape_error(path: Path, where: str, problem: str) -> TraceFormatError:
     """Build the error for a pickle that is not a valid snapshot."""
     hint = "no memory snapshot is written so"
     return TraceFormatError(path, problem, hint, where, code="no-snapshot")
 
 
-def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> Records:
+def join_records(
+    path: Path, name_of: NameOf, lists: Sequence[object], most: int
+) -> SnapshotRecords:
     """Concatenate lists of dictionaries. Raises `TraceFormatError` if there are more than `most`, or for another type."""
     if set(map(type, lists)) - {list}:
-        odd = _first_not(lists, list)
-        raise wrong_shape(path, name_of(odd), f"expected a list, found {_kind(lists[odd])}")
+        odd = _find_other_type(lists, list)
+        raise build_shape_error(
+            path, name_of(odd), f"expected a list, found {_name_value_type(lists[odd])}"
+        )
     groups = cast(Sequence[list[Any]], lists)
     starts = [0, *accumulate(map(len, groups))]
     if starts[-1] > most:
         problem = f"{starts[-1]:,} entries, but the file has {most:,} dictionaries"
-        raise wrong_shape(path, name_of(0), problem)
+        raise build_shape_error(path, name_of(0), problem)
     rows: list[Any] = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
-    entries = Records(path, rows, name_of, starts[:-1])
+    entries = SnapshotRecords(path, rows, name_of, starts[:-1])
     if set(map(type, rows)) - {dict}:
-        row = _first_not(rows, dict)
-        problem = f"expected a dictionary, found {_kind(rows[row])}"
-        raise wrong_shape(path, entries.place(row), problem)
+        row = _find_other_type(rows, dict)
+        problem = f"expected a dictionary, found {_name_value_type(rows[row])}"
+        raise build_shape_error(path, entries.place(row), problem)
     return entries
 
 
-def _first_not(things: Sequence[object], *kinds: type) -> int:
+def _find_other_type(things: Sequence[object], *kinds: type) -> int:
     """Find the first element whose type is not one of these."""
     return next(place for place, thing in enumerate(things) if type(thing) not in kinds)
 
 
-def all_taken(
-    of: Records, integers: Sequence[str], things: Sequence[str], lists: Sequence[str]
-) -> Records:
+def read_keys_natively(
+    of: SnapshotRecords, integers: Sequence[str], things: Sequence[str], lists: Sequence[str]
+) -> SnapshotRecords:
     """Read these keys of the records in one native pass. Returns the records unchanged if the pass is unavailable or fails."""
     if native is None:
         return of
     count = len(of.rows)
-    numbers: dict[str, Numbers] = {}
+    numbers: dict[str, SnapshotIntegers] = {}
     for key in integers:
-        numbers[key] = Numbers(np.empty(count, np.int64), np.empty(count, np.bool_))
+        numbers[key] = SnapshotIntegers(np.empty(count, np.int64), np.empty(count, np.bool_))
     told: dict[str, tuple[Ints, Ints]] = {}
     for key in (*things, *lists):
         told[key] = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -145,23 +149,25 @@ def all_taken(
     if counts is None:
         return of
     keys = frozenset(key for key, (row_count, _) in counts.items() if row_count)
-    taken = Taken(keys, {}, {}, {})
+    taken = NativePassResult(keys, {}, {}, {})
     usual = {key: thing_count for key, (_, thing_count) in counts.items() if thing_count >= 0}
     for key in usual.keys() & numbers.keys():
         taken.integers[key] = numbers[key]
     for key in usual.keys() & told.keys():
         kind = taken.lists if key in lists else taken.things
-        kind[key] = _things(of, key, *told[key], usual[key])
+        kind[key] = _make_distinct_objects(of, key, *told[key], usual[key])
     return replace(of, taken=taken)
 
 
-def _things(of: Records, key: str, number: Ints, first: Ints, count: int) -> Things:
+def _make_distinct_objects(
+    of: SnapshotRecords, key: str, number: Ints, first: Ints, count: int
+) -> DistinctObjects:
     """Build the distinct objects of a key. `first` has room for one per row."""
     first = first[:count].copy()
-    return Things(number, first, [of.rows[row].get(key) for row in first.tolist()])
+    return DistinctObjects(number, first, [of.rows[row].get(key) for row in first.tolist()])
 
 
-def keys_of(of: Records) -> set[str]:
+def list_record_keys(of: SnapshotRecords) -> set[str]:
     """List the keys of all dictionaries."""
     if of.taken is not None:
         return set(of.taken.keys)
@@ -176,11 +182,13 @@ def keys_of(of: Records) -> set[str]:
     odd = next((key for key in keys if type(key) is not str), "")
     if odd != "":
         row = next(i for i, value in enumerate(of.rows) if odd in value)
-        raise wrong_shape(of.path, of.place(row), f"expected text as key, found {_kind(odd)}")
+        raise build_shape_error(
+            of.path, of.place(row), f"expected text as key, found {_name_value_type(odd)}"
+        )
     return keys
 
 
-def values(of: Records, key: str) -> list[Any]:
+def get_record_values(of: SnapshotRecords, key: str) -> list[Any]:
     """Look up a key in each dictionary; None if absent."""
     try:
         return list(map(itemgetter(key), of.rows))
@@ -189,7 +197,7 @@ def values(of: Records, key: str) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Things:
+class DistinctObjects:
     """Distinct objects that rows have at a key, None if absent. Each occurs once, however many rows reference it.
 
     `number` is the index of each row's object in `things`, which are in order of appearance; `first` is the first row of
@@ -201,19 +209,21 @@ class Things:
     things: list[Any]
 
 
-def things_at(of: Records, key: str) -> Things:
+def find_distinct_objects(of: SnapshotRecords, key: str) -> DistinctObjects:
     """Find the distinct objects at a key."""
     if of.taken is not None and key in of.taken.things:
         return of.taken.things[key]
     if native is not None:
         number, first = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.int64)
-        return _things(of, key, number, first, native.identified(of.rows, key, number, first))
-    recorded = values(of, key)
-    number, first = numbered_by(np.fromiter(map(id, recorded), np.int64, len(recorded)))
-    return Things(number, first, [recorded[row] for row in first.tolist()])
+        return _make_distinct_objects(
+            of, key, number, first, native.identified(of.rows, key, number, first)
+        )
+    recorded = get_record_values(of, key)
+    number, first = factorize_in_order(np.fromiter(map(id, recorded), np.int64, len(recorded)))
+    return DistinctObjects(number, first, [recorded[row] for row in first.tolist()])
 
 
-def numbered_by(keys: Ints) -> tuple[Ints, Ints]:
+def factorize_in_order(keys: Ints) -> tuple[Ints, Ints]:
     """Factorize keys in order of appearance: (number of each row, first row of each number)."""
     number, distinct_keys = pd.factorize(keys)
     first = np.empty(len(distinct_keys), np.int64)
@@ -221,28 +231,30 @@ def numbered_by(keys: Ints) -> tuple[Ints, Ints]:
     return number, first
 
 
-def check_kinds(of: Records, key: str, recorded: Things, *kinds: type) -> set[type]:
+def check_value_types(
+    of: SnapshotRecords, key: str, recorded: DistinctObjects, *kinds: type
+) -> set[type]:
     """Collect the types of the values. Raises `TraceFormatError` for a type other than `kinds` and None."""
     types = set(map(type, recorded.things))
     if types - {*kinds, type(None)}:
-        place = _first_not(recorded.things, *kinds, type(None))
-        problem = f"expected {_KINDS[kinds[0]]}, found {_kind(recorded.things[place])}"
-        raise wrong_shape(of.path, f"{of.place(int(recorded.first[place]))}.{key}", problem)
+        place = _find_other_type(recorded.things, *kinds, type(None))
+        problem = f"expected {_KINDS[kinds[0]]}, found {_name_value_type(recorded.things[place])}"
+        raise build_shape_error(of.path, f"{of.place(int(recorded.first[place]))}.{key}", problem)
     return types
 
 
-def integers(of: Records, key: str, low: int, high: int) -> Numbers:
+def read_bounded_integers(of: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
     """Read integers within bounds. For addresses (`high` 2**64), returns the signed bit pattern."""
-    numbers = _small_integers(of, key)
+    numbers = _read_integers_natively(of, key)
     if numbers is None:
-        return _checked_integers(of, key, low, high)
+        return _check_integers(of, key, low, high)
     array = numbers.values
     if len(array) and (array.min() < low or (high < UINT64 and array.max() >= high)):
-        return _checked_integers(of, key, low, high)
+        return _check_integers(of, key, low, high)
     return numbers
 
 
-def _small_integers(of: Records, key: str) -> Numbers | None:
+def _read_integers_natively(of: SnapshotRecords, key: str) -> SnapshotIntegers | None:
     """Read integers with the native pass; None if unavailable, or if a value is not a 64-bit integer."""
     if of.taken is not None and key in of.taken.integers:
         return of.taken.integers[key]
@@ -250,17 +262,17 @@ def _small_integers(of: Records, key: str) -> Numbers | None:
         return None
     array, missing = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.bool_)
     is_whole = native.integers(of.rows, key, array, missing) == len(of.rows)
-    return Numbers(array, missing) if is_whole else None
+    return SnapshotIntegers(array, missing) if is_whole else None
 
 
-def _checked_integers(of: Records, key: str, low: int, high: int) -> Numbers:
+def _check_integers(of: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
     """Read integers of any size within bounds. Raises `TraceFormatError` for anything else."""
-    recorded = values(of, key)
+    recorded = get_record_values(of, key)
     rows = np.arange(len(recorded))
-    types = check_kinds(of, key, Things(rows, rows, recorded), int)
+    types = check_value_types(of, key, DistinctObjects(rows, rows, recorded), int)
     missing = np.zeros(len(recorded), np.bool_)
     if type(None) in types:
-        missing = is_none(recorded)
+        missing = mark_none_values(recorded)
         recorded = [0 if value is None else value for value in recorded]
     try:
         array = np.fromiter(recorded, np.int64, len(recorded))
@@ -271,92 +283,96 @@ def _checked_integers(of: Records, key: str, low: int, high: int) -> Numbers:
             array = np.array([value % UINT64 for value in recorded], np.uint64).view(np.int64)
     if len(bad):
         row = int(bad[0])
-        problem = f"expected {_meaning(high)}, found {recorded[row]}"
-        raise wrong_shape(of.path, f"{of.place(row)}.{key}", problem)
-    return Numbers(array, missing)
+        problem = f"expected {_describe_bound(high)}, found {recorded[row]}"
+        raise build_shape_error(of.path, f"{of.place(row)}.{key}", problem)
+    return SnapshotIntegers(array, missing)
 
 
-def required(of: Records, key: str, found: Numbers, what: str) -> Numbers:
+def require_numbers(
+    of: SnapshotRecords, key: str, found: SnapshotIntegers, what: str
+) -> SnapshotIntegers:
     """Raise `TraceFormatError` if a number is missing; else return the numbers."""
     if found.missing.any():
         place = of.place(int(found.missing.argmax()))
-        raise wrong_shape(of.path, f"{place}.{key}", f"expected {what}, found nothing")
+        raise build_shape_error(of.path, f"{place}.{key}", f"expected {what}, found nothing")
     return found
 
 
-def addresses(of: Records, key: str) -> Numbers:
+def read_addresses(of: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read addresses or other 64-bit numbers, signed or not, as int64 bit patterns."""
-    return integers(of, key, -(2**63), UINT64)
+    return read_bounded_integers(of, key, -(2**63), UINT64)
 
 
-def sizes(of: Records, key: str) -> Numbers:
+def read_byte_sizes(of: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read numbers of bytes."""
-    return integers(of, key, 0, MAX_SIZE)
+    return read_bounded_integers(of, key, 0, MAX_SIZE)
 
 
-def nanoseconds(of: Records, key: str) -> Numbers:
+def read_record_times(of: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read times in µs, converted to ns."""
-    micros = integers(of, key, -MAX_US, MAX_US)
-    return Numbers(micros.values * 1000, micros.missing)
+    micros = read_bounded_integers(of, key, -MAX_US, MAX_US)
+    return SnapshotIntegers(micros.values * 1000, micros.missing)
 
 
-def texts(of: Records, key: str) -> pd.Categorical:
+def read_record_texts(of: SnapshotRecords, key: str) -> pd.Categorical:
     """Read texts as a categorical; <NA> if absent."""
-    return encoded(distinct(of, key))
+    return encode_categorical(read_distinct_texts(of, key))
 
 
-def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+def read_distinct_texts(of: SnapshotRecords, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Find (text index of each row, -1 if absent; the texts), in order of first use."""
-    recorded = things_at(of, key)
+    recorded = find_distinct_objects(of, key)
     try:
         seen = dict.fromkeys(recorded.things)
         types = set(map(type, seen))
     except TypeError:
         types = {object}
     if types - {str, type(None)}:
-        check_kinds(of, key, recorded, str)
+        check_value_types(of, key, recorded, str)
     seen.pop(None, None)
-    return _codes(recorded, recorded.things, seen), list(seen)
+    return _code_seen_keys(recorded, recorded.things, seen), list(seen)
 
 
-def _codes(recorded: Things, keys: Iterable[Any], seen: Iterable[Any]) -> npt.NDArray[np.int32]:
+def _code_seen_keys(
+    recorded: DistinctObjects, keys: Iterable[Any], seen: Iterable[Any]
+) -> npt.NDArray[np.int32]:
     """Find the index of each row's key among those seen, -1 for None. `keys` are those of the things."""
-    place: dict[Any, int] = _numbered(seen)
+    place: dict[Any, int] = _number_elements(seen)
     place[None] = -1
     codes = np.fromiter(map(place.__getitem__, keys), np.int32, len(recorded.things))
     return codes[recorded.number]
 
 
-def _numbered(things: Iterable[Any]) -> dict[Any, int]:
+def _number_elements(things: Iterable[Any]) -> dict[Any, int]:
     """Map each element to its position."""
     return dict(zip(things, count(), strict=False))
 
 
-def is_none(recorded: Sequence[object]) -> Bools:
+def mark_none_values(recorded: Sequence[object]) -> Bools:
     """Mark the None values."""
     return np.fromiter((value is None for value in recorded), np.bool_, len(recorded))
 
 
-def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
+def encode_categorical(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
     """Build a categorical from (codes, texts). Texts are normalized, and equal ones merged."""
     codes, names = column
-    plain = list(map(kept_text, names))
+    plain = list(map(clean_record_text, names))
     if len(set(plain)) < len(plain):
-        place = _numbered(dict.fromkeys(plain))
+        place = _number_elements(dict.fromkeys(plain))
         codes = np.array([*map(place.__getitem__, plain), -1], np.int32)[codes]
         plain = list(place)
     return pd.Categorical.from_codes(codes, categories=pd.Index(plain, dtype="str"))
 
 
-def kept_text(text: str) -> str:
+def clean_record_text(text: str) -> str:
     """Limit a text's length and replace lone surrogates."""
-    return bounded(without_surrogates(text), MAX_NAME)
+    return truncate_with_hash(join_surrogates(text), MAX_NAME)
 
 
-def pools(of: Records, key: str) -> pd.Categorical:
+def read_pool_ids(of: SnapshotRecords, key: str) -> pd.Categorical:
     """Read memory pools, pairs of integers, as texts such as `0,0`."""
-    recorded = things_at(of, key)
-    types = check_kinds(of, key, recorded, tuple, list)
+    recorded = find_distinct_objects(of, key)
+    types = check_value_types(of, key, recorded, tuple, list)
     pairs = recorded.things
     if list in types:
         pairs = [None if value is None else tuple(value) for value in pairs]
@@ -368,9 +384,9 @@ def pools(of: Records, key: str) -> pd.Categorical:
     if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (
         not seen and types - {type(None)}
     ):
-        raise wrong_shape(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
-    codes = _codes(recorded, pairs, seen)
-    return encoded((codes, [f"{first},{second}" for first, second in seen]))
+        raise build_shape_error(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
+    codes = _code_seen_keys(recorded, pairs, seen)
+    return encode_categorical((codes, [f"{first},{second}" for first, second in seen]))
 
 
 _KINDS: dict[type, str] = {
@@ -385,12 +401,12 @@ _KINDS: dict[type, str] = {
 }
 
 
-def _kind(value: object) -> str:
+def _name_value_type(value: object) -> str:
     """Name the type of a value."""
     return _KINDS.get(type(value), type(value).__name__)
 
 
-def _meaning(high: int) -> str:
+def _describe_bound(high: int) -> str:
     """Describe the integers below this bound."""
     meanings = {MAX_SIZE: "a number of bytes", UINT64: "an integer of 64 bits"}
     return meanings.get(high, "a time in µs")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracekit.model.codes import TOO_LARGE, Data, Reason
-from tracekit.model.errors import refused
-from tracekit.readers.torch_memory.opcodes import has_too_many, not_loaded
+from tracekit.model.errors import make_format_error
+from tracekit.readers.torch_memory.opcodes import build_too_many_error, has_too_many_containers
 
 MAX_BYTES = 2**29
 """Largest JSON that is read, using about five times its size in memory. A pickle of the same is far smaller."""
@@ -29,14 +29,14 @@ _SEGMENTS = re.compile(rb'\s*\[\s*\{\s*"(?:device|address|total_size|segment_typ
 _OF_TRACES = re.compile(rb'"(?:traceEvents|ph)"\s*:')
 
 
-def is_snapshot(head: bytes) -> bool:
+def is_json_snapshot(head: bytes) -> bool:
     """Check whether text begins like a JSON memory snapshot, or like the list of its segments alone."""
     if _FIRST_KEY.match(head) is None and _SEGMENTS.match(head) is None:
         return False
     return _OWN_KEY.search(head) is not None and _OF_TRACES.search(head) is None
 
 
-def loaded(data: bytes, path: Path) -> tuple[Any, int]:
+def load_json_snapshot(data: bytes, path: Path) -> tuple[Any, int]:
     """Parse a JSON snapshot: (object, most dictionaries that it can hold). Raises `TraceFormatError`.
 
     If an object repeats a key, the last one counts, as in a pickle.
@@ -44,13 +44,13 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
     if len(data) > MAX_BYTES:
         problem = f"JSON of {len(data):,} bytes: over {MAX_BYTES:,}"
         reason = Reason("too-many", problem, Data(count=len(data), most=MAX_BYTES))
-        raise refused(path, reason, "torch.cuda.memory._dump_snapshot writes less")
+        raise make_format_error(path, reason, "torch.cuda.memory._dump_snapshot writes less")
     dicts, lists = data.count(b"{"), data.count(b"[")
-    if has_too_many(len(data), dicts, lists):
+    if has_too_many_containers(len(data), dicts, lists):
         problem = (
             f"some {dicts + lists:,} objects and arrays in {len(data):,} bytes are no snapshot"
         )
-        raise not_loaded(path, problem)
+        raise build_too_many_error(path, problem)
     frames: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def shared(made: dict[str, Any]) -> dict[str, Any]:
@@ -64,12 +64,12 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
         return made
 
     try:
-        return json.loads(data, object_hook=shared, parse_constant=_refuse), dicts
+        return json.loads(data, object_hook=shared, parse_constant=_refuse_snapshot_constant), dicts
     except MemoryError as error:
-        raise refused(path, TOO_LARGE) from error
+        raise make_format_error(path, TOO_LARGE) from error
     except RecursionError as error:
         reason = Reason("no-snapshot", "nested too deeply")
-        raise refused(path, reason, "no memory snapshot is") from error
+        raise make_format_error(path, reason, "no memory snapshot is") from error
     except ValueError as error:
         words = " ".join(str(error)[:200].split())
         where = ""
@@ -78,9 +78,9 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
             where = f"character {error.pos}"
             problem = f"the JSON ends early or is damaged: {words}"
             reason = Reason("damaged-snapshot", problem, Data(offset=error.pos))
-        raise refused(path, reason, "copy it again", where) from error
+        raise make_format_error(path, reason, "copy it again", where) from error
 
 
-def _refuse(word: str) -> NoReturn:
+def _refuse_snapshot_constant(word: str) -> NoReturn:
     """Raise `ValueError`: NaN and Infinity are not valid JSON, and no snapshot has them."""
     raise ValueError(f"{word} is no number of a snapshot")

@@ -1,4 +1,4 @@
-"""Loading of a pickle that `snapshot_opcodes.check` accepted, without resolving any name."""
+"""Loading of a pickle that `opcodes.check_pickle` accepted, without resolving any name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracekit.model.codes import TOO_LARGE, Reason
-from tracekit.model.errors import refused
+from tracekit.model.errors import make_format_error
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
+def pause_collector() -> Iterator[None]:
     """Disable the cyclic garbage collector in the block: millions of new objects would trigger it thousands of times."""
     was_on = gc.isenabled()
     gc.disable()
@@ -27,7 +27,7 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-class _Restricted(_pickle.Unpickler):
+class _RestrictedUnpickler(_pickle.Unpickler):
     """The C unpickler of the standard library, with all names refused."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
@@ -44,10 +44,10 @@ def unpickle(data: bytes, path: Path) -> Any:
     # A buffered reader returns large blocks even for protocols 2 and 3, which have no frames.
     stream = io.BufferedReader(io.BytesIO(data), 2**17)
     try:
-        return _Restricted(stream).load()
+        return _RestrictedUnpickler(stream).load()
     except MemoryError as error:
-        raise refused(path, TOO_LARGE) from error
+        raise make_format_error(path, TOO_LARGE) from error
     except Exception as error:  # the loader raises whatever its operations raise
         problem = f"the pickle does not load: {type(error).__name__}: {str(error)[:200]}"
         reason = Reason("no-snapshot", " ".join(problem.split()))
-        raise refused(path, reason, "the file is damaged") from error
+        raise make_format_error(path, reason, "the file is damaged") from error

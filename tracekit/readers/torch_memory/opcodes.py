@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from tracekit.model.codes import Data, Reason
-from tracekit.model.errors import TraceFormatError, refused
+from tracekit.model.errors import TraceFormatError, make_format_error
 from tracekit.model.records import dataclass
 
 PROTOCOLS = (2, 3, 4, 5)
 
 
-def _installed() -> Any:
+def _import_pickle_scan() -> Any:
     """Import the scan written in C; None if it was not built."""
     try:
         return import_module("tracekit.readers.torch_memory._harmless")
@@ -30,7 +30,7 @@ def _installed() -> Any:
         return None
 
 
-native = _installed()
+native = _import_pickle_scan()
 
 _NO_SNAPSHOT = "no snapshot needs it, so it was not loaded; it may be harmful"
 _DAMAGED = "the file is cut off or damaged: copy it again"
@@ -47,20 +47,20 @@ _AT_ONCE = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class PickleCapacity:
     """Capacity of a pickle: at most `dicts` dictionaries in `size_bytes`."""
 
     dicts: int
     size_bytes: int
 
 
-def _with_length(prefix: bytes, lengths: range) -> bytes:
+def _write_length_pattern(prefix: bytes, lengths: range) -> bytes:
     """Build a pattern of texts or numbers after a length byte."""
     cases = [re.escape(bytes([n])) + (b".{%d}" % n if n else b"") for n in lengths]
     return prefix + b"(?:" + b"|".join(cases) + b")"
 
 
-def _tokens(low_bytes: int) -> re.Pattern[bytes]:
+def _compile_harmless_run(low_bytes: int) -> re.Pattern[bytes]:
     """Build the pattern of the longest run of harmless instructions; memo indices have up to `low_bytes` bytes.
 
     A pair (TUPLE2) is accepted only after two 32-bit integers. Tuples therefore cannot nest, which would overflow
@@ -73,9 +73,9 @@ def _tokens(low_bytes: int) -> re.Pattern[bytes]:
         rb"h.(?:h.)*+",  # BINGET
         rb"[\x94}\](eusaN\x88\x89]++",  # MEMOIZE, EMPTY_DICT, EMPTY_LIST, MARK; APPEND(S), SETITEM(S), NONE, booleans
         small + rb"(?:" + small + rb"\x86)?+",  # BININT1, BININT2, BININT; two of them with TUPLE2
-        _with_length(rb"\x8a", range(8, -1, -1)),  # LONG1
+        _write_length_pattern(rb"\x8a", range(8, -1, -1)),  # LONG1
         rb"\x8a\x09.{8}\x00",  # LONG1 of 2**63 to 2**64 - 1
-        _with_length(rb"\x8c", range(256)),  # SHORT_BINUNICODE
+        _write_length_pattern(rb"\x8c", range(256)),  # SHORT_BINUNICODE
         rb"q.",  # BINPUT
         rb"G.{8}",  # BINFLOAT
         place,  # LONG_BINPUT
@@ -83,11 +83,11 @@ def _tokens(low_bytes: int) -> re.Pattern[bytes]:
     return re.compile(rb"(?:" + rb"|".join(parts) + rb")*+", re.DOTALL)
 
 
-def _skipping(place_bytes: int) -> Callable[[bytes, int], int]:
+def _make_skip_function(place_bytes: int) -> Callable[[bytes, int], int]:
     """Build a function of a pickle and an offset that finds the end of the longest run of harmless instructions."""
     if native is not None:
         return lambda data, offset: int(native.harmless_until(data, offset, place_bytes))
-    pattern = _tokens(place_bytes)
+    pattern = _compile_harmless_run(place_bytes)
 
     def skip(data: bytes, offset: int) -> int:
         run = pattern.match(data, offset)
@@ -97,7 +97,7 @@ def _skipping(place_bytes: int) -> Callable[[bytes, int], int]:
     return skip
 
 
-def check(data: bytes, path: Path) -> Census:
+def check_pickle(data: bytes, path: Path) -> PickleCapacity:
     """Validate a pickle and count its dictionaries. Raises `TraceFormatError` with the forbidden instruction and its byte."""
     size = len(data)
     if size < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
@@ -109,23 +109,23 @@ def check(data: bytes, path: Path) -> Census:
             code="no-snapshot",
         )
     # Limits memo indices to the length of the file, because the loader allocates all indices below.
-    skip = _skipping(min((size.bit_length() - 1) // 8, 3))
+    skip = _make_skip_function(min((size.bit_length() - 1) // 8, 3))
     offset = 2
     while True:
         offset = skip(data, offset)
         code = data[offset : offset + 1]
         if code == b".":
             break
-        offset = _long_token(data, offset, code, path)
-    _check_rest(data, offset + 1, path)
-    dicts, lists = _count(data, b"}"), _count(data, b"]")
-    if has_too_many(size, dicts, lists):
+        offset = _find_instruction_end(data, offset, code, path)
+    _check_pickle_padding(data, offset + 1, path)
+    dicts, lists = _count_byte(data, b"}"), _count_byte(data, b"]")
+    if has_too_many_containers(size, dicts, lists):
         problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
-        raise not_loaded(path, problem)
-    return Census(dicts, size)
+        raise build_too_many_error(path, problem)
+    return PickleCapacity(dicts, size)
 
 
-def _count(data: bytes, code: bytes) -> int:
+def _count_byte(data: bytes, code: bytes) -> int:
     """Count a byte, four times faster than `bytes.count`, which searches for each occurrence."""
     count, code_number = 0, code[0]
     for start in range(0, len(data), _AT_ONCE):
@@ -134,7 +134,7 @@ def _count(data: bytes, code: bytes) -> int:
     return count
 
 
-def has_too_many(size: int, dicts: int, lists: int) -> bool:
+def has_too_many_containers(size: int, dicts: int, lists: int) -> bool:
     """Check whether a file of this size has more dictionaries and lists than any snapshot."""
     max_containers, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
     return (
@@ -142,33 +142,33 @@ def has_too_many(size: int, dicts: int, lists: int) -> bool:
     )
 
 
-def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:
+def _find_instruction_end(data: bytes, at: int, code: bytes, path: Path) -> int:
     """Find the end of the instruction at `at`, which has its own length or memo index."""
     size = len(data)
     if code == b"\x95" and at + 9 <= size:  # FRAME
         if int.from_bytes(data[at + 1 : at + 9], "little") <= size - at - 9:
             return at + 9
-        raise _cut_off(path, at, code)
+        raise _build_cut_instruction_error(path, at, code)
     if code == b"X" and at + 5 <= size:  # BINUNICODE
         end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
         if end <= size:
             return end
-        raise _cut_off(path, at, code)
+        raise _build_cut_instruction_error(path, at, code)
     if code == b"r" and at + 5 <= size:  # LONG_BINPUT
         if int.from_bytes(data[at + 1 : at + 5], "little") <= at:
             return at + 5
-        problem = f"instruction {_name(code)} at byte {at:,}: no such place in the memo"
-        raise _no_snapshot(path, problem, at)
-    raise _refusal(data, at, code, path)
+        problem = f"instruction {_name_instruction(code)} at byte {at:,}: no such place in the memo"
+        raise _build_no_snapshot_error(path, problem, at)
+    raise _build_instruction_error(data, at, code, path)
 
 
-def _refusal(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
+def _build_instruction_error(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
     """Build the error for where the scan stopped: end of file, a cut instruction, or a forbidden one."""
     if not code:
-        return _damaged(path, f"the pickle ends at byte {at:,} without STOP", at)
-    name = _name(code)
-    if code in _LENGTHS and _is_cut(data, at, code):
-        return _cut_off(path, at, code)
+        return _build_cut_pickle_error(path, f"the pickle ends at byte {at:,} without STOP", at)
+    name = _name_instruction(code)
+    if code in _LENGTHS and _is_instruction_cut(data, at, code):
+        return _build_cut_instruction_error(path, at, code)
     problem = f"instruction {name} at byte {at:,} is not allowed"
     if code == b"\x86":
         problem += ": only a pair of small integers is"
@@ -176,7 +176,7 @@ def _refusal(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
         problem += ": an integer of over 64 bits"
     elif code == b"\x80":
         problem += ": one file, one protocol"
-    return _no_snapshot(path, problem, at)
+    return _build_no_snapshot_error(path, problem, at)
 
 
 _LENGTHS = {
@@ -196,7 +196,7 @@ _LENGTHS |= dict.fromkeys(_COUNTED, 2)
 """Fixed length in bytes of instructions that the end of the file may cut."""
 
 
-def _is_cut(data: bytes, at: int, code: bytes) -> bool:
+def _is_instruction_cut(data: bytes, at: int, code: bytes) -> bool:
     """Check whether the file ends inside the instruction."""
     length = _LENGTHS[code]
     if code in _COUNTED and at + 1 < len(data):
@@ -204,39 +204,41 @@ def _is_cut(data: bytes, at: int, code: bytes) -> bool:
     return at + length > len(data)
 
 
-def _cut_off(path: Path, at: int, code: bytes) -> TraceFormatError:
+def _build_cut_instruction_error(path: Path, at: int, code: bytes) -> TraceFormatError:
     """Build the error for an instruction that exceeds the rest of the file."""
-    problem = f"instruction {_name(code)} at byte {at:,} goes beyond the end of the file"
-    return _damaged(path, problem, at)
+    problem = (
+        f"instruction {_name_instruction(code)} at byte {at:,} goes beyond the end of the file"
+    )
+    return _build_cut_pickle_error(path, problem, at)
 
 
-def _no_snapshot(path: Path, problem: str, offset: int) -> TraceFormatError:
+def _build_no_snapshot_error(path: Path, problem: str, offset: int) -> TraceFormatError:
     """Build the error for an instruction that snapshots never use."""
     reason = Reason("no-snapshot", problem, Data(offset=offset))
-    return refused(path, reason, _NO_SNAPSHOT, f"byte {offset}")
+    return make_format_error(path, reason, _NO_SNAPSHOT, f"byte {offset}")
 
 
-def _damaged(path: Path, problem: str, offset: int) -> TraceFormatError:
+def _build_cut_pickle_error(path: Path, problem: str, offset: int) -> TraceFormatError:
     """Build the error for a pickle that ends too early."""
     data = Data(offset=offset)
     return TraceFormatError(path, problem, _DAMAGED, f"byte {offset}", code="cut-pickle", data=data)
 
 
-def not_loaded(path: Path, problem: str) -> TraceFormatError:
+def build_too_many_error(path: Path, problem: str) -> TraceFormatError:
     """Build the error for more dictionaries and lists than a snapshot can have."""
     hint = "it was not loaded: it may be harmful"
     return TraceFormatError(path, problem, hint, "shape", code="too-many")
 
 
-def _check_rest(data: bytes, at: int, path: Path) -> None:
+def _check_pickle_padding(data: bytes, at: int, path: Path) -> None:
     """Raise `TraceFormatError` unless only zero bytes follow the end of the pickle."""
     if data.count(0, at) != len(data) - at:
         problem = f"{len(data) - at:,} bytes follow the end of the pickle"
         reason = Reason("no-snapshot", problem, Data(offset=at))
-        raise refused(path, reason, "a snapshot is one pickle", f"byte {at}")
+        raise make_format_error(path, reason, "a snapshot is one pickle", f"byte {at}")
 
 
-def _name(code: bytes) -> str:
+def _name_instruction(code: bytes) -> str:
     """Look up the name of an instruction."""
     from pickletools import opcodes
 

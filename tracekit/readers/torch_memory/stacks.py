@@ -18,15 +18,15 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.readers.torch_memory.columns import (
-    Numbers,
-    Records,
-    check_kinds,
-    encoded,
-    kept_text,
+    SnapshotIntegers,
+    SnapshotRecords,
+    build_shape_error,
+    check_value_types,
+    clean_record_text,
+    encode_categorical,
+    factorize_in_order,
+    find_distinct_objects,
     native,
-    numbered_by,
-    things_at,
-    wrong_shape,
 )
 
 MAX_FRAMES = 4_000_000
@@ -51,7 +51,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Stacks:
+class SnapshotStacks:
     """Distinct stacks so far, as frame codes by content hash, and counts of unknown keys.
 
     A file can reference one long text, frame or list of frames for two bytes per reference. Each is therefore processed,
@@ -69,23 +69,25 @@ class Stacks:
     frame_count: int = 0
 
 
-def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
+def make_stack_column(stacks: SnapshotStacks, of: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Hash each row's stack and add new stacks to `stacks`; missing if not recorded."""
     # The two actions of a free share one list, and so do an allocation and its block.
     taken = of.taken.lists.get(key) if of.taken is not None else None
-    recorded = taken or things_at(of, key)
-    kinds = check_kinds(of, key, recorded, list)
+    recorded = taken or find_distinct_objects(of, key)
+    kinds = check_value_types(of, key, recorded, list)
     lists = recorded.things
     if list not in kinds:
-        return Numbers(np.zeros(len(of.rows), np.int64), np.ones(len(of.rows), np.bool_))
+        return SnapshotIntegers(np.zeros(len(of.rows), np.int64), np.ones(len(of.rows), np.bool_))
     stacks.recorded = True
     where = f"{key} of {of.name_of(0)}"
-    hashes = _each_hash(stacks, lists, where) if taken else _hashes(stacks, lists, where)
+    hashes = (
+        _hash_distinct_lists(stacks, lists, where) if taken else _hash_lists(stacks, lists, where)
+    )
     unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
-    return Numbers(hashes[recorded.number], unrecorded[recorded.number])
+    return SnapshotIntegers(hashes[recorded.number], unrecorded[recorded.number])
 
 
-def frames_table(stacks: Stacks) -> pd.DataFrame:
+def make_stacks_table(stacks: SnapshotStacks) -> pd.DataFrame:
     """Build the table `stacks`: the frames of every stack."""
     table = TABLES["stacks"]
     lengths = np.fromiter(map(len, stacks.frame_codes.values()), np.int32, len(stacks.frame_codes))
@@ -99,29 +101,31 @@ def frames_table(stacks: Stacks) -> pd.DataFrame:
     columns = {
         "stack": np.repeat(np.fromiter(stacks.frame_codes, np.int64, len(lengths)), lengths),
         "depth": np.arange(len(code), dtype=np.int32) - np.repeat(starts, lengths),
-        "name": _texts(names, code),
-        "file": _texts(files, code),
+        "name": _make_frame_texts(names, code),
+        "file": _make_frame_texts(files, code),
         "line": pd.arrays.IntegerArray(line[code], missing[code]),
     }
     return table.frame(columns)
 
 
-def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
+def _hash_lists(stacks: SnapshotStacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
     """Hash the content of each list, 0 for None. Adds new stacks."""
-    number, first = _alike(lists)
-    return _each_hash(stacks, [lists[row] for row in first.tolist()], where)[number]
+    number, first = _group_equal_lists(lists)
+    return _hash_distinct_lists(stacks, [lists[row] for row in first.tolist()], where)[number]
 
 
-def _each_hash(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
+def _hash_distinct_lists(
+    stacks: SnapshotStacks, lists: list[Any], where: str
+) -> npt.NDArray[np.int64]:
     """Hash lists that are already distinct. Adds new stacks."""
     hashes = np.zeros(len(lists), np.int64)
     for place, frames in enumerate(lists):
         if frames is not None:
-            hashes[place] = _hash(stacks, frames, where)
+            hashes[place] = _hash_stack(stacks, frames, where)
     return hashes
 
 
-def _alike(lists: list[Any]) -> tuple[Ints, Ints]:
+def _group_equal_lists(lists: list[Any]) -> tuple[Ints, Ints]:
     """Group lists of the same objects: (group number of each list in order of appearance, first list of each group)."""
     if native is not None:
         number, first = np.empty(len(lists), np.int64), np.empty(len(lists), np.int64)
@@ -129,12 +133,12 @@ def _alike(lists: list[Any]) -> tuple[Ints, Ints]:
     numbers: dict[bytes | None, int] = {}
     keys: list[int] = []
     for start in range(0, len(lists), _AT_ONCE):
-        for identity in _identities(lists[start : start + _AT_ONCE]):
+        for identity in _identify_lists(lists[start : start + _AT_ONCE]):
             keys.append(numbers.setdefault(identity, len(numbers)))
-    return numbered_by(np.array(keys, np.int64))
+    return factorize_in_order(np.array(keys, np.int64))
 
 
-def _identities(lists: Sequence[Any]) -> list[bytes | None]:
+def _identify_lists(lists: Sequence[Any]) -> list[bytes | None]:
     """Identify each list by the objects in it; None for None.
 
     Frames are shared objects, so comparing their identities is faster than comparing content.
@@ -151,12 +155,12 @@ def _identities(lists: Sequence[Any]) -> list[bytes | None]:
     ]
 
 
-def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
+def _hash_stack(stacks: SnapshotStacks, frames: list[Any], where: str) -> int:
     """Hash a stack's content. Stores the frame codes of a new stack."""
     code_of = stacks.codes
     for frame in frames:
         if id(frame) not in code_of:
-            code_of[id(frame)] = _code(stacks, _frame(stacks, frame, where))
+            code_of[id(frame)] = _code_frame(stacks, _parse_stack_frame(stacks, frame, where))
     codes = np.fromiter(map(code_of.__getitem__, map(id, frames)), np.int32, len(frames))
     digests = np.frombuffer(stacks.digests, np.int64)[codes].tobytes() if frames else b""
     digest = blake2b(digests, digest_size=_DIGEST_BYTES).digest()
@@ -164,12 +168,14 @@ def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
     if value not in stacks.frame_codes:
         stacks.frame_count += len(frames)
         if stacks.frame_count > MAX_FRAMES:
-            raise wrong_shape(stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all")
+            raise build_shape_error(
+                stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all"
+            )
         stacks.frame_codes[value] = codes
     return value
 
 
-def _code(stacks: Stacks, frame: Frame) -> int:
+def _code_frame(stacks: SnapshotStacks, frame: Frame) -> int:
     """Look up the code of a frame by content. Adds a new frame with its digest."""
     code = stacks.frames.setdefault(frame, len(stacks.frames))
     if code == len(stacks.digests):
@@ -178,48 +184,50 @@ def _code(stacks: Stacks, frame: Frame) -> int:
     return code
 
 
-def _frame(stacks: Stacks, frame: Any, where: str) -> Frame:
+def _parse_stack_frame(stacks: SnapshotStacks, frame: Any, where: str) -> Frame:
     """Parse one frame: (name, file, line). A plain text is a name."""
     if type(frame) is str:
-        return _text(stacks, frame), None, None
+        return _intern_text(stacks, frame), None, None
     if type(frame) is not dict:
-        raise wrong_shape(stacks.path, where, "a frame is neither a dictionary nor text")
+        raise build_shape_error(stacks.path, where, "a frame is neither a dictionary nor text")
     for odd in frame.keys() - _KEYS:
         if type(odd) is not str:
-            raise wrong_shape(stacks.path, where, "a frame has a key that is no text")
+            raise build_shape_error(stacks.path, where, "a frame has a key that is no text")
         if not odd.startswith(_FX_KEY):
-            _count_key(stacks.unknown, odd[:_LONGEST_KEY])
+            _count_unknown_key(stacks.unknown, odd[:_LONGEST_KEY])
     name, file, line = frame.get("name"), frame.get("filename"), frame.get("line")
     if not (
         type(name) in (str, type(None))
         and type(file) in (str, type(None))
         and (line is None or (type(line) is int and -(2**63) <= line < 2**63))
     ):
-        raise wrong_shape(stacks.path, where, "a frame's name, filename or line is of a wrong kind")
-    return _text(stacks, name), _text(stacks, file), line
+        raise build_shape_error(
+            stacks.path, where, "a frame's name, filename or line is of a wrong kind"
+        )
+    return _intern_text(stacks, name), _intern_text(stacks, file), line
 
 
-def _count_key(unknown: Counter[str], key: str) -> None:
+def _count_unknown_key(unknown: Counter[str], key: str) -> None:
     """Count an unknown key, by name while there are few distinct ones."""
     place = f"frames[].{key}"
     few = len(unknown) < _MOST_KEYS or place in unknown
     unknown[place if few else "frames[].* (other keys)"] += 1
 
 
-def _text(stacks: Stacks, text: str | None) -> str | None:
+def _intern_text(stacks: SnapshotStacks, text: str | None) -> str | None:
     """Normalize a text; equal texts become the same object."""
     if text is None:
         return None
     if text not in stacks.texts:
-        stacks.texts[text] = kept_text(text)
+        stacks.texts[text] = clean_record_text(text)
     return stacks.texts[text]
 
 
-def _texts(of_frames: Sequence[str | None], code: Codes) -> pd.Categorical:
+def _make_frame_texts(of_frames: Sequence[str | None], code: Codes) -> pd.Categorical:
     """Build the text column of frames from codes. Categories are in order of first use."""
     texts = dict.fromkeys(of_frames)
     texts.pop(None, None)
     place: dict[str | None, int] = {text: i for i, text in enumerate(texts)}
     place[None] = -1
     text_of = np.fromiter(map(place.__getitem__, of_frames), np.int32, len(of_frames))
-    return encoded((text_of[code], [text for text in texts if text is not None]))
+    return encode_categorical((text_of[code], [text for text in texts if text is not None]))

@@ -15,30 +15,34 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.records import dataclass
-from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES, STATES
 from tracekit.readers.torch_memory.columns import (
     Ints,
-    Numbers,
-    Records,
-    addresses,
-    all_taken,
-    distinct,
-    encoded,
-    integers,
-    is_none,
-    keys_of,
-    nanoseconds,
-    pools,
-    records,
-    required,
-    sizes,
-    texts,
-    values,
-    wrong_shape,
+    SnapshotIntegers,
+    SnapshotRecords,
+    build_shape_error,
+    encode_categorical,
+    get_record_values,
+    join_records,
+    list_record_keys,
+    mark_none_values,
+    read_addresses,
+    read_bounded_integers,
+    read_byte_sizes,
+    read_distinct_texts,
+    read_keys_natively,
+    read_pool_ids,
+    read_record_texts,
+    read_record_times,
+    require_numbers,
 )
-from tracekit.readers.torch_memory.stacks import Stacks, frames_table, stack_column
+from tracekit.readers.torch_memory.stacks import (
+    SnapshotStacks,
+    make_stack_column,
+    make_stacks_table,
+)
 
 USER_DEFINED = "user_defined"
 """Action by which torch 2.4 recorded annotations; the annotation is the name of a frame."""
@@ -87,30 +91,32 @@ _LONGEST = 100
 
 
 @dataclass(slots=True)
-class Contents:
+class SnapshotTables:
     """Tables of one snapshot, and counts of unknown elements by place and name."""
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
-def contents(root: object, path: Path, most: int) -> Contents:
+def make_snapshot_tables(root: object, path: Path, most: int) -> SnapshotTables:
     """Build the tables of a snapshot with at most `most` dictionaries. Raises `TraceFormatError` for an invalid part."""
     top = {"segments": root} if type(root) is list else root
     if type(top) is not dict or not ({"segments", "device_traces", *_HOST} & top.keys()):
-        raise wrong_shape(path, "top", "no dictionary with segments or device_traces")
-    snapshot, stacks = Contents(), Stacks(path)
-    _count_unknown(snapshot, "", Records(path, [top], lambda _: "top", [0]), _TOP)
-    ranges = _annotations(snapshot, top, path, most)
-    traces = _traces(top, path, most)
+        raise build_shape_error(path, "top", "no dictionary with segments or device_traces")
+    snapshot, stacks = SnapshotTables(), SnapshotStacks(path)
+    _count_unknown_keys(snapshot, "", SnapshotRecords(path, [top], lambda _: "top", [0]), _TOP)
+    ranges = _make_annotations(snapshot, top, path, most)
+    traces = _collect_histories(top, path, most)
     if traces is not None:
-        _allocations(snapshot, stacks, *traces, ranges)
-    _segments(snapshot, stacks, top, path, most)
+        _make_allocations(snapshot, stacks, *traces, ranges)
+    _make_segments(snapshot, stacks, top, path, most)
     if ranges:
         rows = [Columns.of(frame) for frame in ranges]
-        snapshot.tables["annotations"] = concat(TABLES["annotations"], rows).frame()
+        snapshot.tables["annotations"] = concatenate_table_parts(
+            TABLES["annotations"], rows
+        ).frame()
     if stacks.recorded:
-        snapshot.tables["stacks"] = frames_table(stacks)
+        snapshot.tables["stacks"] = make_stacks_table(stacks)
     snapshot.unknown.update(stacks.unknown)
     return snapshot
 
@@ -118,9 +124,11 @@ def contents(root: object, path: Path, most: int) -> Contents:
 _HOST = ("host_segments", "host_traces")
 
 
-def _count_unknown(made: Contents, place: str, of: Records, known: frozenset[str]) -> set[str]:
+def _count_unknown_keys(
+    made: SnapshotTables, place: str, of: SnapshotRecords, known: frozenset[str]
+) -> set[str]:
     """List all keys of the records. Counts the unknown ones."""
-    keys = keys_of(of)
+    keys = list_record_keys(of)
     odd = sorted(keys - known)
     for key in odd[:_MOST_COUNTED]:
         made.unknown[f"{place}{key[:_LONGEST]}"] += sum(key in row for row in of.rows)
@@ -129,8 +137,8 @@ def _count_unknown(made: Contents, place: str, of: Records, known: frozenset[str
     return keys
 
 
-def _count_words(
-    made: Contents,
+def _count_unknown_words(
+    made: SnapshotTables,
     what: str,
     column: tuple[npt.NDArray[np.int32], list[str]],
     known: Container[str],
@@ -148,9 +156,9 @@ def _count_words(
         made.unknown[f"{what} * (others)"] += other_count
 
 
-def _traces(
+def _collect_histories(
     top: Mapping[str, Any], path: Path, most: int
-) -> tuple[Records, Ints, npt.NDArray[np.bool_]] | None:
+) -> tuple[SnapshotRecords, Ints, npt.NDArray[np.bool_]] | None:
     """Collect the histories of all devices and the host: (entries, device of each group, whether it is the host's)."""
     names: list[str] = []
     groups: list[object] = []
@@ -160,49 +168,51 @@ def _traces(
         if lists is None:
             continue
         if type(lists) is not list:
-            raise wrong_shape(path, key, "expected a list")
+            raise build_shape_error(path, key, "expected a list")
         if key == "host_traces" and not any(type(each) is list for each in lists):
             lists = [lists]
         if len(lists) > _MOST_DEVICES:
-            raise wrong_shape(path, key, f"{len(lists):,} devices")
+            raise build_shape_error(path, key, f"{len(lists):,} devices")
         groups += lists
         for number in range(len(lists)):
             names.append(f"{key}[{number}]")
             device.append(number if key == "device_traces" else -1)
-    entries = records(path, names.__getitem__, groups, most) if groups else None
+    entries = join_records(path, names.__getitem__, groups, most) if groups else None
     if entries is None or not entries.rows:
         return None
     return entries, np.array(device, np.int64), np.array(device, np.int64) < 0
 
 
-def _allocations(
-    made: Contents,
-    stacks: Stacks,
-    entries: Records,
+def _make_allocations(
+    made: SnapshotTables,
+    stacks: SnapshotStacks,
+    entries: SnapshotRecords,
     device: Ints,
     host: npt.NDArray[np.bool_],
     ranges: list[pd.DataFrame],
 ) -> None:
     """Build the table `allocations`. User-defined actions of torch 2.4 are annotations and go to `ranges`."""
-    entries = all_taken(entries, _INTEGERS, _THINGS, _LISTS)
+    entries = read_keys_natively(entries, _INTEGERS, _THINGS, _LISTS)
     group = np.repeat(np.arange(len(device)), entries.lengths())
-    codes, names = distinct(entries, "action")
+    codes, names = read_distinct_texts(entries, "action")
     if (codes < 0).any():
         where = entries.place(int((codes < 0).argmax()))
-        raise wrong_shape(entries.path, f"{where}.action", "expected text, found nothing")
+        raise build_shape_error(entries.path, f"{where}.action", "expected text, found nothing")
     if USER_DEFINED in names:
         is_range = codes == names.index(USER_DEFINED)
-        ranges.append(_user_ranges(entries, is_range, device[group]))
-        entries, codes, group = _without(entries, is_range), codes[~is_range], group[~is_range]
-    keys = _count_unknown(made, "device_traces[][].", entries, _ENTRY)
-    _count_words(made, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
+        ranges.append(_make_user_annotations(entries, is_range, device[group]))
+        entries, codes, group = _drop_records(entries, is_range), codes[~is_range], group[~is_range]
+    keys = _count_unknown_keys(made, "device_traces[][].", entries, _ENTRY)
+    _count_unknown_words(made, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
     number = device[group]
     columns: dict[str, Any] = {
-        "memory": _closed(host[group].astype(np.int8), MEMORIES),
-        "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
-        "action": _coded(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
-        **_columns(entries, keys, _OF_ENTRIES),
-        **_described(stacks, entries, keys),
+        "memory": _encode_fixed_categorical(host[group].astype(np.int8), MEMORIES),
+        "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
+        "action": _make_fixed_categorical(
+            codes, [a if a in ACTIONS else "other" for a in names], ACTIONS
+        ),
+        **_make_planned_columns(entries, keys, _OF_ENTRIES),
+        **_make_context_columns(stacks, entries, keys),
     }
     made.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
 
@@ -212,66 +222,74 @@ _THINGS = ("action", "pool_id", "compile_context", "user_metadata", "category")
 _LISTS = ("frames", "forward_frames")
 """Keys of the history that a single native pass reads."""
 
-_Plan = tuple[tuple[str, str, Callable[[Records, str], Any]], ...]
+_Plan = tuple[tuple[str, str, Callable[[SnapshotRecords, str], Any]], ...]
 """Columns to build: name, source key, and converter."""
 
 _OF_ENTRIES: _Plan = (
-    ("ts_ns", "time_us", nanoseconds),
-    ("address", "addr", addresses),
-    ("size_bytes", "size", sizes),
-    ("device_free_bytes", "device_free", sizes),
-    ("stream", "stream", addresses),
-    ("pool", "pool_id", pools),
+    ("ts_ns", "time_us", read_record_times),
+    ("address", "addr", read_addresses),
+    ("size_bytes", "size", read_byte_sizes),
+    ("device_free_bytes", "device_free", read_byte_sizes),
+    ("stream", "stream", read_addresses),
+    ("pool", "pool_id", read_pool_ids),
 )
 
 
-def _described(stacks: Stacks, of: Records, keys: set[str]) -> dict[str, Any]:
+def _make_context_columns(
+    stacks: SnapshotStacks, of: SnapshotRecords, keys: set[str]
+) -> dict[str, Any]:
     """Build the columns that actions and blocks share: stacks and context."""
-    stack = partial(stack_column, stacks)
+    stack = partial(make_stack_column, stacks)
     plan: _Plan = (
         ("stack", "frames", stack),
         ("forward_stack", "forward_frames", stack),
-        ("compile_context", "compile_context", texts),
-        ("user_metadata", "user_metadata", texts),
-        ("category", "category", texts),
+        ("compile_context", "compile_context", read_record_texts),
+        ("user_metadata", "user_metadata", read_record_texts),
+        ("category", "category", read_record_texts),
     )
-    return _columns(of, keys, plan)
+    return _make_planned_columns(of, keys, plan)
 
 
-def _columns(of: Records, keys: set[str], plan: _Plan) -> dict[str, Any]:
+def _make_planned_columns(of: SnapshotRecords, keys: set[str], plan: _Plan) -> dict[str, Any]:
     """Build the columns whose key any record has."""
     columns: dict[str, Any] = {}
     for name, key, make in plan:
         if key in keys:
             column = make(of, key)
-            columns[name] = column.nullable() if isinstance(column, Numbers) else column
+            columns[name] = column.nullable() if isinstance(column, SnapshotIntegers) else column
     return columns
 
 
-def _segments(
-    made: Contents, stacks: Stacks, top: Mapping[str, Any], path: Path, most: int
+def _make_segments(
+    made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[str, Any], path: Path, most: int
 ) -> None:
     """Build the tables `memory_segments` and `blocks`, if recorded."""
     names = [key for key in ("segments", "host_segments") if key in top]
     if not names:
         return
-    segments = records(path, names.__getitem__, [top[key] for key in names], most)
-    keys = _count_unknown(made, "segments[].", segments, _SEGMENT)
+    segments = join_records(path, names.__getitem__, [top[key] for key in names], most)
+    keys = _count_unknown_keys(made, "segments[].", segments, _SEGMENT)
     count = len(segments.rows)
     on_host = np.repeat([key == "host_segments" for key in names], segments.lengths())
-    memory = _closed(on_host.astype(np.int8), MEMORIES)
-    device = integers(segments, "device", 0, 2**31)
-    start = required(segments, "address", addresses(segments, "address"), "an integer of 64 bits")
+    memory = _encode_fixed_categorical(on_host.astype(np.int8), MEMORIES)
+    device = read_bounded_integers(segments, "device", 0, 2**31)
+    start = require_numbers(
+        segments, "address", read_addresses(segments, "address"), "an integer of 64 bits"
+    )
     columns: dict[str, Any] = {
         "memory": memory,
         "device": device.nullable(),
         "address": start.nullable(),
-        **_columns(segments, keys, _OF_SEGMENTS),
-        **_columns(segments, keys, (("stack", "frames", partial(stack_column, stacks)),)),
+        **_make_planned_columns(segments, keys, _OF_SEGMENTS),
+        **_make_planned_columns(
+            segments, keys, (("stack", "frames", partial(make_stack_column, stacks)),)
+        ),
     }
     made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
-    lists = [[] if blocks is None else blocks for blocks in values(segments, "blocks")]
-    inner = records(path, lambda i: f"{segments.place(i)}.blocks", lists, most) if lists else None
+    lists = [[] if blocks is None else blocks for blocks in get_record_values(segments, "blocks")]
+    inner = (
+        join_records(path, lambda i: f"{segments.place(i)}.blocks", lists, most) if lists else None
+    )
     if inner is None:
         made.tables["blocks"] = TABLES["blocks"].frame()
         return
@@ -279,20 +297,26 @@ def _segments(
     outer = {
         "segment": segment,
         "memory": memory[segment],
-        "device": Numbers(device.values[segment], device.missing[segment]).nullable(),
+        "device": SnapshotIntegers(device.values[segment], device.missing[segment]).nullable(),
     }
-    _blocks(made, stacks, inner, outer, Numbers(start.values[segment], start.missing[segment]))
+    _make_blocks(
+        made, stacks, inner, outer, SnapshotIntegers(start.values[segment], start.missing[segment])
+    )
 
 
-def _blocks(
-    made: Contents, stacks: Stacks, of: Records, outer: dict[str, Any], start: Numbers
+def _make_blocks(
+    made: SnapshotTables,
+    stacks: SnapshotStacks,
+    of: SnapshotRecords,
+    outer: dict[str, Any],
+    start: SnapshotIntegers,
 ) -> None:
     """Build the table `blocks`. `start` is the segment address of each block."""
-    keys = _count_unknown(made, "segments[].blocks[].", of, _BLOCK)
-    codes, names = distinct(of, "state")
-    _count_words(made, "state", (codes, names), _STATE_OF)
-    size = required(of, "size", sizes(of, "size"), "a number of bytes")
-    address = addresses(of, "address")
+    keys = _count_unknown_keys(made, "segments[].blocks[].", of, _BLOCK)
+    codes, names = read_distinct_texts(of, "state")
+    _count_unknown_words(made, "state", (codes, names), _STATE_OF)
+    size = require_numbers(of, "size", read_byte_sizes(of, "size"), "a number of bytes")
+    address = read_addresses(of, "address")
     before: Ints = np.cumsum(size.values)
     before -= size.values
     first = np.array(of.starts, np.int64)[outer["segment"]]
@@ -300,47 +324,55 @@ def _blocks(
     start_of_block = np.where(address.missing, follows, address.values)
     columns = {
         **outer,
-        "address": Numbers(start_of_block, address.missing & start.missing).nullable(),
+        "address": SnapshotIntegers(start_of_block, address.missing & start.missing).nullable(),
         "size_bytes": size.nullable(),
-        **_columns(of, keys, (("requested_bytes", "requested_size", sizes),)),
-        "state": _coded(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
-        **_described(stacks, of, keys),
+        **_make_planned_columns(
+            of, keys, (("requested_bytes", "requested_size", read_byte_sizes),)
+        ),
+        "state": _make_fixed_categorical(
+            codes, [_STATE_OF.get(name, "other") for name in names], STATES
+        ),
+        **_make_context_columns(stacks, of, keys),
     }
     if "history" in keys:  # torch 2.0: the owners of the block, latest first
-        last = _last_of_history(of, "history")
-        _count_unknown(made, "segments[].blocks[].history[].", last, _HISTORY)
-        columns.setdefault("stack", stack_column(stacks, last, "frames").nullable())
-        columns.setdefault("requested_bytes", sizes(last, "real_size").nullable())
+        last = _take_last_owner(of, "history")
+        _count_unknown_keys(made, "segments[].blocks[].history[].", last, _HISTORY)
+        columns.setdefault("stack", make_stack_column(stacks, last, "frames").nullable())
+        columns.setdefault("requested_bytes", read_byte_sizes(last, "real_size").nullable())
     made.tables["blocks"] = TABLES["blocks"].frame(columns, len(of.rows))
 
 
-def _last_of_history(of: Records, key: str) -> Records:
+def _take_last_owner(of: SnapshotRecords, key: str) -> SnapshotRecords:
     """Take the first entry of each row's list; an empty record if there is none."""
-    lists = values(of, key)
+    lists = get_record_values(of, key)
     rows: list[Any] = []
     for row, each in enumerate(lists):
         if each is not None and (type(each) is not list or (each and type(each[0]) is not dict)):
-            raise wrong_shape(of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries")
+            raise build_shape_error(
+                of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries"
+            )
         rows.append(each[0] if each else {})
-    return Records(of.path, rows, of.name_of, of.starts)
+    return SnapshotRecords(of.path, rows, of.name_of, of.starts)
 
 
-def _annotations(
-    made: Contents, top: Mapping[str, Any], path: Path, most: int
+def _make_annotations(
+    made: SnapshotTables, top: Mapping[str, Any], path: Path, most: int
 ) -> list[pd.DataFrame]:
     """Build the annotations table from `external_annotations`, in a list; empty if not recorded."""
     if top.get("external_annotations") is None:
         return []
-    entries = records(
+    entries = join_records(
         path, ["external_annotations"].__getitem__, [top["external_annotations"]], most
     )
-    _count_unknown(made, "external_annotations[].", entries, _ANNOTATION)
-    codes, names = distinct(entries, "stage")
+    _count_unknown_keys(made, "external_annotations[].", entries, _ANNOTATION)
+    codes, names = read_distinct_texts(entries, "stage")
     columns = {
-        "ts_ns": nanoseconds(entries, "time_us").nullable(),
-        "device": integers(entries, "device", -(2**31), 2**31).nullable(),
-        "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
-        "name": texts(entries, "name"),
+        "ts_ns": read_record_times(entries, "time_us").nullable(),
+        "device": read_bounded_integers(entries, "device", -(2**31), 2**31).nullable(),
+        "stage": _make_fixed_categorical(
+            codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES
+        ),
+        "name": read_record_texts(entries, "name"),
     }
     return [TABLES["annotations"].frame(columns, len(entries.rows))]
 
@@ -348,7 +380,9 @@ def _annotations(
 _STAGES = ("start", "end", "other")
 
 
-def _user_ranges(of: Records, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
+def _make_user_annotations(
+    of: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints
+) -> pd.DataFrame:
     """Build the annotations from torch 2.4's actions: the frame's name is START or END, its file the annotation."""
     rows = list(compress(of.rows, is_range))
     first: list[Any] = []
@@ -356,58 +390,66 @@ def _user_ranges(of: Records, is_range: npt.NDArray[np.bool_], device: Ints) -> 
         frames = row.get("frames")
         first.append(frames[0] if type(frames) is list and frames else {})
         if type(first[-1]) is not dict:
-            raise wrong_shape(of.path, f"{of.place(place)}.frames", "expected dictionaries")
-    first_frames = Records(of.path, first, lambda _: "frames of user_defined", [0])
-    codes, names = distinct(first_frames, "name")
+            raise build_shape_error(of.path, f"{of.place(place)}.frames", "expected dictionaries")
+    first_frames = SnapshotRecords(of.path, first, lambda _: "frames of user_defined", [0])
+    codes, names = read_distinct_texts(first_frames, "name")
     number = device[is_range]
-    ranges = Records(of.path, rows, lambda _: "user_defined", [0])
+    ranges = SnapshotRecords(of.path, rows, lambda _: "user_defined", [0])
     columns = {
-        "ts_ns": nanoseconds(ranges, "time_us").nullable(),
-        "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
-        "stage": _coded(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
-        "name": texts(first_frames, "filename"),
+        "ts_ns": read_record_times(ranges, "time_us").nullable(),
+        "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
+        "stage": _make_fixed_categorical(
+            codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES
+        ),
+        "name": read_record_texts(first_frames, "filename"),
     }
     return TABLES["annotations"].frame(columns, len(rows))
 
 
-def _without(of: Records, is_removed: npt.NDArray[np.bool_]) -> Records:
+def _drop_records(of: SnapshotRecords, is_removed: npt.NDArray[np.bool_]) -> SnapshotRecords:
     """Drop the marked records."""
     before: Ints = np.cumsum(is_removed) - is_removed
     starts = np.array([*of.starts, len(of.rows)], np.int64)
     gone = np.append(before, np.count_nonzero(is_removed))[starts]
     shifted_starts = (starts - gone)[:-1]
-    return Records(
+    return SnapshotRecords(
         of.path, list(compress(of.rows, ~is_removed)), of.name_of, shifted_starts.tolist()
     )
 
 
-def _truths(of: Records, key: str) -> Numbers:
+def _read_booleans(of: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read booleans as 1 and 0, missing if not recorded."""
-    recorded = values(of, key)
+    recorded = get_record_values(of, key)
     for row, value in enumerate(recorded):
         if type(value) not in (bool, type(None)):
-            raise wrong_shape(of.path, f"{of.place(row)}.{key}", "expected a truth value")
-    return Numbers(np.fromiter(map(bool, recorded), np.int64, len(recorded)), is_none(recorded))
+            raise build_shape_error(of.path, f"{of.place(row)}.{key}", "expected a truth value")
+    return SnapshotIntegers(
+        np.fromiter(map(bool, recorded), np.int64, len(recorded)), mark_none_values(recorded)
+    )
 
 
 _OF_SEGMENTS: _Plan = (
-    ("size_bytes", "total_size", sizes),
-    ("allocated_bytes", "allocated_size", sizes),
-    ("active_bytes", "active_size", sizes),
-    ("requested_bytes", "requested_size", sizes),
-    ("stream", "stream", addresses),
-    ("kind", "segment_type", texts),
-    ("pool", "segment_pool_id", pools),
-    ("expandable", "is_expandable", _truths),
+    ("size_bytes", "total_size", read_byte_sizes),
+    ("allocated_bytes", "allocated_size", read_byte_sizes),
+    ("active_bytes", "active_size", read_byte_sizes),
+    ("requested_bytes", "requested_size", read_byte_sizes),
+    ("stream", "stream", read_addresses),
+    ("kind", "segment_type", read_record_texts),
+    ("pool", "segment_pool_id", read_pool_ids),
+    ("expandable", "is_expandable", _read_booleans),
 )
 
 
-def _coded(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Any:
+def _make_fixed_categorical(
+    codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]
+) -> Any:
     """Build a categorical with fixed categories from codes of `names`. Missing names become `other`."""
     place = np.array([*(closed.index(name) for name in names), closed.index("other")], np.int8)
-    return _closed(place[codes], closed)
+    return _encode_fixed_categorical(place[codes], closed)
 
 
-def _closed(codes: npt.NDArray[np.int8], closed: tuple[str, ...]) -> pd.Categorical:
+def _encode_fixed_categorical(
+    codes: npt.NDArray[np.int8], closed: tuple[str, ...]
+) -> pd.Categorical:
     """Build a categorical with fixed categories."""
-    return encoded((codes.astype(np.int32), closed))
+    return encode_categorical((codes.astype(np.int32), closed))

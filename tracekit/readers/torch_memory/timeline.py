@@ -21,13 +21,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.codes import TOO_LARGE, Data, Reason
-from tracekit.model.errors import TraceFormatError, refused, unread
+from tracekit.model.errors import TraceFormatError, make_format_error, make_os_read_error
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers import unpack
-from tracekit.readers.loss import Loss
+from tracekit.readers.loss import DataLoss
 from tracekit.readers.torch_memory.array_text import (
     COMMA,
     INTEGER,
@@ -35,7 +35,7 @@ from tracekit.readers.torch_memory.array_text import (
     SPACE,
     ArrayText,
     Ints,
-    integers,
+    parse_array_integers,
 )
 
 MAX_CHANGES = 2**22
@@ -89,13 +89,13 @@ def sniff(head: bytes) -> bool:
         return False
     if _CLOSE.match(head, times_match.end()):
         return _FIRST_LEVELS.match(head, times_match.end()) is not None
-    times = integers(times_match[1])  # without the last one, which may be cut
+    times = parse_array_integers(times_match[1])  # without the last one, which may be cut
     ordered = bool((times[1:] >= times[:-1]).all())
     return len(times) > 1 and bool(times[0] >= _EARLIEST_US) and ordered
 
 
 @dataclass(slots=True)
-class _Timeline:
+class _TimelineChanges:
     """Changes read so far, in time order, and why reading ended early, if it did."""
 
     ts_ns: list[Ints] = field(default_factory=list[Ints])
@@ -122,18 +122,20 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     `on_bytes` is called with the bytes of the file read so far.
     """
     path = Path(source.path)
-    losses: list[Loss] = []
+    losses: list[DataLoss] = []
     try:
         try:
-            timeline = _read(ArrayText(unpack.blocks(path, [], on_bytes=on_bytes)), path)
+            timeline = _read_timeline(
+                ArrayText(unpack.unpack_blocks(path, [], on_bytes=on_bytes)), path
+            )
         except unpack.Unproven:
-            careful = unpack.blocks(path, losses, careful=True, on_bytes=on_bytes)
-            timeline = _read(ArrayText(careful), path)
-        frame = _frame(timeline)
+            careful = unpack.unpack_blocks(path, losses, careful=True, on_bytes=on_bytes)
+            timeline = _read_timeline(ArrayText(careful), path)
+        frame = _make_categories_table(timeline)
     except OSError as error:
-        raise unread(path, error, "check the file and its permissions") from error
+        raise make_os_read_error(path, error, "check the file and its permissions") from error
     except MemoryError as error:
-        raise refused(path, TOO_LARGE) from error
+        raise make_format_error(path, TOO_LARGE) from error
     times = frame["ts_ns"].dropna()
     meta = {
         "absolute_time": len(times) > 0 and int(times.iloc[-1]) > 10**17,
@@ -141,17 +143,19 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         "text_bytes": timeline.offset,
     }
     tables = {"memory_categories": frame} if want.table("memory_categories") else {}
-    return [Trace(source, tables, tuple(_notes(timeline, losses, source.name)), meta)]
+    return [
+        Trace(source, tables, tuple(_note_timeline_losses(timeline, losses, source.name)), meta)
+    ]
 
 
-def _read(text: ArrayText, path: Path) -> _Timeline:
+def _read_timeline(text: ArrayText, path: Path) -> _TimelineChanges:
     """Read a timeline of either form."""
     head = text.ahead()
-    timeline = _Timeline()
+    timeline = _TimelineChanges()
     if _FIRST_CHANGE.match(head) or _NO_CHANGE.match(head):
-        _take_changes(text, timeline)
+        _add_raw_changes(text, timeline)
     elif _OPEN_TIMES.match(head):
-        _take_levels(text, timeline, path)
+        _add_level_changes(text, timeline, path)
     else:
         problem = "no memory timeline: neither changes nor times with levels"
         hint = "torch.profiler's export_memory_timeline writes one"
@@ -167,20 +171,20 @@ def _read(text: ArrayText, path: Path) -> _Timeline:
             f"nothing whole is in it: it is {timeline.ended or 'damaged'} before the first level"
         )
         reason = Reason("damaged-snapshot", problem, Data(offset=text.offset))
-        raise refused(path, reason, "copy it again", f"byte {text.offset}")
+        raise make_format_error(path, reason, "copy it again", f"byte {text.offset}")
     return timeline
 
 
-def _take_changes(text: ArrayText, timeline: _Timeline) -> None:
+def _add_raw_changes(text: ArrayText, timeline: _TimelineChanges) -> None:
     """Add the changes of the raw form to the timeline."""
     text.take(_OPEN)
     last = _BEFORE
     for run in text.items(_CHANGE):
-        rows = integers(run).reshape(-1, 4)
+        rows = parse_array_integers(run).reshape(-1, 4)
         ts, action, change, category = rows.T
         before = np.append(last, ts[:-1])
         ok = (ts >= before) & (ts < MAX_NS) & (change > -MAX_BYTES) & (change < MAX_BYTES)
-        sound_count = _leading(ok)
+        sound_count = _count_leading(ok)
         if sound_count < len(ok):
             timeline.ended = "damaged"
         if timeline.count + sound_count > MAX_CHANGES:
@@ -198,21 +202,21 @@ def _take_changes(text: ArrayText, timeline: _Timeline) -> None:
         last = int(ts[-1])
 
 
-def _take_levels(text: ArrayText, timeline: _Timeline, path: Path) -> None:
+def _add_level_changes(text: ArrayText, timeline: _TimelineChanges, path: Path) -> None:
     """Add the changes between consecutive levels to the timeline."""
     text.take(_OPEN_TIMES)
-    times = _times(text, path)
+    times = _read_level_times(text, path)
     if not text.take(_TO_LEVELS):
         return
-    usable = _leading((times >= np.append(_BEFORE, times[:-1])) & (times < MAX_NS // 1000))
+    usable = _count_leading((times >= np.append(_BEFORE, times[:-1])) & (times < MAX_NS // 1000))
     ts = np.where(times[:usable] < 0, _BEFORE, times[:usable] * 1000)
     if usable > 1 and ts[0] == ts[1]:  # torch dates tensors from before the recording this way
         ts[0] = _BEFORE
     last = np.zeros(len(CATEGORIES), np.int64)
     for run in text.items(_LEVELS):
-        rows = integers(run).reshape(-1, 1 + len(CATEGORIES))[:, 1:]
+        rows = parse_array_integers(run).reshape(-1, 1 + len(CATEGORIES))[:, 1:]
         ok: npt.NDArray[np.bool_] = np.all((rows > -MAX_BYTES) & (rows < MAX_BYTES), axis=1)
-        sound_count = min(_leading(ok), usable - timeline.rows)
+        sound_count = min(_count_leading(ok), usable - timeline.rows)
         change = np.diff(rows[:sound_count], axis=0, prepend=last[np.newaxis])
         row, category = np.nonzero(change)
         if sound_count < len(rows):
@@ -231,32 +235,34 @@ def _take_levels(text: ArrayText, timeline: _Timeline, path: Path) -> None:
         timeline.ended = "damaged"
 
 
-def _times(text: ArrayText, path: Path) -> Ints:
+def _read_level_times(text: ArrayText, path: Path) -> Ints:
     """Read the times of a file of levels."""
     parts, count = [np.empty(0, np.int64)], 0
     for run in text.items(INTEGER + rb"(?=" + SPACE + rb"[],])"):
-        parts.append(integers(run))
+        parts.append(parse_array_integers(run))
         count += len(parts[-1])
         if count > MAX_CHANGES:
             problem = f"a memory timeline of over {MAX_CHANGES:,} times"
             reason = Reason("too-many", problem, Data(count=count, most=MAX_CHANGES))
-            raise refused(path, reason, "profile fewer steps")
+            raise make_format_error(path, reason, "profile fewer steps")
     return np.concatenate(parts)
 
 
-def _leading(ok: npt.NDArray[np.bool_]) -> int:
+def _count_leading(ok: npt.NDArray[np.bool_]) -> int:
     """Count the leading true values."""
     return len(ok) if ok.all() else int(ok.argmin())
 
 
-def _frame(timeline: _Timeline) -> pd.DataFrame:
+def _make_categories_table(timeline: _TimelineChanges) -> pd.DataFrame:
     """Build the table: one row per time and changed category, in that order."""
     table = TABLES["memory_categories"]
     if not timeline.count:
         return table.frame()
     ts, change = np.concatenate(timeline.ts_ns), np.concatenate(timeline.change)
     category = np.concatenate(timeline.category)
-    sound_count = min(_bounded(change, category == code) for code in range(len(CATEGORIES)))
+    sound_count = min(
+        _find_impossible_level(change, category == code) for code in range(len(CATEGORIES))
+    )
     if sound_count < len(ts):
         timeline.ended = "damaged"
         ts, category, change = ts[:sound_count], category[:sound_count], change[:sound_count]
@@ -283,7 +289,7 @@ def _frame(timeline: _Timeline) -> pd.DataFrame:
     return table.frame(columns, len(rows))
 
 
-def _bounded(change: Ints, is_category: npt.NDArray[np.bool_]) -> int:
+def _find_impossible_level(change: Ints, is_category: npt.NDArray[np.bool_]) -> int:
     """Find the row at which a category's changes sum to an impossible level; the number of rows if none does."""
     rows = np.flatnonzero(is_category)
     # Floats do not overflow and are exact up to the bound.
@@ -291,7 +297,9 @@ def _bounded(change: Ints, is_category: npt.NDArray[np.bool_]) -> int:
     return int(rows[far.argmax()]) if far.any() else len(change)
 
 
-def _notes(timeline: _Timeline, losses: list[Loss], source: str) -> Iterator[Note]:
+def _note_timeline_losses(
+    timeline: _TimelineChanges, losses: list[DataLoss], source: str
+) -> Iterator[Note]:
     """Build the notes on data loss and unknown values."""
     for loss in losses:
         yield Note("data_loss", loss.kind, _LOSSES[loss.kind], source, loss.count, loss.offset)

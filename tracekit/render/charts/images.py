@@ -18,10 +18,10 @@ from tracekit.model.installed import install_command
 from tracekit.model.labels import did_you_mean
 from tracekit.model.report import Chart, Report
 from tracekit.render.charts import shapes
-from tracekit.render.charts.kinds import layout, stage_tones
-from tracekit.render.charts.shapes import WIDTH
-from tracekit.render.charts.text import FONT, fitted
-from tracekit.render.tables import file_name, unique_name
+from tracekit.render.charts.kinds import assign_stage_tones, lay_out_chart
+from tracekit.render.charts.shapes import CHART_WIDTH
+from tracekit.render.charts.text import FONT, fit_text
+from tracekit.render.tables import make_file_name, make_unique_file_name
 
 FORMATS = ("png", "svg")
 
@@ -74,7 +74,7 @@ _ANCHORS = {"": "left", "start": "left", "middle": "center", "end": "right"}
 _WIDTH_IN, _DPI = 11.0, 120
 _MARGIN, _TITLE, _CAPTION = 14.0, 32.0, 30.0
 """Room around, above and below the picture, in its own units."""
-_POINT = _WIDTH_IN * 72 / (WIDTH + 2 * _MARGIN)
+_POINT = _WIDTH_IN * 72 / (CHART_WIDTH + 2 * _MARGIN)
 """A unit of the picture in points, which matplotlib uses for lines and letters."""
 
 _SETTINGS = {
@@ -85,23 +85,23 @@ _SETTINGS = {
 }
 
 
-def plots(report: Report) -> Iterator[tuple[str, bytes]]:
+def paint_report_charts(report: Report) -> Iterator[tuple[str, bytes]]:
     """Paint every chart as (file name, bytes), as PNG and as SVG; TracekitError if matplotlib is missing.
 
     Names are `<section>-<chart id>` in characters that any file system accepts, each unique.
     """
-    matplotlib = matplotlib_or_refuse()
+    matplotlib = import_matplotlib()
     names: set[str] = set()
-    roles = stage_tones(chain.from_iterable(section.charts for section in report.sections))
+    roles = assign_stage_tones(chain.from_iterable(section.charts for section in report.sections))
     for section in report.sections:
         for chart in section.charts:
-            name = unique_name(file_name(f"{section.id}-{chart.id}"), names)
-            picture = layout(chart, roles)
+            name = make_unique_file_name(make_file_name(f"{section.id}-{chart.id}"), names)
+            picture = lay_out_chart(chart, roles)
             for suffix in FORMATS:
-                yield f"{name}.{suffix}", painted(picture, suffix, matplotlib)
+                yield f"{name}.{suffix}", paint_layout(picture, suffix, matplotlib)
 
 
-def matplotlib_or_refuse() -> Any:
+def import_matplotlib() -> Any:
     """Import matplotlib and its submodules used here; TracekitError if it is missing."""
     try:
         library = import_module("matplotlib")
@@ -113,14 +113,14 @@ def matplotlib_or_refuse() -> Any:
     return library
 
 
-def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
+def paint_layout(picture: shapes.ChartLayout, suffix: str, matplotlib: Any) -> bytes:
     """Paint the picture in one of `FORMATS`, independent of the user's matplotlib settings."""
     unsaid = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
     # A figure that pyplot does not manage needs no display.
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters missing from the font are drawn as boxes
-        figure = matplotlib.figure.Figure(figsize=_size_in(picture), dpi=_DPI)
-        _draw_on(figure.add_axes((0, 0, 1, 1)), picture, matplotlib)
+        figure = matplotlib.figure.Figure(figsize=_get_figure_size(picture), dpi=_DPI)
+        _draw_on_axes(figure.add_axes((0, 0, 1, 1)), picture, matplotlib)
         file = BytesIO()
         figure.savefig(file, format=suffix, metadata=unsaid)
     return file.getvalue()
@@ -143,53 +143,57 @@ def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
         raise TracekitError(
             f"no chart {chart!r} in the report{near}", f"there are: {', '.join(ids) or 'none'}"
         )
-    matplotlib = matplotlib_or_refuse()
-    picture = layout(chosen, stage_tones(own_charts.values()))
+    matplotlib = import_matplotlib()
+    picture = lay_out_chart(chosen, assign_stage_tones(own_charts.values()))
     with matplotlib.style.context(_SETTINGS):
         if axes is None:
             pyplot = import_module("matplotlib.pyplot")
-            axes = pyplot.figure(figsize=_size_in(picture)).add_axes((0, 0, 1, 1))
-        _draw_on(axes, picture, matplotlib)
+            axes = pyplot.figure(figsize=_get_figure_size(picture)).add_axes((0, 0, 1, 1))
+        _draw_on_axes(axes, picture, matplotlib)
     return axes
 
 
-def _size_in(picture: shapes.Layout) -> tuple[float, float]:
+def _get_figure_size(picture: shapes.ChartLayout) -> tuple[float, float]:
     """Compute the (width, height) of a figure for the picture, in inches."""
     height = _TITLE + picture.height + _CAPTION * bool(picture.caption) + 2 * _MARGIN
     return _WIDTH_IN, height * _POINT / 72
 
 
-def _draw_on(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
+def _draw_on_axes(axes: Any, picture: shapes.ChartLayout, matplotlib: Any) -> None:
     """Draw the picture on the axes, and nothing else."""
     caption = _CAPTION * bool(picture.caption)
     axes.set_axis_off()
-    axes.set_xlim(-_MARGIN, WIDTH + _MARGIN)
+    axes.set_xlim(-_MARGIN, CHART_WIDTH + _MARGIN)
     axes.set_ylim(picture.height + caption + _MARGIN, -_TITLE - _MARGIN)
-    _paint(axes, picture, matplotlib)
+    _paint_picture(axes, picture, matplotlib)
 
 
-def _paint(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
+def _paint_picture(axes: Any, picture: shapes.ChartLayout, matplotlib: Any) -> None:
     """Paint the picture on the axes, its title above and its caption below."""
-    axes.text(0, -_TITLE / 2, fitted(picture.title, 0.8 * WIDTH), fontsize=1.2 * FONT * _POINT)
-    for shape, parts in groupby(_flat(picture.parts), type):
-        if shape is shapes.Area:
+    axes.text(
+        0, -_TITLE / 2, fit_text(picture.title, 0.8 * CHART_WIDTH), fontsize=1.2 * FONT * _POINT
+    )
+    for shape, parts in groupby(_flatten_parts(picture.parts), type):
+        if shape is shapes.FilledArea:
             _paint_areas(axes, parts, matplotlib)
             continue
         for part in parts:
             _paint_part(part, axes)
-    caption = fitted(picture.caption, WIDTH)
+    caption = fit_text(picture.caption, CHART_WIDTH)
     axes.text(0, picture.height + FONT, caption, fontsize=FONT * _POINT, color=_COLORS["tick"])
 
 
-def _flat(parts: Iterable[shapes.Part | shapes.Swatch]) -> Iterator[shapes.Part | shapes.Swatch]:
+def _flatten_parts(
+    parts: Iterable[shapes.Part | shapes.ToneSwatch],
+) -> Iterator[shapes.Part | shapes.ToneSwatch]:
     """Flatten nested parts in order; areas that links lead to are not painted."""
     for part in parts:
-        if isinstance(part, shapes.Group):
+        if isinstance(part, shapes.ShapeGroup):
             yield from part.parts
-        elif isinstance(part, shapes.Key):
-            yield from _flat(part.samples)
+        elif isinstance(part, shapes.LegendKey):
+            yield from _flatten_parts(part.samples)
             yield part.words
-        elif not isinstance(part, shapes.Row):
+        elif not isinstance(part, shapes.ChartRow):
             yield part
         elif part.name is not None:
             yield part.name
@@ -219,7 +223,7 @@ def _paint_part(part: Any, axes: Any) -> None:  # noqa: ARG001 - of those who pa
 
 
 @_paint_part.register
-def _paint_words(words: shapes.Words, axes: Any) -> None:
+def _paint_words(words: shapes.PlacedText, axes: Any) -> None:
     axes.text(
         words.x,
         words.y,
@@ -231,13 +235,13 @@ def _paint_words(words: shapes.Words, axes: Any) -> None:
 
 
 @_paint_part.register
-def _paint_stroke(stroke: shapes.Stroke, axes: Any) -> None:
+def _paint_stroke(stroke: shapes.LineStroke, axes: Any) -> None:
     *look, tone = stroke.role.split()
     width = 1.0 + bool(look)
     dashes: Any = "solid"
     if look == ["line"] and tone in _DASHES:
         dashes = 0, _DASHES[tone]
-    for xs, ys in _lines(stroke.steps):
+    for xs, ys in _trace_pen_lines(stroke.steps):
         axes.plot(
             xs,
             ys,
@@ -249,7 +253,7 @@ def _paint_stroke(stroke: shapes.Stroke, axes: Any) -> None:
 
 
 @_paint_part.register
-def _paint_glyph(glyph: shapes.Glyph, axes: Any) -> None:
+def _paint_glyph(glyph: shapes.SeriesGlyph, axes: Any) -> None:
     tone = glyph.role.split()[-1]
     color = _COLORS[_DEEP.get(tone, tone)]
     axes.plot(
@@ -264,18 +268,18 @@ def _paint_glyph(glyph: shapes.Glyph, axes: Any) -> None:
 
 
 @_paint_part.register
-def _paint_dot(dot: shapes.Dot, axes: Any) -> None:
+def _paint_dot(dot: shapes.LineDot, axes: Any) -> None:
     color = _COLORS[_DEEP.get(dot.role, dot.role)]
     axes.plot([dot.x], [dot.y], "o", color=color, markersize=6 * _POINT, zorder=3)
 
 
 @_paint_part.register
-def _paint_swatch(swatch: shapes.Swatch, axes: Any) -> None:
+def _paint_swatch(swatch: shapes.ToneSwatch, axes: Any) -> None:
     xs, ys = [swatch.x, swatch.x + 12], [swatch.y, swatch.y + 12]
     axes.fill_between(xs, ys[0], ys[1], color=_COLORS[swatch.role], linewidth=0, zorder=2)
 
 
-def _lines(steps: Iterable[shapes.Step]) -> Iterator[tuple[list[float], list[float]]]:
+def _trace_pen_lines(steps: Iterable[shapes.PenStep]) -> Iterator[tuple[list[float], list[float]]]:
     """Trace the (xs, ys) of every line that the pen draws without being lifted."""
     xs: list[float] = []
     ys: list[float] = []
@@ -285,14 +289,14 @@ def _lines(steps: Iterable[shapes.Step]) -> Iterator[tuple[list[float], list[flo
                 yield xs, ys
             xs, ys = [numbers[0]], [numbers[1]]
             continue
-        x, y = _moved(xs[-1], ys[-1], letter, numbers)
+        x, y = _move_pen(xs[-1], ys[-1], letter, numbers)
         xs.append(x)
         ys.append(y)
     if xs:
         yield xs, ys
 
 
-def _moved(x: float, y: float, letter: str, numbers: tuple[float, ...]) -> tuple[float, float]:
+def _move_pen(x: float, y: float, letter: str, numbers: tuple[float, ...]) -> tuple[float, float]:
     """Compute where a step leads from a position."""
     if letter == "L":
         return numbers[0], numbers[1]

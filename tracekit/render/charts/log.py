@@ -11,9 +11,9 @@ from math import log
 from operator import attrgetter
 
 from tracekit.model.records import dataclass
-from tracekit.model.units import Scale, cell, show
-from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.marks import Mark, plain
+from tracekit.model.units import Scale, format_cell, format_quantity
+from tracekit.render.charts.axis import LinearAxis, make_axis
+from tracekit.render.charts.marks import Mark, to_plain_number
 
 _ROOM = Fraction(2)
 _MOST_TICKS = 9
@@ -30,41 +30,47 @@ class LogAxis:
 
     def at(self, value: Fraction) -> float:
         """Compute the position of a factor, 0 at the low end and 1 at the high end; outside beyond them."""
-        return (_log(value) - self.low) / (self.high - self.low)
+        return (_log_of_fraction(value) - self.low) / (self.high - self.low)
 
-    def linear(self) -> Axis:
+    def linear(self) -> LinearAxis:
         """Convert to a linear axis for `axis_below`, which only uses its ticks."""
-        return Axis(Fraction(0), Fraction(1), self.ticks)
+        return LinearAxis(Fraction(0), Fraction(1), self.ticks)
 
 
-def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
+def make_log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     """Make the axis of all factors and intervals; intervals are cut at twice the range of the factors.
 
     One very wide interval would make all others too short to see.
     """
     band = 1 + Fraction(within) * 2
-    factors, lows, highs = (_positive(marks, name) for name in ("value", "start", "end"))
+    factors, lows, highs = (
+        _select_positive_numbers(marks, name) for name in ("value", "start", "end")
+    )
     smallest, largest = min([*factors, 1 / band]), max([*factors, band])
     low = min(smallest, max(min([*lows, smallest]), smallest / _ROOM))
     high = max(largest, min(max([*highs, largest]), largest * _ROOM))
     if low == high:
         low, high = low / _ROOM, high * _ROOM
-    ends = (_log(low), _log(high))
+    ends = (_log_of_fraction(low), _log_of_fraction(high))
     pad = (ends[1] - ends[0]) * 0.03
     bare = LogAxis(ends[0] - pad, ends[1] + pad, ())
-    ticks = _near(bare, low, high) if high < low * _NARROW else _far(bare, low, high)
+    ticks = (
+        _make_even_ticks(bare, low, high)
+        if high < low * _NARROW
+        else _make_decade_ticks(bare, low, high)
+    )
     return replace(bare, ticks=ticks)
 
 
-def _positive(marks: Iterable[Mark], name: str) -> list[Fraction]:
+def _select_positive_numbers(marks: Iterable[Mark], name: str) -> list[Fraction]:
     """Select the numbers of this name that a log axis can show."""
     numbers = map(attrgetter(name), marks)
     return [number for number in numbers if number is not None and number > 0]
 
 
-def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
+def _make_even_ticks(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
     """Make ticks at equal steps, for a range narrow enough that they do not crowd at one end."""
-    flat = axis([low, high], "factor", about=7)
+    flat = make_axis([low, high], "factor", about=7)
     size = flat.high - flat.low
     ticks = []
     for share, text in flat.ticks:
@@ -74,9 +80,11 @@ def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, st
     return tuple(ticks)
 
 
-def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
+def _make_decade_ticks(
+    bare: LogAxis, low: Fraction, high: Fraction
+) -> tuple[tuple[float, str], ...]:
     """Make ticks at 1, 2 and 5 times powers of ten, or at every n-th power."""
-    first, last = _power(low), _power(high) + 1
+    first, last = _get_power_of_ten(low), _get_power_of_ten(high) + 1
     powers, multiples = range(first, last + 1), [1, 2, 5]
     if len(powers) > _MOST_TICKS:
         step = -(-(last - first) // _MOST_TICKS)
@@ -89,21 +97,21 @@ def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str
     if len(inside) > _MOST_TICKS:
         tens = [(value, power) for value, power in inside if value == Fraction(10) ** power]
         inside = tens or inside
-    return tuple((bare.at(value), _words(value, power)) for value, power in inside)
+    return tuple((bare.at(value), _format_factor_tick(value, power)) for value, power in inside)
 
 
-def _power(value: Fraction) -> int:
+def _get_power_of_ten(value: Fraction) -> int:
     """Get the power of ten at or just below a value."""
     return len(str(value.numerator)) - len(str(value.denominator)) - 1
 
 
-def _words(value: Fraction, power: int) -> str:
+def _format_factor_tick(value: Fraction, power: int) -> str:
     """Format a factor with its decimals."""
     if not -6 < power < 12:
-        return show(plain(value), "factor")
-    return cell(plain(value), Scale("×", Decimal(1), max(-power, 0), "factor"))
+        return format_quantity(to_plain_number(value), "factor")
+    return format_cell(to_plain_number(value), Scale("×", Decimal(1), max(-power, 0), "factor"))
 
 
-def _log(value: Fraction) -> float:
+def _log_of_fraction(value: Fraction) -> float:
     """Compute the natural logarithm, even of values beyond the range of floats."""
     return log(value.numerator) - log(value.denominator)

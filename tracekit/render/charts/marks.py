@@ -11,7 +11,7 @@ from typing import Literal
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Chart, ChartKind
-from tracekit.render.charts.shapes import Drawing
+from tracekit.render.charts.shapes import PlotDrawing
 
 Number = int | float | None
 
@@ -53,18 +53,18 @@ class Mark:
         return self.start
 
 
-def is_started(mark: Mark) -> bool:
+def has_mark_start(mark: Mark) -> bool:
     """Check whether the start of the mark is known."""
     return mark.start is not None
 
 
-def is_interval(mark: Mark) -> bool:
+def is_mark_interval(mark: Mark) -> bool:
     """Check whether both ends are known, and the end is not before the start."""
     return mark.start is not None and mark.end is not None and mark.start <= mark.end
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ChartKindLayout:
     """One kind of chart: the meaning of its marks' numbers in order, and its layout.
 
     `start` is also the x of a point. `sentence` describes the chart, `sample` is its legend sample (no legend
@@ -74,24 +74,24 @@ class Kind:
     name: ChartKind
     fields: tuple[str, ...]
     sentence: str
-    draw: Callable[[Chart, Sequence[Mark], Sequence[str], float], Drawing]
+    draw: Callable[[Chart, Sequence[Mark], Sequence[str], float], PlotDrawing]
     sample: Literal["", "area", "line", "glyph"] = "area"
-    is_placed: Callable[[Mark], bool] = is_interval
+    is_placed: Callable[[Mark], bool] = is_mark_interval
 
 
-def marks_of(chart: Chart, kind: Kind) -> list[Mark]:
+def list_chart_marks(chart: Chart, kind: ChartKindLayout) -> list[Mark]:
     """List all marks of the chart, in its order."""
-    return [_mark(raw, kind.fields) for raw in chart.marks]
+    return [_make_mark(raw, kind.fields) for raw in chart.marks]
 
 
-def numbers(marks: Sequence[Mark]) -> tuple[list[Fraction], list[Fraction]]:
+def list_mark_numbers(marks: Sequence[Mark]) -> tuple[list[Fraction], list[Fraction]]:
     """List all positions and all known values of the marks."""
     ends = chain.from_iterable(map(attrgetter("start", "end"), marks))
     places = [place for place in ends if place is not None]
     return places, [mark.value for mark in marks if mark.value is not None]
 
 
-def exact(value: Number) -> Fraction | None:
+def to_exact_fraction(value: Number) -> Fraction | None:
     """Convert a number exactly; None if it is unknown or not finite."""
     if isinstance(value, bool):
         return None
@@ -100,15 +100,17 @@ def exact(value: Number) -> Fraction | None:
     return Fraction(value) if isinstance(value, float) and isfinite(value) else None
 
 
-def plain(value: Fraction) -> int | float:
+def to_plain_number(value: Fraction) -> int | float:
     """Convert a fraction for `units`: integers stay exact, and large numbers become integers."""
     is_integer = value.denominator == 1 or abs(value) >= _EXACT_FLOAT
     return round(value) if is_integer else float(value)
 
 
-def _mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:
+def _make_mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:
     """Make a mark from its numbers."""
     named = dict(zip(fields, raw, strict=True))
-    start, end, value, label = map(exact, map(named.get, ("start", "end", "value", "label")))
+    start, end, value, label = map(
+        to_exact_fraction, map(named.get, ("start", "end", "value", "label"))
+    )
     row, series = (int(named.get(name) or 0) for name in ("row", "series"))
     return Mark(row, series, start, end, value, label)

@@ -8,15 +8,35 @@ from itertools import chain
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
-from tracekit.model.units import UNKNOWN, show
-from tracekit.render.charts.axis import Axis, axis
-from tracekit.render.charts.frame import Bar, areas, axis_below, box, on
-from tracekit.render.charts.marks import Kind, Mark, numbers, plain
-from tracekit.render.charts.shapes import WIDTH, Area, Drawing, Key, Part, Row, Words
-from tracekit.render.charts.text import FONT, breadth, fitted, short, slug
-from tracekit.render.escape import printable
+from tracekit.model.units import UNKNOWN, format_quantity
+from tracekit.render.charts.axis import LinearAxis, make_axis
+from tracekit.render.charts.frame import (
+    WeightedBar,
+    draw_axis_below,
+    get_text_role,
+    make_mark_box,
+    merge_bars,
+)
+from tracekit.render.charts.marks import ChartKindLayout, Mark, list_mark_numbers, to_plain_number
+from tracekit.render.charts.shapes import (
+    CHART_WIDTH,
+    ChartRow,
+    FilledArea,
+    LegendKey,
+    Part,
+    PlacedText,
+    PlotDrawing,
+)
+from tracekit.render.charts.text import (
+    FONT,
+    estimate_text_width,
+    fit_text,
+    make_slug,
+    shorten_for_tooltip,
+)
+from tracekit.render.escape import make_printable
 
-LEVELS = 9
+HEATMAP_LEVELS = 9
 """Number of tones in a heatmap; more would be indistinguishable."""
 
 AXIS = 28
@@ -29,7 +49,7 @@ _END = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowLayout:
     """Position of the rows in a chart: the plot starts at `left` and `top`, a row is `pitch` high."""
 
     left: float
@@ -43,11 +63,11 @@ class Rows:
         """End of the last row."""
         return self.top + self.pitch * len(self.names)
 
-    def x(self, axis: Axis, value: Fraction) -> float:
+    def x(self, axis: LinearAxis, value: Fraction) -> float:
         """Get the horizontal position of a value."""
         return self.left + axis.at(value) * self.width
 
-    def ends(self, axis: Axis, mark: Mark) -> tuple[float, float]:
+    def ends(self, axis: LinearAxis, mark: Mark) -> tuple[float, float]:
         """Get the horizontal start and end of a mark."""
         start, end = mark.span
         return self.x(axis, start), self.x(axis, end)
@@ -61,120 +81,152 @@ class Rows:
         return self.top + (row + 0.5) * self.pitch
 
 
-def row_id(chart: Chart, row: int) -> str:
+def make_row_id(chart: Chart, row: int) -> str:
     """Make the id of a row in the chart as a link target; no chart or row name can collide with another's id."""
-    return f"chart-{slug(chart.id)}--row-{row}"
+    return f"chart-{make_slug(chart.id)}--row-{row}"
 
 
-def gantt(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
+def draw_gantt_chart(
+    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
+) -> PlotDrawing:
     """Draw bars on one time axis, one row each; overlapping bars of a row are drawn in lanes."""
-    lanes = lanes_of(marks)
+    lanes = assign_lanes(marks)
     lane_count = max(lanes) + 1
-    rows = rows_of(chart, top, 22 if lane_count == 1 else 14 * lane_count + 6)
-    time = axis(numbers(marks)[0], chart.x_unit)
+    rows = lay_out_rows(chart, top, 22 if lane_count == 1 else 14 * lane_count + 6)
+    time = make_axis(list_mark_numbers(marks)[0], chart.x_unit)
     height = (rows.pitch - (4 if rows.pitch > 10 else 1)) / lane_count
     bars, words = [], []
     for mark, lane in zip(marks, lanes, strict=True):
         x, end = rows.ends(time, mark)
         y = rows.y(mark.row) + 2 + lane * height
         name, tone = chart.series[mark.series], tones[mark.series]
-        area = box(x, y, end - x, height - 1)
-        bars.append(Bar(mark.size, tone, area, _when(chart, mark, name)))
+        area = make_mark_box(x, y, end - x, height - 1)
+        bars.append(WeightedBar(mark.size, tone, area, _describe_gantt_bar(chart, mark, name)))
         if height >= FONT + 1:
-            words += _within(name, x, end - x, y + height / 2 + 3.5, on(tone))
-    return framed(chart, rows, time, [*areas(bars), *words])
+            words += _label_bar(name, x, end - x, y + height / 2 + 3.5, get_text_role(tone))
+    return frame_row_plot(chart, rows, time, [*merge_bars(bars), *words])
 
 
-def bars(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
+def draw_bars_chart(
+    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
+) -> PlotDrawing:
     """Draw amounts as stacked bars, one per row; negative ones are stacked to the left of zero."""
     is_single = len(chart.series) == 1
-    rows = rows_of(chart, top, 24, 84 if is_single else 12)
-    ends = stacked(marks)
-    amounts = axis(chain.from_iterable(filter(None, ends)), chart.unit, zero=True)
+    rows = lay_out_rows(chart, top, 24, 84 if is_single else 12)
+    ends = stack_marks(marks)
+    amounts = make_axis(chain.from_iterable(filter(None, ends)), chart.unit, zero=True)
     bars, words = [], []
     for mark, pair in zip(marks, ends, strict=True):
         middle, tone = rows.middle(mark.row), tones[mark.series]
-        value = _amount(mark, chart)
+        value = _format_mark_value(mark, chart)
         x, end = sorted(rows.x(amounts, place) for place in pair or (Fraction(0), Fraction(0)))
         if mark.value:
-            area = box(x, middle - rows.pitch * _THICK / 2, end - x, rows.pitch * _THICK)
-            bars.append(Bar(mark.size, tone, area, f"{_name(chart, mark)}: {short(value)}"))
+            area = make_mark_box(x, middle - rows.pitch * _THICK / 2, end - x, rows.pitch * _THICK)
+            bars.append(
+                WeightedBar(
+                    mark.size,
+                    tone,
+                    area,
+                    f"{_name_mark(chart, mark)}: {shorten_for_tooltip(value)}",
+                )
+            )
         if rows.pitch < _ROOMY:
             continue
         if is_single or not pair:
-            words.append(Words(end + 6, middle + 4, short(value), "value", "start"))
+            words.append(
+                PlacedText(end + 6, middle + 4, shorten_for_tooltip(value), "value", "start")
+            )
         else:
-            words += _within(value, x, end - x, middle + 4, on(tone))
-    return framed(chart, rows, amounts, [*areas(bars), *words])
+            words += _label_bar(value, x, end - x, middle + 4, get_text_role(tone))
+    return frame_row_plot(chart, rows, amounts, [*merge_bars(bars), *words])
 
 
-def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> Drawing:
+def draw_heatmap_chart(
+    chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float
+) -> PlotDrawing:
     """Draw cells by row and interval, darker for larger values; unknown ones are outlined."""
-    rows = rows_of(chart, top + 24, 22)
-    places, values = numbers(marks)
-    time = axis(places, chart.x_unit)
-    low, high = _scale(chart, values)
+    rows = lay_out_rows(chart, top + 24, 22)
+    places, values = list_mark_numbers(marks)
+    time = make_axis(places, chart.x_unit)
+    low, high = _get_cell_scale(chart, values)
     gap = int(rows.pitch > 4)
     cells = []
     for mark in marks:
         x, end = rows.ends(time, mark)
-        area = box(x, rows.y(mark.row), end - x, rows.pitch - gap, 0)
-        interval = " – ".join(_place(chart, place) for place in mark.span)
-        tip = f"{short(chart.rows[mark.row])}, {short(interval)}: {short(_amount(mark, chart))}"
-        cells.append(Bar(mark.size, _level(mark.value, low, high), area, tip))
-    key = _key(chart, low, high, top, unknown=len(values) < len(marks))
-    drawing = framed(chart, rows, time, areas(cells))
-    return Drawing((*key, *drawing.parts), drawing.height)
+        area = make_mark_box(x, rows.y(mark.row), end - x, rows.pitch - gap, 0)
+        interval = " – ".join(_format_axis_position(chart, place) for place in mark.span)
+        tip = f"{shorten_for_tooltip(chart.rows[mark.row])}, {shorten_for_tooltip(interval)}: {shorten_for_tooltip(_format_mark_value(mark, chart))}"
+        cells.append(WeightedBar(mark.size, _get_cell_role(mark.value, low, high), area, tip))
+    key = _draw_cell_scale(chart, low, high, top, unknown=len(values) < len(marks))
+    drawing = frame_row_plot(chart, rows, time, merge_bars(cells))
+    return PlotDrawing((*key, *drawing.parts), drawing.height)
 
 
-def matrix(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> Drawing:
+def draw_matrix_chart(
+    chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float
+) -> PlotDrawing:
     """Draw cells by row and series, darker for larger values, with column names; unknown ones are outlined."""
-    rows = rows_of(chart, top + 24 + _COLUMN_NAMES, 22)
-    values = numbers(marks)[1]
-    low, high = _scale(chart, values)
+    rows = lay_out_rows(chart, top + 24 + _COLUMN_NAMES, 22)
+    values = list_mark_numbers(marks)[1]
+    low, high = _get_cell_scale(chart, values)
     width = rows.width / len(chart.series)
     gap = int(rows.pitch > 4)
     cells = []
     for mark in marks:
         x = rows.left + mark.series * width
-        area = box(x, rows.y(mark.row), width, rows.pitch - gap, 1)
-        tip = f"{_name(chart, mark)}: {short(_amount(mark, chart))}"
-        cells.append(Bar(mark.size, _level(mark.value, low, high), area, tip))
+        area = make_mark_box(x, rows.y(mark.row), width, rows.pitch - gap, 1)
+        tip = f"{_name_mark(chart, mark)}: {shorten_for_tooltip(_format_mark_value(mark, chart))}"
+        cells.append(WeightedBar(mark.size, _get_cell_role(mark.value, low, high), area, tip))
     names: list[Part] = []
     for number, name in enumerate(chart.series):
-        text = fitted(name, width - 6)
-        full = short(name) if text != name else ""
+        text = fit_text(name, width - 6)
+        full = shorten_for_tooltip(name) if text != name else ""
         x = rows.left + (number + 0.5) * width
-        names.append(Words(x, rows.top - 6, text, "tick", "middle", full))
-    key = _key(chart, low, high, top, unknown=len(values) < len(marks))
-    parts = (*key, *names, *row_names(chart, rows), *areas(cells))
-    return Drawing(parts, rows.bottom + 4)
+        names.append(PlacedText(x, rows.top - 6, text, "tick", "middle", full))
+    key = _draw_cell_scale(chart, low, high, top, unknown=len(values) < len(marks))
+    parts = (*key, *names, *draw_row_names(chart, rows), *merge_bars(cells))
+    return PlotDrawing(parts, rows.bottom + 4)
 
 
 _AMOUNT = ("row", "series", "value")
 KINDS = (
-    Kind("gantt", ("row", "series", "start", "end"), "Bars on one time axis", gantt),
-    Kind("bars", _AMOUNT, "Bars of amounts", bars, is_placed=lambda _: True),
-    Kind("heatmap", ("row", "start", "end", "value"), "Coloured cells", heatmap, sample=""),
-    Kind("matrix", _AMOUNT, "Coloured cells, the darker the larger", matrix, "", lambda _: True),
+    ChartKindLayout(
+        "gantt", ("row", "series", "start", "end"), "Bars on one time axis", draw_gantt_chart
+    ),
+    ChartKindLayout("bars", _AMOUNT, "Bars of amounts", draw_bars_chart, is_placed=lambda _: True),
+    ChartKindLayout(
+        "heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""
+    ),
+    ChartKindLayout(
+        "matrix",
+        _AMOUNT,
+        "Coloured cells, the darker the larger",
+        draw_matrix_chart,
+        "",
+        lambda _: True,
+    ),
 )
 
 
-def framed(chart: Chart, rows: Rows, axis: Axis, parts: Sequence[Part]) -> Drawing:
+def frame_row_plot(
+    chart: Chart, rows: RowLayout, axis: LinearAxis, parts: Sequence[Part]
+) -> PlotDrawing:
     """Frame a plot of rows with row names and an axis below."""
-    grid = axis_below(axis, rows.left, rows.width, rows.top, rows.bottom)
-    return Drawing((*row_names(chart, rows), *grid, *parts), rows.bottom + AXIS)
+    grid = draw_axis_below(axis, rows.left, rows.width, rows.top, rows.bottom)
+    return PlotDrawing((*draw_row_names(chart, rows), *grid, *parts), rows.bottom + AXIS)
 
 
-def rows_of(chart: Chart, top: float, pitch: float, room: float = 12, names: float = 210) -> Rows:
+def lay_out_rows(
+    chart: Chart, top: float, pitch: float, room: float = 12, names: float = 210
+) -> RowLayout:
     """Lay out rows at this pitch, or closer if they would exceed a screen; names get at most this width."""
     pitch = min(pitch, max(760 / len(chart.rows), 3))
-    longest = max(breadth(fitted(name, names)) for name in chart.rows)
+    longest = max(estimate_text_width(fit_text(name, names)) for name in chart.rows)
     left = max(longest, 24) + 10
-    return Rows(left, WIDTH - left - room, top, pitch, chart.rows)
+    return RowLayout(left, CHART_WIDTH - left - room, top, pitch, chart.rows)
 
 
-def row_names(chart: Chart, rows: Rows) -> list[Part]:
+def draw_row_names(chart: Chart, rows: RowLayout) -> list[Part]:
     """Draw the name of each row, or of every n-th if they would overlap, with a link target."""
     interval = max(1, -(-(FONT + 1) // int(max(rows.pitch, 1))))
     parts: list[Part] = []
@@ -182,14 +234,14 @@ def row_names(chart: Chart, rows: Rows) -> list[Part]:
         y = rows.y(row)
         words = None
         if row % interval == 0:
-            text = fitted(name, rows.left - 10)
-            full = short(name) if text != name else ""
-            words = Words(rows.left - 8, y + rows.pitch / 2 + 4, text, anchor="end", tip=full)
-        parts.append(Row(row_id(chart, row), y, rows.pitch, words))
+            text = fit_text(name, rows.left - 10)
+            full = shorten_for_tooltip(name) if text != name else ""
+            words = PlacedText(rows.left - 8, y + rows.pitch / 2 + 4, text, anchor="end", tip=full)
+        parts.append(ChartRow(make_row_id(chart, row), y, rows.pitch, words))
     return parts
 
 
-def lanes_of(marks: Sequence[Mark]) -> list[int]:
+def assign_lanes(marks: Sequence[Mark]) -> list[int]:
     """Assign each mark to the first lane of its row that is free at its start; at most four lanes."""
     lanes = [0] * len(marks)
     row_ends: dict[int, list[Fraction]] = {}
@@ -206,7 +258,7 @@ def lanes_of(marks: Sequence[Mark]) -> list[int]:
     return lanes
 
 
-def stacked(marks: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
+def stack_marks(marks: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
     """Compute the start and end of each stacked amount; None if it is unknown."""
     tops: dict[tuple[int, bool], Fraction] = {}
     ends: list[tuple[Fraction, Fraction] | None] = []
@@ -221,7 +273,7 @@ def stacked(marks: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
     return ends
 
 
-def _scale(chart: Chart, values: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
+def _get_cell_scale(chart: Chart, values: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
     """Get the smallest and largest value of the cell tones; ratios extend to 1."""
     low, high = min(values, default=Fraction(0)), max(values, default=Fraction(0))
     low = min(low, Fraction(0))
@@ -230,58 +282,70 @@ def _scale(chart: Chart, values: Sequence[Fraction]) -> tuple[Fraction, Fraction
     return low, high
 
 
-def _level(value: Fraction | None, low: Fraction, high: Fraction) -> str:
+def _get_cell_role(value: Fraction | None, low: Fraction, high: Fraction) -> str:
     """Get the role of a cell: `l0` to `l8`, or `unknown`."""
     if value is None:
         return "unknown"
     if low == high:
         return "l0"
-    return f"l{min(int((value - low) / (high - low) * LEVELS), LEVELS - 1)}"
+    return f"l{min(int((value - low) / (high - low) * HEATMAP_LEVELS), HEATMAP_LEVELS - 1)}"
 
 
-def _key(chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool) -> list[Part]:
+def _draw_cell_scale(
+    chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool
+) -> list[Part]:
     """Draw the scale of cell tones from the smallest to the largest value."""
-    lowest = printable(show(plain(low), chart.unit), _END)
-    highest = printable(show(plain(high), chart.unit), _END)
-    x, y = breadth(lowest) + 6, top + 12
+    lowest = make_printable(format_quantity(to_plain_number(low), chart.unit), _END)
+    highest = make_printable(format_quantity(to_plain_number(high), chart.unit), _END)
+    x, y = estimate_text_width(lowest) + 6, top + 12
     samples = tuple(
-        Area(f"l{level}", (box(x + level * 18, top + 2, 18, 12, 0),)) for level in range(LEVELS)
+        FilledArea(f"l{level}", (make_mark_box(x + level * 18, top + 2, 18, 12, 0),))
+        for level in range(HEATMAP_LEVELS)
     )
-    x += LEVELS * 18 + 6
-    parts: list[Part] = [Words(0, y, short(lowest)), Key(samples, Words(x, y, short(highest)))]
+    x += HEATMAP_LEVELS * 18 + 6
+    parts: list[Part] = [
+        PlacedText(0, y, shorten_for_tooltip(lowest)),
+        LegendKey(samples, PlacedText(x, y, shorten_for_tooltip(highest))),
+    ]
     if unknown:
-        x += breadth(highest) + 20
-        sample = Area("unknown", (box(x, top + 2, 18, 12),))
-        parts.append(Key((sample,), Words(x + 24, y, "unknown")))
+        x += estimate_text_width(highest) + 20
+        sample = FilledArea("unknown", (make_mark_box(x, top + 2, 18, 12),))
+        parts.append(LegendKey((sample,), PlacedText(x + 24, y, "unknown")))
     return parts
 
 
-def _within(name: str, x: float, width: float, y: float, role: str) -> list[Words]:
+def _label_bar(name: str, x: float, width: float, y: float, role: str) -> list[PlacedText]:
     """Make the text in a bar if it fits."""
-    text = short(name)
-    if width < 18 or breadth(text) + 8 > width:
+    text = shorten_for_tooltip(name)
+    if width < 18 or estimate_text_width(text) + 8 > width:
         return []
-    return [Words(x + width / 2, y, text, role, "middle")]
+    return [PlacedText(x + width / 2, y, text, role, "middle")]
 
 
-def _amount(mark: Mark, chart: Chart) -> str:
+def _format_mark_value(mark: Mark, chart: Chart) -> str:
     """Format the value of a mark."""
-    return UNKNOWN if mark.value is None else show(plain(mark.value), chart.unit)
+    return (
+        UNKNOWN if mark.value is None else format_quantity(to_plain_number(mark.value), chart.unit)
+    )
 
 
-def _name(chart: Chart, mark: Mark) -> str:
+def _name_mark(chart: Chart, mark: Mark) -> str:
     """Name a mark by its row, and its series if there are several."""
-    row = short(chart.rows[mark.row])
-    return f"{row} · {short(chart.series[mark.series])}" if len(chart.series) > 1 else row
+    row = shorten_for_tooltip(chart.rows[mark.row])
+    return (
+        f"{row} · {shorten_for_tooltip(chart.series[mark.series])}"
+        if len(chart.series) > 1
+        else row
+    )
 
 
-def _when(chart: Chart, mark: Mark, name: str) -> str:
+def _describe_gantt_bar(chart: Chart, mark: Mark, name: str) -> str:
     """Describe a bar on the time axis for its tooltip."""
-    size = short(show(plain(mark.size), chart.x_unit))
-    start = short(_place(chart, mark.place))
-    return f"{short(chart.rows[mark.row])} · {short(name)}: {size}, from {start}"
+    size = shorten_for_tooltip(format_quantity(to_plain_number(mark.size), chart.x_unit))
+    start = shorten_for_tooltip(_format_axis_position(chart, mark.place))
+    return f"{shorten_for_tooltip(chart.rows[mark.row])} · {shorten_for_tooltip(name)}: {size}, from {start}"
 
 
-def _place(chart: Chart, value: Fraction) -> str:
+def _format_axis_position(chart: Chart, value: Fraction) -> str:
     """Format a position on the axis."""
-    return show(plain(value), chart.x_unit, figures=4)
+    return format_quantity(to_plain_number(value), chart.x_unit, figures=4)

@@ -11,14 +11,14 @@ from typing import Literal
 
 from tracekit.model.records import dataclass
 
-WIDTH = 960
+CHART_WIDTH = 960
 """Width of every chart in its own units; the painter scales it."""
 
 Anchor = Literal["", "start", "middle", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class ShapeBox:
     """A rectangle."""
 
     x: float
@@ -28,29 +28,29 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
+class FilledArea:
     """Boxes with the same fill; `tip` is their tooltip."""
 
     role: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[ShapeBox, ...]
     tip: str = ""
 
 
-Step = tuple[Literal["M", "L", "l", "H", "h", "V", "v"], tuple[float, ...]]
+PenStep = tuple[Literal["M", "L", "l", "H", "h", "V", "v"], tuple[float, ...]]
 """A pen movement: M without drawing, L straight, H horizontal, V vertical; lower case is relative."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stroke:
+class LineStroke:
     """Lines with the same style."""
 
     role: str
-    steps: tuple[Step, ...]
+    steps: tuple[PenStep, ...]
     tip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Glyph:
+class SeriesGlyph:
     """Point of a series: a circle, square, diamond or triangle, so that shape repeats what tone shows."""
 
     role: str
@@ -62,7 +62,7 @@ class Glyph:
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class LineDot:
     """A small circle on a line."""
 
     role: str
@@ -72,7 +72,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class PlacedText:
     """Text with its start, middle or end at a position; `tip` is the full text if it was cut."""
 
     x: float
@@ -84,7 +84,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Swatch:
+class ToneSwatch:
     """A sample of a tone."""
 
     role: str
@@ -93,36 +93,38 @@ class Swatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LegendKey:
     """Samples with their label."""
 
-    samples: tuple[Area | Stroke | Glyph | Swatch, ...]
-    words: Words
+    samples: tuple[FilledArea | LineStroke | SeriesGlyph | ToneSwatch, ...]
+    words: PlacedText
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChartRow:
     """A row of the chart that a link can target, with its name if there is room."""
 
     id: str
     y: float
     height: float
-    name: Words | None
+    name: PlacedText | None
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShapeGroup:
     """Parts that share the tooltip `tip`."""
 
     tip: str
-    parts: tuple[Stroke | Glyph, ...]
+    parts: tuple[LineStroke | SeriesGlyph, ...]
 
 
-Part = Area | Stroke | Glyph | Dot | Words | Key | Row | Group
+Part = (
+    FilledArea | LineStroke | SeriesGlyph | LineDot | PlacedText | LegendKey | ChartRow | ShapeGroup
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ChartLayout:
     """One chart: its parts in painting order, its title, description and caption."""
 
     id: str
@@ -135,23 +137,23 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class PlotDrawing:
     """Parts of a plot, and its height."""
 
     parts: tuple[Part, ...]
     height: float
 
 
-def across(x: float, y: float, width: float) -> tuple[Step, ...]:
+def draw_right(x: float, y: float, width: float) -> tuple[PenStep, ...]:
     """Draw a line to the right."""
     return ("M", (x, y)), ("h", (width,))
 
 
-def down(x: float, top: float, bottom: float) -> tuple[Step, ...]:
+def draw_down_to(x: float, top: float, bottom: float) -> tuple[PenStep, ...]:
     """Draw a line from the top to the bottom."""
     return ("M", (x, top)), ("V", (bottom,))
 
 
-def downwards(x: float, y: float, height: float) -> tuple[Step, ...]:
+def draw_down_by(x: float, y: float, height: float) -> tuple[PenStep, ...]:
     """Draw a line down from a position."""
     return ("M", (x, y)), ("v", (height,))

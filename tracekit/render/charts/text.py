@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from unicodedata import east_asian_width
 
-from tracekit.render.escape import printable, shorten
+from tracekit.render.escape import make_printable, shorten_middle
 
 FONT = 12
 """Font size of all text in a chart, in chart units; must match the style sheet."""
@@ -20,20 +20,22 @@ _BROAD = frozenset("mwMW@%&")
 _NARROW = frozenset("ijl.,:;'|!()[]ftr I1")
 
 
-def short(value: str) -> str:
+def shorten_for_tooltip(value: str) -> str:
     """Make text printable and shorten it to the length of a tooltip."""
-    return printable(value, TITLE)
+    return make_printable(value, TITLE)
 
 
-def fitted(value: str, width: float) -> str:
+def fit_text(value: str, width: float) -> str:
     """Cut text in its middle to fit a width."""
-    text = printable(value, TITLE)
-    while text and breadth(text) > width:
-        text = shorten(text, min(len(text) - 1, int(len(text) * width / breadth(text))))
+    text = make_printable(value, TITLE)
+    while text and estimate_text_width(text) > width:
+        text = shorten_middle(
+            text, min(len(text) - 1, int(len(text) * width / estimate_text_width(text)))
+        )
     return text
 
 
-def breadth(value: str) -> float:
+def estimate_text_width(value: str) -> float:
     """Estimate the drawn width of text; it errs on the wide side."""
     wide = sum(east_asian_width(character) in "WF" for character in value)
     broad = sum(character in _BROAD for character in value)
@@ -42,6 +44,6 @@ def breadth(value: str) -> float:
     return FONT * (wide * 1.05 + broad * 1.02 + narrow * 0.42 + other * 0.64)
 
 
-def slug(name: str) -> str:
+def make_slug(name: str) -> str:
     """Convert a name to an id that is valid in markup and URLs; slugs of slugs are unchanged."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_ID].strip("-") or "x"

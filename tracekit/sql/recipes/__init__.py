@@ -13,20 +13,20 @@ _SUFFIX = ".sql"
 
 
 @cache
-def names() -> tuple[str, ...]:
+def list_recipes() -> tuple[str, ...]:
     """List the names of all recipes in order."""
     paths = sorted(map(attrgetter("name"), files(__name__).iterdir()))
     return tuple(name.removesuffix(_SUFFIX) for name in paths if name.endswith(_SUFFIX))
 
 
-def statement(name: str, hint: str = "tracekit sql --recipes lists them") -> str:
+def read_recipe(name: str, hint: str = "tracekit sql --recipes lists them") -> str:
     """The statement of a recipe; raises `TracekitError` with this hint where no recipe has the name."""
-    if name not in names():
-        near = did_you_mean(name, names())
+    if name not in list_recipes():
+        near = did_you_mean(name, list_recipes())
         raise TracekitError(f"no recipe {name!r}{near}", hint)
     return (files(__name__) / f"{name}{_SUFFIX}").read_text("utf-8").strip()
 
 
-def answer(name: str) -> str:
+def read_recipe_question(name: str) -> str:
     """Read a recipe's question: its first line."""
-    return statement(name).splitlines()[0].removeprefix("--").strip()
+    return read_recipe(name).splitlines()[0].removeprefix("--").strip()
