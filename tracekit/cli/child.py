@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tracekit.cli import leaving, terminal
+from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.lifetime import die_with, leave_at_once
 
@@ -68,6 +69,8 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
         if child == 0:
             _work(work, is_verbose, parent, mask, is_shell=statements is not None)
         status, received = _wait(child, waited, statements)
+        if status == -signal.SIGKILL:  # it had no time to remove what it had not finished
+            cache.remove_unfinished()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if received == signal.SIGINT:

@@ -241,10 +241,10 @@ def forget_oldest(limit: int) -> None:
             break
         if removed(path):
             total -= size
-    _remove_abandoned()
+    remove_unfinished()
 
 
-def _remove_abandoned() -> None:
+def remove_unfinished() -> None:
     """Remove unfinished entries whose program has ended; where files cannot be locked, those older than a day."""
     directory = above()
     if directory is None or not is_ours(directory):
