@@ -165,7 +165,7 @@ def _tell_unusable(directory: Path, reason: str) -> None:
 
 
 def folder(kind: str) -> Path | None:
-    """The directory of one kind, made if need be; None where it cannot be ours and ours alone."""
+    """Return the directory of one kind, created if needed; None if it cannot be exclusively ours."""
     directory = above()
     try:
         if directory is None or not _claim(directory):

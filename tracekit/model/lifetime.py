@@ -76,7 +76,7 @@ def processes_marked(pid: int, marks: Sequence[str]) -> dict[int, str]:
 
 
 def _command(pid: int) -> str:
-    """The command line of a process; empty if it has ended."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
     except OSError:

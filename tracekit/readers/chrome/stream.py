@@ -186,7 +186,7 @@ def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
 
 
 def _nothing_whole(packing_losses: Sequence[Loss]) -> Reason:
-    """The reason for a file without a complete event; its packing may be the cause."""
+    """Explain a file without a complete event; its packing may be the cause."""
     kinds = [loss.kind for loss in packing_losses]
     if "packed-bomb" in kinds:
         what, remedy = f"{expansion.BOMB}, without a complete event so far", "unpack it first"

@@ -20,7 +20,7 @@ def names() -> tuple[str, ...]:
 
 
 def statement(name: str, hint: str = "tracekit sql --recipes lists them") -> str:
-    """The statement of a recipe; raises `TracekitError` with this hint where no recipe has the name."""
+    """Return the statement of a recipe; raise `TracekitError` with this hint if there is none of the name."""
     if name not in names():
         near = did_you_mean(name, names())
         raise TracekitError(f"no recipe {name!r}{near}", hint)
