@@ -99,16 +99,24 @@ def _leaving_on_signals() -> Iterator[None]:
     received, sent = socket.socketpair()
     sent.settimeout(0)
     before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_leave_on_signals, args=(received,), daemon=True).start()
+    signals: list[int] = []
+    watch = threading.Thread(target=_leave_on_signals, args=(received, signals), daemon=True)
+    watch.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
         sent.send(bytes([_DONE]))
+        watch.join()
+        if signals == [signal.SIGTERM]:  # DuckDB makes an error of its own of it
+            leaving.terminate()
 
 
-def _leave_on_signals(received: socket.socket) -> None:
-    """Exit with the first signal's status after its grace or a second signal, unless the work is done."""
+def _leave_on_signals(received: socket.socket, signals: list[int]) -> None:
+    """Exit with the first signal's status after its grace or a second signal, unless the work is done.
+
+    Append the first signal to `signals`.
+    """
     first = None
     try:
         while number := received.recv(1)[0]:
@@ -116,6 +124,7 @@ def _leave_on_signals(received: socket.socket) -> None:
                 if first is not None:
                     break
                 first = number
+                signals.append(first)
                 received.settimeout(_GRACE_S)
     except TimeoutError:
         pass

@@ -39,8 +39,9 @@ _CLOSED = {
     "allow_unsigned_extensions": False,
     "python_enable_replacements": False,
     "temp_directory": "",
+    "enable_progress_bar": False,
 }
-"""Settings of a sandbox: no files, network, extensions or access to Python variables, and no spilling to disk."""
+"""Settings of a sandbox: no files, network, extensions or access to Python variables, no spilling to disk, no progress on stdout."""
 
 _BLOCK = 10_000
 _INTERRUPTED = "Query interrupted"
