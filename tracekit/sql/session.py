@@ -39,9 +39,8 @@ _CLOSED = {
     "allow_unsigned_extensions": False,
     "python_enable_replacements": False,
     "temp_directory": "",
-    "enable_progress_bar": False,
 }
-"""Settings of a sandbox: no files, network, extensions or access to Python variables, no spilling to disk, no progress on stdout."""
+"""Settings of a sandbox: no files, network, extensions or access to Python variables, and no spilling to disk."""
 
 _BLOCK = 10_000
 _INTERRUPTED = "Query interrupted"
@@ -280,6 +279,7 @@ def _opened(memory: str | None, threads: int | None) -> Any:
     if threads is not None:
         settings["threads"] = threads
     connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")  # it goes to stdout
     connection.execute("SET lock_configuration = true")
     return connection
 
