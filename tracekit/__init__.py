@@ -79,7 +79,7 @@ install_display(_load_display)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now."""
+    """Import a public name on first use."""
     if name not in _LAZY:
         raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
     require_alone()

@@ -76,6 +76,30 @@ def test_a_child_that_is_terminated_twice_says_nothing_and_has_one_status(tmp_pa
     assert (ended.status, ended.errors, ended.output) == (143, b"", b"")
 
 
+STUCK = """
+import os, signal, sys, time
+from tracekit.cli import child
+from tracekit.model import cache, temporaries
+
+def work():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with temporaries.new_file(cache.folder("measured"), cache.PARTIAL):
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(30)
+
+sys.exit(child.run(work, False))
+"""
+
+
+def test_a_child_that_had_to_be_killed_leaves_no_unfinished_entry_in_the_cache(tmp_path):
+    kept = tmp_path / "kept"
+    environment = {"PYTHONPATH": str(ROOT), "TRACEKIT_CACHE": str(kept)}
+    ended = Program([sys.executable, "-c", STUCK], tmp_path, environment=environment).ending()
+    assert b"KeyboardInterrupt" in ended.errors
+    assert (kept / "measured").is_dir()
+    assert [*(kept / "measured").iterdir()] == []
+
+
 def test_a_second_interrupt_ends_a_statement_at_once(tmp_path):
     ended, seconds = ending(tmp_path, FOLDED, signal.SIGINT, 2.5, presses=2)
     assert (ended.status, ended.survivors) == (130, {})

@@ -100,7 +100,7 @@ if tools.HERE["docs"]():
 
     def test_public_functions_are_described():
         text = text_of("api.html")
-        for promise in ("The report on a profile directory", "least share that matters"):
+        for promise in ("Analyze a profile directory", "smallest relative change that matters"):
             assert promise in text
 
     @pytest.mark.parametrize(

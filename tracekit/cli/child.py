@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tracekit.cli import leaving, terminal
+from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.lifetime import die_with, exit_at_once
 
@@ -70,6 +71,8 @@ def run_in_child(
         if child == 0:
             _run_child_work(work, is_verbose, parent, mask, is_shell=statements is not None)
         status, received = _wait(child, waited, statements)
+        if status == -signal.SIGKILL:  # it had no time to remove what it had not finished
+            cache.remove_unfinished_entries()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if received == signal.SIGINT:
@@ -98,16 +101,24 @@ def _leaving_on_signals() -> Iterator[None]:
     received, sent = socket.socketpair()
     sent.settimeout(0)
     before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_leave_on_signals, args=(received,), daemon=True).start()
+    signals: list[int] = []
+    watch = threading.Thread(target=_leave_on_signals, args=(received, signals), daemon=True)
+    watch.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
         sent.send(bytes([_DONE]))
+        watch.join()
+        if signals == [signal.SIGTERM]:  # DuckDB makes an error of its own of it
+            leaving.terminate()
 
 
-def _leave_on_signals(received: socket.socket) -> None:
-    """Exit with the first signal's status after its grace or a second signal, unless the work is done."""
+def _leave_on_signals(received: socket.socket, signals: list[int]) -> None:
+    """Exit with the first signal's status after its grace or a second signal, unless the work is done.
+
+    Append the first signal to `signals`.
+    """
     first = None
     try:
         while number := received.recv(1)[0]:
@@ -115,6 +126,7 @@ def _leave_on_signals(received: socket.socket) -> None:
                 if first is not None:
                     break
                 first = number
+                signals.append(first)
                 received.settimeout(_GRACE_S)
     except TimeoutError:
         pass

@@ -29,7 +29,7 @@ That was an example: two simulated ranks of GRPO. With it, or with a profile of 
 @click.option("--path", "only_path", is_flag=True, help="Only print where the example lies.")
 @click.pass_context
 def command(ctx: click.Context, *, only_path: bool) -> int:
-    """The answer for an example that comes with tracekit: profiles of two simulated ranks."""
+    """Print the answer for an example that comes with tracekit: profiles of two simulated ranks."""
     from tracekit.cli.analyze import command as analyze
 
     path = next((place for place in EXAMPLE_PLACES if place.is_dir()), None)

@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from tracekit.cli import terminal
@@ -32,11 +32,25 @@ def run_sql_shell(
     running: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - nullcontext is reentrant
 ) -> None:
     """Read statements from the terminal until it ends, and show their results; `running` is entered for each one."""
+    _set_up_completion(session)
+    prompt, before = _Prompt(), signal.getsignal(signal.SIGINT)
+    is_watching = _interrupt_on_signal(session, prompt)
+    try:
+        _read_statements(session, show, running, prompt)
+    finally:
+        if is_watching:
+            signal.signal(signal.SIGINT, before)
+
+
+def _read_statements(
+    session: SqlSession,
+    show: Callable[[str], None],
+    running: AbstractContextManager[None],
+    prompt: _Prompt,
+) -> None:
+    """Read and answer statements until the terminal ends."""
     from tracekit.sql import statements
 
-    _set_up_completion(session)
-    prompt = _Prompt()
-    _interrupt_on_signal(session, prompt)
     terminal.print_message("SQL over the tables of these profiles; .help tells more, .quit leaves")
     lines: list[str] = []
     while True:
@@ -52,42 +66,63 @@ def run_sql_shell(
         if not lines and line.strip().lower() in (".quit", ".exit", "quit", "exit"):
             return
         if not lines and line.strip().startswith("."):
-            _run_guarded(running, _run_dot_command, line.strip(), show)
+            _run_guarded(prompt, running, _run_dot_command, line.strip(), show)
         elif line.strip() or lines:
             lines.append(line)
             if statements.strip_literals("\n".join(lines)).rstrip().endswith(";"):
-                _run_guarded(running, _show_statements, "\n".join(lines), show, session)
+                _run_guarded(prompt, running, _show_statements, "\n".join(lines), show, session)
                 lines = []
 
 
 class _Prompt:
-    """The prompt that waits for a line: its number, None while a statement runs."""
+    """The prompt that waits for a line: its number, None while a statement runs.
+
+    Ctrl-C raises only while the shell waits for a line or runs a statement: elsewhere it would end the shell.
+    """
 
     def __init__(self) -> None:
         self._count = 0
+        self._is_interruptible = False
         self.open: int | None = None
 
     def read(self, text: str) -> str:
         """Ask for a line."""
         self._count += 1
         self.open = self._count
+        with self.interruptible():
+            try:
+                return input(text)
+            finally:
+                self.open = None
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C raise `KeyboardInterrupt` within the context."""
+        self._is_interruptible = True
         try:
-            return input(text)
+            yield
         finally:
-            self.open = None
+            self._is_interruptible = False
+
+    def interrupt(self, *_: object) -> None:
+        """Handle SIGINT."""
+        if self._is_interruptible:
+            raise KeyboardInterrupt
 
 
-def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> None:
+def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> bool:
     """Have Ctrl-C interrupt the running statement: DuckDB rarely checks Python's signals.
 
     A thread does it, as the handler itself would run only after the statement. The thread also repeats a Ctrl-C
     that came between readline's prompt and its wait for keys: it would take effect only with the next line.
+    Returns whether it does: only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
-        return
+        return False
     signals, received = os.pipe()
     os.set_blocking(received, False)
     signal.set_wakeup_fd(received, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, prompt.interrupt)
 
     main = threading.get_ident()
 
@@ -103,14 +138,18 @@ def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> None:
                     signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=watch, daemon=True).start()
+    return True
 
 
 def _run_guarded(
-    running: AbstractContextManager[None], function: Callable[..., None], *arguments: object
+    prompt: _Prompt,
+    running: AbstractContextManager[None],
+    function: Callable[..., None],
+    *arguments: object,
 ) -> None:
     """Call a function within `running`, and print its errors: the shell continues."""
     try:
-        with running:
+        with running, prompt.interruptible():
             function(*arguments)
     except KeyboardInterrupt:
         terminal.print_message("interrupted")

@@ -48,7 +48,7 @@ def _note_lost_captures(manifests: Sequence[Manifest]) -> Iterator[Note]:
 
 
 def _group_steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
-    """The steps of a process by the reasons why part of them is missing, and whether all of it is."""
+    """Group the steps of a process by the reasons for missing parts, and check whether all parts are missing."""
     steps: dict[tuple[str, bool], list[int]] = {}
     for capture in manifest.captures:
         if capture.outcome == "elsewhere":

@@ -165,7 +165,7 @@ def _tell_unusable(directory: Path, reason: str) -> None:
 
 
 def make_kind_folder(kind: str) -> Path | None:
-    """The directory of one kind, made if need be; None where it cannot be ours and ours alone."""
+    """Return the directory of one kind, created if needed; None if it cannot be exclusively ours."""
     directory = locate_cache()
     try:
         if directory is None or not _claim_cache(directory):
@@ -241,10 +241,10 @@ def evict_oldest(limit: int) -> None:
             break
         if remove_if_unlocked(path):
             total -= size
-    _remove_abandoned_entries()
+    remove_unfinished_entries()
 
 
-def _remove_abandoned_entries() -> None:
+def remove_unfinished_entries() -> None:
     """Remove unfinished entries whose program has ended; where files cannot be locked, those older than a day."""
     directory = locate_cache()
     if directory is None or not is_own_cache(directory):

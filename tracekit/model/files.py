@@ -36,7 +36,7 @@ Sign = tuple[int, int, int, int, int]
 
 
 def make_file_sign(status: os.stat_result) -> Sign:
-    """The values that reveal a change of a file; programs cannot set the last one (ctime)."""
+    """List the values that reveal a change of a file; programs cannot set the last one (ctime)."""
     return (
         status.st_dev,
         status.st_ino,

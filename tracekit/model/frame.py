@@ -155,7 +155,7 @@ class Frame:
         return np.lexsort(ranks) if self.length else np.empty(0, np.int64)
 
     def dense_rank(self, *names: str) -> Ints:
-        """Number the combinations of these columns from 0 in the order of `sort`; equal rows share a number."""
+        """Assign each combination of these columns its number from 0 in the order of `sort`; equal rows share one."""
         groups = self.group_by(*names)
         rank = np.empty(len(groups), np.int64)
         rank[groups.agg().order(*names)] = np.arange(len(groups))
@@ -220,7 +220,7 @@ class Groups:
         return select_rows(aggregate(self), self.number)
 
     def position(self, order: Ints | None = None) -> Ints:
-        """Number the rows of each group from 0, in this order of all rows or as they are."""
+        """Assign each row its place in its group from 0, in this order of all rows or as they are."""
         order = np.arange(len(self.number)) if order is None else order
         in_groups = order[np.argsort(self.number[order], kind="stable")]
         size = np.bincount(self.number, minlength=len(self))

@@ -76,7 +76,7 @@ def find_marked_descendants(pid: int, marks: Sequence[str]) -> dict[int, str]:
 
 
 def _read_command_line(pid: int) -> str:
-    """The command line of a process; empty if it has ended."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
     except OSError:

@@ -300,6 +300,7 @@ def _open_connection(memory: str | None, threads: int | None) -> Any:
     if threads is not None:
         settings["threads"] = threads
     connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")  # it goes to stdout
     connection.execute("SET lock_configuration = true")
     return connection
 

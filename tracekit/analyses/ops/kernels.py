@@ -109,7 +109,7 @@ def _percentile(
     count: npt.NDArray[np.int64],
     share: float,
 ) -> Floats:
-    """The percentile of each sorted group, by linear interpolation between neighbours."""
+    """Interpolate the percentile of each sorted group linearly between neighbours."""
     position = (count - 1) * share
     low = np.floor(position).astype(np.int64)
     high = np.minimum(low + 1, count - 1)
@@ -119,7 +119,7 @@ def _percentile(
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The statistics of this source's kernels."""
+    """Compute the statistics of this source's kernels."""
     count = len(trace.numbers("device_ops", "ts_ns"))
     kernels = summary(Columns(count, {name: trace.array("device_ops", name) for name in READ}))
     return {"kernels": kernels.arrays} if len(kernels) else {}

@@ -1,4 +1,4 @@
-"""Which attention, losses and chains are made of single operators, and what is copied into another layout? (rules R27, R37)"""
+"""Which attention, losses and chains are made of single operators, and what is copied into another layout? (rules R27, R37)."""
 
 from __future__ import annotations
 
@@ -347,7 +347,10 @@ def _sum_calls(calls: Frame, kind: str, column: str) -> int:
 
 def _is_large(kind: str, stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> bool:
     """Whether this kind of work is a large enough share of a stage to report."""
-    limit = thresholds.of("layout-copies" if kind == "layout" else "unfused-operators")
+    if kind == "layout":
+        limit = thresholds.of("layout-copies")
+    else:
+        limit = thresholds.of("unfused-operators")
     if stage_work.ratio is None or stage_work.ratio < limit["stage_ratio"]:
         return False
     return kind != "loss" or _sum_calls(_select_calls(calls, stage_work), "copy", "size_bytes") > 0

@@ -194,7 +194,7 @@ def _read_trace_head(path: Path, text: TextWindow) -> tuple[bytes, int]:
 
 
 def _nothing_whole(packing_losses: Sequence[DataLoss]) -> Reason:
-    """The reason for a file without a complete event; its packing may be the cause."""
+    """Explain a file without a complete event; its packing may be the cause."""
     kinds = [loss.kind for loss in packing_losses]
     if "packed-bomb" in kinds:
         what, remedy = f"{expansion.BOMB}, without a complete event so far", "unpack it first"

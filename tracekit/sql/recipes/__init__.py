@@ -20,7 +20,7 @@ def list_recipes() -> tuple[str, ...]:
 
 
 def read_recipe(name: str, hint: str = "tracekit sql --recipes lists them") -> str:
-    """The statement of a recipe; raises `TracekitError` with this hint where no recipe has the name."""
+    """Return the statement of a recipe; raise `TracekitError` with this hint if there is none of the name."""
     if name not in list_recipes():
         near = did_you_mean(name, list_recipes())
         raise TracekitError(f"no recipe {name!r}{near}", hint)
