@@ -36,7 +36,7 @@ READS = frozenset(
         "memory_log",
     ]
 )
-"""Tables that `slice_trace` needs to find and cut steps and stages; every slice reads them."""
+"""Tables that `cut` needs to find and cut steps and stages; every slice reads them."""
 
 StageFilter = Callable[[str, str | None], bool]
 """Filter of stages by recorded name and the role of the process."""

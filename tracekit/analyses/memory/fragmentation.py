@@ -1,4 +1,4 @@
-"""How much of the reserved memory is in use, and in which pieces is the rest? (memory snapshots; R22)."""
+"""How much of the reserved memory is in use, and in which pieces is the rest (memory snapshots; R22)?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sites hold memory at the end of every step? (memory snapshots)."""
+"""Which sites hold memory at the end of every step (memory snapshots)?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why did a GPU run out of memory? (memory snapshots; R33)."""
+"""Why did a GPU run out of memory (memory snapshots; R33)?"""
 
 from __future__ import annotations
 

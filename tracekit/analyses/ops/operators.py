@@ -1,4 +1,4 @@
-"""Which host ops cost the host, launch the GPU's work and take memory? (definition M9)."""
+"""Which host ops cost the host, launch the GPU's work and take memory (definition M9)?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attention, losses and chains are made of single operators, and what is copied into another layout? (rules R27, R37)."""
+"""Which attention, losses and chains are made of single operators, and what is copied into another layout (rules R27, R37)?"""
 
 from __future__ import annotations
 

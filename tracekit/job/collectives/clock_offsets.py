@@ -23,7 +23,7 @@ _LARGEST_NS = 2**61
 class Correction:
     """Offset to subtract from the times of a process to get those of the first process it is compared with.
 
-    `offset_ns` is 0 where the clocks agree within `CERTAIN_SIGMAS` times `uncertainty_ns`, and where all processes share a
+    `offset_ns` is 0 where the clocks agree within `CERTAIN` times `uncertainty_ns`, and where all processes share a
     host. `set` numbers the processes that are compared with each other.
     """
 

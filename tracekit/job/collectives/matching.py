@@ -51,7 +51,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Result of matching: `rows` of `match_collectives`, `clocks` of `measure_clock_offsets`."""
+    """Result of matching: `rows` of `matched`, `clocks` of `clocks`."""
 
     rows: pd.DataFrame
     clocks: pd.DataFrame
@@ -382,7 +382,7 @@ def _all_met(
 
 
 ALIKE, HELD_UP = 8, 3.0
-"""Collectives above this multiple of the lower quartile of at least `MIN_ALIKE_COLLECTIVES` similar ones waited for a missing rank."""
+"""Collectives above this multiple of the lower quartile of at least `ALIKE` similar ones waited for a missing rank."""
 
 
 def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:

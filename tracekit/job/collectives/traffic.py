@@ -59,8 +59,8 @@ def wire_factor(op: str, ranks: float | None) -> float | None:
 def collectives(measured: Measurements) -> pd.DataFrame:
     """List the rows of `collectives` in their order, with values that depend on other ranks.
 
-    Adds canonical (stage; None outside), wait_ns and transfer_ns (`match_collectives`), wire_bytes (Float64: bytes times
-    `wire_factor`), size (class of `SIZES`, None if unknown), and the inputs of `compute_collective_rates`.
+    Adds canonical (stage; None outside), wait_ns and transfer_ns (`matched`), wire_bytes (Float64: bytes times
+    `wire_factor`), size (class of `SIZES`, None if unknown), and the inputs of `rates`.
     """
     return measured.derived(_collectives)
 
@@ -106,7 +106,7 @@ RATED = (
     *("count", "sized_count", "size_bytes", "alg_bytes", "alg_ns", "bus_bytes", "bus_ns"),
     *("transfer_bytes", "moved_ns", "max_busbw"),
 )
-"""Columns that `compute_collective_rates` sums, except times; it takes the maximum of the last one."""
+"""Columns that `rates` sums, except times; it takes the maximum of the last one."""
 
 
 def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -130,7 +130,7 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def size_and_rate(rows: pd.DataFrame) -> tuple[int | None, float | None]:
-    """Sum the rows of one operation: (Σ bytes of messages, busbw as in `compute_collective_rates`), None where unknown."""
+    """Sum the rows of one operation: (Σ bytes of messages, busbw as in `rates`), None where unknown."""
     columns = {name: (name, "known_sum") for name in ("size_bytes", "bus_bytes", "bus_ns")}
     sums = grouped(rows, ["op"], **columns)
     rate = quotient(sums["bus_bytes"], sums["bus_ns"])

@@ -159,7 +159,7 @@ def of_owner(
 
 
 def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
-    """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
+    """Find the rows of `blame` that are of one stage, or of the step."""
     blamed = blame(measured)
     owners, number = owners_of(blamed.rows)
     if window.owner not in owners:

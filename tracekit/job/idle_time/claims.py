@@ -39,7 +39,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
 Key = tuple[object, ...]
-"""Run, role and canonical stage (None: the step), as in `windows.make_stage_key`."""
+"""Run, role and canonical stage (None: the step), as in `windows.keyed`."""
 
 START_UP = "host_start_up"
 """Cause of idle time during first calls."""

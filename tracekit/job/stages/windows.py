@@ -80,7 +80,7 @@ class StageWindow:
     """One stage, or the step where no stage is annotated: sums over `steps` steps of single GPUs.
 
     `window_ns` is the length of the windows (None where only their work was measured). `gpu_time` has the sums of
-    `GPU_TIME_SUMS` with their shares. `origin` is how the steps are known (None: a stage). `works` is whether the window gives
+    `SUMMED` with their shares. `origin` is how the steps are known (None: a stage). `works` is whether the window gives
     a GPU anything to do.
     """
 
@@ -106,7 +106,7 @@ class StageWindow:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Key of the window, comparable with `make_stage_key`."""
+        """Key of the window, comparable with `keyed`."""
         return keyed({"run": self.run, "role": self.role, "canonical": self.canonical})
 
     def per_step(self, total_ns: float) -> tuple[float, float | None]:

@@ -60,7 +60,7 @@ class Waits(NamedTuple):
 
 
 def waits(measured: Measurements) -> Waits:
-    """Attribute the waits in collectives to late ranks and their stages; see `CollectiveWaits`.
+    """Attribute the waits in collectives to late ranks and their stages; see `Waits`.
 
     The lost time of one process never counts an instant twice.
     """

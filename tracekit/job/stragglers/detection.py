@@ -183,7 +183,7 @@ MOST_APART = 8
 
 
 def _subset(late: LateRanks, rows: list[int]) -> LateSet:
-    """Select some members of a late set, by row of `RankLateness`, with their share of the votes."""
+    """Select some members of a late set, by row of `Lateness`, with their share of the votes."""
     is_late = np.zeros(len(late.late_set.is_late), np.bool_)
     is_late[rows] = True
     votes = late.late_set.votes * len(rows) // late.late_set.size

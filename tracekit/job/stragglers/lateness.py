@@ -49,7 +49,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class LateSet:
-    """Members that are late together (`is_late`, by row of `RankLateness`).
+    """Members that are late together (`is_late`, by row of `Lateness`).
 
     `late_ns` is their mean lateness by step. `votes` of `size` × `rounds` rank them before all others. `chance` is the
     probability that any set gets as many. `apart` is the number of members they were compared among, without earlier sets.

@@ -70,7 +70,7 @@ def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> In
 
 
 def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
-    """Find the row among `rows` that `find_latest_match` picks for the key of each op; -1 without a key."""
+    """Find the row among `rows` that `latest` picks for the key of each op; -1 without a key."""
     host, device = trace.nullable("host_ops", key), trace.nullable("device_ops", key)
     host_start = trace.numbers("host_ops", "ts_ns")
     rows = rows[~host.missing[rows]].astype(sweeps.row_type(len(host_start)))

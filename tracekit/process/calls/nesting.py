@@ -143,7 +143,7 @@ def _apart(
 
 
 def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
-    """Find the row that encloses each row, -1 for none; `rows` (in the order of `sort_by_start`) form the tree."""
+    """Find the row that encloses each row, -1 for none; `rows` (in the order of `by_start`) form the tree."""
     if sweeps.native is not None:
         return sweeps.nested(rows, thread, start, dur)
     parent = np.full(len(start), -1, sweeps.row_type(len(start)))

@@ -37,7 +37,7 @@ class Placement:
     - before: the op was launched before the recording began, so it has no step or stage, and `ts_ns` is
       meaningless.
 
-    A placement does not identify the launching call; use `find_launches` for that.
+    A placement does not identify the launching call; use `launches` for that.
     """
 
     how: npt.NDArray[np.int8]

@@ -24,7 +24,7 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     """Measure `launch_count`, `work_ns` and `work_busy_ns` of each window from the device ops placed in it.
 
     A launch from any thread counts (backward runs on another thread); an op without a launch is where
-    `place_device_ops` puts it. Missing if no device was recorded.
+    `placement` puts it. Missing if no device was recorded.
     """
     if not trace.has("device_ops"):
         unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))

@@ -43,7 +43,7 @@ class Stalls:
     - `end_ns`: when it returned; `call_ns`: the time in its calls.
     - `stalled`: whether the device was idle on return; `idle_ns`: idle time due to it, up to the next device
       op.
-    - `later_ns`: further time in which the device waits for the host, see `_find_later_waits`.
+    - `later_ns`: further time in which the device waits for the host, see `_later`.
 
     `lost` is the idle time in `idle_ns` and `later_ns`. `after` is all idle time after calls up to the next
     op, whether due to them or not.

@@ -146,7 +146,7 @@ def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
 def longest(
     trace: Trace, devices: Sequence[DeviceIdle], main: Sequence[tuple[Ints, Ints]]
 ) -> dict[str, Array]:
-    """List the longest gaps of all devices (columns of `idle_gaps`); `main` is from `find_main_causes`."""
+    """List the longest gaps of all devices (columns of `idle_gaps`); `main` is from `main_causes`."""
     all_gaps = map(_gaps, devices, range(len(devices)), main)
     parts = [gaps for gaps in all_gaps if len(gaps[0])]
     if not parts:

@@ -50,7 +50,7 @@ def segment_for(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Every segment that a device had at some time of its history; positions as in `MemoryPieces`."""
+    """Every segment that a device had at some time of its history; positions as in `Pieces`."""
 
     born: Ints
     died: Ints

@@ -40,19 +40,19 @@ def outer_stages(trace: Trace) -> Stages:
 
 
 def outermost_ranges(trace: Trace) -> pd.DataFrame:
-    """Convert `select_outer_ranges` to a frame."""
+    """Convert `outer_ranges` to a frame."""
     ranges = trace.derived(outer_ranges)
     return Columns(len(ranges), ranges.arrays).frame()
 
 
 def outermost_stages(trace: Trace) -> pd.DataFrame:
-    """Convert `select_outer_stages` to a frame."""
+    """Convert `outer_stages` to a frame."""
     stages = trace.derived(outer_stages)
     return Columns(len(stages), stages.arrays).frame()
 
 
 def stage_at(trace: Trace, ts_ns: Ints) -> Ints:
-    """Find the code of the outermost stage at each instant, an index of `list_outer_stage_names`; -1 outside."""
+    """Find the code of the outermost stage at each instant, an index of `stage_names`; -1 outside."""
     stages = trace.derived(outer_stages)
     codes = np.append(stages.stage.codes.astype(np.int64), -1)
     return codes[stages.row_at(ts_ns)]
@@ -77,5 +77,5 @@ def range_codes_at(trace: Trace, ts_ns: Ints) -> Coded:
 
 
 def stage_names(trace: Trace) -> list[str]:
-    """List the stage names for the codes of `find_stage_codes_at`."""
+    """List the stage names for the codes of `stage_at`."""
     return list(trace.derived(outer_stages).stage.texts)

@@ -64,7 +64,7 @@ LOSSES: Mapping[str, str] = {
     "too-long": "elements beyond the size limit were passed over",
     "metadata": "metadata outside the event array could not be read",
 }
-"""Message to the user for each kind of `DataLoss`."""
+"""Message to the user for each kind of `Loss`."""
 
 
 def sniff(head: bytes) -> bool:

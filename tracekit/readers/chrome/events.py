@@ -117,7 +117,7 @@ def read_events(text: Text, scanner: Scanner, losses: Losses, max_event_bytes: i
 
 
 class _Places:
-    """Search of a growing text by `find_resume_point`, without looking at any byte twice."""
+    """Search of a growing text by `find_place`, without looking at any byte twice."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -126,7 +126,7 @@ class _Places:
         self._searched_to = (-1, False)
 
     def find(self, start: int) -> Place | int:
-        """Find the first resume point in the text's view from `start` on, as `find_resume_point` does."""
+        """Find the first resume point in the text's view from `start` on, as `find_place` does."""
         text = self._text
         offset, view = text.offset, text.view
         searched_to = (offset + len(view), text.at_end)

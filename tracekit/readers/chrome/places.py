@@ -21,7 +21,7 @@ TOP_LEVEL_KEYS = (
 )
 
 CONTEXT_BYTES = LONGEST_SPACE + 1
-"""Bytes before a position in which `find_resume_point` looks for the colon that makes an object a value."""
+"""Bytes before a position in which `find_place` looks for the colon that makes an object a value."""
 
 PH_WITHIN_BYTES = 2**16
 """Bytes from its start within which an event must name its phase."""

@@ -71,7 +71,7 @@ class PureScanner:
             position = event_end
 
     def finish(self) -> dict[str, object]:
-        """Return the columns under their names in `TraceScan`."""
+        """Return the columns under their names in `Scan`."""
         return self._rows.finish()
 
     def _take_window(self, view: memoryview, start: int) -> int:

@@ -87,7 +87,7 @@ class Rows:
         ]
 
     def finish(self) -> dict[str, object]:
-        """Return the columns under their names in `TraceScan`."""
+        """Return the columns under their names in `Scan`."""
         columns: dict[str, object] = {n: labels.finish() for n, labels in self.labels.items()}
         for name, times in self.times.items():
             columns[f"{name}_ns"], columns[f"has_{name}"] = times.finish()

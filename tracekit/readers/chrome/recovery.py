@@ -56,7 +56,7 @@ def examine(
 ) -> Verdict:
     """Judge the element at the start of `data`.
 
-    `next_place` is the result of `find_resume_point` for `data` from 1. `at_end`: the text ends with `data`.
+    `next_place` is the result of `find_place` for `data` from 1. `at_end`: the text ends with `data`.
     """
     place = None
     limit = max_bytes

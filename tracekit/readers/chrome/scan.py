@@ -79,7 +79,7 @@ class Scan:
     """Columns of one trace file; a row is an element of `traceEvents`, in file order.
 
     `ts_ns` and `dur_ns` are exact int64 nanoseconds relative to the file's own base, valid where
-    `has_ts`/`has_dur`. `args` contains every key of `args` unless `ScanOptions` limits them. `fields` contains
+    `has_ts`/`has_dur`. `args` contains every key of `args` unless `Keep` limits them. `fields` contains
     every other key of the element (`id`, `bp`, `s`, ...) if requested. `meta` contains the keys outside
     `traceEvents`. `skipped` counts rows left out on request by category, sorted by name.
     """

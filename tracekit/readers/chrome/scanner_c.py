@@ -68,7 +68,7 @@ class NativeScanner:
         return self._scanner.append(other._scanner)
 
     def finish(self) -> dict[str, object]:
-        """Return the columns of `TraceScan` that come from events; nothing can be fed afterwards."""
+        """Return the columns of `Scan` that come from events; nothing can be fed afterwards."""
         columns = self._scanner.finish()
         skipped = _counts(self._keep.skip_cats, columns["skipped"])
         is_kept = self._rows_kept(columns["cat"], columns["name"], skipped)

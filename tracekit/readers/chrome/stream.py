@@ -87,7 +87,7 @@ class _FinishedScanner(Scanner, Protocol):
     """Scanner that can return its columns."""
 
     def finish(self) -> dict[str, Any]:
-        """Return the columns under their names in `TraceScan`."""
+        """Return the columns under their names in `Scan`."""
 
 
 def _scanner_class(pure: bool | None) -> Callable[[Keep, int], _FinishedScanner]:
