@@ -64,7 +64,9 @@ def write_outputs(path, folder):
     run = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    (target / "report.txt").write_text(f"status {run.returncode}\n{run.stdout}\n{run.stderr}")
+    lines = f"status {run.returncode}\n{run.stdout}\n{run.stderr}".splitlines()
+    steady = [line for line in lines if not line.startswith(("wrote ", "read "))]  # paths and times
+    (target / "report.txt").write_text("\n".join(steady))
     if (target / "saved.tkm").exists():
         again = [sys.executable, "-m", "tracekit", "analyze", target / "saved.tkm", "-q"]
         subprocess.run(

@@ -48,11 +48,11 @@ def test_a_guard_ends_what_is_marked_and_began_later_and_nothing_else(tmp_path, 
 GROUP = """
 import subprocess, sys, time
 from pathlib import Path
-from tracekit.model.lifetime import guarded_group
-start = lambda: subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True, stdout=-3, stderr=-3)
-with guarded_group() as entrust:
-    named, other = start(), start()
-    entrust(named.pid)
+from tracekit.model.lifetime import guarded_programs
+script = ["sh", "-c", "sleep 600 & wait"]
+with guarded_programs() as start:
+    named = start(script, stdout=-3, stderr=-3)
+    other = subprocess.Popen(script, start_new_session=True, stdout=-3, stderr=-3)
     if sys.argv[1] == "kill":
         Path("begun").write_text(f"{named.pid} {other.pid}")
         time.sleep(600)
@@ -78,6 +78,24 @@ def test_a_named_group_ends_when_its_program_is_killed_within_the_context(tmp_pa
         assert {named, other} <= set(program._living())
     program._end_survivors()
     program.ending()
+
+
+BETWEEN = """
+import os, signal, subprocess, sys
+from tracekit.model import lifetime
+def be_killed(guard, leader):
+    os.kill(os.getpid(), signal.SIGKILL)
+lifetime.entrust = be_killed
+with lifetime.guarded_programs() as start:
+    start(["sh", "-c", "touch begun; sleep 600 & wait"], stdout=-3, stderr=-3)
+"""
+
+
+def test_a_program_never_begins_if_we_are_killed_before_the_guard_knows_it(tmp_path):
+    variables = {"PYTHONPATH": str(ROOT)}
+    ending = Program([sys.executable, "-c", BETWEEN], tmp_path, environment=variables).ending()
+    assert (ending.status, ending.survivors, ending.is_closed) == (-signal.SIGKILL, {}, True)
+    assert not (tmp_path / "begun").exists()
 
 
 CHILD = """

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
@@ -124,23 +125,53 @@ def entrust(guard: subprocess.Popen[bytes], leader: int) -> None:
 
 
 @contextlib.contextmanager
-def guarded_group() -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the leader of a process group: if this process is killed, the group ends too.
+def guarded_programs() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Yield a `Popen` for programs that lead sessions of their own: if this process is killed, those sessions' groups end too.
 
-    The function does nothing off Linux, and where no guard can be started.
+    Off Linux, and where no guard can be started, the programs run without a guard.
     """
     guard = None
     if sys.platform == "linux" and sys.executable:
         with contextlib.suppress(OSError):
             guard = start_guard()
     if guard is None:
-        yield lambda _: None
+        yield _start_unguarded
         return
     try:
-        yield lambda leader: entrust(guard, leader)
+        yield partial(_start_guarded, guard)
     finally:
         guard.kill()
         guard.communicate()
+
+
+def _start_unguarded(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own."""
+    return subprocess.Popen(  # noqa: S603 - the program that the caller names
+        arguments, stdin=subprocess.DEVNULL, start_new_session=True, **options
+    )
+
+
+_GATE = 'read -r _ && exec "$@" </dev/null'
+"""Shell code that runs a program once a line arrives, and never if standard input closes without one."""
+
+
+def _start_guarded(
+    guard: subprocess.Popen[bytes], arguments: Sequence[str], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a program that begins only when the guard knows it, so that no moment is left to kill us between."""
+    child = subprocess.Popen(  # noqa: S603 - the program that the caller names
+        ["/bin/sh", "-c", _GATE, "sh", *arguments],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )
+    entrust(guard, child.pid)
+    assert child.stdin is not None
+    with contextlib.suppress(OSError):  # somebody killed the child
+        child.stdin.write(b"\n")
+        child.stdin.close()
+    child.stdin = None
+    return child
 
 
 def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:

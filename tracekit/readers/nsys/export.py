@@ -20,7 +20,7 @@ from tracekit.discover.nsys_files import get_export_path
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
 from tracekit.model.labels import make_displayable
-from tracekit.model.lifetime import guarded_group
+from tracekit.model.lifetime import guarded_programs
 from tracekit.model.records import dataclass
 from tracekit.readers.nsys.files import find_export_problem, is_whole_report, read_report_version
 
@@ -37,6 +37,8 @@ FRESH_S = 30.0
 _WITH_BLOBS = (2026, 1)
 """First release known to export payloads. 2024.2 rejects the option."""
 _SAID_BYTES = 1 << 14
+_NOT_RUN = (126, 127)
+"""Exit statuses of a shell, and of the loader, for a program that they cannot start."""
 _LONGEST = 200
 _LATER = "run it again when the run has ended"
 _NO_EXPORT = Reason("no-export", "no export was made")
@@ -127,12 +129,19 @@ def _ask_nsys(path: str, *arguments: str) -> str:
         with _started([path, *arguments], stdout=subprocess.PIPE) as child:
             output, _ = child.communicate(timeout=QUESTION_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it does not answer"
-        raise TracekitError(
-            f"{make_displayable(path)} cannot be run: {reason}",
-            f"name another nsys in {PROGRAM_VARIABLE}",
-        ) from error
-    return output[: 1 << 20].decode("utf-8", "replace")
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise _build_unrunnable_error(path, reason or "it does not answer") from error
+    answer = output[: 1 << 20].decode("utf-8", "replace")
+    if child.returncode in _NOT_RUN:
+        raise _build_unrunnable_error(path, _shorten_nsys_output(answer) or "no program")
+    return answer
+
+
+def _build_unrunnable_error(path: str, reason: str) -> TracekitError:
+    """Build the error for an nsys that the system cannot run."""
+    return TracekitError(
+        f"{make_displayable(path)} cannot be run: {reason}", f"name another nsys in {PROGRAM_VARIABLE}"
+    )
 
 
 def _link_report(report: Path, folder: Path) -> str:
@@ -173,18 +182,10 @@ def _started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run nsys in a session of its own; end it and its children afterwards, also where this process is killed."""
     child = None
-    with guarded_group() as guard:
+    with guarded_programs() as start:
         try:
             with _defer_signals():  # until the child is known, nobody could stop it
-                child = subprocess.Popen(  # noqa: S603 - the program that the user installed
-                    arguments,
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-                guard(child.pid)
+                child = start(arguments, cwd=cwd, stdout=stdout, stderr=subprocess.STDOUT)
             yield child
         finally:
             if child is not None:
