@@ -55,30 +55,20 @@ PYTHON = {
     "py_limited_api": True,
     "optional": True,
 }
-HEADERS = [
-    f"tracekit/readers/chrome/_scan_{part}.h"
-    for part in ("block", "columns", "core", "memory", "text")
-]
+HEADERS = [f"tracekit/readers/chrome/_scan_{part}.h" for part in ("block", "columns", "core", "memory", "text")]
 SCANNER = Extension(
     "tracekit.readers.chrome._scan",
-    [
-        f"tracekit/readers/chrome/_scan{part}.c"
-        for part in ("", "_append", "_core", "_passes", "_setup")
-    ],
+    [f"tracekit/readers/chrome/_scan{part}.c" for part in ("", "_append", "_core", "_passes", "_setup")],
     depends=HEADERS,
     **PYTHON,
 )
-PAGES = Extension(
-    "tracekit.readers.nsys._pages", ["tracekit/readers/nsys/_pages.c"], depends=HEADERS, **PYTHON
-)
+PAGES = Extension("tracekit.readers.nsys._pages", ["tracekit/readers/nsys/_pages.c"], depends=HEADERS, **PYTHON)
 HARMLESS = Extension(
     "tracekit.readers.torch_memory._harmless",
     ["tracekit/readers/torch_memory/_harmless.c"],
     **PYTHON,
 )
-RECORDS = Extension(
-    "tracekit.readers.torch_memory._records", ["tracekit/readers/torch_memory/_records.c"], **PYTHON
-)
+RECORDS = Extension("tracekit.readers.torch_memory._records", ["tracekit/readers/torch_memory/_records.c"], **PYTHON)
 SWEEPS = Extension(
     "tracekit.model._sweeps",
     [f"tracekit/model/_{part}.c" for part in ("sweeps", "trees", "order")],

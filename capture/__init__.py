@@ -77,6 +77,4 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise AttributeError(
-            f"capture.{name} comes from verl, and verl cannot be imported"
-        ) from error
+        raise AttributeError(f"capture.{name} comes from verl, and verl cannot be imported") from error

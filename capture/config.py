@@ -286,7 +286,5 @@ def tool_config_of(tool: str | None, settings: Mapping[str, Any]) -> Any:
     if values.get("schedule") is not None:
         schedule = plain(values["schedule"])
         names = TorchProfilerScheduleConfig()
-        values["schedule"] = TorchProfilerScheduleConfig(
-            **{key: schedule[key] for key in names if key in schedule}
-        )
+        values["schedule"] = TorchProfilerScheduleConfig(**{key: schedule[key] for key in names if key in schedule})
     return kind(**values)

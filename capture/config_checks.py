@@ -43,27 +43,18 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     """
     shared = read_shared(config)
     blocks = {
-        role: read_role(config, role)
-        for role in ROLES
-        if get_config_block(config, f"{role}.profiler") is not None
+        role: read_role(config, role) for role in ROLES if get_config_block(config, f"{role}.profiler") is not None
     }
     enabled = {role: block for role, block in blocks.items() if block.enable}
     yield from _old_keys(config, shared)
-    tool_problems = {
-        role: _tool_problem(config, role, block, shared) for role, block in enabled.items()
-    }
-    records = any(
-        tool_problems[role] is None and _has_rank(config, role, block)
-        for role, block in enabled.items()
-    )
+    tool_problems = {role: _tool_problem(config, role, block, shared) for role, block in enabled.items()}
+    records = any(tool_problems[role] is None and _has_rank(config, role, block) for role, block in enabled.items())
     yield from _step_problems(config, shared, enabled, total_steps, records=records)
     steps, total = shared.plan.steps, _total_steps(config, total_steps)
     has_step = len(_absent_steps(steps, total)) < len(steps)
     roles_by_problem: dict[str, list[str]] = {}
     for role, block in enabled.items():
-        for problem in _role_problems(
-            config, role, block, shared, tool_problem=tool_problems[role], has_step=has_step
-        ):
+        for problem in _role_problems(config, role, block, shared, tool_problem=tool_problems[role], has_step=has_step):
             roles_by_problem.setdefault(problem, []).append(role)
     for problem, roles in roles_by_problem.items():
         yield f"{', '.join(roles)}: {problem}"
@@ -156,9 +147,7 @@ def _step_problems(
         yield f"steps {absent}: {length}; {rest} profiled"
 
 
-def _tool_problem(
-    config: Mapping[str, Any], role: str, block: ProfilerConfig, shared: GlobalProfile
-) -> str | None:
+def _tool_problem(config: Mapping[str, Any], role: str, block: ProfilerConfig, shared: GlobalProfile) -> str | None:
     """Say why an enabled role has no tool; None where it has one."""
     if _is_server(role) and _engine(config, role) in _LENIENT:
         return None
@@ -171,15 +160,11 @@ def _tool_problem(
             f"does not replace: nothing is profiled; set {role}.profiler.tool={shared.tool}"
         )
     if block.tool not in _TOOLS:
-        return (
-            f"there is no tool {block.tool!r}: nothing is profiled; tools are {', '.join(_TOOLS)}"
-        )
+        return f"there is no tool {block.tool!r}: nothing is profiled; tools are {', '.join(_TOOLS)}"
     return None
 
 
-def _rank_problems(
-    config: Mapping[str, Any], role: str, block: ProfilerConfig, *, has_step: bool
-) -> Iterator[str]:
+def _rank_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig, *, has_step: bool) -> Iterator[str]:
     """Yield the ranks that the run does not have, where the configuration says how many it has."""
     world, absent = _world_size(config, role), _absent_ranks(config, role, block)
     if world is not None and absent:
@@ -278,9 +263,7 @@ def _problems_of_one_worker(
         )
 
 
-def _options_without_effect(
-    role: str, block: ProfilerConfig, shared: GlobalProfile
-) -> Iterator[str]:
+def _options_without_effect(role: str, block: ProfilerConfig, shared: GlobalProfile) -> Iterator[str]:
     """Options of an enabled role that do nothing."""
     settings = block.tool_config
     if block.tool == "torch" and not _is_server(role):

@@ -172,9 +172,7 @@ def _guarded(action: Callable[[Any], None]) -> Callable[[Any], None]:
         try:
             action(trainer)
         except Exception as error:  # noqa: BLE001 - profiling never ends a trainer
-            _warn_driver_once(
-                f"request for a profile not followed: {type(error).__name__}: {error}"
-            )
+            _warn_driver_once(f"request for a profile not followed: {type(error).__name__}: {error}")
 
     return run
 
@@ -229,9 +227,7 @@ def _warn_of_absent_ranks(groups: Sequence[tuple[str | None, Any]], ranks: Seque
     last = max((size for size in sizes if isinstance(size, int)), default=0) - 1
     absent = [rank for rank in ranks if rank > last]
     if absent and None not in sizes:
-        _warn_driver_once(
-            f"request for a profile: ranks {absent} do not exist: the run has ranks 0 to {last}"
-        )
+        _warn_driver_once(f"request for a profile: ranks {absent} do not exist: the run has ranks 0 to {last}")
 
 
 def _check_trainer_config(trainer: Any) -> None:

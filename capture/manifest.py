@@ -143,9 +143,7 @@ class Manifest:
         """Write the manifest. Raises `OSError` if that fails."""
         place = topology()
         rank = place.get("rank", self.rank)
-        under_way = any(
-            capture["stop"] is None or capture["outcome"] == WAITING for capture in self.captures
-        )
+        under_way = any(capture["stop"] is None or capture["outcome"] == WAITING for capture in self.captures)
         account: Mapping[str, Any] = {
             "schema": SCHEMA,
             "run_id": run_id(),

@@ -179,9 +179,7 @@ class MemorySnapshots(NoTool):
             self._target.manifest.add(path, step=step, start_unix_ns=start_ns)
             self._target.manifest.save()
         except Exception as error:  # noqa: BLE001 - the allocation fails with its own error
-            log.warning(
-                "rank %s: the snapshot of this OOM was not written: %s", self._target.rank, error
-            )
+            log.warning("rank %s: the snapshot of this OOM was not written: %s", self._target.rank, error)
 
 
 def _stacks(shared: Mapping[str, Any]) -> str:

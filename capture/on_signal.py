@@ -87,9 +87,7 @@ def _handle(number: int, frame: Any) -> None:
         _leave_request(_leave)
     elif not _is_of_ray():
         # On a thread, because the main one may be inside Ray.
-        threading.Thread(
-            target=_leave_request, args=(_forward,), name="capture-signal", daemon=True
-        ).start()
+        threading.Thread(target=_leave_request, args=(_forward,), name="capture-signal", daemon=True).start()
 
 
 def _is_of_ray() -> bool:

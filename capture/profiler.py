@@ -115,9 +115,7 @@ class DistProfiler:
         manifest = manifest_of(folder, self._tool, self.rank, self.save_file_prefix)
         manifest.asked = asked(self._given | {"tool_config": plain(settings)})
         shared = plain(self._given.get("global_tool_config"))
-        target = Target(
-            self.rank, self.save_file_prefix, folder, settings, manifest, shared, self._on_demand
-        )
+        target = Target(self.rank, self.save_file_prefix, folder, settings, manifest, shared, self._on_demand)
         self._manifest = manifest  # before the tool, so that its failures are recorded too
         endings.live.append(self)
         self._backend = _TOOLS[self._tool](target)
@@ -212,9 +210,7 @@ class DistProfiler:
             tool_config=tool_config_of(asked["tool"], self._settings_for(asked)),
             global_tool_config=self._given.get("global_tool_config"),
         )
-        guest = DistProfiler(
-            self.rank, config, save_file_prefix=self.save_file_prefix, on_demand=True
-        )
+        guest = DistProfiler(self.rank, config, save_file_prefix=self.save_file_prefix, on_demand=True)
         guest.start(**start)
         if guest.check_this_step():
             self._guest = guest, self._backend, self._manifest
@@ -278,9 +274,7 @@ class DistProfiler:
         if run_command and command and self._hook_here:
             from capture.finish_command import run_finish_command
 
-            self._try(
-                "finish command", lambda: run_finish_command(command, self._told_to_command())
-            )
+            self._try("finish command", lambda: run_finish_command(command, self._told_to_command()))
 
     def _told_to_command(self) -> dict[str, object]:
         """Values for the finish command, by the suffixes of verl's variable names."""
@@ -353,9 +347,7 @@ class DistProfiler:
             return _nothing
         if self._manifest is not None:
             self._manifest.saw(stage.name)
-        return lambda: self._tool_does(
-            f"stage {stage.name}", lambda: context.__exit__(None, None, None)
-        )
+        return lambda: self._tool_does(f"stage {stage.name}", lambda: context.__exit__(None, None, None))
 
     def _try(self, what: str, action: Callable[[], object]) -> None:
         """Do it; an error is logged, not raised."""

@@ -108,9 +108,7 @@ def start(
     return _call_workers(workers, "start_profile", timeout_s, arguments)
 
 
-def stop(
-    workers: Any, *, run_command: bool = True, timeout_s: float = STOP_TIMEOUT_S
-) -> list[Unreached]:
+def stop(workers: Any, *, run_command: bool = True, timeout_s: float = STOP_TIMEOUT_S) -> list[Unreached]:
     """Stop the capture of all workers, which then have written it, and list those that failed to stop."""
     return _call_workers(workers, "stop_profile", timeout_s, {"run_command": run_command})
 
@@ -153,9 +151,7 @@ def profiling(
 
 
 @contextmanager
-def _on_demand(
-    workers: Any, step: int, request: Request, role: str | None, timeout_s: float
-) -> Iterator[None]:
+def _on_demand(workers: Any, step: int, request: Request, role: str | None, timeout_s: float) -> Iterator[None]:
     """Profile the body as one step that a request asks for."""
     start(
         workers,
@@ -170,9 +166,7 @@ def _on_demand(
         stop(workers, run_command=False, timeout_s=timeout_s)
 
 
-def _call_workers(
-    workers: Any, method: str, timeout_s: float, arguments: dict[str, Any]
-) -> list[Unreached]:
+def _call_workers(workers: Any, method: str, timeout_s: float, arguments: dict[str, Any]) -> list[Unreached]:
     """Call a method of all workers and wait for them, together no longer than the time-out."""
     import ray
 
@@ -197,10 +191,7 @@ def _calls(workers: Any, method: str) -> list[Callable[..., Any]]:
     """List functions that call the method on each worker and return a reference to its answer."""
     single = getattr(workers, "_execute_remote_single_worker", None)
     if single is not None:  # a worker group of verl
-        return [
-            functools.partial(single, worker, _named_by(workers, worker, method))
-            for worker in workers.workers
-        ]
+        return [functools.partial(single, worker, _named_by(workers, worker, method)) for worker in workers.workers]
     handles: Iterable[Any] = workers if isinstance(workers, Iterable) else [workers]
     return [functools.partial(_remote, handle, method) for handle in handles]
 
@@ -246,9 +237,7 @@ def nsight_runtime_env(
     nsys, python = shutil.which("nsys"), shutil.which("python")
     if nsys is None:
         # Ray does not report this: the actor waits for a worker that never starts.
-        log.warning(
-            "nsys is not on the PATH of %s: processes start without it", socket.gethostname()
-        )
+        log.warning("nsys is not on the PATH of %s: processes start without it", socket.gethostname())
         return {}
     if python is None or os.path.dirname(python) != os.path.dirname(sys.executable):  # noqa: PTH120 - links are not to be followed
         message = (

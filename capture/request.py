@@ -46,9 +46,7 @@ def trigger(
     return path
 
 
-def _check_request(
-    tool: str, ranks: Sequence[int] | None, steps: int, tool_config: Mapping[str, Any]
-) -> None:
+def _check_request(tool: str, ranks: Sequence[int] | None, steps: int, tool_config: Mapping[str, Any]) -> None:
     """Raise `ValueError` for a request that no job could follow: the job's log may be on another machine."""
     if tool not in TOOLS:
         raise ValueError(f"there is no tool {tool!r}; tools are {', '.join(TOOLS)}")

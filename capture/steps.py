@@ -41,9 +41,7 @@ class StepPlan:
         try:
             numbers = {int(step) for step in named}
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"steps must be whole numbers such as [1,2,5], not {steps!r}"
-            ) from error
+            raise ValueError(f"steps must be whole numbers such as [1,2,5], not {steps!r}") from error
         return cls(tuple(sorted(numbers)), continuous)
 
     def __contains__(self, step: int) -> bool:

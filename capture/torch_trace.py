@@ -44,9 +44,7 @@ ALL_THREADS = "CAPTURE_ALL_THREADS"
 DRAIN_S = 0.02
 """Seconds to wait for operators in other threads after recording is turned off."""
 
-_END = re.compile(
-    rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z'
-)
+_END = re.compile(rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z')
 """End of a trace's text."""
 
 
@@ -103,9 +101,7 @@ class TorchTrace(NoTool):
             self._end()
         account, self._account = self._account, None
         if self._config.discrete and account and not (account["outcome"] or account["because"]):
-            self._target.manifest.lose(
-                account, "no annotated stage ran, and with `discrete` only stages are recorded"
-            )
+            self._target.manifest.lose(account, "no annotated stage ran, and with `discrete` only stages are recorded")
 
     def finish(self) -> None:
         """End captures that no `stop` could end because it ran on another thread."""
@@ -155,9 +151,7 @@ class TorchTrace(NoTool):
             message = "rank %s: another torch.profiler is running in this process: no trace until it stops"
             log.warning(message, self._target.rank)
 
-    def _begin(
-        self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool
-    ) -> _Capture | None:
+    def _begin(self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool) -> _Capture | None:
         """Start the capture of this profiler; None if another one runs. Raises what torch raises.
 
         A step waits for a capture that another thread starts or ends; a stage does not, because it has work to do.
@@ -174,9 +168,7 @@ class TorchTrace(NoTool):
                 self._tell()
                 self._target.manifest.lose(self._account, _OTHER_RUNS)
                 return None
-            capture = _Capture(
-                self._torch, self._target, scope, self._step, schedule, by_stage=by_stage
-            )
+            capture = _Capture(self._torch, self._target, scope, self._step, schedule, by_stage=by_stage)
             capture.account = self._account
             capture.start()
             self._capture, TorchTrace.owner = capture, self
@@ -356,9 +348,7 @@ class _Capture:
 
     def _without_memory(self, contents: set[str]) -> set[str]:
         """Remove `memory` from the contents, which a profile of all threads cannot record, with a warning."""
-        problem = (
-            "a trace of all threads cannot record allocations: `memory` is left out of contents"
-        )
+        problem = "a trace of all threads cannot record allocations: `memory` is left out of contents"
         log.warning("rank %s: %s", self._target.rank, problem)
         self._target.manifest.failed(problem)
         return contents - {"memory"}
@@ -423,9 +413,7 @@ class _Capture:
     def require_its_thread(self) -> None:
         """Raise `RuntimeError` if this thread must not stop the profile: torch would end the process."""
         if self._thread not in (None, threading.get_ident()):
-            raise RuntimeError(
-                "torch stops a profile only on the thread that started it: call stop on that thread"
-            )
+            raise RuntimeError("torch stops a profile only on the thread that started it: call stop on that thread")
 
     def _run(self, action: Callable[[], object]) -> None:
         def act() -> None:

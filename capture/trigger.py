@@ -60,9 +60,7 @@ class Watch:
     writes a request here for rank 0, unless the program handles that signal itself.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], *, alone: bool = False, on_signal: bool = True
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, alone: bool = False, on_signal: bool = True) -> None:
         self._folder = Path(folder).absolute()
         self._path = str(request_path(self._folder))
         self._alone = alone
@@ -111,16 +109,10 @@ class Watch:
     def _tell(self) -> None:
         """Log that a request is followed, where the whole job is seen, or on the first rank that it asks for."""
         request = self._request
-        if request is None or not (
-            self._alone or _get_torchrun_rank() == min(request.ranks or [0])
-        ):
+        if request is None or not (self._alone or _get_torchrun_rank() == min(request.ranks or [0])):
             return
         ranks = "all ranks" if request.ranks is None else f"ranks {request.ranks}"
-        steps = (
-            f"step {self._first}"
-            if request.steps == 1
-            else f"{request.steps} steps from {self._first}"
-        )
+        steps = f"step {self._first}" if request.steps == 1 else f"{request.steps} steps from {self._first}"
         warn(
             "profiling on request: %s, %s, tool %s, into %s",
             steps,

@@ -47,9 +47,7 @@ _HOMES = {
         *("TorchProfilerToolConfig", "TorchProfilerScheduleConfig"),
     ),
     "verl.utils.profiler.performance": ("marked_timer", "simple_timer"),
-    "verl.utils.profiler.nvtx_profile": (
-        *("mark_annotate", "mark_end_range", "mark_start_range", "marked_timer"),
-    ),
+    "verl.utils.profiler.nvtx_profile": (*("mark_annotate", "mark_end_range", "mark_start_range", "marked_timer"),),
 }
 """Modules that define the replaced objects, and their names; older versions of verl lack some."""
 
@@ -307,9 +305,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         is_help = arguments[:1] in (["-h"], ["--help"])
         usage = "usage: python -m capture.verl MODULE [ARGUMENT…]\n"
-        example = (
-            "example: python -m capture.verl verl.trainer.main_ppo global_profiler.tool=torch …\n"
-        )
+        example = "example: python -m capture.verl verl.trainer.main_ppo global_profiler.tool=torch …\n"
         (sys.stdout if is_help else sys.stderr).write(usage + example)
         return 0 if is_help else 2
     import runpy

@@ -180,9 +180,7 @@ def multiply(seconds: float) -> None:
         square = (square @ square) * 1e-3
 
 
-def train(
-    rank: int, world: int, fault: str, steps: int, small: bool, folder: str, port: int
-) -> None:
+def train(rank: int, world: int, fault: str, steps: int, small: bool, folder: str, port: int) -> None:
     """One rank of one run."""
     if fault in PINNED:
         os.sched_setaffinity(0, {rank})
@@ -216,10 +214,7 @@ def run(fault: str, steps: int, small: bool, out: Path, port: int) -> None:
     folder = out / fault
     folder.mkdir(parents=True, exist_ok=True)
     context = processes.get_context("spawn")
-    rivals = [
-        context.Process(target=keep_busy, args=(1,), daemon=True)
-        for _ in range(4 * (fault == "contention"))
-    ]
+    rivals = [context.Process(target=keep_busy, args=(1,), daemon=True) for _ in range(4 * (fault == "contention"))]
     for rival in rivals:
         rival.start()
     processes.spawn(train, (world, fault, steps, small, str(folder), port), nprocs=world)

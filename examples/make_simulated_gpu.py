@@ -113,15 +113,10 @@ def metadata(rank: Rank) -> Iterator[str]:
     at = microseconds(START_NS - BASE_NS[rank.rank])
     found = [(rank.pid, 0, "process_name", {"name": "python"})]
     found += [(rank.pid, 0, "process_labels", {"labels": "CPU"})]
-    found += [
-        (rank.pid, tid, "thread_name", {"name": f"thread {tid} (python)"})
-        for tid in (rank.main, rank.autograd)
-    ]
+    found += [(rank.pid, tid, "thread_name", {"name": f"thread {tid} (python)"}) for tid in (rank.main, rank.autograd)]
     found += [(rank.rank, 0, "process_name", {"name": "python"})]
     found += [(rank.rank, 0, "process_labels", {"labels": f"GPU {rank.rank}"})]
-    found += [
-        (rank.rank, stream, "thread_name", {"name": f"stream {stream} "}) for stream in rank.free
-    ]
+    found += [(rank.rank, stream, "thread_name", {"name": f"stream {stream} "}) for stream in rank.free]
     for pid, tid, what, args in found:
         yield (
             f'  {{\n    "ph": "M", "name": "{what}", "ts": {at}, "pid": {pid}, "tid": {tid},\n'

@@ -78,9 +78,7 @@ def make_prompts(path):
     from pyarrow import parquet
 
     draw = random.Random(0)
-    words = [
-        "".join(draw.choices(string.ascii_lowercase, k=4 + n % 5)) for n in range(BATCH * STEPS)
-    ]
+    words = ["".join(draw.choices(string.ascii_lowercase, k=4 + n % 5)) for n in range(BATCH * STEPS)]
     rows = [
         {
             "data_source": "letters",
@@ -170,9 +168,7 @@ def environment(out):
         "OMP_NUM_THREADS": "1",
         "RAY_ADDRESS": "local",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "CUDA_VISIBLE_DEVICES": ",".join(
-            map(str, range(RANKS))
-        ),  # what Ray counts, and nobody uses
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(RANKS))),  # what Ray counts, and nobody uses
     }
 
 

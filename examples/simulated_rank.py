@@ -23,9 +23,7 @@ FIRST_CORRELATION = 9_000
 """Work below it was launched before the window: its launch is in no trace."""
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
-ELEMENTWISE = (
-    "void at::native::vectorized_elementwise_kernel<4, {0}, std::array<char*, 3ul>>(int, {0})"
-)
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, {0}, std::array<char*, 3ul>>(int, {0})"
 CBID = {
     "cudaMemcpyAsync": 41,
     "cudaMemsetAsync": 51,

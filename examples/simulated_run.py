@@ -103,9 +103,7 @@ def backward(rank: Rank, tokens: int) -> Program:
         rank.release(f"activations {index}")
         ready = rank.free[COMPUTE]
         share = whole // WORLD
-        scattered = yield from rank.collective(
-            "_reduce_scatter_base", whole, share, "BFloat16", ready
-        )
+        scattered = yield from rank.collective("_reduce_scatter_base", whole, share, "BFloat16", ready)
         rank.release(f"parameters {index}")
     rank.wait_for(scattered)
     rank.tid = rank.main

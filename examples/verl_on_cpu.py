@@ -204,9 +204,7 @@ class InOrder(ReplayBuffer):
         super().__init__(**{"poll_interval": 0.1, **settings})
 
     def _select_prompt_uids(self, partition_id, sampleable_keys, batch_size):
-        first = dict.fromkeys(
-            uid for uid in self.prompt_global_steps[partition_id] if uid in sampleable_keys
-        )
+        first = dict.fromkeys(uid for uid in self.prompt_global_steps[partition_id] if uid in sampleable_keys)
         return super()._select_prompt_uids(partition_id, first, batch_size)
 
     def _materialize_batch(self, partition_id, selected_prompt_uids, partition_snapshot):

@@ -106,14 +106,10 @@ def interfaces(probes):
     for name in FUNCTIONS:
         probes.tell(f"signature {name}", lambda: _signature(getattr(probes, name)))
     for name in METHODS:
-        probes.tell(
-            f"signature DistProfiler.{name}", lambda: _signature(getattr(probes.DistProfiler, name))
-        )
+        probes.tell(f"signature DistProfiler.{name}", lambda: _signature(getattr(probes.DistProfiler, name)))
     probes.tell("signature DistProfiler.annotate", lambda: _signature(probes.DistProfiler.annotate))
     for name in ("start_profile", "stop_profile", "step_profile"):
-        probes.tell(
-            f"signature {name}", lambda: _signature(getattr(probes.DistProfilerExtension, name))
-        )
+        probes.tell(f"signature {name}", lambda: _signature(getattr(probes.DistProfilerExtension, name)))
 
 
 def configs(probes):
@@ -122,24 +118,18 @@ def configs(probes):
         made = kind()
         first = [field.name for field in dataclasses.fields(made)][1]
         probes.tell(f"fields {name}", lambda: [[f.name, getattr(made, f.name)] for f in dataclasses.fields(made)])  # fmt: skip
-        probes.tell(
-            f"mapping {name}", lambda: [list(made), len(made), made.get("nope", 7), made[first]]
-        )
+        probes.tell(f"mapping {name}", lambda: [list(made), len(made), made.get("nope", 7), made[first]])
         probes.tell(f"unknown key {name}", lambda: made["nope"])
         probes.tell(f"frozen {name}", lambda: setattr(made, first, 1))
         probes.tell(f"item assignment {name}", lambda: made.__class__.__setitem__)
         probes.tell(f"pickle {name}", lambda: pickle.loads(pickle.dumps(made)) == made)
         for case in CASES[name]:
             probes.tell(f"{name}{case}", lambda: {key: getattr(kind(**case), key) for key in case})
-    probes.tell(
-        "enabled", lambda: [probes.TorchProfilerScheduleConfig(active=n).enabled for n in (0, 1)]
-    )
+    probes.tell("enabled", lambda: [probes.TorchProfilerScheduleConfig(active=n).enabled for n in (0, 1)])
     one, other = (probes.ProfilerConfig(tool="torch", save_path="a", tool_config=None, **side) for side in _SIDES)  # fmt: skip
     for verb in ("union", "intersect"):
         probes.tell(verb, lambda: {k: sorted(v) if isinstance(v, list) else v for k, v in getattr(one, verb)(other).items()})  # fmt: skip
-        probes.tell(
-            f"{verb} of two tools", lambda: getattr(one, verb)(probes.ProfilerConfig(tool="nsys"))
-        )
+        probes.tell(f"{verb} of two tools", lambda: getattr(one, verb)(probes.ProfilerConfig(tool="nsys")))
 
 
 def ranks(probes):
@@ -247,17 +237,13 @@ def traces(probes):
             probes.tell(f"trace by {mode}, schedule {number}", lambda: run(mini_batches=4, discrete=discrete, schedule=schedule))  # fmt: skip
         probes.tell(f"trace by {mode}, stage fails", lambda: run(lambda worker: worker.failed(), discrete=discrete))  # fmt: skip
     probes.tell("trace by stage, a window just begun", lambda: run(mini_batches=5, discrete=True, schedule={"skip_first": 1, "wait": 1, "active": 2}))  # fmt: skip
-    probes.tell(
-        "stage without profiler", lambda: [worker_class(None).plain(), worker_class.plain.__name__]
-    )
+    probes.tell("stage without profiler", lambda: [worker_class(None).plain(), worker_class.plain.__name__])
 
     def sequence(order):
         probes.reset()
         made = probes.TorchProfilerToolConfig(contents=["cpu"])
         with tempfile.TemporaryDirectory() as folder:
-            config = probes.ProfilerConfig(
-                tool="torch", enable=True, save_path=folder, tool_config=made
-            )
+            config = probes.ProfilerConfig(tool="torch", enable=True, save_path=folder, tool_config=made)
             both = {name: probes.DistProfiler(0, config, tool_config=made) for name in "ab"}
             for name, action in order.split():
                 {"+": lambda p: p.start(profile_step=1), "-": lambda p: p.stop(), "s": lambda p: p.step()}[action](both[name])  # fmt: skip
@@ -296,9 +282,7 @@ def nsys(probes):
     def run(body, discrete, enable=True):
         log.clear()
         made = probes.NsightToolConfig(discrete=discrete)
-        config = probes.ProfilerConfig(
-            tool="nsys", enable=enable, save_path="/tmp", tool_config=made
-        )
+        config = probes.ProfilerConfig(tool="nsys", enable=enable, save_path="/tmp", tool_config=made)
         with begins, ends, opens, closes, tempfile.TemporaryDirectory() as folder:
             config = dataclasses.replace(config, save_path=folder)
             worker = worker_class(probes.DistProfiler(0, config, tool_config=made))
@@ -397,9 +381,7 @@ def commands(probes):
     probes.tell("command once", lambda: run(flags=(False, False, True)))
     probes.tell("command of another rank", lambda: run(rank=1))
     probes.tell("command of all ranks", lambda: run(rank=5, finish_hook_all_ranks=True))
-    probes.tell(
-        "command of a chosen rank", lambda: [run(rank, finish_hook_ranks=[1]) for rank in (0, 1)]
-    )
+    probes.tell("command of a chosen rank", lambda: [run(rank, finish_hook_ranks=[1]) for rank in (0, 1)])
 
 
 def collect(name):

@@ -172,9 +172,7 @@ def main() -> int:
     documents = []
     for text in texts(options.path):
         documents += list(real_documents(text, rng.choice((6000, 15000, 40000))))[:40]
-    print(
-        f"{len(documents)} documents, {sum(map(len, documents)) // max(1, len(documents))} bytes each"
-    )
+    print(f"{len(documents)} documents, {sum(map(len, documents)) // max(1, len(documents))} bytes each")
     counts: Counter[str] = Counter()
     directory = Path(tempfile.mkdtemp(prefix="fuzz_readers_"))
     failures = 0

@@ -130,11 +130,7 @@ def docstring_lines(tree):
     """Numbers of the lines of all docstrings, those of constants and fields too."""
     lines = set()
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.update(range(node.lineno, node.end_lineno + 1))
     return lines
 
@@ -236,18 +232,14 @@ def import_graph(root):
     paths = {module_name(path, root): path for path in sorted(root.rglob("*.py"))}
     stubs = {module_name(path, root) for path in root.rglob("*.pyi")}  # of modules written in C
     modules = set(paths) | stubs
-    return {name: imports_of(path, root, modules) for name, path in paths.items()} | {
-        name: set() for name in stubs
-    }
+    return {name: imports_of(path, root, modules) for name, path in paths.items()} | {name: set() for name in stubs}
 
 
 def layers_of(pyproject):
     """Map each package to its height above the ground, from the contract of layers in pyproject.toml."""
     contracts = tomllib.loads(pyproject.read_text())["tool"]["importlinter"]["contracts"]
     rows = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
-    return {
-        name.strip(): height for height, row in enumerate(reversed(rows)) for name in row.split("|")
-    }
+    return {name.strip(): height for height, row in enumerate(reversed(rows)) for name in row.split("|")}
 
 
 def import_strings(path, root):
@@ -350,9 +342,7 @@ def show(root):
         cells = [cell(getattr(counts, part)).rjust(len(title)) for title, part in COLUMNS.items()]
         print(f"{name:12}", *cells)
     total = packages[root.name]
-    crowded = {
-        name: count for name, count in entries_by_folder(root).items() if count > MAX_ENTRIES
-    }
+    crowded = {name: count for name, count in entries_by_folder(root).items() if count > MAX_ENTRIES}
     print(f"\nnames defined in several modules: {len(repeated_names(root))}")
     for title, lines in (
         (f"folders of more than {MAX_ENTRIES} entries", [f"{n}: {c}" for n, c in crowded.items()]),

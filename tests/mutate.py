@@ -65,9 +65,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/process/idle_time/causes.py": ("tests/process/test_idle.py",),
     "tracekit/process/calls/launches.py": ("tests/process/test_launches.py",),
     "tracekit/process/calls/nesting.py": ("tests/process/test_nesting.py",),
-    "tracekit/process/collectives/compute_between_collectives.py": (
-        "tests/process/test_segments.py",
-    ),
+    "tracekit/process/collectives/compute_between_collectives.py": ("tests/process/test_segments.py",),
     "tracekit/process/exclusive_time/summary.py": (
         "tests/process/test_slots.py",
         "tests/process/test_slot_sums.py",
@@ -129,9 +127,7 @@ def mutants(module: str) -> Iterator[Mutant]:
         for changed in _changes(statement):
             text, was = ast.unparse(changed), ast.unparse(statement)
             if text != was:
-                yield Mutant(
-                    module, function, statement.lineno, _first(was), _first(text), number, changed
-                )
+                yield Mutant(module, function, statement.lineno, _first(was), _first(text), number, changed)
 
 
 def _statements(tree: ast.Module) -> list[tuple[str, int, ast.stmt]]:
@@ -241,9 +237,7 @@ def chosen(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
         return sha256("\0".join((str(seed), *mutant.key)).encode()).digest()
 
     known = declared()
-    rounds = [
-        sorted((m for m in mutants(module) if m.key not in known), key=place) for module in modules
-    ]
+    rounds = [sorted((m for m in mutants(module) if m.key not in known), key=place) for module in modules]
     picked = [of[at] for at in range(count) for of in rounds if at < len(of)]
     return picked[:count]
 
@@ -277,9 +271,7 @@ def passes(tests: Sequence[str], tree: Path, most_s: int | None = None) -> bool:
     # Without real profiles: they take long, and a skipped test is no failure then.
     unset = ("TRACEKIT_REAL_DATA", "PYTHONDONTWRITEBYTECODE")
     rest = {name: value for name, value in os.environ.items() if name not in unset}
-    environment = {**rest, "PYTHONPATH": str(tree)} | (
-        {} if most_s is None else {"PYTHONDONTWRITEBYTECODE": "1"}
-    )
+    environment = {**rest, "PYTHONPATH": str(tree)} | ({} if most_s is None else {"PYTHONDONTWRITEBYTECODE": "1"})
     try:
         run = subprocess.run(
             [*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False,
@@ -305,9 +297,7 @@ def _computed_s() -> float:
 def copied(folder: Path) -> Path:
     """A copy of what the tests need, with the compiled scanner."""
     tree = folder / "tree"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv*", "__pycache__", ".mypy_cache", "reports", "build"
-    )
+    ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".mypy_cache", "reports", "build")
     shutil.copytree(ROOT, tree, ignore=ignored, symlinks=True)
     return tree
 

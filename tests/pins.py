@@ -24,9 +24,7 @@ LISTS = {TOOLS: NAMED, WHEEL_TOOLS: ("cibuildwheel<4", "colorama")}
 """The lists of tools by what is asked for. Those that build wheels run on every platform."""
 
 HEAD = "# The tools of a release, for Python 3.11 on Linux x86-64: `python tests/pins.py tools`.\n"
-USES = re.compile(
-    r"(?P<head>uses: )(?P<name>[\w.-]+/[\w.-]+)@(?P<ref>[\w./-]+)(?: # (?P<tag>\S+))?"
-)
+USES = re.compile(r"(?P<head>uses: )(?P<name>[\w.-]+/[\w.-]+)@(?P<ref>[\w./-]+)(?: # (?P<tag>\S+))?")
 
 
 def workflows():

@@ -25,9 +25,7 @@ def test_without_a_compiler_the_package_still_works(tmp_path):
     (tmp_path / "capture").mkdir()
     environment = os.environ | {"CC": "/bin/false", "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "setup.py", "build_ext", "--inplace"]
-    built = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert not list(tmp_path.rglob("*.so"))
     script = (
@@ -63,9 +61,7 @@ def built(tmp_path_factory):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="readelf reads ELF")
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
 def test_the_compiled_parts_are_hardened(built):
-    assert {part.name.partition(".")[0] for part in built} == {
-        name.rpartition(".")[2] for name in COMPILED_PARTS
-    }
+    assert {part.name.partition(".")[0] for part in built} == {name.rpartition(".")[2] for name in COMPILED_PARTS}
     symbols = ""
     for part in built:
         said = subprocess.run(
@@ -84,9 +80,7 @@ def copied(into):
     """The package without its compiled parts, in a folder of its own."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, into)
-    shutil.copytree(
-        ROOT / "tracekit", into / "tracekit", ignore=shutil.ignore_patterns("*.so", "__pycache__")
-    )
+    shutil.copytree(ROOT / "tracekit", into / "tracekit", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (into / "capture").mkdir()
 
 
@@ -108,9 +102,7 @@ def test_parts_that_do_not_build_are_reported_once_by_name(tmp_path):
     done = run_in(tmp_path, "setup.py", "build_ext", "--inplace", CC="/bin/false")
     assert done.returncode == 0
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("tracekit: "))
-    assert line.startswith(
-        f"tracekit: {len(COMPILED_PARTS)} of {len(COMPILED_PARTS)} compiled parts could not be"
-    )
+    assert line.startswith(f"tracekit: {len(COMPILED_PARTS)} of {len(COMPILED_PARTS)} compiled parts could not be")
     assert all(name in line for name in COMPILED_PARTS)
 
 

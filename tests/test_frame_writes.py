@@ -134,9 +134,7 @@ def writes_into_frames(trees):
             for node in ast.walk(function):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                     for position in changed.get(node.func.id, ()):
-                        if position < len(node.args) and shares_a_frame(
-                            node.args[position], shared
-                        ):
+                        if position < len(node.args) and shares_a_frame(node.args[position], shared):
                             yield path, node.lineno
 
 

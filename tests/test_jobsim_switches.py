@@ -114,9 +114,7 @@ def test_the_first_stage_of_a_pipeline_sends_and_the_second_waits():
     first, second = run(job)
     assert {"nccl:send 0->1", "nccl:recv 0<-1"} <= names(first)
     assert {"nccl:recv 1<-0", "nccl:send 1->0"} <= names(second)
-    sent, received = (
-        [r.end for r in rank.device_rows if r.stream == PIPE] for rank in (first, second)
-    )
+    sent, received = ([r.end for r in rank.device_rows if r.stream == PIPE] for rank in (first, second))
     assert sent == received
 
 
@@ -151,12 +149,7 @@ def test_compute_lasts_longer_while_a_collective_transfers():
 def test_a_validation_comes_every_second_step():
     ranks = run(Job("periodic", ranks=2, steps=4, validate_every=2, checkpoint_every=3))
     rows = [row for row in ranks[0].host_rows if row.name in ("testing", "save_checkpoint")]
-    steps = [
-        (row.name, step)
-        for row in rows
-        for step, start, end in ranks[0].steps
-        if start <= row.start < end
-    ]
+    steps = [(row.name, step) for row in rows for step, start, end in ranks[0].steps if start <= row.start < end]
     assert steps == [("save_checkpoint", 3), ("testing", 4), ("testing", 6), ("save_checkpoint", 6)]
 
 

@@ -23,16 +23,12 @@ def cases(tmp_path_factory):
     copies = matrix.make_reports(folder / "ray", 60_000_000)
     statement = matrix.HEAVY.format(rows=12_000)
     return {
-        "analyze": matrix.Case(
-            ["analyze", base, "-j", "2", "-q", "-o", "out/report.json"], ("out/report.json",)
-        ),
+        "analyze": matrix.Case(["analyze", base, "-j", "2", "-q", "-o", "out/report.json"], ("out/report.json",)),
         "compare": matrix.Case(
             ["compare", base, opt, "-j", "2", "-q", "-o", "out/compared.json"],
             ("out/compared.json",),
         ),
-        "sql": matrix.Case(
-            ["sql", base, statement, "-j", "2", "-q", "-o", "out/rows.csv"], ("out/rows.csv",)
-        ),
+        "sql": matrix.Case(["sql", base, statement, "-j", "2", "-q", "-o", "out/rows.csv"], ("out/rows.csv",)),
         "sql-printed": matrix.Case(["sql", base, statement, "-j", "2", "-q"]),
         "mcp": matrix.Case(
             ["mcp", "--root", folder],
@@ -84,9 +80,7 @@ def killed(case, reference, number, shares, folder, early_s):
         ("collect", signal.SIGKILL),
     ],
 )
-def test_a_command_that_is_killed_midway_leaves_nothing(
-    cases, references, early_s, tmp_path, name, number
-):
+def test_a_command_that_is_killed_midway_leaves_nothing(cases, references, early_s, tmp_path, name, number):
     wrong = killed(cases[name], references(name), number, [0.7], tmp_path, early_s)
     assert wrong == {}
 
@@ -94,9 +88,7 @@ def test_a_command_that_is_killed_midway_leaves_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", matrix.SIGNALS)
 @pytest.mark.parametrize("name", ["analyze", "compare", "sql", "sql-printed", "mcp", "collect"])
-def test_a_command_leaves_nothing_whenever_it_is_killed(
-    cases, references, early_s, tmp_path, name, number
-):
+def test_a_command_leaves_nothing_whenever_it_is_killed(cases, references, early_s, tmp_path, name, number):
     shares = [(moment + 0.5) / matrix.MOMENTS for moment in range(matrix.MOMENTS)]
     wrong = killed(cases[name], references(name), number, shares, tmp_path, early_s)
     assert wrong == {}

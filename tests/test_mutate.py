@@ -35,9 +35,7 @@ def test_no_mutant_takes_the_place_of_another_where_one_is_declared(monkeypatch)
 
 
 def test_a_long_statement_is_shown_around_what_is_changed():
-    found = mutate.Mutant(
-        "m.py", "f", 3, "a" * 100 + "< b" + "c" * 100, "a" * 100 + "<= b" + "c" * 100, 0, ast.Pass()
-    )
+    found = mutate.Mutant("m.py", "f", 3, "a" * 100 + "< b" + "c" * 100, "a" * 100 + "<= b" + "c" * 100, 0, ast.Pass())
     assert str(found) == f"m.py:3 f: …{'a' * 69}< b{'c' * 68}…  →  …{'a' * 69}<= b{'c' * 67}…"
 
 

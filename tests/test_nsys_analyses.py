@@ -144,9 +144,7 @@ def test_two_directories_of_nsys_are_compared_and_gated(tmp_path, call):
 def test_two_gpus_of_one_report_are_kept_apart_and_joined_with_their_own_launches():
     folder = Path(str(REAL)) / "nsys/GindaChen_nsys-ai"
     found = pipeline.discover_sources(folder / "mfu_2gpu_before.sqlite")
-    traces = list(
-        pipeline.read_source(found.sources[0], lambda _: None, pipeline.list_wanted_inputs())
-    )
+    traces = list(pipeline.read_source(found.sources[0], lambda _: None, pipeline.list_wanted_inputs()))
     assert [set(trace["device_ops"]["device"]) for trace in traces] == [{0}, {1}]
     kernels = linked = 0
     for trace in traces:
@@ -159,9 +157,7 @@ def test_two_gpus_of_one_report_are_kept_apart_and_joined_with_their_own_launche
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 def test_a_real_pair_gives_a_verdict_with_its_caveat(call):
     folder = Path(str(REAL)) / "nsys/GindaChen_nsys-ai"
-    text = call(
-        "compare", folder / "mfu_2gpu_before.sqlite", folder / "mfu_2gpu_after.sqlite"
-    ).output
+    text = call("compare", folder / "mfu_2gpu_before.sqlite", folder / "mfu_2gpu_after.sqlite").output
     assert "inconclusive: 1.13× slower" in text
     assert "range FSDP::pre_forward" in text
     assert "step 300 ms" not in text  # a recording is no step

@@ -52,9 +52,7 @@ def listing(folder):
     return {path.name: (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
-if (
-    nsys_tool.found() and PYTHON
-):  # else not even collected: no parameters would count as a skipped test
+if nsys_tool.found() and PYTHON:  # else not even collected: no parameters would count as a skipped test
 
     @pytest.fixture(scope="module", params=nsys_tool.found(), ids=nsys_tool.version)
     def analysed(request, tmp_path_factory):

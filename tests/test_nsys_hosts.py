@@ -20,9 +20,7 @@ def capture(path, rank, host, *, ahead_ns=0, late_ns=(0,)):
             nsys.nvtx(f"step {n}", at - MS, at + 5 * MS, **mine),
             *nsys.launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", at, at + MS, end, n, stream=20, **mine),
         ]  # fmt: skip
-    return nsys.write(
-        path, found, duration_ns=(COUNT + 2) * 10 * MS, utc_ns=nsys.BASE_NS + ahead_ns, host=host
-    )
+    return nsys.write(path, found, duration_ns=(COUNT + 2) * 10 * MS, utc_ns=nsys.BASE_NS + ahead_ns, host=host)
 
 
 def test_the_clock_of_another_host_is_off_by_what_matched_collectives_say(tmp_path):
@@ -33,9 +31,7 @@ def test_the_clock_of_another_host_is_off_by_what_matched_collectives_say(tmp_pa
         1000,
     )  # a third of the ends at the median: half of them are 1 µs off it, or more
     capture(tmp_path / "worker_process_101.sqlite", 1, "node-b", ahead_ns=7 * MS, late_ns=late)
-    (section,) = [
-        s for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections if s.id == "stragglers"
-    ]
+    (section,) = [s for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections if s.id == "stragglers"]
     table = next(s for s in section.sheets if s.name == "clocks")
     names = [heading.name for heading in table.headings]
     told = {row["rank"]: row for row in (dict(zip(names, r, strict=True)) for r in table.rows)}

@@ -211,9 +211,7 @@ def test_a_link_to_itself_ends(data):
 
 def test_hosts_of_a_run_lie_in_directories_that_say_so(tmp_path):
     for host in ("node1", "node2.cluster"):
-        put_report(
-            tmp_path / "run" / f"host={host}" / "worker_process_7.nsys-rep", REPORT + host.encode()
-        )
+        put_report(tmp_path / "run" / f"host={host}" / "worker_process_7.nsys-rep", REPORT + host.encode())
     got = find(tmp_path / "run")
     assert [(s.run, s.host) for s in got.sources] == [("run", "node1"), ("run", "node2.cluster")]
     for name in ("node1", "node2"):
@@ -277,9 +275,7 @@ if nsys_tool.found():  # else not even collected: no parameters would count as a
     @pytest.mark.slow
     @pytest.mark.skipif(REAL is None, reason="TRACEKIT_REAL_DATA names no directory of profiles")
     @pytest.mark.parametrize("program", nsys_tool.found(), ids=nsys_tool.version)
-    def test_the_real_nsys_exports_what_it_may_and_names_what_is_too_new(
-        tmp_path, monkeypatch, program
-    ):
+    def test_the_real_nsys_exports_what_it_may_and_names_what_is_too_new(tmp_path, monkeypatch, program):
         monkeypatch.setenv("TRACEKIT_NSYS", str(program))
         real = Path(REAL or "") / "nsys" / "real_cpu"
         folder = tmp_path / "it's 50% of -rf"

@@ -28,9 +28,7 @@ def project(directory):
 
 
 def test_both_distributions_have_one_version():
-    assert {project(ROOT)["version"], project(ROOT / "capture")["version"]} == {
-        tracekit.__version__
-    }
+    assert {project(ROOT)["version"], project(ROOT / "capture")["version"]} == {tracekit.__version__}
 
 
 def test_capture_requires_nothing_and_tracekit_none_of_its_packages():
@@ -56,9 +54,7 @@ def test_the_command_line_refuses_it_in_two_lines(tmp_path):
         "installed.require_alone.__defaults__ = (Path(sys.argv[1]),);"
         "from tracekit.cli import main; main(['tables'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 2

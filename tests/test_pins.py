@@ -31,19 +31,14 @@ def test_pinning_writes_the_commit_and_keeps_the_tag():
 def test_every_tool_of_a_release_has_a_hash(path):
     lines = path.read_text().splitlines()[1:]
     pinned = [
-        re.fullmatch(r"([a-z0-9._-]+)==\S+(?: ; \S+ != \S+)?(?: --hash=sha256:[0-9a-f]{64})+", line)
-        for line in lines
+        re.fullmatch(r"([a-z0-9._-]+)==\S+(?: ; \S+ != \S+)?(?: --hash=sha256:[0-9a-f]{64})+", line) for line in lines
     ]
     assert all(pinned)
-    assert {match[1] for match in pinned} >= {
-        re.match("[a-z0-9-]+", name)[0] for name in pins.LISTS[path]
-    }
+    assert {match[1] for match in pinned} >= {re.match("[a-z0-9-]+", name)[0] for name in pins.LISTS[path]}
 
 
 def test_a_release_installs_nothing_else():
     workflow = (pins.ROOT / ".github/workflows/release.yml").read_text()
     installed = re.findall(r"pip install (?!--find-links|--require-hashes|\.)(.*)", workflow)
     # What the wheels need at run time is what users get, the newest there is.
-    assert installed == [
-        "backports.zstd click isal jinja2 numpy pandas rich scipy && tracekit demo"
-    ]
+    assert installed == ["backports.zstd click isal jinja2 numpy pandas rich scipy && tracekit demo"]

@@ -22,10 +22,7 @@ from tracekit.cli import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text()
-    for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
-}
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 
 
 def blocks(page, language):
@@ -122,18 +119,14 @@ def test_the_set_up_commands_are_targets_of_the_makefile():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for text in PAGES.values():
         assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= targets
-    assert {"demo", "check"} <= set(
-        re.findall(r"^make ([a-z-]+)", PAGES["README.md"], re.MULTILINE)
-    )
+    assert {"demo", "check"} <= set(re.findall(r"^make ([a-z-]+)", PAGES["README.md"], re.MULTILINE))
 
 
 def test_readme_fits_a_few_screens():
     assert len(PAGES["README.md"].splitlines()) <= 120
 
 
-@pytest.mark.parametrize(
-    "path", ["README.md", "CONTRIBUTING.md", "reports/README.md", "examples/README.md"]
-)
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "reports/README.md", "examples/README.md"])
 def test_links_between_documents_lead_somewhere(path):
     text = (ROOT / path).read_text()
     for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", text):

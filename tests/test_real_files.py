@@ -27,9 +27,7 @@ def folders():
     """The folders whose files are tried together: small enough to spread over workers."""
     if REAL is None:
         return ["."]
-    inner = [
-        p for top in sorted(Path(REAL).iterdir()) if top.is_dir() for p in sorted(top.iterdir())
-    ]
+    inner = [p for top in sorted(Path(REAL).iterdir()) if top.is_dir() for p in sorted(top.iterdir())]
     return [".", *(str(p.relative_to(REAL)) for p in inner)]
 
 
@@ -96,10 +94,7 @@ MANY = {
 }
 """Folders of so many or so large files that all questions about each of them take minutes."""
 
-AT_ONCE_OR_SLOW = [
-    pytest.param(folder, marks=pytest.mark.slow) if folder in MANY else folder
-    for folder in folders()
-]
+AT_ONCE_OR_SLOW = [pytest.param(folder, marks=pytest.mark.slow) if folder in MANY else folder for folder in folders()]
 
 
 @pytest.mark.parametrize("folder", AT_ONCE_OR_SLOW)
@@ -226,9 +221,7 @@ def manifest():
     return json.loads((Path(REAL) / "chrome/verl_cpu/manifest.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "entries", [pytest.param(manifest()[i::4], id=f"quarter{i}") for i in range(4)]
-)
+@pytest.mark.parametrize("entries", [pytest.param(manifest()[i::4], id=f"quarter{i}") for i in range(4)])
 def test_verls_own_files_hold_what_their_manifest_counts(entries):
     assert entries
     for entry in entries:

@@ -64,9 +64,7 @@ def idle_us(events, start, end):
     """How long no device op runs in [start, end), one op after the other."""
     idle, at = 0.0, start
     kinds = ("kernel", "gpu_memcpy", "gpu_memset")
-    ops = sorted(
-        (event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") in kinds
-    )
+    ops = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") in kinds)
     for begin, stop in ops:
         idle += max(min(begin, end) - at, 0)
         at = max(at, min(stop, end))

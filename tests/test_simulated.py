@@ -52,9 +52,7 @@ def test_steps_and_stages_by_time_are_exact(measured, rank):
     checked = 0
     for step, stage, figures in windows_of(TRUTH["ranks"][str(rank)]):
         truth = figures["by_time"]
-        mine = rows[
-            (rows["step"] == step) & (rows["window"] == ("step" if stage is None else "stage"))
-        ]
+        mine = rows[(rows["step"] == step) & (rows["window"] == ("step" if stage is None else "stage"))]
         row = (mine if stage is None else mine[mine["stage"] == stage]).iloc[0]
         assert {n: int(row[n]) for n in BY_TIME} == {n: truth[n] for n in BY_TIME}
         assert row["window_ns"] == truth["wall_ns"]
@@ -83,9 +81,7 @@ def test_copies_and_unlinked_work_are_exact(measured, rank):
         for row in copies.rename(columns={"count": "count_"}).itertuples()
         if row.direction != "memset"
     }
-    assert found == {
-        name: (c["count"], c["bytes"], c["sum_ns"]) for name, c in truth["copies"].items()
-    }
+    assert found == {name: (c["count"], c["bytes"], c["sum_ns"]) for name, c in truth["copies"].items()}
     launches = rank_rows(measured, "launches", rank)
     unlinked = launches[launches["link"] == "unlinked"]
     figures = truth["unlinked"]

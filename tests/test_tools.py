@@ -57,8 +57,7 @@ def test_make_is_given_all_modules_by_the_program_that_it_names():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     commands = re.findall(r"=\$\$\(\S+/python (tests/\S+\.py ?\w*)\)", makefile)
     printed = [
-        subprocess.check_output([sys.executable, *command.split()], cwd=ROOT, text=True).split()
-        for command in commands
+        subprocess.check_output([sys.executable, *command.split()], cwd=ROOT, text=True).split() for command in commands
     ]
     assert sorted(name for names in printed for name in names) == sorted(tools.MODULES)
 

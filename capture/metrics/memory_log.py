@@ -60,9 +60,7 @@ class MemoryProfiler:
     row, which other readers of them in the process would notice.
     """
 
-    def __init__(
-        self, path: str | Path | None = None, *, rank: int | None = None, reset_peaks: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path | None = None, *, rank: int | None = None, reset_peaks: bool = False) -> None:
         self.memory_stats: list[MemoryRow] = []
         self._file = JsonLines(path)
         self._rank = int(os.environ.get("RANK") or 0) if rank is None else rank
@@ -156,9 +154,7 @@ def _mean(points: Sequence[tuple[float, int]]) -> float | None:
 def _slope(points: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
     """(median of the slopes between any two points, lower and upper bound)."""
     slopes = sorted(
-        (y - other_y) / (x - other_x)
-        for number, (x, y) in enumerate(points)
-        for other_x, other_y in points[:number]
+        (y - other_y) / (x - other_x) for number, (x, y) in enumerate(points) for other_x, other_y in points[:number]
     )
     n = len(points)
     reach = _TWO_SIDED_95 * (n * (n - 1) * (2 * n + 5) / 18) ** 0.5

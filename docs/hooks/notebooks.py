@@ -43,10 +43,7 @@ def on_config(config: Any) -> Any:
 
 def _as_page(entry: Any) -> Any:
     if isinstance(entry, dict):
-        return {
-            name: to.replace(".ipynb", ".md") if isinstance(to, str) else to
-            for name, to in entry.items()
-        }
+        return {name: to.replace(".ipynb", ".md") if isinstance(to, str) else to for name, to in entry.items()}
     return entry
 
 
@@ -59,9 +56,7 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 def executed(path: Path) -> nbformat.NotebookNode:
     """The notebook after all cells ran in the directory that it lies in; raises where one fails."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
-    )
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
     client.execute()
     return notebook
 

@@ -203,9 +203,7 @@ def _rule_page(rule: rules.RulePage) -> str:
 
 def _measured_tables() -> str:
     """The page of measured tables: the columns that all begin with stand once, on top."""
-    measured = [
-        table for table in analyses.list_measured_tables() if not table.name.startswith("own_")
-    ]
+    measured = [table for table in analyses.list_measured_tables() if not table.name.startswith("own_")]
     keys = ["Every measured row begins with:", "", *_columns(KEYS)]
     return _tables("Measured tables: what analyses give", measured, tuple(KEYS), "\n".join(keys))
 
@@ -313,10 +311,7 @@ def _accelerators() -> str:
     """The accelerators in traces of PyTorch's profiler, and which of their rows are read."""
     lines = ["| accelerator | host rows | device rows |", "|---|---|---|"]
     for name, categories in ACCELERATORS.items():
-        cells = (
-            f"{'read' if is_read(of_side) else 'not read'} (`{'`, `'.join(of_side)}`)"
-            for of_side in categories
-        )
+        cells = (f"{'read' if is_read(of_side) else 'not read'} (`{'`, `'.join(of_side)}`)" for of_side in categories)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

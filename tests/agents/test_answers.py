@@ -64,10 +64,7 @@ def test_errors_never_show_a_stack_nor_what_an_internal_error_holds():
     assert format_work_error(KeyError("/secret/path")).splitlines()[0] == "internal error: KeyError"
     assert "/secret" not in format_work_error(KeyError("/secret/path"))
     assert format_work_error(MemoryError()).startswith("memory ran out\n")
-    assert (
-        format_work_error(PermissionError(13, "Permission denied", "x.json"))
-        == "x.json: Permission denied"
-    )
+    assert format_work_error(PermissionError(13, "Permission denied", "x.json")) == "x.json: Permission denied"
     assert format_work_error(TracekitError("a\nb\x1b[31m")) == "a\\nb\\x1b[31m"
 
 
@@ -93,9 +90,7 @@ def test_a_large_table_is_given_in_parts_that_fit(monkeypatch):
     roots = resolve_roots([PACKAGE.parent / "examples"])
     monkeypatch.chdir(roots.base)
     monkeypatch.setattr(bounds, "MAX_ROW_CHARACTERS", 1_000)
-    _, part = tools.call_tool(
-        roots, "tables", {"path": "verl_cpu", "table": "values", "limit": 500}
-    )
+    _, part = tools.call_tool(roots, "tables", {"path": "verl_cpu", "table": "values", "limit": 500})
     assert 0 < len(part["rows"]) < 100
     assert part["next_offset"] == len(part["rows"])
 

@@ -71,8 +71,6 @@ def test_the_numbers_of_the_answer_are_in_the_session():
 
 def test_every_tool_and_every_bound_is_in_the_guide():
     guide = GUIDE.read_text()
-    assert re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)[: len(TOOLS)] == [
-        tool.name for tool in TOOLS
-    ]
+    assert re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)[: len(TOOLS)] == [tool.name for tool in TOOLS]
     for bound in (bounds.MAX_TEXT_CHARACTERS, bounds.MAX_ANSWER_ROWS, bounds.MAX_ROW_CHARACTERS):
         assert f"{bound:,}" in guide

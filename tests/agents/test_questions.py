@@ -116,8 +116,7 @@ def test_answers_are_those_of_what_was_simulated():
     counts = [u["compute_count"] + u["memset_count"] for u in unlinked]
     assert expected("How much device work was launched before") == sum(counts)
     exposed = [
-        TRUTH["ranks"]["1"]["steps"][step]["stages"]["actor_update"]["by_time"]["exposed_comm_ns"]
-        for step in "67"
+        TRUTH["ranks"]["1"]["steps"][step]["stages"]["actor_update"]["by_time"]["exposed_comm_ns"] for step in "67"
     ]
     assert expected("At most how much") == pytest.approx(sum(exposed) / 2, rel=0.01)
 
@@ -134,9 +133,7 @@ def test_answers_are_those_of_raw_rows():
         for path in sorted((EXAMPLES / "compare_cpu" / side).glob("*/*.gz")):
             events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
             steps = [e for e in events if str(e.get("name", "")).startswith("ProfilerStep#")]
-            steps = sorted(
-                (e for e in steps if e["cat"] == "user_annotation"), key=lambda e: e["ts"]
-            )
+            steps = sorted((e for e in steps if e["cat"] == "user_annotation"), key=lambda e: e["ts"])
             of_runs.append(sum(e["dur"] for e in steps[1:]) / len(steps[1:]))
         means.append(sum(of_runs) / len(of_runs))
     # The ratio of tracekit is of geometric means over runs: near that of plain means.

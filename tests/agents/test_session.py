@@ -94,9 +94,7 @@ def test_rows_are_those_of_the_table_filtered_and_in_parts(asked):
     assert len(rows) == every["matching"] == every["tables"][0]["row_count"] > 2 * 97
     assert rows[: len(every["rows"])] == every["rows"]
     wanted = {"rank": 1, "name": "gpu_idle", "stage": None}
-    chosen = asked.data(
-        "tables", path="simulated_gpu", table="values", where=wanted, columns=["step", "value"]
-    )
+    chosen = asked.data("tables", path="simulated_gpu", table="values", where=wanted, columns=["step", "value"])
     expected = [
         [row[names.index("step")], row[names.index("value")]]
         for row in rows
@@ -155,9 +153,7 @@ def test_documents(asked):
     ]
 
 
-@pytest.mark.parametrize(
-    "path", ["../../etc", "%2e%2e/x", "/etc/passwd", "~/x", "no/such", "file:///etc/passwd"]
-)
+@pytest.mark.parametrize("path", ["../../etc", "%2e%2e/x", "/etc/passwd", "~/x", "no/such", "file:///etc/passwd"])
 def test_no_document_leads_out(asked, path):
     with pytest.raises(MCPError, match="below: examples") as caught:
         asked.read(f"tracekit://report/{path}")
@@ -234,7 +230,4 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("tracekit.cli.mcp.find_spec", lambda _: None)
     done = invoke("mcp", "--root", EXAMPLES)
     assert done.exit_code == 2
-    assert (
-        done.stderr.splitlines()[1].strip()
-        == "try: pip install '.[mcp]' (in a checkout of tracekit)"
-    )
+    assert done.stderr.splitlines()[1].strip() == "try: pip install '.[mcp]' (in a checkout of tracekit)"

@@ -69,9 +69,7 @@ def test_one_retry_is_a_finding(tmp_path):
 
 def test_without_a_steady_step_the_rule_abstains(tmp_path):
     one = section(report(written(tmp_path, steady(9, step=1))), "allocator")
-    assert [(v.answer, v.reason) for v in one.verdicts] == [
-        ("insufficient data", "no snapshot of a step above 2")
-    ]
+    assert [(v.answer, v.reason) for v in one.verdicts] == [("insufficient data", "no snapshot of a step above 2")]
 
 
 def test_calls_are_a_mean_over_steps_and_processes(tmp_path):

@@ -23,12 +23,8 @@ from tracekit.pipeline.run import Options, analyze_uncached
 TIMES = st.sampled_from((0, 1, 5, 20, 99, 100, 180))
 LENGTHS = st.sampled_from((0, 0, 1, 5, 20, 100, 250))
 LINKS = st.sampled_from((None, 1, 2, 3))
-COPIES = st.sampled_from(
-    ("Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "odd", "")
-)
-RANGES = st.sampled_from(
-    ("gen", "actor_update", "update_actor", "mini_batch0", "mine/own", "", "nccl:x")
-)
+COPIES = st.sampled_from(("Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "odd", ""))
+RANGES = st.sampled_from(("gen", "actor_update", "update_actor", "mini_batch0", "mine/own", "", "nccl:x"))
 ITERATIONS = st.sampled_from(
     ("execute_context_1(512)_generation_63(63)", "execute_context_0(0)_generation_2(2)", "execute_new_1_cached_2",
      "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", "execute_new_x_cached_",
@@ -43,9 +39,7 @@ ROWS = st.lists(
         st.builds(annotation, ITERATIONS, TIMES, LENGTHS, st.sampled_from((MAIN, BACKWARD))),
         st.builds(op, st.sampled_from(("a", "b")), TIMES, LENGTHS),
         st.builds(launch, TIMES, st.integers(1, 3), LENGTHS),
-        st.builds(
-            kernel, st.sampled_from(("k", "nccl_x")), TIMES, LENGTHS, LINKS, st.integers(0, 1)
-        ),
+        st.builds(kernel, st.sampled_from(("k", "nccl_x")), TIMES, LENGTHS, LINKS, st.integers(0, 1)),
         st.builds(memcpy, COPIES, TIMES, LENGTHS, st.sampled_from((0, 1, 10**8, None, "5")), LINKS),
         st.builds(memset, TIMES, LENGTHS, st.just(4), LINKS),
         st.builds(memory, TIMES, st.sampled_from((5, -5, 0)), st.just(5)),

@@ -21,9 +21,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 def section(path):
     return next(
-        s
-        for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections
-        if s.id == "attribution"
+        s for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections if s.id == "attribution"
     )
 
 
@@ -108,9 +106,7 @@ def test_without_a_gpu_nothing_is_claimed(tmp_path):
     assert (section(path).status, section(path).reason) == ("skipped", "no GPU activity was recorded")  # fmt: skip
 
 
-launches = st.lists(
-    st.tuples(st.integers(0, 90), st.integers(0, 60), st.booleans()), min_size=1, max_size=12
-)
+launches = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 60), st.booleans()), min_size=1, max_size=12)
 
 
 @settings(max_examples=30, deadline=None)

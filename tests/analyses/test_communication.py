@@ -69,9 +69,7 @@ def test_what_has_no_bytes_or_time_is_in_no_rate_but_counted(tmp_path):
         *nccl("allreduce", 1, 20, 0, 2, 6_000_000),
         *nccl("allreduce", 2, 30, 5, 3, 6_000_000, "Mine"),
     ]
-    known, unknown = sorted(
-        rows_of(section(tmp_path, rows), "collectives"), key=lambda r: r["dtype"] == "Mine"
-    )
+    known, unknown = sorted(rows_of(section(tmp_path, rows), "collectives"), key=lambda r: r["dtype"] == "Mine")
     assert (known["count"], known["algbw"], unknown["count"]) == (2, 3000, 1)
     assert unknown["algbw"] is unknown["size_bytes"] is unknown["size"] is None
 
@@ -177,12 +175,8 @@ def test_without_collectives_the_section_is_skipped(tmp_path, rows):
 def test_runs_and_roles_are_judged_by_themselves(tmp_path):
     for run, size in (("a", 4), ("b", LARGE)):
         write(tmp_path / run / "rank0.json", small_ones(size))
-    found = QUESTION.judge(
-        measured([str(tmp_path / "a"), str(tmp_path / "b")]), load_default_thresholds()
-    )
-    assert [f.claim for f in found.findings] == [
-        "2 of 10 collectives move less than 64.0 KiB each (run a)"
-    ]
+    found = QUESTION.judge(measured([str(tmp_path / "a"), str(tmp_path / "b")]), load_default_thresholds())
+    assert [f.claim for f in found.findings] == ["2 of 10 collectives move less than 64.0 KiB each (run a)"]
 
 
 def test_sums_per_step_and_stage_for_compare(tmp_path):
@@ -203,10 +197,7 @@ def test_what_was_cut_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "MAX_ROWS", 4)
     found = section(tmp_path, small_ones(4))
-    assert (
-        "6 more collectives were recorded than are kept of one source: the earliest are shown"
-        in found.caveats
-    )
+    assert "6 more collectives were recorded than are kept of one source: the earliest are shown" in found.caveats
 
 
 PARTS = st.lists(
@@ -234,9 +225,7 @@ def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
     rows = list_rated_collectives(found)
     windows = list_judged_rows(found, "gpu_time")
     wait = measure_exposed_coverage(list_wait_intervals(rows), windows)
-    assert (
-        wait.to_numpy("int64", na_value=0) <= windows["exposed_comm_ns"].to_numpy("int64")
-    ).all()
+    assert (wait.to_numpy("int64", na_value=0) <= windows["exposed_comm_ns"].to_numpy("int64")).all()
     per_kind = compute_collective_rates(rows, ["op", "group"])
     assert per_kind["count"].sum() == len(rows)
     assert per_kind["dur_ns"].sum() == rows["dur_ns"].sum()
@@ -277,9 +266,7 @@ def test_every_mini_batch_of_the_toy_reduces_all_its_parameters():
 
 @needs_data
 def test_the_straggler_of_the_toy_is_waited_for_and_waits_least():
-    ranks = sum_traffic_by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).set_index(
-        "rank"
-    )
+    ranks = sum_traffic_by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).set_index("rank")
     assert ranks["wait_ns"].idxmin() == 2
     assert ranks["wait_ns"].min() < ranks["wait_ns"].drop(2).min() / 5
 

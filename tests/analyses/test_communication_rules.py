@@ -61,9 +61,7 @@ def test_ranks_that_were_not_recorded_may_be_waited_for(tmp_path):
     for rank, rows in files.items():
         write(tmp_path / f"rank{rank}.json", rows, rank=rank, world_size=8)
     (found,) = QUESTION.judge(measured(tmp_path), load_default_thresholds()).findings
-    assert found.caveats == (
-        "2 of 8 ranks were recorded: waiting for the others counts as communication",
-    )
+    assert found.caveats == ("2 of 8 ranks were recorded: waiting for the others counts as communication",)
 
 
 def test_the_finding_names_the_operation_and_where_it_is_longest(tmp_path):
@@ -116,9 +114,7 @@ def test_overlap_size_and_number_decide(tmp_path, trace, fires):
     assert rules(section(tmp_path, trace)) == ["no-comm-overlap"] * fires
 
 
-@pytest.mark.parametrize(
-    ("whole", "severity"), [(1_333, "medium"), (1_334, "info"), (10_000, "info")]
-)
+@pytest.mark.parametrize(("whole", "severity"), [(1_333, "medium"), (1_334, "info"), (10_000, "info")])
 def test_below_three_per_cent_of_the_step_it_is_information(tmp_path, whole, severity):
     """40 exposed in an update of 1000 that is not all of the step."""
     rows = [row for row in hardly_overlapped() if not row["name"].startswith("ProfilerStep")]
@@ -180,13 +176,9 @@ def test_unknown_sizes_that_could_decide_are_insufficient(tmp_path):
     rows += nccl("allreduce", 40, 995, 5, 200, 4, "Mine")
     found = section(tmp_path, rows)
     assert rules(found) == []
-    assert answers(found, "small-collectives") == [
-        ("insufficient data", "1 of 10 collectives have no recorded size")
-    ]
+    assert answers(found, "small-collectives") == [("insufficient data", "1 of 10 collectives have no recorded size")]
     # With twenty large ones they could not be a fifth.
-    rows += [
-        row for n in range(12) for row in nccl("allreduce", 41, 10 + 60 * n, 50, 300 + n, LARGE)
-    ]
+    rows += [row for n in range(12) for row in nccl("allreduce", 41, 10 + 60 * n, 50, 300 + n, LARGE)]
     assert answers(section(tmp_path / "b", rows), "small-collectives") == []
 
 
@@ -221,7 +213,5 @@ def test_one_long_wait_of_a_rank_alone_is_not_its_small_collectives(tmp_path):
         rows = [step(1, 0, 1000), *launched("gemm", 0, 0, 700, 1)]
         for number, dur in enumerate((each, each, each, 200)):
             rows += nccl("broadcast", 1 + number, 720 + 10 * number, dur, 10 + number, 4)
-        small = [
-            f for f in section(tmp_path / str(each), rows).findings if f.rule == "small-collectives"
-        ]
+        small = [f for f in section(tmp_path / str(each), rows).findings if f.rule == "small-collectives"]
         assert [f.recoverable_ns for f in small] == [4_000 * each] * fires

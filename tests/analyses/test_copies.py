@@ -34,9 +34,7 @@ def sheet(tmp_path, files):
     for name, rows in files.items():
         write(tmp_path / name, rows)
     section = next(
-        s
-        for s in analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.sections
-        if s.id == "copies"
+        s for s in analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.sections if s.id == "copies"
     )
     columns = [heading.name for heading in section.sheets[0].headings]
     return [dict(zip(columns, cells, strict=True)) for cells in section.sheets[0].rows]
@@ -148,9 +146,7 @@ drawn_copies = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(drawn_copies)
 def test_no_copy_is_lost_or_counted_twice(tmp_path_factory, drawn):
-    rows = [
-        memcpy(f"Memcpy {way} (x)", 60 * i, dur, size) for i, (way, dur, size) in enumerate(drawn)
-    ]
+    rows = [memcpy(f"Memcpy {way} (x)", 60 * i, dur, size) for i, (way, dur, size) in enumerate(drawn)]
     found = copies(tmp_path_factory.mktemp("t"), rows)
     assert found["count"].sum() == len(drawn)
     assert found["dur_ns"].sum() == 1000 * sum(dur for _, dur, _ in drawn)
@@ -169,9 +165,7 @@ def test_no_copy_is_lost_or_counted_twice(tmp_path_factory, drawn):
 def test_a_gpu_without_copies_and_a_trace_without_a_gpu_are_told_apart(tmp_path):
     reasons = []
     for name, rows in {"gpu": [kernel("k", 0, 1)], "cpu": [op("a", 0, 1)]}.items():
-        report = analyze_uncached(
-            write(tmp_path / name / "r.json", rows), Options(jobs=1, questions=QUESTIONS)
-        ).report
+        report = analyze_uncached(write(tmp_path / name / "r.json", rows), Options(jobs=1, questions=QUESTIONS)).report
         reasons += [(s.status, s.reason) for s in report.sections if s.id == "copies"]
     assert reasons == [
         ("skipped", "no copy was recorded"), ("skipped", "no GPU activity was recorded"),
@@ -230,9 +224,7 @@ def test_what_pageable_copies_cost_is_that_of_the_steps_that_count(tmp_path, sta
     ("pageable_ms", "named"),
     [([10, 0, 0, 0], [0]), ([10, 9, 0, 0], [0, 1]), ([10, 10, 10, 0], []), ([10, 0.5, 0.5, 0.5], [0])],
 )  # fmt: skip
-def test_the_ranks_are_named_where_at_most_half_have_nearly_all_pageable_copies(
-    tmp_path, pageable_ms, named
-):
+def test_the_ranks_are_named_where_at_most_half_have_nearly_all_pageable_copies(tmp_path, pageable_ms, named):
     """Every rank has pinned copies, too; 0.5 ms of 10 is next to none."""
     for rank, ms in enumerate(pageable_ms):
         rows = pageable(16 * MIB, round(1_000 * ms) + rank)

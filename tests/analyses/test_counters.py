@@ -57,9 +57,7 @@ def test_a_counter_has_the_mean_and_the_highest_of_its_samples(report):
 
 
 def test_stages_have_their_own_levels_under_their_known_names(report):
-    found = {
-        (row["canonical"], row["name"]): row["mean"] for row in rows(report, "counters_by_stage")
-    }
+    found = {(row["canonical"], row["name"]): row["mean"] for row in rows(report, "counters_by_stage")}
     gpu_sm, gpu_tensor = f"GPU 0 {SM}", f"GPU 0 {TENSOR}"
     assert found == {
         ("gen", gpu_sm): 20, ("update_actor", gpu_sm): 90, ("update_actor", gpu_tensor): 40,
@@ -93,11 +91,7 @@ def test_shares_are_compared_step_by_step(tmp_path):
 def test_without_nsys_the_question_does_not_arise_and_without_samples_it_says_how_to_take_some(
     tmp_path,
 ):
-    plain = nsys.write(
-        tmp_path / "worker_process_1.sqlite", [nsys.nvtx("gen", 0, 10)], duration_ns=100
-    )
+    plain = nsys.write(tmp_path / "worker_process_1.sqlite", [nsys.nvtx("gen", 0, 10)], duration_ns=100)
     found = section(tracekit.analyze(plain, questions=QUESTIONS))
     assert (found.status, "--gpu-metrics" in found.reason) == ("skipped", True)
-    assert (
-        section(tracekit.analyze("examples/verl_cpu/outputs/profile", questions=QUESTIONS)) is None
-    )
+    assert section(tracekit.analyze("examples/verl_cpu/outputs/profile", questions=QUESTIONS)) is None

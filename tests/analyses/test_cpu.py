@@ -20,9 +20,7 @@ def report_on(folder, rows, **meta):
 def sheets(report):
     (section,) = [s for s in report.sections if s.id == "cpu"]
     return {
-        sheet.name: [
-            dict(zip([h.name for h in sheet.headings], row, strict=True)) for row in sheet.rows
-        ]
+        sheet.name: [dict(zip([h.name for h in sheet.headings], row, strict=True)) for row in sheet.rows]
         for sheet in section.sheets
     }
 
@@ -77,9 +75,7 @@ def test_garbage_collection_of_a_share_of_the_step_is_a_finding(tmp_path):
         for finding in found:
             assert finding.recoverable_ns == 1_000 * US
             assert finding.recoverable_ratio == pytest.approx(0.05)
-            assert finding.claim == (
-                "the host spends 1.00 ms of 20.0 ms per step on garbage collection (1 collection)"
-            )
+            assert finding.claim == ("the host spends 1.00 ms of 20.0 ms per step on garbage collection (1 collection)")
             assert [place.stage for place in finding.places] == ["update_actor"]
 
 

@@ -76,9 +76,7 @@ def test_what_is_not_recorded_is_unknown(tmp_path):
 
 def test_gpus_of_two_models_have_no_common_name(tmp_path):
     properties = [{"name": "H100"}, {"name": "A100"}]
-    assert (
-        capture(tmp_path, [kernel("k", 0, 1)], deviceProperties=properties)["device_name"] is None
-    )
+    assert capture(tmp_path, [kernel("k", 0, 1)], deviceProperties=properties)["device_name"] is None
 
 
 def test_every_check_counts_what_it_says(tmp_path):
@@ -106,9 +104,7 @@ def test_without_a_gpu_only_checks_of_the_host_are_made(tmp_path):
 
 def test_the_sheet_has_shares_per_source(tmp_path):
     """rank 0: 25 of 100 without launch; rank 1: none."""
-    write(
-        tmp_path / "rank0.json", [op("a", 0, 200), *launched("k", 1, 5, 75, 1), kernel("x", 90, 25)]
-    )
+    write(tmp_path / "rank0.json", [op("a", 0, 200), *launched("k", 1, 5, 75, 1), kernel("x", 90, 25)])
     rows = [op("a", 0, 200), *launched("k", 1, 5, 30, 1), *launched("k", 2, 25, 30, 2)]
     write(tmp_path / "rank1.json", rows)
     found = sources(tmp_path)

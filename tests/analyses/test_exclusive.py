@@ -80,9 +80,7 @@ def test_a_step_on_gpus_is_the_mean_of_them(tmp_path):
 def test_stages_captured_one_by_one_are_the_step(tmp_path):
     """Two files of one process, stages of 40 and 60: no time between them was recorded."""
     name = "actor-rollout-ref_{}_step1_rank0-of-1_pid7_2026010100000{}000.json"
-    for n, (stage, at, length) in enumerate(
-        (("actor-compute-log-prob", 0, 40), ("actor-update", 500, 60))
-    ):
+    for n, (stage, at, length) in enumerate((("actor-compute-log-prob", 0, 40), ("actor-update", 500, 60))):
         write(tmp_path / name.format(stage, n), [op("aten::mm", at, length)])
     stages = {row["stage"]: row for row in rows(section(tmp_path), "exclusive_stages")}
     assert {name: row["total_ns"] for name, row in stages.items()} == {
@@ -95,9 +93,7 @@ def test_a_step_that_one_process_recorded_twice_is_two_and_no_time_is_negative(t
     for name, start, length, in_op in (("a", 0, 100, 80), ("b", 7, 120, 90)):
         rows_of = [step(1, start, length), op("aten::mm", start, in_op)]
         write(tmp_path / f"{name}_rank0.json", rows_of, rank=0, world_size=1)
-    total_ns = {
-        row["stage"]: row["total_ns"] for row in rows(section(tmp_path), "exclusive_stages")
-    }
+    total_ns = {row["stage"]: row["total_ns"] for row in rows(section(tmp_path), "exclusive_stages")}
     assert total_ns == {
         "(no stage)": 110_000, "(rest of the step)": 10_000, "(the step)": 120_000,
     }  # fmt: skip

@@ -100,9 +100,7 @@ def test_the_parts_and_idle_add_up_to_any_window(tmp_path_factory, drawn, start,
     assert (whole[[*PARTS, "idle_ns"]].sum(axis=1) == whole["window_ns"]).all()
     state = compute_busy_intervals(trace["device_ops"])
     base = int(trace["device_ops"]["ts_ns"].min())
-    part = break_down_device_windows(
-        state, np.array([base + start * 1000]), np.array([base + (start + length) * 1000])
-    )
+    part = break_down_device_windows(state, np.array([base + start * 1000]), np.array([base + (start + length) * 1000]))
     assert sum(int(part[name][0]) for name in (*PARTS, "idle_ns")) == length * 1000
 
 
@@ -121,9 +119,7 @@ def test_real_files_match_the_brute_force_to_the_nanosecond(name):
         "exposed_comm_us": "exposed_comm_ns", "exposed_memcpy_us": "exposed_memcpy_ns",
         "exposed_memset_us": "exposed_memset_ns", "idle_us": "idle_ns",
     }  # fmt: skip
-    assert {k: int(row[v]) for k, v in figures.items()} == {
-        k: round(expected[k] * 1000) for k in figures
-    }
+    assert {k: int(row[v]) for k, v in figures.items()} == {k: round(expected[k] * 1000) for k in figures}
     assert len(device_ops) == expected["GPU_events"]
     assert round(100 * row["busy_ns"] / row["window_ns"], 2) == expected["util_pct"]
     overlap = None if row["comm_ns"] == 0 else round(100 * row["overlap_ns"] / row["comm_ns"], 3)
@@ -167,9 +163,7 @@ def test_step_walls_of_real_files_are_the_known_ones(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
     first, walls = STEP_WALLS[name]
-    steps = analyze_uncached(
-        Path(REAL) / "chrome" / name, Options(questions=QUESTIONS)
-    ).measurements["steps"]
+    steps = analyze_uncached(Path(REAL) / "chrome" / name, Options(questions=QUESTIONS)).measurements["steps"]
     assert steps["step"].tolist() == list(range(first, first + len(walls)))
     digits = 1 if any(isinstance(wall, float) for wall in walls) else 3
     assert [round(ns / 1000, digits) for ns in steps["dur_ns"]] == walls

@@ -51,9 +51,7 @@ def paused(*pauses, whole=100 * MS, host=()):
     return rows
 
 
-@pytest.mark.parametrize(
-    ("work", "answer"), [(10, "insufficient data"), (45, "clear")], ids=["idle", "busy"]
-)
+@pytest.mark.parametrize(("work", "answer"), [(10, "insufficient data"), (45, "clear")], ids=["idle", "busy"])
 def test_of_a_capture_that_idles_while_nothing_is_recorded_nothing_is_clear(tmp_path, work, answer):
     """Kernels of 10 (45) of 50 ms, launched one by one with nothing between the launches."""
     rows = []
@@ -74,9 +72,7 @@ def test_the_claim_names_the_function_of_the_program_that_most_of_it_was_spent_i
         python("torch/functional.py(4): stft", 32 * MS, 30 * MS),
     ]  # fmt: skip
     (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
-    assert (
-        finding.claim == "GPUs wait 40.0 ms of 100 ms per step while the host is in prep, data.py:9"
-    )
+    assert finding.claim == "GPUs wait 40.0 ms of 100 ms per step while the host is in prep, data.py:9"
     assert finding.recoverable_ns == 40_000_000
     assert "garbage" not in finding.claim + finding.advice
 
@@ -108,9 +104,7 @@ def profiled(tmp_path, *rows):
 def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp_path):
     """A sample each millisecond, 25 of 40 in one function."""
     samples = [
-        row
-        for n in range(40)
-        for row in nsys.sampled(n, (30 + n) * 1_000_000, "tokenize" if n < 25 else "sort")
+        row for n in range(40) for row in nsys.sampled(n, (30 + n) * 1_000_000, "tokenize" if n < 25 else "sort")
     ]
     (finding,) = found(profiled(tmp_path, *samples), "host-silence")
     assert finding.claim == (
@@ -120,9 +114,7 @@ def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp
     assert not finding.caveats
 
 
-@pytest.mark.parametrize(
-    ("state", "said"), [(7, "off the CPU: waiting"), (1, "off the CPU: wants to run")]
-)
+@pytest.mark.parametrize(("state", "said"), [(7, "off the CPU: waiting"), (1, "off the CPU: wants to run")])
 def test_the_claim_says_that_a_host_was_off_the_cpu(tmp_path, state, said):
     times = nsys.off_cpu(30_500_000, 69_500_000, state=state)
     (finding,) = found(profiled(tmp_path, *times), "host-silence")
@@ -166,12 +158,8 @@ def ranks_in_a_host_s_collective(*late, unit=100, calls=10):
     ("late", "said"),
     [((2,), ", waiting for rank 2"), ((0, 1), ""), ((1, *[2] * 9), ", waiting for rank 2")],
 )
-@pytest.mark.parametrize(
-    ("unit", "rule"), [(100, "low-gpu-utilization"), (1, "launch-bound")], ids=["long", "short"]
-)
-def test_idle_time_in_a_collective_of_the_host_is_waiting_for_the_rank_that_came_last(
-    tmp_path, late, said, unit, rule
-):
+@pytest.mark.parametrize(("unit", "rule"), [(100, "low-gpu-utilization"), (1, "launch-bound")], ids=["long", "short"])
+def test_idle_time_in_a_collective_of_the_host_is_waiting_for_the_rank_that_came_last(tmp_path, late, said, unit, rule):
     sources = write_sources(tmp_path, ranks_in_a_host_s_collective(*late, unit=unit))
     (finding,) = found(result(sources, QUESTIONS).report, rule)
     # A claim that begins with the stage does not end with it.
@@ -184,9 +172,7 @@ def test_idle_time_elsewhere_is_no_wait_for_a_rank(tmp_path):
     for of_rank in rows.values():
         of_rank += [op("aten::mm", 100 * 100 * k + 310, 9_600) for k in range(10)]
         of_rank[:] = [row for row in of_rank if row["name"] != "c10d::allreduce_"]
-    (finding,) = found(
-        result(write_sources(tmp_path, rows), QUESTIONS).report, "low-gpu-utilization"
-    )
+    (finding,) = found(result(write_sources(tmp_path, rows), QUESTIONS).report, "low-gpu-utilization")
     assert "aten::mm" in finding.claim
     assert "waiting for" not in finding.claim
 
@@ -289,8 +275,7 @@ def test_idle_time_of_a_busy_stage_has_a_reason(tmp_path):
     assert not report.findings
     (reason,) = reasons(report)
     assert (
-        reason
-        == "GPUs are idle 5.0 % of the step in update_actor outside other findings; idle time by kind: op 100 %"
+        reason == "GPUs are idle 5.0 % of the step in update_actor outside other findings; idle time by kind: op 100 %"
     )
 
 

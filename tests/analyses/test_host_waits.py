@@ -134,9 +134,7 @@ def test_one_long_call_a_step_counts_by_its_time(tmp_path):
     assert on(tmp_path / "short", asking(50, 50, 1, 1, dur=29), "allocator-calls") == []
 
 
-@pytest.mark.parametrize(
-    "call", ["hipGraphInstantiate", "cuGraphInstantiateWithFlags", "cudaStreamEndCapture"]
-)
+@pytest.mark.parametrize("call", ["hipGraphInstantiate", "cuGraphInstantiateWithFlags", "cudaStreamEndCapture"])
 def test_a_graph_that_is_made_ready_is_no_compilation(tmp_path, call):
     rows = [step(3, 0, 1000), launch(10, 1, 30, name=call)]
     (found,) = on(tmp_path, rows)
@@ -240,9 +238,7 @@ def test_on_a_gpu_kernels_per_tensor_are_counted(tmp_path, kernels, fires):
 
 
 @pytest.mark.parametrize(("kernels", "dur", "fires"), [(201, 9, True), (200, 9, False), (201, 10, False)])  # fmt: skip
-def test_over_two_hundred_short_kernels_are_unfused_whatever_the_tensors(
-    tmp_path, kernels, dur, fires
-):
+def test_over_two_hundred_short_kernels_are_unfused_whatever_the_tensors(tmp_path, kernels, dur, fires):
     rows = [r for r in updating_on_gpu(kernels, dur, 12) if r["name"] != "aten::mul_"]
     assert bool(on(tmp_path, rows, "unfused-optimizer")) == fires
 

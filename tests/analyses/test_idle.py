@@ -64,9 +64,7 @@ def test_the_wait_for_the_host_is_a_metric_per_step_and_stage(tmp_path):
 
 
 def test_without_a_device_nothing_is_said_of_gpus(tmp_path):
-    path = write(
-        tmp_path / "rank0.json", [step(1, 0, 100), annotation("gen", 0, 100), op("a", 0, 50)]
-    )
+    path = write(tmp_path / "rank0.json", [step(1, 0, 100), annotation("gen", 0, 100), op("a", 0, 50)])
     for name in ("idle", "syncs", "stage-edges", "launch-queues"):
         shown = section(path, name)
         assert (shown.status, shown.reason) == ("skipped", "no GPU activity was recorded")

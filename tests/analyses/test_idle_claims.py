@@ -263,9 +263,7 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     told = claim_idle_time(measured, eager())
     stages = read_undamaged_table(measured, "gpu_time")
     stages = stages[stages["window"] == "stage"]
-    idle = dict(
-        sum_columns_by_keys(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None)
-    )
+    idle = dict(sum_columns_by_keys(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None))
     assert {key[2] for key in told} <= set(idle)
     assert len(list_stage_windows(measured)) == len(idle)
     for key, parts in told.items():

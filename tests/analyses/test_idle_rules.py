@@ -84,10 +84,7 @@ MAIN, MASK = python("train.py(3): main", 0, 2000), "loss.py(9): mask"
 def test_the_claim_names_the_place_of_most_calls(tmp_path, around, place):
     (found,) = findings(tmp_path, [*synchronised(), *around], "host-sync-stalls")
     said = f", most in {place}" if place else ""
-    assert (
-        found.claim
-        == f"20 synchronising calls per step leave GPUs idle for 3.0 % of update_actor{said}"
-    )
+    assert found.claim == f"20 synchronising calls per step leave GPUs idle for 3.0 % of update_actor{said}"
 
 
 def test_ranks_and_steps_do_not_add_up(tmp_path):
@@ -126,9 +123,7 @@ def test_a_synchronised_stage_keeps_its_idle_time_to_itself(tmp_path):
     second stage, so that nothing is left for the edge where R02 is reported.
     """
     later = [
-        row | {"ts": row["ts"] + 480}
-        for row in synchronised()[2:]
-        if "gemm" not in row["name"] or row["ts"] >= 97
+        row | {"ts": row["ts"] + 480} for row in synchronised()[2:] if "gemm" not in row["name"] or row["ts"] >= 97
     ]
     later = [r for r in later if r.get("args", {}).get("correlation") != 1]
     rows = [
@@ -172,9 +167,7 @@ def test_most_of_it_unknown_is_said(tmp_path):
 
 def test_a_capture_of_one_stage_has_no_edges(tmp_path):
     path = write(tmp_path / "rank0.json", silent())
-    assert answers(path, "stage-edge-idle") == [
-        ("not applicable", "no step of one process holds two stages")
-    ]
+    assert answers(path, "stage-edge-idle") == [("not applicable", "no step of one process holds two stages")]
 
 
 # R29
@@ -270,17 +263,12 @@ def test_a_process_without_a_device_beside_one_with_it(tmp_path):
 def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_path):
     """Each of two SIMULATED ranks pauses for 8 ms where the other does not: 8 ms of its own, 8 of the other, every step."""
     at = (("update_actor",), ("ref",))
-    faults = tuple(
-        Fault("pause", {"gc_at": where, "gc_ns": 8_000_000}, ranks=(rank,))
-        for rank, where in enumerate(at)
-    )
+    faults = tuple(Fault("pause", {"gc_at": where, "gc_ns": 8_000_000}, ranks=(rank,)) for rank, where in enumerate(at))
     quiet = {"noise": 0.0, "host_noise": 0.0, "step_spread": 0.0, "rank_spread": 0.0}
     job = Job("pauses", ranks=2, steps=3, faults=faults, **quiet)
     truth = make(job, tmp_path)
     (found,) = [
-        finding
-        for finding in result(tmp_path / "profile", None).report.findings
-        if finding.rule == "host-silence"
+        finding for finding in result(tmp_path / "profile", None).report.findings if finding.rule == "host-silence"
     ]
     waited = next(metric.value for metric in found.evidence if metric.name == "waited_ns")
     assert waited == pytest.approx(8_000_000, rel=0.01)

@@ -86,8 +86,7 @@ def timeless(result):
     sections = []
     for part in report.sections:
         found = tuple(
-            replace(f, places=tuple(replace(p, start_ns=None, end_ns=None) for p in f.places))
-            for f in part.findings
+            replace(f, places=tuple(replace(p, start_ns=None, end_ns=None) for p in f.places)) for f in part.findings
         )
         sheets = tuple(s for s in part.sheets if s.name != "clocks")
         sections.append(replace(part, findings=found, sheets=sheets, charts=()))
@@ -128,9 +127,7 @@ def test_one_rank_with_another_base_is_at_the_same_time(tmp_path, usual):
 
 
 @pytest.mark.parametrize("bases", [{0: SECOND_NS, 1: SECOND_NS}, {0: 0, 1: SECOND_NS}])
-def test_a_run_at_another_time_or_with_one_clock_astray_gives_the_same_report(
-    tmp_path, usual, bases
-):
+def test_a_run_at_another_time_or_with_one_clock_astray_gives_the_same_report(tmp_path, usual, bases):
     moved = written(
         tmp_path,
         {0: rank_rows(), 1: rank_rows(late=25)},
@@ -139,9 +136,7 @@ def test_a_run_at_another_time_or_with_one_clock_astray_gives_the_same_report(
     assert timeless(moved) == timeless(usual)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_the_order_of_events_in_a_file_does_not_matter(tmp_path, usual, seed):
     ranks = {0: rank_rows(), 1: rank_rows(late=25)}
     for rows in ranks.values():
@@ -159,9 +154,7 @@ def rows_without_source(result):
     return tables
 
 
-@pytest.mark.parametrize(
-    "prefixes", [pytest.param(p, marks=pytest.mark.slow) for p in ("cba", "acb", "bca")]
-)
+@pytest.mark.parametrize("prefixes", [pytest.param(p, marks=pytest.mark.slow) for p in ("cba", "acb", "bca")])
 def test_the_order_of_files_does_not_matter(tmp_path, prefixes):
     ranks = {rank: rank_rows(late=10 * rank) for rank in range(3)}
     expected = written(tmp_path / "sorted", ranks, prefixes="abc")
@@ -170,9 +163,7 @@ def test_the_order_of_files_does_not_matter(tmp_path, prefixes):
     assert found.report.headline == expected.report.headline
     assert found.report.overview == expected.report.overview
     assert found.report.fingerprint == expected.report.fingerprint
-    claims = [
-        [(f.rule, f.claim, f.recoverable_ns) for f in r.report.findings] for r in (found, expected)
-    ]
+    claims = [[(f.rule, f.claim, f.recoverable_ns) for f in r.report.findings] for r in (found, expected)]
     assert claims[0] == claims[1]
 
 
@@ -228,9 +219,7 @@ ABSOLUTE = {
 def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
     rows = {0: rank_rows(), 1: rank_rows(late=25)}
     slow = {
-        rank: [
-            r | {"ts": r["ts"] * k} | ({"dur": r["dur"] * k} if "dur" in r else {}) for r in mine
-        ]
+        rank: [r | {"ts": r["ts"] * k} | ({"dur": r["dur"] * k} if "dur" in r else {}) for r in mine]
         for rank, mine in rows.items()
     }
     found = written(tmp_path, slow)
@@ -256,11 +245,7 @@ def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
                 pd.testing.assert_series_equal(after, before)
     # What findings cover does not scale: a pause of 1 ms is one, whatever the step takes.
     before, after = (
-        [
-            m.value
-            for m in each.report.headline
-            if m.unit == "ratio" and m.name != "unexplained_ratio"
-        ]
+        [m.value for m in each.report.headline if m.unit == "ratio" and m.name != "unexplained_ratio"]
         for each in (usual, found)
     )
     assert after == pytest.approx(before)
@@ -293,9 +278,7 @@ def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"]
-)
+@pytest.mark.parametrize("name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"])
 def test_a_real_file_with_its_events_backwards_says_the_same(tmp_path, name):
     """Of ops that begin and end together the one written first is the outer one: their own times may swap."""
     if REAL is None:

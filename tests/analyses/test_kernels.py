@@ -54,17 +54,13 @@ def summed_up(device_ops):
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 4), st.integers(0, 1)), min_size=1)
-)
+@given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 4), st.integers(0, 1)), min_size=1))
 def test_statistics_are_those_of_numpy(drawn):
     durations, names, devices = (list(column) for column in zip(*drawn, strict=True))
     found = summed_up(device_ops(durations, [f"k{n}" for n in names], devices))
     assert len(found) == len(set(zip(names, devices, strict=True)))
     for row in found.to_dict("records"):
-        mine = np.array(
-            [d for d, n, g in drawn if f"k{n}" == row["name"] and g == row["device"]], np.int64
-        )
+        mine = np.array([d for d, n, g in drawn if f"k{n}" == row["name"] and g == row["device"]], np.int64)
         assert (row["count"], row["total_ns"]) == (len(mine), mine.sum())
         assert (row["min_ns"], row["max_ns"]) == (mine.min(), mine.max())
         assert row["mean_ns"] == pytest.approx(mine.mean())
@@ -91,9 +87,7 @@ def test_one_kernel_worked_by_hand(tmp_path):
 def test_each_of_more_than_ten_kernels_keeps_its_own_numbers(tmp_path):
     """Kernel i runs i and i + 2 µs: never its total in place of its mean, however many there are."""
     rows = [kernel(f"k{i}", 100 * i + at, i + at // 10) for i in range(1, 15) for at in (0, 20)]
-    found = analyze_uncached(
-        write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)
-    ).report
+    found = analyze_uncached(write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)).report
     sheet = next(s for s in found.sections if s.id == "kernels").sheets[0]
     columns = [heading.name for heading in sheet.headings]
     assert len(sheet.rows) == 14
@@ -191,9 +185,7 @@ def test_without_gpu_activity_the_question_is_skipped(tmp_path):
     assert (section.status, section.reason) == ("skipped", "no GPU activity was recorded")
 
 
-@pytest.mark.parametrize(
-    "name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"]
-)
+@pytest.mark.parametrize("name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"])
 def test_a_real_file_has_the_statistics_of_a_pandas_groupby(name):
     if REAL is None:
         pytest.skip("real profiles are not here")

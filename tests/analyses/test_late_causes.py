@@ -111,10 +111,7 @@ def test_a_pause_in_one_of_two_steps_costs_half_of_it_per_step(tmp_path):
 def test_pauses_of_ranks_that_take_turns_name_none_of_them(tmp_path):
     """Rank 0 pauses in the first of three steps, rank 1 in the second; rank 2 does not."""
     shape = {"steps": 3, "length": 30_000}
-    ranks = {
-        rank: rank_rows(USUAL, pause=[10_000 * (rank == at) for at in range(3)], **shape)
-        for rank in range(2)
-    }
+    ranks = {rank: rank_rows(USUAL, pause=[10_000 * (rank == at) for at in range(3)], **shape) for rank in range(2)}
     ranks[2] = rank_rows(USUAL, **shape)
     assert section(measure_folder(write_sources(tmp_path, ranks))).findings == ()
 

@@ -217,9 +217,7 @@ def test_it_has_to_rise_in_four_of_five_steps(tmp_path, rises, named):
 def test_at_least_three_snapshots_are_needed(tmp_path, count, named):
     folder = run(tmp_path, count, leaking)
     found = measured(folder)
-    assert [one.warm_up for one in find_kept_stacks(found, LIMIT)] == [
-        0 if count == 3 else 1
-    ] * named
+    assert [one.warm_up for one in find_kept_stacks(found, LIMIT)] == [0 if count == 3 else 1] * named
     section = leaks.judge(found, load_default_thresholds())
     assert (section.status == "skipped") == (count == 2)
 
@@ -288,9 +286,7 @@ def test_a_copy_of_a_snapshot_changes_nothing(tmp_path):
     first = found_in(tmp_path / "a")
     source = tmp_path / "a" / "step3" / "torch_memory_rank0_pid1.pickle"
     shutil.copy(source, source.with_name("copy_torch_memory_rank0_pid1.pickle"))
-    assert [(o.growth, o.cohorts) for o in found_in(tmp_path / "a")] == [
-        (o.growth, o.cohorts) for o in first
-    ]
+    assert [(o.growth, o.cohorts) for o in found_in(tmp_path / "a")] == [(o.growth, o.cohorts) for o in first]
 
 
 def stepping(device, steps, name="ProfilerStep#{}"):
@@ -335,11 +331,7 @@ def test_profiles_without_snapshots_have_no_such_section(tmp_path):
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, phases=(Phase.explicit, Phase.generate))
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=6), min_size=3, max_size=6
-    )
-)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=6), min_size=3, max_size=6))
 def test_cohorts_are_those_of_the_model(tmp_path_factory, steps):
     """Whatever is allocated and freed: the number of steps whose blocks are alive is what the allocator knows."""
     folder = tmp_path_factory.mktemp("run")
@@ -371,9 +363,7 @@ def test_warm_up_is_one_snapshot_unless_there_are_three():
 
 
 @needs_data
-@pytest.mark.parametrize(
-    ("folders", "growth", "windows"), [("step*", 2_973_696, 8), ("*", 3_586_048, 9)]
-)
+@pytest.mark.parametrize(("folders", "growth", "windows"), [("step*", 2_973_696, 8), ("*", 3_586_048, 9)])
 def test_of_the_simulated_run_exactly_the_planted_site_is_named(tmp_path, folders, growth, windows):
     """Each file is what one step of a real run on the CPU would leave of a GPU; with `init` one step more counts."""
     for folder in Path(REAL, "memory", "SIMULATED_cpu_allocsim").glob(folders):

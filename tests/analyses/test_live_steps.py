@@ -102,9 +102,7 @@ def measured(folder, **devices):
         path = folder / (name + ".pickle")
         path.write_bytes(device if isinstance(device, bytes) else pickled(snapshot(device)))
         facts = read_name((path.name,))
-        source = Source(
-            path, path.name, "torch_memory", "torch_memory", rank=facts.rank, pid=facts.pid
-        )
+        source = Source(path, path.name, "torch_memory", "torch_memory", rank=facts.rank, pid=facts.pid)
         number = name.partition("step")[2].partition("_")[0]
         source = replace(source, step=int(number) if number else None)
         (trace,) = torch_memory.read(source, Want())
@@ -112,10 +110,7 @@ def measured(folder, **devices):
             made = module.measure(trace)
             parts += [(n, add_key_columns(TABLES[n], c, source)) for n, c in made.items()]
     names = {n for n, _ in parts} | {"captures"}
-    tables = {
-        n: concatenate_table_parts(TABLES[n], [f for m, f in parts if m == n])
-        for n in names - {"captures"}
-    }
+    tables = {n: concatenate_table_parts(TABLES[n], [f for m, f in parts if m == n]) for n in names - {"captures"}}
     return Measurements({**tables, "captures": TABLES["captures"].cast()}, ())
 
 

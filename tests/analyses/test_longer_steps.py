@@ -69,10 +69,7 @@ def test_one_pause_of_the_host_is_a_silent_host_in_its_step_and_counts_once(tmp_
     assert first.claim.endswith(", nearly all in step 6")
     assert first.recoverable_ns == pytest.approx(8 * MS, rel=0.01)
     (variance,) = [finding for finding in others if finding.rule == "step-variance"]
-    assert (
-        ": in step 6, no host activity is recorded for 40.0 ms more in update_actor"
-        in variance.claim
-    )
+    assert ": in step 6, no host activity is recorded for 40.0 ms more in update_actor" in variance.claim
     assert (variance.recoverable_ns, variance.severity) == (0, "info")
     assert not [f for f in report.findings if f.rule == "drift"]
 

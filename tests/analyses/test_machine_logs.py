@@ -15,8 +15,7 @@ GIB = 2**30
 def machine(folder, *steps):
     """The rows about the machine in the report on a log of these numbers by step."""
     lines = [
-        json.dumps({"step": number, "data": {"timing_s/step": 1.0, **data}})
-        for number, data in enumerate(steps, 1)
+        json.dumps({"step": number, "data": {"timing_s/step": 1.0, **data}}) for number, data in enumerate(steps, 1)
     ]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     report = analyze(folder, questions=QUESTIONS)

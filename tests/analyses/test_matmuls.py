@@ -162,9 +162,7 @@ ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_
 
 def test_without_an_aligned_product_beside_it_half_of_its_time_is_taken_for_lost(tmp_path):
     """1,000 µs of 1,000 at twice the rate are 500, and the report says that this is an assumption."""
-    rows = update(
-        shaped("aten::mm", 0, 10, [[8, 64], [64, 25]]), *launched(TENSOR_KERNEL, 1, 0, 1000, 1)
-    )
+    rows = update(shaped("aten::mm", 0, 10, [[8, 64], [64, 25]]), *launched(TENSOR_KERNEL, 1, 0, 1000, 1))
     report = report_of(tmp_path, Document(rows, deviceProperties=A100))
     (found,) = found_by(report, "unaligned-gemm")
     assert (found.recoverable_ns, found.recoverable_ratio) == (500_000, pytest.approx(0.5))
@@ -184,9 +182,7 @@ def test_an_odd_number_of_tokens_is_no_unaligned_size(tmp_path):
 
 def test_the_gradient_of_a_weight_sums_over_tokens_that_are_no_row(tmp_path):
     """mm of 64 × 577 and 577 × 64: K = 577, and both factors have rows of 64."""
-    rows = update(
-        shaped("aten::mm", 0, 10, [[64, 577], [577, 64]]), *launched(TENSOR_KERNEL, 1, 0, 1000, 1)
-    )
+    rows = update(shaped("aten::mm", 0, 10, [[64, 577], [577, 64]]), *launched(TENSOR_KERNEL, 1, 0, 1000, 1))
     report = report_of(tmp_path, Document(rows, deviceProperties=A100))
     assert not found_by(report, "unaligned-gemm")
 
@@ -200,9 +196,7 @@ def test_the_gradient_of_a_weight_sums_over_tokens_that_are_no_row(tmp_path):
     ],
 )
 def test_a_kernel_that_says_how_it_loads_is_believed_more_than_sizes(tmp_path, kernel, fires):
-    rows = update(
-        shaped("aten::bmm", 0, 10, [[4, 25, 64], [4, 64, 25]]), *launched(kernel, 1, 0, 1000, 1)
-    )
+    rows = update(shaped("aten::bmm", 0, 10, [[4, 25, 64], [4, 64, 25]]), *launched(kernel, 1, 0, 1000, 1))
     report = report_of(tmp_path, Document(rows, deviceProperties=A100))
     assert bool(found_by(report, "unaligned-gemm")) == fires
 
@@ -458,9 +452,7 @@ def test_forward_batches_of_a_real_run_are_twice_those_of_training():
     """8 × 47 tokens against 4 × 47."""
     path = Path(REAL) / "chrome/verl_cpu/v091_contents_full/outputs/profile"
     report = result_of(path, ("forward-batches",)).report
-    rows = {
-        r["canonical"]: r for r in rows_of(section(report, "forward-batches"), "forward_batches")
-    }
+    rows = {r["canonical"]: r for r in rows_of(section(report, "forward-batches"), "forward_batches")}
     assert {name: (row["count"], row["median"]) for name, row in rows.items()} == {
         "update_actor": (4, 188), "old_log_prob": (2, 376), "ref": (2, 376),
     }  # fmt: skip

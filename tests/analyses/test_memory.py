@@ -88,9 +88,7 @@ def test_a_curve_has_few_points_and_keeps_the_peak(tmp_path):
     assert found["allocated_bytes"].max() == 976
 
 
-drawn = st.lists(
-    st.tuples(st.integers(0, 300), st.integers(0, 50), st.integers(0, 1)), min_size=1, max_size=25
-)
+drawn = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 50), st.integers(0, 1)), min_size=1, max_size=25)
 
 
 @settings(max_examples=40, deadline=None)

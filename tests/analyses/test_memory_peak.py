@@ -176,9 +176,7 @@ def test_the_allocated_peak_is_that_of_the_allocator_where_every_rest_is_split_o
     with tempfile.TemporaryDirectory() as folder:
         trace = loaded(Path(folder), allocator)
     (replay,) = replay_all_devices(trace)
-    assert compute_allocated_peak(trace, replay) == max(
-        before, *(level[1] for level in allocator.levels)
-    )
+    assert compute_allocated_peak(trace, replay) == max(before, *(level[1] for level in allocator.levels))
 
 
 def test_more_places_than_are_told_of_are_one_row_of_the_rest(tmp_path):
@@ -217,9 +215,7 @@ def test_a_tree_leaves_out_what_is_too_small_with_all_above_it():
             "name": ["a", "top", "b", "other"], "file": ["x.py"] * 4, "line": [1, 2, 3, 4],
         }
     )  # fmt: skip
-    made, missing = build_allocation_tree(
-        stacks, np.array([1, 2]), np.array([90, 10]), most=10, least=20
-    )
+    made, missing = build_allocation_tree(stacks, np.array([1, 2]), np.array([90, 10]), most=10, least=20)
     assert made[["depth", "name"]].to_numpy().tolist() == [[0, "x.py:2 top"], [1, "x.py:1 a"]]
     assert missing == 10
 
@@ -323,10 +319,7 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
     allocator.alloc(4 * MIB, [TRAIN])
     allocator.annotate("update_actor", "END")
     (curve, _) = section(report(written(tmp_path, {1: allocator})), "memory-peak").charts
-    highest = {
-        name: max((m[2] or 0) for m in curve.marks if curve.series[m[0]] == name)
-        for name in curve.series
-    }
+    highest = {name: max((m[2] or 0) for m in curve.marks if curve.series[m[0]] == name) for name in curve.series}
     outside, update = "requested, in no stage", "requested, in update_actor"
     assert highest["requested, in gen"] == 4 * MIB
     assert (highest[update], highest["peak"]) == (8 * MIB, 8 * MIB)
@@ -341,9 +334,9 @@ def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):
 
     allocator = Allocator()
     allocator.alloc(3 * MIB)
-    found = analyze_uncached(
-        written(tmp_path, {4: allocator}), Options(jobs=1, questions=QUESTIONS)
-    ).measurements["metrics"]
+    found = analyze_uncached(written(tmp_path, {4: allocator}), Options(jobs=1, questions=QUESTIONS)).measurements[
+        "metrics"
+    ]
     told = found[["step", "name", "value"]].astype(object).to_numpy().tolist()
     assert {name: value / MIB for _, name, value in told} == {
         "device_peak_requested": 3, "device_peak_allocated": 3, "device_peak_reserved": 20,
@@ -379,9 +372,7 @@ def test_a_snapshot_without_a_history_shows_what_was_in_use(tmp_path):
     del made["device_traces"]
     found = report(written(tmp_path, {1: pickled(made)}))
     peak = section(found, "memory-peak")
-    assert [(r["where"], r["size_bytes"]) for r in rows(peak, "live_peak")] == [
-        ("job/train.py:20 train", 3 * MIB)
-    ]
+    assert [(r["where"], r["size_bytes"]) for r in rows(peak, "live_peak")] == [("job/train.py:20 train", 3 * MIB)]
     assert any("without a history" in caveat for caveat in peak.caveats)
     assert section(found, "memory").status == "skipped"
     assert section(found, "allocator").reason == "no history of allocations was recorded"
@@ -415,9 +406,7 @@ def test_a_real_history_cut_at_its_front_keeps_the_curve():
     for share in (0.75, 0.25, 0.02):
         kept = round(len(whole.rows) * share)
         history = trace["allocations"].iloc[-kept:].reset_index(drop=True)
-        (part,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
-            replay_all_devices
-        )
+        (part,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replay_all_devices)
         assert part.requested.tolist() == whole.requested[-kept:].tolist()
         assert part.reserved.tolist() == whole.reserved[-kept:].tolist()
 

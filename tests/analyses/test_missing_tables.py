@@ -37,9 +37,7 @@ def measured(folder):
 
 def looked_at(analysis, whole):
     """The tables that a question reads of these measurements."""
-    watched = Watched(
-        whole.arrays, whole.sources, whole.failures, whole.notes, whole.facts, whole.check
-    )
+    watched = Watched(whole.arrays, whole.sources, whole.failures, whole.notes, whole.facts, whole.check)
     Watched.looked_at.clear()
     analysis.judge(watched, load_default_thresholds())
     return sorted(watched.looked_at & set(whole.arrays))

@@ -44,14 +44,10 @@ def of(tmp_path, rows, name="rank0.json"):
 
 def sheets(path):
     section = next(
-        s
-        for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections
-        if s.id == "operators"
+        s for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections if s.id == "operators"
     )
     return {
-        sheet.name: [
-            dict(zip([h.name for h in sheet.headings], r, strict=True)) for r in sheet.rows
-        ]
+        sheet.name: [dict(zip([h.name for h in sheet.headings], r, strict=True)) for r in sheet.rows]
         for sheet in section.sheets
     }
 
@@ -211,9 +207,7 @@ def test_the_simulated_run_launches_what_its_maker_says(tmp_path):
     path = next((EXAMPLES / "simulated_gpu" / "outputs" / "profile").glob("*rank0*"))
     steps = truth["steps"].values()
     expected = sum(
-        step["by_launch"].get(f"{kind}_sum_ns", 0)
-        for step in steps
-        for kind in ("compute", "comm", "memcpy", "memset")
+        step["by_launch"].get(f"{kind}_sum_ns", 0) for step in steps for kind in ("compute", "comm", "memcpy", "memset")
     )
     assert operators(tracekit.load(path))["device_ns"].sum() == expected
 

@@ -114,9 +114,7 @@ def test_capacity_stays_capacity_where_the_device_has_no_more(tmp_path):
         (47, "capacity", None),  # less than what is reserved and free: no size of this card
     ],
 )
-def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_would_fit(
-    full, size, cause, outside
-):
+def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_would_fit(full, size, cause, outside):
     """40 MiB reserved and 8 free: of the card others hold the rest."""
     given = replace(full, facts=replace(full.facts, device_memory=size * MIB))
     found = section(pipeline.judge(given), "out-of-memory")
@@ -130,9 +128,7 @@ def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_wo
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     folder = written(tmp_path_factory.mktemp("full"), {1: capacity()})
-    return pipeline.analyze_uncached(
-        folder, pipeline.Options(jobs=1, questions=QUESTIONS)
-    ).measurements
+    return pipeline.analyze_uncached(folder, pipeline.Options(jobs=1, questions=QUESTIONS)).measurements
 
 
 def test_without_the_size_of_the_card_the_report_says_how_to_tell_it(full):
@@ -143,9 +139,7 @@ def test_without_the_size_of_the_card_the_report_says_how_to_tell_it(full):
 @pytest.mark.parametrize("make", [in_pieces, other_pool])
 def test_fragmentation_stays_fragmentation_whatever_others_hold(tmp_path, make):
     folder = written(tmp_path, {1: make()})
-    done = pipeline.analyze_uncached(
-        folder, pipeline.Options(jobs=1, device_memory=1024 * MIB, questions=QUESTIONS)
-    )
+    done = pipeline.analyze_uncached(folder, pipeline.Options(jobs=1, device_memory=1024 * MIB, questions=QUESTIONS))
     (row,) = rows(section(done.report, "out-of-memory"), "out_of_memory")
     assert (row["cause"], row["outside_bytes"] > 900 * MIB) == ("fragmentation", True)
 

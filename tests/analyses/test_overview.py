@@ -78,9 +78,7 @@ def test_gpus_are_counted_as_they_were_seen(tmp_path, names, expected):
 
 def test_versions_that_sources_contradict_are_left_out(tmp_path):
     for rank, version in ((0, 12040), (1, 12080)):
-        write(
-            tmp_path / f"rank{rank}.json", [op("a", 0, 5)], rank=rank, cuda_runtime_version=version
-        )
+        write(tmp_path / f"rank{rank}.json", [op("a", 0, 5)], rank=rank, cuda_runtime_version=version)
     assert not [fact for fact in report_on(tmp_path).identity if "CUDA" in fact]
 
 
@@ -167,9 +165,7 @@ def test_what_was_not_seen_is_named(tmp_path):
 def test_many_damaged_sources_are_counted_past_the_first(tmp_path):
     count = MAX_UNSEEN + 3
     for rank in range(count):
-        body = write(
-            tmp_path / f"rank{rank}.json", [op(f"a{rank}", 0, 9), op("b", 9, 9)]
-        ).read_bytes()
+        body = write(tmp_path / f"rank{rank}.json", [op(f"a{rank}", 0, 9), op("b", 9, 9)]).read_bytes()
         (tmp_path / f"rank{rank}.json").write_bytes(body[:-10])
     unseen = report_on(tmp_path).unseen
     assert len(unseen) == MAX_UNSEEN + 1

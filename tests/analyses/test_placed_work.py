@@ -21,9 +21,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 def section(path):
     return next(
-        s
-        for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections
-        if s.id == "attribution"
+        s for s in analyze_uncached(path, Options(jobs=1, questions=QUESTIONS)).report.sections if s.id == "attribution"
     )
 
 
@@ -52,9 +50,7 @@ def test_the_report_says_where_work_without_a_launch_counts(tmp_path):
 
 
 def test_a_trace_whose_work_is_all_linked_says_nothing_of_it(tmp_path):
-    found = section(
-        write(tmp_path / "rank0.json", [annotation("gen", 0, 40), *launched("k", 5, 60, 40, 8)])
-    )
+    found = section(write(tmp_path / "rank0.json", [annotation("gen", 0, 40), *launched("k", 5, 60, 40, 8)]))
     assert found.caveats == ()
     assert "placed" not in {sheet.name for sheet in found.sheets}
 
@@ -63,9 +59,7 @@ def test_work_of_before_the_recording_is_not_of_the_stage_that_the_file_names(tm
     name = "actor-rollout-ref_actor-update_step1_rank0-of-1_pid5_20260101000000000.json"
     rows = [op("a", 0, 90), kernel("early", 2, 10, 1), *launched("k", 5, 60, 40, 8)]
     sheet = next(s for s in section(write(tmp_path / name, rows)).sheets if s.name == "placed")
-    assert [row[[h.name for h in sheet.headings].index("stage")] for row in sheet.rows] == [
-        "(before the recording)"
-    ]
+    assert [row[[h.name for h in sheet.headings].index("stage")] for row in sheet.rows] == ["(before the recording)"]
 
 
 KNOWN = {

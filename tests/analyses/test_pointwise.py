@@ -24,9 +24,7 @@ def copies(tmp_path, rows):
 
 def renamed(rows):
     """The rows, with another kernel where `nothing` is done to elements."""
-    return [
-        row | {"name": "nvjet_tst_b"} if "nothing_kernel" in row["name"] else row for row in rows
-    ]
+    return [row | {"name": "nvjet_tst_b"} if "nothing_kernel" in row["name"] else row for row in rows]
 
 
 def test_all_but_the_longest_kernel_of_a_chain_is_recoverable(tmp_path):

@@ -26,9 +26,7 @@ STEP, TOKENS = ("step_time", None, None), ("tokens", None, None)
 
 
 def judged(*paths):
-    return repeats.judge(
-        pipeline.analyze_uncached(list(paths), ONE).measurements, load_default_thresholds()
-    )
+    return repeats.judge(pipeline.analyze_uncached(list(paths), ONE).measurements, load_default_thresholds())
 
 
 def write_run(folder, lasting, ranks=1, at=0):
@@ -159,9 +157,7 @@ def samples_of(key, runs):
 
 
 def rates(times, tokens, ranks=2):
-    return compute_work_rates(
-        {STEP: samples_of(STEP, times), TOKENS: samples_of(TOKENS, tokens)}, ranks
-    )
+    return compute_work_rates({STEP: samples_of(STEP, times), TOKENS: samples_of(TOKENS, tokens)}, ranks)
 
 
 def test_time_per_token_is_a_ratio_of_sums():
@@ -193,15 +189,11 @@ def test_the_mean_is_the_ratio_of_sums_whatever_the_steps(pairs, ranks):
     found = rates([[t for t, _ in pairs]], [[n for _, n in pairs]], ranks)
     ns, tokens = (sum(values) for values in zip(*pairs, strict=True))
     assert np.mean(found["time_per_token", None, None].values[0]) == pytest.approx(ns / tokens)
-    assert np.mean(found["throughput", None, None].values[0]) == pytest.approx(
-        tokens / ns * 1e9 / ranks
-    )
+    assert np.mean(found["throughput", None, None].values[0]) == pytest.approx(tokens / ns * 1e9 / ranks)
 
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-@pytest.mark.parametrize(
-    "name", ["gloo_cpu/base_run1", "verl_cpu/v091_e2e_all_ranks", "kineto_tb_plugin"]
-)
+@pytest.mark.parametrize("name", ["gloo_cpu/base_run1", "verl_cpu/v091_e2e_all_ranks", "kineto_tb_plugin"])
 def test_real_profiles(name):
     section = judged(Path(REAL) / "chrome" / name)
     assert section.status == "ok"

@@ -38,9 +38,7 @@ def verl(number, rank=0, scope="train", role="actor-rollout-ref", part=""):
 def write_log(folder, steps, name="metrics.jsonl"):
     """A driver's log of {step: {timer: seconds}}."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = (
-        {f"timing_s/{k}" if "/" not in k else k: v for k, v in t.items()} for t in steps.values()
-    )
+    data = ({f"timing_s/{k}" if "/" not in k else k: v for k, v in t.items()} for t in steps.values())
     lines = [json.dumps({"step": n, "data": d}) for n, d in zip(steps, data, strict=True)]
     (folder / name).write_text("\n".join(lines) + "\n")
 
@@ -146,9 +144,7 @@ def test_what_no_stage_covers_is_shown_by_step_and_by_rank(tmp_path):
     assert (matrix[-1]["stage"], matrix[-1]["step 1"]) == ("(in no stage)", 15_000)
     ranks = rows(found.report, "rl-matrix", "ranks")
     assert (ranks[-1]["stage"], ranks[-1]["rank 0"], ranks[-1]["rank 1"]) == ("(in no stage)", 20_000, 20_000)  # fmt: skip
-    assert {m.name: m.value for m in section(found.report, "rl-matrix").metrics}[
-        "residual"
-    ] == 15_000
+    assert {m.name: m.value for m in section(found.report, "rl-matrix").metrics}["residual"] == 15_000
 
 
 def test_the_rest_is_unknown_where_stages_were_captured_one_by_one(tmp_path):
@@ -222,25 +218,19 @@ def test_of_two_logs_of_a_run_one_is_used_and_the_other_named(tmp_path):
     write_log(tmp_path, {1: {"gen": 9.0}}, "few.jsonl")
     found = result(tmp_path)
     assert by_stage(found.report, "rl-matrix", "not_measured", "in log")["gen"] == 1_000_000_000
-    assert (
-        "1 more logs of the same runs were not used" in section(found.report, "driver-log").caveats
-    )
+    assert "1 more logs of the same runs were not used" in section(found.report, "driver-log").caveats
 
 
 def test_tokens_per_second_are_those_logged_over_the_walls_traced(tmp_path):
     """5 tokens in 100 µs."""
     write(tmp_path / verl(1), grpo())
-    write_log(
-        tmp_path, {1: {"perf/total_num_tokens": 5, "gen": 1}, 2: {"perf/total_num_tokens": 900}}
-    )
+    write_log(tmp_path, {1: {"perf/total_num_tokens": 5, "gen": 1}, 2: {"perf/total_num_tokens": 900}})
     metrics = {m.name: m.value for m in section(result(tmp_path).report, "driver-log").metrics}
     assert metrics["tokens_per_s"] == pytest.approx(50_000)
 
 
 def test_a_log_alone_gives_the_steps_as_the_driver_timed_them(tmp_path):
-    write_log(
-        tmp_path, {1: {"gen": 1.0, "update_actor": 3.0}, 2: {"gen": 2.0, "update_actor": 3.0}}
-    )
+    write_log(tmp_path, {1: {"gen": 1.0, "update_actor": 3.0}, 2: {"gen": 2.0, "update_actor": 3.0}})
     found = result(tmp_path / "metrics.jsonl")
     table = {r["stage"]: r for r in rows(found.report, "rl-matrix", "matrix")}
     assert (table["gen"]["step 1"], table["gen"]["step 2"]) == (1_000_000_000, 2_000_000_000)
@@ -286,17 +276,13 @@ def test_files_in_any_order_and_another_clock_give_the_same(tmp_path):
     for folder, base in (("a", 1_700_000_000 * 10**9), ("b", 1_800_000_000 * 10**9)):
         for rank in (0, 1):
             write(tmp_path / folder / verl(1, rank=rank), grpo(late=rank), base_ns=base)
-    one, other = (
-        build_stage_cells(result(tmp_path / f).measurements).drop(columns="run") for f in "ab"
-    )
+    one, other = (build_stage_cells(result(tmp_path / f).measurements).drop(columns="run") for f in "ab")
     assert one.equals(other)
 
 
 def test_steps_on_a_gpu_have_the_same_walls(tmp_path):
     write(tmp_path / verl(1), [*grpo(), *launched("k", 1, 2, 500, 1)])
-    assert (
-        by_stage(result(tmp_path).report, "rl-matrix", "matrix", "step 1")["update_actor"] == 60_000
-    )
+    assert by_stage(result(tmp_path).report, "rl-matrix", "matrix", "step 1")["update_actor"] == 60_000
 
 
 # Real runs
@@ -325,9 +311,7 @@ def test_real_verl_runs_hold_the_roles_stages_ranks_steps_and_instances_of_their
         assert not scheduled or "schedule" in str(profile), scheduled
         assert {key: found[key] for key in expected} == dict(expected), profile
         steps = {int(n) for n in build_stage_cells(measured)["step"].dropna()}
-        named = {
-            int(p.split("_step")[1].split("_")[0]) for e in entries if "_step" in (p := e["file"])
-        }
+        named = {int(p.split("_step")[1].split("_")[0]) for e in entries if "_step" in (p := e["file"])}
         assert named <= steps
 
 
@@ -337,10 +321,7 @@ GLOO = ("base_run1", "base_run2", "base_run3", "opt_run1", "opt_run2", "opt_run3
 @needs_data
 @pytest.mark.parametrize(
     "run",
-    [
-        pytest.param(n, marks=() if n in ("opt_run1", "straggler") else pytest.mark.slow)
-        for n in GLOO
-    ],
+    [pytest.param(n, marks=() if n in ("opt_run1", "straggler") else pytest.mark.slow) for n in GLOO],
 )
 def test_real_gloo_runs_have_the_walls_that_were_timed_without_the_profiler(run):
     """Within 1 % or 1 ms, the median over all ranks and steps."""

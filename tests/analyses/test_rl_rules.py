@@ -72,8 +72,7 @@ def test_its_page_names_its_thresholds(rule):
 def log_of(folder, steps):
     """A driver's log of {step: {timer: seconds}}."""
     lines = [
-        json.dumps({"step": n, "data": {f"timing_s/{k}": v for k, v in timers.items()}})
-        for n, timers in steps.items()
+        json.dumps({"step": n, "data": {f"timing_s/{k}": v for k, v in timers.items()}}) for n, timers in steps.items()
     ]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -98,9 +97,7 @@ def test_the_bytes_of_a_sync_over_its_wall_are_its_rate(tmp_path):
 
 
 @pytest.mark.parametrize(("dur", "fires"), [(249, True), (250, False)])
-def test_a_sync_of_little_time_counts_where_it_is_far_slower_than_its_transfers(
-    tmp_path, dur, fires
-):
+def test_a_sync_of_little_time_counts_where_it_is_far_slower_than_its_transfers(tmp_path, dur, fires):
     """1 ms of 40 ms; its rate is dur / 1000 of that of the collective."""
     found = findings(tmp_path, synced(4_000_000, dur, whole=40_000), "weight-sync")
     assert bool(found) == fires
@@ -114,9 +111,7 @@ def test_a_sync_that_only_the_driver_timed_is_judged_by_its_log(tmp_path):
     write(tmp_path / "rank0.json", [annotation("actor_update", 0, 50)])
     log_of(tmp_path, {n: {"step": 2.0 if n < 3 else 1.0, "update_weights": 0.2} for n in (1, 2, 3)})
     found = [f for f in result(tmp_path).report.findings if f.rule == "weight-sync"]
-    assert [f.claim for f in found] == [
-        "weight sync takes 10 % of the step, as the driver timed it"
-    ]
+    assert [f.claim for f in found] == ["weight sync takes 10 % of the step, as the driver timed it"]
     assert found[0].recoverable_ns == 200_000_000
     assert found[0].severity == "high"
 
@@ -150,18 +145,11 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
     found = TABLES["transfers"].frame(trace.derived(measure_transfers))
     exposed = found.groupby("direction", observed=True)["exposed_ns"].sum()
     assert exposed.to_dict() == {"HtoD": 40_000, "DtoH": 30_000, "any": 50_000}
-    mine = (
-        found[found["direction"] == "HtoD"]
-        .astype({"stage": object})
-        .fillna({"stage": "-"})
-        .set_index("stage")
-    )
+    mine = found[found["direction"] == "HtoD"].astype({"stage": object}).fillna({"stage": "-"}).set_index("stage")
     assert mine["busy_ns"].to_dict() == {"gen": 30_000, "-": 10_000}
     assert mine["size_bytes"].to_dict() == {"gen": MIB, "-": 0}
     report = result(tmp_path).report
-    shares = {
-        (r["stage"], r["direction"]): r["exposed"] for r in rows(report, "transfers", "host_copies")
-    }
+    shares = {(r["stage"], r["direction"]): r["exposed"] for r in rows(report, "transfers", "host_copies")}
     assert shares[("gen", "HtoD")] == 30_000
     (finding,) = [f for f in report.findings if f.rule == "offload"]
     assert finding.recoverable_ns == 20_000  # without the 30 of the pageable copy
@@ -220,9 +208,7 @@ COPIES = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @given(COPIES, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 90)), max_size=5))
-def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(
-    tmp_path_factory, copies, kernels
-):
+def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(tmp_path_factory, copies, kernels):
     """Over stages and the rest of the step it adds up to the exposed part of the union."""
     rows_ = [op("a", 0, 300), annotation("gen", 20, 100), annotation("mine", 150, 60)]
     rows_ += [memcpy(f"Memcpy {way}", at, dur, size, None) for way, at, dur, size in copies]
@@ -233,10 +219,7 @@ def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(
     large = ops[(ops["kind"] == "memcpy") & (ops["size_bytes"] > 64_000).fillna(value=False)]
     large = large[large["name"].astype(str).str.contains("HtoD|DtoH")]
     work = ops[ops["kind"] == "kernel"]
-    spans = [
-        merge_intervals(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy())
-        for f in (large, work)
-    ]
+    spans = [merge_intervals(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy()) for f in (large, work)]
     both = merge_interval_sets(spans)
     mine = found[found["direction"] == "any"]
     assert int(mine["busy_ns"].sum()) == spans[0].total
@@ -249,9 +232,7 @@ def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(
 
 def test_two_epochs_over_one_mini_batch_are_two_updates(tmp_path):
     """Ranges of the same name, one after the other."""
-    epochs = [
-        r | {"name": "mini_batch0"} if r["name"] == "mini_batch1" else r for r in update_of(2)
-    ]
+    epochs = [r | {"name": "mini_batch0"} if r["name"] == "mini_batch1" else r for r in update_of(2)]
     assert findings(tmp_path, epochs, "redundant-log-prob") == []
 
 
@@ -259,9 +240,7 @@ def test_an_update_without_mini_batches_or_captured_in_part_says_nothing(tmp_pat
     plain = [r for r in update_of(1) if not r["name"].startswith("mini")]
     assert answers(tmp_path / "a", plain, "redundant-log-prob") == ["insufficient data"]
     names = ("train_step2_rank0-of-1_pid7_20260101000000000.json", "actor-update_step2_rank0-of-1_pid7_20260101000000001_mb1.json")  # fmt: skip
-    for name, rows_ in zip(
-        names, (update_of(1)[1:], [annotation("mini_batch1", 0, 50)]), strict=True
-    ):
+    for name, rows_ in zip(names, (update_of(1)[1:], [annotation("mini_batch1", 0, 50)]), strict=True):
         write(tmp_path / "b" / f"actor-rollout-ref_{name}", rows_)
     report = result(tmp_path / "b").report
     told = [v.answer for s in report.sections for v in s.verdicts if v.rule == "redundant-log-prob"]
@@ -288,9 +267,7 @@ def test_without_a_gpu_lengths_are_shown_but_not_judged(tmp_path):
     assert findings(tmp_path, rows_, "ragged-micro-batches") == []
     assert answers(tmp_path, rows_, "ragged-micro-batches") == ["insufficient data"]
     report = result(tmp_path).report
-    assert by_stage(report, "micro-batches", "batches", "lengths are") == {
-        "update_actor": "host time"
-    }
+    assert by_stage(report, "micro-batches", "batches", "lengths are") == {"update_actor": "host time"}
     assert by_stage(report, "micro-batches", "batches", "nearly empty") == {"update_actor": 1}
 
 

@@ -97,9 +97,7 @@ def test_steps_of_one_source_are_generations_of_their_own(tmp_path):
 
 
 def test_a_profiler_that_counts_iterations_does_not_divide_a_generation(tmp_path):
-    rows = [
-        row for n in range(6) for row in (step(n, n * 10, 10), *engine([(0, 4, 8)], n * 10 + 1))
-    ]
+    rows = [row for n in range(6) for row in (step(n, n * 10, 10), *engine([(0, 4, 8)], n * 10 + 1))]
     (one,) = found_in(tmp_path, rows)
     assert (one.iterations, one.unit[2]) == (6, None)
 
@@ -300,9 +298,7 @@ def test_prompts_between_the_first_iterations_do_not_count(tmp_path):
 
 
 def test_a_slow_start_is_not_called_a_tail_nor_the_other_way_round(tmp_path):
-    assert [f.rule for f in section(tmp_path / "a", slow_first(400)).findings] == [
-        "slow-first-iterations"
-    ]
+    assert [f.rule for f in section(tmp_path / "a", slow_first(400)).findings] == ["slow-first-iterations"]
     linear = engine([(0, 64 - n // 4, 10) for n in range(256)])
     assert [f.rule for f in section(tmp_path / "b", linear).findings] == ["rollout-tail"]
 
@@ -328,10 +324,7 @@ def test_a_near_miss_does_not_fire(tmp_path, rule):
 
 @pytest.mark.parametrize("shift", [0, 10**9])
 def test_a_later_start_of_all_changes_nothing(tmp_path, shift):
-    files = {
-        name: [row | {"ts": row["ts"] + shift} for row in rows]
-        for name, rows in replicas(1000, 700).items()
-    }
+    files = {name: [row | {"ts": row["ts"] + shift} for row in rows] for name, rows in replicas(1000, 700).items()}
     found = section(tmp_path, files)
     assert [f.recoverable_ns for f in found.findings] == [150_000]
     ends = next(c for c in found.charts if c.id == "rollout-ends")
@@ -339,10 +332,7 @@ def test_a_later_start_of_all_changes_nothing(tmp_path, shift):
 
 
 def test_charts_stay_small(tmp_path):
-    files = {
-        f"agent_loop_rollout_replica_{n}/rank0.json": engine([(0, n + 1, 10)] * 300)
-        for n in range(30)
-    }
+    files = {f"agent_loop_rollout_replica_{n}/rank0.json": engine([(0, n + 1, 10)] * 300) for n in range(30)}
     charts = section(tmp_path, files).charts
     for chart in charts:
         assert len(chart.marks) <= 2_000

@@ -172,9 +172,7 @@ drawn_ops = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(drawn_ops, st.integers(0, 10**6))
-def test_shapes_add_up_to_the_operators_and_time_zero_does_not_matter(
-    tmp_path_factory, drawn, zero
-):
+def test_shapes_add_up_to_the_operators_and_time_zero_does_not_matter(tmp_path_factory, drawn, zero):
     folder = tmp_path_factory.mktemp("t")
     rows = []
     for number, (name, at, dur, size, work) in enumerate(drawn, 1):

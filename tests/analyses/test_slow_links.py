@@ -25,9 +25,7 @@ def getting_slower(durations):
         at = 1000 * number
         rows += [step(number, at, 1000), *launched("gemm", at, at, 900, 100 * number)]
         for k in range(2):
-            rows += nccl(
-                "allreduce", at + 1 + k, at + 900 + k * each, each, 100 * number + k + 1, 2**20
-            )
+            rows += nccl("allreduce", at + 1 + k, at + 900 + k * each, each, 100 * number + k + 1, 2**20)
     return {0: rows, 1: rows}
 
 
@@ -40,10 +38,7 @@ def test_a_slow_link_that_compute_hides_is_low_and_gives_nothing_back(tmp_path):
 def test_a_group_that_got_slower_is_named_with_the_step(tmp_path):
     """40 µs instead of 10 in the last two of four steps, the first left out: 2 × 30 µs in half of them, 30 µs a step."""
     (found,) = found_by(report_of(tmp_path, getting_slower([10, 10, 10, 40, 40])), "slow-link")
-    assert (
-        found.claim
-        == "ranks 0, 1 are on a slow link: all_reduce moves 26.2 GB/s, from step 3 on; before 105 GB/s"
-    )
+    assert found.claim == "ranks 0, 1 are on a slow link: all_reduce moves 26.2 GB/s, from step 3 on; before 105 GB/s"
     assert found.recoverable_ns == 30_000
 
 

@@ -101,9 +101,7 @@ def test_every_alias_leads_to_one_stage_and_every_stage_to_itself():
     aliases = [alias for names in STAGES.values() for alias in names]
     assert len(aliases) == len(set(aliases))
     assert all(get_canonical_stage(stage) == stage for stage in STAGES)
-    assert all(
-        get_canonical_stage(alias) == stage for stage, names in STAGES.items() for alias in names
-    )
+    assert all(get_canonical_stage(alias) == stage for stage, names in STAGES.items() for alias in names)
 
 
 def test_collectives_are_told_by_their_backend():

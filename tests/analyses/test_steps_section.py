@@ -71,8 +71,7 @@ def test_a_step_known_by_its_files_lasts_from_the_first_to_the_last_of_its_proce
 def test_ranks_whose_clocks_have_no_epoch_are_not_put_on_one_axis(tmp_path):
     """Rank 0 counts 0-50 and rank 1 counts 1000-1070 of clocks of their own: the step is 70, not 1070."""
     files = {
-        verl("train", 3, rank): ([annotation("gen", at, dur)], rank)
-        for rank, at, dur in ((0, 0, 50), (1, 1000, 70))
+        verl("train", 3, rank): ([annotation("gen", at, dur)], rank) for rank, at, dur in ((0, 0, 50), (1, 1000, 70))
     }
     report = report_on(tmp_path, files, base_ns=None)
     assert column(report, "steps", "wall_ns") == [70_000]
@@ -195,9 +194,7 @@ def test_mini_batches_captured_alone_are_their_stage(tmp_path):
 
 
 def test_mini_batches_of_a_whole_step_are_no_stage(tmp_path):
-    report = report_on(
-        tmp_path, {verl("train", 2, part="_mb1"): [annotation("mini_batch1", 0, 20)]}
-    )
+    report = report_on(tmp_path, {verl("train", 2, part="_mb1"): [annotation("mini_batch1", 0, 20)]})
     assert sheet(report, "stages") == []
     assert [row["stage"] for row in sheet(report, "ranges")] == []
     assert column(report, "steps", "wall_ns") == [20_000]
@@ -285,9 +282,7 @@ def test_ranks_that_are_not_known_are_not_counted_as_none(tmp_path):
 def test_steps_of_two_runs_are_not_mixed(tmp_path):
     for run, dur in (("a", 100), ("b", 300)):
         write(tmp_path / run / "rank0.json", [step(1, 0, dur)], rank=0, world_size=1)
-    report = analyze_uncached(
-        [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
-    ).report
+    report = analyze_uncached([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report
     assert [(r["run"], r["wall_ns"]) for r in sheet(report, "steps")] == [
         ("a", 100_000), ("b", 300_000),
     ]  # fmt: skip
@@ -323,9 +318,7 @@ def test_real_single_stage_files_add_up_to_their_known_spans(scenario):
     root = Path(REAL) / "chrome" / "verl_cpu"
     files = json.loads((root / "manifest.json").read_text())
     spans = [f["span_ms"] for f in files if f["file"].startswith(scenario + "/")]
-    report = analyze_uncached(
-        root / scenario / "outputs" / "profile", Options(jobs=1, questions=QUESTIONS)
-    ).report
+    report = analyze_uncached(root / scenario / "outputs" / "profile", Options(jobs=1, questions=QUESTIONS)).report
     (row,) = sheet(report, "steps")
     assert row["wall_ns"] / 1e6 == pytest.approx(sum(spans), abs=0.05 * len(spans) + 0.01)
     assert row["unattributed_ns"] < 0.01 * row["wall_ns"]
@@ -368,9 +361,7 @@ def test_of_several_runs_each_verdict_and_finding_names_its_own_once(tmp_path, r
     write(tmp_path / "short" / "rank0.json", [step(1, 0, 100)], rank=0)
     given = [f"{run}={tmp_path / run}" for run in (*runs, "short")]
     section = next(
-        s
-        for s in analyze_uncached(given, Options(jobs=1, questions=QUESTIONS)).report.sections
-        if s.id == "steps"
+        s for s in analyze_uncached(given, Options(jobs=1, questions=QUESTIONS)).report.sections if s.id == "steps"
     )
     claims = [found.claim for found in section.findings if found.rule == "step-variance"]
     assert [claim.count("(run ") for claim in claims] == [1] * len(runs)

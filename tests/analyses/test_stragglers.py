@@ -152,17 +152,13 @@ def test_the_ranks_of_a_host_or_of_a_model_of_gpu_are_named_by_it(tmp_path, kind
     names = np.where(captures["rank"] >= 12, "node-03", "node-02")
     (found,) = findings(with_tables(measured, {"captures": captures.assign(**{kind: names})}), "straggler")  # fmt: skip
     said = {"host": "of host", "device_name": "with"}[kind]
-    assert found.claim.startswith(
-        f"all 4 ranks {said} node-03 (ranks 12–15) keep the others waiting"
-    )
+    assert found.claim.startswith(f"all 4 ranks {said} node-03 (ranks 12–15) keep the others waiting")
     names = np.where(captures["rank"] >= 11, "node-03", "node-02")
     (found,) = findings(with_tables(measured, {"captures": captures.assign(**{kind: names})}), "straggler")  # fmt: skip
     assert found.claim.startswith("ranks 12–15 keep the others waiting")
 
 
-@pytest.mark.parametrize(
-    ("slowest", "step"), [((70, 75, 70, 70), 2), ((75, 70, 70, 70), 1), ((70, 70, 70, 70), 1)]
-)
+@pytest.mark.parametrize(("slowest", "step"), [((70, 75, 70, 70), 2), ((75, 70, 70, 70), 1), ((70, 70, 70, 70), 1)])
 def test_it_is_shown_in_the_step_in_which_it_is_latest(tmp_path, slowest, step):
     """Later than the others by 200 or 250 of 1,000; of steps alike the first."""
     work = [[[50, 50, own]] * 10 for own in slowest]
@@ -197,9 +193,7 @@ def in_two_stages():
 def test_the_stage_named_is_that_of_most_of_the_work_beyond(tmp_path):
     """60 of it in `gen`, 140 in `update_actor`."""
     (found,) = findings(measured_of(tmp_path, in_two_stages()), "straggler")
-    assert found.claim.startswith(
-        "rank 2 keeps the others waiting: 200 µs per step, most of it in update_actor"
-    )
+    assert found.claim.startswith("rank 2 keeps the others waiting: 200 µs per step, most of it in update_actor")
     told = {metric.name: (metric.value, metric.label) for metric in found.evidence}
     assert told["late_ns"] == (200_000, "later than the others, per step")
     assert told["without_ns"] == (800_000, "step without it")
@@ -212,9 +206,7 @@ def test_what_it_costs_is_told_of_the_group_that_waits_longest_for_it(tmp_path):
     for name in ("collectives", "arrivals"):
         frame = measured[name]
         number = (
-            frame.groupby(["rank", "step"]).cumcount()
-            if "step" in frame
-            else frame.groupby("rank").cumcount() % 10
+            frame.groupby(["rank", "step"]).cumcount() if "step" in frame else frame.groupby("rank").cumcount() % 10
         )
         tables[name] = frame.assign(group=pd.Categorical(np.where(number < 3, "few", "many")))
     parted = with_tables(measured, tables)
@@ -368,9 +360,7 @@ def test_of_two_groups_that_lose_the_same_time_one_counts(tmp_path):
         )  # fmt: skip
         regrouped[name] = frame
     measured = with_tables(measured, regrouped)
-    lost = (
-        attribute_collective_waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
-    )
+    lost = attribute_collective_waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
     assert {key: ns for key, ns in lost.items() if ns} == {
         (0, "dp0"): 40_000, (1, "dp1"): 40_000, (2, "tp1"): 40_000,
     }  # fmt: skip
@@ -478,10 +468,7 @@ def test_the_order_of_files_and_rows_changes_nothing(tmp_path):
     for mine in rows.values():
         shuffler.shuffle(mine)
     assert told(measured_of(tmp_path / "rows" / "run", rows)) == told(still)
-    tables = {
-        name: still[name].sample(frac=1, random_state=5).reset_index(drop=True)
-        for name in still.tables
-    }
+    tables = {name: still[name].sample(frac=1, random_state=5).reset_index(drop=True) for name in still.tables}
     assert told(with_tables(still, tables)) == told(still)
 
 
@@ -511,15 +498,11 @@ def test_times_add_up_for_any_work(tmp_path_factory, work):
     """Own, blocked and wall; waits and causes; a wait is the work that the last did more."""
     measured = measured_of(tmp_path_factory.mktemp("any"), rank_group([[list(s) for s in one] for one in work]))  # fmt: skip
     own = measure_own_work_of_ranks(measured)
-    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * summarize_job_steps(measured).walls[
-        "wall_ns"
-    ].sum()
+    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * summarize_job_steps(measured).walls["wall_ns"].sum()
     found = attribute_collective_waits(measured)
     assert (
         found.booked["lost_ns"].sum()
-        == found.collectives.loc[
-            found.collectives.groupby("match")["is_last"].transform("any"), "lost_ns"
-        ].sum()
+        == found.collectives.loc[found.collectives.groupby("match")["is_last"].transform("any"), "lost_ns"].sum()
     )
     lost = found.collectives.groupby("rank")["lost_ns"].sum()
     for rank in range(3):

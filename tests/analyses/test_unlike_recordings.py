@@ -114,10 +114,9 @@ def recordings():
 def said(documents, folder):
     """What is said of all but the clocks: rules, amounts, claims without the digits that rounding may change."""
     findings = loud(report_on(changed_jobs.write(documents, folder)))
-    return [
-        (f.rule, {place.rank for place in f.places}, re.sub(r"[\d.]+", "", f.claim))
-        for f in findings
-    ], [f.recoverable_ns for f in findings]
+    return [(f.rule, {place.rank for place in f.places}, re.sub(r"[\d.]+", "", f.claim)) for f in findings], [
+        f.recoverable_ns for f in findings
+    ]
 
 
 @pytest.mark.parametrize(

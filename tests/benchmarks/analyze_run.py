@@ -132,9 +132,7 @@ INPUTS = (
         is_for_hta=False,
         is_long=True,
     ),
-    Input(
-        "B1000", "1 GB with Python stacks", lambda: packed("B", 1000), hta_rounds=1, is_long=True
-    ),
+    Input("B1000", "1 GB with Python stacks", lambda: packed("B", 1000), hta_rounds=1, is_long=True),
     Input("504-files", "504 files of verl, discrete", lambda: discrete(14, 6), is_for_hta=False),
     Input("1000-ranks", "1,000 simulated ranks", lambda: simulated(1000), is_for_hta=False),
 )
@@ -182,10 +180,7 @@ def table(bench: Bench, inputs: list[Input]) -> str:
     for item in inputs:
         cells = [item.what]
         for candidate in (FIRST, ALONE, AGAIN, READ, HTA):
-            cpu, wall = (
-                bench.best(candidate, item.name, f"process_{figure}")
-                for figure in ("cpu", "seconds")
-            )
+            cpu, wall = (bench.best(candidate, item.name, f"process_{figure}") for figure in ("cpu", "seconds"))
             cells.append("–" if cpu is None else f"{cpu:.2f} ({wall:.2f})")
         times = ratio(bench, item)
         cells.append("–" if times is None else f"{times:.1f}")

@@ -30,9 +30,7 @@ KIB_PER_MB = 1e6 / 1024
 
 HTA_BACKENDS = ("json", "ijson", "ijson_batched", "ijson_batch_and_compress")
 HTA_DEFAULT, HTA_USUAL_BEST = "hta-json", "hta-ijson_batch_and_compress"
-PEERS = {"zlib", "simdjson", "perfetto", "orjson", "ranks-hta"} | {
-    f"hta-{name}" for name in HTA_BACKENDS
-}
+PEERS = {"zlib", "simdjson", "perfetto", "orjson", "ranks-hta"} | {f"hta-{name}" for name in HTA_BACKENDS}
 
 Command = list[str | Path]
 
@@ -176,9 +174,7 @@ def best_backend(bench: Bench, trace: str) -> str:
     return min(times, key=lambda name: times[name]) if times else HTA_USUAL_BEST
 
 
-def candidates_of(
-    bench: Bench, letter: str, size_mb: int, round_number: int
-) -> tuple[list[str], list[str]]:
+def candidates_of(bench: Bench, letter: str, size_mb: int, round_number: int) -> tuple[list[str], list[str]]:
     """(slow, quick) candidates on a trace in a round."""
     if size_mb == WHOLE_PROCESS_MB:
         return [HTA_DEFAULT, HTA_USUAL_BEST], ["load"]

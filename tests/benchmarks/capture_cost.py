@@ -41,9 +41,7 @@ def worker(module, *, enable):
     from capture import TorchProfilerToolConfig
 
     tool = TorchProfilerToolConfig()
-    config = module.ProfilerConfig(
-        tool="torch", enable=enable, save_path="/nowhere", tool_config=tool
-    )
+    config = module.ProfilerConfig(tool="torch", enable=enable, save_path="/nowhere", tool_config=tool)
     return Worker(module.DistProfiler(0, config, tool_config=tool))
 
 

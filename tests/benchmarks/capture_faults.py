@@ -55,9 +55,7 @@ def _inside(left: Left) -> list[tuple[str, int]]:
 
 def main(names: list[str]) -> int:
     """Prints the table."""
-    print(
-        "| what happens | unprofiled | under verl's profiler | under capture |\n|---|---|---|---|"
-    )
+    print("| what happens | unprofiled | under verl's profiler | under capture |\n|---|---|---|---|")
     wrong = []
     for name in names or FAULTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -69,9 +67,7 @@ def main(names: list[str]) -> int:
         unprofiled, ours = left["nobody"], left["capture"]
         if (ours.exit, ours.value) != (unprofiled.exit, unprofiled.value):
             wrong.append(f"{name}: the training: {ours.exit} {ours.value}\n{ours.stderr[-1500:]}")
-        if FAULTS[name].traces is not None and ours.counted() != sorted(
-            FAULTS[name].traces, key=str
-        ):
+        if FAULTS[name].traces is not None and ours.counted() != sorted(FAULTS[name].traces, key=str):
             wrong.append(f"{name}: the traces: {ours.counted()}\n{ours.stderr[-1500:]}")
         words = [f"exit {unprofiled.exit}", outcome(left["verl"], unprofiled), outcome(ours, unprofiled)]  # fmt: skip
         print(f"| {FAULTS[name].about} | " + " | ".join(words) + " |", flush=True)

@@ -83,9 +83,7 @@ def reasons() -> list[Reason]:
     return [Reason(key, **row) for key, row in tomllib.loads(DECLARED.read_text()).items()]
 
 
-def differences(
-    version: str, cell: str, verl: Any, ours: Any, declared: list[Reason]
-) -> list[tuple[str, str | None]]:
+def differences(version: str, cell: str, verl: Any, ours: Any, declared: list[Reason]) -> list[tuple[str, str | None]]:
     """(aspect, key of its reason) of all in which two outcomes of a cell differ; None for no reason."""
     found: list[tuple[str, str | None]] = []
     for aspect in ASPECTS:
@@ -96,9 +94,7 @@ def differences(
     return found
 
 
-def outcomes(
-    python: Path, verl: Path | None, switched: bool, out: Path, cells: list[str], limit: float
-) -> Any:
+def outcomes(python: Path, verl: Path | None, switched: bool, out: Path, cells: list[str], limit: float) -> Any:
     """What `verl_matrix.py` tells of a version, with the switch or without."""
     listener = _listener(out)
     paths = [str(verl)] if verl else []
@@ -171,9 +167,7 @@ def _words(row: dict[str, Any]) -> str:
 def installed(python: Path) -> str:
     """The version of verl that a Python has."""
     code = "from importlib.metadata import version; print(version('verl'))"
-    return subprocess.run(
-        [python, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def overlaid(newest: Path, overlay: Path, out: Path) -> Path:
@@ -192,9 +186,7 @@ def overlaid(newest: Path, overlay: Path, out: Path) -> Path:
 
 def main() -> int:
     """Prints the table; the status says whether every difference is declared."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--verl", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--overlay", type=Path)

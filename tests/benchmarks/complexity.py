@@ -172,9 +172,7 @@ def write(folder: Path, kind: Kind, n: int) -> Path:
             "baseTimeNanoseconds": BASE_NS,
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
             "deviceProperties": [{"id": 0, "name": "Simulated GPU", "numSms": 132}],
-            "traceEvents": [
-                {**row, "pid": row["pid"] + rank * (row["pid"] == HOST)} for row in kind.rows(n)
-            ],
+            "traceEvents": [{**row, "pid": row["pid"] + rank * (row["pid"] == HOST)} for row in kind.rows(n)],
         }
         path = folder / f"rank{rank}.pt.trace.json.gz"
         path.write_bytes(gzip.compress(json.dumps(document).encode(), 1, mtime=0))
@@ -241,9 +239,7 @@ def growth(kind: Kind, scale: float, rounds: int) -> tuple[list[int], dict[str, 
                     _keep_least(seconds, place, seconds_of(run))
             if not any(map(is_too_steep, seconds.values())):
                 break
-    return counts, {
-        part: [one if one < NEVER else 0.0 for one in taken] for part, taken in seconds.items()
-    }
+    return counts, {part: [one if one < NEVER else 0.0 for one in taken] for part, taken in seconds.items()}
 
 
 def _keep_least(seconds: dict[str, list[float]], place: int, taken: Seconds) -> None:

@@ -130,9 +130,7 @@ def by_interval(base, opt):
     means = [np.log(np.stack([run.mean(axis=-1) for run in side], axis=-1)) for side in (base, opt)]
     terms = compute_between_run_terms(*means)
     half = compute_t_quantiles(0.5 + LEVEL / 2, terms.df) * np.sqrt(terms.variance)
-    return choose_words(-terms.log_ratio - half, -terms.log_ratio + half, DELTA), abs(
-        terms.log_ratio
-    ) <= half
+    return choose_words(-terms.log_ratio - half, -terms.log_ratio + half, DELTA), abs(terms.log_ratio) <= half
 
 
 def percent(hits):
@@ -175,9 +173,7 @@ def main(replications):
         for sizes in SIZES:
             covered, before, now = cell(name, sizes, replications)
             runs = f"{sizes[0]} v {sizes[1]}"
-            print(
-                f"{name:26}{runs:>8}{covered:8.1f}{shown(before):>16}{shown(now):>16}", flush=True
-            )
+            print(f"{name:26}{runs:>8}{covered:8.1f}{shown(before):>16}{shown(now):>16}", flush=True)
     print("\nwith --noise of 8 runs (not part of the promise: what they did not show is not known)")
     for name in WORLDS:
         cells = (calibrated_cell(name, sizes, 8, replications) for sizes in ((1, 1), (3, 1)))

@@ -48,9 +48,7 @@ def columns(rows: int) -> dict[str, Array]:
 
 def in_polars(frame: pd.DataFrame) -> pl.DataFrame:
     """Copy a frame into polars without pyarrow."""
-    return pl.DataFrame(
-        {str(name): [None if pd.isna(value) else value for value in frame[name]] for name in frame}
-    )
+    return pl.DataFrame({str(name): [None if pd.isna(value) else value for value in frame[name]] for name in frame})
 
 
 def operations(rows: int) -> dict[str, Calls]:

@@ -61,9 +61,7 @@ def write_outputs(path, folder):
         *("--export", f"csv={target / 'csv'}", "--save", target / "saved.tkm"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-    run = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = f"status {run.returncode}\n{run.stdout}\n{run.stderr}".splitlines()
     steady = [line for line in lines if not line.startswith(("wrote ", "read "))]  # paths and times
     (target / "report.txt").write_text("\n".join(steady))

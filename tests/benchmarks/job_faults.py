@@ -145,11 +145,7 @@ def planned(name: str, size: str, seed: int) -> Job:
     """Return the job of a kind, of several, or a clean one."""
     if size == "clean":
         return clean_job(name, seed)
-    job = (
-        job_of_several(tuple(name.split("+")), size, seed)
-        if "+" in name
-        else job_of(name, size, seed)
-    )
+    job = job_of_several(tuple(name.split("+")), size, seed) if "+" in name else job_of(name, size, seed)
     assert job is not None
     return job
 
@@ -259,14 +255,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--json", type=Path, help="file to which every case is appended, a line each"
-    )
+    parser.add_argument("--json", type=Path, help="file to which every case is appended, a line each")
     parser.add_argument("--again", type=Path, help="cases written by --json, scored again")
     parser.add_argument("--switches", default="", help="`all`, or switches, comma separated")
-    parser.add_argument(
-        "--limit", type=int, default=700, help="jobs under switches, drawn from all"
-    )
+    parser.add_argument("--limit", type=int, default=700, help="jobs under switches, drawn from all")
     parser.add_argument("--misses", action="store_true", help="show the findings of what is missed")
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]

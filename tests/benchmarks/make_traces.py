@@ -52,9 +52,7 @@ MARGIN_US = 1000
 
 GZIP_LEVEL = 9  # what torch.profiler's own handler writes
 
-_MOVED = re.compile(
-    '"(ts|' + "|".join(key for keys in ID_SPACES for key in keys) + r')":\s*(\d+)(?=[.,\s}])'
-)
+_MOVED = re.compile('"(ts|' + "|".join(key for keys in ID_SPACES for key in keys) + r')":\s*(\d+)(?=[.,\s}])')
 _TS = re.compile(r'("ts":\s*)([0-9.]+)')
 _DUR = re.compile(r'("dur":\s*)([0-9.]+)')
 
@@ -155,9 +153,7 @@ class Repeater:
             end = match.end()
         self._pieces.append(text[end:])
         if times != len(texts):
-            raise ValueError(
-                f"{times} times in {len(texts)} events: a layout that is not known here"
-            )
+            raise ValueError(f"{times} times in {len(texts)} events: a layout that is not known here")
 
     def text(self, repetition: int) -> str:
         """The text of a repetition, counted from 0."""
@@ -271,9 +267,7 @@ def write_trace(texts: Iterator[str], plain: Path | None, packed: Path) -> None:
         part.replace(path)
 
 
-def build_trace(
-    letter: str, size_mb: int, folder: Path = BENCH_DATA, *, force: bool = False
-) -> Path:
+def build_trace(letter: str, size_mb: int, folder: Path = BENCH_DATA, *, force: bool = False) -> Path:
     """The `.json` of this letter and size (its `.json.gz` beside it), built if it is missing."""
     plain = folder / f"{letter}{size_mb}.json"
     packed = plain.with_name(plain.name + ".gz")
@@ -284,18 +278,14 @@ def build_trace(
 
 def _with_rank(texts: Iterator[str], rank: int, ranks: int) -> Iterator[str]:
     """The texts, their head telling this rank instead of the recorded one."""
-    head, count = re.subn(
-        r'"rank": \d+, "world_size": \d+', f'"rank": {rank}, "world_size": {ranks}', next(texts)
-    )
+    head, count = re.subn(r'"rank": \d+, "world_size": \d+', f'"rank": {rank}, "world_size": {ranks}', next(texts))
     if count != 1:
         raise ValueError("the source does not tell its rank")
     yield head
     yield from texts
 
 
-def build_ranks(
-    ranks: int, size_mb: int, folder: Path = BENCH_DATA, *, force: bool = False
-) -> Path:
+def build_ranks(ranks: int, size_mb: int, folder: Path = BENCH_DATA, *, force: bool = False) -> Path:
     """A folder with one trace A (`.json.gz`) of this size for each rank, built if it is missing."""
     target = folder / f"ranks{ranks}x{size_mb}"
     paths = [target / f"rank-{rank}.pt.trace.json.gz" for rank in range(ranks)]
@@ -311,9 +301,7 @@ def main() -> None:
     """Build what the command line asks for, and name each file with its size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", default="15,20,200,1000", help="MB of JSON, comma separated")
-    parser.add_argument(
-        "--ranks", type=int, default=8, help="files of the many-file input, 0: none"
-    )
+    parser.add_argument("--ranks", type=int, default=8, help="files of the many-file input, 0: none")
     parser.add_argument("--force", action="store_true", help="build again what is there")
     options = parser.parse_args()
     for size_mb in map(int, options.sizes.split(",")):

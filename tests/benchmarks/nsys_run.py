@@ -182,11 +182,7 @@ def main() -> int:
     rows = rows_of(bench, name)
     told = subprocess.run([options.nsys, "--version"], capture_output=True, text=True, check=False)
     print(f"{markdown(rows)}\n\n- {told.stdout.strip()}; load average {os.getloadavg()[0]:.1f}.")
-    counted = {
-        (run.figures["kernels"], run.figures["kernel_ns"])
-        for run in bench.runs
-        if "kernels" in run.figures
-    }
+    counted = {(run.figures["kernels"], run.figures["kernel_ns"]) for run in bench.runs if "kernels" in run.figures}
     if len(counted) > 1:
         print(f"- The two counted differently: {sorted(counted)}.")
     failed = [run for run in bench.runs if run.error]

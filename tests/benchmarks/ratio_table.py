@@ -198,10 +198,7 @@ def row_of_scaling(bench: Bench, letter: str) -> Row:
     wall_times = [bench.best("load", trace) for trace in traces]
     cpu_times = [bench.best("load", trace, "cpu") for trace in traces]
     size_ratio = size_mb_of(traces[0]) / size_mb_of(traces[1])
-    speeds = [
-        size_mb_of(trace) / time if time else None
-        for trace, time in zip(traces, wall_times, strict=True)
-    ]
+    speeds = [size_mb_of(trace) / time if time else None for trace, time in zip(traces, wall_times, strict=True)]
     ratio, cpu_ratio = ratio_of(wall_times), ratio_of(cpu_times)
     return Row(
         QUESTIONS,
@@ -327,9 +324,7 @@ def machine() -> str:
     models = sorted({line.partition(": ")[2] for line in lines if line.startswith("model name")})
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     python = f"Python {platform.python_version()}"
-    return (
-        f"{len(os.sched_getaffinity(0))} cores of {', '.join(models)}, {memory_gb:.0f} GB, {python}"
-    )
+    return f"{len(os.sched_getaffinity(0))} cores of {', '.join(models)}, {memory_gb:.0f} GB, {python}"
 
 
 def notes_of(bench: Bench, rounds: int) -> list[str]:
@@ -345,9 +340,7 @@ def notes_of(bench: Bench, rounds: int) -> list[str]:
         f"Versions: {told}.",
     ]
     wrong = disagreements(bench)
-    failed = sorted(
-        {f"{run.candidate} {run.input}: {run.error}" for run in bench.runs if run.error}
-    )
+    failed = sorted({f"{run.candidate} {run.input}: {run.error}" for run in bench.runs if run.error})
     notes += [f"FAILED: {each}" for each in failed]
     notes += [f"DISAGREE on kernels or their time: {each}" for each in wrong]
     return notes

@@ -46,9 +46,7 @@ def print_reading(reading: Reading, figures: str, differences: list[str], said: 
     name = "/".join(Path(reading.path).parts[-2:])
     print(f"{'FAIL' if wrong else 'ok':5}{name[:60]:61}{figures}")
     expected = " or ".join(rule or "nothing" for rule in reading.rules)
-    print(
-        f"     first: {expected} {reading.place} (said: {said.first_rule or 'nothing'}) — {reading.why}"
-    )
+    print(f"     first: {expected} {reading.place} (said: {said.first_rule or 'nothing'}) — {reading.why}")
     for each in differences:
         reason = reading.reason_for(each)
         print(f"     argued: {each}: {reason}" if reason else f"     WRONG: {each}")

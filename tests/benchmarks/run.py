@@ -41,9 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", default="20,200,1000", help="MB of JSON, comma separated")
     parser.add_argument("--rounds", type=int, default=3, help="turns of every candidate")
-    parser.add_argument(
-        "--only", default="", help="candidates, comma separated; `peers`: no tracekit"
-    )
+    parser.add_argument("--only", default="", help="candidates, comma separated; `peers`: no tracekit")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where all runs and rows go")
     options = parser.parse_args()
     sizes = sorted({int(size) for size in options.sizes.split(",")})
@@ -60,10 +58,7 @@ def main() -> int:
     load = f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} at the end"
     notes.append(f"Took {minutes:.0f} minutes; load average {load} (our own run included).")
     print("\n".join((markdown(rows), "", *(f"- {note}" for note in notes))))
-    told_rows = [
-        asdict(row) | {"judged": row.judged, "margin": row.margin, "verdict": row.verdict}
-        for row in rows
-    ]
+    told_rows = [asdict(row) | {"judged": row.judged, "margin": row.margin, "verdict": row.verdict} for row in rows]
     told = {"rows": told_rows, "notes": notes, "runs": [asdict(run) for run in bench.runs]}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")

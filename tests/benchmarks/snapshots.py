@@ -26,10 +26,7 @@ FRAMES, STACKS, LIVE = 32, 300, 2000
 def write_snapshot(path: Path, entries: int, seed: int = 0) -> None:
     """A snapshot of so many actions that shares its objects as PyTorch's does: stacks of 32 frames, one device."""
     chance = random.Random(seed)
-    frames = [
-        {"name": f"function_{i}", "filename": f"/job/model/file_{i % 97}.py", "line": i}
-        for i in range(2000)
-    ]
+    frames = [{"name": f"function_{i}", "filename": f"/job/model/file_{i % 97}.py", "line": i} for i in range(2000)]
     kinds = [
         (chance.sample(frames, FRAMES), chance.sample(frames, FRAMES - 4), 512 * chance.randrange(1, 9000))
         for _ in range(STACKS)
@@ -138,12 +135,8 @@ def compare(path: Path, rounds: int, *, viz: bool) -> bool:
             known = best.setdefault(kind, dict(figures))
             best[kind] = {name: min(value, known[name]) for name, value in figures.items()}
     for kind, figures in best.items():
-        print(
-            f"{path.name}: {kind:5} {figures['cpu']:7.2f} s CPU {figures['peak_mb_net_of_imports']:8.1f} MB"
-        )
-    cpu, peak = (
-        best["ours"][name] / best["least"][name] for name in ("cpu", "peak_mb_net_of_imports")
-    )
+        print(f"{path.name}: {kind:5} {figures['cpu']:7.2f} s CPU {figures['peak_mb_net_of_imports']:8.1f} MB")
+    cpu, peak = (best["ours"][name] / best["least"][name] for name in ("cpu", "peak_mb_net_of_imports"))
     print(f"{path.name}: CPU {cpu:.2f} (at most {MOST_CPU}), peak {peak:.2f} (at most {MOST_PEAK})")
     return cpu <= MOST_CPU and peak <= MOST_PEAK
 

@@ -70,6 +70,4 @@ def test_every_candidate_of_ours_is_the_bare_command_and_keeps_nothing_elsewhere
     commands = analyze_run.commands_of(item, Path("ranks"), 0, Path("tracekit"))
     assert [list(map(str, c))[-2:] for c in commands.values()][1:] == [["analyze", "ranks"]] * 2
     assert commands["alone"][-1] == "--no-cache"
-    assert all(
-        f"TRACEKIT_CACHE={analyze_run.CACHE}" in commands[name] for name in ("first", "again")
-    )
+    assert all(f"TRACEKIT_CACHE={analyze_run.CACHE}" in commands[name] for name in ("first", "again"))

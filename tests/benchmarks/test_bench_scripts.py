@@ -143,10 +143,7 @@ def test_a_row_says_by_how_much_it_holds(script):
     assert (round(row.margin, 3), row.verdict) == (0.909, "MISSED")
     row = ratio_table.Row("claim", "peer", "A200", "–", "–", None, 0.5, "0")
     assert (row.margin, row.verdict) == (None, "not measured")
-    assert (
-        ratio_table.Row("claim", "peer", "A20", "–", "–", 3.0, None, "1").verdict
-        == "for information"
-    )
+    assert ratio_table.Row("claim", "peer", "A20", "–", "–", 3.0, None, "1").verdict == "for information"
 
 
 def test_the_fastest_run_counts_and_disagreement_shows(script):
@@ -226,9 +223,7 @@ def test_runners_agree_on_a_built_trace(script, tmp_path, letter, size_mb):
     }
     if importlib.util.find_spec("orjson"):  # a peer, and so no dependency of the tests
         found["orjson"] = printed(HERE / "peer_orjson.py", packed)
-    assert {
-        name: {key: each[key] for key in truth} for name, each in found.items()
-    } == dict.fromkeys(found, truth)
+    assert {name: {key: each[key] for key in truth} for name, each in found.items()} == dict.fromkeys(found, truth)
     assert found["load"]["busy_ns"] == found["pure load"]["busy_ns"]
     assert all(each["seconds"] > 0 for each in found.values())
 
@@ -236,9 +231,7 @@ def test_runners_agree_on_a_built_trace(script, tmp_path, letter, size_mb):
 def test_a_run_tells_what_its_whole_tree_took(script):
     bench_runs = script("bench_runs")
     grown = "b = bytearray(80_000_000)"
-    code = (
-        f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{grown}']); print('{{}}')"
-    )
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{grown}']); print('{{}}')"
     figures, error = bench_runs.figures_of([sys.executable, "-c", code])
     assert not error
     assert figures["process_peak_mb"] > 80

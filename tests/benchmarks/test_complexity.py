@@ -60,9 +60,7 @@ def test_walls_of_steps_take_as_many_calls_for_few_steps_as_for_many(complexity,
     for count in (10, 200):
         folder = tmp_path / str(count)
         folder.mkdir()
-        found = pipeline.discover_sources(
-            complexity.write(folder, complexity.KINDS["steps"], count)
-        )
+        found = pipeline.discover_sources(complexity.write(folder, complexity.KINDS["steps"], count))
         measured = pipeline.measure(found, Options(jobs=1))
         assert len(measure_step_walls(measured)) == count
         calls.append(calls_of(measure_step_walls, measured))
@@ -88,9 +86,7 @@ def _late_ends(trace):
     number, _ = group_arrays([trace.nullable("device_ops", "stream")])
     rows = np.arange(len(start))
     may_overlap = np.zeros(len(start), np.bool_)
-    return find_late_stream_ends(
-        start, end, number, rows, may_overlap=may_overlap, is_in_order=True
-    )
+    return find_late_stream_ends(start, end, number, rows, may_overlap=may_overlap, is_in_order=True)
 
 
 @pytest.fixture
@@ -100,18 +96,14 @@ def measured_of_stages(complexity, tmp_path):
     for count in (10, 300):
         folder = tmp_path / str(count)
         folder.mkdir()
-        found = pipeline.discover_sources(
-            complexity.write(folder, complexity.KINDS["stages"], count)
-        )
+        found = pipeline.discover_sources(complexity.write(folder, complexity.KINDS["stages"], count))
         runs.append(pipeline.measure(found, Options(jobs=1)))
         assert len(list_stage_rows(runs[-1])) == count  # their names take a call each, once
     return runs
 
 
 def test_pooled_launches_take_as_many_calls_for_few_stages_as_for_many(measured_of_stages):
-    few, many = (
-        calls_of(launching.pool_launch_counts, measured) for measured in measured_of_stages
-    )
+    few, many = (calls_of(launching.pool_launch_counts, measured) for measured in measured_of_stages)
     assert [len(launching.pool_launch_counts(measured)) for measured in measured_of_stages] == [
         11,
         301,
@@ -122,10 +114,7 @@ def test_pooled_launches_take_as_many_calls_for_few_stages_as_for_many(measured_
 def test_the_rank_with_most_own_work_takes_as_many_calls_for_few_stages_as_for_many(
     measured_of_stages,
 ):
-    few, many = (
-        calls_of(_find_slowest_ranks, list_rank_groups(measured)[0], 0.0)
-        for measured in measured_of_stages
-    )
+    few, many = (calls_of(_find_slowest_ranks, list_rank_groups(measured)[0], 0.0) for measured in measured_of_stages)
     assert many < 1.2 * few + 50
 
 

@@ -48,9 +48,7 @@ def test_the_words_of_the_table_are_those_of_the_command(call, tmp_path, world, 
         for path, runs in zip(paths, of_trial(sides, trial), strict=True):
             path.write_text(write_report_json(report(step_rows(*runs))), encoding="utf-8")
         result = call("compare", *paths, "--drop-first", 0, "--fail-on", "step_time>3%")
-        assert ("inconclusive" in result.stdout.split("\n\n")[1]) == (
-            words[trial] == "inconclusive"
-        )
+        assert ("inconclusive" in result.stdout.split("\n\n")[1]) == (words[trial] == "inconclusive")
         found.append(result.exit_code == 1)
     print(world, sizes, found)
     assert found == (words == "regression").tolist()

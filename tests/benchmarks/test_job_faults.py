@@ -143,9 +143,7 @@ def test_what_is_too_small_to_find_is_not_required():
         totals(
             [
                 scored,
-                score(
-                    "silent_pause", truth(8 * MS), [finding("host-silence", 8 * MS, "update_actor")]
-                ),
+                score("silent_pause", truth(8 * MS), [finding("host-silence", 8 * MS, "update_actor")]),
             ],
             [],
             0.1,

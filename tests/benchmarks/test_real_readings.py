@@ -126,9 +126,7 @@ def test_idle_time_and_kernels_are_compared_after_the_start_up():
 
 
 def test_kind_command_table_and_mentions_are_held():
-    reading = Reading(
-        path="", kinds=("cpu-only",), rules=("drift",), why="", mentions=("rank 0", "rank 1")
-    )
+    reading = Reading(path="", kinds=("cpu-only",), rules=("drift",), why="", mentions=("rank 0", "rank 1"))
     bare = said_of({}, findings=[FINDING])
     assert first_line_misses(reading, bare) == [
         "kind is not said, not cpu-only",
@@ -196,10 +194,7 @@ def a_snapshot(path, entries, blocks, reserved):
         for address, size in blocks
     ]
     segment = {"device": 0, "total_size": reserved, "blocks": of_blocks}
-    trace = [
-        {"action": action, "addr": address, "size": size, "frames": frames}
-        for action, address, size in entries
-    ]
+    trace = [{"action": action, "addr": address, "size": size, "frames": frames} for action, address, size in entries]
     file = path / "snapshot.pickle"
     file.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [trace]}))
     return memory.load_snapshot(file)

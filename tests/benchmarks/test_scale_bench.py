@@ -40,8 +40,7 @@ def traces(make_ranks, tmp_path_factory):
 def ends(trace):
     """The end of every collective in ns since 1970, by its sequence number."""
     return {
-        event["args"]["Seq"]: round((event["ts"] + event["dur"]) * 1000)
-        + trace["baseTimeNanoseconds"]
+        event["args"]["Seq"]: round((event["ts"] + event["dur"]) * 1000) + trace["baseTimeNanoseconds"]
         for event in trace["traceEvents"]
         if "Seq" in event["args"]
     }

@@ -41,9 +41,7 @@ def test_every_line_of_the_table_is_of_a_profile():
 
 
 def test_a_share_that_rose_is_reported():
-    assert risen({"a": 0.10, "b": 0.2}, {"a": 0.12, "b": 0.2004, "c": 0.9}) == [
-        "a: 10.00 % → 12.00 %"
-    ]
+    assert risen({"a": 0.10, "b": 0.2}, {"a": 0.12, "b": 0.2004, "c": 0.9}) == ["a: 10.00 % → 12.00 %"]
 
 
 def test_the_table_reads_back_as_written():

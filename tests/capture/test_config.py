@@ -70,9 +70,7 @@ def run(code, *options):
 @each_config
 def test_fields_their_order_and_defaults_are_verls(name):
     made = getattr(C, name)()
-    assert [(f.name, getattr(made, f.name)) for f in dataclasses.fields(made)] == list(
-        FIELDS[name].items()
-    )
+    assert [(f.name, getattr(made, f.name)) for f in dataclasses.fields(made)] == list(FIELDS[name].items())
 
 
 @each_config
@@ -283,8 +281,5 @@ def test_importing_capture_brings_in_no_third_party_package_and_not_tracekit():
 
 def test_importing_capture_costs_little():
     # Processor time, so that a busy machine does not matter; verl takes seconds here.
-    code = (
-        "import time\nstart = time.process_time()\nimport capture\n"
-        "print(time.process_time() - start)"
-    )
+    code = "import time\nstart = time.process_time()\nimport capture\nprint(time.process_time() - start)"
     assert min(float(run(code)) for _ in range(3)) < 0.1

@@ -100,10 +100,7 @@ assert ended[0] and os.waitstatus_to_exitcode(ended[1]) == 7, ended
 def test_what_is_asked_of_the_control_thread_is_done_there_and_raises_here():
     there = control.run_on_control_thread(threading.get_ident)
     assert there != threading.get_ident()
-    assert (
-        control.run_on_control_thread(lambda: control.run_on_control_thread(threading.get_ident))
-        == there
-    )
+    assert control.run_on_control_thread(lambda: control.run_on_control_thread(threading.get_ident)) == there
     with pytest.raises(ZeroDivisionError):
         control.run_on_control_thread(lambda: 1 / 0)
 
@@ -112,9 +109,7 @@ def test_a_process_that_imported_ray_and_did_not_start_it_starts_no_cluster(tmp_
     import types
 
     asked = []
-    ray = types.SimpleNamespace(
-        is_initialized=lambda: False, get_runtime_context=lambda: asked.append(1)
-    )
+    ray = types.SimpleNamespace(is_initialized=lambda: False, get_runtime_context=lambda: asked.append(1))
     monkeypatch.setitem(sys.modules, "ray", ray)
     config = ProfilerConfig(tool="torch", enable=True, save_path=str(tmp_path), tool_config={})
     profiler = DistProfiler(0, config)

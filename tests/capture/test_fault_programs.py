@@ -35,9 +35,7 @@ if verl_python.PYTHON:
         assert max(start for start, _ in turns) < min(end for _, end in turns)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("name", "outer"), [("a generator", "streams"), ("a coroutine", "waits")]
-    )
+    @pytest.mark.parametrize(("name", "outer"), [("a generator", "streams"), ("a coroutine", "waits")])
     def test_the_range_of_what_is_not_over_when_it_returns_holds_its_work(tmp_path, name, outer):
         (trace,) = left_by("capture", name, tmp_path).traces
         ((start, length),) = [(s, n) for called, s, n in trace if called == outer]

@@ -81,9 +81,7 @@ def test_a_ledger_that_does_not_fit_in_its_place_stays_as_it_was(tmp_path, monke
     assert path.read_text() == "before"
 
 
-def test_when_every_trace_is_lost_doctor_says_so_and_not_that_the_profiler_was_off(
-    tmp_path, torch, call
-):
+def test_when_every_trace_is_lost_doctor_says_so_and_not_that_the_profiler_was_off(tmp_path, torch, call):
     torch.export = FULL
     worker = Worker(tmp_path)
     worker.step(2)
@@ -269,9 +267,7 @@ EVENTS = st.lists(
     cuda=st.booleans(),
     events=EVENTS,
 )
-def test_whatever_happens_every_capture_has_an_end(
-    tmp_path_factory, torch, tool, discrete, window, cuda, events
-):
+def test_whatever_happens_every_capture_has_an_end(tmp_path_factory, torch, tool, discrete, window, cuda, events):
     """Nothing is lost without a reason, and nothing counts as a file without one."""
     folder = tmp_path_factory.mktemp("ledger")
     manifest._OF_PROCESS.clear()

@@ -88,9 +88,7 @@ def test_what_the_log_is_told_stands_in_it(tmp_path, monkeypatch):
     worker = Worker(tmp_path)
     worker.profiler.start(profile_step=1)
     worker.profiler.start(profile_step=1)
-    monkeypatch.setattr(
-        "capture.run_config.without_effect", ["critic: relocate_results: nothing to move"]
-    )
+    monkeypatch.setattr("capture.run_config.without_effect", ["critic: relocate_results: nothing to move"])
     worker.profiler.stop()
     told = read(tmp_path)[1]
     assert told["problems"] == ["start: a step is being profiled already"]
@@ -183,9 +181,7 @@ def test_the_run_is_told_by_ray_where_nobody_named_it(tmp_path, monkeypatch, con
             **{name: lambda value=value: value for name, value in zip(names, context, strict=True)}
         )
 
-    ray = types.SimpleNamespace(
-        get_runtime_context=runtime_context, is_initialized=lambda: context is not None
-    )
+    ray = types.SimpleNamespace(get_runtime_context=runtime_context, is_initialized=lambda: context is not None)
     monkeypatch.setitem(sys.modules, "ray", ray)
     Worker(tmp_path).step(1)
     expected = None if context is None else "/".join(context)

@@ -17,11 +17,7 @@ CELLS = (
     "* torch stage on", "actor torch step on", "actor torch schedule on", "actor torch whole-schedule on",
     "actor torch continuous on", "actor nsys * on", "critic torch_memory step *", "actor null step on", "* torch step off",
 )  # fmt: skip
-VERLS = (
-    sorted(Path(os.environ["TRACEKIT_VERLS"]).resolve().iterdir())
-    if "TRACEKIT_VERLS" in os.environ
-    else []
-)
+VERLS = sorted(Path(os.environ["TRACEKIT_VERLS"]).resolve().iterdir()) if "TRACEKIT_VERLS" in os.environ else []
 GROUP = Path(__file__).parents[1] / "support" / "verl_group_switched.py"
 UNLIKE = re.compile(r"pid\d+")
 
@@ -87,9 +83,7 @@ if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
         assert undeclared == {}
         assert len(told) > 20
         assert not any("absent" in row["capture"] for row in told.values() if "absent" not in row["verl"])  # fmt: skip
-        traces = [
-            row["capture"]["files"] for cell, row in told.items() if cell.endswith("stage on")
-        ]
+        traces = [row["capture"]["files"] for cell, row in told.items() if cell.endswith("stage on")]
         assert all(traces[:2])
 
     @pytest.mark.slow

@@ -15,9 +15,7 @@ DUMP = ["synchronize", "dump", ("history", None, {}), *BEGIN]
 
 def profiler(folder, rank=0, shared=None, **changes):
     config = {"enable": True, "save_path": str(folder), "tool_config": {}, **changes}
-    return DistProfiler(
-        rank, ProfilerConfig(tool="torch_memory", global_tool_config=shared, **config)
-    )
+    return DistProfiler(rank, ProfilerConfig(tool="torch_memory", global_tool_config=shared, **config))
 
 
 def files(folder):
@@ -37,9 +35,7 @@ def test_a_snapshot_is_written_after_every_step_and_a_new_history_begun(tmp_path
     assert files(tmp_path) == [f"step1/{name}", f"step2/{name}"]
 
 
-def test_a_depth_of_stacks_reaches_a_torch_that_has_one_and_else_the_log(
-    tmp_path, torch, monkeypatch, caplog
-):
+def test_a_depth_of_stacks_reaches_a_torch_that_has_one_and_else_the_log(tmp_path, torch, monkeypatch, caplog):
     wanted = {"tool_config": {"torch_memory": {"stack_depth": 8}}}
     profiler(tmp_path, **wanted)
     assert torch.log == BEGIN
@@ -126,9 +122,7 @@ OFF = ("history", None, {})
 
 def test_a_request_ends_its_history_and_follows_the_settings_of_the_run(tmp_path, torch):
     block = {"context": "state", "stacks": "cpp", "trace_alloc_max_entries": 70}
-    config = ProfilerConfig(
-        tool=None, save_path=None, tool_config=None, global_tool_config={"torch_memory": block}
-    )
+    config = ProfilerConfig(tool=None, save_path=None, tool_config=None, global_tool_config={"torch_memory": block})
     worker = DistProfiler(0, config)
     on_demand(worker, 3, folder=tmp_path)
     expected = {"context": "state", "stacks": "cpp", "max_entries": 70}

@@ -40,9 +40,7 @@ def test_the_memory_of_every_gpu_in_use_is_logged_and_read_by_tracekit(tmp_path,
     logged = [(row["step"], row["device"], row["allocated_bytes"]) for row in rows(path)]
     assert logged == [(1, 0, 2_000), (1, 1, 20), (2, 0, 2_500)]
     assert sniff(path).reader == "memory_log"
-    (trace,) = memory_log.read(
-        Source(path, path.name, "memory_log", "log"), Want(frozenset({"memory_log"}))
-    )
+    (trace,) = memory_log.read(Source(path, path.name, "memory_log", "log"), Want(frozenset({"memory_log"})))
     assert trace.source.rank == 3
     frame = trace["memory_log"]
     first = frame[(frame["step"] == 1) & (frame["device"] == 0)]
@@ -172,9 +170,7 @@ def test_the_log_of_steps_is_one_that_tracekit_reads(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     logger = MetricsLogger(path)
     for step in (1, 2):
-        logger.log_metrics(
-            step, learning_rate=1e-5, batch_size=64, timings={"gen": 0.5 * step}, loss=float("nan")
-        )
+        logger.log_metrics(step, learning_rate=1e-5, batch_size=64, timings={"gen": 0.5 * step}, loss=float("nan"))
     assert sniff(path).reader == "driver_log"
     (trace,) = driver_log.read(Source(path, path.name, "driver_log", "log"), Want())
     frame = trace["log_values"]

@@ -82,13 +82,9 @@ def test_without_cuda_the_nvtx_ranges_remain(tmp_path, torch, nvtx, caplog, disc
     assert caplog.text.count("no capture range") == 1
 
 
-def test_capture_ranges_are_those_of_verls_platform_where_a_process_has_one(
-    tmp_path, torch, monkeypatch
-):
+def test_capture_ranges_are_those_of_verls_platform_where_a_process_has_one(tmp_path, torch, monkeypatch):
     log = []
-    device = types.SimpleNamespace(
-        profiler_start=lambda: log.append("open"), profiler_stop=lambda: log.append("close")
-    )
+    device = types.SimpleNamespace(profiler_start=lambda: log.append("open"), profiler_stop=lambda: log.append("close"))
     platform = types.SimpleNamespace(get_platform=lambda: device)
     monkeypatch.setitem(sys.modules, "verl.plugin.platform", platform)
     worker = Worker(tmp_path)
@@ -116,9 +112,7 @@ def test_finished_reports_of_this_process_are_moved_out_of_rays_session(tmp_path
     profiler.start(profile_step=1)
     profiler.stop()
     host = socket.gethostname()
-    assert sorted(path.name for path in folder.glob("*.nsys-rep")) == [
-        f"actor_{host}_{name}" for name in mine
-    ]
+    assert sorted(path.name for path in folder.glob("*.nsys-rep")) == [f"actor_{host}_{name}" for name in mine]
     account = f"capture_nsys_actor_rank0_pid{pid}.manifest"
     assert sorted(path.name for path in reports.iterdir()) == sorted([*left, account])
     # Where the reports are collected from lies whose they are.

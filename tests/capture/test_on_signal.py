@@ -30,13 +30,9 @@ class Ray:
     def __init__(self, node="node-1"):
         self.store, self.node, self.tasks = {}, node, []
         self.worker = types.SimpleNamespace(mode=0)
-        store = types.SimpleNamespace(
-            _internal_kv_put=self.store.__setitem__, _internal_kv_get=self.store.get
-        )
+        store = types.SimpleNamespace(_internal_kv_put=self.store.__setitem__, _internal_kv_get=self.store.get)
         self.experimental = types.SimpleNamespace(internal_kv=store)
-        context = types.SimpleNamespace(
-            get_job_id=lambda: "01", get_node_id=lambda: self.node, worker=self.worker
-        )
+        context = types.SimpleNamespace(get_job_id=lambda: "01", get_node_id=lambda: self.node, worker=self.worker)
         self.get_runtime_context = lambda: context
 
     def is_initialized(self):
@@ -126,10 +122,7 @@ def test_what_ray_raises_is_logged_and_ends_nothing(tmp_path, ray, monkeypatch, 
     on_signal.announce_watched_folder(tmp_path)
     on_signal.install()
     signalled()
-    assert (
-        "SIGUSR2 to the driver has no effect, use python -m capture.trigger: AttributeError"
-        in caplog.text
-    )
+    assert "SIGUSR2 to the driver has no effect, use python -m capture.trigger: AttributeError" in caplog.text
     assert "cannot leave a request, use python -m capture.trigger: AttributeError" in caplog.text
 
 
@@ -181,9 +174,7 @@ def test_a_program_that_the_switch_runs_survives_the_signal_from_its_first_line_
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=verl_python.environment(
-            PYTHONPATH=os.pathsep.join((str(verl_python.ROOT), str(tmp_path)))
-        ),
+        env=verl_python.environment(PYTHONPATH=os.pathsep.join((str(verl_python.ROOT), str(tmp_path)))),
     )
     assert run.stdout.readline() == "runs\n"
     run.send_signal(signal.SIGUSR2)

@@ -85,9 +85,7 @@ if verl_python.PYTHON:
         names = [name for name in written(runs["capture.verl"]) if name.endswith(".gz")]
         assert names == written(runs[""])
         assert names == [
-            f"actor-rollout-ref_train_step{step}_rank{rank}-of-2.json.gz"
-            for step in PROFILED
-            for rank in (0, 1)
+            f"actor-rollout-ref_train_step{step}_rank{rank}-of-2.json.gz" for step in PROFILED for rank in (0, 1)
         ]
         assert sorted(set(written(runs["capture.verl"])) - set(names)) == [
             f"capture_torch_{role}_rank{rank}.manifest"
@@ -139,9 +137,7 @@ if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
         assert run.wait(timeout=400) == 0
         names = [name for name in written(tmp_path) if name.endswith(".gz")]
         (step,) = {re.search(r"step(\d+)", name)[1] for name in names}
-        assert names == [
-            f"actor-rollout-ref_train_step{step}_rank{rank}-of-2.json.gz" for rank in (0, 1)
-        ]
+        assert names == [f"actor-rollout-ref_train_step{step}_rank{rank}-of-2.json.gz" for rank in (0, 1)]
         assert len(metrics(tmp_path)) == STEPS
 
     if nsys_tool.found():

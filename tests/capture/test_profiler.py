@@ -100,9 +100,7 @@ def test_an_object_without_a_profiler_or_with_another_one_is_called_plainly(torc
 
 @pytest.mark.parametrize("tool", ["torch", "nsys"])
 @pytest.mark.parametrize("discrete", [False, True])
-def test_a_stage_that_raises_runs_once_and_everything_is_closed(
-    tmp_path, torch, nvtx, tool, discrete
-):
+def test_a_stage_that_raises_runs_once_and_everything_is_closed(tmp_path, torch, nvtx, tool, discrete):
     worker = Worker(DistProfiler(0, config(tmp_path, tool, discrete=discrete)))
     worker.profiler.start(profile_step=1)
     with pytest.raises(RuntimeError, match="of the stage") as caught:
@@ -285,9 +283,7 @@ def test_an_enabled_tool_without_its_configuration_has_the_tool_s_defaults(tmp_p
     DistProfiler(rank, config(tmp_path, tool, tool_config=None, enable=False))
 
 
-def test_a_configuration_that_cannot_be_followed_costs_the_profile_and_not_the_run(
-    tmp_path, torch, caplog
-):
+def test_a_configuration_that_cannot_be_followed_costs_the_profile_and_not_the_run(tmp_path, torch, caplog):
     worker = Worker(DistProfiler(0, config(tmp_path, tool_config={"contents": ["gpu"]})))
     worker.profiler.start(profile_step=1)
     assert worker.compute_log_prob(1) == 1
@@ -317,9 +313,7 @@ def test_a_second_start_is_ignored_and_a_stop_without_a_start_is_nothing(tmp_pat
 
 @pytest.mark.parametrize("order", ["a+ b+ b- a-", "a+ b+ a- b-"])
 def test_two_profilers_of_a_process_share_one_trace_that_its_opener_closes(tmp_path, torch, order):
-    workers = {
-        name: Worker(DistProfiler(0, config(tmp_path), save_file_prefix=name)) for name in "ab"
-    }
+    workers = {name: Worker(DistProfiler(0, config(tmp_path), save_file_prefix=name)) for name in "ab"}
     for name, action in order.split():
         profiler = workers[name].profiler
         if action == "+":
@@ -427,9 +421,7 @@ def test_a_worker_is_profiled_through_the_extension(tmp_path, torch):
     assert sorted(path.name.split("_")[1] for path in tmp_path.glob("*.gz")) == ["step7", "step8"]
 
 
-def test_closing_what_has_recorded_nothing_leaves_nothing_and_tells_nothing(
-    tmp_path, torch, caplog
-):
+def test_closing_what_has_recorded_nothing_leaves_nothing_and_tells_nothing(tmp_path, torch, caplog):
     DistProfiler(0).close()  # has no folder to write to
     DistProfiler(0, config(tmp_path)).close()
     assert list(tmp_path.rglob("*")) == []
@@ -461,9 +453,7 @@ def test_a_stage_is_as_it_was_declared_and_follows_no_schedule_unless_it_says_so
     loops.update()
     loops.plain()
     loops.profiler.stop()
-    told = [
-        (s.name, s.scope, s.scheduled, s.color, s.domain, s.category) for s in loops.profiler.stages
-    ]
+    told = [(s.name, s.scope, s.scheduled, s.color, s.domain, s.category) for s in loops.profiler.stages]
     assert told == [
         ("actor_update", "actor_update", True, "red", None, None),
         ("said", "its_role", False, None, "d", "c"),

@@ -150,9 +150,7 @@ def test_without_a_plan_the_step_is_profiled():
 
 
 def test_a_class_gets_a_profiler_and_what_starts_it(tmp_path, monkeypatch, caplog):
-    config = ProfilerConfig(
-        tool="torch", enable=True, all_ranks=True, save_path=str(tmp_path), tool_config={}
-    )
+    config = ProfilerConfig(tool="torch", enable=True, all_ranks=True, save_path=str(tmp_path), tool_config={})
 
     @profiled(config, role="policy")
     class Worker:
@@ -194,12 +192,8 @@ def nsys(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("continuous", "stages", "count"), [(False, None, 3), (True, None, 2), (True, 4, 12)]
-)
-def test_nsys_is_told_how_many_ranges_come_and_nothing_without_a_value(
-    nsys, caplog, continuous, stages, count
-):
+@pytest.mark.parametrize(("continuous", "stages", "count"), [(False, None, 3), (True, None, 2), (True, 4, 12)])
+def test_nsys_is_told_how_many_ranges_come_and_nothing_without_a_value(nsys, caplog, continuous, stages, count):
     plan = StepPlan.of([1, 2, 5], continuous=continuous)
     assert nsight_runtime_env(NSYS, plan, stages=stages) == {
         "nsight": {

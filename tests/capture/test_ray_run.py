@@ -131,6 +131,4 @@ if verl_python.PYTHON:
         assert seconds < 30
         found = discover(tmp_path, sniff=sniff)
         assert sorted(source.rank for source in found.sources) == [0, 2]
-        assert [note.message.split(" (")[0] for note in found.notes if note.code == "open"] == [
-            "actor rank 1"
-        ]
+        assert [note.message.split(" (")[0] for note in found.notes if note.code == "open"] == ["actor rank 1"]

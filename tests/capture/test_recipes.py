@@ -35,9 +35,7 @@ def test_the_variables_of_nemo_mean_what_is_said():
     words = shlex.split(block.replace("\\\n", " "))
     variables = dict(word.split("=", 1) for word in words if word.startswith("NRL_"))
     assert list(step_range(variables)) == [3, 4]
-    assert (
-        nsight_config("vllm_generation_worker", variables)["nsight"]["cuda-memory-usage"] == "true"
-    )
+    assert nsight_config("vllm_generation_worker", variables)["nsight"]["cuda-memory-usage"] == "true"
     assert nsight_config("megatron_value_worker", variables) == {}
 
 
@@ -47,9 +45,7 @@ if verl_python.PYTHON:
     def composed():
         """What verl's trainer makes of each recipe."""
         given = json.dumps(recipes("verl.trainer.main_ppo"))
-        done = verl_python.run(
-            verl_python.ROOT / "tests" / "support" / "hydra_overrides.py", given=given
-        )
+        done = verl_python.run(verl_python.ROOT / "tests" / "support" / "hydra_overrides.py", given=given)
         return json.loads(done.stdout.splitlines()[-1])
 
     @pytest.mark.slow

@@ -11,18 +11,14 @@ from capture.run_config import surprises
 ROLE = "actor_rollout_ref.rollout"
 
 
-def whole(
-    engine="vllm", *, tool="torch", discrete=True, ranks=(0,), enable=True, actor=None, size=2
-):
+def whole(engine="vllm", *, tool="torch", discrete=True, ranks=(0,), enable=True, actor=None, size=2):
     """A run of two replicas on four GPUs, its rollout profiled so; the actor's block where one is given."""
     settings = {name: {"discrete": discrete} for name in ("torch", "npu", "nsys")}
     profiler = {"tool": tool, "enable": enable, "all_ranks": ranks is None, "ranks": list(ranks or ()), "tool_config": settings}  # fmt: skip
     config = {
         "trainer": {"nnodes": 1, "n_gpus_per_node": 2 * size},
         "global_profiler": {"tool": tool, "steps": [1]},
-        "actor_rollout_ref": {
-            "rollout": {"name": engine, "nnodes": 0, "n_gpus_per_node": 2, "profiler": profiler}
-        },
+        "actor_rollout_ref": {"rollout": {"name": engine, "nnodes": 0, "n_gpus_per_node": 2, "profiler": profiler}},
     }
     if actor is not None:
         config["actor_rollout_ref"]["actor"] = {"profiler": actor}
@@ -60,9 +56,7 @@ def test_other_tools_record_no_server():
 
 def test_ranks_of_a_pool_of_its_own_exist():
     config = whole(ranks=[5])
-    assert surprises(config) == [
-        f"{ROLE}: ranks [5] do not exist: the run has ranks 0 to 3; nothing is profiled"
-    ]
+    assert surprises(config) == [f"{ROLE}: ranks [5] do not exist: the run has ranks 0 to 3; nothing is profiled"]
     config["actor_rollout_ref"]["rollout"]["nnodes"] = 1
     assert surprises(config) == []
 
@@ -99,8 +93,7 @@ if verl_python.PYTHON:
             if case["engine"] == "trtllm":  # its nsys settings come from the global block
                 profiler["global_tool_config"] = {"nsys": None}
             asked += [
-                {"engine": case["engine"], "replica": replica, "size": 2, "profiler": profiler}
-                for replica in (0, 1)
+                {"engine": case["engine"], "replica": replica, "size": 2, "profiler": profiler} for replica in (0, 1)
             ]
         program = verl_python.ROOT / "tests" / "support" / "rollout_servers.py"
         done = verl_python.run(program, given=json.dumps(asked))

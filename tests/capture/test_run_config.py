@@ -47,9 +47,7 @@ OLD = {
 
 def changed(config, **changes):
     """The configuration with other values at dotted paths (`__` for the dot)."""
-    config = {
-        key: changed(value) if isinstance(value, dict) else value for key, value in config.items()
-    }
+    config = {key: changed(value) if isinstance(value, dict) else value for key, value in config.items()}
     for path, value in changes.items():
         *above, last = path.split("__")
         place = config
@@ -114,9 +112,7 @@ def test_what_a_tool_refuses_is_refused():
         actor_rollout_ref__actor__profiler={
             "tool": "torch",
             "enable": True,
-            "tool_config": {
-                "torch": {"contents": ["cpu"], "schedule": {"active": 2, "_target_": "x.y"}}
-            },
+            "tool_config": {"torch": {"contents": ["cpu"], "schedule": {"active": 2, "_target_": "x.y"}}},
         },
     )
     tool = read_role(torch, "actor_rollout_ref.actor").tool_config
@@ -214,9 +210,7 @@ def test_reading_the_global_block_logs_what_surprises_once_and_never_fails_for_a
     with caplog.at_level(logging.WARNING, "capture"):
         for _ in range(2):
             assert read_global(wrong).tool == "nsys"
-    assert [r.getMessage() for r in caplog.records] == [
-        f"profiler configuration: {text}" for text in surprises(wrong)
-    ]
+    assert [r.getMessage() for r in caplog.records] == [f"profiler configuration: {text}" for text in surprises(wrong)]
     refused = changed(NEW, actor_rollout_ref__actor__profiler__tool_config__torch_memory={"stack_depth": 0})  # fmt: skip
     assert read_global(refused).plan.steps
 

@@ -30,10 +30,7 @@ def outcomes(folder):
         for kind, seconds in KINDS.items()
     }
     lines = {kind: run.communicate(timeout=900)[0].splitlines() for kind, run in runs.items()}
-    return {
-        kind: {tuple(case): outcome for case, outcome in map(json.loads, lines[kind])}
-        for kind in KINDS
-    }
+    return {kind: {tuple(case): outcome for case, outcome in map(json.loads, lines[kind])} for kind in KINDS}
 
 
 def kind_of(outcome, expected):

@@ -82,9 +82,7 @@ def test_everything_of_verls_is_replaced_under_whatever_name(verl):
     verls = [Profiler]  # in a list: this module's own names are replaced as well
     assert switch.install()
     assert verl["verl.utils.profiler"].DistProfiler is switch.SwitchedProfiler
-    assert (
-        verl["verl.utils.profiler.profile"].DistProfilerExtension is capture.DistProfilerExtension
-    )
+    assert verl["verl.utils.profiler.profile"].DistProfilerExtension is capture.DistProfilerExtension
     assert verl["verl.utils.profiler.config"].ProfilerConfig is capture.ProfilerConfig
     assert verl["verl.workers"].Watch is switch.SwitchedProfiler
     assert verl["verl.workers"].omega_conf_to_dataclass("x") == "x"
@@ -123,9 +121,7 @@ def test_a_process_whose_tool_cannot_record_says_so_and_claims_nothing(
     assert {"torch_memory": "needs CUDA", "nsys": "not started under nsys"}[tool] in caplog.text
 
 
-def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
-    verl, tmp_path, caplog
-):
+def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(verl, tmp_path, caplog):
     switch._tell_that_it_is_active.cache_clear()
     switch.install()
     made = sys.modules["verl.utils.profiler.profile"].build_rollout_dist_profiler
@@ -190,9 +186,7 @@ JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
         ({"VERL_USE_EXTERNAL_PLUGINS": "capture"}, {"VERL_USE_EXTERNAL_PLUGINS": "capture"}, None, {}),
     ],
 )  # fmt: skip
-def test_a_submitted_job_and_its_driver_never_name_the_same_variable(
-    monkeypatch, set_here, of_job, given, made
-):
+def test_a_submitted_job_and_its_driver_never_name_the_same_variable(monkeypatch, set_here, of_job, given, made):
     for name in (switch.VARIABLE, verl_plugins.VARIABLE, JOB):
         monkeypatch.delenv(name, raising=False)
     for name, value in set_here.items():
@@ -213,9 +207,7 @@ def test_a_jobs_configuration_that_says_nothing_is_none(monkeypatch, text):
 
 def test_the_entry_point_is_declared_and_switches_only_where_it_is_named():
     project = tomllib.loads((verl_python.ROOT / "capture" / "pyproject.toml").read_text())
-    assert project["project"]["entry-points"]["verl.plugins"] == {
-        verl_plugins.NAME: "capture.plugin"
-    }
+    assert project["project"]["entry-points"]["verl.plugins"] == {verl_plugins.NAME: "capture.plugin"}
     named = ("capture", "other,capture", " CAPTURE , x")
     assert all(map(verl_plugins.is_named_in, named))
     assert not any(map(verl_plugins.is_named_in, ("", "auto", "none", "capture2", "my-capture")))
@@ -249,9 +241,7 @@ def test_it_does_as_python_does_with_a_module(tmp_path):
     done = subprocess.run([*code, "job", "a=1"], cwd=tmp_path, env=verl_python.environment(), capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout.split()[0] == "__main__"
     assert "'a=1'] capture.verl" in done.stdout
-    done = subprocess.run(
-        code, env=verl_python.environment(), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(code, env=verl_python.environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.split(":")[0]) == (2, "usage")
 
 
@@ -273,9 +263,7 @@ if verl_python.PYTHON:
     def test_verl_loads_the_installed_plugin(tmp_path, policy, modules, switched):
         info = tmp_path / "tracekit_rl_capture-9.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: tracekit-rl-capture\nVersion: 9\n"
-        )
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tracekit-rl-capture\nVersion: 9\n")
         (info / "entry_points.txt").write_text("[verl.plugins]\ncapture = capture.plugin\n")
         code = "import sys, verl; switch = sys.modules.get('capture.verl'); print(bool(switch and switch.active()))"
         more = {
@@ -362,9 +350,7 @@ if verl_python.PYTHON:
         assert "marked" in set(load(trace)["host_ops"]["name"])
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "name", ["TorchProfilerToolConfig", "NsightToolConfig", "TorchMemoryToolConfig"]
-    )
+    @pytest.mark.parametrize("name", ["TorchProfilerToolConfig", "NsightToolConfig", "TorchMemoryToolConfig"])
     def test_verls_own_configuration_objects_are_understood(tmp_path, name):
         code = (
             "import sys, capture\n"

@@ -72,9 +72,7 @@ def test_a_step_is_one_trace(tmp_path):
 
 
 def test_a_worker_without_a_scope_or_a_name_has_none_in_its_files(tmp_path):
-    assert run(tmp_path / "a", prefix="value_model", scope=None) == {
-        "value-model_step1_rank0": STAGES
-    }
+    assert run(tmp_path / "a", prefix="value_model", scope=None) == {"value-model_step1_rank0": STAGES}
     assert run(tmp_path / "b", prefix=None) == {"train_step1_rank0": STAGES}
 
 
@@ -111,9 +109,7 @@ def test_a_schedule_keeps_windows_of_the_update_loop(tmp_path, schedule, mini_ba
 def test_a_window_that_had_just_begun_leaves_no_empty_trace(tmp_path):
     # verl 0.9.1 also writes an `_mb4` with nothing in it.
     found = run(tmp_path, 5, discrete=True, schedule={"skip_first": 1, "wait": 1, "active": 2})
-    assert [name for name in found if "_mb" in name] == [
-        "actor-rollout-ref_actor-update_step1_rank0_mb2-3"
-    ]
+    assert [name for name in found if "_mb" in name] == ["actor-rollout-ref_actor-update_step1_rank0_mb2-3"]
 
 
 def test_the_range_of_a_stage_ends_with_the_window_it_was_recorded_in(tmp_path, torch):
@@ -141,15 +137,11 @@ def test_a_scheduled_step_is_kept_up_to_its_window(tmp_path):
     ],
 )
 def test_contents_decide_what_is_collected(tmp_path, torch, contents, options):
-    config = ProfilerConfig(
-        tool="torch", enable=True, save_path=str(tmp_path), tool_config={"contents": contents}
-    )
+    config = ProfilerConfig(tool="torch", enable=True, save_path=str(tmp_path), tool_config={"contents": contents})
     profiler = DistProfiler(0, config)
     profiler.start()
     found = torch.running.options
-    assert options == tuple(
-        found[key] for key in ("activities", "record_shapes", "profile_memory", "with_stack")
-    )
+    assert options == tuple(found[key] for key in ("activities", "record_shapes", "profile_memory", "with_stack"))
     profiler.stop()
 
 
@@ -180,9 +172,7 @@ def test_traces_that_begin_within_a_millisecond_do_not_replace_each_other(tmp_pa
 def test_names_tell_rank_and_place_where_they_are_known(monkeypatch):
     place = {"rank": 3, "world_size": 8, "tp": 1, "pp": 0, "dp": 2, "cp": 0}
     stem = TIME.sub("", trace_stem(0, "actor_update", "actor_rollout/ref", 7, place))
-    assert (
-        stem == f"actor-rollout-ref_actor-update_step7_rank3-of-8_tp1-pp0-dp2-cp0_pid{os.getpid()}"
-    )
+    assert stem == f"actor-rollout-ref_actor-update_step7_rank3-of-8_tp1-pp0-dp2-cp0_pid{os.getpid()}"
     assert TIME.sub("", trace_stem(3, place={})) == f"rank3_pid{os.getpid()}"
     group = types.ModuleType("torch.distributed")
     vars(group).update(
@@ -221,9 +211,7 @@ def worker(folder, **tool):
 
 
 @pytest.mark.parametrize("discrete", [False, True])
-def test_while_the_user_profiles_nothing_is_captured_and_that_is_told_once(
-    tmp_path, users, caplog, discrete
-):
+def test_while_the_user_profiles_nothing_is_captured_and_that_is_told_once(tmp_path, users, caplog, discrete):
     profiled = worker(tmp_path, discrete=discrete)
     own = users.profiler.profile()
     own._prepare_trace()
@@ -247,9 +235,7 @@ def test_a_profile_that_began_before_capture_was_there_is_respected_too(tmp_path
 
 
 @pytest.mark.parametrize("discrete", [False, True])
-def test_a_capture_ends_and_is_written_when_the_user_begins_to_profile(
-    tmp_path, torch, users, caplog, discrete
-):
+def test_a_capture_ends_and_is_written_when_the_user_begins_to_profile(tmp_path, torch, users, caplog, discrete):
     class Profiling(Worker):
         @DistProfiler.annotate(role="profiles")
         def profile_it(self):
@@ -292,9 +278,7 @@ def test_a_trace_that_is_cut_off_anywhere_is_told_from_a_whole_one(tmp_path):
         assert not torch_trace._has_its_end(path), whole[:length]
 
 
-def test_a_stage_on_another_thread_begins_no_trace_while_one_is_being_ended(
-    tmp_path, torch, monkeypatch, caplog
-):
+def test_a_stage_on_another_thread_begins_no_trace_while_one_is_being_ended(tmp_path, torch, monkeypatch, caplog):
     profiled = worker(tmp_path, discrete=True)
     profiled.profiler.start(profile_step=1)
     stop = torch_trace._Capture.stop

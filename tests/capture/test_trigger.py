@@ -145,9 +145,7 @@ def test_a_tool_that_there_is_none_of_is_logged(tmp_path, torch, caplog):
         ({"tool": "torch_memory", "stack_depth": 0}, "stack_depth must be positive"),
     ],
 )
-def test_a_request_that_no_job_could_follow_is_refused_where_it_is_made(
-    tmp_path, request_, problem
-):
+def test_a_request_that_no_job_could_follow_is_refused_where_it_is_made(tmp_path, request_, problem):
     with pytest.raises(ValueError, match=re.escape(problem)):
         trigger.trigger(tmp_path, **request_)
     assert list(tmp_path.iterdir()) == []
@@ -165,9 +163,7 @@ def test_the_log_names_the_step_that_a_request_profiles(tmp_path, torch, caplog)
 
 
 @pytest.mark.parametrize(("rank", "speaks"), [("0", False), ("2", True), ("3", False)])
-def test_without_a_driver_the_first_rank_of_a_request_logs_it(
-    tmp_path, torch, caplog, monkeypatch, rank, speaks
-):
+def test_without_a_driver_the_first_rank_of_a_request_logs_it(tmp_path, torch, caplog, monkeypatch, rank, speaks):
     monkeypatch.setenv("RANK", rank)
     watch = Watch(tmp_path, on_signal=False)
     trigger.trigger(tmp_path, ranks=[3, 2])
@@ -297,15 +293,11 @@ def calls(monkeypatch):
     made = []
     monkeypatch.setattr(
         "capture.ray.start",
-        lambda group, step, **more: made.append(
-            ("start", getattr(group, "name", group), step, more["role"])
-        ),
+        lambda group, step, **more: made.append(("start", getattr(group, "name", group), step, more["role"])),
     )
     monkeypatch.setattr(
         "capture.ray.stop",
-        lambda group, **more: made.append(
-            ("stop", getattr(group, "name", group), more["run_command"])
-        ),
+        lambda group, **more: made.append(("stop", getattr(group, "name", group), more["run_command"])),
     )
     return made
 
@@ -361,9 +353,7 @@ def one_step(trainer, step):
     trainer._stop_profiling(profiled)
 
 
-def test_a_trainer_of_verl_follows_a_request_on_a_step_that_is_not_its_own(
-    trainer, tmp_path, calls
-):
+def test_a_trainer_of_verl_follows_a_request_on_a_step_that_is_not_its_own(trainer, tmp_path, calls):
     one_step(trainer, 1)
     trigger.trigger(tmp_path / "profile")
     one_step(trainer, 2)
@@ -507,9 +497,7 @@ def test_uninstalling_takes_back_inherited_methods_too(followed):
     assert "_start_profiling" not in vars(Inheriting)
 
 
-def test_fully_asynchronous_training_is_asked_by_versions_and_named_by_steps(
-    followed, tmp_path, calls
-):
+def test_fully_asynchronous_training_is_asked_by_versions_and_named_by_steps(followed, tmp_path, calls):
     followed(Base)
     trainer = made(Base, tmp_path, calls)
     trainer.config.global_profiler.steps = [2]

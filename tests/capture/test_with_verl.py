@@ -86,8 +86,7 @@ if verl_python.PYTHON:
     @pytest.mark.slow
     def test_a_trace_that_nobody_stopped_is_written_when_the_process_ends(tmp_path):
         code = STEPS + (
-            "worker = Worker(0, sys.argv[1])\n"
-            "worker.profiler.start(role='train', profile_step=1)\nworker.update()\n"
+            "worker = Worker(0, sys.argv[1])\nworker.profiler.start(role='train', profile_step=1)\nworker.update()\n"
         )
         verl_python.run("-c", code, tmp_path)
         (source,) = discover(tmp_path, sniff=sniff).sources
@@ -108,15 +107,11 @@ if verl_python.PYTHON:
         assert done.returncode == -signal.SIGKILL
         found = discover(tmp_path, sniff=sniff)
         assert [source.rank for source in found.sources] == [0]
-        assert [note.message.split(" (")[0] for note in found.notes if note.code == "open"] == [
-            "actor rank 1"
-        ]
+        assert [note.message.split(" (")[0] for note in found.notes if note.code == "open"] == ["actor rank 1"]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("limit", [100_000, 4_000])
-    def test_without_room_for_a_trace_the_training_goes_on_and_later_ones_are_whole(
-        tmp_path, limit
-    ):
+    def test_without_room_for_a_trace_the_training_goes_on_and_later_ones_are_whole(tmp_path, limit):
         code = STEPS + (
             "import resource\n"
             "soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)\n"

@@ -169,9 +169,7 @@ def test_what_only_resembles_a_dump_is_none(tmp_path, near):
 
 def test_a_file_has_the_kind_of_the_process_that_shows_most(tmp_path):
     driver = made.nsys.nvtx("driver", 1_000, 2_000, pid=5, tid=5)
-    made.export(made.RANGE, made.LAUNCH, made.nsys.kernel("gemm", 1_300, 1_400, 1), driver)(
-        tmp_path
-    )
+    made.export(made.RANGE, made.LAUNCH, made.nsys.kernel("gemm", 1_300, 1_400, 1), driver)(tmp_path)
     for recording in recordings(tmp_path):
         assert [one.kind for one in recording] == ["gpu"]
 
@@ -189,9 +187,7 @@ def test_kinds_are_counted_over_files_and_the_gravest_comes_first(tmp_path):
     for rank in (0, 1):
         made.torch(made.launches(3 + rank), f"rank{rank}.json", rank=rank, world_size=4)(tmp_path)
     made.torch(made.ops(20, 5), "rank2.json", rank=2, world_size=4)(tmp_path)
-    made.torch(made.chrome.launched("gemm", 1, 5, 9, 1), "rank3.json", rank=3, world_size=4)(
-        tmp_path
-    )
+    made.torch(made.chrome.launched("gemm", 1, 5, 9, 1), "rank3.json", rank=3, world_size=4)(tmp_path)
     of_report, of_doctor = recordings(tmp_path)
     assert of_report == of_doctor
     assert [one.kind for one in of_report] == ["launches-only", "cpu-only", "gpu"]
@@ -264,10 +260,7 @@ def test_a_long_command_is_on_a_line_of_its_own(case):
     """It can be pasted: no line break is inside of it."""
     screen = case("35_sglang_merged").screen
     assert "start SGLang's profiler with:\n" in screen
-    assert (
-        "\n            curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'\n"
-        in screen
-    )
+    assert "\n            curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'\n" in screen
 
 
 def test_a_log_alone_shows_its_stages_and_names_the_section_with_the_others(case):

@@ -12,9 +12,7 @@ from command_line import invoke
 import tracekit
 from tracekit.pipeline.comparing import compare_paths
 
-needs_real_data = pytest.mark.skipif(
-    "TRACEKIT_REAL_DATA" not in os.environ, reason="TRACEKIT_REAL_DATA is not set"
-)
+needs_real_data = pytest.mark.skipif("TRACEKIT_REAL_DATA" not in os.environ, reason="TRACEKIT_REAL_DATA is not set")
 
 
 def real_profile(path):
@@ -148,10 +146,7 @@ def test_garbage_collection_is_named_of_a_host_alone(case):
     assert len(rows) == 858
     first = found.report.findings[0]
     assert first.rule == "garbage-collection"
-    assert (
-        first.claim
-        == "the host spends 1,757 ms of 2,214 ms per step on garbage collection (858 collections)"
-    )
+    assert first.claim == "the host spends 1,757 ms of 2,214 ms per step on garbage collection (858 collections)"
     assert first.recoverable_ns == pytest.approx(sum(r["dur"] for r in rows) * 1_000, rel=0.001)
 
 

@@ -27,13 +27,8 @@ REPORT = Report(
 
 
 def measurements(read=2, failed=0):
-    sources = tuple(
-        Source(Path(f"/data/{n}.json"), f"{n}.json", "chrome", size_bytes=1 << 20)
-        for n in range(read)
-    )
-    failures = tuple(
-        Failure(f"bad{n}.json", "not a trace", "check the copy") for n in range(failed)
-    )
+    sources = tuple(Source(Path(f"/data/{n}.json"), f"{n}.json", "chrome", size_bytes=1 << 20) for n in range(read))
+    failures = tuple(Failure(f"bad{n}.json", "not a trace", "check the copy") for n in range(failed))
     return Measurements({"windows": TABLES["windows"].cast()}, sources, failures)
 
 

@@ -144,9 +144,7 @@ def test_the_comment_is_made_once_and_then_kept_up_to_date(runner):
     action = runner(path=f"{EXAMPLES}/simulated_gpu/outputs/profile", comment="true")
     (action.folder / "bin").mkdir()
     gh = action.folder / "bin/gh"
-    gh.write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$*" >> calls\ncase "$*" in *--jq*) cat found;; esac\n'
-    )
+    gh.write_text('#!/bin/sh\nprintf "%s\\n" "$*" >> calls\ncase "$*" in *--jq*) cat found;; esac\n')
     gh.chmod(0o755)
     (action.folder / "found").write_text("")
     assert action.run() == 0, action.log
@@ -155,9 +153,7 @@ def test_the_comment_is_made_once_and_then_kept_up_to_date(runner):
     (action.folder / "found").write_text("42\n")
     assert action.run() == 0
     calls = (action.folder / "calls").read_text().splitlines()
-    assert calls[-1].startswith(
-        "api --silent --method PATCH repos/o/r/issues/comments/42 -F body=@"
-    )
+    assert calls[-1].startswith("api --silent --method PATCH repos/o/r/issues/comments/42 -F body=@")
     body = Path(calls[-1].partition("@")[2]).read_text()
     assert body.startswith("<!-- tracekit analyze -->\n")
 

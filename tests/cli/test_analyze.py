@@ -154,9 +154,7 @@ def test_an_error_is_two_lines_and_status_2(call, pipeline, error):
     result = call("analyze", "x")
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr == (
-        "tracekit: nothing: no profiles found\n          try: name the directory\n"
-    )
+    assert result.stderr == ("tracekit: nothing: no profiles found\n          try: name the directory\n")
 
 
 def test_names_from_files_cannot_write_to_the_terminal(call, pipeline):
@@ -188,9 +186,7 @@ def test_an_interrupt_has_its_own_status(call, pipeline):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("x", "--nope"), ("x", "-j", "0"), ("x", "--top", "many")]
-)
+@pytest.mark.parametrize("arguments", [(), ("x", "--nope"), ("x", "-j", "0"), ("x", "--top", "many")])
 def test_wrong_usage_is_status_2_and_names_the_help(call, pipeline, arguments):
     result = call("analyze", *arguments)
     assert result.exit_code == 2

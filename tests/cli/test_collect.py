@@ -77,9 +77,7 @@ def test_a_report_that_could_not_be_copied_is_named_and_status_2(call, ray, tmp_
     assert there.read_bytes() == b"other"
 
 
-@pytest.mark.parametrize(
-    "arguments", [["-o", "out"], ["ROOT"], ["gone", "-o", "out"], ["ROOT", "-o", "FILE"]]
-)
+@pytest.mark.parametrize("arguments", [["-o", "out"], ["ROOT"], ["gone", "-o", "out"], ["ROOT", "-o", "FILE"]])
 def test_wrong_usage_is_status_2(call, ray, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_bytes(b"")

@@ -22,11 +22,7 @@ def found(pipeline, tmp_path, monkeypatch):
     first = first.with_note("warning", "odd", "looks odd")
     pipeline.discovery = Discovery(
         sources=(first, Source(Path("/d/b.json"), "b.json", "chrome", run="r", size_bytes=2048)),
-        ignored=(
-            UnreadFile(
-                tmp_path / "notes.txt", Reason("no-format", "no format that tracekit reads")
-            ),
-        ),
+        ignored=(UnreadFile(tmp_path / "notes.txt", Reason("no-format", "no format that tracekit reads")),),
         notes=(Note("info", "left-out", "1 file left out"),),
         title="outputs/profile",
     )
@@ -101,9 +97,7 @@ def test_saved_measurements_are_judged_and_shown(call, pipeline, tmp_path):
     assert isinstance(pipeline.calls[0], Measurements)
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"", b"{}", b"[1", b"\xff\xfe", b"PK\x03\x04", b'{"schema": "other/1"}']
-)
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[1", b"\xff\xfe", b"PK\x03\x04", b'{"schema": "other/1"}'])
 def test_other_files_are_refused_by_name(call, pipeline, tmp_path, content):
     path = tmp_path / "x.json"
     if content is not None:

@@ -164,9 +164,7 @@ def test_the_commands_of_the_workflow_work_with_its_rules(call):
         Path(folder).mkdir()
         for number, run in enumerate(runs, 1):
             rows = step_rows(run, label=f"run{number}-")
-            Path(folder, f"run{number}.json").write_text(
-                write_report_json(report(rows)), encoding="utf-8"
-            )
+            Path(folder, f"run{number}.json").write_text(write_report_json(report(rows)), encoding="utf-8")
     assert call(*gate).exit_code == 0, "the gate can fail"
     done = call(*compare, "--drop-first", "0")
     assert done.exit_code == 1

@@ -122,9 +122,7 @@ anything = st.one_of(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_comparison_with_any_values_exchanged_is_shown_or_refused(folder, tmp_path, data):
     raw = json.loads((folder / "c.json").read_text())

@@ -107,9 +107,7 @@ def test_what_must_not_be_compared_is_3_under_a_gate_and_2_without(call):
     assert call("compare", one, two, *RULE, "--force").exit_code == 1
 
 
-@pytest.mark.parametrize(
-    "args", [["--fail-on", "step_tme>3%"], ["--fail-on", "step_time"], ["--config", "none.toml"]]
-)
+@pytest.mark.parametrize("args", [["--fail-on", "step_tme>3%"], ["--fail-on", "step_time"], ["--config", "none.toml"]])
 def test_rules_that_mean_nothing_are_2(call, fast, slow, args):
     done = call("compare", fast, slow, *args)
     assert done.exit_code == 2
@@ -260,9 +258,7 @@ def test_a_budget_is_held_without_the_rules_on_changes_which_are_told_of(call, s
     assert done.exit_code == 0
     assert "gate: pass" in done.stdout
     assert "2 rules are about changes and not held here" in done.stdout
-    assert call("compare", slow, slow, "--on-inconclusive", "fail").exit_code == 3, (
-        "new-oom is not recorded"
-    )
+    assert call("compare", slow, slow, "--on-inconclusive", "fail").exit_code == 3, "new-oom is not recorded"
 
 
 def test_the_test_of_a_gate_says_when_runs_differ_too_much_for_it(call):
@@ -310,9 +306,7 @@ main()
 
 
 @pytest.mark.parametrize(("sides", "way"), [(("fast", "slow"), "slower"), (("slow", "fast"), "faster")])  # fmt: skip
-def test_every_factor_in_words_says_its_way_and_every_other_is_before_over_after(
-    call, request, sides, way
-):
+def test_every_factor_in_words_says_its_way_and_every_other_is_before_over_after(call, request, sides, way):
     base, opt = map(request.getfixturevalue, sides)
     text = call("compare", base, opt, "-v").stdout
     markdown = call("compare", base, opt, "-v", "-o", "x.md", "-o", "x.html", "-q")

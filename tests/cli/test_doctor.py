@@ -30,8 +30,7 @@ def test_a_healthy_directory_is_said_to_be_one(call, healthy):
     result = call("doctor", healthy)
     assert result.exit_code == 0
     assert result.stdout == (
-        f"{healthy}: nothing wrong was found\n\n"
-        "2 of 2 files read · ranks 0, 1 · step 1 · GPU work in 2\n"
+        f"{healthy}: nothing wrong was found\n\n2 of 2 files read · ranks 0, 1 · step 1 · GPU work in 2\n"
     )
 
 
@@ -65,9 +64,7 @@ def test_strict_fails_on_what_was_lost_and_without_it_only_what_is_no_profile_do
     assert call("doctor", healthy).exit_code == 2
 
 
-def test_where_nothing_could_be_read_the_status_is_2_and_the_reason_is_told(
-    call, tmp_path, healthy
-):
+def test_where_nothing_could_be_read_the_status_is_2_and_the_reason_is_told(call, tmp_path, healthy):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "worker_process_1.nsys-rep").touch()
     result = call("doctor", tmp_path / "empty")
@@ -135,14 +132,9 @@ def test_the_report_tells_the_same_in_its_data_quality(call, healthy):
     (sheet,) = [s for s in section["sheets"] if s["name"] == "diagnoses"]
     assert [row[0] for row in sheet["rows"]] == ["1 file of 0 bytes", "1 rank of 4 missing: 2"]
     assert sheet["rows"][0][1] == "rank2.json.gz"
-    chosen = call(
-        "analyze", "-q", healthy, "--only", "data-quality", "--ranks", "0,3", "--export", "json=-"
-    )
+    chosen = call("analyze", "-q", healthy, "--only", "data-quality", "--ranks", "0,3", "--export", "json=-")
     assert "ranks of 4 missing" not in chosen.stdout
 
 
 def test_a_healthy_report_has_no_such_table(call, healthy):
-    assert (
-        "went wrong"
-        not in call("analyze", "-q", healthy, "--only", "data-quality", "--export", "json=-").stdout
-    )
+    assert "went wrong" not in call("analyze", "-q", healthy, "--only", "data-quality", "--export", "json=-").stdout

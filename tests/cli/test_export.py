@@ -205,9 +205,7 @@ def test_a_clock_that_is_ahead_is_put_back_and_that_is_written_down(tmp_path):
     assert [one["clock_offset_ns"] for one in found["tracekit"]["sources"]] == [0, 5_000_000]
 
 
-@pytest.mark.parametrize(
-    "change", [pytest.param("as recorded", marks=pytest.mark.slow), "one host"]
-)
+@pytest.mark.parametrize("change", [pytest.param("as recorded", marks=pytest.mark.slow), "one host"])
 def test_clocks_are_left_alone_when_told_to_and_on_one_host(tmp_path, change):
     hosts = ("one", "one") if change == "one host" else ("one", "two")
     folder = with_collectives(tmp_path / "in", 5000, hosts)
@@ -248,9 +246,7 @@ def test_steps_stages_and_findings_stand_where_they_are(tmp_path):
         Finding("at-a-time", "low", "c", "a", places=(Place(rank=0, start_ns=BASE_NS + 5000, end_ns=BASE_NS + 9000),)),
         Finding("nowhere", "info", "c", "a", places=(Place(rank=99),)),
     ]  # fmt: skip
-    report = Report(
-        "t", "1", sections=(tracekit.model.report.Section("s", "S", findings=tuple(findings)),)
-    )
+    report = Report("t", "1", sections=(tracekit.model.report.Section("s", "S", findings=tuple(findings)),))
     where = lanes.plan_timeline(measured)
     told = annotations.annotate_timeline(measured, report, where)
     rows = json.loads(f"[{told.text.removeprefix(',')}]")
@@ -332,9 +328,7 @@ def test_of_real_files_every_row_comes_back(tmp_path, folder):
     for table in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
         frame = merged.get(table)
         if table == "host_ops":
-            frame = frame[
-                (frame["cat"] != annotations.ANNOTATION_CATEGORY).to_numpy(bool, na_value=True)
-            ]
+            frame = frame[(frame["cat"] != annotations.ANNOTATION_CATEGORY).to_numpy(bool, na_value=True)]
         assert len(frame) == sum(len(trace.get(table)) for trace in given)
         assert done.rows.get(table, 0) == len(frame)
         if "dur_ns" in frame:

@@ -67,9 +67,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("fits", [0, 1, 2])
-def test_a_disk_that_fills_up_ends_the_export_whatever_part_it_was(
-    call, tmp_path, monkeypatch, fits
-):
+def test_a_disk_that_fills_up_ends_the_export_whatever_part_it_was(call, tmp_path, monkeypatch, fits):
     """Of two ranks none, one or both still fit: no timeline may lack a rank because of the disk."""
 
     def write_all(descriptor, piece):
@@ -102,8 +100,7 @@ def test_a_full_place_for_the_parts_is_named(call, tmp_path, monkeypatch):
     result = call("export", two_ranks(tmp_path / "in"), "--perfetto", "/dev/null")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[0] == (
-        f"tracekit: /dev/null, whose parts wait in {tmp_path / 'room'}: cannot be written: "
-        "No space left on device"
+        f"tracekit: /dev/null, whose parts wait in {tmp_path / 'room'}: cannot be written: No space left on device"
     )
 
 

@@ -38,9 +38,7 @@ def outcomes(call, *args):
 
 def test_rules_that_are_taught_test_something(call):
     rules = shown(call)
-    assert {"step_time>3%", "step_time>point:5%", "memory.peak_allocated>256MiB", "new-oom"} <= {
-        *rules
-    }
+    assert {"step_time>3%", "step_time>point:5%", "memory.peak_allocated>256MiB", "new-oom"} <= {*rules}
     of_memory = [rule for rule in rules if rule.startswith("memory.") or rule == "new-oom"]
     of_time = [rule for rule in rules if rule not in of_memory]
     snapshots = [

@@ -47,9 +47,7 @@ def outcomes(path="out.json"):
 
 @pytest.mark.parametrize("text", ["memory.peak_allocated>256MiB", "new-oom", "gpu.busy>3%"])
 def test_a_metric_that_was_not_recorded_is_3(call, slow, fast, text):
-    done = call(
-        "compare", slow, fast, "-o", "out.json", "--fail-on", "step_time>3%", "--fail-on", text
-    )
+    done = call("compare", slow, fast, "-o", "out.json", "--fail-on", "step_time>3%", "--fail-on", text)
     assert done.exit_code == 3
     assert outcomes() == ["pass", "not tested"]
     assert "gate: not tested (1 of 2 rules)" in " ".join(done.stdout.split())
@@ -67,8 +65,7 @@ def test_what_was_not_tested_passes_with_a_warning_where_it_may(call, slow, fast
 
 def test_a_rule_that_only_warns_need_not_be_tested(call, slow, fast):
     Path("tracekit.toml").write_text(
-        '[gate]\nfail-on = ["regression"]\n'
-        '[[gate.rule]]\nmetric = "gpu.busy"\nmax-increase = "3%"\nseverity = "warn"\n'
+        '[gate]\nfail-on = ["regression"]\n[[gate.rule]]\nmetric = "gpu.busy"\nmax-increase = "3%"\nseverity = "warn"\n'
     )
     assert call("compare", slow, fast).exit_code == 0
 
@@ -77,9 +74,7 @@ def test_a_rule_that_only_warns_need_not_be_tested(call, slow, fast):
     ("stage", "hint"),
     [("gne", "did you mean gen?"), ("update_actr", "did you mean update_actor?"), ("q", "")],
 )
-def test_a_stage_that_there_is_none_of_is_3_and_those_there_are_are_named(
-    call, slow, fast, stage, hint
-):
+def test_a_stage_that_there_is_none_of_is_3_and_those_there_are_are_named(call, slow, fast, stage, hint):
     done = call("compare", slow, fast, "-q", "--fail-on", f"stage.{stage}.time>3%")
     assert done.exit_code == 3
     assert f"no stage is called {stage}" in done.stderr
@@ -135,9 +130,7 @@ def test_the_words_of_the_file_are_words_of_the_command_line(call, slow, fast):
 
 
 def test_a_gate_takes_logs_of_steps(call):
-    Path("log.csv").write_text(
-        "step,seconds\n" + "".join(f"{n},{1 + n % 2 / 100}\n" for n in range(9))
-    )
+    Path("log.csv").write_text("step,seconds\n" + "".join(f"{n},{1 + n % 2 / 100}\n" for n in range(9)))
     for n in (1, 2, 3):
         lines = [f'{{"step": {s}, "seconds": {1 + (s + n) % 3 / 100}}}\n' for s in range(9)]
         Path(f"log{n}.jsonl").write_text("".join(lines))

@@ -51,9 +51,7 @@ def hidden(text):
 def test_lines_hold_no_command_and_nothing_hidden(text):
     lines = escape_lines(text)
     assert commands(lines) == []
-    assert {
-        character for character in hidden(lines) if unicodedata.category(character) != "Zs"
-    } == set()
+    assert {character for character in hidden(lines) if unicodedata.category(character) != "Zs"} == set()
     assert escape_lines(lines) == lines
 
 

@@ -7,9 +7,7 @@ def test_plots_are_written_into_their_directory(call, pipeline, tmp_path, monkey
     from tracekit.render.charts import images as plots
 
     monkeypatch.setattr(plots, "import_matplotlib", lambda: None)
-    monkeypatch.setattr(
-        plots, "paint_report_charts", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")])
-    )
+    monkeypatch.setattr(plots, "paint_report_charts", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")]))
     result = call("analyze", "x", "--plots", tmp_path / "images")
     assert result.exit_code == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "images").iterdir()} == {
@@ -19,9 +17,7 @@ def test_plots_are_written_into_their_directory(call, pipeline, tmp_path, monkey
     assert f"wrote 2 images to {tmp_path / 'images'}" in result.stderr
 
 
-def test_plots_without_matplotlib_are_refused_before_the_work(
-    call, pipeline, tmp_path, monkeypatch
-):
+def test_plots_without_matplotlib_are_refused_before_the_work(call, pipeline, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call("analyze", "x", "--plots", tmp_path / "images")
     assert result.exit_code == 2

@@ -127,9 +127,7 @@ main()
     ("number", "status", "word"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
-def test_a_signal_ends_a_run_with_its_status_within_seconds(
-    tmp_path, number, status, word, whole_group
-):
+def test_a_signal_ends_a_run_with_its_status_within_seconds(tmp_path, number, status, word, whole_group):
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
     engine_tests = str(Path(__file__).parents[1] / "engine")
@@ -167,9 +165,7 @@ def test_what_an_export_needs_is_asked_for_before_the_work(call, pipeline, tmp_p
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
 def test_pandas_is_imported_once_however_many_processes_read(tmp_path):
     for rank in (0, 1):
-        path = write(
-            tmp_path / f"rank{rank}.json", [step(1, 0, 100 + rank)], rank=rank, world_size=2
-        )
+        path = write(tmp_path / f"rank{rank}.json", [step(1, 0, 100 + rank)], rank=rank, world_size=2)
         with path.open("a") as file:
             file.write(" " * 2_000_000)  # too large for one process, and nothing to read
     done = subprocess.run(

@@ -33,9 +33,7 @@ def newer(path):
 
 @pytest.mark.parametrize("command", ["analyze", "render", "compare"])
 @pytest.mark.parametrize(("spoil", "told"), [(cut, "x.tkm: "), (newer, "tracekit.measurements/9")])
-def test_what_is_cut_or_of_a_newer_version_is_refused_in_one_line(
-    call, path, monkeypatch, command, spoil, told
-):
+def test_what_is_cut_or_of_a_newer_version_is_refused_in_one_line(call, path, monkeypatch, command, spoil, told):
     monkeypatch.chdir(path.parent)
     (path.parent / "same.tkm").write_bytes(path.read_bytes())
     spoil(path)

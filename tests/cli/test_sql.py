@@ -58,9 +58,7 @@ def test_a_file_has_all_rows_in_the_format_of_its_suffix(call, tmp_path):
     assert rows[0] == {"kind": "collective", "count": 102, "total_ns": 50_334_898}
     assert len(rows) == 4
     lines = list(csv.DictReader(io.StringIO((tmp_path / "rows.csv").read_text())))
-    assert [
-        {**line, "count": int(line["count"]), "total_ns": int(line["total_ns"])} for line in lines
-    ] == rows
+    assert [{**line, "count": int(line["count"]), "total_ns": int(line["total_ns"])} for line in lines] == rows
     parquet = pytest.importorskip("pyarrow.parquet")
     assert parquet.read_table(tmp_path / "rows.parquet").to_pylist() == rows
     assert (tmp_path / "rows.txt").read_text() == call("sql", ONE, KINDS).stdout
@@ -95,9 +93,7 @@ def test_a_table_without_rows_says_that_nothing_was_recorded(call):
     assert call("sql", ONE, "SELECT * FROM memory_log", "-q").stderr == ""
 
 
-@pytest.mark.parametrize(
-    "comment", ["-- all = every\n", "--all\n-- and more\n", "/* all */ ", "\n-- x;y\n"]
-)
+@pytest.mark.parametrize("comment", ["-- all = every\n", "--all\n-- and more\n", "/* all */ ", "\n-- x;y\n"])
 def test_a_statement_may_begin_with_a_comment(call, comment):
     assert call("sql", ONE, comment + KINDS, "-q").stdout == call("sql", ONE, KINDS).stdout
     described = call("sql", ONE, f"{comment}DESCRIBE kernels").stdout
@@ -149,9 +145,7 @@ def test_an_option_that_is_not_there_is_still_refused(call):
         ([ONE], "no statement is given", "SHOW TABLES"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_what_to_do_in_another(
-    call, args, problem, hint, tmp_path, monkeypatch
-):
+def test_what_is_wrong_is_said_in_one_line_and_what_to_do_in_another(call, args, problem, hint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = call("sql", *args)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -293,9 +287,7 @@ def test_the_shell_takes_a_semicolon_in_a_comment_for_none(typed):
 
 
 def test_the_shell_goes_on_after_an_error_and_after_an_interruption(typed):
-    _, printed = typed(
-        "SELECT nothing;", "SELECT", KeyboardInterrupt(), "SELECT 4;", ".nothing", ".recipe nothing"
-    )
+    _, printed = typed("SELECT nothing;", "SELECT", KeyboardInterrupt(), "SELECT 4;", ".nothing", ".recipe nothing")
     assert printed.out.strip() == "[(4,)]"
     assert "no column 'nothing'" in printed.err
     assert "no command '.nothing'" in printed.err

@@ -13,9 +13,7 @@ from killing import Program
 
 import tracekit
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="statements run in a child on Linux"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="statements run in a child on Linux")
 
 ROOT = Path(tracekit.__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "simulated_gpu"
@@ -69,9 +67,7 @@ sys.exit(child.run_in_child(work, False))
 
 
 def test_a_child_that_is_terminated_twice_says_nothing_and_has_one_status(tmp_path):
-    program = Program(
-        [sys.executable, "-c", TWICE], tmp_path, environment={"PYTHONPATH": str(ROOT)}
-    )
+    program = Program([sys.executable, "-c", TWICE], tmp_path, environment={"PYTHONPATH": str(ROOT)})
     ended = program.ending()
     assert (ended.status, ended.errors, ended.output) == (143, b"", b"")
 
@@ -117,9 +113,7 @@ main()
 
 @pytest.mark.parametrize(("statement", "presses"), [(ENDLESS, 1), (FOLDED, 1), (FOLDED, 2)])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_statement_where_no_child_can_run_it(
-    tmp_path, statement, number, status, presses
-):
+def test_a_signal_ends_a_statement_where_no_child_can_run_it(tmp_path, statement, number, status, presses):
     start = [sys.executable, "-c", WITHOUT_CHILD]
     ended, seconds = ending(tmp_path, statement, number, 2.5, presses, start)
     assert ended.status == status

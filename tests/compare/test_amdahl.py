@@ -51,14 +51,10 @@ def stage(name="gen", role=None, **values):
 
 def test_half_of_the_step_twice_as_fast_with_the_ends_of_its_interval():
     """p = 0.5: 1/(0.5 + 0.5/2) = 4/3; at 1 the step stays, at 4 it is 1/(0.5 + 0.125) = 1.6."""
-    origin = Attribution(
-        base=100.0, opt=75.0, stage_times=(StageTimeChange(None, "gen", 50.0, 25.0),)
-    )
+    origin = Attribution(base=100.0, opt=75.0, stage_times=(StageTimeChange(None, "gen", 50.0, 25.0),))
     (told,) = add_step_speedups([stage()], origin)
     assert (told.step_ratio, told.step_low, told.step_high) == pytest.approx((4 / 3, 1.0, 1.6))
-    whole = Attribution(
-        base=100.0, stage_times=(StageTimeChange(None, "gen", 100.0 + 1e-12, 50.0),)
-    )
+    whole = Attribution(base=100.0, stage_times=(StageTimeChange(None, "gen", 100.0 + 1e-12, 50.0),))
     assert add_step_speedups([stage()], whole)[0].step_ratio == 2.0
     (told,) = add_step_speedups([stage(ratio=0.5, low=None, high=None)], origin)
     assert (told.step_ratio, told.step_low, told.step_high) == (pytest.approx(1 / 1.5), None, None)
@@ -84,12 +80,8 @@ def test_what_has_no_ratio_or_no_part_of_the_step_makes_nothing_of_it(change, ti
 
 
 def test_the_stage_that_matters_most_is_told_and_only_if_it_is_clear_of_1():
-    gen = stage(
-        "gen", ratio=1.4, low=1.31, high=1.5, step_ratio=1.12, step_low=1.09, step_high=1.14
-    )
-    update = stage(
-        "update", ratio=0.5, low=0.4, high=0.8, step_ratio=0.8, step_low=0.7, step_high=0.9
-    )
+    gen = stage("gen", ratio=1.4, low=1.31, high=1.5, step_ratio=1.12, step_low=1.09, step_high=1.14)
+    update = stage("update", ratio=0.5, low=0.4, high=0.8, step_ratio=0.8, step_low=0.7, step_high=0.9)
     unsure = stage("ref", low=0.9, step_ratio=2.0, step_low=0.9, step_high=3.0)
     assert list(describe_largest_stage_effect([gen, unsure])) == [
         "gen 1.40× faster [1.31×, 1.50×] → step 1.12× faster [1.09×, 1.14×] from this alone"
@@ -99,28 +91,10 @@ def test_the_stage_that_matters_most_is_told_and_only_if_it_is_clear_of_1():
     ]
     (line,) = describe_largest_stage_effect([replace(gen, word="inconclusive")])
     assert line.startswith("inconclusive: gen 1.40× faster [")
-    assert (
-        list(
-            describe_largest_stage_effect(
-                [unsure, stage("gen", low=None, high=None, step_ratio=1.1)]
-            )
-        )
-        == []
-    )
+    assert list(describe_largest_stage_effect([unsure, stage("gen", low=None, high=None, step_ratio=1.1)])) == []
     assert list(describe_largest_stage_effect([])) == []
-    assert (
-        format_speedup_with_interval(None, None, None)
-        == format_speedup_with_interval(0.0, -1.0, 0.0)
-        == ""
-    )
-    assert (
-        list(
-            describe_largest_stage_effect(
-                [stage(low=2.0, step_ratio=value) for value in (0.0, -1.0)]
-            )
-        )
-        == []
-    )
+    assert format_speedup_with_interval(None, None, None) == format_speedup_with_interval(0.0, -1.0, 0.0) == ""
+    assert list(describe_largest_stage_effect([stage(low=2.0, step_ratio=value) for value in (0.0, -1.0)])) == []
 
 
 def test_a_stage_alone_of_a_real_step(tmp_path):
@@ -156,9 +130,9 @@ def test_an_absent_stage_has_no_speedup_and_none_of_the_step(tmp_path):
     assert (gone.word, gone.ratio, gone.step_ratio) == ("only before", None, None)
 
 
-STEPS = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(1, 300), st.integers(0, 50)), min_size=1, max_size=5
-).filter(lambda steps: any(gen for gen, _, _ in steps))
+STEPS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 300), st.integers(0, 50)), min_size=1, max_size=5).filter(
+    lambda steps: any(gen for gen, _, _ in steps)
+)
 
 
 @settings(max_examples=5, deadline=None)
@@ -167,19 +141,13 @@ def test_if_only_one_stage_changes_the_step_is_what_it_alone_makes_of_it(steps, 
     """Also where some steps lack the stage: `times` as long or as short on the other side, all else the same."""
     sides = [
         [
-            [
-                (n, d)
-                for n, d in (("gen", gen * scale), ("update_actor", own), ("adv", rest + 1))
-                if d
-            ]
+            [(n, d) for n, d in (("gen", gen * scale), ("update_actor", own), ("adv", rest + 1)) if d]
             for gen, own, rest in steps
         ]
         for scale in ((times, 1) if faster else (1, times))
     ]
     with TemporaryDirectory() as folder:
-        paths = [
-            profile(Path(folder) / name, *side) for name, side in zip("ab", sides, strict=True)
-        ]
+        paths = [profile(Path(folder) / name, *side) for name, side in zip("ab", sides, strict=True)]
         found = compared(*paths)
     gen = change_of(found, "stage_time", "gen")
     assert gen.step_ratio == pytest.approx(found.headline.grand_ratio, rel=1e-9)

@@ -98,9 +98,7 @@ def test_ops_of_one_side_stand_for_one_another_and_carry_their_full_time(tmp_pat
         tmp_path / "a",
         gen_step(1, 0, 100, 60, ("aten::mul_", 20), ("aten::sqrt", 10), ("aten::mm", 5)),
     )
-    opt = folder(
-        tmp_path / "b", gen_step(1, 0, 84, 44, ("aten::_fused_adamw_", 14), ("aten::mm", 5))
-    )
+    opt = folder(tmp_path / "b", gen_step(1, 0, 84, 44, ("aten::_fused_adamw_", 14), ("aten::mm", 5)))
     found = attribution(base, opt)
     title = "replaced: aten::mul_, aten::sqrt → aten::_fused_adamw_"
     assert by_what(found.ops)["gen", title] == (30_000, 14_000, -16_000)
@@ -181,9 +179,7 @@ def test_of_roles_at_the_same_time_one_tells_the_step(tmp_path):
 
 def test_roles_that_would_fit_but_overlap_are_not_added(tmp_path):
     """0–60 and 30–70: 100 in a step of 70 in any case; 0–30 and 10–20 of 0–60: 40 would fit."""
-    base = verl(
-        tmp_path / "a", ("actor-rollout-ref", 0, 30), ("critic", 10, 10), ("value-model", 50, 10)
-    )
+    base = verl(tmp_path / "a", ("actor-rollout-ref", 0, 30), ("critic", 10, 10), ("value-model", 50, 10))
     found = attribution(base, base)
     told = by_what(found.ops)
     assert found.base == 60_000
@@ -195,9 +191,7 @@ def test_roles_that_would_fit_but_overlap_are_not_added(tmp_path):
 def test_a_saved_report_has_no_attribution_and_that_is_said(tmp_path):
     base = folder(tmp_path / "a", gen_step(1, 0, 100, 60, ("aten::mm", 40)))
     other = made_side("saved", step_rows([1.0, 1.1]))
-    found = compare_sides(
-        read_side("a", [base], ALONE, ComparisonChoices(drop_first=0)), other, ComparisonChoices()
-    )
+    found = compare_sides(read_side("a", [base], ALONE, ComparisonChoices(drop_first=0)), other, ComparisonChoices())
     assert found.origin.missing.startswith("saved: saved reports do not hold where time went")
     assert found.origin.ops == ()
     assert attribution_sheets.make_attribution_overview(found.origin, found.headline) is None
@@ -205,12 +199,8 @@ def test_a_saved_report_has_no_attribution_and_that_is_said(tmp_path):
 
 def test_the_first_screen_adds_up_and_stages_go_below(tmp_path):
     names = [f"aten::op{n}" for n in range(12)]
-    base = folder(
-        tmp_path / "a", gen_step(1, 0, 200, 150, *[(n, 2 + k) for k, n in enumerate(names)])
-    )
-    opt = folder(
-        tmp_path / "b", gen_step(1, 0, 180, 130, *[(n, 1 + k % 3) for k, n in enumerate(names)])
-    )
+    base = folder(tmp_path / "a", gen_step(1, 0, 200, 150, *[(n, 2 + k) for k, n in enumerate(names)]))
+    opt = folder(tmp_path / "b", gen_step(1, 0, 180, 130, *[(n, 1 + k % 3) for k, n in enumerate(names)]))
     found = compare_paths([base], [opt], ALONE, ComparisonChoices(drop_first=0)).comparison
     report: Report = found.report()
     assert report.overview.title == "Where the change came from (adds up to −20.0 µs)"
@@ -272,10 +262,7 @@ def exact_mean(half, row):
 @given(tables())
 def test_every_level_adds_up_to_the_change_and_to_the_level_above(table):
     found = attribute_slot_table(table, 0.95)
-    total = [
-        sum(exact_mean(half, row) for row in range(len(table.keys)))
-        for half in (table.base, table.opt)
-    ]
+    total = [sum(exact_mean(half, row) for row in range(len(table.keys))) for half in (table.base, table.opt)]
     for rows in (found.stages, found.ops, found.leaves):
         assert abs(sum(r.base for r in rows) - total[0]) < 1
         assert abs(sum(r.opt for r in rows) - total[1]) < 1
@@ -285,10 +272,7 @@ def test_every_level_adds_up_to_the_change_and_to_the_level_above(table):
             assert (low is None) == (high is None)
             assert low is None or low <= difference <= high
     for stage in {r.stage for r in found.stages}:
-        sums = [
-            sum(r.difference for r in rows if r.stage == stage)
-            for rows in (found.stages, found.ops, found.leaves)
-        ]
+        sums = [sum(r.difference for r in rows if r.stage == stage) for rows in (found.stages, found.ops, found.leaves)]
         assert sums == pytest.approx([sums[0]] * 3, abs=1)
 
 
@@ -297,9 +281,7 @@ def test_every_level_adds_up_to_the_change_and_to_the_level_above(table):
 def test_swapping_the_sides_turns_every_difference_round(table):
     there = attribute_slot_table(table, 0.95)
     back = attribute_slot_table(SlotTable(table.keys, table.opt, table.base), 0.95)
-    assert sorted(round(r.difference) for r in there.leaves) == sorted(
-        round(-r.difference) for r in back.leaves
-    )
+    assert sorted(round(r.difference) for r in there.leaves) == sorted(round(-r.difference) for r in back.leaves)
 
 
 # Real profiles
@@ -334,10 +316,7 @@ def real_comparison(name):
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=() if n in ("files", "workers") else pytest.mark.slow)
-        for n in real_pairs()
-    ],
+    [pytest.param(n, marks=() if n in ("files", "workers") else pytest.mark.slow) for n in real_pairs()],
 )
 def test_real_pairs_add_up_within_a_microsecond(name):
     found = real_comparison(name)
@@ -367,10 +346,7 @@ def test_generation_and_the_fused_optimizer_are_named():
 
 
 def test_the_order_of_files_changes_nothing(tmp_path):
-    paths = [
-        folder(tmp_path / name, gen_step(1, 0, 100 + n, 60, ("aten::mm", 40 + n)))
-        for n, name in enumerate("abc")
-    ]
+    paths = [folder(tmp_path / name, gen_step(1, 0, 100 + n, 60, ("aten::mm", 40 + n))) for n, name in enumerate("abc")]
     first, second = (
         attribute_sides(*[read_side("x", given, ALONE, ComparisonChoices(drop_first=0))] * 2, 0.95)
         for given in (paths, paths[::-1])

@@ -29,9 +29,7 @@ def test_one_run_each_gives_the_worked_example_and_no_verdict():
     assert (found.headline.label, found.verdict) == ("within-run", "inconclusive")
     assert "one run a side cannot show how much runs differ" in found.headline.notes
     assert (
-        compared(
-            step_rows(BASE_RUNS[0]), step_rows(OPT_RUNS[0]), assume_independent_steps=True
-        ).verdict
+        compared(step_rows(BASE_RUNS[0]), step_rows(OPT_RUNS[0]), assume_independent_steps=True).verdict
         == "improvement"
     )
 
@@ -44,9 +42,7 @@ def test_three_runs_against_one_give_the_worked_example():
 
 def test_the_steps_of_three_runs_as_one_run_are_not_three_runs():
     runs = compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS)).headline
-    one = compared(
-        *(step_rows([v for run in side for v in run]) for side in (BASE_RUNS, OPT_RUNS))
-    ).headline
+    one = compared(*(step_rows([v for run in side for v in run]) for side in (BASE_RUNS, OPT_RUNS))).headline
     assert runs.label != one.label == "within-run"
 
 
@@ -148,10 +144,7 @@ def test_what_takes_no_time_on_either_side_is_no_change_at_all():
 @pytest.mark.parametrize(("better", "word"), [("lower", "improvement"), ("higher", "regression")])
 def test_less_is_an_improvement_only_of_what_should_be_low(monkeypatch, better, word):
     monkeypatch.setitem(METRICS, "gpu_busy", replace(METRICS["gpu_busy"], better=better))
-    base, opt = (
-        [*step_rows(*runs), *step_rows(*runs, name="gpu_busy", rank=0)]
-        for runs in (BASE_RUNS, OPT_RUNS)
-    )
+    base, opt = ([*step_rows(*runs), *step_rows(*runs, name="gpu_busy", rank=0)] for runs in (BASE_RUNS, OPT_RUNS))
     assert change_of(compared(base, opt), "gpu_busy").word == word
 
 
@@ -180,9 +173,7 @@ def test_among_many_stages_one_that_barely_changed_may_be_chance():
             rows += step_rows([1.0], [1.02 + n / 1000], [0.98], name="stage_time", stage=f"s{n}")
         return rows
 
-    alone, many = (
-        change_of(compared(side(base, n), side(opt, n)), "stage_time", "s0") for n in (0, 7)
-    )
+    alone, many = (change_of(compared(side(base, n), side(opt, n)), "stage_time", "s0") for n in (0, 7))
     assert (alone.ratio, alone.low, alone.high) == (many.ratio, many.low, many.high)
     assert (alone.word, many.word) == ("improvement", "inconclusive")
     assert "among so many comparisons this may be chance" in many.notes
@@ -190,11 +181,7 @@ def test_among_many_stages_one_that_barely_changed_may_be_chance():
 
 def test_the_step_is_no_part_of_so_many_comparisons():
     rows = [[*step_rows(*runs)] for runs in (BASE_RUNS, OPT_RUNS)]
-    noise = [
-        r
-        for n in range(30)
-        for r in step_rows([1.0], [1.1], [0.9], name="stage_time", stage=f"s{n}")
-    ]
+    noise = [r for n in range(30) for r in step_rows([1.0], [1.1], [0.9], name="stage_time", stage=f"s{n}")]
     assert compared(*([*side, *noise] for side in rows)).verdict == "improvement"
 
 
@@ -219,10 +206,7 @@ def test_steps_of_other_work_are_no_pairs():
 
 
 def test_runs_are_paired_only_where_both_sides_hold_as_many():
-    assert (
-        compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS), paired="run").headline.label
-        == "run-to-run, paired"
-    )
+    assert compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS), paired="run").headline.label == "run-to-run, paired"
     apart = compared(step_rows(*BASE_RUNS), step_rows(*OPT_RUNS[:2]), paired="run").headline
     assert "runs could not be paired: the sides hold different numbers" in apart.notes
 

@@ -19,9 +19,7 @@ def kept(folder, name, rows, **facts):
 
 @pytest.fixture
 def pair(tmp_path):
-    return kept(tmp_path, "before", step_rows(*BASE_RUNS)), kept(
-        tmp_path, "after", step_rows(*OPT_RUNS)
-    )
+    return kept(tmp_path, "before", step_rows(*BASE_RUNS)), kept(tmp_path, "after", step_rows(*OPT_RUNS))
 
 
 def test_the_answer_is_the_ratio_with_its_interval(call, pair):
@@ -38,10 +36,7 @@ def test_a_slower_side_is_told_the_other_way_round(call, pair):
 
 def test_runs_may_be_named_one_by_one_in_any_order(call, tmp_path):
     base, opt = (
-        [
-            kept(tmp_path, f"{side}{n}", step_rows(run, label=f"{side}{n}-"))
-            for n, run in enumerate(runs)
-        ]
+        [kept(tmp_path, f"{side}{n}", step_rows(run, label=f"{side}{n}-")) for n, run in enumerate(runs)]
         for side, runs in (("base", BASE_RUNS), ("opt", OPT_RUNS))
     )
     outputs = set()
@@ -53,9 +48,7 @@ def test_runs_may_be_named_one_by_one_in_any_order(call, tmp_path):
     assert json.loads(text)["headline"]["ratio"] == pytest.approx(1.116613, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "args", [(), ("one",), ("a", "b", "c"), ("--base", "a"), ("a", "b", "--base", "c")]
-)
+@pytest.mark.parametrize("args", [(), ("one",), ("a", "b", "c"), ("--base", "a"), ("a", "b", "--base", "c")])
 def test_two_sides_are_needed(call, args):
     result = call("compare", *args)
     assert result.exit_code == 2
@@ -91,19 +84,14 @@ def test_senseless_choices_are_refused(call, pair, option):
 
 def test_the_least_effect_is_given_in_percent(call, pair):
     assert "inconclusive" in call("compare", *pair, "--min-effect", 10).stdout
-    assert (
-        "inconclusive"
-        not in call("compare", *pair, "--min-effect", 5).stdout.split("Step and stages")[0]
-    )
+    assert "inconclusive" not in call("compare", *pair, "--min-effect", 5).stdout.split("Step and stages")[0]
 
 
 def test_names_control_no_output(call, tmp_path):
     def side(name, k):
         rows = [
             *step_rows([9 * k, 10 * k], label=HOSTILE),
-            *step_rows(
-                [5 * k, 6 * k], label=HOSTILE, name="stage_time", stage=HOSTILE, role=HOSTILE
-            ),
+            *step_rows([5 * k, 6 * k], label=HOSTILE, name="stage_time", stage=HOSTILE, role=HOSTILE),
         ]
         return kept(tmp_path, name, rows, versions=f"{HOSTILE}{k}")
 
@@ -113,9 +101,7 @@ def test_names_control_no_output(call, tmp_path):
     result = call(*args, *written, "--export", f"csv={tmp_path / 'tables'}", "-v")
     assert result.exit_code == 0
     texts = {kind: path.read_text(encoding="utf-8") for kind, path in files.items()}
-    tables = [
-        path.read_text(encoding="utf-8") for path in sorted((tmp_path / "tables").glob("*.csv"))
-    ]
+    tables = [path.read_text(encoding="utf-8") for path in sorted((tmp_path / "tables").glob("*.csv"))]
     assert tables
     for text in (result.stdout, *texts.values(), *tables):
         assert "\x1b[31m" not in text

@@ -36,11 +36,7 @@ def profiles(tmp_path_factory):
 def kept(profiles, tmp_path_factory):
     """The paths of both sides in every form."""
     folder = tmp_path_factory.mktemp("kept")
-    return {
-        (form, side): saved_as(form, profiles / side, folder)
-        for form in FORMS
-        for side in ("base", "opt")
-    }
+    return {(form, side): saved_as(form, profiles / side, folder) for form in FORMS for side in ("base", "opt")}
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +67,7 @@ def test_directories_of_runs_give_the_worked_example(direct):
     assert isinstance(found, Comparison)
     assert (found.base, found.opt, found.verdict) == ("base", "opt", "improvement")
     step = found.headline
-    assert (step.ratio, step.low, step.high) == pytest.approx(
-        (1.116613, 1.095244, 1.138398), abs=1e-6
-    )
+    assert (step.ratio, step.low, step.high) == pytest.approx((1.116613, 1.095244, 1.138398), abs=1e-6)
     assert len(found.dropped) == 6
     assert {one.reason for one in found.dropped} == {"the first after the profiler began"}
     assert found.reading == (
@@ -87,9 +81,7 @@ def test_what_was_saved_gives_the_numbers_of_the_profile(kept, direct, form):
     told, profile = compare(kept[form, "base"], kept[form, "opt"]), direct
     assert told.headline == profile.headline
     assert told.changes == profile.changes
-    assert [replace(one, side="") for one in told.dropped] == [
-        replace(one, side="") for one in profile.dropped
-    ]
+    assert [replace(one, side="") for one in told.dropped] == [replace(one, side="") for one in profile.dropped]
     assert told.differences == profile.differences
 
 
@@ -110,9 +102,7 @@ def test_saved_reports_of_equal_names_are_runs_in_whatever_order(profiles, kept,
     reports = []
     for number in (1, 2, 3):
         shutil.copytree(profiles / "base" / f"run{number}", tmp_path / "x" / str(number) / "run")
-        reports.append(
-            saved_as("report", tmp_path / "x" / str(number) / "run", tmp_path / str(number))
-        )
+        reports.append(saved_as("report", tmp_path / "x" / str(number) / "run", tmp_path / str(number)))
     found = [compare(order, kept["report", "opt"]) for order in itertools.permutations(reports)]
     assert found[0].headline.base_runs == 3
     assert len({tracekit.render(one, "json") for one in found}) == 1
@@ -152,9 +142,7 @@ def test_what_was_saved_is_not_cut_without_a_word(kept, form, part):
 
 
 def test_a_profile_is_cut_to_steps(profiles):
-    found = compare(
-        profiles / "base" / "run1", profiles / "opt" / "run1", steps="2-4", drop_first=0
-    )
+    found = compare(profiles / "base" / "run1", profiles / "opt" / "run1", steps="2-4", drop_first=0)
     assert found.headline.base == pytest.approx((1020 + 1040 + 1010) / 3 * 1e3)
 
 
@@ -162,9 +150,7 @@ def test_all_base_runs_before_all_opt_runs_is_seen_in_profiles(tmp_path):
     for at, (side, number) in enumerate([("base", 1), ("base", 2), ("opt", 1), ("opt", 2)]):
         write_run(tmp_path / "blocked" / side / f"r{number}", [100, 101], origin_us=at * 10_000_000)
     for at, (side, number) in enumerate([("base", 1), ("opt", 1), ("base", 2), ("opt", 2)]):
-        write_run(
-            tmp_path / "alternated" / side / f"r{number}", [100, 101], origin_us=at * 10_000_000
-        )
+        write_run(tmp_path / "alternated" / side / f"r{number}", [100, 101], origin_us=at * 10_000_000)
     blocked, alternated = (
         compare(tmp_path / design / "base", tmp_path / design / "opt", drop_first=0)
         for design in ("blocked", "alternated")

@@ -15,9 +15,7 @@ from tracekit.render import write_report_json
 def made(name, *runs, contents):
     """A side of one report a run, the files of each holding what the digest says."""
     inputs = [
-        ComparedInput(
-            f"{name}{n}", replace(report(step_rows(run)), contents=(("run1", digest),)), None
-        )
+        ComparedInput(f"{name}{n}", replace(report(step_rows(run)), contents=(("run1", digest),)), None)
         for n, (run, digest) in enumerate(zip(runs, contents, strict=True), 1)
     ]
     return build_side(name, inputs, 0)
@@ -106,6 +104,4 @@ def test_copies_of_a_log_are_one_run(call, tmp_path, monkeypatch):
 
 
 def test_a_saved_report_carries_what_its_files_hold():
-    assert json.loads(write_report_json(replace(report([]), contents=(("run1", "ab"),))))[
-        "contents"
-    ]
+    assert json.loads(write_report_json(replace(report([]), contents=(("run1", "ab"),))))["contents"]

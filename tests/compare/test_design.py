@@ -56,9 +56,7 @@ def test_a_verdict_between_sessions_is_not_plain():
     assert found.sessions_apart
     assert describe_comparison(found).endswith(" · if nothing else changed in between")
     alternating = [made("base", *runs(1, 3)), made("opt", *runs(2, 4))]
-    plain = [
-        replace(one, samples=side.samples) for one, side in zip(alternating, SAMPLED, strict=True)
-    ]
+    plain = [replace(one, samples=side.samples) for one, side in zip(alternating, SAMPLED, strict=True)]
     assert "nothing else" not in describe_comparison(compare_sides(*plain, ComparisonChoices()))
 
 

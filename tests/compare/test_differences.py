@@ -23,15 +23,11 @@ def made(kernels=None, ops=None, rows=(), **facts):
                 for key, of in table.columns.items()
                 if of.dtype not in ("Int64", "Float64") and not of.values
             }
-            columns |= {
-                key: [of.values[0]] * len(found) for key, of in table.columns.items() if of.values
-            }
+            columns |= {key: [of.values[0]] * len(found) for key, of in table.columns.items() if of.values}
             columns |= {"name": list(found), column: list(found.values())}
             tables[name] = table.cast(columns, len(found))
     measured = Measurements(tables, (), (), (), {}) if tables else None
-    return build_side(
-        "side", [ComparedInput("side", report([*step_rows([1, 1]), *rows], **facts), measured)], 0
-    )
+    return build_side("side", [ComparedInput("side", report([*step_rows([1, 1]), *rows], **facts), measured)], 0)
 
 
 def names(base, opt):

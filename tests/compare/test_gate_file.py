@@ -69,9 +69,7 @@ def test_every_form_of_a_rule(tmp_path):
 def test_a_word_that_says_what_a_rule_says_adds_no_second_rule(tmp_path):
     """Twice the same would count twice among the rules that Holm's correction is for."""
     text = '[gate]\nfail-on = ["regression", "step_time>3%", "step_time>5%"]\n'
-    found = gate_of(
-        tmp_path, text + entry('metric = "step_time"\nmax-increase = "3%"'), "tracekit.toml"
-    )
+    found = gate_of(tmp_path, text + entry('metric = "step_time"\nmax-increase = "3%"'), "tracekit.toml")
     assert [str(one) for one in found.rules.rules] == [
         "step_time: at most +3 %",
         "step_time: at most +5 %",

@@ -123,10 +123,7 @@ def test_directions_come_from_the_registry():
 
 
 def peaks(*values, role=None, name="device_peak_allocated"):
-    return [
-        row(name, value, run=f"run{at}", step=1, rank=0, role=role)
-        for at, value in enumerate(values, 1)
-    ]
+    return [row(name, value, run=f"run{at}", step=1, rank=0, role=role) for at, value in enumerate(values, 1)]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +207,7 @@ def test_a_budget_needs_no_baseline():
     assert budget(SLOWER[1], "step_time", "10.6 s") == "pass"
     assert budget(SLOWER[1], "step_time", "point:10.27 s") == "fail"
     assert budget(SLOWER[1], "memory.peak_allocated", 5) == "not tested"
-    assert (
-        budget(SLOWER[1] + peaks(3, 7), "memory.peak_allocated", 5) == "fail"
-    )  # the worst of them
+    assert budget(SLOWER[1] + peaks(3, 7), "memory.peak_allocated", 5) == "fail"  # the worst of them
     assert budget(SLOWER[1] + peaks(3, 5), "memory.peak_allocated", 5) == "pass"
     assert budget(throughput([90.0, 90]), "throughput", 95 * 10**9, rise=False) == "fail"
     assert budget(throughput([90.0, 90]), "throughput", 85 * 10**9, rise=False) == "pass"
@@ -283,11 +278,7 @@ def test_without_rules_there_is_no_word():
     found = compared(*SLOWER)
     assert found.gates == ()
     assert "gate" not in found.report().answer
-    assert (
-        compared(*SLOWER, gate=GateRules((parse_rule_text("step_time>3%"),)))
-        .report()
-        .answer.endswith("gate: fail")
-    )
+    assert compared(*SLOWER, gate=GateRules((parse_rule_text("step_time>3%"),))).report().answer.endswith("gate: fail")
 
 
 def tried(rows, *texts, rules=None, **choices):
@@ -372,9 +363,7 @@ def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_one
     }
     rules = GateRules((parse_rule_text("step_time>3%"),))
     said = {
-        (one, two): summarize_gates(
-            apply_gate_rules(rules, sides[one], sides[two], ComparisonChoices())
-        )
+        (one, two): summarize_gates(apply_gate_rules(rules, sides[one], sides[two], ComparisonChoices()))
         for one in sides
         for two in sides
     }
@@ -385,15 +374,11 @@ def test_runs_on_four_processes_that_were_made_slower_break_a_gate_and_equal_one
 
 def test_where_nothing_tells_that_memory_ran_out_the_rule_never_passes():
     """Histories of memory snapshots tell it: `test_memory_compare.py`."""
-    rules = GateRules(
-        (make_gate_rule("new-oom", "0", "change", rise=True),), inconclusive_fails=True
-    )
+    rules = GateRules((make_gate_rule("new-oom", "0", "change", rise=True),), inconclusive_fails=True)
     found = compared(*FASTER, gate=rules).gates
     (gate,) = found
     assert gate.outcome == "not tested"
-    assert gate.claim == (
-        "new-oom was not tested: no profile that was given records whether memory ran out"
-    )
+    assert gate.claim == ("new-oom was not tested: no profile that was given records whether memory ran out")
     assert summarize_gates(found) == "not tested"
     tested = run_gate_self_test(rules, made_side("base", SLOWER[0]), ComparisonChoices())
     assert not tested.rules[0].can_fail
@@ -401,14 +386,9 @@ def test_where_nothing_tells_that_memory_ran_out_the_rule_never_passes():
 
 def test_rollout_means_generation_where_no_stage_is_called_so():
     def stages(name, *seconds):
-        return [
-            row("stage_time", s * 1e9, run=f"run{n}", step=1, stage=name)
-            for n, s in enumerate(seconds, 1)
-        ]
+        return [row("stage_time", s * 1e9, run=f"run{n}", step=1, stage=name) for n, s in enumerate(seconds, 1)]
 
-    base, opt = (
-        step_rows([1.0], [1.0]) + stages("gen", *pair) for pair in ((1.0, 1.01), (2.0, 2.01))
-    )
+    base, opt = (step_rows([1.0], [1.0]) + stages("gen", *pair) for pair in ((1.0, 1.01), (2.0, 2.01)))
     assert outcome((base, opt), "stage.rollout.time>50%") == "fail"
     own = (base + stages("rollout", 1.0, 1.1), opt + stages("rollout", 1.0, 1.1))
     assert outcome(own, "stage.rollout.time>50%") == "pass", "its own name goes first"
@@ -426,9 +406,7 @@ def test_rollout_means_generation_where_no_stage_is_called_so():
         ((SLOWER[0] + peaks(10), SLOWER[1] + peaks(10)), "memory.peak_allocated>1", "memory.peak_allocated 0 B, 10 B → 10 B; limit +1 B"),
     ],
 )  # fmt: skip
-def test_the_sentence_of_a_change_tells_its_sign_its_interval_and_what_is_missing(
-    sides, text, claim
-):
+def test_the_sentence_of_a_change_tells_its_sign_its_interval_and_what_is_missing(sides, text, claim):
     assert [gate.claim for gate in held(sides, text)] == [claim]
 
 
@@ -443,7 +421,6 @@ def test_the_sentence_of_a_change_tells_its_sign_its_interval_and_what_is_missin
 )  # fmt: skip
 def test_the_sentence_of_a_budget_tells_what_is_allowed(rows, metric, limit, rise, claim):
     rules = GateRules((make_gate_rule(metric, limit, "budget", rise=rise),))
-    assert [
-        gate.claim
-        for gate in apply_gate_rules(rules, None, made_side("after", rows), ComparisonChoices())
-    ] == [claim]
+    assert [gate.claim for gate in apply_gate_rules(rules, None, made_side("after", rows), ComparisonChoices())] == [
+        claim
+    ]

@@ -119,15 +119,10 @@ def test_a_step_that_takes_no_time_is_an_error():
 
 
 def test_sides_without_a_common_stage_did_other_work():
-    base, opt = (
-        [*step_rows([1, 1]), *step_rows([1, 1], name="stage_time", stage=s)]
-        for s in ("gen", "forward")
-    )
+    base, opt = ([*step_rows([1, 1]), *step_rows([1, 1], name="stage_time", stage=s)] for s in ("gen", "forward"))
     found = compared(base, opt)
     assert found.verdict == "not comparable"
-    assert [(d.name, d.base, d.opt) for d in found.differences if d.blocking] == [
-        ("work", "gen", "forward")
-    ]
+    assert [(d.name, d.base, d.opt) for d in found.differences if d.blocking] == [("work", "gen", "forward")]
 
 
 def test_only_one_side_traced_on_its_gpu_is_not_comparable():
@@ -139,10 +134,7 @@ def test_only_one_side_traced_on_its_gpu_is_not_comparable():
 
 
 def test_times_are_said_to_be_under_the_profiler():
-    assert any(
-        "under the profiler" in line
-        for line in compared(step_rows([1, 1]), step_rows([1, 1])).warnings
-    )
+    assert any("under the profiler" in line for line in compared(step_rows([1, 1]), step_rows([1, 1])).warnings)
 
 
 def test_stages_of_two_roles_are_compared_by_role():

@@ -20,10 +20,7 @@ def table(times, factors, *, kind="compute", kernel="elementwise_kernel_{}", noi
     times, factors = np.array(times, float), np.array(factors, float)
     names = [kernel.format(chr(97 + n // 26) + chr(97 + n % 26)) for n in range(len(times))]
     host = kind == "host"
-    rows = [
-        ["gen", kind, "", f"aten::x > {name}" if host else "aten::x", "" if host else name]
-        for name in names
-    ]
+    rows = [["gen", kind, "", f"aten::x > {name}" if host else "aten::x", "" if host else name] for name in names]
     halves = []
     for scale in (np.ones(len(times)), factors):
         ns = (times * scale)[:, None] * (1 + noise * random.standard_normal((len(times), STEPS)))
@@ -35,9 +32,7 @@ def table(times, factors, *, kind="compute", kernel="elementwise_kernel_{}", noi
 def test_a_shift_that_all_kernels_share_is_one_warning_and_no_kernel():
     found = find_kernel_changes(table([1e6] * 30, [1.011] * 30))
     (warning,) = found.warnings
-    assert warning.startswith(
-        "memory-bound kernels and copies uniformly take 1.1 % more time (30 of 30)"
-    )
+    assert warning.startswith("memory-bound kernels and copies uniformly take 1.1 % more time (30 of 30)")
     assert "another node?" in warning
     assert found.changed == ()
     assert (found.tested, found.seen, found.on_host) == (30, 30, False)
@@ -93,9 +88,7 @@ def test_without_a_device_ops_are_compared_and_that_is_said():
     assert warning.startswith("host ops uniformly take 3.0 % more time")
     assert "load of the machine" in warning
     step = Change("step_time", "step", None, None, "ns", "lower", "improvement", 1.0, 1.0)
-    shown = list(
-        build_attribution_sections(Attribution(kernels=found), Sheet("s", "S", (), ()), step)
-    )[-1]
+    shown = list(build_attribution_sections(Attribution(kernels=found), Sheet("s", "S", (), ()), step))[-1]
     assert shown.title == "Which host ops changed?"
     assert shown.caveats[0].startswith("no device was recorded")
 
@@ -115,10 +108,7 @@ def test_of_several_runs_a_side_runs_are_the_sample():
     run = np.repeat(np.arange(4), 2)
     after = made.opt.ns.copy()
     after[0, 6:] *= 2
-    halves = [
-        SlotHalf(ns, h.count, run, ns.sum(axis=0))
-        for ns, h in ((made.base.ns, made.base), (after, made.opt))
-    ]
+    halves = [SlotHalf(ns, h.count, run, ns.sum(axis=0)) for ns, h in ((made.base.ns, made.base), (after, made.opt))]
     found = find_kernel_changes(SlotTable(made.keys, *halves))
     assert found.unit == "run"
     assert found.changed == ()
@@ -127,9 +117,7 @@ def test_of_several_runs_a_side_runs_are_the_sample():
 
 def test_one_step_a_side_tests_nothing_and_still_tells_what_is_new():
     made = table([1e6] * 3, [1.0, 1.5, 0.0])
-    halves = [
-        SlotHalf(h.ns[:, :1], h.count[:, :1], h.run[:1], h.wall[:1]) for h in (made.base, made.opt)
-    ]
+    halves = [SlotHalf(h.ns[:, :1], h.count[:, :1], h.run[:1], h.wall[:1]) for h in (made.base, made.opt)]
     found = find_kernel_changes(SlotTable(made.keys, *halves))
     assert found.tested == 0
     assert [one.presence for one in found.changed] == ["gone"]

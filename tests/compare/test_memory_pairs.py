@@ -19,9 +19,7 @@ MIB = 2**20
 NAMES = ("before", "after")
 
 
-def taken(
-    peak, *, rank=0, step=None, role=None, device=0, number=0, run="run", ns=0, memory="device"
-):
+def taken(peak, *, rank=0, step=None, role=None, device=0, number=0, run="run", ns=0, memory="device"):
     """A snapshot of these facts."""
     levels = dict.fromkeys(MEMORY_LEVELS) | {PEAK: peak, END: peak}
     whose = MemoryOwner(memory, role, rank, None, device, number)
@@ -37,9 +35,7 @@ def peaks(found):
 
 def test_ranks_and_steps_are_compared_with_their_own():
     base = [taken(10 * rank + step, rank=rank, step=step) for rank in (0, 1) for step in (1, 2, 5)]
-    opt = [
-        taken(90 + rank + step, rank=rank, step=step) for rank in (1, 0, 2) for step in (2, 5, 6)
-    ]
+    opt = [taken(90 + rank + step, rank=rank, step=step) for rank in (1, 0, 2) for step in (2, 5, 6)]
     found = match_snapshots(base, opt, NAMES)
     assert peaks(found) == [
         (0, 2, 2, 2, 92), (0, 5, 5, 5, 95), (1, 2, 2, 12, 93), (1, 5, 5, 15, 96),
@@ -51,9 +47,7 @@ def test_without_a_common_step_the_last_of_each_are_compared_and_that_is_said():
     base = [taken(1, step=0), taken(2, step=3)]
     found = match_snapshots(base, [taken(7, step=7), taken(5, step=8)], NAMES)
     assert peaks(found) == [(0, 3, 8, 2, 5)]
-    assert found.notes == (
-        "no step is on both sides: step 3 is compared with step 8, the last of each",
-    )
+    assert found.notes == ("no step is on both sides: step 3 is compared with step 8, the last of each",)
 
 
 def test_without_numbers_the_last_by_time_is_compared():

@@ -65,18 +65,14 @@ def test_what_is_in_use_at_the_end_is_what_the_blocks_say(before, after):
     end = found.sites[-1]
     assert end.moment == "end"
     rows = {row.site: row.difference for row in end.rows if row.kind == "place"}
-    expected = {
-        place: two.get(place, 0) - one.get(place, 0) for place in one.keys() | two.keys() if place
-    }
+    expected = {place: two.get(place, 0) - one.get(place, 0) for place in one.keys() | two.keys() if place}
     assert {place: rows[place] for place in expected} == expected
     for sites, name in zip(found.sites, (PEAK, END), strict=True):
         assert sum(row.difference for row in sites.rows) == pair.level(name).difference
 
 
 def test_a_larger_batch_doubles_what_the_layers_hold_at_the_peak():
-    found = memory_of(
-        *(side(f"{NIU}forward_and_backward_memory_snapshot_{n}.pickle") for n in (100, 200))
-    )
+    found = memory_of(*(side(f"{NIU}forward_and_backward_memory_snapshot_{n}.pickle") for n in (100, 200)))
     rows = {row.site: row for row in found.sites[0].rows}
     for place in ("swigluffn.py forward", "rmsnorn.py forward", "embedding.py forward"):
         assert rows[place].opt_bytes == 2 * rows[place].base_bytes

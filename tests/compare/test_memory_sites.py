@@ -190,16 +190,10 @@ def snapshot_of(pieces):
     )  # fmt: skip
     total = int(frame["size_bytes"].sum())
     source = Source(Path("a"), "a", "torch_memory", "torch_memory")
-    rows = sum_live_memory_by_site(LiveMemory(frame, total)).assign(
-        moment="peak", memory="device", device=0
-    )
-    columns = {
-        n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows
-    }
+    rows = sum_live_memory_by_site(LiveMemory(frame, total)).assign(moment="peak", memory="device", device=0)
+    columns = {n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows}
     columns["device"] = pd.array([0] * len(rows), dtype="Int64")
-    tables = (
-        {"live_sites": add_key_columns(TABLES["live_sites"], columns, source)} if len(rows) else {}
-    )
+    tables = {"live_sites": add_key_columns(TABLES["live_sites"], columns, source)} if len(rows) else {}
     row = {"source": "a", "pid": pd.NA, "memory": "device", "device": 0}
     return MemorySnapshot(
         MemoryOwner("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,
@@ -209,9 +203,7 @@ def snapshot_of(pieces):
 
 @given(SIDES, SIDES, st.sampled_from([3, 6, 200]), st.sampled_from([2, 60]))
 @settings(max_examples=15, deadline=None)
-def test_whatever_is_held_rows_add_up_and_none_is_called_new_or_gone_that_is_not(
-    base, opt, named, shown
-):
+def test_whatever_is_held_rows_add_up_and_none_is_called_new_or_gone_that_is_not(base, opt, named, shown):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot_live, "MAX_SITES", named)
         patch.setattr(memory_sites, "MAX_PLACES", shown)
@@ -222,8 +214,7 @@ def test_whatever_is_held_rows_add_up_and_none_is_called_new_or_gone_that_is_not
     assert not found.categories or sum(row.difference for row in found.categories) == change
     assert sum(row.opt_bytes for row in found.rows) == found.opt
     true = [
-        {f"a.py f{n}": sum(p[3] for p in side if p[0] == n) for n in {p[0] for p in side} - {0}}
-        for side in (base, opt)
+        {f"a.py f{n}": sum(p[3] for p in side if p[0] == n) for n in {p[0] for p in side} - {0}} for side in (base, opt)
     ]
     for row in found.rows:
         if row.kind == "place":

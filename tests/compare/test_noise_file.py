@@ -153,9 +153,7 @@ def test_each_metric_is_widened_by_its_own_noise():
     found = one_run_each(NoiseFile({STEP: EIGHT}, {}, ()))
     # The golden value of one run each with sd 0.01 of 8 runs: half-width t(7) · √2 · 0.01.
     assert found.headline.label == "run-to-run (A/A noise)"
-    assert (found.headline.low, found.headline.high) == pytest.approx(
-        (1.084848, 1.159885), abs=1e-6
-    )
+    assert (found.headline.low, found.headline.high) == pytest.approx((1.084848, 1.159885), abs=1e-6)
     gen = change_of(found, "stage_time", "gen")
     assert gen.label == "within-run"
     assert (gen.low, gen.high) == pytest.approx((1.092758, 1.151489), abs=1e-6)

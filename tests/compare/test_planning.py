@@ -26,9 +26,7 @@ def test_how_unsure_a_plan_of_few_runs_is_is_a_range():
     base, opt = [[10.0], [9.85], [10.15]], [[9.0], [8.865], [9.135]]
     text = said(base, opt)
     plan = compute_needed_runs(compute_speedup(base, opt))
-    assert text.startswith(
-        f"record {plan.runs} to {plan.most_runs} runs per side: in 80 % of cases"
-    )
+    assert text.startswith(f"record {plan.runs} to {plan.most_runs} runs per side: in 80 % of cases")
     assert 2 <= plan.most_runs / plan.runs <= 3
 
 
@@ -45,9 +43,7 @@ def test_where_that_takes_too_many_runs_a_larger_effect_is_planned_for():
 
 def test_where_no_number_of_runs_helps_that_is_said():
     wild = said([[1.0], [1000.0]], [[1000.0], [1.0]])
-    assert wild.startswith(
-        "even 100 runs per side would not show a change of 100 %: find out first"
-    )
+    assert wild.startswith("even 100 runs per side would not show a change of 100 %: find out first")
 
 
 def test_the_chances_of_a_comparison_are_told_for_its_runs_and_for_more():
@@ -64,10 +60,7 @@ def test_the_chances_of_a_comparison_are_told_for_its_runs_and_for_more():
     assert equal.no_change > 0.7
     assert least.regression < 0.025, "a change of exactly what matters is hardly ever called one"
     text = render(found.report(), "text")
-    assert (
-        "chance that a slower step is called slower: 2 % at +3 %, 55 % at +5 %, >99 % at +10 %"
-        in text
-    )
+    assert "chance that a slower step is called slower: 2 % at +3 %, 55 % at +5 %, >99 % at +10 %" in text
     (sheet,) = (s for part in found.report().sections for s in part.sheets if s.name == "outlook")
     assert len(sheet.rows) == 8
 
@@ -87,9 +80,7 @@ def test_what_may_say_nothing_promises_nothing():
 
 @pytest.mark.parametrize("sides", [([[10.0]], [[9.0]]), ([[10.0, 10.0]], [[9.0, 9.0]])])
 def test_where_the_spread_is_not_known_runs_and_steps_are_asked_for(sides):
-    assert said(*sides) == (
-        "record several runs per side of at least 5 steps each: how much they vary is not known"
-    )
+    assert said(*sides) == ("record several runs per side of at least 5 steps each: how much they vary is not known")
 
 
 RUNS = st.lists(st.lists(st.floats(1, 100), min_size=1, max_size=6), min_size=1, max_size=4)

@@ -27,9 +27,7 @@ def given(name, paths, first=None):
 
 
 def pair(base, opt, first=None, **choices):
-    return compare_sides(
-        given("base", base, first), given("opt", opt, first), ComparisonChoices(**choices)
-    )
+    return compare_sides(given("base", base, first), given("opt", opt, first), ComparisonChoices(**choices))
 
 
 def interval(step):

@@ -14,10 +14,7 @@ def test_names_alike_but_for_numbers_are_one_wherever_they_are():
     before = [("s", "compute", "a", "triton_poi_fused_0"), ("s", "compute", "b", "x")]
     after = [("s", "compute", "c", "triton_poi_fused_12"), ("s", "compute", "b", "x")]
     assert set(match_replaced_keys(before, after)) == {before[0], after[0]}
-    assert (
-        strip_build_details("void cutlass::Kernel<cutlass_80_tensorop>(Params)")
-        == "void cutlass::Kernel"
-    )
+    assert strip_build_details("void cutlass::Kernel<cutlass_80_tensorop>(Params)") == "void cutlass::Kernel"
 
 
 def test_what_has_no_counterpart_in_its_stage_is_not_replaced():

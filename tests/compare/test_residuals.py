@@ -51,9 +51,7 @@ def test_steps_of_which_nothing_was_recorded_are_told_as_such(tmp_path):
 
 def test_what_two_files_of_a_process_tell_of_is_taken_off_once(tmp_path):
     """0 to 60 and 30 to 90 of one process are a step of 90, of which 30 are in both files."""
-    twice = recorded(
-        tmp_path / "a", ("actor", 1, 1, "_mb0", 0, 60), ("actor", 1, 1, "_mb1", 30, 60)
-    )
+    twice = recorded(tmp_path / "a", ("actor", 1, 1, "_mb0", 0, 60), ("actor", 1, 1, "_mb1", 30, 60))
     once = recorded(tmp_path / "b", ("actor", 1, 1, "_mb0", 0, 60), ("actor", 1, 1, "_mb1", 60, 30))
     found = attribution(twice, once)
     assert (found.base, found.opt) == (90_000, 90_000)

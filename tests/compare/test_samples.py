@@ -12,9 +12,7 @@ from tracekit.model.metrics import METRICS
 
 
 def frame(rows):
-    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object).astype(
-        {"value": "Float64", "step": "Int64"}
-    )
+    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object).astype({"value": "Float64", "step": "Int64"})
 
 
 def values_of(rows, name, stage=None, role=None):
@@ -30,9 +28,7 @@ def values_of(rows, name, stage=None, role=None):
     ],
 )
 def test_the_ranks_of_a_step_become_one_value_by_the_registry(name, reduced):
-    rows = [
-        row(name, v, rank=r, step=s) for s, r, v in [(1, 0, 5), (1, 1, 7), (2, 0, 4), (2, 1, 8)]
-    ]
+    rows = [row(name, v, rank=r, step=s) for s, r, v in [(1, 0, 5), (1, 1, 7), (2, 0, 4), (2, 1, 8)]]
     assert values_of(rows, name) == (reduced,)
 
 
@@ -58,20 +54,16 @@ def test_as_many_identical_ranks_again_change_nothing(name):
 
 def test_steps_stand_in_the_order_of_their_numbers_and_unnumbered_ones_last():
     rows = [
-        row("step_time", v, step=s, part=p)
-        for s, p, v in [(10, None, 1), (2, None, 2), (None, "b", 3), (None, "a", 4)]
+        row("step_time", v, step=s, part=p) for s, p, v in [(10, None, 1), (2, None, 2), (None, "b", 3), (None, "a", 4)]
     ]
     found = collect_metric_samples(frame(rows))["step_time", None, None]
-    assert found.steps == (
-        (("run", 2, None), ("run", 10, None), ("run", None, "a"), ("run", None, "b")),
-    )
+    assert found.steps == ((("run", 2, None), ("run", 10, None), ("run", None, "a"), ("run", None, "b")),)
     assert found.values == ((2.0, 1.0, 4.0, 3.0),)
 
 
 def test_captures_of_one_process_are_runs_of_their_own():
     rows = [
-        row("step_time", v, step=s, part=p)
-        for s, p, v in [(1, "capture1", 5), (2, "capture1", 6), (1, "capture2", 7)]
+        row("step_time", v, step=s, part=p) for s, p, v in [(1, "capture1", 5), (2, "capture1", 6), (1, "capture2", 7)]
     ]
     found = collect_metric_samples(frame(rows))["step_time", None, None]
     assert found.runs == ("run capture1", "run capture2")
@@ -79,9 +71,7 @@ def test_captures_of_one_process_are_runs_of_their_own():
 
 
 def test_pieces_of_a_step_that_is_one_are_no_runs_whatever_their_captures():
-    rows = [
-        row("gpu_busy", v, step=1, rank=0, part=p) for p, v in [("capture1", 5), ("capture2", 6)]
-    ]
+    rows = [row("gpu_busy", v, step=1, rank=0, part=p) for p, v in [("capture1", 5), ("capture2", 6)]]
     assert values_of(rows, "gpu_busy") == ((5.0,), (6.0,))
     assert values_of([*rows, row("step_time", 9, step=1)], "gpu_busy") == ((11.0,),)
 
@@ -119,9 +109,7 @@ def test_categories_are_as_good_as_text():
     rows = [row("gpu_busy", 1.0 * s, step=s, rank=0, role="actor", stage="gen") for s in (1, 2)]
     plain = frame(rows)
     texts = ["run", "role", "part", "stage", "name"]
-    assert collect_metric_samples(
-        plain.astype(dict.fromkeys(texts, "category"))
-    ) == collect_metric_samples(plain)
+    assert collect_metric_samples(plain.astype(dict.fromkeys(texts, "category"))) == collect_metric_samples(plain)
 
 
 KEYS = st.tuples(
@@ -142,9 +130,7 @@ def test_the_order_of_the_rows_changes_nothing(keys, random):
 
 def test_the_values_of_a_thousand_ranks_are_grouped():
     """1,000 ranks × 5 steps × 20 metrics and stages: 100,000 rows."""
-    stages = np.tile(
-        np.array(["gen", "adv", "old_log_prob", "update_actor", "reward"], object), 20_000
-    )
+    stages = np.tile(np.array(["gen", "adv", "old_log_prob", "update_actor", "reward"], object), 20_000)
     ranks, steps, names = (
         np.repeat(np.arange(1_000), 100), np.tile(np.repeat(np.arange(5), 20), 1_000),
         np.tile(np.repeat(np.array(["gpu_busy", "gpu_idle", "host_ops", "comm"], object), 5), 5_000),

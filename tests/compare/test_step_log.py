@@ -67,9 +67,7 @@ def test_the_answer_is_of_the_un_profiled_steps(tmp_path):
 def test_what_the_profiler_adds_is_told_for_each_side(tmp_path):
     found = both(logs(tmp_path, [[16.0, 16.0]]), logs(tmp_path, [[8.0, 8.0]], "opt"), drop_first=0)
     assert [(one.side, one.ratio) for one in found.overhead] == [("base", 1.25), ("opt", 1.25)]
-    sheets = [
-        sheet for section in build_comparison_report(found).sections for sheet in section.sheets
-    ]
+    sheets = [sheet for section in build_comparison_report(found).sections for sheet in section.sheets]
     overhead = next(sheet for sheet in sheets if sheet.name == "overhead")
     assert overhead.rows[0] == ("base", 20e9, 16e9, 1.25)
 
@@ -143,9 +141,7 @@ def test_stages_come_from_logs_only_where_no_profile_has_them(tmp_path):
 
 def test_tokens_of_logs_give_time_and_rate_per_token(tmp_path):
     def log(name, seconds, tokens):
-        steps = [
-            {"step": s, "perf/total_num_tokens": t} for s, t in zip(seconds, tokens, strict=True)
-        ]
+        steps = [{"step": s, "perf/total_num_tokens": t} for s, t in zip(seconds, tokens, strict=True)]
         return read_step_logs([verl_log(tmp_path / name, steps)], ONE)
 
     facts = {"world_size": "4"}
@@ -188,9 +184,7 @@ def test_tables_are_read_as_csv_and_as_json_lines(tmp_path):
     (two,) = read_step_logs([path])
     assert two.values["value"].tolist() == [2.5e9, 3e9]
     path.write_text("step,seconds\n1,2\n1,4\n")
-    assert read_step_logs([path])[0].values["value"].tolist() == [4e9], (
-        "what is logged again counts last"
-    )
+    assert read_step_logs([path])[0].values["value"].tolist() == [4e9], "what is logged again counts last"
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,7 @@ def test_where_every_step_after_the_first_compiles_those_count():
 
 
 def test_the_only_step_of_a_run_counts():
-    side = made_side(
-        "base", [*step_rows([9]), *marks("first_of_window", 1), *marks("compilations", 1)], None
-    )
+    side = made_side("base", [*step_rows([9]), *marks("first_of_window", 1), *marks("compilations", 1)], None)
     assert counting(side) == [[1]]
 
 
@@ -69,9 +67,7 @@ def test_a_mark_of_one_run_says_nothing_of_another():
     assert counting(made_side("base", rows, None)) == [[1, 2], [1]]
 
 
-@pytest.mark.parametrize(
-    ("first", "left"), [(0, [[1, 2, 3], [1, 2]]), (1, [[2, 3], [2]]), (2, [[3]])]
-)
+@pytest.mark.parametrize(("first", "left"), [(0, [[1, 2, 3], [1, 2]]), (1, [[2, 3], [2]]), (2, [[3]])])
 def test_so_many_first_steps_are_left_out_of_every_run_as_were_asked_for(first, left):
     """A run that has no more of them is gone, and all that is left out is listed."""
     rows = [*step_rows([9, 1, 1], [8, 1]), *marks("compilations", 3)]

@@ -92,9 +92,7 @@ def test_without_an_attribution_the_picture_gives_it_its_part_of_the_mean_step(s
 
 
 def test_stages_that_are_in_all_steps_have_no_such_column(tmp_path):
-    base, opt = (
-        profile(tmp_path / n, [("gen", "aten::mm", 40 + d)]) for n, d in (("a", 9), ("b", 0))
-    )
+    base, opt = (profile(tmp_path / n, [("gen", "aten::mm", 40 + d)]) for n, d in (("a", 9), ("b", 0)))
     names = [heading.name for heading in sheet_of(compared(base, opt), "stages").headings]
     assert "steps" not in names
     assert "step_ratio" in names
@@ -199,10 +197,7 @@ def test_an_attribution_of_profiled_steps_says_so_beside_an_un_profiled_answer(t
     found = compared(base, opt, logs)
     assert found.headline.name == "unprofiled_step_time"
     report = found.report()
-    assert (
-        report.overview.title
-        == "Where the change of profiled steps came from (adds up to −10.0 µs)"
-    )
+    assert report.overview.title == "Where the change of profiled steps came from (adds up to −10.0 µs)"
     said = (
         "These are parts of the profiled step, 55.0 µs → 45.0 µs (−10.0 µs); the answer is of the un-profiled step, "
         "30.0 µs → 24.0 µs (−6.00 µs), whose parts nothing recorded."

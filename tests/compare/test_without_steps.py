@@ -103,9 +103,7 @@ def test_where_nothing_recurs_on_both_sides_nothing_is_compared(call):
     base, opt = window("a.json", 12_000), window("b.json", 11_000)  # three times each
     done = call("compare", base, opt, "-j", "1")
     assert done.exit_code == 2
-    assert (
-        "not comparable: nothing marks their steps, and nothing recurs on both sides" in done.stderr
-    )
+    assert "not comparable: nothing marks their steps, and nothing recurs on both sides" in done.stderr
     assert "--samples N,N" in done.stderr
     assert call("compare", base, opt, "-j", "1", *RULE).exit_code == 3
     status, found = compared(call, base, opt, "--samples", "10,20")
@@ -155,9 +153,7 @@ def test_budgets_of_steps_are_not_held_against_what_is_none(call):
 def test_two_cuts_of_a_real_run_are_compared_by_what_recurs_in_them(call):
     """Worked out from the rows of both files: 34 launches a device before, 30 after, on two devices."""
     folder = Path(REAL) / "nsys" / "GindaChen_nsys-ai"
-    status, found = compared(
-        call, *(folder / f"mfu_2gpu_{side}.sqlite" for side in ("before", "after"))
-    )
+    status, found = compared(call, *(folder / f"mfu_2gpu_{side}.sqlite" for side in ("before", "after")))
     assert (status, found["verdict"]) == (0, "inconclusive")
     assert found["headline"]["title"].startswith("range FSDP::pre_forward")
     flash = next(c for c in found["changes"] if "flash_fwd_kernel" in (c["stage"] or ""))

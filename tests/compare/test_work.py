@@ -160,9 +160,7 @@ def test_logs_with_other_work_are_told_apart_from_the_profiles(tmp_path):
 
     runs = [write_run(tmp_path / name, [1000, 1100, 1000]) for name in ("one", "two")]
     logs = [log("a.csv", 100), log("b.csv", 200)]
-    found = compare_paths(
-        [runs[0]], [runs[1]], ONE, base_steps=logs[:1], opt_steps=logs[1:]
-    ).comparison
+    found = compare_paths([runs[0]], [runs[1]], ONE, base_steps=logs[:1], opt_steps=logs[1:]).comparison
     assert found.headline.name == "unprofiled_step_time"
     assert found.verdict == "not comparable"
     # 2 s for 100 and for 200 tokens.
@@ -234,8 +232,5 @@ def test_the_time_for_one_does_not_see_how_much_work_there_was(slower, before, a
 
 
 def test_what_is_said_of_work_is_the_same_every_time():
-    texts = {
-        render(compared(counted(BASE_RUNS, 1000), counted(OPT_RUNS, 500)).report(), "md")
-        for _ in range(2)
-    }
+    texts = {render(compared(counted(BASE_RUNS, 1000), counted(OPT_RUNS, 500)).report(), "md") for _ in range(2)}
     assert len(texts) == 1

@@ -69,9 +69,7 @@ def test_home_is_meant_behind_a_label_too(tmp_path, monkeypatch):
     assert split_label("a/b=~/run") == ("a/b", tmp_path / "run")
 
 
-def test_a_label_with_a_slash_names_profiles_saved_files_and_logs_alike(
-    tmp_path, monkeypatch, made_once
-):
+def test_a_label_with_a_slash_names_profiles_saved_files_and_logs_alike(tmp_path, monkeypatch, made_once):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(PROFILE, tmp_path / "profile")
     result = pipeline.analyze_uncached("profile", pipeline.Options(jobs=1))

@@ -36,9 +36,7 @@ def digests(folder):
 def test_every_source_that_was_measured_says_what_its_file_held(profile):
     result = analyze_uncached(profile, Options(questions=QUESTIONS))
     assert {s.name: s.content for s in result.measurements.sources} == digests(profile)
-    assert result.report.contents == tuple(
-        sorted(("profile", digest) for digest in digests(profile).values())
-    )
+    assert result.report.contents == tuple(sorted(("profile", digest) for digest in digests(profile).values()))
 
 
 def test_workers_tell_it_as_this_process_does(profile, monkeypatch):
@@ -53,16 +51,12 @@ def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile,
     result = analyze_uncached(profile, Options(questions=QUESTIONS))
     saved_measurements.save(result.measurements, tmp_path / "a.tkm")
     renamed = merging.label_runs(saved_measurements.load(tmp_path / "a.tkm"), "base")
-    assert [(s.run, s.content) for s in renamed.sources] == [
-        ("base", digest) for digest in digests(profile).values()
-    ]
+    assert [(s.run, s.content) for s in renamed.sources] == [("base", digest) for digest in digests(profile).values()]
     assert read_report_json(write_report_json(result.report)).contents == result.report.contents
 
 
 def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp_path):
-    saved_measurements.save(
-        analyze_uncached(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm"
-    )
+    saved_measurements.save(analyze_uncached(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm")
     with (
         zipfile.ZipFile(tmp_path / "new.tkm") as new,
         zipfile.ZipFile(tmp_path / "old.tkm", "w") as old,
@@ -92,8 +86,6 @@ def test_a_file_that_cannot_be_read_has_none_and_one_that_is_known_is_not_read_a
 def test_without_being_asked_no_digest_is_made_and_all_else_is_the_same(profile, monkeypatch):
     told = analyze_uncached(profile, Options(questions=QUESTIONS, cache=False)).report
     monkeypatch.setattr(measure_source, "digest_content", None)
-    untold = analyze_uncached(
-        profile, Options(questions=QUESTIONS, cache=False, details=False)
-    ).report
+    untold = analyze_uncached(profile, Options(questions=QUESTIONS, cache=False, details=False)).report
     assert len(told.contents) == 2
     assert untold == replace(told, contents=(), values=None)

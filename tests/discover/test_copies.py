@@ -78,10 +78,7 @@ def test_a_copied_directory_is_no_second_run_and_one_note(profile):
     found = discover_sources(profile.parent / "all")
     assert names(found) == ["run1/rank0.json", "run1/rank1.json"]
     (note,) = copies(found)
-    assert (
-        note.message
-        == "the same content as run1/rank0.json, which counts; so with 1 more beside it"
-    )
+    assert note.message == "the same content as run1/rank0.json, which counts; so with 1 more beside it"
     assert (note.source, note.count) == ("run1 copy/rank0.json", 2)
 
 
@@ -129,9 +126,7 @@ def test_a_thousand_different_files_of_one_length_are_not_read_whole(tmp_path, m
 def test_a_path_that_is_named_twice_counts_once(profile):
     one, both = discover_sources([profile]), discover_sources([profile, profile])
     assert [(s.path, s.run) for s in both.sources] == [(s.path, s.run) for s in one.sources]
-    assert [n.message for n in copies(both)] == [
-        "2 files were named more than once, and counted once"
-    ]
+    assert [n.message for n in copies(both)] == ["2 files were named more than once, and counted once"]
     inside = discover_sources([profile, profile / "rank1.json"])
     assert len(inside.sources) == 2
     loose = discover_sources([profile / "rank1.json", profile / "rank1.json"])

@@ -234,9 +234,7 @@ def plain(**known):
 
 
 def test_content_fills_what_names_leave_open():
-    got = apply_file_facts(
-        plain(), {"distributedInfo": {"rank": 3, "world_size": 8}, "host_name": "n1", "pid": 5}
-    )
+    got = apply_file_facts(plain(), {"distributedInfo": {"rank": 3, "world_size": 8}, "host_name": "n1", "pid": 5})
     assert (got.rank, got.world_size, got.host, got.pid, got.notes) == (3, 8, "n1", 5, ())
     assert apply_file_facts(plain(), {"rank": None, "distributedInfo": {"rank": 3}}).rank == 3
 
@@ -250,9 +248,7 @@ def test_content_is_believed_before_the_name_and_the_note_says_both():
 
 def test_a_manifest_is_believed_before_the_content_where_it_spoke(tmp_path):
     put(manifest(tmp_path, pid=None), "trace.json")
-    got = apply_file_facts(
-        find(tmp_path).sources[0], {"distributedInfo": {"rank": 0, "world_size": 2}, "pid": 9}
-    )
+    got = apply_file_facts(find(tmp_path).sources[0], {"distributedInfo": {"rank": 0, "world_size": 2}, "pid": 9})
     assert (got.rank, got.pid) == (1, 9)
     assert got.notes[-1].message == "the manifest says rank 1, the file says 0: 1 is used"
 
@@ -311,14 +307,10 @@ def test_names_that_look_alike_when_shown_stay_distinct(tmp_path):
     assert len({s.name for s in find(tmp_path).sources}) == 2
 
 
-parts = st.text(
-    alphabet=st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=20
-)
+parts = st.text(alphabet=st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=20)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.lists(parts.filter(lambda p: p not in (".", "..")), min_size=1, max_size=6))
 def test_any_tree_is_discovered_the_same_way_twice(tmp_path_factory, names):
     tree = tmp_path_factory.mktemp("tree")

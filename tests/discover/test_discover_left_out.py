@@ -106,9 +106,7 @@ def test_links_are_followed_once_and_loops_end(tmp_path):
     got = find(tmp_path / "tree")
     assert [s.name for s in got.sources] == ["outside/rank1.json", "run/rank0.json"]
     assert reasons(got)["latest.json"] == reasons(got)["gone.json"] == "link"
-    assert {i.reason.text for i in got.ignored if i.path.name == "gone.json"} == {
-        "a link to nothing"
-    }
+    assert {i.reason.text for i in got.ignored if i.path.name == "gone.json"} == {"a link to nothing"}
 
 
 def test_a_link_is_called_by_its_own_name(tmp_path):
@@ -189,9 +187,7 @@ def test_numbers_are_parsed_with_ranges():
     assert parse_numbers(" 5 , 9 - 9 ") == {5, 9}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", "1-", "-1", "3-1", "1,,2", "1-2-3", "٣", "0-9999999", "9" * 5000]
-)
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,,2", "1-2-3", "٣", "0-9999999", "9" * 5000])
 def test_what_is_not_numbers_is_refused_with_a_hint(text):
     with pytest.raises(TracekitError) as caught:
         parse_numbers(text)

@@ -52,14 +52,10 @@ def test_real_verl_091_schedule_gives_the_windows_as_parts():
 
 
 @real
-@pytest.mark.parametrize(
-    ("version", "role"), [("v080_e2e", None), ("v090_e2e", "actor-rollout-ref")]
-)
+@pytest.mark.parametrize(("version", "role"), [("v080_e2e", None), ("v090_e2e", "actor-rollout-ref")])
 def test_real_verl_folders_give_successive_captures(version, role):
     got = real_tree("verl_cpu", version)
-    assert kinds(got) == {
-        (role, "e2e", None, rank, f"capture{n}") for rank in (0, 1) for n in (1, 2, 3)
-    }
+    assert kinds(got) == {(role, "e2e", None, rank, f"capture{n}") for rank in (0, 1) for n in (1, 2, 3)}
     assert len({s.run for s in got.sources}) == 1
 
 

@@ -137,9 +137,7 @@ def test_a_manifest_is_believed_before_the_name_and_the_conflict_is_noted(tmp_pa
 def test_labels_that_differ_only_in_their_hyphens_are_no_conflict(tmp_path):
     name = f"actor-rollout-ref_train_step2_rank1-of-2_pid7_{T1}.json"
     put(tmp_path, name)
-    manifest(
-        tmp_path, role="actor_rollout_ref", files=[{"path": name, "step": 2, "stage": "train"}]
-    )
+    manifest(tmp_path, role="actor_rollout_ref", files=[{"path": name, "step": 2, "stage": "train"}])
     assert codes(find(tmp_path).sources[0]) == ["manifest"]
 
 
@@ -185,9 +183,7 @@ def test_wrong_values_in_a_manifest_are_left_out_and_named(tmp_path):
     got = find(tmp_path)
     assert (got.sources[0].rank, got.sources[0].role) == (0, "actor")
     message = next(n for n in got.notes if n.code == "manifest").message
-    assert all(
-        key in message for key in ("rank", "pid", "world_size", "steps", "clock", "files", "step")
-    )
+    assert all(key in message for key in ("rank", "pid", "world_size", "steps", "clock", "files", "step"))
 
 
 def test_a_json_file_that_mentions_the_schema_elsewhere_is_not_a_manifest(tmp_path):

@@ -80,9 +80,7 @@ def test_the_log_of_the_driver_above_it_is_found_as_on_a_disk(path, store, tmp_p
         store.pipe(f"/runs/c/{name}", data)
         (tmp_path / "c" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "c" / name).write_bytes(data)
-    there, here = (
-        tracekit.measure(f"{place}/{path}").sources for place in ("memory://runs/c", tmp_path / "c")
-    )
+    there, here = (tracekit.measure(f"{place}/{path}").sources for place in ("memory://runs/c", tmp_path / "c"))
     assert [source.name for source in there] == [source.name for source in here]
     logs = [source.name for source in there if "metrics.jsonl" in source.name]
     assert len(logs) == (0 if path.endswith(".json") else 1), "one file is read alone"
@@ -204,9 +202,7 @@ def tarred(path, members):
     return path
 
 
-@pytest.mark.parametrize(
-    ("make", "name"), [(zipped, "run.zip"), (tarred, "run.tar"), (tarred, "run.tgz")]
-)
+@pytest.mark.parametrize(("make", "name"), [(zipped, "run.zip"), (tarred, "run.tar"), (tarred, "run.tgz")])
 def test_members_of_an_archive_are_the_files_of_a_directory(make, name, tmp_path):
     members = {f"profile/rank{rank}.json": trace(rank) for rank in (0, 1)}
     same(make(tmp_path / name, members), "a", tmp_path)
@@ -269,9 +265,7 @@ def test_two_members_of_one_name_are_named(tmp_path):
         info = tarfile.TarInfo("rank0.json")
         info.size = len(trace(0))
         archive.addfile(info, io.BytesIO(trace(0)))
-    assert tracekit.load(fetched.get_local_path(tar) / "rank0.json").source.rank == 0, (
-        "as tar unpacks it"
-    )
+    assert tracekit.load(fetched.get_local_path(tar) / "rank0.json").source.rank == 0, "as tar unpacks it"
 
 
 def test_an_encrypted_member_is_named(tmp_path):
@@ -293,15 +287,11 @@ def test_a_damaged_archive_is_said_to_be_one(tmp_path):
 
 @pytest.mark.parametrize("make", [zipped, tarred])
 @pytest.mark.parametrize("is_young", [False, True])
-def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(
-    make, is_young, tmp_path, monkeypatch
-):
+def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(make, is_young, tmp_path, monkeypatch):
     # Of a young one even the inode's time of change may be the same: clocks tick every few ms.
     monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12) if not is_young else 10**12)
     if is_young:
-        monkeypatch.setattr(
-            fetched, "make_file_sign", lambda status: (1, 1, status.st_size, 1, 10**18)
-        )
+        monkeypatch.setattr(fetched, "make_file_sign", lambda status: (1, 1, status.st_size, 1, 10**18))
         monkeypatch.setattr(fetched.time, "time_ns", lambda: 10**18)
     path = tmp_path / f"run.{'zip' if make is zipped else 'tar'}"
     for name in ("gemm", "GEMM"):

@@ -333,10 +333,7 @@ def test_shown_escapes_what_a_terminal_or_utf8_would_not_take():
 
 
 def test_suffixes_that_say_only_how_a_file_is_written_are_not_part_of_the_stem():
-    assert {
-        strip_format_suffixes(f"a{s}")
-        for s in (".json", ".json.gz", ".pt.trace.json.gz", ".nsys-rep")
-    } == {"a"}
+    assert {strip_format_suffixes(f"a{s}") for s in (".json", ".json.gz", ".pt.trace.json.gz", ".nsys-rep")} == {"a"}
 
 
 names = st.text(max_size=80) | st.from_regex(
@@ -365,9 +362,7 @@ def test_shown_text_is_always_encodable_and_on_one_line(text):
 
 @given(st.text(), st.text())
 def test_natural_keys_of_any_two_texts_can_be_compared(one, other):
-    assert (make_natural_key(one) < make_natural_key(other)) or (
-        make_natural_key(one) >= make_natural_key(other)
-    )
+    assert (make_natural_key(one) < make_natural_key(other)) or (make_natural_key(one) >= make_natural_key(other))
 
 
 @pytest.mark.parametrize("one", ["actor-rollout-ref", "Actor_Rollout.Ref", " actor__rollout ref"])

@@ -12,10 +12,7 @@ from tracekit.model.stages import make_stage_filter
 from tracekit.pipeline.run import Options, measure
 
 QUESTIONS = frozenset({"steps"})
-LOG = "".join(
-    f"step:{n} - timing_s/gen:1.5 - timing_s/step:3.0 - training/global_step:{n}\n"
-    for n in range(1, 7)
-)
+LOG = "".join(f"step:{n} - timing_s/gen:1.5 - timing_s/step:3.0 - training/global_step:{n}\n" for n in range(1, 7))
 
 
 def rows(steps=(1, 2), *, known=True):
@@ -53,9 +50,7 @@ def measure_all(path, **options):
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "content"])
-@pytest.mark.parametrize(
-    "others", [(), ("log", "unknown", "snapshot")], ids=["alone", "beside others"]
-)
+@pytest.mark.parametrize("others", [(), ("log", "unknown", "snapshot")], ids=["alone", "beside others"])
 @pytest.mark.parametrize(
     ("asked", "which", "listed"),
     [
@@ -65,9 +60,7 @@ def measure_all(path, **options):
         ({"stages": ("date",)}, "stage", "update_actor"),
     ],
 )
-def test_a_filter_that_selects_nothing_says_so_and_lists_what_there_is(
-    tmp_path, by_name, others, asked, which, listed
-):
+def test_a_filter_that_selects_nothing_says_so_and_lists_what_there_is(tmp_path, by_name, others, asked, which, listed):
     folder = tmp_path / "run"
     for rank in (0, 1):
         name = f"rank{rank}.json" if by_name else f"{'ab'[rank]}.json"
@@ -169,9 +162,7 @@ def test_every_command_refuses_what_selects_nothing(run, tmp_path, call):
         ("export", run, "--perfetto", tmp_path / "x.json.gz", "-q", "-j", 1),
         ("noise", run, run, "-o", tmp_path / "n.toml", "-q", "-j", 1),
     ):
-        for filters in (("--ranks", 7), ("--steps", 99), ("--stages", "nosuch"))[
-            : 2 if command[0] == "noise" else 3
-        ]:
+        for filters in (("--ranks", 7), ("--steps", 99), ("--stages", "nosuch"))[: 2 if command[0] == "noise" else 3]:
             done = call(*command, *filters)
             assert done.exit_code == 2, (command, filters, done.output)
             assert "there are ranks 0, 1" in done.stderr, (command, filters)

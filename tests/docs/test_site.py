@@ -74,9 +74,7 @@ if tools.HERE["docs"]():
         for name, tables in (("raw", RAW), ("measured", list_measured_tables())):
             text = text_of(f"tables/{name}.html")
             for table in tables:
-                assert set(re.findall(r"\w+", " ".join(table.columns))) <= {
-                    *re.findall(r"\w+", text)
-                }
+                assert set(re.findall(r"\w+", " ".join(table.columns))) <= {*re.findall(r"\w+", text)}
                 assert table.name in PAGES[SITE / f"tables/{name}.html"].anchors
 
     def test_every_command_has_its_options():
@@ -109,6 +107,4 @@ if tools.HERE["docs"]():
     )
     def test_notebooks_are_shown_with_what_they_gave(page, shown):
         assert shown in text_of(f"notebooks/{page}.html")
-        assert (page == "first_look") == (
-            "data:image/png" in (SITE / f"notebooks/{page}.html").read_text()
-        )
+        assert (page == "first_look") == ("data:image/png" in (SITE / f"notebooks/{page}.html").read_text())

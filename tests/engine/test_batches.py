@@ -16,9 +16,7 @@ def names_of(count):
 def test_small_sources_are_sent_as_neighbours_put_together_in_their_order(work, make_sources):
     sources = make_sources(*names_of(20))
     values = [o.value for o in collect(work.name_of, sources, work.with_its_batch)]
-    assert values[:6] == [
-        f"a{n} with a{n - n % 2}" for n in range(6)
-    ]  # 20 for 2 workers: 2 at once
+    assert values[:6] == [f"a{n} with a{n - n % 2}" for n in range(6)]  # 20 for 2 workers: 2 at once
     assert [o.source for o in collect(work.name_of, sources, work.with_its_batch)] == sources
 
 
@@ -37,12 +35,8 @@ def test_what_fails_in_a_batch_fails_alone(work, make_sources):
     assert sum(o.failure is not None for o in outcomes) == 1
 
 
-@pytest.mark.parametrize(
-    ("function", "culprit"), [("die_always", "die"), ("no_memory_once", "big")]
-)
-def test_a_source_that_takes_its_batch_with_it_loses_only_itself(
-    work, make_sources, function, culprit
-):
+@pytest.mark.parametrize(("function", "culprit"), [("die_always", "die"), ("no_memory_once", "big")])
+def test_a_source_that_takes_its_batch_with_it_loses_only_itself(work, make_sources, function, culprit):
     names = names_of(18)
     names[2] = culprit
     outcomes = collect(getattr(work, function), make_sources(*names), work.with_its_batch)

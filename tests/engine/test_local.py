@@ -53,9 +53,7 @@ def test_a_source_that_fails_is_a_failure_and_the_others_go_on(work, make_source
 
 @EVERYWHERE
 @pytest.mark.parametrize(("jobs", "large", "cores"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (5, 2, 2)])
-def test_large_files_share_the_cores_that_small_ones_leave_free(
-    work, make_sources, where, jobs, large, cores
-):
+def test_large_files_share_the_cores_that_small_ones_leave_free(work, make_sources, where, jobs, large, cores):
     files = [f"large{n}" for n in range(large)]
     sources = make_sources(*files, size_bytes=2**20) + make_sources("a", "b", "c")
     outcomes = collect(work.cores_of, sources, where=where, jobs=jobs)
@@ -63,9 +61,7 @@ def test_large_files_share_the_cores_that_small_ones_leave_free(
 
 
 @EVERYWHERE
-def test_readers_have_the_environment_of_the_program_as_it_is_now(
-    work, make_sources, where, monkeypatch
-):
+def test_readers_have_the_environment_of_the_program_as_it_is_now(work, make_sources, where, monkeypatch):
     monkeypatch.setenv("BEFORE", "1")
     collect(work.environment_of, make_sources("BEFORE", "b"), where=where)
     monkeypatch.setenv("TRACEKIT_TRIED", "now")
@@ -80,9 +76,7 @@ def test_a_function_that_leaves_the_interpreter_fails_alone(work, make_sources):
     assert other.value == "a"
 
 
-def test_a_killed_worker_costs_its_source_only_after_a_second_try_alone(
-    work, make_sources, tmp_path
-):
+def test_a_killed_worker_costs_its_source_only_after_a_second_try_alone(work, make_sources, tmp_path):
     sources = make_sources("a", "die.json", "b", "c")
     outcomes = collect(work.die_always, sources, where="processes")
     assert [o.value for o in outcomes] == ["a", None, "b", "c"]
@@ -100,9 +94,7 @@ def test_every_killed_worker_is_replaced(work, make_sources):
 
 def test_a_source_whose_worker_was_killed_once_succeeds_the_second_time(work, make_sources):
     told = []
-    outcomes = collect(
-        work.die_once, make_sources("die", "a"), where="processes", on_progress=told.append
-    )
+    outcomes = collect(work.die_once, make_sources("die", "a"), where="processes", on_progress=told.append)
     assert [o.value for o in outcomes] == ["die", "a"]
     assert (told[-1].files_done, told[-1].bytes_done, told[-1].failure_count) == (2, 200, 0)
 

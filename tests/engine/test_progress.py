@@ -143,9 +143,7 @@ def test_pieces_of_work_are_counted_and_the_line_is_erased():
         assert screen(stream.getvalue()) == "judging 1 of 3 questions"
         clock.now = 1.01
         count()
-        assert (
-            screen(stream.getvalue()) == "judging 1 of 3 questions"
-        )  # not more often than can be seen
+        assert screen(stream.getvalue()) == "judging 1 of 3 questions"  # not more often than can be seen
     assert screen(stream.getvalue()) == ""
 
 

@@ -80,20 +80,14 @@ def test_a_newer_report_and_one_that_is_still_written_are_told_apart(tmp_path, m
     assert set(diagnoses(tmp_path / "old")) == {"truncated-report"}
 
 
-def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off(
-    tmp_path, monkeypatch
-):
-    report = put(
-        tmp_path / "runs" / "a.nsys-rep", nsys_programs.whole_report(b"2023.1.2.43-32377213v0")
-    )
+def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off(tmp_path, monkeypatch):
+    report = put(tmp_path / "runs" / "a.nsys-rep", nsys_programs.whole_report(b"2023.1.2.43-32377213v0"))
     os.utime(report, (1.7e9, 1.7e9))
     says = "echo 'missing required fields: DeviceState.Props; permission denied'; exit 1"
     nsys_programs.install(tmp_path / "old", monkeypatch, says, version="2022.4.2.1-df9881f")
     (only,) = examine_captures([tmp_path / "runs"], Options(jobs=1)).diagnoses
     assert only.code == "newer-report"
-    assert only.what == (
-        "recorded by nsys 2023.1.2.43, a version that the nsys 2022.4.2.1 here cannot read"
-    )
+    assert only.what == ("recorded by nsys 2023.1.2.43, a version that the nsys 2022.4.2.1 here cannot read")
     nsys_programs.install(tmp_path / "new", monkeypatch, says, version="2024.2.3.38-1")
     (only,) = examine_captures([tmp_path / "runs"], Options(jobs=1)).diagnoses
     assert only.code == "refused-report"
@@ -139,9 +133,7 @@ def test_a_file_that_was_named_alone_is_named_once(tmp_path):
 def test_what_may_not_be_read_is_told():
     denied = Note("info", IGNORED, "as it is said", "rank1.json", data=Data(why="forbidden"))
     assert [d.code for d in diagnose((), [denied])] == ["forbidden"]
-    assert (
-        diagnose((), [Note("info", IGNORED, "hidden", "rank1.json", data=Data(why="hidden"))]) == ()
-    )
+    assert diagnose((), [Note("info", IGNORED, "hidden", "rank1.json", data=Data(why="hidden"))]) == ()
 
 
 # --- sessions of Ray
@@ -152,25 +144,16 @@ def test_reports_in_another_session_than_the_one_given_are_pointed_to(tmp_path):
     late = session(tmp_path, "session_2026-01-02_2")
     put(late / "logs" / "raylet.out", b"text")
     found = diagnoses(late)["wrong-session"]
-    assert (
-        found.what
-        == "no report of nsys in session_2026-01-02_2, but 2 in session_2026-01-01_1/logs/nsight"
-    )
+    assert found.what == "no report of nsys in session_2026-01-02_2, but 2 in session_2026-01-01_1/logs/nsight"
     (tmp_path / "session_latest").symlink_to(late)
-    assert (
-        "no report of nsys in session_latest"
-        in diagnoses(tmp_path / "session_latest")["wrong-session"].what
-    )
+    assert "no report of nsys in session_latest" in diagnoses(tmp_path / "session_latest")["wrong-session"].what
 
 
 def test_reports_elsewhere_in_the_session_given_are_pointed_to_first(tmp_path):
     session(tmp_path, "session_2026-01-02_2", "worker_process_1")
     mine = session(tmp_path, "session_2026-01-01_1", "worker_process_7")
     put(mine / "logs" / "old" / "raylet.out", b"text")
-    assert (
-        "1 in session_2026-01-01_1/logs/nsight"
-        in diagnoses(mine / "logs" / "old")["wrong-session"].what
-    )
+    assert "1 in session_2026-01-01_1/logs/nsight" in diagnoses(mine / "logs" / "old")["wrong-session"].what
     assert "wrong-session" not in diagnoses(mine)
 
 
@@ -208,9 +191,7 @@ def test_the_gravest_comes_first(tmp_path):
 
 def test_what_was_excluded_is_not_missing(tmp_path):
     healthy(tmp_path)
-    assert "few-ranks" in {
-        d.code for d in examine_captures([tmp_path / "rank0.json"], Options()).diagnoses
-    }
+    assert "few-ranks" in {d.code for d in examine_captures([tmp_path / "rank0.json"], Options()).diagnoses}
     assert diagnoses(tmp_path, exclude=("rank1*",)) == {}
 
 
@@ -228,10 +209,7 @@ def test_runs_are_named_where_there_are_several(tmp_path):
     for run in "ab":
         healthy(tmp_path / run)
     two(tmp_path / "b", {"steps": (1, 2, 3)}, {"pid": 101})
-    assert (
-        diagnoses(tmp_path)["missing-steps"].what
-        == "b: rank 1 lacks step 3, which other ranks have"
-    )
+    assert diagnoses(tmp_path)["missing-steps"].what == "b: rank 1 lacks step 3, which other ranks have"
 
 
 def test_ranks_that_lack_the_same_step_are_said_together(tmp_path):
@@ -365,9 +343,7 @@ ANY_NOTE = st.builds(
     Note,
     severity=st.sampled_from(("info", "warning", "data_loss", "error")),
     code=st.text(max_size=3)
-    | st.sampled_from(
-        (IGNORED, "not-read", "unreadable", "opened", "damaged", "failed:x", "conflict")
-    ),
+    | st.sampled_from((IGNORED, "not-read", "unreadable", "opened", "damaged", "failed:x", "conflict")),
     message=st.text(min_size=1, max_size=20) | st.sampled_from(("cut off: {}", "a\nb")),
     source=st.text(max_size=8) | st.sampled_from(("a.nsys-rep", "b.sqlite", "c.json.gz.tmp")),
     count=st.integers(0, 3),

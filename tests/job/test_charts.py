@@ -116,16 +116,11 @@ def test_many_clocks_are_counted(tmp_path, monkeypatch):
 
 def test_the_clock_of_one_host_is_left_alone(tmp_path):
     """What its processes seem to be off by is when they left the collectives."""
-    assert (
-        notes(tmp_path, meeting((0, 0, 300)), host_name="one") == "All on the clock of their host."
-    )
+    assert notes(tmp_path, meeting((0, 0, 300)), host_name="one") == "All on the clock of their host."
 
 
 def test_clocks_without_anything_shared_stay_as_recorded(tmp_path):
-    rows = {
-        rank: [*mine, *launched("gemm", 1, 2, 9, 1)]
-        for rank, mine in meeting((0, 0, 300), shared=False).items()
-    }
+    rows = {rank: [*mine, *launched("gemm", 1, 2, 9, 1)] for rank, mine in meeting((0, 0, 300), shared=False).items()}
     report = report_of(tmp_path, rows)
     found = chart(report, "steps", "gantt-1")
     assert found.caption == "Each on the clock of its host: the clocks were not compared."

@@ -120,9 +120,7 @@ def test_what_is_summed_over_a_whole_recording_is_divided_by_all_its_steps(tmp_p
         rows += [launch(at + 20, 9000 + number, name="cudaMemcpyAsync")]
         rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 21, 14, 4 << 20, 9000 + number)]
     result = analysis(tmp_path, rows)
-    (found,) = [
-        f for s in result.report.sections for f in s.findings if f.rule == "pageable-copies"
-    ]
+    (found,) = [f for s in result.report.sections for f in s.findings if f.rule == "pageable-copies"]
     values = {metric.name: metric.value for metric in found.evidence}
     assert (values["pageable_bytes"], found.recoverable_ns) == (4 << 20, 0)
 

@@ -67,15 +67,11 @@ def test_processes_of_unknown_rank_that_disagree_tell_nothing():
 
 @pytest.mark.parametrize("size", [0, -1, True, 2**60, "80", 1.5, None])
 def test_what_a_saved_file_cannot_mean_is_no_size(size):
-    assert (
-        device_sizes(Measurements({}, (), facts=parse_facts({"device_memory": size}))).given is None
-    )
+    assert device_sizes(Measurements({}, (), facts=parse_facts({"device_memory": size}))).given is None
 
 
 def test_pinned_memory_of_a_host_has_no_card():
-    memories = Frame.of(
-        {"memory": texts(["device", "host"]), "device": make_nullable_numbers([0, None])}
-    )
+    memories = Frame.of({"memory": texts(["device", "host"]), "device": make_nullable_numbers([0, None])})
     memories = memories.with_columns(run="a", rank=0)
     found = add_card_sizes(Measurements({}, (), facts=Facts(device_memory=GIB)), memories)
     assert found.values("card_bytes") == [GIB, None]
@@ -110,18 +106,12 @@ def test_peaks_are_shares_of_the_card_where_its_size_is_given(half_full, tmp_pat
     assert metrics["card_ratio"] == (0.2, "of the card (80.0 MiB, given)")
     assert metrics["reserved_ratio"][0] == 0.25
     # Saved measurements keep it, and another option goes before it.
-    measured = analyze_uncached(
-        half_full, Options(jobs=1, device_memory=80 * MIB, questions=QUESTIONS)
-    ).measurements
+    measured = analyze_uncached(half_full, Options(jobs=1, device_memory=80 * MIB, questions=QUESTIONS)).measurements
     path = tmp_path / "run.tkm"
     saved_measurements.save(measured, path)
+    assert peaks(analyze_uncached(path, Options(questions=QUESTIONS)).report)[0]["card_ratio"] == 0.2
     assert (
-        peaks(analyze_uncached(path, Options(questions=QUESTIONS)).report)[0]["card_ratio"] == 0.2
-    )
-    assert (
-        peaks(analyze_uncached(path, Options(device_memory=40 * MIB, questions=QUESTIONS)).report)[
-            0
-        ]["card_ratio"]
+        peaks(analyze_uncached(path, Options(device_memory=40 * MIB, questions=QUESTIONS)).report)[0]["card_ratio"]
         == 0.4
     )
 

@@ -33,13 +33,8 @@ def test_of_one_more_those_that_differ_and_one_of_the_others():
 def test_however_much_they_differ_a_picture_has_an_end():
     found = choose_rows_to_plot({f"rank {at}": 1.5**at for at in range(300)}, "work")
     assert len(found.rows) == MOST_DRAWN
-    assert (
-        sum(int(text.split(" ")[-2]) for text in found.rows.values() if "like" in text)
-        == 300 - MOST_DRAWN
-    )
+    assert sum(int(text.split(" ")[-2]) for text in found.rows.values() if "like" in text) == 300 - MOST_DRAWN
 
 
 def test_a_picture_with_less_room_has_fewer_rows():
-    assert (
-        len(choose_rows_to_plot({f"rank {at}": 1.5**at for at in range(300)}, "work", 5).rows) == 5
-    )
+    assert len(choose_rows_to_plot({f"rank {at}": 1.5**at for at in range(300)}, "work", 5).rows) == 5

@@ -22,9 +22,7 @@ def test_a_share_is_of_the_window_and_unknown_of_nothing_and_of_the_unknown():
         "comm_ns": [40, 0, None, 5],
         "overlap_ns": [10, 0, 3, None],
     }
-    found = add_gpu_time_shares(
-        pd.DataFrame({name: pd.array(of, "Int64") for name, of in columns.items()})
-    )
+    found = add_gpu_time_shares(pd.DataFrame({name: pd.array(of, "Int64") for name, of in columns.items()}))
     assert told(found["busy_ratio"]) == [0.75, 1.0, None, None]
     assert told(found["compute_ratio"]) == [0.5, 1.0, None, None]
     assert told(found["idle_ratio"]) == [0.25, 0.0, None, None]

@@ -38,6 +38,4 @@ def test_the_place_of_each_row_in_its_group(pairs, random):
 def test_groups_of_nothing():
     none = np.empty(0, np.int64)
     assert number_rows_within_groups(none, none).tolist() == []
-    assert (
-        find_group_minima(none, none, 0).tolist() == find_group_maxima(none, none, 0).tolist() == []
-    )
+    assert find_group_minima(none, none, 0).tolist() == find_group_maxima(none, none, 0).tolist() == []

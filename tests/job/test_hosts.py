@@ -32,9 +32,7 @@ def on(measured, *hosts):
     """The same, each rank on its host."""
     captures = measured["captures"]
     places = captures["rank"].to_numpy(np.int64)
-    return with_tables(
-        measured, {"captures": captures.assign(host=np.array(hosts, object)[places])}
-    )
+    return with_tables(measured, {"captures": captures.assign(host=np.array(hosts, object)[places])})
 
 
 def shown(measured, name):
@@ -91,9 +89,7 @@ def test_a_rank_that_several_hosts_have_is_of_none(measured):
 def test_every_table_of_ranks_of_a_report_on_two_hosts_names_them(tmp_path):
     """Sixteen simulated ranks, eight a host: whatever lists a rank or its process has the host that the rank is on."""
     script = ROOT / "examples/scale/make_ranks.py"
-    subprocess.run(
-        [sys.executable, str(script), "16", str(tmp_path / "ranks"), "--steps", "2"], check=True
-    )
+    subprocess.run([sys.executable, str(script), "16", str(tmp_path / "ranks"), "--steps", "2"], check=True)
     report = analyze_uncached(tmp_path / "ranks", Options(jobs=1, cache=False)).report
     checked = set()
     for sheet in (sheet for part in report.sections for sheet in part.sheets):

@@ -17,9 +17,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def values_of(path):
-    measured = pipeline.analyze_uncached(
-        path, pipeline.Options(jobs=1, questions=("repeats",))
-    ).measurements
+    measured = pipeline.analyze_uncached(path, pipeline.Options(jobs=1, questions=("repeats",))).measurements
     return measured, list_job_values(measured)
 
 
@@ -39,9 +37,7 @@ def two_ranks(tmp_path_factory):
     rank 0: steps of 1000, 1000, 1000 µs, gen 100 + 200; rank 1: 1000, 1500, 1000 µs, gen 100 + 250.
     """
     folder = tmp_path_factory.mktemp("two")
-    for rank, (lasting, second) in enumerate(
-        [((1000, 1000, 1000), 200), ((1000, 1500, 1000), 250)]
-    ):
+    for rank, (lasting, second) in enumerate([((1000, 1000, 1000), 200), ((1000, 1500, 1000), 250)]):
         rows, at = [], 0
         for number, dur in enumerate(lasting, 1):
             rows += [

@@ -344,9 +344,7 @@ def test_a_collective_without_a_position_is_the_first_of_its_step():
 def test_nothing_gives_nothing():
     empty = Measurements({}, ())
     assert len(match_collectives(empty)) == len(measure_clock_offsets(empty)) == 0
-    assert {"match", "wait_ns", "transfer_ns", "skew_ns", "is_last"} <= set(
-        match_collectives(empty)
-    )
+    assert {"match", "wait_ns", "transfer_ns", "skew_ns", "is_last"} <= set(match_collectives(empty))
 
 
 STARTS = st.lists(st.tuples(*[st.integers(0, 90)] * 3), min_size=1, max_size=6)
@@ -387,9 +385,7 @@ def test_the_order_of_rows_changes_nothing(starts, random):
     place = list(range(len(rows)))
     random.shuffle(place)
     shuffled = match_collectives(measured([rows[k] for k in place]))
-    pd.testing.assert_frame_equal(
-        match_collectives(measured(rows)).iloc[place].reset_index(drop=True), shuffled
-    )
+    pd.testing.assert_frame_equal(match_collectives(measured(rows)).iloc[place].reset_index(drop=True), shuffled)
 
 
 @settings(max_examples=10, deadline=None)

@@ -71,10 +71,7 @@ def with_validation(count, every, length=TEST):
 
 def test_a_stage_of_four_in_seven_steps_is_shared_out_over_all(tmp_path):
     """7 steps, validation in 1, 3, 5, 7; the first does not count: 3 · 30 of 3 · 100 + 3 · 130 = 690."""
-    steps = [
-        [("gen", GEN), ("update_actor", UPDATE), *([("testing", TEST)] if n % 2 else [])]
-        for n in range(1, 8)
-    ]
+    steps = [[("gen", GEN), ("update_actor", UPDATE), *([("testing", TEST)] if n % 2 else [])] for n in range(1, 8)]
     measured = result_of(tmp_path, steps).report
     table = measured.overview
     columns = [heading.name for heading in table.headings]
@@ -118,9 +115,7 @@ def test_ranks_in_different_stages_at_one_time_do_not_make_more_than_the_step(tm
 
 def test_an_irregular_stage_has_no_period(tmp_path):
     """In steps 3 and 4 of 2–8."""
-    steps = [
-        [("gen", GEN), *([("evict", TEST)] if number in (3, 4) else [])] for number in range(1, 9)
-    ]
+    steps = [[("gen", GEN), *([("evict", TEST)] if number in (3, 4) else [])] for number in range(1, 9)]
     found = result_of(tmp_path, steps)
     assert "evict: 30.0 ms in 2 of 7 steps, 12 % of the time." in found.report.overview.caption
     # Nothing says that it was planned: the steps vary.
@@ -128,19 +123,14 @@ def test_an_irregular_stage_has_no_period(tmp_path):
 
 
 def test_stages_of_every_step_need_no_words(tmp_path):
-    assert (
-        result_of(tmp_path, [[("gen", GEN), ("update_actor", UPDATE)]] * 6).report.overview.caption
-        == ""
-    )
+    assert result_of(tmp_path, [[("gen", GEN), ("update_actor", UPDATE)]] * 6).report.overview.caption == ""
 
 
 @settings(max_examples=20)
 @given(
     st.lists(
         st.lists(
-            st.tuples(
-                st.sampled_from(["gen", "update_actor", "testing", "save"]), st.integers(20, 90)
-            ),
+            st.tuples(st.sampled_from(["gen", "update_actor", "testing", "save"]), st.integers(20, 90)),
             min_size=1,
             max_size=4,
             unique_by=lambda part: part[0],
@@ -186,12 +176,7 @@ def test_periodic_stages_of_a_job_that_was_captured_stage_by_stage_are_not_guess
         for scope in scopes:
             name = f"actor-rollout-ref_{scope}_step{number}_rank0-of-1_pid7_20260101000000000.json"
             write(tmp_path / name, [annotation(scope, 0, 50)], rank=0, world_size=1)
-    assert (
-        list_periodic_stages(
-            analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).measurements
-        )
-        == []
-    )
+    assert list_periodic_stages(analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).measurements) == []
 
 
 def idle_in(name, count, every):
@@ -221,9 +206,7 @@ def idle_in(name, count, every):
         ("save_checkpoint", 1, {"host-silence": "high"}),
     ],
 )
-def test_gpus_that_idle_in_a_scheduled_stage_are_the_stage_and_no_silence(
-    tmp_path, name, every, rules
-):
+def test_gpus_that_idle_in_a_scheduled_stage_are_the_stage_and_no_silence(tmp_path, name, every, rules):
     """5 steps of which the first does not count: 18 ms of 20 idle in 2 of 4, once, or in all; an update is no chore."""
     path = write(tmp_path / "rank0.json", idle_in(name, 5, every))
     findings = analyze_uncached(path, Options(jobs=1)).report.findings

@@ -39,9 +39,7 @@ def shifted(rows, by, number):
         if args and "correlation" in args:
             args["correlation"] += 1_000_000 * number
         name = f"ProfilerStep#{number}" if row["name"].startswith("ProfilerStep") else row["name"]
-        moved.append(
-            {**row, "ts": row["ts"] + by, "name": name, **({} if args is None else {"args": args})}
-        )
+        moved.append({**row, "ts": row["ts"] + by, "name": name, **({} if args is None else {"args": args})})
     return moved
 
 
@@ -107,8 +105,7 @@ ONE_STEP = sorted(
     name
     for name, firing in FIRES.items()
     if not isinstance(firing.rows, Mapping)
-    and [row["name"] for row in firing.rows if row["name"].startswith("ProfilerStep")]
-    == ["ProfilerStep#1"]
+    and [row["name"] for row in firing.rows if row["name"].startswith("ProfilerStep")] == ["ProfilerStep#1"]
     and firing.recoverable_ns is not None
 )
 """Rules with a trace of one step that tell what a step would give back."""
@@ -139,9 +136,7 @@ def test_a_rule_says_of_unevenly_many_equal_steps_what_it_says_of_one(tmp_path, 
 def on_two_gpus(rows):
     """The rows, with all that the GPU did on a second one as well."""
     second = [
-        {**row, "pid": 1, "args": {**row["args"], "device": 1}}
-        for row in rows
-        if "device" in row.get("args", {})
+        {**row, "pid": 1, "args": {**row["args"], "device": 1}} for row in rows if "device" in row.get("args", {})
     ]
     return [*rows, *second]
 
@@ -214,7 +209,5 @@ def test_what_a_finding_says_of_a_step_its_table_says_too(tmp_path_factory, name
 def at_any_share(name):
     """Limits at which the rule speaks whatever share of the step it is."""
     values = {rule: dict(block) for rule, block in load_default_thresholds().values.items()}
-    values[name] |= {
-        key: 0.0 for key in values[name] if key.endswith("_ratio") and key != "call_ratio"
-    }
+    values[name] |= {key: 0.0 for key in values[name] if key.endswith("_ratio") and key != "call_ratio"}
     return Thresholds(values)

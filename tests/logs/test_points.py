@@ -13,9 +13,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.report import Finding, Heading, Metric, Report, Sheet
 
 EXAMPLE = Path(__file__).parents[2] / "examples/simulated_gpu/outputs/profile"
-HEADINGS = tuple(
-    Heading(name, name) for name in ("run", "rank", "step", "stage", "name", "value", "unit")
-)
+HEADINGS = tuple(Heading(name, name) for name in ("run", "rank", "step", "stage", "name", "value", "unit"))
 
 
 def of(*rows, **parts):
@@ -65,9 +63,7 @@ def test_a_real_report_has_a_number_for_each_of_its_steps():
     times = {point.step: point.value for point in points if point.name == "tracekit/step_time_s"}
     values = report.tables["values"]
     told = values[(values["name"] == "step_time") & values["rank"].isna()]
-    assert times == {
-        int(step): value / 1e9 for step, value in zip(told["step"], told["value"], strict=True)
-    }
+    assert times == {int(step): value / 1e9 for step, value in zip(told["step"], told["value"], strict=True)}
     assert len(times) == 3
 
 

@@ -77,10 +77,7 @@ def test_a_run_leaves_a_used_folder_as_it_is_and_says_so_in_one_line(tmp_path):
     assert done.returncode == 0
     assert files(tmp_path / "used") == set(FOREIGN)
     (line,) = done.stderr.splitlines()
-    assert (
-        "used: nothing is cached: the directory contains other files; name an empty directory"
-        in line
-    )
+    assert "used: nothing is cached: the directory contains other files; name an empty directory" in line
     cleared = run(tmp_path / "used", "cache", "--clear")
     assert cleared.returncode == 2
     assert "contains other files" in cleared.stderr
@@ -88,9 +85,7 @@ def test_a_run_leaves_a_used_folder_as_it_is_and_says_so_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_place_that_cannot_be_a_folder_is_named_once_where_the_user_chose_it(
-    tmp_path, monkeypatch, name
-):
+def test_a_place_that_cannot_be_a_folder_is_named_once_where_the_user_chose_it(tmp_path, monkeypatch, name):
     (tmp_path / "file").write_bytes(b"the only copy")
     done = run(tmp_path / name, "analyze", "-q", str(TRACE))
     assert done.returncode == 0

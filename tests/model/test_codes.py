@@ -71,9 +71,7 @@ def test_data_cannot_be_changed_and_travel():
 
 
 def test_a_refusal_keeps_its_code_and_data_between_processes():
-    error = make_format_error(
-        "x.json", Reason("cut-stream", "nothing", Data(form="gzip")), "again", "byte 7"
-    )
+    error = make_format_error("x.json", Reason("cut-stream", "nothing", Data(form="gzip")), "again", "byte 7")
     same = pickle.loads(pickle.dumps(error))
     assert isinstance(same, TraceFormatError)
     assert (same.code, same.data) == ("cut-stream", Data(form="gzip"))

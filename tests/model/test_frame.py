@@ -197,9 +197,7 @@ def test_dense_ranks_count_the_combinations_in_order(rows):
 def test_joins_are_those_of_pandas_without_missing_keys(left, right, how):
     mine = frame(left).select("run", "rank", "dur_ns").with_columns(row=np.arange(len(left)))
     other = frame(right).select("run", "rank", "share").with_columns(place=np.arange(len(right)))
-    theirs = in_pandas(mine).merge(
-        in_pandas(other).dropna(subset=["run", "rank"]), on=["run", "rank"], how=how
-    )
+    theirs = in_pandas(mine).merge(in_pandas(other).dropna(subset=["run", "rank"]), on=["run", "rank"], how=how)
     theirs = theirs.sort_values(["row", "place"], kind="stable")
     joined = mine.join(other, on=["run", "rank"], how=how)
     for name in ("row", "place", "share"):
@@ -208,9 +206,7 @@ def test_joins_are_those_of_pandas_without_missing_keys(left, right, how):
 
 def test_a_missing_key_matches_only_where_it_is_optional():
     left = frame([("a", None, 1, None, True)])
-    right = Frame.of(
-        {"run": texts(["a"]), "rank": make_nullable_numbers([None]), "wall": np.array([9])}
-    )
+    right = Frame.of({"run": texts(["a"]), "rank": make_nullable_numbers([None]), "wall": np.array([9])})
     assert len(left.join(right, on=["run", "rank"])) == 0
     assert not left.is_among(right, ["run", "rank"]).any()
     assert left.join(right, on=["run", "rank"], optional=["rank"]).values("wall") == [9]

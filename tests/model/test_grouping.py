@@ -51,10 +51,7 @@ def test_rows_of_groups_are_counted_whatever_their_type(at_once, group):
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-(2**62), 2**62)), max_size=7))
 def test_sums_of_narrow_groups_are_those_of_wide_ones(rows):
     group, values = np.array(rows, np.int64).reshape(-1, 2).T
-    assert (
-        sum_by_group(group.astype(np.int32), values, 4).tolist()
-        == sum_by_group(group, values, 4).tolist()
-    )
+    assert sum_by_group(group.astype(np.int32), values, 4).tolist() == sum_by_group(group, values, 4).tolist()
 
 
 @given(numbers, numbers)
@@ -131,11 +128,7 @@ def numbered_by_pandas(frame, by):
 @given(st.lists(st.tuples(TEXTS, TEXTS, st.integers(-1, 2)), min_size=1, max_size=6), st.data())
 def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
     # Few objects in many rows, some of them equal without being the same, in a slice of an array.
-    at = data.draw(
-        st.lists(
-            st.integers(0, len(rows) - 1), min_size=MIN_TABLE_ROOM + 1, max_size=MIN_TABLE_ROOM + 9
-        )
-    )
+    at = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=MIN_TABLE_ROOM + 1, max_size=MIN_TABLE_ROOM + 9))
     role, stage, rank = (np.empty(2 * len(at), object) for _ in range(3))
     for place, row in enumerate(at):
         role[2 * place], stage[2 * place] = rows[row][0], fresh(rows[row][1])
@@ -149,9 +142,7 @@ def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
         assert number.tolist() == wanted.tolist()
         assert first.tolist() == wanted_first.tolist()
     for value in ("actor", "", "nobody", None, np.nan):
-        held = [
-            value is None or value != value if pd.isna(one) else one == value for one in role[::2]
-        ]
+        held = [value is None or value != value if pd.isna(one) else one == value for one in role[::2]]
         assert mask_equal(frame["role"], value).tolist() == held
 
 
@@ -284,9 +275,7 @@ def test_among_the_rows_of_a_table_missing_is_a_key_like_any_other():
 
 def test_numbers_in_order_do_not_depend_on_the_order_of_rows():
     rows = rows_of(("b", 10), ("a", 9), ("b", 9), ("a", None))
-    forth, back = (
-        number_frames_alike(["host", "rank"], f, in_order=True)[0] for f in (rows, rows[::-1])
-    )
+    forth, back = (number_frames_alike(["host", "rank"], f, in_order=True)[0] for f in (rows, rows[::-1]))
     assert forth.tolist() == [3, 0, 2, 1]
     assert back.tolist() == forth.tolist()[::-1]
 

@@ -88,13 +88,9 @@ def test_gaps_are_what_is_left_of_the_window(spans):
 
 @given(pairs, st.data())
 def test_union_totals_unite_each_group_alone(spans, data):
-    group = np.array(
-        data.draw(st.lists(st.integers(0, 3), min_size=len(spans), max_size=len(spans))), np.int64
-    )
+    group = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(spans), max_size=len(spans))), np.int64)
     result = measure_group_unions(*arrays(spans), group, 4)
-    expected = [
-        len(points([s for s, g in zip(spans, group, strict=True) if g == k])) for k in range(4)
-    ]
+    expected = [len(points([s for s, g in zip(spans, group, strict=True) if g == k])) for k in range(4)]
     assert result.tolist() == expected
 
 

@@ -51,9 +51,7 @@ sources = st.builds(
     st.one_of(st.none(), st.sampled_from(["actor", "ref"])),
     st.one_of(st.none(), st.integers(0, 5)),
 )
-parts = st.lists(
-    st.tuples(sources, st.lists(st.integers(0, 9), max_size=4)), min_size=1, max_size=6
-)
+parts = st.lists(st.tuples(sources, st.lists(st.integers(0, 9), max_size=4)), min_size=1, max_size=6)
 
 
 @given(parts, st.randoms(use_true_random=False))
@@ -71,9 +69,7 @@ def test_as_rows_with_all_columns_made(of_sources, random):
 
 
 def test_keys_are_made_only_where_they_are_looked_at():
-    rows = concatenate_table_parts(
-        TABLE, [rows_of(SOURCE, [1, 2]), rows_of(replace(SOURCE, rank=3), [4])]
-    )
+    rows = concatenate_table_parts(TABLE, [rows_of(SOURCE, [1, 2]), rows_of(replace(SOURCE, rank=3), [4])])
     arrays = rows.arrays
     assert isinstance(arrays, Keyed)
     assert "rank" in arrays
@@ -89,9 +85,7 @@ def test_keys_are_made_only_where_they_are_looked_at():
 
 
 def test_rows_that_bring_a_key_of_their_own_keep_it():
-    rows = KeyLabels(replace(SOURCE, rank=3)).before(
-        TABLE, {"rank": [7, 8], "name": ["lost", "odd"], "count": [1, 1]}
-    )
+    rows = KeyLabels(replace(SOURCE, rank=3)).before(TABLE, {"rank": [7, 8], "name": ["lost", "odd"], "count": [1, 1]})
     assert not isinstance(rows.arrays, Keyed)
     assert rows["rank"].values.tolist() == [7, 8]
     assert list(rows.arrays) == list(TABLE.columns)

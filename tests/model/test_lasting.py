@@ -27,9 +27,7 @@ def test_the_chance_of_a_set_that_was_chosen_beforehand_is_counted(rows, size, r
     factor = len(sets) * (2**size if rows > 3 else 1)
     for votes in range(size * rounds + 1):
         counted = sum(number >= votes for number in hits) / len(hits)
-        assert compute_vote_chance(rows, size, rounds, votes) == pytest.approx(
-            min(1, factor * counted)
-        )
+        assert compute_vote_chance(rows, size, rounds, votes) == pytest.approx(min(1, factor * counted))
 
 
 def test_of_very_many_votes_the_bound_is_never_below_the_chance():

@@ -138,10 +138,7 @@ def test_nothing_is_assigned_nor_deleted() -> None:
         lambda record: delattr(record, "sizes"),
     ):
         each(lambda kind, change=change: raised(lambda: change(kind("a"))))
-    assert (
-        raised(lambda: setattr(sample(dataclass)("a"), "sizes", ()))
-        is dataclasses.FrozenInstanceError
-    )
+    assert raised(lambda: setattr(sample(dataclass)("a"), "sizes", ())) is dataclasses.FrozenInstanceError
 
 
 def test_it_is_a_dataclass_like_any_other() -> None:
@@ -248,9 +245,7 @@ print(sum(source.count("def ") for source in compiled if isinstance(source, str)
 def test_one_function_is_compiled_where_the_standard_library_compiles_several() -> None:
     def compiled(module: str) -> int:
         source = COUNT.replace("MODULE", module)
-        done = subprocess.run(
-            [sys.executable, "-c", source], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
         return int(done.stdout)
 
     assert compiled("tracekit.model.records") < compiled("dataclasses")
@@ -259,7 +254,5 @@ def test_one_function_is_compiled_where_the_standard_library_compiles_several() 
 def test_every_file_of_tracekit_takes_the_quick_one() -> None:
     package = Path(tracekit.__file__).parent
     for path in sorted(package.rglob("*.py")):
-        standard = re.search(
-            r"^from dataclasses import .*\bdataclass\b", path.read_text(), re.MULTILINE
-        )
+        standard = re.search(r"^from dataclasses import .*\bdataclass\b", path.read_text(), re.MULTILINE)
         assert standard is None, f"{path}: import it from tracekit.model.records"

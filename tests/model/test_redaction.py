@@ -125,9 +125,7 @@ def test_the_environment_holds_secrets_too(monkeypatch):
 
 
 def test_errors_show_no_secret_in_their_problem_hint_path_or_text():
-    error = TraceFormatError(
-        f"https://me:{SECRET}@h/x", f"at s3://a:{SECRET}@b", f"ssh://{SECRET}@h"
-    )
+    error = TraceFormatError(f"https://me:{SECRET}@h/x", f"at s3://a:{SECRET}@b", f"ssh://{SECRET}@h")
     said = "".join(traceback.format_exception(error))
     assert SECRET not in said + error.problem + error.hint + error.path + str(error)
 
@@ -221,9 +219,7 @@ def test_no_output_of_a_run_holds_the_secret(address, leaky):
 
 
 @pytest.mark.parametrize(("address", "password"), ADDRESSES)
-@pytest.mark.parametrize(
-    "command", [["analyze"], ["compare", "x"], ["collect", "-o", "x"], ["doctor"]]
-)
+@pytest.mark.parametrize("command", [["analyze"], ["compare", "x"], ["collect", "-o", "x"], ["doctor"]])
 def test_no_error_holds_the_secret_with_its_stack(address, password, command, leaky, monkeypatch):
     monkeypatch.setattr(Leaky, "password", password)
     done = invoke(*command, address, "-v")

@@ -221,9 +221,7 @@ def test_what_goes_in_comes_out_also_after_joining(one, other):
     for name in SMALL.columns:
         expected = [*first[name], *second[name]]
         found = joined[name].tolist()
-        assert [None if pd.isna(v) else v for v in found] == [
-            None if pd.isna(v) else v for v in expected
-        ]
+        assert [None if pd.isna(v) else v for v in found] == [None if pd.isna(v) else v for v in expected]
 
 
 def test_names_are_plural_tables_of_singular_columns_with_units():
@@ -237,9 +235,7 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
             if column_name.endswith(("_ns", "_bytes")) and "mean" not in column_name:
                 assert column.dtype in ("int64", "Int64", "Float64")
             if column_name.startswith("ts_"):
-                untimed = table.name in (
-                    *("allocations", "annotations", "out_of_memory", "memory_categories"),
-                )
+                untimed = table.name in (*("allocations", "annotations", "out_of_memory", "memory_categories"),)
                 assert column.dtype == ("Int64" if untimed else "int64"), table.name
 
 

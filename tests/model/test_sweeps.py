@@ -116,9 +116,7 @@ def ops(calls):
     columns = (np.array([call[i] for call in calls], np.int64) for i in range(3))
     start, length, thread = columns
     rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
-    order = nesting.sort_by_start(
-        thread[rows].astype(np.int32), start[rows], (start + length)[rows]
-    )
+    order = nesting.sort_by_start(thread[rows].astype(np.int32), start[rows], (start + length)[rows])
     return rows[order], thread.astype(np.int32), start, length
 
 
@@ -126,9 +124,7 @@ def ops(calls):
 def test_the_latest_of_a_group_before_a_limit_is_the_same(rows, asks, is_in_order):
     """In whatever order; in that of time by one pass."""
     key = itemgetter(1) if is_in_order else None
-    columns = [
-        np.array(sorted(pairs, key=key), np.int64).reshape(-1, 2).T for pairs in (rows, asks)
-    ]
+    columns = [np.array(sorted(pairs, key=key), np.int64).reshape(-1, 2).T for pairs in (rows, asks)]
     (group, times), (asked, limit) = columns
     if is_in_order:
         assert sweeps.find_latest_times(group, times, asked, limit) is not None
@@ -174,13 +170,9 @@ def test_passes_take_rows_of_either_type():
         assert sweeps.compute_own_times(rows, above, start, length).tolist() == [50, 5, 45, 7]
         wanted = np.array([True, False, False, False])
         assert sweeps.find_wanted_ancestors(above, wanted, order)[0].tolist() == [-1, 0, 0, -1]
-        assert sweeps.find_running_ancestors(above, start + length, start + 60, order)[
-            0
-        ].tolist() == [0] * 3 + [-1]
+        assert sweeps.find_running_ancestors(above, start + length, start + 60, order)[0].tolist() == [0] * 3 + [-1]
         spans, asked = (thread, start, length), np.array([0, 1], np.int32)
-        assert sweeps.find_innermost_rows(
-            rows, spans, above, asked, np.array([12, 99])
-        ).tolist() == [1, -1]
+        assert sweeps.find_innermost_rows(rows, spans, above, asked, np.array([12, 99])).tolist() == [1, -1]
         lanes = sweeps.place_on_lanes(rows, spans, np.array([0, 1000, 0]))
         assert [column.tolist() for column in lanes[1:]] == [
             [1000, 1005, 1010, 2000],
@@ -213,9 +205,7 @@ def test_the_innermost_op_of_a_thread_at_an_instant_is_the_same(calls, asks):
     tree = nesting.CallTree(nesting.find_parent_rows(rows, thread, start, length), rows)
     lane, ts_ns = np.array(asks, np.int64).reshape(-1, 2).T
     for asked in (lane, lane.astype(np.int32)):
-        assert_same(
-            lambda asked=asked: nesting.find_innermost_rows_in_tree(trace, tree, asked, ts_ns)
-        )
+        assert_same(lambda asked=asked: nesting.find_innermost_rows_in_tree(trace, tree, asked, ts_ns))
 
 
 def test_what_is_innermost_is_found_however_deep_an_op_lies():
@@ -226,9 +216,7 @@ def test_what_is_innermost_is_found_however_deep_an_op_lies():
     tree = nesting.CallTree(rows - 1, rows)
     spans = (zeros, rows, columns["dur_ns"])
     assert sweeps.find_innermost_rows(rows, spans, tree.parent, zeros[:1], zeros[:1] + 700) is None
-    assert nesting.find_innermost_rows_in_tree(
-        trace, tree, zeros[:2], np.array([700, 20])
-    ).tolist() == [3, 20]
+    assert nesting.find_innermost_rows_in_tree(trace, tree, zeros[:2], np.array([700, 20])).tolist() == [3, 20]
 
 
 @given(CALLS, st.lists(st.booleans(), min_size=40, max_size=40))
@@ -253,9 +241,7 @@ def test_the_time_of_a_group_is_that_of_the_union_of_its_calls_on_each_thread(ca
             begin, end = start[of_lane], (start + length)[of_lane]
             expected_ns += intervals.merge_intervals(begin, end).total
             joined = intervals.merge_intervals(begin, np.maximum(end, begin + 1))
-            expected += [
-                (lane, *span) for span in zip(*map(np.ndarray.tolist, joined), strict=True)
-            ]
+            expected += [(lane, *span) for span in zip(*map(np.ndarray.tolist, joined), strict=True)]
         of_group = group[first] == number
         spans = zip(thread[first][of_group], low[of_group], high[of_group], strict=True)
         assert totals[number] == expected_ns
@@ -276,9 +262,7 @@ def test_time_is_shared_out_the_same(spans, windows, kinds):
     low, high = arrays([(start, abs(length)) for start, length in windows])
     kind = np.array(kinds[: len(spans)], np.int64)
     if len(start):
-        assert_same(
-            lambda: intervals.share_time((start, end, kind), low, high, lambda ops: (kind[ops],))
-        )
+        assert_same(lambda: intervals.share_time((start, end, kind), low, high, lambda ops: (kind[ops],)))
 
 
 @given(SPANS)
@@ -306,11 +290,7 @@ def test_rows_have_the_same_order_by_thread_whatever_order_they_are_in(calls, or
         mask[rows] = True
         ascending = sweeps.sort_by_thread(np.flatnonzero(mask), narrow, start, length)
         assert sweeps.sort_by_thread(mask, narrow, start, length).tolist() == ascending.tolist()
-        assert_same(
-            lambda narrow=narrow, mask=mask: nesting.sort_rows_by_thread(
-                mask, narrow, start, length
-            )
-        )
+        assert_same(lambda narrow=narrow, mask=mask: nesting.sort_rows_by_thread(mask, narrow, start, length))
 
 
 @pytest.mark.parametrize("run", [1, 2, 3, 7, 100, 999, 1_000])
@@ -334,9 +314,7 @@ def test_threads_without_end_and_rows_that_start_at_once_are_left_to_numpy():
     count = 2_000  # each is longer than all before it, and they start at once
     rows = np.arange(count)
     assert sweeps.sort_by_thread(rows, rows * 0, rows * 0, rows) is None
-    assert (
-        nesting.sort_rows_by_thread(rows, rows * 0, rows * 0, rows).tolist() == rows[::-1].tolist()
-    )
+    assert nesting.sort_rows_by_thread(rows, rows * 0, rows * 0, rows).tolist() == rows[::-1].tolist()
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), TIMES), max_size=40), st.lists(st.tuples(st.integers(-5, 5), TIMES), max_size=40))  # fmt: skip
@@ -347,8 +325,7 @@ def test_the_last_row_of_a_key_before_a_limit_is_the_same(rows, asks):
     narrow = keys_.astype(np.int32), starts, asked.astype(np.int32), limit
     assert_same(lambda: launches.find_latest_match(*narrow))
     assert (
-        launches.find_latest_match(*narrow).tolist()
-        == launches.find_latest_match(keys_, starts, asked, limit).tolist()
+        launches.find_latest_match(*narrow).tolist() == launches.find_latest_match(keys_, starts, asked, limit).tolist()
     )
 
 
@@ -360,10 +337,7 @@ def test_rows_of_keys_that_collide_or_fall_in_start_are_found_without_a_table():
     # Multiples of the square of the room of a table.
     numbers, starts = np.arange(3_000) << 26, np.arange(3_000)
     assert sweeps.find_latest_rows(numbers, starts, numbers, starts) is None
-    assert (
-        sweeps.find_latest_rows(numbers[:1], starts[:1], numbers, starts).tolist()
-        == [0] + [-1] * 2_999
-    )
+    assert sweeps.find_latest_rows(numbers[:1], starts[:1], numbers, starts).tolist() == [0] + [-1] * 2_999
     assert launches.find_latest_match(numbers, starts, numbers, starts).tolist() == starts.tolist()
 
 
@@ -429,9 +403,7 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     start = np.arange(count)
     end = np.arange(3 * count, 2 * count, -1)
     start[-1] = end[7] - 1
-    assert sweeps.find_last_reaching_interval(start, end)[
-        [0, 1, count - 2, count - 1]
-    ].tolist() == [
+    assert sweeps.find_last_reaching_interval(start, end)[[0, 1, count - 2, count - 1]].tolist() == [
         -1,
         0,
         count - 3,
@@ -491,9 +463,7 @@ def test_few_values_and_many_are_put_in_order_alike(count):
     for room in (251, 99_991):
         values = (np.arange(count) * 7919 % room - 100) * 2**40
         assert_same(lambda values=values: keys.compute_stable_order(values))
-        assert (
-            keys.compute_stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
-        )
+        assert keys.compute_stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
 
 
 PARENTS = st.lists(st.integers(0, 100), max_size=40)
@@ -501,9 +471,7 @@ PARENTS = st.lists(st.integers(0, 100), max_size=40)
 
 
 def tree(back):
-    return np.array(
-        [row - step if 0 < step <= row else -1 for row, step in enumerate(back)], np.int64
-    )
+    return np.array([row - step if 0 < step <= row else -1 for row, step in enumerate(back)], np.int64)
 
 
 @given(PARENTS, st.lists(st.integers(0, 2), min_size=40, max_size=40), st.sets(st.integers(0, 39)))
@@ -529,9 +497,7 @@ def test_paths_of_rows_are_those_of_their_names(back, names, marks):
     assert [path[row] for row in rows[first].tolist()] == list(numbers)
 
 
-@given(
-    st.lists(st.tuples(TIMES, st.integers(1, 9), st.integers(-1, 3)), max_size=40), st.sets(TIMES)
-)
+@given(st.lists(st.tuples(TIMES, st.integers(1, 9), st.integers(-1, 3)), max_size=40), st.sets(TIMES))
 def test_what_is_pooled_adds_up_between_any_two_points(pieces, points):
     start, length, node = np.array(pieces, np.int64).reshape(-1, 3).T
     edges = np.array(sorted(points), np.int64)
@@ -547,9 +513,7 @@ def test_what_is_pooled_adds_up_between_any_two_points(pieces, points):
         pooled[key] = pooled.get(key, 0) + ns
     assert pooled == sums
     in_order = np.argsort(start, kind="stable")
-    first, _ = sweeps.pool_pieces(
-        *(column[in_order] for column in (start, start + length, node)), 4, edges
-    )
+    first, _ = sweeps.pool_pieces(*(column[in_order] for column in (start, start + length, node)), 4, edges)
     assert len(first) == len(sums)
 
 
@@ -620,9 +584,7 @@ def test_trees_in_which_a_row_stands_before_what_encloses_it_have_no_depths():
         sweeps.pool_pieces(two, two + 1, two, 1, two)
     for low, room in ((1, 3), (0, 2)):
         with pytest.raises(ValueError, match="no such group"):
-            sweeps.native.latest_before(
-                two, two, two, two + 9, two[:1] + low, np.zeros(room, np.int64), two.copy()
-            )
+            sweeps.native.latest_before(two, two, two, two + 9, two[:1] + low, np.zeros(room, np.int64), two.copy())
     for node in (two, two - 1):
         with pytest.raises(ValueError, match="no such node"):
             sweeps.group_pieces_by_window((two, two, node, two), 1, two[:1], two[:1] + 9)
@@ -648,13 +610,8 @@ def test_pieces_in_rows_that_lie_too_deep_are_left_to_others():
     rows = np.arange(count)
     whole = tuple(np.array([value]) for value in (100, 101, 1_000, 0, 0))
     end = np.where(rows, 100, 200)
-    assert (
-        sweeps.cut_segments(rows[:0], (rows + 1_000, end, rows - 1), np.array([0, 999]), whole, 1)
-        is None
-    )
-    start, end, row = sweeps.cut_segments(
-        rows[:0], (rows + 1_000, end * 2, rows - 1), np.array([0, 999]), whole, 1
-    )
+    assert sweeps.cut_segments(rows[:0], (rows + 1_000, end, rows - 1), np.array([0, 999]), whole, 1) is None
+    start, end, row = sweeps.cut_segments(rows[:0], (rows + 1_000, end * 2, rows - 1), np.array([0, 999]), whole, 1)
     assert (start.tolist(), end.tolist(), row.tolist()) == ([100], [101], [count - 1])
     with pytest.raises(ValueError, match="before what encloses it"):
         sweeps.cut_segments(rows[:0], (rows + 1_000, rows * 0, rows), np.array([0, 999]), whole, 1)

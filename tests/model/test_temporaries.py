@@ -114,9 +114,7 @@ def test_nothing_is_removed_where_nothing_can_be_locked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["new_file", "new_folder"])
-def test_a_temporary_that_was_removed_before_it_was_locked_is_made_again(
-    tmp_path, monkeypatch, kind
-):
+def test_a_temporary_that_was_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch, kind):
     lock, calls = temporaries._try_flock, []
 
     def robbed(descriptor):

@@ -39,9 +39,7 @@ def test_recorded_tables_are_had_by_name(trace):
 
 
 def test_a_table_that_was_not_recorded_is_an_error_that_names_those_there_are(trace):
-    with pytest.raises(
-        TracekitError, match=r"rank3\.json: no table 'device_ops' was recorded"
-    ) as e:
+    with pytest.raises(TracekitError, match=r"rank3\.json: no table 'device_ops' was recorded") as e:
         trace["device_ops"]
     assert e.value.hint == "recorded: host_ops, windows"
 
@@ -69,9 +67,7 @@ def test_the_bare_arrays_of_columns_are_made_once(trace):
     assert trace.texts("device_ops", "name").texts == ()
 
 
-@pytest.mark.parametrize(
-    ("ask", "column"), [("numbers", "name"), ("texts", "ts_ns"), ("nullable", "ts_ns")]
-)
+@pytest.mark.parametrize(("ask", "column"), [("numbers", "name"), ("texts", "ts_ns"), ("nullable", "ts_ns")])
 def test_a_column_of_another_kind_than_asked_for_is_an_error_of_ours(trace, ask, column):
     with pytest.raises(AssertionError, match=f"host_ops.{column}"):
         getattr(trace, ask)("host_ops", column)
@@ -200,9 +196,7 @@ def test_what_is_unknown_of_a_source_is_missing_never_zero():
     for name in ("role", "host", "replica", "scope", "part"):
         assert frame[name].isna().all(), name
     source = Source(Path("x"), "x", "chrome", rank=0)
-    assert add_key_columns(TABLES["quality"], {"name": ["a"]}, source).frame()["rank"].tolist() == [
-        0
-    ]
+    assert add_key_columns(TABLES["quality"], {"name": ["a"]}, source).frame()["rank"].tolist() == [0]
 
 
 def test_no_columns_and_no_rows_give_the_empty_table():

@@ -128,8 +128,5 @@ def spread(nodes, tmp_path, monkeypatch, request):
 def example():
     """The small example of verl, its files dealt out to the three nodes: {name: (node, bytes)}."""
     traces = sorted((EXAMPLE / "outputs" / "profile").iterdir())
-    dealt = {
-        f"outputs/profile/{path.name}": (NAMES[n % 3], path.read_bytes())
-        for n, path in enumerate(traces)
-    }
+    dealt = {f"outputs/profile/{path.name}": (NAMES[n % 3], path.read_bytes()) for n, path in enumerate(traces)}
     return {**dealt, "metrics.jsonl": ("one", (EXAMPLE / "metrics.jsonl").read_bytes())}

@@ -57,9 +57,7 @@ def test_a_report_that_changes_or_vanishes_is_not_copied(nodes, reports, tmp_pat
         large.path.write_bytes(bytes(chunk + 1))
         with pytest.raises(TracekitError, match="changed meanwhile"):
             next(blocks)
-        gone = CopyRequest(
-            large.session, large.path.with_name("gone"), tmp_path / "x", 1, large.node
-        )
+        gone = CopyRequest(large.session, large.path.with_name("gone"), tmp_path / "x", 1, large.node)
         with pytest.raises(TracekitError, match="No such file"):
             copy(gone)
     assert not list(tmp_path.iterdir())

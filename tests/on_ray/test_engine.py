@@ -24,10 +24,7 @@ def sources(nodes):
     """A function that makes sources of these names, each on a node."""
 
     def make(**node_of):
-        return [
-            Source(Path(name), name, "none", size_bytes=100, node=nodes.id(node))
-            for name, node in node_of.items()
-        ]
+        return [Source(Path(name), name, "none", size_bytes=100, node=nodes.id(node)) for name, node in node_of.items()]
 
     return make
 
@@ -37,9 +34,7 @@ def run(function, given, **more):
         return list(engine.run_on_ray(function, given, cluster=cluster, **more))
 
 
-def test_every_call_runs_on_the_node_of_its_source_and_outcomes_keep_their_order(
-    nodes, work, sources
-):
+def test_every_call_runs_on_the_node_of_its_source_and_outcomes_keep_their_order(nodes, work, sources):
     told = []
     given = sources(a="three", b="one", c="two", d="one")
     outcomes = run(work.node_of, given, on_progress=told.append)
@@ -132,9 +127,7 @@ def test_closing_the_iterator_leaves_no_call_behind(nodes, work, sources):
             if progress.bytes_done and ticks.exists():
                 raise KeyboardInterrupt
 
-        outcomes = engine.run_on_ray(
-            work.tick, sources(b="one", a="two"), cluster=cluster, on_progress=closed
-        )
+        outcomes = engine.run_on_ray(work.tick, sources(b="one", a="two"), cluster=cluster, on_progress=closed)
         with pytest.raises(KeyboardInterrupt):
             next(outcomes)
         assert not still_ticking(nodes, "two")

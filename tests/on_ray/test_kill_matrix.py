@@ -64,9 +64,7 @@ def early_s(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", matrix.SIGNALS, ids=[s.name for s in matrix.SIGNALS])
-def test_a_run_on_ray_leaves_nothing_whenever_it_is_killed(
-    case, reference, early_s, tmp_path, number
-):
+def test_a_run_on_ray_leaves_nothing_whenever_it_is_killed(case, reference, early_s, tmp_path, number):
     wrong = {}
     for moment in range(matrix.MOMENTS):
         after_s = (moment + 0.5) / matrix.MOMENTS * reference[0]

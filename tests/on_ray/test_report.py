@@ -100,9 +100,7 @@ def kill_when_begun(nodes, name, marked):
     return thread
 
 
-def test_a_node_that_is_killed_is_a_hole_with_a_name(
-    spread, example, nodes, work, monkeypatch, call
-):
+def test_a_node_that_is_killed_is_a_hole_with_a_name(spread, example, nodes, work, monkeypatch, call):
     pattern = spread(example)
     mine = {name.rpartition("/")[2] for name, (node, _) in example.items() if node == "three"}
     held = [next(nodes.root("three").glob(f"*/outputs/profile/{name}")) for name in mine]
@@ -115,18 +113,14 @@ def test_a_node_that_is_killed_is_a_hole_with_a_name(
     killer.join()
     assert {failure.source for failure in result.measurements.failures} == mine
     assert all("lost with its node" in f.problem for f in result.measurements.failures)
-    assert {source.node for source in result.measurements.sources} <= set(
-        map(nodes.id, ("one", "two"))
-    )
+    assert {source.node for source in result.measurements.sources} <= set(map(nodes.id, ("one", "two")))
     assert lost_id not in {source.node for source in result.measurements.sources}
     text = render(result.report, "md")
     assert all(name.replace("_", "\\_") in text or name in text for name in mine)
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_hole_is_status_0_and_2_with_strict(
-    spread, example, nodes, work, monkeypatch, call, strict
-):
+def test_a_hole_is_status_0_and_2_with_strict(spread, example, nodes, work, monkeypatch, call, strict):
     pattern = spread(example)
     held = max(nodes.root("three").glob("*/outputs/profile/*"), key=lambda p: p.stat().st_size)
     nodes.mark("three", held, "held").touch()
@@ -139,9 +133,7 @@ def test_a_hole_is_status_0_and_2_with_strict(
     assert "lost with its node" in done.stderr
 
 
-def test_a_node_that_is_lost_before_its_files_are_known_is_a_hole_too(
-    spread, example, nodes, monkeypatch, call
-):
+def test_a_node_that_is_lost_before_its_files_are_known_is_a_hole_too(spread, example, nodes, monkeypatch, call):
     pattern = spread(example)
     look, lost = on_nodes.survey_cluster, nodes.id("three")
 
@@ -187,9 +179,7 @@ def test_a_file_that_every_node_sees_is_read_once(spread, example, nodes, tmp_pa
 
 
 def test_files_of_one_name_stay_apart_by_their_hosts(spread, example, nodes):
-    pattern = spread(
-        {name: ("one", data) for name, (_, data) in example.items() if "step1" in name}
-    )
+    pattern = spread({name: ("one", data) for name, (_, data) in example.items() if "step1" in name})
     (first, *_) = nodes.root("one").glob("*/outputs/profile/value*")
     other = nodes.root("two") / first.relative_to(nodes.root("one"))
     other.parent.mkdir(parents=True, exist_ok=True)
@@ -220,9 +210,7 @@ def test_a_pattern_that_no_node_finds_anything_at_is_an_error(nodes):
         ("1 / 0", "cannot be imported there"),
     ],
 )
-def test_a_node_with_another_tracekit_is_named_before_anything_is_read(
-    nodes, tmp_path, monkeypatch, module, said
-):
+def test_a_node_with_another_tracekit_is_named_before_anything_is_read(nodes, tmp_path, monkeypatch, module, said):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # Ray's workers import from where the driver stands
     fake = tmp_path / "tracekit" / "model"

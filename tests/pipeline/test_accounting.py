@@ -34,9 +34,7 @@ def bound_by_permissions():
 
 def call_denied(*args):
     command = [sys.executable, "-m", "tracekit", *map(str, args)]
-    return subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=bound_by_permissions, check=False
-    )
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=bound_by_permissions, check=False)
 
 
 @pytest.fixture
@@ -76,9 +74,7 @@ def with_unreadable(monkeypatch, name):
 
     def read_head(found, sniff):
         if found.path.name == name:
-            return tracekit.discover.surveys.UnreadableFile(
-                explain_os_error(OSError(errno.EIO, ""))
-            )
+            return tracekit.discover.surveys.UnreadableFile(explain_os_error(OSError(errno.EIO, "")))
         return real(found, sniff)
 
     monkeypatch.setattr(tracekit.discover.surveys, "_classify_file", read_head)
@@ -140,10 +136,7 @@ def test_the_account_is_kept_by_what_is_saved_merged_and_written(mixed, tmp_path
     result = analyze_uncached(mixed, Options(questions=QUESTIONS))
     assert read_report_json(write_report_json(result.report)).files == result.report.files
     saved_measurements.save(result.measurements, tmp_path / "a.tkm")
-    assert (
-        analyze_uncached(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.files
-        == result.report.files
-    )
+    assert analyze_uncached(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.files == result.report.files
     part = saved_measurements.load(tmp_path / "a.tkm")
     facts = merging.merge([part, part], ["a", "b"]).facts
     assert facts.files == {"refused": 2, "duplicate": 2}

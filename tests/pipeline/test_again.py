@@ -83,11 +83,7 @@ def written(path, folder, *args):
     outputs = [arg for form in FORMS for arg in ("-o", folder / f"report.{form}")]
     exports = ["--export", f"csv={folder / 'csv'}", "--export", f"openmetrics={folder / 'metrics'}"]
     done = invoke("analyze", path, *outputs, *exports, *args)
-    files = {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
     lines = [line.split(" in ")[0] for line in done.stderr.splitlines() if "wrote" not in line]
     return done.exit_code, done.stdout, lines, files
 
@@ -100,9 +96,7 @@ def written(path, folder, *args):
         (PROFILES[1], ("-v", "--top", "3", "--tokens", "4096", "--strict")),
     ],
 )
-def test_every_form_of_a_kept_report_is_that_of_one_without_a_cache(
-    example, args, tmp_path, monkeypatch
-):
+def test_every_form_of_a_kept_report_is_that_of_one_without_a_cache(example, args, tmp_path, monkeypatch):
     path = EXAMPLES / example
     uncached = written(path, tmp_path / "uncached", *args, "--no-cache")
     assert len(uncached[3]) > len(FORMS)
@@ -113,9 +107,7 @@ def test_every_form_of_a_kept_report_is_that_of_one_without_a_cache(
 
 
 @pytest.mark.parametrize("example", OF_PROFILES)
-def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
-    example, tmp_path, cache, monkeypatch
-):
+def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(example, tmp_path, cache, monkeypatch):
     path = EXAMPLES / example
     shown = invoke("analyze", path, "--no-cache", "-o", tmp_path / "all.json").stdout
     with monkeypatch.context() as patched:
@@ -150,17 +142,13 @@ def test_who_is_strict_is_told_of_what_breaks_below_the_screen(profile, monkeypa
 def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, is_kept_whole):
     monkeypatch.setattr(report_cache, "FULL_DETAIL_SOURCES", many)
     report_cache.analyze_cached(str(profile), Options(details=False))
-    assert (
-        isinstance(report_cache.analyze_cached(str(profile)), report_cache.CachedResult)
-        is is_kept_whole
-    )
+    assert isinstance(report_cache.analyze_cached(str(profile)), report_cache.CachedResult) is is_kept_whole
 
 
 @pytest.mark.parametrize("example", OF_PROFILES)
 def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
     at_once, later = (
-        pipeline.analyze_uncached(EXAMPLES / example, Options(details=details)).report
-        for details in (True, False)
+        pipeline.analyze_uncached(EXAMPLES / example, Options(details=details)).report for details in (True, False)
     )
     assert any(isinstance(section.sheets, LazySequence) for section in later.sections)
     assert not any(isinstance(section.sheets, LazySequence) for section in at_once.sections)
@@ -232,9 +220,7 @@ def test_a_report_on_measurements_that_were_saved_is_kept_until_they_change(prof
     assert is_kept(path)
     assert not is_kept([path, profile])
     assert is_kept([path, profile])
-    saved_measurements.save(
-        pipeline.analyze_uncached(profile, Options(ranks="0")).measurements, path
-    )
+    saved_measurements.save(pipeline.analyze_uncached(profile, Options(ranks="0")).measurements, path)
     assert not is_kept(path)
     assert not is_kept([path, profile])
 
@@ -273,9 +259,7 @@ def digested(monkeypatch):
     return names
 
 
-def test_a_large_file_is_not_read_again_as_a_whole_and_a_small_one_is(
-    profile, digested, monkeypatch
-):
+def test_a_large_file_is_not_read_again_as_a_whole_and_a_small_one_is(profile, digested, monkeypatch):
     path = write_rank(profile, 2, count=5000)
     settled(monkeypatch)
     assert not is_kept(profile)
@@ -308,14 +292,10 @@ def test_a_file_that_changed_again_within_a_tick_of_the_clock_is_seen(profile, m
     assert not files.are_unchanged(contents)
 
 
-def test_ends_that_changed_are_seen_where_all_that_a_system_tells_is_the_same(
-    profile, digested, monkeypatch
-):
+def test_ends_that_changed_are_seen_where_all_that_a_system_tells_is_the_same(profile, digested, monkeypatch):
     path = write_rank(profile, 2, count=5000)
     settled(monkeypatch)
-    monkeypatch.setattr(
-        file_index, "_get_file_sign", lambda path: (1, 1, path.stat().st_size, 1, 1)
-    )
+    monkeypatch.setattr(file_index, "_get_file_sign", lambda path: (1, 1, path.stat().st_size, 1, 1))
     assert not is_kept(profile)
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"aten::mm"', b'"aten::MM"'))
@@ -406,9 +386,7 @@ def test_a_damaged_report_is_judged_anew_and_replaced(profile, cache, how):
             "cut": whole[:-1],
             "other": b"something else",
             "no head": report_format.serialize_report(Report("", ""), None),
-            "no report": report_format.serialize_report(
-                Metric("a", 1, ""), report_format.parse_report(whole)[0]
-            ),
+            "no report": report_format.serialize_report(Metric("a", 1, ""), report_format.parse_report(whole)[0]),
         }[how]
     )
     assert not is_kept(profile)
@@ -433,8 +411,7 @@ def test_what_failed_is_not_kept(profile, cache, monkeypatch):
 
     for action in ("measure", "judge"):
         broken = tuple(
-            replace(analysis, **{action: explode}) if analysis.id == "kernels" else analysis
-            for analysis in ANALYSES
+            replace(analysis, **{action: explode}) if analysis.id == "kernels" else analysis for analysis in ANALYSES
         )
         with monkeypatch.context() as patched:
             patched.setattr(pipeline, "ANALYSES", broken)
@@ -476,18 +453,14 @@ def test_a_file_that_changes_before_the_report_is_kept_keeps_nothing(profile, ca
     assert entries(cache) == []
 
 
-def test_saved_measurements_that_change_before_the_report_is_kept_keep_nothing(
-    profile, tmp_path, cache, monkeypatch
-):
+def test_saved_measurements_that_change_before_the_report_is_kept_keep_nothing(profile, tmp_path, cache, monkeypatch):
     first = pipeline.analyze_uncached(profile, Options(questions=FEW)).measurements
     path = tmp_path / "m.tkm"
     saved_measurements.save(first, path)
     really = pipeline.judge
 
     def slowly(measured, **options):
-        saved_measurements.save(
-            pipeline.measure_all(profile, Options(ranks="0", questions=FEW)), path
-        )
+        saved_measurements.save(pipeline.measure_all(profile, Options(ranks="0", questions=FEW)), path)
         return really(measured, **options)
 
     monkeypatch.setattr(pipeline, "judge", slowly)
@@ -495,9 +468,7 @@ def test_saved_measurements_that_change_before_the_report_is_kept_keep_nothing(
     assert entries(cache) == []
 
 
-def test_a_place_that_cannot_be_written_to_keeps_nothing_and_hinders_nothing(
-    profile, tmp_path, monkeypatch
-):
+def test_a_place_that_cannot_be_written_to_keeps_nothing_and_hinders_nothing(profile, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "file" / "below"))
     assert not is_kept(profile)
@@ -571,9 +542,7 @@ def test_the_second_look_imports_neither_pandas_nor_numpy(profile, tmp_path, for
 
 def test_two_at_once_do_not_disturb_each_other(profile, cache):
     command = [sys.executable, "-m", "tracekit", "analyze", str(profile), "--export", "json=-"]
-    both = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
-    ]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert outputs[0] == outputs[1] != b""
@@ -581,9 +550,7 @@ def test_two_at_once_do_not_disturb_each_other(profile, cache):
     assert is_kept(str(profile), questions=None)
 
 
-def test_reports_are_for_their_owner_alone_and_shown_cleared_and_bounded(
-    profile, cache, monkeypatch
-):
+def test_reports_are_for_their_owner_alone_and_shown_cleared_and_bounded(profile, cache, monkeypatch):
     assert not is_kept(profile)
     (entry,) = entries(cache)
     assert entry.stat().st_mode & 0o777 == 0o600
@@ -600,10 +567,7 @@ def test_a_report_of_nsys_is_kept_with_its_export(tmp_path, monkeypatch, digeste
     export = put_export(tmp_path / "good.sqlite")
     report = put_report(tmp_path / "data" / "worker_process_4711.1.nsys-rep")
     install(tmp_path, monkeypatch, copies(export))
-    looks = [
-        isinstance(report_cache.analyze_cached(str(report)), report_cache.CachedResult)
-        for _ in range(4)
-    ]
+    looks = [isinstance(report_cache.analyze_cached(str(report)), report_cache.CachedResult) for _ in range(4)]
     assert looks == [False, False, True, True]
     settled(monkeypatch)
     database = put_export(tmp_path / "alone" / "b.sqlite")
@@ -638,9 +602,9 @@ def test_a_report_that_was_packed_comes_out_as_it_was(text, rows, cell):
 
 def test_a_number_that_is_none_comes_out_as_it_was():
     report = Report("", "", headline=tuple(Metric("a", float(x), "") for x in ("nan", "inf", "-0")))
-    assert repr(
-        asdict(report_format.parse_report(report_format.serialize_report(report, 1))[1]())
-    ) == repr(asdict(report))
+    assert repr(asdict(report_format.parse_report(report_format.serialize_report(report, 1))[1]())) == repr(
+        asdict(report)
+    )
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])

@@ -34,9 +34,7 @@ def profile(tmp_path):
 @pytest.fixture(scope="module", params=["simulated_gpu/outputs/profile", "simulated_memory"])
 def every_table(request):
     """All that is measured of an example, each step told by one tool."""
-    return select_primary_tool(
-        analyze_uncached(EXAMPLES / request.param, Options(jobs=1)).measurements
-    )
+    return select_primary_tool(analyze_uncached(EXAMPLES / request.param, Options(jobs=1)).measurements)
 
 
 @pytest.mark.parametrize("id_", IDS)
@@ -89,9 +87,7 @@ def test_only_the_questions_asked_are_in_the_report(profile):
 
 
 def test_where_no_question_has_a_rule_there_is_nothing_to_say_of_rules(profile):
-    assert [section.id for section in tracekit.analyze(profile, questions="kernels").sections] == [
-        "kernels"
-    ]
+    assert [section.id for section in tracekit.analyze(profile, questions="kernels").sections] == ["kernels"]
 
 
 def test_the_first_screen_says_what_was_asked_and_nothing_that_was_not_measured(profile):
@@ -119,14 +115,10 @@ def test_only_what_the_questions_need_is_measured_and_read(profile):
     tables = analyze_uncached(profile, Options(questions=("kernels",))).measurements.tables
     assert {"kernels", "steps", "captures"} <= set(tables)
     assert not {"operators", "slots", "gpu_time", "collectives"} & set(tables)
-    few = pipeline.list_wanted_inputs(
-        question_selection.select_measured_questions(["kernels"], (), ANALYSES)
-    )
+    few = pipeline.list_wanted_inputs(question_selection.select_measured_questions(["kernels"], (), ANALYSES))
     assert not {"allocations", "syncs"} & few.tables
     assert "Input Dims" not in few.args
-    snapshot = pipeline.list_wanted_inputs(
-        question_selection.select_measured_questions(["memory-peak"], (), ANALYSES)
-    )
+    snapshot = pipeline.list_wanted_inputs(question_selection.select_measured_questions(["memory-peak"], (), ANALYSES))
     assert "allocations" in snapshot.tables
 
 

@@ -17,9 +17,7 @@ def finding(rule, recoverable_ns, *places, severity="high"):
 def left(*findings):
     """What each of the findings, each in a section of its own, counts at the end."""
     sections = [Section(str(number), "", findings=(one,)) for number, one in enumerate(findings)]
-    return [
-        one.findings[0] for one in deduct_causes_from_symptoms(sections, load_default_thresholds())
-    ]
+    return [one.findings[0] for one in deduct_causes_from_symptoms(sections, load_default_thresholds())]
 
 
 RANK = Place(run="a", role="actor", rank=2, stage="gen")

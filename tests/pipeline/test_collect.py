@@ -47,10 +47,7 @@ def reasons(plan):
 
 
 def collect(roots, target, host=None):
-    return [
-        k.outcome
-        for k in collecting.copy_reports(collecting.plan_copies(roots, target, host).wanted)
-    ]
+    return [k.outcome for k in collecting.copy_reports(collecting.plan_copies(roots, target, host).wanted)]
 
 
 # What is found
@@ -310,9 +307,7 @@ def test_directories_within_keep_their_place(ray, tmp_path):
 
 
 def test_files_of_little_use_are_copied_and_named_with_the_reason(tmp_path):
-    folder = nsight(
-        tmp_path / "ray", ONE, good=REPORT, dead=REPORT, alone=REPORT, cut=b"NVIDIA", old=REPORT
-    )
+    folder = nsight(tmp_path / "ray", ONE, good=REPORT, dead=REPORT, alone=REPORT, cut=b"NVIDIA", old=REPORT)
     put_export(folder / "good.sqlite")
     for name in ("dead", "old"):
         put_export(folder / f"{name}.sqlite", ranges=())
@@ -347,9 +342,7 @@ def test_files_of_little_use_are_copied_and_named_with_the_reason(tmp_path):
     ],
 )
 def test_a_capture_is_empty_if_nothing_that_one_profiles_for_is_in_it(tmp_path, table, row, empty):
-    path = put_export(
-        tmp_path / "x.sqlite", ranges=(), tables=() if table == "NVTX_EVENTS" else (table,)
-    )
+    path = put_export(tmp_path / "x.sqlite", ranges=(), tables=() if table == "NVTX_EVENTS" else (table,))
     with sqlite3.connect(path) as connection:
         connection.execute(f"INSERT INTO {table} {row}")
     connection.close()

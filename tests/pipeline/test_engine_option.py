@@ -23,9 +23,7 @@ def test_its_options_are_refused_without_it(call, tmp_path, command, option):
     assert "add --engine ray" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "name"), [(("analyze",), "PATH"), (("collect", "-o", "x"), "ROOT")]
-)
+@pytest.mark.parametrize(("command", "name"), [(("analyze",), "PATH"), (("collect", "-o", "x"), "ROOT")])
 def test_a_path_is_still_needed_where_nodes_are_not_asked(call, command, name):
     done = call(*command)
     assert done.exit_code == 2

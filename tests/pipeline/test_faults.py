@@ -105,9 +105,7 @@ def failing(profile, parts, reduced):
     """A function: the measurements where measuring a question breaks on these ranks."""
 
     def of(id_, ranks):
-        return reduced(
-            [broken_part(profile, p, id_) if p.source.rank in ranks else p for p in parts]
-        )
+        return reduced([broken_part(profile, p, id_) if p.source.rank in ranks else p for p in parts])
 
     return of
 
@@ -168,13 +166,9 @@ def test_a_question_that_could_not_be_measured_is_failed_and_nothing_else_change
     measurements = failing(id_, ranks)
     if id_ != "gpu-time":
         # Only what may change is judged again, and two that may not: judging all takes seconds.
-        chosen = (
-            {*rests_on(id_), "kernels", "copies"} if id_ not in EVERYWHERE else {id_, "kernels"}
-        )
+        chosen = {*rests_on(id_), "kernels", "copies"} if id_ not in EVERYWHERE else {id_, "kernels"}
         monkeypatch.setattr(pipeline, "ANALYSES", tuple(a for a in ALL if a.id in chosen))
-        good = replace(
-            good, sections=tuple(s for s in good.sections if s.id in chosen or s.id == "rules")
-        )
+        good = replace(good, sections=tuple(s for s in good.sections if s.id in chosen or s.id == "rules"))
     report = judge(measurements)
     check_sections(report, good, id_)
     check_first_screen(report, good, id_)
@@ -348,9 +342,7 @@ def test_a_gate_does_not_pass_on_what_failed(parts, reduced, failing, ranks):
 
 
 @pytest.mark.parametrize(("failed", "left"), [(1, [2, None]), (2, [1, None]), (None, [1, 2])])
-def test_of_several_processes_in_one_source_only_the_rows_of_the_failed_one_are_left_out(
-    failed, left
-):
+def test_of_several_processes_in_one_source_only_the_rows_of_the_failed_one_are_left_out(failed, left):
     """One of them has no number."""
     pids = [1, 2, None]
     known = {

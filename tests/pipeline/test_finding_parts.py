@@ -34,9 +34,7 @@ def test_the_stages_of_a_rule_are_one_finding_whose_amounts_add_up():
     (one,) = merged(small[0], large, small[1])
     assert (one.recoverable_ns, one.severity) == (33, "medium")
     assert one.recoverable_ratio == pytest.approx(0.033)
-    assert one.claim == (
-        "exposed-communication in update_actor; 17 ns more in 2 other stages: gen 9 ns, ref 8 ns"
-    )
+    assert one.claim == ("exposed-communication in update_actor; 17 ns more in 2 other stages: gen 9 ns, ref 8 ns")
     assert [place.stage for place in one.places] == ["update_actor", "gen", "ref"]
     assert one.parts == (large, *small)
     assert one.caveats == ("a bound",)
@@ -106,9 +104,7 @@ def test_merging_loses_no_part_and_claims_no_more_than_the_parts(parts):
 
 
 def order(*findings):
-    return [
-        f.claim for f in Report("", "", sections=(Section("s", "", findings=findings),)).findings
-    ]
+    return [f.claim for f in Report("", "", sections=(Section("s", "", findings=findings),)).findings]
 
 
 def test_findings_rank_by_saving_times_confidence():

@@ -92,24 +92,18 @@ def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request)
         assert (came.source, came.notes, came.versions) == (here.source, here.notes, here.versions)
         assert (came.simulated, came.options) == (here.simulated, here.options)
         assert came.faults == here.faults
-        assert {id_: set(of) for id_, of in came.tables.items()} == {
-            id_: set(of) for id_, of in here.tables.items()
-        }
+        assert {id_: set(of) for id_, of in came.tables.items()} == {id_: set(of) for id_, of in here.tables.items()}
     for id_, of in parts[0].tables.items():
         for name in of:
             came = concatenate_table_parts(TABLES[name], [part.tables[id_][name] for part in there])
-            apart = concatenate_table_parts(
-                TABLES[name], [part.tables[id_][name] for part in parts]
-            )
+            apart = concatenate_table_parts(TABLES[name], [part.tables[id_][name] for part in parts])
             assert isinstance(came, Columns)
             pd.testing.assert_frame_equal(came.frame(), apart.frame())
 
 
 def test_what_travelled_can_be_written_to_and_what_is_not_of_numbers_travels_as_well():
     rows = Columns(2, {"rank": np.array([1, 2]), "text": np.array(["a", None], object)})
-    plain = Columns(
-        2, {"rank": np.array([1, 2]), "wait": Nullable(np.zeros(2), np.ones(2, np.bool_))}
-    )
+    plain = Columns(2, {"rank": np.array([1, 2]), "wait": Nullable(np.zeros(2), np.ones(2, np.bool_))})
     for tables in ({"own": {"mine": rows}}, {"own": {"mine": plain}}, {}):
         part = MeasuredSource(SOURCE, tables, (), {"CUDA": "13"}, simulated=True)
         after = pickle.loads(pickle.dumps(part))
@@ -120,8 +114,4 @@ def test_what_travelled_can_be_written_to_and_what_is_not_of_numbers_travels_as_
             assert [*arrays] == [*columns.arrays]
             assert arrays["rank"].tolist() == [1, 2]
             arrays["rank"][0] = 9
-            assert (
-                columns.frame()
-                .drop(columns="rank")
-                .equals(after.tables["own"][name].frame().drop(columns="rank"))
-            )
+            assert columns.frame().drop(columns="rank").equals(after.tables["own"][name].frame().drop(columns="rank"))

@@ -119,9 +119,7 @@ def test_one_new_file_of_many_is_the_one_that_is_measured(profile, tmp_path, mea
     assert measured_now == ["rank9.json"]
 
 
-def test_a_file_that_changed_is_measured_again_even_if_its_size_and_time_did_not(
-    profile, tmp_path, measured_now
-):
+def test_a_file_that_changed_is_measured_again_even_if_its_size_and_time_did_not(profile, tmp_path, measured_now):
     path = write_rank(profile, 2)
     before, status = look(profile, tmp_path), path.stat()
     write_rank(profile, 2, longer=7)
@@ -152,17 +150,13 @@ def test_what_was_chosen_is_part_of_the_question(profile, tmp_path, measured_now
         assert first == look(profile, tmp_path, cache=False, **options)
 
 
-def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
-    profile, tmp_path, measured_now, monkeypatch
-):
+def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(profile, tmp_path, measured_now, monkeypatch):
     look(profile, tmp_path)
     write(profile / "rank9.json", rows_of(9), rank=9, world_size=RANKS)
     read = []
     really = measurement_cache.add_content_digest
     for module in (measurement_cache, measure_source):
-        monkeypatch.setattr(
-            module, "with_content", lambda one: read.append(one.name) or really(one)
-        )
+        monkeypatch.setattr(module, "with_content", lambda one: read.append(one.name) or really(one))
     look(profile, tmp_path)
     assert sorted(read) == [*(f"rank{rank}.json" for rank in range(RANKS)), "rank9.json"]
 
@@ -187,9 +181,7 @@ def test_a_digest_that_a_thread_makes_meanwhile_is_the_same(profile, tmp_path, m
         assert look(profile, tmp_path) == before
 
 
-def test_a_file_that_is_gone_meanwhile_has_no_digest_and_is_not_kept(
-    profile, tmp_path, cache, monkeypatch
-):
+def test_a_file_that_is_gone_meanwhile_has_no_digest_and_is_not_kept(profile, tmp_path, cache, monkeypatch):
     monkeypatch.setattr(measure_source, "LARGE_FILE_BYTES", 0)
     monkeypatch.setattr(measure_source, "count_own_cores", lambda: 2)
 
@@ -254,9 +246,7 @@ def test_what_a_question_of_the_users_own_measures_is_not_kept(profile, tmp_path
     assert not cache.exists()
 
 
-def test_a_file_that_changes_while_it_is_measured_is_not_kept(
-    profile, tmp_path, cache, monkeypatch
-):
+def test_a_file_that_changes_while_it_is_measured_is_not_kept(profile, tmp_path, cache, monkeypatch):
     really = pipeline.measure_source
 
     def slowly(source, advance, **chosen):
@@ -269,9 +259,7 @@ def test_a_file_that_changes_while_it_is_measured_is_not_kept(
     assert list(cache.iterdir()) == []
 
 
-def test_a_file_that_changes_within_a_tick_of_the_clock_is_not_kept(
-    profile, tmp_path, cache, monkeypatch
-):
+def test_a_file_that_changes_within_a_tick_of_the_clock_is_not_kept(profile, tmp_path, cache, monkeypatch):
     really = pipeline.measure_source
 
     def quickly(source, advance, **chosen):
@@ -303,9 +291,7 @@ def test_no_cache_neither_keeps_nor_takes(profile, tmp_path, cache, measured_now
     assert len(measured_now) == RANKS
 
 
-def test_a_place_that_cannot_be_written_to_keeps_nothing_and_hinders_nothing(
-    profile, tmp_path, monkeypatch
-):
+def test_a_place_that_cannot_be_written_to_keeps_nothing_and_hinders_nothing(profile, tmp_path, monkeypatch):
     uncached = look(profile, tmp_path, cache=False)
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "file" / "below"))
@@ -333,9 +319,7 @@ def test_entries_are_for_their_owner_alone(profile, tmp_path, cache):
 
 def test_two_at_once_do_not_disturb_each_other(profile, tmp_path, cache):
     command = [sys.executable, "-m", "tracekit", "analyze", str(profile), "--export", "json=-"]
-    both = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
-    ]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert outputs[0] == outputs[1] != b""
@@ -348,9 +332,7 @@ def test_a_database_with_a_journal_is_not_kept(tmp_path):
     assert find_reader("nsys").beside(tmp_path / "a.sqlite") is None
 
 
-def test_a_report_that_is_exported_now_is_kept_once_its_export_is(
-    tmp_path, monkeypatch, measured_now
-):
+def test_a_report_that_is_exported_now_is_kept_once_its_export_is(tmp_path, monkeypatch, measured_now):
     export = put_export(tmp_path / "good.sqlite")
     report = put_report(tmp_path / "data" / "worker_process_4711.1.nsys-rep")
     install(tmp_path, monkeypatch, copies(export))
@@ -388,9 +370,7 @@ def test_what_was_packed_comes_out_as_it_was(text, data, steps, length):
         options={"with_stack": "on"},
         holding=SelectableParts(None, frozenset(steps), frozenset({text})),
     )
-    (after,) = packed_tables.unpack_source_tables(
-        packed_tables.pack_source_tables([part], SOURCE), SOURCE
-    )
+    (after,) = packed_tables.unpack_source_tables(packed_tables.pack_source_tables([part], SOURCE), SOURCE)
     assert pipeline.replace(after, tables={}) == pipeline.replace(part, tables={})
     assert after.tables["kernels"][table.name].frame().equals(rows.frame())
 
@@ -415,9 +395,7 @@ def test_keys_that_are_those_of_the_source_are_left_out_and_others_are_not(lengt
 def test_whatever_byte_is_changed_it_is_found_or_makes_no_difference(profile, tmp_path, cache):
     look(profile, tmp_path)
     data = min(cache.iterdir()).read_bytes()
-    whole = packed_tables.pack_source_tables(
-        packed_tables.unpack_source_tables(data, SOURCE), SOURCE
-    )
+    whole = packed_tables.pack_source_tables(packed_tables.unpack_source_tables(data, SOURCE), SOURCE)
     dice = random.Random(1)
     found = 0
     for _ in range(300):

@@ -14,9 +14,7 @@ from tracekit.pipeline.run import Options, analyze_uncached, judge
 QUESTIONS = ("communication", "data-quality", "gpu-time", "operators", "steps", "stragglers")
 
 ROOT = Path(__file__).parents[2]
-PROFILES = [
-    ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")
-]
+PROFILES = [ROOT / "examples" / name / "outputs" / "profile" for name in ("verl_cpu", "simulated_gpu")]
 
 
 def rank_rows(rank, steps):
@@ -41,9 +39,7 @@ def test_saved_measurements_give_the_report_they_were_saved_with(path, tmp_path)
     result = analyze_uncached(path, Options(questions=QUESTIONS))
     saved_measurements.save(result.measurements, tmp_path / "run.tkm")
     assert judge(saved_measurements.load(tmp_path / "run.tkm")) == result.report
-    assert (
-        analyze_uncached(tmp_path / "run.tkm", Options(questions=QUESTIONS)).report == result.report
-    )
+    assert analyze_uncached(tmp_path / "run.tkm", Options(questions=QUESTIONS)).report == result.report
 
 
 def comparable(measured, name, without=("run", "source")):
@@ -84,15 +80,11 @@ def test_saved_measurements_and_a_directory_together_are_as_if_both_were_measure
         assert mixed.report.headline == whole.report.headline
         assert len(set(names(mixed))) == 4
         assert mixed.measurements["captures"]["run"].nunique() == 2
-        assert [s.status for s in mixed.report.sections] == [
-            s.status for s in whole.report.sections
-        ]
+        assert [s.status for s in mixed.report.sections] == [s.status for s in whole.report.sections]
 
 
 def test_runs_that_were_saved_under_one_name_stay_apart_by_the_names_of_their_files(two_runs):
-    result = analyze_uncached(
-        [two_runs / "base.tkm", two_runs / "new.tkm"], Options(questions=QUESTIONS)
-    )
+    result = analyze_uncached([two_runs / "base.tkm", two_runs / "new.tkm"], Options(questions=QUESTIONS))
     captures = result.measurements["captures"]
     assert captures["run"].tolist() == ["base", "base", "new", "new"]
     assert [f"{s.run}/rank{s.rank}.json" for s in result.measurements.sources] == names(result)
@@ -100,13 +92,9 @@ def test_runs_that_were_saved_under_one_name_stay_apart_by_the_names_of_their_fi
 
 
 def test_saved_measurements_take_a_label(two_runs):
-    result = analyze_uncached(
-        [f"a={two_runs / 'base.tkm'}", f"b={two_runs / 'new.tkm'}"], Options(questions=QUESTIONS)
-    )
+    result = analyze_uncached([f"a={two_runs / 'base.tkm'}", f"b={two_runs / 'new.tkm'}"], Options(questions=QUESTIONS))
     assert result.measurements["captures"]["run"].tolist() == ["a", "a", "b", "b"]
-    alone = analyze_uncached(
-        f"a={two_runs / 'base.tkm'}", Options(questions=QUESTIONS)
-    ).measurements
+    alone = analyze_uncached(f"a={two_runs / 'base.tkm'}", Options(questions=QUESTIONS)).measurements
     assert set(alone["steps"]["run"]) == {"a"} == {source.run for source in alone.sources}
 
 
@@ -122,9 +110,7 @@ def test_what_two_nodes_saved_of_one_run_is_one_run_under_one_label(tmp_path):
             tmp_path / f"{node}.tkm",
         )
         halves.append(f"job={tmp_path / node}.tkm")
-    saved_measurements.save(
-        analyze_uncached(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm"
-    )
+    saved_measurements.save(analyze_uncached(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm")
     one = analyze_uncached(f"job={tmp_path / 'whole.tkm'}", Options(questions=QUESTIONS))
     put_together = analyze_uncached(halves, Options(questions=QUESTIONS))
     assert names(put_together) == names(one)
@@ -166,15 +152,12 @@ def test_a_part_limited_to_some_stages_is_still_known_as_such(two_runs):
     folders = [two_runs / run / "profile" for run in ("base", "new")]
     whole = analyze_uncached(folders[0], Options(questions=QUESTIONS)).measurements
     limited = [
-        analyze_uncached(folder, Options(stages=("gen",), questions=QUESTIONS)).measurements
-        for folder in folders
+        analyze_uncached(folder, Options(stages=("gen",), questions=QUESTIONS)).measurements for folder in folders
     ]
     alike, unlike = merge(limited), merge([whole, limited[1]])
     assert "only gen" in judge(alike).identity
     assert [note.message for note in alike.notes] == []
-    assert [note.message for note in unlike.notes] == [
-        "some of these measurements hold only the stages gen, not all"
-    ]
+    assert [note.message for note in unlike.notes] == ["some of these measurements hold only the stages gen, not all"]
 
 
 def test_merging_changes_none_of_its_parts(two_runs):
@@ -189,6 +172,4 @@ def test_merging_changes_none_of_its_parts(two_runs):
 def test_what_was_saved_is_not_cut_and_that_is_said(two_runs, options):
     with pytest.raises(TracekitError, match="what was saved cannot be cut"):
         analyze_uncached(two_runs / "base.tkm", Options(**options, questions=QUESTIONS))
-    assert analyze_uncached(
-        two_runs / "base.tkm", Options(exclude=("*.bak",), questions=QUESTIONS)
-    ).report
+    assert analyze_uncached(two_runs / "base.tkm", Options(exclude=("*.bak",), questions=QUESTIONS)).report

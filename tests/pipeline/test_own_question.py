@@ -68,9 +68,7 @@ BADLY_JUDGED = EXAMPLE.read_text().replace("    by = [", "    gone = rows.nothin
 
 
 @pytest.mark.parametrize("text", [BROKEN, BADLY_JUDGED], ids=["measured", "judged"])
-def test_one_that_fails_is_named_with_its_line_and_loses_nothing_else(
-    profile, tmp_path, call, text
-):
+def test_one_that_fails_is_named_with_its_line_and_loses_nothing_else(profile, tmp_path, call, text):
     file = tmp_path / "mine.py"
     file.write_text(text)
     line = 1 + text[: text.index("    gone")].count("\n")
@@ -112,10 +110,7 @@ def test_what_was_saved_with_it_answers_again_and_what_was_not_does_not(profile,
     saved_measurements.save(
         analyze_uncached(profile, Options(question_files=files)).measurements, tmp_path / "with.tkm"
     )
-    assert (
-        times(analyze_uncached(tmp_path / "with.tkm", Options(question_files=files)).report)
-        == EXPECTED
-    )
+    assert times(analyze_uncached(tmp_path / "with.tkm", Options(question_files=files)).report) == EXPECTED
     saved_measurements.save(analyze_uncached(profile).measurements, tmp_path / "without.tkm")
     with pytest.raises(TracekitError, match="does not hold named-time"):
         analyze_uncached(tmp_path / "without.tkm", Options(question_files=files))

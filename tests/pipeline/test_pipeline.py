@@ -225,18 +225,14 @@ def test_a_failing_source_is_named_and_the_others_stand(profile):
     assert "no complete event" in failure.problem
     assert names(result) == ["rank0.json"]
     assert result.measurements["steps"]["work_ns"].tolist() == alone["steps"]["work_ns"].tolist()
-    assert ("error", "unreadable", "rank1.json") in {
-        (r.severity, r.code, r.source) for r in result.report.remarks
-    }
+    assert ("error", "unreadable", "rank1.json") in {(r.severity, r.code, r.source) for r in result.report.remarks}
     assert any("rank1.json" in line for line in result.report.unseen)
 
 
 def test_when_every_source_fails_there_is_no_report(profile):
     for path in profile.iterdir():
         path.write_bytes(b'{"traceEvents": [{"name": "%b", "ph": "X", "ts"' % path.name.encode())
-    with pytest.raises(
-        TracekitError, match=r"no source could be read: rank0\.json: .*\(and 1 more\)"
-    ):
+    with pytest.raises(TracekitError, match=r"no source could be read: rank0\.json: .*\(and 1 more\)"):
         analyze_uncached(profile)
 
 
@@ -268,10 +264,7 @@ def good(tmp_path_factory):
 
 
 AT_ONCE = ("steps", "stragglers", "gpu-time", "memory", "data-quality")
-BY_QUESTION = [
-    a.id if a.id in AT_ONCE else pytest.param(a.id, marks=pytest.mark.slow)
-    for a in pipeline.ANALYSES
-]
+BY_QUESTION = [a.id if a.id in AT_ONCE else pytest.param(a.id, marks=pytest.mark.slow) for a in pipeline.ANALYSES]
 
 
 @pytest.mark.parametrize("id_", BY_QUESTION)
@@ -360,9 +353,7 @@ def test_every_output_of_an_example_is_the_same_after_its_json_form(path, render
     report, again = reports(path)
     assert again == report
     for verbose in (False, True):
-        assert render(again, renderer.name, verbose=verbose) == render(
-            report, renderer.name, verbose=verbose
-        )
+        assert render(again, renderer.name, verbose=verbose) == render(report, renderer.name, verbose=verbose)
 
 
 @pytest.fixture(scope="module")

@@ -128,13 +128,9 @@ def folder(tmp_path_factory):
 
 
 def sample():
-    counters = TABLES["counters"].cast(
-        {"id": [1, 2], "ts_ns": [5, 6], "name": ["a", None], "value": [0.5, pd.NA]}
-    )
+    counters = TABLES["counters"].cast({"id": [1, 2], "ts_ns": [5, 6], "name": ["a", None], "value": [0.5, pd.NA]})
     windows = TABLES["windows"].cast()
-    syncs = TABLES["syncs"].cast(
-        {"id": [0], "ts_ns": [1], "dur_ns": [2], "name": ["sync"], "device": [pd.NA]}
-    )
+    syncs = TABLES["syncs"].cast({"id": [0], "ts_ns": [1], "dur_ns": [2], "name": ["sync"], "device": [pd.NA]})
     source = Source(Path("/home/me/x.json"), "x.json", "chrome", rank=3, pid=77, host="node")
     return Measurements(
         {"counters": counters, "windows": windows, "syncs": syncs},
@@ -212,9 +208,7 @@ def test_loaded_frames_can_be_changed(path):
 
 
 def test_the_head_tells_saved_measurements_from_other_files(path, tmp_path):
-    assert saved_measurements.is_saved_measurements(
-        path.read_bytes()[: saved_measurements.HEAD_BYTES]
-    )
+    assert saved_measurements.is_saved_measurements(path.read_bytes()[: saved_measurements.HEAD_BYTES])
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("manifest.json", '{"schema": "other/1"}')

@@ -58,14 +58,10 @@ def column(manifest, table, name):
 
 MANIFESTS = {
     "unknown table": lambda m: m["tables"].update(nonsense={"rows": 0, "columns": []}),
-    "unknown column": lambda m: m["tables"]["counters"]["columns"].append(
-        {"name": "nonsense", "dtype": "int64"}
-    ),
+    "unknown column": lambda m: m["tables"]["counters"]["columns"].append({"name": "nonsense", "dtype": "int64"}),
     "unknown dtype": lambda m: column(m, "counters", "id").update(dtype="object"),
     "other dtype": lambda m: column(m, "counters", "id").update(dtype="int64"),
-    "repeated column": lambda m: m["tables"]["counters"]["columns"].append(
-        {"name": "id", "dtype": "int32"}
-    ),
+    "repeated column": lambda m: m["tables"]["counters"]["columns"].append({"name": "id", "dtype": "int32"}),
     "column lacking": lambda m: m["tables"]["counters"]["columns"].pop(0),
     "too many rows": lambda m: m["tables"]["counters"].update(rows=3),
     "too few rows": lambda m: m["tables"]["counters"].update(rows=1),
@@ -141,9 +137,7 @@ def test_a_missing_block_is_named(path):
 
 def test_a_value_outside_a_closed_set_is_refused(tmp_path):
     target = tmp_path / "x.tkm"
-    flows = TABLES["flows"].cast(
-        {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
-    )
+    flows = TABLES["flows"].cast({"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]})
     saved_measurements.save(Measurements({"flows": flows}, ()), target)
     rewrite(target, entries={"flows/phase.codes": codes(-1)})
     with pytest.raises(TraceFormatError, match="not one of start, step, end"):
@@ -155,9 +149,7 @@ def test_a_value_outside_a_closed_set_is_refused(tmp_path):
 
 def test_the_order_of_a_closed_set_may_differ_between_versions(tmp_path):
     target = tmp_path / "x.tkm"
-    flows = TABLES["flows"].cast(
-        {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
-    )
+    flows = TABLES["flows"].cast({"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]})
     saved_measurements.save(Measurements({"flows": flows}, ()), target)
     changed = {"flows/phase.codes": codes(1), "flows/phase.categories": b'["new", "end"]'}
     rewrite(target, entries=changed)
@@ -222,9 +214,7 @@ def test_the_memory_of_lists_counts_more_than_their_text(path):
 
 def test_another_version_is_refused_by_its_name(path):
     rewrite(path, lambda m: m.update(schema="tracekit.measurements/2"))
-    assert saved_measurements.is_saved_measurements(
-        path.read_bytes()[: saved_measurements.HEAD_BYTES]
-    )
+    assert saved_measurements.is_saved_measurements(path.read_bytes()[: saved_measurements.HEAD_BYTES])
     with pytest.raises(TraceFormatError, match="measurements/2"):
         saved_measurements.load(path)
 

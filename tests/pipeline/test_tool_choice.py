@@ -100,9 +100,7 @@ def test_one_tool_alone_is_left_as_it_is(tmp_path):
     torch(tmp_path, 0, (1, 2))
     measured = pipeline.measure(pipeline.discover_sources(tmp_path))
     assert select_primary_tool(measured) is measured
-    assert all(
-        s.id != "cross-check" for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections
-    )
+    assert all(s.id != "cross-check" for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections)
 
 
 def test_compare_takes_the_steps_of_one_tool_on_each_side(tmp_path, mixed):

@@ -121,11 +121,7 @@ def two_ranks(rank, gap):
         *(step(n, 1_000 * n, 100) for n in (1, 2, 3)),
         *(annotation("update_actor", 1_000 * n, 100) for n in (1, 2, 3)),
         *(op("aten::mm", 1_000 * n + begin, 10) for n in (1, 2, 3)),
-        *(
-            row
-            for n in (1, 2, 3)
-            for row in launched("gemm", 1_000 * n + begin + 2, 1_000 * n + begin + 10, 40, n)
-        ),
+        *(row for n in (1, 2, 3) for row in launched("gemm", 1_000 * n + begin + 2, 1_000 * n + begin + 10, 40, n)),
     ]
 
 
@@ -134,9 +130,7 @@ def test_the_largest_part_has_its_rank_and_stage(tmp_path):
     sources = {rank: two_ranks(rank, 30) for rank in (0, 1)}
     report = analyze_uncached(write_sources(tmp_path, sources), Options()).report
     (sentence,) = [text for text in report.cautions if "idle time is unexplained" in text]
-    assert sentence == (
-        "60 % idle time is unexplained: largest part 33 % between ops, rank 1, update_actor"
-    )
+    assert sentence == ("60 % idle time is unexplained: largest part 33 % between ops, rank 1, update_actor")
 
 
 def finding(rule, ns, *places, **more):
@@ -203,9 +197,7 @@ def test_steps_that_differ_are_unexplained(tmp_path):
             annotation("update_actor", at, length),
             op("aten::mm", at, length),
         ]
-    report = analyze_uncached(
-        write(tmp_path / "rank0.json", rows, rank=0, world_size=1), Options()
-    ).report
+    report = analyze_uncached(write(tmp_path / "rank0.json", rows, rank=0, world_size=1), Options()).report
     (sentence,) = [text for text in report.cautions if "step-to-step" in text]
     assert sentence == (
         "17 % step-to-step time is unexplained: step 3 takes 160 µs, the median 100 µs,"

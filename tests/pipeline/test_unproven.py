@@ -55,9 +55,7 @@ def finding(ns, rule="launch-bound"):
 
 def test_the_most_expensive_comes_first_and_three_are_shown():
     prices = [20, 50, 30, 40]
-    shown = phrases.list_unproven_claims(
-        report(*(abstention(price=p, ratio=p / 1000) for p in prices)), []
-    )
+    shown = phrases.list_unproven_claims(report(*(abstention(price=p, ratio=p / 1000) for p in prices)), [])
     assert [text.split("(")[1].split(" of")[0] for text in shown] == ["50 ns", "40 ns", "30 ns"]
 
 
@@ -65,12 +63,8 @@ def test_the_most_expensive_comes_first_and_three_are_shown():
     ("price", "others", "shown"),
     [(10, [], 1), (9, [], 0), (9, [8], 1), (9, [9], 0), (9, [200, 8], 1), (9, [None], 0)],
 )
-def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_finding(
-    price, others, shown
-):
-    findings = tuple(
-        finding(ns) if ns else replace(finding(1), recoverable_ns=None) for ns in others
-    )
+def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_finding(price, others, shown):
+    findings = tuple(finding(ns) if ns else replace(finding(1), recoverable_ns=None) for ns in others)
     of = report(abstention(price=price, ratio=price / 1000), findings=findings)
     assert len(phrases.list_unproven_claims(of, findings)) == shown
 
@@ -94,9 +88,7 @@ def test_idle_time_without_host_activity_says_its_amount_once_and_no_run(tmp_pat
     rows = [*launched("a", 0, 5, 10, 1), *launched("b", 50_000, 50_005, 10, 2)]
     of = analyze_uncached(write_sources(tmp_path, {"rank0.json": rows}), Options()).report
     (text,) = [text for text in phrases.list_unproven_claims(of, []) if "host" in text]
-    assert text == (
-        "no host activity while GPUs wait (50.0 ms of 50.0 ms); a range around each stage would prove it"
-    )
+    assert text == ("no host activity while GPUs wait (50.0 ms of 50.0 ms); a range around each stage would prove it")
 
 
 def test_a_symptom_of_a_cause_with_a_price_or_a_finding_has_none():

@@ -15,9 +15,7 @@ from tracekit.render import render
 QUESTIONS = ("gpu-time", "kernels", "steps")
 REAL = Path(os.environ.get("TRACEKIT_REAL_DATA", "")) / "chrome" / "tracelens"
 HOUR = 3600 * 10**9
-real = pytest.mark.skipif(
-    "TRACEKIT_REAL_DATA" not in os.environ, reason="TRACEKIT_REAL_DATA names no real profiles"
-)
+real = pytest.mark.skipif("TRACEKIT_REAL_DATA" not in os.environ, reason="TRACEKIT_REAL_DATA names no real profiles")
 
 
 def put(path, pid, start_ns, step_us=100, number=1, **meta):
@@ -55,9 +53,7 @@ def test_three_models_in_a_folder_are_three_runs_and_the_first_screen_says_so(mo
     ]  # fmt: skip
     assert "3 runs" in result.report.identity
     for kind in ("text", "md", "html", "json"):
-        assert "3 files of models share no process, time, world" in render(
-            result.report, kind, width=120
-        )
+        assert "3 files of models share no process, time, world" in render(result.report, kind, width=120)
     for table in result.measurements.tables:
         frame = result.measurements[table]
         pairs = set(zip(frame["source"].astype(str), frame["run"].astype(str), strict=True))
@@ -73,10 +69,7 @@ def test_a_label_makes_them_one_run(models):
 def test_what_was_saved_says_so_too(models, tmp_path):
     result = analyze_uncached(models, Options(questions=QUESTIONS))
     saved_measurements.save(result.measurements, tmp_path / "a.tkm")
-    assert (
-        analyze_uncached(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.headline
-        == result.report.headline
-    )
+    assert analyze_uncached(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.headline == result.report.headline
 
 
 TOGETHER = {
@@ -94,9 +87,7 @@ TOGETHER = {
 def test_files_that_share_something_or_of_which_nothing_is_known_are_one_run(tmp_path, files):
     for name, (pid, start_ns, meta) in zip("ab", files, strict=True):
         put(tmp_path / "run" / f"{name}.json", pid, start_ns, 100 + ord(name), **meta)
-    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == [
-        "run"
-    ]
+    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +101,7 @@ def test_files_that_share_something_or_of_which_nothing_is_known_are_one_run(tmp
 def test_files_whose_names_say_whose_they_are_stay_one_run_at_whatever_times(tmp_path, names):
     for number, name in enumerate(names):
         put(tmp_path / "run" / name, 7 + number, HOUR * (1 + number), 100 + number)
-    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == [
-        "run"
-    ]
+    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == ["run"]
 
 
 def test_two_worlds_of_one_rank_each_are_two_runs(tmp_path):
@@ -260,9 +249,7 @@ def test_a_job_that_begins_its_steps_anew_after_it_was_killed_is_a_run_of_its_ow
 
 
 @pytest.mark.parametrize(("hosts", "runs"), [(("a", "a"), 2), (("a", "b"), 1)])
-def test_of_unknown_ranks_only_the_same_step_on_one_machine_is_another_launch(
-    tmp_path, hosts, runs
-):
+def test_of_unknown_ranks_only_the_same_step_on_one_machine_is_another_launch(tmp_path, hosts, runs):
     for place, host in enumerate(hosts):
         path = tmp_path / "run" / f"host={host}" / f"trace_pid{7 + place}.json"
         stage_file(path, 7 + place, HOUR * (1 + place))
@@ -275,9 +262,7 @@ def test_several_launches_of_ranks_that_were_captured_one_after_the_other_are_so
             path = tmp_path / "run" / f"launch{launch}_{'ab'[rank]}.json"
             start_ns = HOUR * (1 + launch) + rank * 60 * SECOND
             stage_file(path, 10 * launch + rank, start_ns, rank=rank, world_size=2)
-    assert sorted(
-        runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))).values()
-    ) == [
+    assert sorted(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))).values()) == [
         ["launch0_a.json", "launch0_b.json"],
         ["launch1_a.json", "launch1_b.json"],
     ]
@@ -286,9 +271,7 @@ def test_several_launches_of_ranks_that_were_captured_one_after_the_other_are_so
 @real
 def test_a_real_pair_of_before_and_after_is_two_runs():
     """Ranks 0 and 1 are pids 144 and 145, and 80 minutes later 148 and 149; each capture is of 0.3 s."""
-    result = analyze_uncached(
-        REAL.parents[1] / "nsys" / "GindaChen_nsys-ai", Options(questions=QUESTIONS)
-    )
+    result = analyze_uncached(REAL.parents[1] / "nsys" / "GindaChen_nsys-ai", Options(questions=QUESTIONS))
     captures = result.measurements["captures"]
     assert {
         run: sorted(rows["pid"]) for run, rows in captures.groupby("run", observed=True) if rows["rank"].notna().any()

@@ -102,9 +102,7 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
         np.testing.assert_array_equal(part.origin[first], np.arange(len(start)))
 
 
-@pytest.mark.parametrize(
-    "beside", [[], [python("train.py(3): main", 0, 300)]], ids=["ops", "python"]
-)
+@pytest.mark.parametrize("beside", [[], [python("train.py(3): main", 0, 300)]], ids=["ops", "python"])
 @pytest.mark.parametrize("instant", [True, False])
 def test_rows_are_those_that_last_with_or_without_python(tmp_path, beside, instant):
     """By thread, start, longest first; in a tree of all rows, and where other rows lie beside it."""
@@ -186,9 +184,7 @@ def test_waits_of_python_lead_to_the_thread_that_works(tmp_path, wait):
 
 def test_a_function_that_has_wait_in_its_name_is_not_a_wait(tmp_path):
     rows = [python("sim.py(3): waiting_room", 100, 40), python("data.py(5): load", 90, 100, tid=77)]
-    assert (
-        held(traced(tmp_path, between(*rows, start=140, at=140)))["sim.py(3): waiting_room"] == 40
-    )
+    assert held(traced(tmp_path, between(*rows, start=140, at=140)))["sim.py(3): waiting_room"] == 40
 
 
 def test_another_thread_that_works_meanwhile_is_not_blamed(tmp_path):
@@ -221,9 +217,7 @@ def test_where_nothing_is_recorded_its_neighbours_are_named_and_nothing_is_guess
     assert kinds(trace) == {"nothing": 40, "op": 10}
 
 
-@pytest.mark.parametrize(
-    "far", [[], [op("aten::far", 1_300_000_000_000_000, 1, tid=tid) for tid in (77, 78)]]
-)
+@pytest.mark.parametrize("far", [[], [op("aten::far", 1_300_000_000_000_000, 1, tid=tid) for tid in (77, 78)]])
 def test_a_row_holds_no_instant_before_it_begins_however_far_apart_rows_are(tmp_path, far):
     """Also where times of 1970 and many years later, on as many threads, do not fit on one axis of nanoseconds."""
     rows = [op("aten::first", 80, 20), op("aten::second", 140, 10), *far]
@@ -292,13 +286,10 @@ def test_devices_are_told_apart_and_share_one_tree(tmp_path):
 
 def test_instances_addresses_and_numbers_make_one_place():
     assert (
-        shorten_frame_name("nn.Module: Linear_12")
-        == shorten_frame_name("nn.Module: Linear_3")
-        == "nn.Module: Linear"
+        shorten_frame_name("nn.Module: Linear_12") == shorten_frame_name("nn.Module: Linear_3") == "nn.Module: Linear"
     )
     assert (
-        shorten_frame_name("<built-in method mm of type object at 0x7f1abc>")
-        == "<built-in method mm of type object>"
+        shorten_frame_name("<built-in method mm of type object at 0x7f1abc>") == "<built-in method mm of type object>"
     )
     assert len(shorten_frame_name("x" * 5_000)) == 160
 
@@ -475,19 +466,13 @@ def test_each_idle_nanosecond_of_every_window_is_blamed_once(tmp_path_factory, d
     for _ in range(draw(st.integers(0, 25))):
         at, dur = draw(spans)
         make = draw(st.sampled_from((op, annotation, python)))
-        rows.append(
-            make(draw(st.sampled_from(NAMES)), at, dur, tid=draw(st.sampled_from((100, 101, 102))))
-        )
+        rows.append(make(draw(st.sampled_from(NAMES)), at, dur, tid=draw(st.sampled_from((100, 101, 102)))))
     for n in range(draw(st.integers(1, 12))):
         at, dur = draw(spans)
         start = at + draw(st.integers(0, 60))
         link = draw(st.booleans())
-        rows.append(
-            kernel("k", start, dur, n + 1 if link else None, device=draw(st.integers(0, 1)))
-        )
-        rows.append(
-            launch(at, n + 1, draw(st.integers(0, 40)), tid=draw(st.sampled_from((100, 101))))
-        )
+        rows.append(kernel("k", start, dur, n + 1 if link else None, device=draw(st.integers(0, 1))))
+        rows.append(launch(at, n + 1, draw(st.integers(0, 40)), tid=draw(st.sampled_from((100, 101)))))
     folder = tmp_path_factory.mktemp("blame")
     trace = traced(folder, rows)
     found, frames = tables(trace)

@@ -65,18 +65,12 @@ def test_an_unknown_type_has_no_known_size(tmp_path):
         (0, "[]", 0),
     ],
 )
-def test_uneven_exchanges_count_split_sizes_where_elements_are_not_told(
-    tmp_path, nelems, splits, size
-):
+def test_uneven_exchanges_count_split_sizes_where_elements_are_not_told(tmp_path, nelems, splits, size):
     args = {"In msg nelems": nelems, "In split size": splits}
-    assert (
-        only(tmp_path, nccl("all_to_allv", 0, 20, 10, 1, 0, "Float", **args))["size_bytes"] == size
-    )
+    assert only(tmp_path, nccl("all_to_allv", 0, 20, 10, 1, 0, "Float", **args))["size_bytes"] == size
 
 
-@pytest.mark.parametrize(
-    ("nelems", "size"), [("100", 400), (-1, None), ("many", None), (1.5, None), (2**62, None)]
-)
+@pytest.mark.parametrize(("nelems", "size"), [("100", 400), (-1, None), ("many", None), (1.5, None), (2**62, None)])
 def test_numbers_may_be_quoted_and_what_cannot_be_a_size_is_unknown(tmp_path, nelems, size):
     rows = [
         *nccl("allreduce", 0, 20, 10, 1, nelems, "Float"),

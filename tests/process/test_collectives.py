@@ -230,9 +230,7 @@ def test_an_absurd_duration_is_no_collective(tmp_path):
     assert found(tmp_path, rows).rows.frame()["dur_ns"].tolist() == [5_000]
 
 
-SPANS = st.lists(
-    st.tuples(st.booleans(), st.integers(0, 60), st.integers(0, 15), st.integers(0, 1)), max_size=12
-)
+SPANS = st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(0, 15), st.integers(0, 1)), max_size=12)
 
 
 @settings(max_examples=15, deadline=None)
@@ -252,9 +250,7 @@ def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
     frame = list_collectives(trace).rows.frame()
     assert (frame["exposed_ns"] <= frame["dur_ns"]).all()
     assert (frame["exposed_ns"] >= 0).all()
-    assert int(frame["exposed_ns"].sum()) == int(
-        breakdown(trace["device_ops"])["exposed_comm_ns"].sum()
-    )
+    assert int(frame["exposed_ns"].sum()) == int(breakdown(trace["device_ops"])["exposed_comm_ns"].sum())
 
 
 HOSTILE = st.one_of(

@@ -10,9 +10,7 @@ from tracekit.process.steps.windows import find_steps_and_stages
 def bounds(spans):
     """Start and end of windows in µs after the first row of the trace."""
     begin = spans.ts_ns - spans.ts_ns[0]
-    return list(
-        zip((begin // 1000).tolist(), ((begin + spans.dur_ns) // 1000).tolist(), strict=True)
-    )
+    return list(zip((begin // 1000).tolist(), ((begin + spans.dur_ns) // 1000).tolist(), strict=True))
 
 
 def queued_steps(host_ends, works):
@@ -60,8 +58,6 @@ def test_windows_stay_with_a_host_that_waits_in_most_steps(tmp_path):
 def test_a_stage_without_work_that_the_device_has_yet_to_reach_takes_no_time(tmp_path):
     """`log` launches nothing from 9 to 10, while work is left until 102: the device is never in it."""
     rows = queued_steps([10, 20, 30, 410], [100] * 4)
-    stages = (
-        load(tmp_path, [*rows, annotation("log", 9, 1)]).derived(align_windows_to_device).stage_rows
-    )
+    stages = load(tmp_path, [*rows, annotation("log", 9, 1)]).derived(align_windows_to_device).stage_rows
     names = [stages.stage.texts[code] for code in stages.stage.codes.tolist()]
     assert bounds(stages)[names.index("log")] == (102, 102)

@@ -9,9 +9,7 @@ from tracekit.model import sweeps
 from tracekit.process.ops.shapes import MergedCalls, sum_during_calls
 
 TIMES = st.integers(-9, 9)
-CALLS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 2), TIMES, st.integers(1, 6)), max_size=12
-)
+CALLS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), TIMES, st.integers(1, 6)), max_size=12)
 INSTANTS = st.lists(st.tuples(st.integers(-1, 3), TIMES, st.integers(-5, 5)), max_size=12)
 
 
@@ -19,9 +17,7 @@ INSTANTS = st.lists(st.tuples(st.integers(-1, 3), TIMES, st.integers(-5, 5)), ma
 @pytest.mark.parametrize("far", [1, 2**58], ids=["near", "ages apart"])
 @pytest.mark.parametrize("native", [True, False])
 @given(calls=CALLS, instants=INSTANTS)
-def test_instants_count_in_each_call_of_their_thread_that_holds_them(
-    calls, instants, native, far, at_once
-):
+def test_instants_count_in_each_call_of_their_thread_that_holds_them(calls, instants, native, far, at_once):
     group, thread, start, length = np.array(calls, np.int64).reshape(-1, 4).T
     start, end = start * far, (start + length) * far
     at_thread, ts_ns, value = np.array(instants, np.int64).reshape(-1, 3).T

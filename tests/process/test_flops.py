@@ -20,9 +20,7 @@ F = "float"
 def sizes(name, dims, kind=F):
     told = json.dumps([kind if entry else "Scalar" for entry in dims])
     found = compute_matrix_product(name, json.dumps(dims), told)
-    return (
-        None if found is None else (found.kind, found.batch, found.m, found.n, found.k, found.flops)
-    )
+    return None if found is None else (found.kind, found.batch, found.m, found.n, found.k, found.flops)
 
 
 @pytest.mark.parametrize(

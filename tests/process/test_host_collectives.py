@@ -36,9 +36,7 @@ def test_the_order_is_that_of_the_calls_not_of_the_threads_that_serve_them(tmp_p
     assert frame["ordinal"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "calls", [[op("c10d::allreduce_", 30, 5)], [op("c10d::broadcast_", 0, 5)], []]
-)
+@pytest.mark.parametrize("calls", [[op("c10d::allreduce_", 30, 5)], [op("c10d::broadcast_", 0, 5)], []])
 def test_calls_that_do_not_fit_tell_no_issue(tmp_path, calls):
     """A call after its range, a call of another kind, none: the range itself then tells step and stage."""
     rows = [annotation("gen", 15, 50), gloo("all_reduce", 20, 10), *calls]

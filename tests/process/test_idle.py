@@ -62,9 +62,7 @@ def test_an_op_without_length_begins_and_ends_no_gap(tmp_path):
 
 def test_devices_come_in_order_of_their_number_those_of_unknown_number_last(tmp_path):
     rows = [
-        row
-        for at, device in enumerate((2, 0, 1))
-        for row in launched("k", at, 10 * at + 5, 5, at + 1, device=device)
+        row for at, device in enumerate((2, 0, 1)) for row in launched("k", at, 10 * at + 5, 5, at + 1, device=device)
     ]
     trace = load(tmp_path, rows)
     device = trace["device_ops"]["device"].mask(trace["device_ops"]["device"] == 2)
@@ -82,9 +80,7 @@ def test_garbage_collection_and_profiler_overhead_have_their_own_cause(tmp_path)
     assert causes(idle) == {"host_gc": 30, "host_overhead": 20, "host_none": 20}
 
 
-@pytest.mark.parametrize(
-    "name", ["gc", "Python GC", "gc.collect", "full garbage collection", "my gc step"]
-)
+@pytest.mark.parametrize("name", ["gc", "Python GC", "gc.collect", "full garbage collection", "my gc step"])
 def test_names_of_garbage_collection(tmp_path, name):
     _, idle = only(tmp_path, between(annotation(name, 100, 50), start=150))
     assert causes(idle) == {"host_gc": 50}
@@ -217,9 +213,7 @@ def test_windows_clip_gaps_and_parts_add_up(tmp_path):
         (r["window"], None if r["step"] is None or r["step"] != r["step"] else int(r["step"]), r["cause"]): (r["gap_count"], r["idle_ns"])
         for r in frame.astype({"step": object}).where(frame["step"].notna() | True).to_dict("records")
     }  # fmt: skip
-    by = {
-        (w, c): sum(v[1] for (a, _, b), v in found.items() if (a, b) == (w, c)) for w, _, c in found
-    }
+    by = {(w, c): sum(v[1] for (a, _, b), v in found.items() if (a, b) == (w, c)) for w, _, c in found}
     assert by == {
         ("capture", "host_none"): 30_000, ("capture", "kernel_wait"): 20_000,
         ("step", "host_none"): 30_000, ("step", "kernel_wait"): 20_000,
@@ -279,18 +273,14 @@ ROWS = st.lists(
 def tables(trace, limits):
     """Everything that is told of a trace, times counted from its first one."""
     devices = trace.derived(limits)
-    starts = [
-        frame["ts_ns"].min() for frame in trace.tables.values() if "ts_ns" in frame and len(frame)
-    ]
+    starts = [frame["ts_ns"].min() for frame in trace.tables.values() if "ts_ns" in frame and len(frame)]
     zero = min(map(int, starts), default=0)
     found = []
     for idle in devices:
         gaps = frame_of(list_longest_gaps(trace, [idle], [find_main_causes(idle)]))
         if len(gaps):
             gaps["ts_ns"] -= zero
-            gaps = gaps.drop(
-                columns="host"
-            )  # of two that begin and end together either may be inside
+            gaps = gaps.drop(columns="host")  # of two that begin and end together either may be inside
         frames = (
             frame_of(sum_idle_time_by_window(trace, idle)), frame_of(make_gap_histogram(idle, find_main_causes(idle)[0])), gaps, frame_of(measure_launch_delays(trace, idle)),
             frame_of(measure_launch_queues(trace, idle)), frame_of(measure_stage_edges(trace, idle, find_sync_stalls(trace, idle).after)),
@@ -359,9 +349,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), min_size=1, max_size=30),
     st.sampled_from([1, 2**58]),
 )
-def test_the_latest_time_of_a_group_before_a_limit_is_found_however_far_times_lie_apart(
-    times, asked, unit
-):
+def test_the_latest_time_of_a_group_before_a_limit_is_found_however_far_times_lie_apart(times, asked, unit):
     group, ts = np.array(times, np.int64).T
     wanted, limit = np.array(asked, np.int64).T
     found = _find_latest_time_before(group, ts * unit, wanted, limit * unit)

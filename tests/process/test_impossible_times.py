@@ -94,9 +94,7 @@ def test_jitter_is_no_late_end():
         assert len(rows) == count
 
 
-OPS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=30
-)
+OPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=30)
 
 
 def in_turn(ops):
@@ -149,9 +147,7 @@ def test_rows_a_day_from_most_are_far():
 
 def zeros(start, length):
     start = ints(*start)
-    return find_rows_at_time_zero(
-        start, start + ints(*length), np.ones(len(start), np.bool_)
-    ).tolist()
+    return find_rows_at_time_zero(start, start + ints(*length), np.ones(len(start), np.bool_)).tolist()
 
 
 def test_rows_at_zero_are_wrong_where_the_rest_is_elsewhere():
@@ -171,9 +167,7 @@ def test_a_trace_that_begins_at_zero_is_left_alone():
 
 
 def test_ops_before_their_launch_are_early_beyond_what_clocks_differ():
-    assert find_ops_before_launch(ints(5, 9, 7, -SKEW_NS, -SKEW_NS - 1), 0).tolist() == [
-        False
-    ] * 4 + [True]
+    assert find_ops_before_launch(ints(5, 9, 7, -SKEW_NS, -SKEW_NS - 1), 0).tolist() == [False] * 4 + [True]
     assert find_ops_before_launch(ints(5, 9, -SKEW_NS - 1), 1_000).tolist() == [False, False, False]
     assert not find_ops_before_launch(ints(), 0).any()
 

@@ -95,9 +95,7 @@ def test_two_gpus_are_never_merged_into_one_busy_time(tmp_path):
     rows += [kernel("a", 10, 20, 1, device=0), kernel("b", 10, 20, 2, device=1)]
     trace = load(tmp_path, rows)
     start = find_steps_and_stages(trace).steps["ts_ns"].to_numpy()
-    assert measure_work_per_window(trace, start, start + 100_000)[
-        "work_busy_ns"
-    ].values.tolist() == [40_000]
+    assert measure_work_per_window(trace, start, start + 100_000)["work_busy_ns"].values.tolist() == [40_000]
 
 
 def test_cutting_to_a_step_keeps_its_host_time_and_what_it_launched(tmp_path):

@@ -25,9 +25,7 @@ from tracekit.process.calls.nesting import (
 
 LEVELS = "tracekit.process.calls.nesting.FEW_LEVELS"
 
-spans = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30
-)
+spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30)
 
 
 def columns(rows):
@@ -39,9 +37,7 @@ def columns(rows):
 def tree(thread, start, end, jitter_ns=0):
     """The tree of rows in any order, recorded by a clock of this resolution."""
     columns_by_name = {"ts_ns": start, "dur_ns": end - start, "thread": thread}
-    trace = SimpleNamespace(
-        numbers=lambda _, name: columns_by_name[name], derived=lambda _: jitter_ns
-    )
+    trace = SimpleNamespace(numbers=lambda _, name: columns_by_name[name], derived=lambda _: jitter_ns)
     return build_call_tree_of_rows(trace, np.arange(len(start)))
 
 
@@ -107,9 +103,7 @@ def test_the_nearest_wanted_row_is_found_by_going_up_one_by_one(rows, chosen, fe
     st.sampled_from([0, 1, 3]),
     st.sampled_from([0, 2, 64]),
 )
-def test_at_an_instant_what_started_last_and_still_runs_is_innermost(
-    rows, instants, jitter, few_levels
-):
+def test_at_an_instant_what_started_last_and_still_runs_is_innermost(rows, instants, jitter, few_levels):
     thread, start, end = columns(rows)
     order = sort_by_start(thread, start, end)
     trace = SimpleNamespace(
@@ -119,9 +113,7 @@ def test_at_an_instant_what_started_last_and_still_runs_is_innermost(
     at_thread = np.array([t for t, _ in instants], np.int32)
     at = np.array([ts for _, ts in instants], np.int64)
     with patch(LEVELS, few_levels):
-        found = find_innermost_rows_in_tree(
-            trace, build_call_tree_of_rows(trace, np.arange(len(rows))), at_thread, at
-        )
+        found = find_innermost_rows_in_tree(trace, build_call_tree_of_rows(trace, np.arange(len(rows))), at_thread, at)
     for row, (on, now) in zip(found.tolist(), instants, strict=True):
         running = [r for r in order.tolist() if thread[r] == on and start[r] <= now < end[r]]
         assert row == (running[-1] if running else -1)

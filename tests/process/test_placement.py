@@ -56,9 +56,7 @@ def stages(trace):
     """The stage of every device op by name, None outside all."""
     names = [*find_steps_and_stages(trace).stages["stage"].cat.categories, None]
     codes = find_work_stages(trace)
-    return {
-        name: names[code] for name, code in zip(trace["device_ops"]["name"], codes, strict=True)
-    }
+    return {name: names[code] for name, code in zip(trace["device_ops"]["name"], codes, strict=True)}
 
 
 TWO = [annotation("gen", 0, 40), annotation("ref", 50, 40), op("late", 0, 300)]
@@ -153,9 +151,7 @@ def test_of_host_ranges_with_one_name_the_last_that_began_before_the_range_count
     rows += [projected("gen", 120, 10), projected("gen", 150, 10), projected("gen", 200, 10)]
     rows += [kernel("a", 121, 2), kernel("b", 155, 2), kernel("c", 200, 2)]
     trace = load(tmp_path, rows)
-    assert places(trace) == {
-        name: ("annotation", at) for name, at in zip("abc", (100, 100, 200), strict=True)
-    }
+    assert places(trace) == {name: ("annotation", at) for name, at in zip("abc", (100, 100, 200), strict=True)}
 
 
 def test_an_id_names_the_host_range_better_than_time(tmp_path):
@@ -232,9 +228,7 @@ def test_devices_alone_are_placed_by_time(tmp_path):
     assert places(trace) == {"a": ("time", 0), "b": ("time", 10)}
     steps = find_steps_and_stages(trace).steps
     start = steps["ts_ns"].to_numpy()
-    assert measure_work_per_window(trace, start, start + steps["dur_ns"].to_numpy())[
-        "work_ns"
-    ].tolist() == [10_000]
+    assert measure_work_per_window(trace, start, start + steps["dur_ns"].to_numpy())["work_ns"].tolist() == [10_000]
 
 
 def test_a_trace_without_devices_has_nothing_to_place(tmp_path):
@@ -329,9 +323,7 @@ def made(ops, ranges, shift=0):
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(drawn, drawn_ranges, st.integers(-(10**6), 10**6), st.randoms(use_true_random=False))
-def test_neither_clock_nor_order_matter_and_nothing_is_lost(
-    tmp_path_factory, ops, ranges, shift, order
-):
+def test_neither_clock_nor_order_matter_and_nothing_is_lost(tmp_path_factory, ops, ranges, shift, order):
     folder = tmp_path_factory.mktemp("t")
     first = load(folder, made(ops, ranges))
     moved = made(ops, ranges, shift)

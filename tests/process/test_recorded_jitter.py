@@ -98,9 +98,7 @@ def job_rows(unit, shifts):
             number += 1
             rows.append(annotation(name, at * unit, (length + next(shift)) * unit))
             rows.append(op("aten::mm", (at + 10) * unit, 20 * unit))
-            rows += launched(
-                "gemm", (at + 12) * unit, (at + 40) * unit, (length - 60) * unit, number
-            )
+            rows += launched("gemm", (at + 12) * unit, (at + 40) * unit, (length - 60) * unit, number)
             at += length
         rows.append(step(index, begin * unit, (at - begin + next(shift)) * unit))
     return rows
@@ -112,9 +110,7 @@ def stages_and_shares(folder, rows):
     measured = analyze_uncached(path, Options(jobs=1, questions=("steps",))).measurements
     stages, walls = measured["stages"], measure_stage_walls(measured)
     rows_of = stages[["step", "stage", "parent"]].astype(object).where(stages.notna(), None)
-    return rows_of.to_numpy().tolist(), dict(
-        zip(walls["canonical"], compute_stage_shares_of_step(walls), strict=True)
-    )
+    return rows_of.to_numpy().tolist(), dict(zip(walls["canonical"], compute_stage_shares_of_step(walls), strict=True))
 
 
 @settings(max_examples=25)

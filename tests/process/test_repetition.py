@@ -22,8 +22,7 @@ def told(found_windows):
     steps = found_windows.step_rows
     base = int(steps.ts_ns.min())
     spans = [
-        ((b - base) // US, (e - base) // US)
-        for b, e in zip(steps.ts_ns.tolist(), steps.end_ns.tolist(), strict=True)
+        ((b - base) // US, (e - base) // US) for b, e in zip(steps.ts_ns.tolist(), steps.end_ns.tolist(), strict=True)
     ]
     return steps.origin, steps.name, spans
 
@@ -56,9 +55,7 @@ def test_work_that_was_launched_before_the_capture_does_not_lengthen_it(tmp_path
     """A kernel without a launch that began before all others runs on for a second."""
     rows = [op("aten::loop", 0, 100), kernel("old", 2, 1_000_000, 1, stream=9)]
     rows += launched("gemm", 5, 10, 20, 50)
-    rows.append(
-        op("aten::late", 200, 1_000_000)
-    )  # so long that the old kernel's length is plausible
+    rows.append(op("aten::late", 200, 1_000_000))  # so long that the old kernel's length is plausible
     assert told(found(tmp_path, rows)) == ("file", None, [(0, 1_000_200)])
 
 
@@ -72,9 +69,7 @@ def test_iterations_of_an_engine_last_from_one_to_the_next(tmp_path):
         op("aten::warm", 0, 4),
         *iterations("execute_context_0(0)_generation_{}(8)", 4, begin=10),
     ]
-    rows += launched(
-        "sample", 345, 350, 25, 7
-    )  # of the last iteration: the range ends at 350, its work at 375
+    rows += launched("sample", 345, 350, 25, 7)  # of the last iteration: the range ends at 350, its work at 375
     origin, name, spans = told(found(tmp_path, rows))
     assert (origin, name) == ("iteration", "execute_context_#(#)_generation_#(#)")
     assert spans == [(0, 100), (100, 200), (200, 300), (300, 365)]
@@ -115,9 +110,7 @@ def test_a_range_that_repeats_and_covers_its_time_divides_a_recording(tmp_path):
     origin, name, spans = told(recorded)
     assert (origin, name, spans[:2]) == ("repeat", "batch #", [(0, 100), (100, 200)])
     assert spans[-1] == (400, 480)
-    assert recorded.stages["stage"].unique().tolist() == [
-        "head_part"
-    ]  # the range itself is the step
+    assert recorded.stages["stage"].unique().tolist() == ["head_part"]  # the range itself is the step
 
 
 @pytest.mark.parametrize("name", ["layer {}", "aten::linear, op_id = {}"])
@@ -142,9 +135,7 @@ def test_ranges_that_take_turns_divide_a_recording_and_stay_its_stages(tmp_path)
     assert recorded.stages["stage"].tolist() == ["forward", "backward"] * 3
 
 
-def training_steps(
-    count, *, stages=("generate_sequences", "update_actor"), every=(), marks=(), begin=0
-):
+def training_steps(count, *, stages=("generate_sequences", "update_actor"), every=(), marks=(), begin=0):
     """Steps of 100 µs: three iterations of an engine of 6 µs, then an update of 60 µs; ranges of both, and `marks` at the start.
 
     `every` has ranges of 10 µs at the end of some steps, as (name, period).

@@ -18,9 +18,7 @@ def ints(*values):
 def share(ops, low, high, ties=()):
     """ns of each op (start, end, class) in each window, rows are ops."""
     columns = [ints(*column) for column in zip(*ops, strict=True)]
-    found = share_time(
-        tuple(columns), ints(*low), ints(*high), lambda at: [ints(*tie)[at] for tie in ties]
-    )
+    found = share_time(tuple(columns), ints(*low), ints(*high), lambda at: [ints(*tie)[at] for tie in ties])
     out = np.zeros((len(ops), len(low)), np.int64)
     np.add.at(out, (found.op, found.window), found.ns)
     begun = np.zeros((len(ops), len(low)), np.int64)

@@ -120,12 +120,8 @@ def test_the_tree_of_stacks_without_python_begins_and_ends_with_what_tells_somet
     allocator.alloc(4096, [frame(name, "??", 0) for name in names])
     allocator.alloc(1024, [frame("malloc", "??", 0), frame("clone", "??", 0)])
     trace = loaded(tmp_path, allocator)
-    stack = trace["allocations"]["stack"][trace["allocations"]["action"] == "alloc"].to_numpy(
-        "int64"
-    )
-    made, missing = build_allocation_tree(
-        trace["stacks"], stack, np.array([4096, 1024]), most=20, least=1
-    )
+    stack = trace["allocations"]["stack"][trace["allocations"]["action"] == "alloc"].to_numpy("int64")
+    made, missing = build_allocation_tree(trace["stacks"], stack, np.array([4096, 1024]), most=20, least=1)
     assert made[["depth", "name"]].to_numpy().tolist() == [
         [0, "at::_ops::mul::call"], [0, "clone"], [1, "at::native::mul"], [1, "malloc"],
     ]  # fmt: skip
@@ -146,9 +142,7 @@ def test_a_tree_costs_its_frames_once_however_long_the_name_of_one(tmp_path):
     """Texts of one width for all take gigabytes: 4 bytes a letter of the longest, for each frame."""
     allocator = Allocator()
     for line in range(1, 600):
-        allocator.alloc(
-            512, [frame("f", "/job/a.py", line), frame("g" * 4000, "/job/" + "b" * 4000 + ".py", 1)]
-        )
+        allocator.alloc(512, [frame("f", "/job/a.py", line), frame("g" * 4000, "/job/" + "b" * 4000 + ".py", 1)])
     trace = loaded(tmp_path, allocator)
     stacks = trace.get("stacks")
     ids = np.unique(stacks["stack"].to_numpy())

@@ -19,9 +19,7 @@ from tracekit.process.device.windows import align_windows_to_device
 from tracekit.process.exclusive_time.summary import compute_exclusive_slots
 from tracekit.process.idle_time.tables import sum_idle_time_by_window
 
-LINKED = st.tuples(
-    st.sampled_from(("k", "j", "nccl_x")), st.integers(0, 90), st.integers(0, 40), st.integers(0, 1)
-)
+LINKED = st.tuples(st.sampled_from(("k", "j", "nccl_x")), st.integers(0, 90), st.integers(0, 40), st.integers(0, 1))
 CALLS = st.tuples(
     st.sampled_from(("a", "b", "c10d::x")),
     st.integers(0, 90).map(lambda at: at + 0.5),
@@ -92,22 +90,14 @@ def check_sums(trace):
             assert int(rows["exclusive_ns"].sum()) == dur
             if not devices:
                 continue
-            its = ops[
-                (ops["device"].isna() if device is None else ops["device"] == device).to_numpy(bool)
-            ]
-            parts = break_down_device_windows(
-                compute_busy_intervals(its), np.array([ts]), np.array([ts + dur])
-            )
+            its = ops[(ops["device"].isna() if device is None else ops["device"] == device).to_numpy(bool)]
+            parts = break_down_device_windows(compute_busy_intervals(its), np.array([ts]), np.array([ts + dur]))
             got = rows.groupby("class", observed=False)["exclusive_ns"].sum()
-            for name, part in zip(
-                ("compute", "collective", "memcpy", "memset"), PARTS, strict=True
-            ):
+            for name, part in zip(("compute", "collective", "memcpy", "memset"), PARTS, strict=True):
                 assert got[name] == parts[part][0]
             assert got["idle"] == parts["idle_ns"][0]
     for idle in devices:
-        mine = frame[
-            frame["device"].isna() if idle.device is None else frame["device"] == idle.device
-        ]
+        mine = frame[frame["device"].isna() if idle.device is None else frame["device"] == idle.device]
         expected = frame_of(sum_idle_time_by_window(trace, idle)).query("window == 'step'")
         sums = expected.groupby("cause", observed=True)["idle_ns"].sum()
         got = mine.groupby("cause", observed=True)["exclusive_ns"].sum()

@@ -18,8 +18,7 @@ def told(frame, *columns):
     """{(columns): (count, µs)} of a frame of slots, whose steps add up."""
     rows = frame.astype(dict.fromkeys(columns, object))
     keys = [
-        tuple(None if pd.isna(v) else v for v in key)
-        for key in rows[list(columns)].itertuples(index=False, name=None)
+        tuple(None if pd.isna(v) else v for v in key) for key in rows[list(columns)].itertuples(index=False, name=None)
     ]
     values = zip(rows["count"], rows["exclusive_ns"] / 1000, strict=True)
     return dict(zip(keys, values, strict=True))

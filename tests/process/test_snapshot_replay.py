@@ -73,9 +73,7 @@ def check_live(trace):
 def check_free_pieces(trace):
     for one in trace.derived(replay_all_devices):
         by_blocks = measure_free_space_at_end(trace, one).drop(columns="internal_bytes")
-        by_address = measure_free_space_at(
-            trace, one, list_memory_segments(trace, one), len(one.rows) - 1
-        )
+        by_address = measure_free_space_at(trace, one, list_memory_segments(trace, one), len(one.rows) - 1)
         keys = ["pool", "stream", "kind"]
         pd.testing.assert_frame_equal(
             by_blocks.sort_values(keys, ignore_index=True),
@@ -93,16 +91,10 @@ def check_earlier(tmp_path_factory, first, more):
         first.free(address)
     first.empty_cache()
     late = read(tmp_path_factory, first)
-    for then, one in zip(
-        early.derived(replay_all_devices), late.derived(replay_all_devices), strict=True
-    ):
+    for then, one in zip(early.derived(replay_all_devices), late.derived(replay_all_devices), strict=True):
         keys = ["pool", "stream", "kind"]
-        want = (
-            measure_free_space_at_end(early, then).drop(columns="internal_bytes").sort_values(keys)
-        )
-        have = measure_free_space_at(late, one, list_memory_segments(late, one), -1).sort_values(
-            keys
-        )
+        want = measure_free_space_at_end(early, then).drop(columns="internal_bytes").sort_values(keys)
+        have = measure_free_space_at(late, one, list_memory_segments(late, one), -1).sort_values(keys)
         assert want.to_dict("list") == have[list(want)].to_dict("list")
 
 
@@ -206,9 +198,7 @@ def test_entries_without_a_size_are_left_out_and_counted(tmp_path):
     trace = loaded(tmp_path, allocator)
     history = trace["allocations"].copy()
     history.loc[2, "size_bytes"] = pd.NA
-    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
-        replay_all_devices
-    )
+    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replay_all_devices)
     assert one.unsound == 1
     # Its block is still there at the end: it counts as allocated before the history.
     assert one.requested.tolist() == [8192, 12288, 12288]
@@ -220,9 +210,7 @@ def test_a_free_ends_what_was_allocated_whatever_size_it_names(tmp_path):
     trace = loaded(tmp_path, allocator)
     history = trace["allocations"].copy()
     history.loc[history["action"] == "free_completed", "size_bytes"] = 5000
-    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
-        replay_all_devices
-    )
+    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replay_all_devices)
     assert one.requested.tolist() == [0, 4096, 4096, 0]
 
 
@@ -237,9 +225,7 @@ def test_blocks_that_overlap_are_counted_once(tmp_path):
         frame["address"] = frame["address"].where(frame["address"] != second, first + 2 * MIB)
     odd = Trace(trace.source, {**trace.tables, "allocations": history, "blocks": blocks})
     (one,) = odd.derived(replay_all_devices)
-    (row,) = measure_free_space_at(
-        odd, one, list_memory_segments(odd, one), len(one.rows) - 1
-    ).to_dict("records")
+    (row,) = measure_free_space_at(odd, one, list_memory_segments(odd, one), len(one.rows) - 1).to_dict("records")
     assert (row["reserved_bytes"], row["free_bytes"]) == (20 * MIB, 14 * MIB)
     assert row["largest_free_bytes"] == 14 * MIB
 
@@ -270,9 +256,7 @@ def test_without_times_entries_are_in_order_and_positions_stand_for_times(tmp_pa
     allocator.free(allocator.alloc(4096))
     trace = loaded(tmp_path, allocator)
     history = trace["allocations"].assign(ts_ns=pd.array([pd.NA] * 4, dtype="Int64"))
-    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(
-        replay_all_devices
-    )
+    (one,) = Trace(trace.source, {**trace.tables, "allocations": history}).derived(replay_all_devices)
     assert not one.timed
     assert one.ts_ns.tolist() == [0, 1, 2, 3]
 
@@ -308,9 +292,7 @@ def test_a_segment_got_although_as_much_was_free_is_needless(tmp_path):
     trace = loaded(tmp_path, allocator)
     (one,) = trace.derived(replay_all_devices)
     got = one.during("segment_alloc")
-    assert find_needless_segments(trace, one, list_memory_segments(trace, one)).tolist() == [
-        got[-1]
-    ]
+    assert find_needless_segments(trace, one, list_memory_segments(trace, one)).tolist() == [got[-1]]
 
 
 def test_a_retry_is_told_from_a_cache_that_the_program_emptied(tmp_path):
@@ -322,10 +304,7 @@ def test_a_retry_is_told_from_a_cache_that_the_program_emptied(tmp_path):
     emptied.empty_cache(stack("c"))
     emptied.alloc(14 * MIB, stack("b"))
     trace = loaded(tmp_path, retried, emptied)
-    found = {
-        one.device: len(find_allocation_retries(trace, one))
-        for one in trace.derived(replay_all_devices)
-    }
+    found = {one.device: len(find_allocation_retries(trace, one)) for one in trace.derived(replay_all_devices)}
     assert found == {0: 1, 1: 0}
 
 
@@ -365,9 +344,7 @@ def test_a_segment_of_unknown_size_is_unsound_and_was_there_before(tmp_path):
     allocator = Allocator()
     allocator.alloc(4096)
     trace = loaded(tmp_path, allocator)
-    (one,) = with_table(trace, "allocations", size_bytes=pd.array([pd.NA, 4096], "Int64")).derived(
-        replay_all_devices
-    )
+    (one,) = with_table(trace, "allocations", size_bytes=pd.array([pd.NA, 4096], "Int64")).derived(replay_all_devices)
     assert (one.unsound, one.size.tolist()) == (1, [0, 4096])
     assert (one.reserved.tolist(), one.reserved_before) == ([2 * MIB, 2 * MIB], 2 * MIB)
 
@@ -423,14 +400,9 @@ def test_bytes_of_history_and_blocks_are_bounded_together(tmp_path):
     allocator.alloc(4096)
     trace = loaded(tmp_path, allocator)
     most = pd.array([2**50 - 1] * 2100, "Int64")
-    tables = {
-        name: trace[name].iloc[[0] * 2100].reset_index(drop=True)
-        for name in ("allocations", "blocks")
-    }
+    tables = {name: trace[name].iloc[[0] * 2100].reset_index(drop=True) for name in ("allocations", "blocks")}
     history = tables["allocations"].assign(size_bytes=most)
-    blocks = tables["blocks"].assign(
-        requested_bytes=most, state=trace["blocks"]["state"].iloc[[0] * 2100].array
-    )
+    blocks = tables["blocks"].assign(requested_bytes=most, state=trace["blocks"]["state"].iloc[[0] * 2100].array)
     few = Trace(trace.source, {**trace.tables, "allocations": history})
     assert len(few.derived(replay_all_devices)) == 1
     both = Trace(trace.source, {**trace.tables, "allocations": history, "blocks": blocks})
@@ -464,9 +436,7 @@ def test_segments_that_are_made_up_or_not_recorded_are_no_allocators(tmp_path):
     allocator.alloc(4096)
     trace = loaded(tmp_path, allocator)
     segment = trace["memory_segments"]
-    unknown = {
-        name: segment[name].mask([True]) for name in ("allocated_bytes", "active_bytes", "kind")
-    }
+    unknown = {name: segment[name].mask([True]) for name in ("allocated_bytes", "active_bytes", "kind")}
     made_up = with_table(trace, "memory_segments", **unknown)
     tables = {name: frame for name, frame in trace.tables.items() if name != "memory_segments"}
     found = [has_allocator_segments(one) for one in (trace, made_up, Trace(trace.source, tables))]
@@ -526,9 +496,7 @@ def test_sums_may_be_just_what_fits(tmp_path, rows, known):
     trace = loaded(tmp_path, allocator)
     most = {"size_bytes": pd.array([2**49] * rows, "Int64")}
     segments = trace["memory_segments"].iloc[[0] * rows].reset_index(drop=True).assign(**most)
-    (one,) = Trace(trace.source, {**trace.tables, "memory_segments": segments}).derived(
-        replay_all_devices
-    )
+    (one,) = Trace(trace.source, {**trace.tables, "memory_segments": segments}).derived(replay_all_devices)
     assert (one.reserved is not None) == known
     history = trace["allocations"].iloc[[0] * rows].reset_index(drop=True).assign(**most)
     tables = {"allocations": history, "blocks": trace["blocks"].iloc[:0]}

@@ -40,11 +40,7 @@ def window(tmp_path, rows):
 
 def steady(at, count=20, first=100):
     """Kernels `a` of 90 µs, one launched every 100 µs from `at` on."""
-    return [
-        row
-        for k in range(count)
-        for row in launched("a", at + 100 * k, at + 100 * k + 5, 90, first + k)
-    ]
+    return [row for k in range(count) for row in launched("a", at + 100 * k, at + 100 * k + 5, 90, first + k)]
 
 
 BY_NAME = {
@@ -127,9 +123,7 @@ def test_the_launches_by_which_a_process_begins_are_not_compared_with_each_other
     assert calls(tmp_path, [*cold(17 * MS, 18 * MS, 850), *later]) == both
     assert calls(tmp_path, [*cold(17 * MS, 18 * MS, 901), *later]) == []
     # Of one kernel, the second launch has no code to load: launches take that long there.
-    rows = [
-        {**row, "name": "k0"} if row["cat"] == "kernel" else row for row in cold(17 * MS, 18 * MS)
-    ]
+    rows = [{**row, "name": "k0"} if row["cat"] == "kernel" else row for row in cold(17 * MS, 18 * MS)]
     assert calls(tmp_path, [*rows, *later]) == []
 
 
@@ -310,9 +304,7 @@ def test_a_call_in_progress_when_the_recording_began_is_no_cause(tmp_path):
     ("at", "length", "work", "is_wait"),
     [(900, 9_000, 1, True), (901, 9_000, 1, False), (30, 999, 1, False), (30, 1_000, 1, True), (0, 9_000, 950, False)],
 )  # fmt: skip
-def test_a_wait_at_the_start_is_long_soon_and_for_nothing_that_was_recorded(
-    tmp_path, at, length, work, is_wait
-):
+def test_a_wait_at_the_start_is_long_soon_and_for_nothing_that_was_recorded(tmp_path, at, length, work, is_wait):
     found = loaded(tmp_path, waiting(at, length, work)).derived(find_early_wait)
     assert (found is not None) == is_wait
 
@@ -339,10 +331,7 @@ def test_a_first_collective_that_waits_for_a_recording_is_cut_away(tmp_path):
 @pytest.mark.parametrize("change", [{"first": 1_399}, {"others": 2}, {"work": 500, "first": 9_000}])
 def test_a_first_collective_like_others_is_part_of_the_capture(tmp_path, change):
     """A hundred times 14 µs; three others to compare with; at most a tenth of the other work (19 × 214) before it."""
-    assert (
-        loaded(tmp_path, reducing(**{"first": 1_400, **change})).derived(find_early_collective)
-        is None
-    )
+    assert loaded(tmp_path, reducing(**{"first": 1_400, **change})).derived(find_early_collective) is None
     assert loaded(tmp_path, reducing(1_400), "b.json").derived(find_early_collective) is not None
 
 

@@ -13,18 +13,14 @@ def load(tmp_path, rows, name="rank0.json"):
 
 
 def test_profiler_steps_are_the_steps(tmp_path):
-    found = find_steps_and_stages(
-        load(tmp_path, [step(5, 0, 10), step(6, 10, 30), op("a", 1, 2)])
-    ).steps
+    found = find_steps_and_stages(load(tmp_path, [step(5, 0, 10), step(6, 10, 30), op("a", 1, 2)])).steps
     assert found["step"].tolist() == [5, 6]
     assert found["dur_ns"].tolist() == [10_000, 30_000]
     assert set(found["origin"]) == {"profiler"}
 
 
 def test_a_number_that_comes_twice_keeps_its_occurrence(tmp_path):
-    found = find_steps_and_stages(
-        load(tmp_path, [step(1, 0, 10), step(1, 20, 10), step(2, 30, 10)])
-    ).steps
+    found = find_steps_and_stages(load(tmp_path, [step(1, 0, 10), step(1, 20, 10), step(2, 30, 10)])).steps
     assert found["occurrence"].tolist() == [0, 1, 0]
 
 
@@ -51,9 +47,7 @@ def test_ranges_that_a_program_numbers_as_its_steps_are_the_steps(tmp_path):
 
 def test_numbered_ranges_within_a_stage_or_one_another_are_no_steps(tmp_path):
     denoising = [annotation(f"step {n}", 10 * n, 10) for n in range(4)]
-    found = find_steps_and_stages(
-        load(tmp_path, [annotation("generate_sequences", 0, 40), *denoising])
-    )
+    found = find_steps_and_stages(load(tmp_path, [annotation("generate_sequences", 0, 40), *denoising]))
     assert found.steps["origin"].tolist() == ["file"]
     nested = [annotation("train_step_1", 0, 40), *denoising, annotation("train_step_2", 40, 20)]
     assert find_steps_and_stages(load(tmp_path, nested)).steps["step"].tolist() == [1, 2]
@@ -73,9 +67,7 @@ def test_a_step_without_a_number_does_not_hide_its_stages(tmp_path):
     assert found.stages["stage"].tolist() == ["gen", "update_actor"]
     assert found.stages["parent"].isna().all()
     assert (found.steps["origin"].tolist(), found.steps["dur_ns"].tolist()) == (["file"], [50_000])
-    alone = find_steps_and_stages(
-        load(tmp_path, [annotation("step", 0, 50), annotation("my_part", 0, 20)])
-    )
+    alone = find_steps_and_stages(load(tmp_path, [annotation("step", 0, 50), annotation("my_part", 0, 20)]))
     assert alone.stages["stage"].tolist() == ["step", "my_part"]
 
 
@@ -109,9 +101,7 @@ def test_stages_are_the_ranges_of_the_step_thread_with_their_parents(tmp_path):
 
 
 def test_of_a_range_within_its_like_the_outer_one_counts(tmp_path):
-    found = find_steps_and_stages(
-        load(tmp_path, [annotation("update", 0, 50), annotation("update", 10, 20)])
-    ).stages
+    found = find_steps_and_stages(load(tmp_path, [annotation("update", 0, 50), annotation("update", 10, 20)])).stages
     assert found["dur_ns"].tolist() == [50_000]
 
 
@@ -146,10 +136,7 @@ def test_a_range_of_another_name_around_known_stages_is_a_stage(tmp_path):
 
 def test_a_file_of_several_steps_is_divided_where_its_first_stage_begins_again(tmp_path):
     name = "{}_train_step7_rank1-of-2_pid9_20260101000000000.json"
-    rows = [
-        annotation(stage, at, 10)
-        for stage, at in (("gen", 0), ("reward", 20), ("gen", 50), ("reward", 70))
-    ]
+    rows = [annotation(stage, at, 10) for stage, at in (("gen", 0), ("reward", 20), ("gen", 50), ("reward", 70))]
     found = find_steps_and_stages(load(tmp_path, rows, name.format("actor"))).steps
     assert found["step"].tolist() == [7, 8]
     assert found["dur_ns"].tolist() == [50_000, 30_000]

@@ -17,7 +17,4 @@ def test_it_is_the_last_of_the_thread_or_of_one_before_it(factor, begun, asked):
     thread, start = np.array(begun, np.int64).reshape(-1, 2).T
     at_thread, at = np.array(asked, np.int64).reshape(-1, 2).T
     expected = [sum(each <= instant for each in begun) - 1 for instant in asked]
-    assert (
-        _find_latest_start_of_thread(thread, start * factor, at_thread, at * factor).tolist()
-        == expected
-    )
+    assert _find_latest_start_of_thread(thread, start * factor, at_thread, at * factor).tolist() == expected

@@ -150,9 +150,7 @@ scalars = st.one_of(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.none(), scalars), min_size=1, max_size=8))
 def test_any_recorded_value_comes_back_as_it_was(tmp_path, values):
     rows = [op("a", i, 1, **({} if v is None else {"key": v})) for i, v in enumerate(values)]

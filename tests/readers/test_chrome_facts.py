@@ -25,11 +25,7 @@ def read(tmp_path):
     """Load a trace of these members before and after its events."""
 
     def load(events=(OP,), before=None, after=None, name="trace.json"):
-        parts = [
-            json.dumps(part)[1:-1]
-            for part in (before, {"traceEvents": list(events)}, after)
-            if part
-        ]
+        parts = [json.dumps(part)[1:-1] for part in (before, {"traceEvents": list(events)}, after) if part]
         path = tmp_path / name
         path.write_text("{" + ", ".join(parts) + "}")
         return tracekit.load(path)
@@ -66,9 +62,7 @@ def test_absolute_times_without_a_time_zero_are_known_as_absolute(read):
 
 
 @given(st.integers(0, 10**18), st.integers(-DAY_NS, DAY_NS), st.integers(0, 10**9))
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_moving_the_time_zero_and_the_times_against_it_moves_nothing(read, base, shift, ns):
     """Ranks may have different zeros: no fake skew may come of it."""
 
@@ -80,9 +74,7 @@ def test_moving_the_time_zero_and_the_times_against_it_moves_nothing(read, base,
     assert at(base, ns) == at(base + shift, ns - shift) == base + ns
 
 
-@pytest.mark.parametrize(
-    "ts", [1e40, -1e40, 2.4e15, "later", None, True, [1], {}, "", float("nan")]
-)
+@pytest.mark.parametrize("ts", [1e40, -1e40, 2.4e15, "later", None, True, [1], {}, "", float("nan")])
 def test_what_has_no_place_in_time_is_left_out_and_counted(read, ts):
     rows = [{**OP, "ts": ts}, OP, {**OP, "ts": ts, "cat": "kernel"}]
     trace = read(rows)
@@ -130,9 +122,9 @@ def test_the_extremes_of_time_overflow_nowhere(read):
     trace = read(rows, before={"baseTimeNanoseconds": 2**61 - 1})
     for table in ("host_ops", "device_ops"):
         start, dur = (trace[table][n].tolist() for n in ("ts_ns", "dur_ns"))
-        assert [
-            int(s + d) for s, d in zip(trace[table]["ts_ns"], trace[table]["dur_ns"], strict=True)
-        ] == [s + d for s, d in zip(start, dur, strict=True)]
+        assert [int(s + d) for s, d in zip(trace[table]["ts_ns"], trace[table]["dur_ns"], strict=True)] == [
+            s + d for s, d in zip(start, dur, strict=True)
+        ]
     with np.errstate(all="raise"):
         for analysis in ANALYSES:
             analysis.measure(trace)

@@ -296,9 +296,7 @@ def test_devices_alone_have_no_host_table_and_hosts_alone_no_device_table(load):
     on_host = load([op("a", 0, 5)])
     assert on_host.has("host_ops")
     assert not on_host.has("device_ops")
-    assert {"memory_ops", "counters", "syncs", "device_ranges", "windows"}.isdisjoint(
-        on_host.tables
-    )
+    assert {"memory_ops", "counters", "syncs", "device_ranges", "windows"}.isdisjoint(on_host.tables)
 
 
 def test_a_capture_of_nothing_at_all_recorded_an_empty_host(load):
@@ -367,9 +365,7 @@ def test_every_frame_has_exactly_the_types_of_the_schema(load):
     assert set(trace.tables) == of_traces
     for name, frame in trace.tables.items():
         table = TABLES[name]
-        assert {n: str(t) for n, t in frame.dtypes.items()} == {
-            n: c.dtype for n, c in table.columns.items()
-        }
+        assert {n: str(t) for n, t in frame.dtypes.items()} == {n: c.dtype for n, c in table.columns.items()}
         for n, c in table.columns.items():
             if c.values:
                 assert tuple(frame[n].cat.categories) == c.values
@@ -378,14 +374,10 @@ def test_every_frame_has_exactly_the_types_of_the_schema(load):
 
 
 cats = st.sampled_from([*CLASS_OF_CATEGORY, "Kernel", "Operator", "odd", None])
-events = st.lists(
-    st.tuples(st.sampled_from("XiIMCsft?"), cats, st.integers(0, 9), st.integers(0, 3)), max_size=25
-)
+events = st.lists(st.tuples(st.sampled_from("XiIMCsft?"), cats, st.integers(0, 9), st.integers(0, 3)), max_size=25)
 
 
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events)
 def test_no_element_is_in_two_tables_and_none_is_lost_unsaid(tmp_path, drawn):
     rows = [
@@ -432,9 +424,7 @@ def test_threads_are_numbered_by_pid_and_tid_however_many_they_are(pids, tids):
     assert (thread_pid * 1000 + thread_tid).tolist() == pairs.tolist()
 
 
-def test_the_process_of_most_host_rows_is_that_of_the_trace_in_blocks_of_any_size(
-    load, monkeypatch
-):
+def test_the_process_of_most_host_rows_is_that_of_the_trace_in_blocks_of_any_size(load, monkeypatch):
     monkeypatch.setattr("tracekit.readers.chrome.COUNTED_ROWS", 3)
     rows = [row("cpu_op", ts=i, pid=HOST_PID + (i % 5 == 0)) for i in range(20)]
     rows += [row("python_function", ts=i, pid=HOST_PID + 1) for i in range(40)]

@@ -270,9 +270,7 @@ def busy(trace):
     return int(covered.sum())
 
 
-JOBS = st.lists(
-    st.tuples(st.integers(7, 8), st.integers(3, 60), st.integers(1, 40)), min_size=4, max_size=20
-)
+JOBS = st.lists(st.tuples(st.integers(7, 8), st.integers(3, 60), st.integers(1, 40)), min_size=4, max_size=20)
 
 
 def job(shape):
@@ -289,9 +287,7 @@ def job(shape):
 
 @settings(max_examples=15, deadline=None)
 @given(JOBS, st.randoms(use_true_random=False))
-def test_sound_rows_stay_as_they_are_and_damaged_ones_give_the_figures_of_the_rest(
-    tmp_path_factory, shape, rng
-):
+def test_sound_rows_stay_as_they_are_and_damaged_ones_give_the_figures_of_the_rest(tmp_path_factory, shape, rng):
     folder = tmp_path_factory.mktemp("job")
     rows, kernels = job(shape)
     sound = load(folder, rows)

@@ -21,9 +21,7 @@ from tracekit.readers.lines import MAX_LINE_BYTES
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 
-VERL_JSON = (
-    '{"step": 3, "data": {"timing_s/gen": 1.25, "timing_s/step": 2.5, "perf/throughput": 7}}\n'
-)
+VERL_JSON = '{"step": 3, "data": {"timing_s/gen": 1.25, "timing_s/step": 2.5, "perf/throughput": 7}}\n'
 VERL_LINE = (
     "\x1b[36m(TaskRunner pid=4711)\x1b[0m step:3 - actor/entropy:np.float64(-0.5) - timing_s/gen:1.25 - "
     "val-core/openai/gsm8k:v1/mean@1:nan - timing_s/step:2.5e+00\n"
@@ -108,9 +106,7 @@ def test_gzip_is_inflated(tmp_path):
 
 def test_a_step_logged_again_counts_as_it_was_logged_last(tmp_path):
     again = VERL_JSON.replace("1.25", "9.5")
-    trace = tracekit.load(
-        put(tmp_path, VERL_JSON + VERL_JSON.replace('"step": 3', '"step": 4') + again)
-    )
+    trace = tracekit.load(put(tmp_path, VERL_JSON + VERL_JSON.replace('"step": 3', '"step": 4') + again))
     assert values(trace)[(3, "timing_s/gen")] == 9.5
     assert len(trace["log_values"]) == 6
     assert notes(trace) == {"log-repeated": 1}

@@ -152,9 +152,7 @@ def test_json_windows_and_the_strict_layer_give_the_same_columns(tmp_path, split
         if state == END:
             break
     columns = scanner.finish()
-    piecewise = type(whole)(
-        **columns, meta=whole.meta, losses=whole.losses, size_bytes=whole.size_bytes
-    )
+    piecewise = type(whole)(**columns, meta=whole.meta, losses=whole.losses, size_bytes=whole.size_bytes)
     assert differences(whole, piecewise) == []
 
 

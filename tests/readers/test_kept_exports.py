@@ -42,9 +42,7 @@ def kept(cache):
     return sorted(p.name for p in (cache / "nsys").iterdir())
 
 
-def test_the_same_content_is_exported_once_whatever_it_is_called(
-    tmp_path, monkeypatch, good, report
-):
+def test_the_same_content_is_exported_once_whatever_it_is_called(tmp_path, monkeypatch, good, report):
     nsys = install(tmp_path, monkeypatch, copies(good))
     export(report)
     moved = report.rename(tmp_path / "elsewhere.nsys-rep")
@@ -98,9 +96,7 @@ def test_exports_are_for_their_owner_only(tmp_path, monkeypatch, cache, good, re
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_longest_unused_exports_go_first_and_those_in_use_stay(
-    tmp_path, monkeypatch, cache, good, report
-):
+def test_the_longest_unused_exports_go_first_and_those_in_use_stay(tmp_path, monkeypatch, cache, good, report):
     install(tmp_path, monkeypatch, copies(good))
     size = good.stat().st_size
     others = []
@@ -137,9 +133,7 @@ def test_a_limit_that_is_no_size_is_refused(tmp_path, monkeypatch, good, report)
         export(report)
 
 
-def test_what_crashes_left_in_the_cache_is_removed_after_a_day(
-    tmp_path, monkeypatch, cache, good, report
-):
+def test_what_crashes_left_in_the_cache_is_removed_after_a_day(tmp_path, monkeypatch, cache, good, report):
     install(tmp_path, monkeypatch, copies(good))
     export(report)
     old, new = "partial-a_b1c2d3", f"partial-{'0f' * 8}"
@@ -152,9 +146,7 @@ def test_what_crashes_left_in_the_cache_is_removed_after_a_day(
     assert old not in kept(cache)
 
 
-def test_without_a_usable_cache_the_export_is_made_elsewhere_and_removed(
-    tmp_path, monkeypatch, good, report
-):
+def test_without_a_usable_cache_the_export_is_made_elsewhere_and_removed(tmp_path, monkeypatch, good, report):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "file" / "below"))
     nsys = install(tmp_path, monkeypatch, copies(good))

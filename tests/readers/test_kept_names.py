@@ -135,9 +135,7 @@ texts = st.text(st.sampled_from('n.: "\\é\ufffda/'), max_size=6)
 
 @needs_native
 @given(name=texts, prefix=texts, ascii_only=st.booleans(), late=st.booleans(), strict=st.booleans())
-def test_both_scanners_keep_what_python_says_begins_so(
-    tmp_path_factory, pure, name, prefix, ascii_only, late, strict
-):
+def test_both_scanners_keep_what_python_says_begins_so(tmp_path_factory, pure, name, prefix, ascii_only, late, strict):
     if pure:  # both are read here
         return
     members = {"cat": "py", "args": {"a": 1}, "name": name}

@@ -23,9 +23,7 @@ QUESTIONS = ("data-quality", "driver-log", "memory-growth")
 
 
 def read(path, name=None):
-    return memory_log.read(
-        Source(path, name or path.name, "memory_log", "log"), Want(frozenset({"memory_log"}))
-    )
+    return memory_log.read(Source(path, name or path.name, "memory_log", "log"), Want(frozenset({"memory_log"})))
 
 
 def put(tmp_path, text, name="memory.jsonl"):
@@ -204,9 +202,7 @@ def growth():
     """A function that gives the section on growth of a run's folder."""
 
     def of(folder):
-        report = pipeline.analyze_uncached(
-            folder, pipeline.Options(jobs=1, questions=QUESTIONS)
-        ).report
+        report = pipeline.analyze_uncached(folder, pipeline.Options(jobs=1, questions=QUESTIONS)).report
         return next(s for s in report.sections if s.id == "memory-growth")
 
     return of

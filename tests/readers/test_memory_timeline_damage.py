@@ -162,9 +162,7 @@ def test_more_than_the_cap_is_left_out_and_noted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["tl.raw.json.gz", "tl.json.gz"])
 def test_how_the_text_comes_in_pieces_does_not_matter(name):
     data = gzip.decompress((OURS / name).read_bytes())
-    whole = memory_timeline._make_categories_table(
-        memory_timeline._read_timeline(ArrayText(iter([data])), OURS)
-    )
+    whole = memory_timeline._make_categories_table(memory_timeline._read_timeline(ArrayText(iter([data])), OURS))
     for size in (1, 7, 4096):
         pieces = (data[i : i + size] for i in range(0, len(data), size))
         found = memory_timeline._read_timeline(ArrayText(pieces), OURS)

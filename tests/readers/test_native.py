@@ -28,9 +28,7 @@ def test_one_scanner_serves_every_python_whichever_built_it():
     formats = [
         found
         for source in sources
-        for found in re.findall(
-            r'Py(?:Arg_Parse\w*|_BuildValue)\([^"]*"([^"]*)"', source.read_text()
-        )
+        for found in re.findall(r'Py(?:Arg_Parse\w*|_BuildValue)\([^"]*"([^"]*)"', source.read_text())
     ]
     assert len(formats) > 5
     assert not [text for text in formats if "#" in text]
@@ -77,9 +75,7 @@ def test_the_arrays_can_be_written_to():
     assert columns["ts_ns"].tolist() == [5]
 
 
-@pytest.mark.parametrize(
-    "data", [bytearray(b"{},{"), memoryview(b"{},{"), memoryview(b"x{},{y")[1:-1]]
-)
+@pytest.mark.parametrize("data", [bytearray(b"{},{"), memoryview(b"{},{"), memoryview(b"x{},{y")[1:-1]])
 def test_any_contiguous_buffer_can_be_fed(data):
     assert fed(data) == (3, MORE)
 
@@ -129,9 +125,7 @@ def test_integers_and_floats_in_one_column_are_categories():
 
 
 def test_values_of_different_types_are_different_categories():
-    column = arg(
-        "1", "true", "1.0", '"1"', "0.0", "-0.0", "false", "0", "null", "[1]", '"[1]"', "NaN", "nan"
-    )
+    column = arg("1", "true", "1.0", '"1"', "0.0", "-0.0", "false", "0", "null", "[1]", '"[1]"', "NaN", "nan")
     expected = "[1, True, 1.0, '1', 0.0, -0.0, False, 0, None, '[1]', '[1]', nan]"
     assert repr(column.categories) == expected
     assert [type(column.categories[i]) for i in (9, 10)] == [Json, str]
@@ -188,9 +182,7 @@ def test_more_distinct_texts_than_anybody_expects():
 
 
 def test_the_last_of_a_repeated_key_wins():
-    columns = read(
-        b'{"name":"a","name":"b","ts":1,"ts":2,"pid":1,"pid":2,"id":1,"id":2,"args":{"x":1,"x":"t","x":3}}'
-    )
+    columns = read(b'{"name":"a","name":"b","ts":1,"ts":2,"pid":1,"pid":2,"id":1,"id":2,"args":{"x":1,"x":"t","x":3}}')
     assert (values(columns["name"]), columns["name"].values) == (["b"], ["b"])
     assert columns["ts_ns"].tolist() == [2000]
     assert values(columns["pid"]) == [2]
@@ -245,9 +237,7 @@ def test_keys_that_are_equal_once_decoded_are_one_key():
 @given(st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=4))
 def test_a_key_is_decoded_as_python_decodes_it(parts):
     keys = [bytes(byte for byte in part if byte not in b'"\\') for part in parts]
-    columns = read(b"{" + b"".join(b'"x%b":%d,' % (key, i) for i, key in enumerate(keys)) + b"}")[
-        "fields"
-    ]
+    columns = read(b"{" + b"".join(b'"x%b":%d,' % (key, i) for i, key in enumerate(keys)) + b"}")["fields"]
     expected = {"x" + key.decode("utf-8", "replace"): [i] for i, key in enumerate(keys)}
     assert {key: values(column) for key, column in columns.items()} == expected
 
@@ -300,9 +290,7 @@ def test_args_left_out_still_have_to_be_sound():
     ],
 )
 def test_events_of_a_skipped_category_leave_no_row(event):
-    columns = read(
-        event + b',{"cat":"d","args":{"a":2}},' + event, ScanOptions(skip_cats=("c", "unused"))
-    )
+    columns = read(event + b',{"cat":"d","args":{"a":2}},' + event, ScanOptions(skip_cats=("c", "unused")))
     assert values(columns["cat"]) == ["d"]
     assert values(columns["args"]["a"]) == [2]
     assert columns["args"]["a"].rows.tolist() == [0]
@@ -381,9 +369,7 @@ def test_codes_are_renumbered_by_the_first_use_of_their_groups():
     assert codes.tolist() == [0, -1, 1, 1, 0, -1]
 
 
-@pytest.mark.parametrize(
-    ("codes", "groups"), [([2], [0, 1]), ([-2], [0]), ([0], [1]), ([0], [-2]), ([0], [])]
-)
+@pytest.mark.parametrize(("codes", "groups"), [([2], [0, 1]), ([-2], [0]), ([0], [1]), ([0], [-2]), ([0], [])])
 def test_codes_or_groups_out_of_range_are_refused(codes, groups):
     with pytest.raises(ValueError, match="range"):
         _scan.renumber(np.array(codes, np.int32), np.array(groups, np.int32))

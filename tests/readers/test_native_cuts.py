@@ -23,9 +23,7 @@ def test_a_text_fed_byte_by_byte_gives_the_same_columns():
 def test_where_a_bad_event_is_found_does_not_depend_on_how_the_text_is_cut(data):
     text = bytearray(RAGGED[:600])
     at = data.draw(st.integers(0, len(text) - 1))
-    text[at : at + data.draw(st.integers(0, 3))] = data.draw(
-        st.sampled_from([b"", b'"', b"\\", b"}", b"\x00", b",,"])
-    )
+    text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.sampled_from([b"", b'"', b"\\", b"}", b"\x00", b",,"]))
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
     assert pieces(bytes(text), cuts) == pieces(bytes(text), [])
 

@@ -180,9 +180,7 @@ def test_nan_is_a_float(text):
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=20))
 def test_floats_are_rounded_correctly(numbers):
-    column = arg(
-        *[repr(number) if abs(number) != float("inf") else f"{number}" for number in numbers]
-    )
+    column = arg(*[repr(number) if abs(number) != float("inf") else f"{number}" for number in numbers])
     assert column.values.dtype == np.float64
     assert column.values.tobytes() == np.array(numbers).tobytes()
 

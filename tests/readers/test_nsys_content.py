@@ -71,9 +71,7 @@ def test_times_count_from_the_start_of_the_capture(database):
     ],
 )
 def test_what_the_exporter_added_to_times_is_undone(database, exported, base, start):
-    found, notes = read_export_clock(
-        database([nvtx("a", 1, 2)], exported=exported.items(), duration_ns=900)
-    )
+    found, notes = read_export_clock(database([nvtx("a", 1, 2)], exported=exported.items(), duration_ns=900))
     assert found == ExportClock(base, start, start + 900, True)
     assert [note.code for note in notes] == ["time-shift"] * (start != 0)
 
@@ -149,27 +147,20 @@ def test_warnings_of_the_profiler_are_told_once_each_with_their_count(database):
 
 
 def test_very_many_different_warnings_are_cut_and_counted(database):
-    notes = nsys_content.read_profiler_warnings(
-        database([diagnostic(f"warning {i:04}") for i in range(200)]), PID
-    )
+    notes = nsys_content.read_profiler_warnings(database([diagnostic(f"warning {i:04}") for i in range(200)]), PID)
     assert len(notes) == nsys_content.MAX_DIAGNOSTICS + 1
     assert sum(note.count for note in notes) == 200
 
 
 def test_calls_without_gpu_work_are_noted(database):
     counts = {"device_op_count": 0, "range_count": 1}
-    (note,) = note_expected_data_missing(
-        database([api("cudaFree", 1, 2)]), PID, api_count=1, **counts
-    )
+    (note,) = note_expected_data_missing(database([api("cudaFree", 1, 2)]), PID, api_count=1, **counts)
     assert (note.severity, note.code) == ("warning", "no-gpu-rows")
     (note,) = note_expected_data_missing(database([gpu()]), PID, api_count=0, **counts)
     assert (note.severity, note.code) == ("info", "no-gpu-rows")
     assert note_expected_data_missing(database([nvtx("a", 1, 2)]), PID, api_count=0, **counts) == []
     worked = {"device_op_count": 1, "range_count": 0}
-    assert (
-        note_expected_data_missing(database([gpu(), kernel("k", 1, 2)]), PID, api_count=1, **worked)
-        == []
-    )
+    assert note_expected_data_missing(database([gpu(), kernel("k", 1, 2)]), PID, api_count=1, **worked) == []
 
 
 def test_domains_without_a_range_are_noted(database):
@@ -186,9 +177,7 @@ def test_nothing_of_the_environment_gets_into_the_facts(database):
     rows = [variable("HF_TOKEN", secret), system("DeviceEnvironment", f"HF_TOKEN={secret}"),
             captured("PROCESS_0:ARGUMENT_0", secret), captured("PROCESS_0:WORKING_DIR", secret)]  # fmt: skip
     db = database(rows)
-    assert secret not in repr(
-        (nsys_content.read_export_metadata(db), nsys_content.read_profiler_warnings(db, PID))
-    )
+    assert secret not in repr((nsys_content.read_export_metadata(db), nsys_content.read_profiler_warnings(db, PID)))
 
 
 @pytest.mark.skipif(REAL is None, reason="no real data")

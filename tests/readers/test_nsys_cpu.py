@@ -109,9 +109,7 @@ def test_states_are_unknown_in_exports_that_have_none(tmp_path):
         ("SCHED_EVENTS", "isSchedIn", "thread_states"), ("SCHED_EVENTS", "start", "thread_states"),
     ],
 )  # fmt: skip
-def test_a_table_without_a_column_that_it_needs_is_not_read_and_that_is_said(
-    tmp_path, table, column, missing
-):
+def test_a_table_without_a_column_that_it_needs_is_not_read_and_that_is_said(tmp_path, table, column, missing):
     path = export(tmp_path, nsys.sampled(1, 1_000, "f"), nsys.off_cpu(2_000, 3_000))
     nsys.execute(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO other")
     trace = loaded(path)
@@ -138,9 +136,7 @@ def test_samples_without_their_functions_are_samples_all_the_same(tmp_path, colu
 )  # fmt: skip
 def test_a_value_of_any_type_costs_at_most_its_rows(tmp_path, table, column, value):
     rows = [nsys.sampled(n, 1_000 * n, "f", "main") for n in (1, 2)]
-    path = export(
-        tmp_path, rows[0], rows[1], nsys.off_cpu(3_000, 4_000), nsys.off_cpu(5_000, 6_000)
-    )
+    path = export(tmp_path, rows[0], rows[1], nsys.off_cpu(3_000, 4_000), nsys.off_cpu(5_000, 6_000))
     nsys.execute(
         path,
         f"CREATE TABLE loose AS SELECT * FROM {table}",
@@ -157,9 +153,7 @@ def test_a_value_of_any_type_costs_at_most_its_rows(tmp_path, table, column, val
 def test_damaged_files_give_traces_or_a_reason(tmp_path, seed):
     """Bytes overwritten anywhere behind the first page, or a cut."""
     rows = [row for n in range(300) for row in nsys.sampled(n, 1_000 * n, f"f{n % 7}", "main")]
-    rows += [
-        row for n in range(300) for row in nsys.off_cpu(1_000 * n, 1_000 * n + 500, state=n % 9)
-    ]
+    rows += [row for n in range(300) for row in nsys.off_cpu(1_000 * n, 1_000 * n + 500, state=n % 9)]
     path = export(tmp_path, rows, duration_ns=400_000)
     draw, data = random.Random(seed), bytearray(path.read_bytes())
     for _ in range(draw.choice((1, 20, 400))):

@@ -51,9 +51,7 @@ def test_tables_and_columns_are_as_they_are_in_the_file(tmp_path):
 def test_absent_columns_are_missing_and_absent_tables_empty(tmp_path):
     path = nsys.write(tmp_path / "x.sqlite", [nsys.kernel("k", 1, 2), nsys.kernel("k", 3, 4)])
     with open_export(path) as db:
-        found = read_integer_columns(
-            db, KERNEL, ("start", "no such"), expressions={"dur": '"end" - start'}
-        )
+        found = read_integer_columns(db, KERNEL, ("start", "no such"), expressions={"dur": '"end" - start'})
         assert found.values["start"].tolist() == [1, 3]
         assert found.values["dur"].tolist() == [1, 1]
         assert found.missing["start"] is None
@@ -65,9 +63,7 @@ VALUES = st.lists(st.tuples(*[st.none() | st.integers(-(2**63) + 1, 2**63 - 1)] 
 
 
 @given(VALUES, st.integers(1, 9))
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_integers_come_back_exactly_whatever_the_size_of_a_block(tmp_path, values, size):
     path = tmp_path / "x.sqlite"
     path.unlink(missing_ok=True)
@@ -104,9 +100,7 @@ def test_what_is_no_integer_is_missing_and_counted(tmp_path):
 def test_conditions_and_order_are_followed(tmp_path):
     path = filled(tmp_path / "x.sqlite", [(i % 5, i) for i in range(20)])
     with open_export(path) as db:
-        found = read_integer_columns(
-            db, "t", ("a", "b"), where="b >= ? OR a = ?", parameters=(18, 2), order=("a", "b")
-        )
+        found = read_integer_columns(db, "t", ("a", "b"), where="b >= ? OR a = ?", parameters=(18, 2), order=("a", "b"))
         assert found.values["b"].tolist() == [2, 7, 12, 17, 18, 19]
         assert list(read_column_blocks(db, "t", ("b",), where="b > 100")) == []
 

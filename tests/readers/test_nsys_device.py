@@ -131,9 +131,7 @@ def test_copies_and_fills_have_the_names_and_sizes_that_other_readers_give_them(
 
 
 def test_a_graph_traced_as_a_whole_is_device_work(tmp_path):
-    trace = only(
-        tmp_path, [nsys.api("cudaGraphLaunch_v10000", 0, 5, 3), nsys.graph(10, 90, 3, graph_id=7)]
-    )
+    trace = only(tmp_path, [nsys.api("cudaGraphLaunch_v10000", 0, 5, 3), nsys.graph(10, 90, 3, graph_id=7)])
     (graph,) = trace["device_ops"].to_dict("records")
     assert (graph["name"], graph["kind"], graph["dur_ns"]) == ("CUDA graph 7", "kernel", 80)
     assert trace.arg("graph id", "device_ops").tolist() == [7]
@@ -224,10 +222,7 @@ def test_calls_lose_the_version_of_their_interface_and_nothing_else(tmp_path):
         "cudaStreamGetCaptureInfo_v2_v11030": "cudaStreamGetCaptureInfo_v2", "cuMemAlloc_v2": "cuMemAlloc_v2",
         "cuLaunchKernelEx": "cuLaunchKernelEx",
     }  # fmt: skip
-    rows = [
-        nsys.api(n, i, i + 1, i + 1, driver=n.startswith("cu") and n[2].isupper())
-        for i, n in enumerate(names)
-    ]
+    rows = [nsys.api(n, i, i + 1, i + 1, driver=n.startswith("cu") and n[2].isupper()) for i, n in enumerate(names)]
     host = only(tmp_path, rows)["host_ops"]
     assert host["name"].tolist() == [*names.values()]
     assert host["cat"].tolist() == ["cuda_runtime"] * 3 + ["cuda_driver"] * 2
@@ -337,13 +332,9 @@ KERNELS = st.lists(
 
 
 @given(KERNELS, st.randoms(use_true_random=False))
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_order_of_rows_in_the_file_means_nothing(tmp_path, kernels, shuffler):
-    rows = [
-        nsys.kernel(name, start, start + dur, device=device) for start, dur, device, name in kernels
-    ]
+    rows = [nsys.kernel(name, start, start + dur, device=device) for start, dur, device, name in kernels]
     mixed = [*rows]
     shuffler.shuffle(mixed)
     frames = []

@@ -91,9 +91,7 @@ def test_an_interrupted_export_is_called_so(tmp_path):
     assert "first page was never written" in refused(path)
 
 
-@pytest.mark.parametrize(
-    "data", [b"SQLite format 3\0", b"SQLite format 3\0" + bytes(60), b"{}", b"\0"]
-)
+@pytest.mark.parametrize("data", [b"SQLite format 3\0", b"SQLite format 3\0" + bytes(60), b"{}", b"\0"])
 def test_a_few_bytes_are_no_database(tmp_path, data):
     path = tmp_path / "x.sqlite"
     path.write_bytes(data)
@@ -122,10 +120,7 @@ def test_what_is_before_a_cut_is_read_and_the_rest_is_counted(tmp_path):
     (trace,) = traces(path)
     assert beside(path) == before
     told = {note.code: note for note in trace.notes}
-    assert (
-        f"{len(data) - len(data) * 7 // 10:,} of {len(data):,} bytes are missing"
-        in told["opened"].message
-    )
+    assert f"{len(data) - len(data) * 7 // 10:,} of {len(data):,} bytes are missing" in told["opened"].message
     assert told["damaged"].severity == "data_loss"
     rows = sum(len(trace.get(name)) for name in ("device_ops", "host_ops", "syncs", "memory_ops"))
     assert rows > 0
@@ -171,9 +166,7 @@ def test_nothing_is_written_beside_a_file_with_a_write_ahead_log(tmp_path):
     path = export(tmp_path / "x.sqlite", 2, journal="wal")
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("PRAGMA wal_autocheckpoint = 0")
-    writer.execute(
-        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL"
-    )
+    writer.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
     copy = tmp_path / "copy" / "y.sqlite"
     copy.parent.mkdir()
     copy.write_bytes(path.read_bytes())
@@ -231,9 +224,7 @@ def spoil(path, value):
         last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
         for column in columns:
             cells = ", ".join(value if name == column else f'"{name}"' for name in columns)
-            connection.execute(
-                f"INSERT INTO {table} SELECT {cells} FROM {table} WHERE rowid = {last}"
-            )
+            connection.execute(f"INSERT INTO {table} SELECT {cells} FROM {table} WHERE rowid = {last}")
     if value != "NULL":
         connection.execute(f"UPDATE StringIds SET value = {value} WHERE value = 'poll'")
     connection.execute("COMMIT")
@@ -323,9 +314,7 @@ def test_a_name_of_a_hundred_megabytes_is_not_read(tmp_path):
 
 def test_names_that_are_no_text_are_shown_with_replacement_characters(tmp_path):
     path = export(tmp_path / "x.sqlite", 2)
-    nsys.execute(
-        path, "UPDATE StringIds SET value = CAST(x'6bff6b' AS TEXT) WHERE value LIKE 'k0<%'"
-    )
+    nsys.execute(path, "UPDATE StringIds SET value = CAST(x'6bff6b' AS TEXT) WHERE value LIKE 'k0<%'")
     (trace,) = traces(path)
     assert "k\ufffdk" in set(trace["device_ops"]["name"])
 

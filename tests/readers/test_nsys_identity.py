@@ -139,9 +139,7 @@ def test_ranks_of_several_processes_are_told_by_their_order_only_where_all_of_a_
     found = identify_processes(database(rows), [31, 30])
     assert [(found[pid].rank, found[pid].world_size) for pid in (30, 31)] == expected
     (note,) = nsys_identity.note_rank_rules(found)
-    assert (
-        "order of the process ids" if expected[0][0] is not None else "nothing in it tells"
-    ) in note.message
+    assert ("order of the process ids" if expected[0][0] is not None else "nothing in it tells") in note.message
 
 
 def test_the_launcher_beside_its_workers_is_no_rank(database):
@@ -191,9 +189,7 @@ def test_no_value_of_any_other_variable_leaves_the_database(database, schema):
 @pytest.fixture
 def telling(tmp_path):
     """The path of an export that is full of secrets."""
-    rows = [
-        variable(name, value) for name, value in {**SECRETS, "RANK": "1", "WORLD_SIZE": "2"}.items()
-    ]
+    rows = [variable(name, value) for name, value in {**SECRETS, "RANK": "1", "WORLD_SIZE": "2"}.items()]
     rows += [agent(";", **SECRETS, RANK="1"), captured("PROCESS_0:ARGUMENT_0", f"--token={SECRET}"),
              captured("PROCESS_0:WORKING_DIR", f"/home/{SECRET}"), captured("PROCESS_0:USER_NAME", SECRET),
              nvtx("update_actor", 10, 90), *launched("gemm", 20, 40, 60, 1)]  # fmt: skip

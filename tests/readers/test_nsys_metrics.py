@@ -27,9 +27,7 @@ GB = 2**30
 def path(tmp_path):
     """A function: the path of an export of these rows."""
     numbers = iter(range(1000))
-    return lambda rows, schema="3.11", **more: write(
-        tmp_path / f"{next(numbers)}.sqlite", rows, schema=schema, **more
-    )
+    return lambda rows, schema="3.11", **more: write(tmp_path / f"{next(numbers)}.sqlite", rows, schema=schema, **more)
 
 
 def read(module, file):
@@ -116,9 +114,7 @@ def test_samples_are_named_by_gpu_and_metric(path):
     found = read(nsys_metrics, path(rows[::-1]))
     told = [
         (int(ts) - BASE_NS, found.names[code], value, gpu)
-        for ts, code, value, gpu in zip(
-            found.ts_ns, found.name, found.value, found.gpu, strict=True
-        )
+        for ts, code, value, gpu in zip(found.ts_ns, found.name, found.value, found.gpu, strict=True)
     ]
     assert told == [
         (-10, "GPU 0 SM Active [Throughput %]", 1.0, 0),
@@ -137,9 +133,7 @@ def test_samples_of_metrics_without_a_name_are_left_out_and_counted(path):
     assert len(nameless.ts_ns) == 0
 
 
-@pytest.mark.parametrize(
-    "value", ["'x'", "x'00'", "NULL", "1e300", "2.5", str(2**62), str(-(2**63))]
-)
+@pytest.mark.parametrize("value", ["'x'", "x'00'", "NULL", "1e300", "2.5", str(2**62), str(-(2**63))])
 @pytest.mark.parametrize("column", ["timestamp", "typeId", "metricId", "value"])
 def test_a_sample_of_any_type_is_read_or_left_out(path, column, value):
     file = path([*NAMES, metric(20, 3, 55), metric(30, 3, 56)])
@@ -160,10 +154,7 @@ def test_samples_go_with_the_process_that_alone_uses_the_gpu_else_with_the_first
     found = read(nsys_metrics, path(rows))
 
     def owners(gpus):
-        return {
-            pid: at.tolist()
-            for pid, at in nsys_metrics.assign_samples_to_processes(found, gpus).items()
-        }
+        return {pid: at.tolist() for pid, at in nsys_metrics.assign_samples_to_processes(found, gpus).items()}
 
     assert owners({30: {0}, 31: {1}}) == {30: [0], 31: [1]}
     assert owners({31: {0}, 30: {0, 1}}) == {30: [0, 1]}

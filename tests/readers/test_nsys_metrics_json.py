@@ -163,9 +163,7 @@ def test_text_that_is_no_utf8_names_with_replacement_characters(path):
     assert told(read(file)) == [(1, "GPU 0 a\ufffd", 5.0, 0)]
 
 
-@pytest.mark.parametrize(
-    "value", ["'x'", "x'00'", "NULL", "1e300", "2.5", str(2**62), "zeroblob(9000)"]
-)
+@pytest.mark.parametrize("value", ["'x'", "x'00'", "NULL", "1e300", "2.5", str(2**62), "zeroblob(9000)"])
 @pytest.mark.parametrize("column", ["rawTimestamp", "timestamp", "typeId", "data"])
 def test_a_value_of_any_type_is_read_or_left_out(path, column, value):
     file = path([generic(20, {"a": 55}), generic(30, {"a": 56})])
@@ -177,13 +175,9 @@ def test_a_value_of_any_type_is_read_or_left_out(path, column, value):
     assert np.isfinite(found.value).all()
 
 
-@pytest.mark.parametrize(
-    "data", ["5", '{"Name": 5}', "{", '{"Name": "GpuMetrics2"}', '{"name": "GpuMetrics"}']
-)
+@pytest.mark.parametrize("data", ["5", '{"Name": 5}', "{", '{"Name": "GpuMetrics2"}', '{"name": "GpuMetrics"}'])
 def test_a_source_that_is_not_told_is_no_source_of_gpu_metrics(path, data):
-    file = execute(
-        path([generic(1, {"a": 1})]), ("UPDATE GENERIC_EVENT_SOURCES SET data = ?", [data])
-    )
+    file = execute(path([generic(1, {"a": 1})]), ("UPDATE GENERIC_EVENT_SOURCES SET data = ?", [data]))
     assert read(file) is None
     with open_export(file) as db:
         assert [note.count for note in nsys_metrics_json.note_unread_generic_events(db)] == [1]

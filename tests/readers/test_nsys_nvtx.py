@@ -98,9 +98,7 @@ def test_every_way_of_naming_is_read(read):
         "",
     ]
     assert nsys_nvtx.select_complete_ranges(read(kept), PID).name.tolist() == odd[2:]
-    assert (
-        nsys_nvtx.select_complete_ranges(read([*inline, *kept]), PID).name.value_counts().max() == 2
-    )
+    assert nsys_nvtx.select_complete_ranges(read([*inline, *kept]), PID).name.value_counts().max() == 2
 
 
 def test_a_registered_name_counts_before_an_inline_one_and_a_lost_one_is_unknown(read, path):
@@ -170,9 +168,7 @@ def test_many_numbered_names_are_few_names(read):
     rows = [nvtx(f"aten::add, seq = {i}, op_id = {2 * i}", 10 * i, 10 * i + 5) for i in range(500)]
     found = read(rows)
     assert found.names == ["aten::add"]
-    assert nsys_nvtx.select_complete_ranges(found, PID).args["op_id"].values.tolist() == list(
-        range(0, 1000, 2)
-    )
+    assert nsys_nvtx.select_complete_ranges(found, PID).args["op_id"].values.tolist() == list(range(0, 1000, 2))
 
 
 def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
@@ -187,9 +183,7 @@ def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
 def test_payloads_of_every_kind_and_categories_are_arguments(read):
     kinds = {"uint64Value": 2**40, "int64Value": -2, "uint32Value": 4, "int32Value": -5, "doubleValue": 1.5,
              "floatValue": 0.25}  # fmt: skip
-    rows = [
-        nvtx(name, 10 * i, 10 * i + 5, **{name: v}) for i, (name, v) in enumerate(kinds.items())
-    ]
+    rows = [nvtx(name, 10 * i, 10 * i + 5, **{name: v}) for i, (name, v) in enumerate(kinds.items())]
     rows += [nvtx("none", 500, 510), category("rollout", 3, domain=2),
              nvtx("in category", 600, 610, category=3, domain=2), nvtx("other", 620, 630, category=3)]  # fmt: skip
     mine = nsys_nvtx.select_complete_ranges(read(rows), PID)
@@ -202,9 +196,7 @@ def test_payloads_of_every_kind_and_categories_are_arguments(read):
 def test_only_wanted_arguments_are_read(read):
     rows = [nvtx("aten::mm, seq = 7, op_id = 41", 10, 20, int64Value=1)]
     assert dict(nsys_nvtx.select_complete_ranges(read(rows, args=()), PID).args) == {}
-    assert [*nsys_nvtx.select_complete_ranges(read(rows, args=("op_id", "Seq")), PID).args] == [
-        "op_id"
-    ]
+    assert [*nsys_nvtx.select_complete_ranges(read(rows, args=("op_id", "Seq")), PID).args] == ["op_id"]
 
 
 def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(read):
@@ -244,9 +236,7 @@ def test_rows_without_a_thread_belong_to_no_process(read):
         "int64Value",
     ],
 )
-@pytest.mark.parametrize(
-    "value", ["'text'", "x'00ff'", "1e300", "NULL", "9223372036854775807", "-9223372036854775808"]
-)
+@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1e300", "NULL", "9223372036854775807", "-9223372036854775808"])
 def test_a_value_of_any_type_anywhere_is_read_or_left_out(path, column, value):
     file = write(path(), [nvtx("aten::mm, seq = 1, sizes = [[1]]", 1, 2, category=1), nvtx("b", 3, 4), domain("d", 1),
                           category("c", 1)])  # fmt: skip
@@ -262,13 +252,9 @@ def test_a_value_of_any_type_anywhere_is_read_or_left_out(path, column, value):
     assert nsys_nvtx.note_nvtx_ranges(found, None) is not None
 
 
-@pytest.mark.parametrize(
-    "text", ["[[1, 2", "[" * 5000, "[[1]] tail", "[" + "[1]," * 9000 + "[1]]", "[]"]
-)
+@pytest.mark.parametrize("text", ["[[1, 2", "[" * 5000, "[[1]] tail", "[" + "[1]," * 9000 + "[1]]", "[]"])
 def test_shapes_that_are_no_list_are_left_out(read, text):
-    mine = nsys_nvtx.select_complete_ranges(
-        read([nvtx(f"aten::mm, seq = 1, sizes = {text}", 1, 2)]), PID
-    )
+    mine = nsys_nvtx.select_complete_ranges(read([nvtx(f"aten::mm, seq = 1, sizes = {text}", 1, 2)]), PID)
     assert mine.name.tolist() == ["aten::mm"]
     found = argument(mine, "Input Dims") if "Input Dims" in mine.args else {}
     assert found == {"[[1]] tail": {"aten::mm": "[[1]]"}, "[]": {"aten::mm": "[]"}}.get(text, {})
@@ -286,9 +272,7 @@ def test_calls_of_nccl_are_no_stages_and_ranges_around_them_are(path):
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(NAMES, st.integers(-50, 50), st.integers(0, 90), st.booleans(),
                                st.sampled_from([PID, 7]), st.sampled_from([59, 60, 70, 71, 34])), max_size=12))  # fmt: skip
 def test_every_range_comes_back_once_as_it_was_recorded(path, rows):

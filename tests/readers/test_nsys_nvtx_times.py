@@ -94,9 +94,7 @@ def test_times_that_cannot_be_are_counted(read):
     rows = [nvtx("backwards", 50, 40), nvtx("far", 2**62, 2**62 + 5), nvtx("endless", 60, 2**62),
             nvtx("early", -70, -60), nvtx("good", 80, 90)]  # fmt: skip
     found = read(rows, duration_ns=5000)
-    assert [
-        (row[0], row[1], row[2]) for row in listed(nsys_nvtx.select_complete_ranges(found, PID))
-    ] == [
+    assert [(row[0], row[1], row[2]) for row in listed(nsys_nvtx.select_complete_ranges(found, PID))] == [
         (-70, 10, "early"),
         (50, 0, "backwards"),
         (60, 0, "endless"),

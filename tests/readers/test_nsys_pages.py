@@ -30,9 +30,7 @@ def export(path, page_size=512, count=900):
     """An export of many small pages, with every kind of name that is told from others."""
     rows = [nsys.nvtx("gen", 0, 9_000_000), nsys.nvtx("by id", 10, None, registered=True), nsys.gpu(0)]  # fmt: skip
     for n in range(1, count):
-        rows += nsys.launched(
-            f"kernel {n % 7}", n * 1000, n * 1000 + 300, n * 1000 + 900, n, tid=100 + n % 3
-        )
+        rows += nsys.launched(f"kernel {n % 7}", n * 1000, n * 1000 + 300, n * 1000 + 900, n, tid=100 + n % 3)
         rows.append(nsys.nvtx(NAMES[n % len(NAMES)], n * 1000 - 1, n * 1000 + 950, pid=100 + n % 2))
         rows.append(nsys.memcpy(n * 1000, n * 1000 + 9, n % 4 and 4096, n, pid=100 + n % 2))
     nsys.write(path, rows, duration_ns=10_000_000)
@@ -79,11 +77,7 @@ def rows_of(path, table, sql, names=None):
     with open_export(path, with_pages=True) as db:
         page_rows = PageRows(db, table, sql, names)
         blocks = [block for block, _ in page_rows.blocks(100)]
-    columns = (
-        {name: np.concatenate([block[name] for block in blocks]).tolist() for name in sql}
-        if blocks
-        else {}
-    )
+    columns = {name: np.concatenate([block[name] for block in blocks]).tolist() for name in sql} if blocks else {}
     return columns, page_rows.ended
 
 
@@ -208,10 +202,7 @@ def test_expressions_are_worked_out_as_sqlite_does(sql):
         connection.executemany("INSERT INTO t VALUES (?, ?)", pairs)
         expected = [row[0] for row in connection.execute(f"SELECT {sql} FROM t ORDER BY rowid")]
     missing = expressions.MISSING
-    a, b = (
-        np.array([missing if value is None else value for value in column])
-        for column in zip(*pairs, strict=True)
-    )
+    a, b = (np.array([missing if value is None else value for value in column]) for column in zip(*pairs, strict=True))
     tree = expressions.parse_expression(sql)
     values = expressions.evaluate_expression(tree, {"a": a, "b": b}, np.arange(len(a)))
     assert [None if value == missing else value for value in values.tolist()] == expected
@@ -220,14 +211,10 @@ def test_expressions_are_worked_out_as_sqlite_does(sql):
 @pytest.mark.parametrize("sql", ['"a" * 2', "abs(3)", "a", '"a" == 1', "(", '"a" - -9223372036854775808', 'iif("a", 1, 2)'])  # fmt: skip
 def test_other_expressions_are_left_to_sqlite(sql):
     with pytest.raises(expressions.NotPlainError):
-        expressions.evaluate_expression(
-            expressions.parse_expression(sql), {"a": np.array([1])}, np.array([1])
-        )
+        expressions.evaluate_expression(expressions.parse_expression(sql), {"a": np.array([1])}, np.array([1]))
 
 
 def test_sums_that_might_overflow_are_left_to_sqlite():
     tree = expressions.parse_expression('"a" - "b"')
     with pytest.raises(expressions.NotPlainError):
-        expressions.evaluate_expression(
-            tree, {"a": np.array([2**62]), "b": np.array([-(2**62)])}, np.array([1])
-        )
+        expressions.evaluate_expression(tree, {"a": np.array([2**62]), "b": np.array([-(2**62)])}, np.array([1]))

@@ -18,9 +18,7 @@ GROUP = f"{COMMUNICATOR:#x}"
 def export(tmp_path):
     """A function: the path of an export of these rows, as a version without binary payloads has them."""
     numbers = iter(range(1000))
-    return lambda rows, schema="3.11": write(
-        tmp_path / f"{next(numbers)}.sqlite", rows, schema=schema
-    )
+    return lambda rows, schema="3.11": write(tmp_path / f"{next(numbers)}.sqlite", rows, schema=schema)
 
 
 def spelled(size, communicator=COMMUNICATOR, **more):
@@ -70,15 +68,7 @@ def test_a_binary_payload_counts_before_its_json(export):
 
 
 def test_a_call_that_tells_no_communicator_is_of_no_known_group(export):
-    found = told(
-        export(
-            [
-                json_call(
-                    "ncclAllReduce", 10, '{"Message size [bytes]": 4096, "Reduction operation": 0}'
-                )
-            ]
-        )
-    )
+    found = told(export([json_call("ncclAllReduce", 10, '{"Message size [bytes]": 4096, "Reduction operation": 0}')]))
     assert found["ncclAllReduce", 10]["In msg nelems"] == 4096
     assert "Process Group Name" not in found["ncclAllReduce", 10]
 
@@ -121,14 +111,10 @@ def test_json_that_tells_no_size_tells_nothing_of_a_collective(export, text, col
     assert found["ncclAllReduce", 30]["In msg nelems"] == 8
 
 
-@pytest.mark.parametrize(
-    "value", ["x'00ff'", "1.5", "9e999", "-9223372036854775808", "zeroblob(9000)", "'1,2'"]
-)
+@pytest.mark.parametrize("value", ["x'00ff'", "1.5", "9e999", "-9223372036854775808", "zeroblob(9000)", "'1,2'"])
 @pytest.mark.parametrize("column", ["jsonText", "jsonTextId", "globalTid"])
 def test_a_value_of_any_type_costs_at_most_its_row(export, column, value):
-    file = export(
-        [json_call("ncclAllReduce", 10, spelled(8)), json_call("ncclCommInitRank", 30, init(1))]
-    )
+    file = export([json_call("ncclAllReduce", 10, spelled(8)), json_call("ncclCommInitRank", 30, init(1))])
     execute(file, f"UPDATE NVTX_EVENTS SET {column} = {value} WHERE start = 10")
     assert told(file, None).keys() >= {("ncclCommInitRank", 30)}
     with open_export(file) as db:
@@ -153,11 +139,7 @@ def test_without_json_there_is_none(export):
 def test_rows_that_a_damaged_file_has_twice_count_once(export):
     file = export([json_call("ncclAllReduce", 10 * i, spelled(i)) for i in range(1, 1001)])
     data = bytearray(file.read_bytes())
-    pages = [
-        at
-        for at in range(0, len(data), 4096)
-        if data[at] == 13 and b"Message" in data[at : at + 4096]
-    ]
+    pages = [at for at in range(0, len(data), 4096) if data[at] == 13 and b"Message" in data[at : at + 4096]]
     assert len(pages) > 9
     data[pages[5] : pages[5] + 4096] = data[pages[4] : pages[4] + 4096]
     file.write_bytes(data)

@@ -15,9 +15,7 @@ from tracekit.readers.nsys.database import open_export
 def export(tmp_path):
     """A function: the path of an export of these rows, a new one every time."""
     numbers = iter(range(1000))
-    return lambda rows: write(
-        tmp_path / f"{next(numbers)}.sqlite", [*rows, *layout(2)], schema="3.25"
-    )
+    return lambda rows: write(tmp_path / f"{next(numbers)}.sqlite", [*rows, *layout(2)], schema="3.25")
 
 
 def test_the_size_of_a_message_is_told_in_bytes(export):
@@ -39,8 +37,7 @@ def test_the_other_side_of_a_gather_and_a_scatter_needs_the_number_of_ranks(expo
     known = told(export([call("ncclCommInitRank", 10, init(2)), *calls]))
     assert known["ncclAllGather", 30]["Out msg nelems"] == 400
     assert (
-        known["ncclReduceScatter", 50] | {"In msg nelems": 400, "Out msg nelems": 100}
-        == known["ncclReduceScatter", 50]
+        known["ncclReduceScatter", 50] | {"In msg nelems": 400, "Out msg nelems": 100} == known["ncclReduceScatter", 50]
     )
     assert known["ncclAllGather", 30]["Group size"] == WORLD
     assert ("ncclCommInitRank", 10) not in known
@@ -101,9 +98,7 @@ def test_of_any_other_group_it_is_not_known_what_its_kernel_moves(export, calls)
 
 
 @pytest.mark.parametrize(("kernel_count", "expected"), [(1, [1024]), (2, [-1, -1])])
-def test_the_bytes_of_a_group_are_those_of_its_kernel_if_there_is_but_one(
-    export, kernel_count, expected
-):
+def test_the_bytes_of_a_group_are_those_of_its_kernel_if_there_is_but_one(export, kernel_count, expected):
     name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)"
     rows = [call("ncclGroupStart", 50), call("ncclAllReduce", 100, sized(1000)), call("ncclAllReduce", 200, sized(24)),
             nvtx("ncclGroupEnd", 1000, 8000, domain=1, registered=True)]  # fmt: skip

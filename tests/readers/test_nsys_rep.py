@@ -92,9 +92,7 @@ def test_other_files_are_no_reports(head):
 # Exporting
 
 
-def test_a_report_is_exported_with_payloads_into_the_cache(
-    tmp_path, monkeypatch, cache, good, report
-):
+def test_a_report_is_exported_with_payloads_into_the_cache(tmp_path, monkeypatch, cache, good, report):
     nsys = install(tmp_path, monkeypatch, copies(good))
     assert export(report) == (good.read_bytes(), True)
     (run,) = nsys.runs()
@@ -104,9 +102,7 @@ def test_a_report_is_exported_with_payloads_into_the_cache(
     assert name.endswith("-2024.2.3.38-blobs.sqlite")
 
 
-def test_payloads_are_not_asked_of_an_nsys_that_does_not_know_them(
-    tmp_path, monkeypatch, cache, good, report
-):
+def test_payloads_are_not_asked_of_an_nsys_that_does_not_know_them(tmp_path, monkeypatch, cache, good, report):
     nsys = install(tmp_path, monkeypatch, copies(good), blobs=False)
     export(report)
     assert "blobs" not in nsys.runs()[0]
@@ -163,9 +159,7 @@ def test_without_nsys_the_command_to_run_is_told(tmp_path, monkeypatch, report):
 
 def test_the_command_asks_for_payloads_where_that_nsys_exports_them(tmp_path, monkeypatch):
     uninstall(tmp_path / "nothing", monkeypatch)
-    report = put_report(
-        tmp_path / "it's.nsys-rep", b"NVIDIA Tegra Profiler Report 2026@1@1@204-3v0"
-    )
+    report = put_report(tmp_path / "it's.nsys-rep", b"NVIDIA Tegra Profiler Report 2026@1@1@204-3v0")
     assert error_of(report).hint.endswith(
         """nsys export --type sqlite --include-blobs=true -o 'it'"'"'s.sqlite' 'it'"'"'s.nsys-rep'"""
     )
@@ -242,9 +236,7 @@ def test_a_whole_report_of_2023_is_no_damaged_one_to_an_nsys_of_2022(tmp_path, m
     assert "copy it again" not in error.hint
 
 
-def test_a_whole_report_of_a_version_that_nsys_should_know_may_be_damaged_inside(
-    tmp_path, monkeypatch
-):
+def test_a_whole_report_of_a_version_that_nsys_should_know_may_be_damaged_inside(tmp_path, monkeypatch):
     refusing(tmp_path, monkeypatch, PROTOBUF, "2024.2.3.38-242334140272v0")
     data = whole_report(b"2023.1.2.43-32377213v0")
     error = error_of(put_old(tmp_path / "x.nsys-rep", data))
@@ -261,17 +253,13 @@ def test_a_whole_report_of_a_version_that_nsys_should_know_may_be_damaged_inside
 def test_a_report_that_lost_its_end_is_cut_off(tmp_path, monkeypatch, cut):
     refusing(tmp_path, monkeypatch, PROTOBUF, "2024.2.3.38-242334140272v0")
     data = whole_report(b"2023.1.2.43-32377213v0")
-    assert error_of(put_old(tmp_path / "x.nsys-rep", data[:-cut])).problem.startswith(
-        "damaged or cut off: "
-    )
+    assert error_of(put_old(tmp_path / "x.nsys-rep", data[:-cut])).problem.startswith("damaged or cut off: ")
 
 
 def test_an_end_that_points_beyond_the_file_is_no_whole_report(tmp_path, monkeypatch):
     refusing(tmp_path, monkeypatch, PROTOBUF, "2024.2.3.38-242334140272v0")
     data = whole_report(b"2023.1.2.43-32377213v0")
-    pieces = (
-        data[:50_000] + data[-16:]
-    )  # a hole in the middle: the list of sections is not where it was
+    pieces = data[:50_000] + data[-16:]  # a hole in the middle: the list of sections is not where it was
     assert error_of(put_old(tmp_path / "x.nsys-rep", pieces)).problem.startswith("damaged or cut")
 
 
@@ -323,9 +311,7 @@ def test_an_interrupt_stops_nsys_and_leaves_nothing(tmp_path, monkeypatch, cache
 @pytest.mark.parametrize("slow", ["export", "--version"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("count", [1, 3])
-def test_nsys_and_its_children_end_with_tracekit(
-    tmp_path, monkeypatch, report, slow, number, count
-):
+def test_nsys_and_its_children_end_with_tracekit(tmp_path, monkeypatch, report, slow, number, count):
     for other in range(1, count):  # several reports are exported by workers
         put_report(report.with_name(f"worker_process_{other}.1.nsys-rep"))
     asleep = f"sleep 61 & echo $! > {tmp_path}/child; wait"
@@ -424,9 +410,7 @@ def test_an_export_beside_the_report_is_read_without_nsys(tmp_path, monkeypatch,
     assert nsys.runs() == []
 
 
-def test_an_older_export_is_read_only_where_the_report_cannot_be(
-    tmp_path, monkeypatch, good, report
-):
+def test_an_older_export_is_read_only_where_the_report_cannot_be(tmp_path, monkeypatch, good, report):
     stale = put_export(report.with_name("worker_process_4711.1.sqlite"), [("stale", 1, 2)])
     os.utime(stale, (OLD - 60, OLD - 60))
     install(tmp_path, monkeypatch, copies(good))
@@ -439,9 +423,7 @@ def test_an_older_export_is_read_only_where_the_report_cannot_be(
 
 
 @pytest.mark.parametrize("data", [b"", bytes(8192), b"other", b"version https://git-lfs"])
-def test_a_useless_export_beside_the_report_changes_nothing(
-    tmp_path, monkeypatch, good, report, data
-):
+def test_a_useless_export_beside_the_report_changes_nothing(tmp_path, monkeypatch, good, report, data):
     report.with_name("worker_process_4711.1.sqlite").write_bytes(data)
     install(tmp_path, monkeypatch, copies(good))
     assert ranges(nsys_rep.read(source_of(report), Want())) == ["step 1"]

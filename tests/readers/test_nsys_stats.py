@@ -23,9 +23,7 @@ pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here
 
 FIGURES = Path(__file__).parents[1] / "data/nsys/nsys_stats.json"
 STORED = {
-    name: told
-    for name, told in json.loads(FIGURES.read_text(encoding="utf-8"))["files"].items()
-    if told["reports"]
+    name: told for name, told in json.loads(FIGURES.read_text(encoding="utf-8"))["files"].items() if told["reports"]
 }
 ASKED_AGAIN = (
     "GindaChen_nsys-ai/mfu_2gpu_before.sqlite",
@@ -173,9 +171,7 @@ def normal(rows, report, columns):
     if report.startswith("cuda_gpu_mem"):
         return [[*row[:-1], operation(row[-1])] for row in rows]
     if "GridXYZ" in columns:
-        return [
-            [*row[:-3], *(str([*map(int, n.split())]) for n in row[-3:-1]), row[-1]] for row in rows
-        ]
+        return [[*row[:-3], *(str([*map(int, n.split())]) for n in row[-3:-1]), row[-1]] for row in rows]
     return rows
 
 

@@ -24,9 +24,7 @@ def steady(count=20, *, stream=7, first=1, **more):
     rows = []
     for number in range(count):
         at = 10 * MS + 100 * US * number
-        rows += nsys.launched(
-            "gemm", at, at + 10 * US, at + 90 * US, first + number, stream=stream, **more
-        )
+        rows += nsys.launched("gemm", at, at + 10 * US, at + 90 * US, first + number, stream=stream, **more)
     return rows
 
 

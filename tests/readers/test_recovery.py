@@ -11,9 +11,7 @@ from tracekit.readers.loss import DataLoss
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": ['
 TAIL = b'], "traceName": "t"}'
-GOOD = (
-    b'{"ph": "X", "cat": "cpu_op", "name": "good", "pid": 1, "tid": 2, "ts": 1.5, "args": {"a": 1}}'
-)
+GOOD = b'{"ph": "X", "cat": "cpu_op", "name": "good", "pid": 1, "tid": 2, "ts": 1.5, "args": {"a": 1}}'
 
 
 @pytest.fixture
@@ -64,9 +62,7 @@ def test_odd_but_unambiguous_text_is_no_loss(read, event, name):
 
 
 def test_bare_words_of_real_profilers_are_values(read):
-    scan = read(
-        b'{"ph":"X","args":{"a":N/A}},{"ph":"X","args":{"a":NaN}},{"ph":"X","args":{"a":-inf}}'
-    )
+    scan = read(b'{"ph":"X","args":{"a":N/A}},{"ph":"X","args":{"a":NaN}},{"ph":"X","args":{"a":-inf}}')
     assert [str(value) for value in arg(scan, "a")] == ["None", "nan", "-inf"]
     assert scan.losses == ()
 
@@ -268,9 +264,7 @@ def test_a_repaired_event_that_grows_too_long_is_damage(read, monkeypatch):
     assert lost(read(b'{"ph":1},' + event + b',{"ph":1}')) == {"damaged": (1, len(event) + 1)}
 
 
-@pytest.mark.parametrize(
-    "cut", [b'{"ph', b'{"ph": "X", "name": "n', b'{"ph": "X", x', b"{", b"nul"]
-)
+@pytest.mark.parametrize("cut", [b'{"ph', b'{"ph": "X", "name": "n', b'{"ph": "X", x', b"{", b"nul"])
 def test_an_element_that_the_end_cuts_is_truncation(read, cut):
     scan = read(GOOD + b", " + cut, tail=b"")
     assert scan.losses == (DataLoss("truncated", len(HEAD + GOOD) + 2, 1, len(cut)),)

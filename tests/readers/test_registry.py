@@ -54,8 +54,6 @@ def test_who_has_a_trace_does_not_wait_for_what_reads_databases_or_snapshots(tmp
         f"load({str(tmp_path / 'trace.json')!r})\n"
         "print(*(name for name in sys.modules if name.startswith('tracekit.readers.')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "tracekit.readers.chrome" in done
     assert not [name for name in done if "nsys" in name or "torch_memory" in name]

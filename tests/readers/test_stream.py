@@ -105,10 +105,7 @@ def test_columns_have_the_kinds_that_their_values_need(read):
             b'{"args": {"i": -2, "u": 18446744073709551615, "f": NaN, "mix": 1.0, "s": "x",'
             b' "neg": 18446744073709551615, "b": null, "j": "[1]"}}'
         ),
-        (
-            b'{"args": {"i": 1, "u": 2, "f": -0.0, "mix": true, "s": "1", "neg": -1, "b": true,'
-            b' "j": [ 1 ]}}'
-        ),
+        (b'{"args": {"i": 1, "u": 2, "f": -0.0, "mix": true, "s": "1", "neg": -1, "b": true, "j": [ 1 ]}}'),
         b'{"args": {"mix": "1"}}, {"args": {"mix": 1e0}}, {"args": {"mix": -0.0}}',
         b'{"args": {"mix": 0.0}}, {"args": {"mix": nan}}, {"args": {"mix": -nan}}',
     ]
@@ -187,9 +184,7 @@ def test_rules_7_to_9_where_values_end(read, value, text):
 def test_only_asked_for_args_are_kept(read):
     assert set(read(DOCUMENT, ScanOptions(args=("stream", "none"))).args) == {"stream"}
     assert set(read(DOCUMENT, ScanOptions(skip_args=("stream", "name"))).args) == {"grid", "occ"}
-    assert set(read(DOCUMENT, ScanOptions(args=("stream", "occ"), skip_args=("occ",))).args) == {
-        "stream"
-    }
+    assert set(read(DOCUMENT, ScanOptions(args=("stream", "occ"), skip_args=("occ",))).args) == {"stream"}
 
 
 def test_of_other_keys_nothing_is_kept_unless_it_is_asked_for(read):
@@ -254,9 +249,7 @@ def test_a_file_cut_at_any_byte_gives_all_complete_events(read, packed):
         if len(text) >= array_end:
             assert found.keys() <= {"gzip-truncated", "metadata"}
         else:
-            start = len(text[: ends[complete - 1]]) + len(
-                re.match(rb"[\s,]*", text[ends[complete - 1] :])[0]
-            )
+            start = len(text[: ends[complete - 1]]) + len(re.match(rb"[\s,]*", text[ends[complete - 1] :])[0])
             assert found["truncated"] == DataLoss("truncated", start, 1, len(text) - start)
 
 

@@ -39,10 +39,7 @@ def events_of(text: bytes) -> list[bytes]:
     """The elements of an array's inside, each with the comma before it."""
     scanner, found, start = NativeScanner(ALL), [], 0
     for end in range(len(text)):
-        if (
-            text[end : end + 1] == b"}"
-            and scanner.feed(text[start : end + 1])[0] == end + 1 - start
-        ):
+        if text[end : end + 1] == b"}" and scanner.feed(text[start : end + 1])[0] == end + 1 - start:
             found.append(text[start : end + 1])
             start = end + 1
     return found
@@ -181,21 +178,15 @@ def test_a_packed_file_leaves_one_core_to_its_unpacking(scans, pack):
     assert stretch_count > 20
 
 
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, len(DOCUMENT)),
     st.integers(0, 60),
-    st.sampled_from(
-        [b"", b"}", b'"', b"\\", b"]", b'],"traceName":1', b"{", b'{"ph":"X"},', b"\0"]
-    ),
+    st.sampled_from([b"", b"}", b'"', b"\\", b"]", b'],"traceName":1', b"{", b'{"ph":"X"},', b"\0"]),
     st.integers(300, 4000),
     st.integers(100, 3000),
 )
-def test_damage_anywhere_costs_the_same_and_is_told_the_same(
-    scans, at, removed, put, stretch_bytes, block_bytes
-):
+def test_damage_anywhere_costs_the_same_and_is_told_the_same(scans, at, removed, put, stretch_bytes, block_bytes):
     data = DOCUMENT[:at] + put + DOCUMENT[at + removed :]
     alone, together, _ = scans(data, stretch_bytes, block_bytes)
     assert differences(alone, together) == []
@@ -203,9 +194,7 @@ def test_damage_anywhere_costs_the_same_and_is_told_the_same(
 
 def test_what_only_looks_like_the_start_of_an_event_is_found_out(scans):
     inner = b'[0, {"ph": "X", "name": "inner", "ts": 1}, {"name": "other", "ph": "X"}]'
-    events = [
-        b'{"ph": "X", "name": "a", "ts": %d, "args": {"k": %s}}' % (i, inner) for i in range(300)
-    ]
+    events = [b'{"ph": "X", "name": "a", "ts": %d, "args": {"k": %s}}' % (i, inner) for i in range(300)]
     alone, together, stretch_count = scans(HEAD + b",".join(events) + TAIL)
     assert differences(alone, together) == []
     assert len(together.ts_ns) == 300

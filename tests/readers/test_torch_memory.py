@@ -109,9 +109,7 @@ def test_every_protocol_reads_the_same(tables_of, protocol):
     same(tables_of(pickled(made)), tables_of(pickled(made, protocol)))
 
 
-@pytest.mark.parametrize(
-    "form", [written_by_cpp, lambda m: page(pickled(m)), lambda m: zipped(pickled(m))]
-)
+@pytest.mark.parametrize("form", [written_by_cpp, lambda m: page(pickled(m)), lambda m: zipped(pickled(m))])
 def test_every_form_reads_the_same(tables_of, form):
     made = snapshot(small_program(), color=None)
     made["allocator_settings"]["garbage_collection_threshold"] = 0.5
@@ -161,9 +159,7 @@ def test_annotations_of_torch_2_4_are_no_actions(tables_of):
     assert trace.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("told", "meant"), [("SIMULATED: by hand", "SIMULATED: by hand"), (True, "SIMULATED")]
-)
+@pytest.mark.parametrize(("told", "meant"), [("SIMULATED: by hand", "SIMULATED: by hand"), (True, "SIMULATED")])
 def test_what_says_that_it_is_simulated_is_and_nothing_else_is(tables_of, told, meant):
     assert tables_of(snapshot(small_program(), simulated=told)).meta["simulated"] == meant
     for real in (False, None, "", 0, {"simulated": True}, ["yes"]):
@@ -185,9 +181,7 @@ def test_devices_are_kept_apart_and_unused_ones_have_no_rows(tables_of):
 
 def test_pinned_host_memory_is_not_a_devices(tables_of):
     host = snapshot(small_program())
-    made = snapshot(
-        small_program(), host_segments=host["segments"], host_traces=host["device_traces"][0]
-    )
+    made = snapshot(small_program(), host_segments=host["segments"], host_traces=host["device_traces"][0])
     trace = tables_of(made)
     for name in ("allocations", "memory_segments", "blocks"):
         counts = trace[name]["memory"].value_counts()

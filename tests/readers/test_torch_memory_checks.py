@@ -63,9 +63,7 @@ def test_frees_that_wait_for_another_stream_are_held_and_said(tables_of):
     assert curve(trace) == [0, 2000, 2000]
     assert trace["blocks"]["state"].tolist() == ["pending_free", "inactive"]
     told = notes_of(trace)
-    assert told == {
-        "pending-free": "1 blocks (2,048 bytes) were freed but wait for other streams (record_stream)"
-    }
+    assert told == {"pending-free": "1 blocks (2,048 bytes) were freed but wait for other streams (record_stream)"}
     docs_word = snapshot(made)
     docs_word["segments"][0]["blocks"][0]["state"] = "active_awaiting_free"
     same(tables_of(docs_word), trace)
@@ -161,9 +159,7 @@ steps = st.lists(
 
 @given(steps, st.sampled_from(VERSIONS), st.sampled_from(["python", "cpp"]))
 @settings(max_examples=25, deadline=None)
-def test_any_program_balances_to_the_byte_and_gives_its_true_curve(
-    tmp_path_factory, program, version, writer
-):
+def test_any_program_balances_to_the_byte_and_gives_its_true_curve(tmp_path_factory, program, version, writer):
     made, live = Allocator(), []
     for what, size, stream in program:
         if what == "alloc":

@@ -31,9 +31,7 @@ PIECES = (
     st.integers(0, 3),
     st.binary(max_size=3),
 )
-def test_the_run_of_harmless_instructions_ends_where_the_pattern_ends_it(
-    pieces, cut, place_bytes, tail
-):
+def test_the_run_of_harmless_instructions_ends_where_the_pattern_ends_it(pieces, cut, place_bytes, tail):
     data = b"".join(pieces)
     data = data[: max(len(data) - cut, 0)] + tail
     for offset in range(len(data) + 1):
@@ -44,9 +42,7 @@ def test_the_run_of_harmless_instructions_ends_where_the_pattern_ends_it(
 def test_real_pickles_with_damage_end_at_the_same_byte():
     chance = random.Random(3)
     frames = [{"name": f"f{n}", "line": n, "filename": "x" * n} for n in range(300)]
-    whole = pickle.dumps(
-        [{"frames": frames[n:], "time": 2**40 + n, "pair": (n, 3)} for n in range(300)], 4
-    )
+    whole = pickle.dumps([{"frames": frames[n:], "time": 2**40 + n, "pair": (n, 3)} for n in range(300)], 4)
     for _ in range(200):
         data = bytearray(whole)
         for _ in range(3):

@@ -114,9 +114,7 @@ def test_many_lists_that_differ_in_one_object_are_told_apart():
 def test_arrays_of_another_length_are_refused(name):
     short = np.empty(1, np.int64)
     with pytest.raises(ValueError, match="another length"):
-        getattr(columns.native, name)(
-            [{}, {}], "key", short, short.astype(np.bool_) if name == "integers" else short
-        )
+        getattr(columns.native, name)([{}, {}], "key", short, short.astype(np.bool_) if name == "integers" else short)
 
 
 def test_what_is_no_list_is_refused():

@@ -49,9 +49,7 @@ NASTY = (
 )
 # A high surrogate before a low one has no JSON form of its own, and no file name gives it.
 texts = st.one_of(
-    st.text(st.characters(), max_size=20).filter(
-        lambda t: not re.search("[\ud800-\udbff][\udc00-\udfff]", t)
-    ),
+    st.text(st.characters(), max_size=20).filter(lambda t: not re.search("[\ud800-\udbff][\udc00-\udfff]", t)),
     st.sampled_from(NASTY),
 )
 ints = st.one_of(st.integers(-(2**70), 2**70), st.integers(-100, 100), st.just(10**400))
@@ -104,9 +102,7 @@ bare_findings = st.builds(
     st.floats(0, 1),
     st.booleans(),
 )
-findings = st.builds(
-    lambda finding, parts: replace(finding, parts=parts), bare_findings, tuples(bare_findings, 2)
-)
+findings = st.builds(lambda finding, parts: replace(finding, parts=parts), bare_findings, tuples(bare_findings, 2))
 
 
 @st.composite

@@ -46,9 +46,7 @@ def program():
     if found is None:
         command = f"apt-get update -qq && {INSTALL}"
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        done = subprocess.run(
-            ["sh", "-c", command], env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=False)
         found = installed()
         assert found, f"no Chromium, and `{INSTALL}` did not bring it:\n{done.stderr[-2_000:]}"
     return found
@@ -178,9 +176,7 @@ class Page:
 
     def ask(self, expression):
         """The value of a JavaScript expression in the page."""
-        answer = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 

@@ -54,13 +54,9 @@ def stages() -> Sheet:
         (
             Heading("role", "role"),
             Heading("stage", "stage"),
-            Heading(
-                "wall", "wall", "ns", "Time of the stage in the median step, by the driver's clock."
-            ),
+            Heading("wall", "wall", "ns", "Time of the stage in the median step, by the driver's clock."),
             Heading("share", "share", "ratio", "Of the median step."),
-            Heading(
-                "gpu_busy", "GPU busy", "ratio", "Of the stage's wall time, mean of the ranks."
-            ),
+            Heading("gpu_busy", "GPU busy", "ratio", "Of the stage's wall time, mean of the ranks."),
             Heading("slowest", "slowest by own work", "text", "The rank that others wait for."),
         ),
         tuple(rows),
@@ -80,19 +76,14 @@ def kernels() -> Sheet:
         )
         for index, name in enumerate(HOSTILE)
     ]
-    rows += [
-        (f"kernel_{index}", index % 8, 900_000 - index * 1_000, 0.0005, 7, None)
-        for index in range(120)
-    ]
+    rows += [(f"kernel_{index}", index % 8, 900_000 - index * 1_000, 0.0005, 7, None) for index in range(120)]
     return Sheet(
         "kernels",
         "Kernels by GPU time",
         (
             Heading("kernel", "kernel"),
             Heading("rank", "rank", "id"),
-            Heading(
-                "gpu", "GPU time", "ns", "By launch: sums over streams may exceed the wall time."
-            ),
+            Heading("gpu", "GPU time", "ns", "By launch: sums over streams may exceed the wall time."),
             Heading("share", "of GPU time", "ratio"),
             Heading("launches", "launches", "count"),
             Heading("tensor_cores", "tensor cores", "text"),
@@ -176,9 +167,7 @@ def findings() -> tuple[Finding, ...]:
             3 * MS,
             0.0016,
         ),
-        Finding(
-            "idle-gap", "info", f"gap after {HOSTILE[3]}{HOSTILE[4]}", HOSTILE[0], (), (), 40, 1e-8
-        ),
+        Finding("idle-gap", "info", f"gap after {HOSTILE[3]}{HOSTILE[4]}", HOSTILE[0], (), (), 40, 1e-8),
         Finding("odd-clock", "info", "clock of rank 2 drifts", "sync the clocks"),
         Finding(
             "memory-near-limit",
@@ -199,9 +188,7 @@ def values() -> Sheet:
             Heading("step", "step", "id"),
             Heading("wall", "wall", "ns"),
         ),
-        tuple(
-            (rank, step, 1_800_000_000 + rank * 7 + step) for rank in range(8) for step in (2, 3, 5)
-        ),
+        tuple((rank, step, 1_800_000_000 + rank * 7 + step) for rank in range(8) for step in (2, 3, 5)),
     )
 
 
@@ -298,9 +285,7 @@ def gantt() -> Chart:
 
 def bars() -> Chart:
     parts = (540, 110, 30, 320)
-    marks = [
-        (rank, at, (part + rank * 3) * MS) for rank in range(8) for at, part in enumerate(parts)
-    ]
+    marks = [(rank, at, (part + rank * 3) * MS) for rank in range(8) for at, part in enumerate(parts)]
     return Chart(
         "exclusive",
         "Where each rank's GPU time goes",
@@ -385,8 +370,6 @@ def charted_report() -> Report:
         "kernels": (gantt(), histogram(), hostile_chart()),
         "communication": (bars(), heatmap(), lines(), single_bars()),
     }
-    sections = tuple(
-        replace(section, charts=pictures.get(section.id, ())) for section in report.sections
-    )
+    sections = tuple(replace(section, charts=pictures.get(section.id, ())) for section in report.sections)
     told = Verdict("straggler", "fired", "1 finding")
     return replace(report, sections=(*sections, Section("rules", "Rules", verdicts=(told,))))

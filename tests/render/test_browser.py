@@ -74,12 +74,8 @@ def test_what_the_last_test_watches_for_is_seen(page, tmp_path):
 
 def test_the_policy_holds_in_the_browser(page, files, tmp_path):
     worse = tmp_path / "worse.html"
-    injected = (
-        "<script>document.title='taken'</script><p style='color:red' onclick='x()'>p</p></body>"
-    )
-    worse.write_text(
-        files["sample"].read_text("utf-8").replace("</body>", injected), encoding="utf-8"
-    )
+    injected = "<script>document.title='taken'</script><p style='color:red' onclick='x()'>p</p></body>"
+    worse.write_text(files["sample"].read_text("utf-8").replace("</body>", injected), encoding="utf-8")
     page.open(worse)
     assert page.ask("document.title") != "taken"
     assert len([text for text in page.complaints() if "Content Security Policy" in text]) >= 2
@@ -142,9 +138,7 @@ def visible_rows(page, table):
 
 
 def type_filter(page, table, text):
-    page.ask(
-        f"(() => {{ const i = document.querySelector('#{table} .filter input'); i.focus(); i.select(); }})()"
-    )
+    page.ask(f"(() => {{ const i = document.querySelector('#{table} .filter input'); i.focus(); i.select(); }})()")
     page.type(text)
 
 
@@ -154,10 +148,7 @@ def test_a_long_table_shows_the_rows_that_hold_every_word(page, files):
     type_filter(page, "table-kernels", "KERNEL_11")
     # kernel_11 and kernel_110 to kernel_119.
     assert visible_rows(page, "table-kernels") == 11
-    assert (
-        page.ask("document.querySelector('#table-kernels [role=status]').textContent")
-        == "11 of 134 rows"
-    )
+    assert page.ask("document.querySelector('#table-kernels [role=status]').textContent") == "11 of 134 rows"
     type_filter(page, "table-kernels", "float vectorized")
     assert visible_rows(page, "table-kernels") == 1
     type_filter(page, "table-kernels", "no such kernel")
@@ -178,10 +169,7 @@ def test_without_scripts_everything_is_there(page, files, name):
     with_scripts = page.ask("document.querySelectorAll('td, figure svg, details, li.card').length")
     page.open(files[name], scripts=False)
     assert page.ask("document.querySelectorAll('th button, .filter').length") == 0
-    assert (
-        page.ask("document.querySelectorAll('td, figure svg, details, li.card').length")
-        == with_scripts
-    )
+    assert page.ask("document.querySelectorAll('td, figure svg, details, li.card').length") == with_scripts
     hidden = "Array.from(document.querySelectorAll('tbody tr, figure svg')).filter((e) => e.getBoundingClientRect().height < 4)"
     assert page.ask(f"{hidden}.length") == 0
 
@@ -190,9 +178,7 @@ def test_without_scripts_everything_is_there(page, files, name):
 def test_hostile_names_are_words_on_the_page_and_in_pictures(page, files, scripts):
     page.open(files["sample"], scripts=scripts)
     shown = page.ask("document.querySelector('main').textContent")
-    tips = page.ask(
-        "Array.from(document.querySelectorAll('figure svg title'), (t) => t.textContent).join('\\n')"
-    )
+    tips = page.ask("Array.from(document.querySelectorAll('figure svg title'), (t) => t.textContent).join('\\n')")
     for name in HOSTILE:
         if len(name) < 160:
             assert make_printable(name) in shown
@@ -236,9 +222,7 @@ def test_everything_that_reacts_is_reached_by_the_keyboard(page, files):
     reached = set()
     for _ in range(200):
         page.press("Tab", 9)
-        reached.add(
-            page.ask("document.activeElement.tagName + '.' + document.activeElement.className")
-        )
+        reached.add(page.ask("document.activeElement.tagName + '.' + document.activeElement.className"))
         if page.ask("document.activeElement === document.body"):
             break
     assert {"A.skip", "BUTTON.", "INPUT.", "SUMMARY.", "DIV.scroll", "DIV.plot", "A."} <= reached

@@ -30,9 +30,7 @@ def files(tmp_path_factory):
         "not comparable": comparison(verdict="not comparable"),
     }
     for name, one in found.items():
-        (folder / f"{name}.html").write_text(
-            render(build_comparison_report(one), "html"), encoding="utf-8"
-        )
+        (folder / f"{name}.html").write_text(render(build_comparison_report(one), "html"), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in found}
 
 

@@ -69,9 +69,7 @@ def test_the_waterfall_leads_from_one_step_to_the_other():
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=40))
 def test_the_parts_of_the_waterfall_add_up_to_the_change(times):
-    chart = build_waterfall_chart(
-        comparison(*(change(f"s{at}", *pair) for at, pair in enumerate(times) if all(pair)))
-    )
+    chart = build_waterfall_chart(comparison(*(change(f"s{at}", *pair) for at, pair in enumerate(times) if all(pair))))
     if chart is None:
         assert all(before == after for before, after in times if before and after)
         return
@@ -93,10 +91,7 @@ def test_the_waterfall_takes_its_parts_from_the_attribution_where_there_is_one()
 
 
 def test_an_attribution_that_says_nothing_gives_way_to_the_stages():
-    assert (
-        build_waterfall_chart(comparison(GEN, origin=Attribution(missing="no slots"))).rows[1]
-        == "gen"
-    )
+    assert build_waterfall_chart(comparison(GEN, origin=Attribution(missing="no slots"))).rows[1] == "gen"
 
 
 def test_a_stage_of_one_side_is_a_part_of_its_own_size():
@@ -124,10 +119,7 @@ def test_ratios_stand_with_their_intervals_and_verdicts():
 
 
 def test_a_role_is_named_beside_its_stage():
-    assert (
-        build_ratio_chart(comparison(change("log_prob", 2, 1, role="ref"))).rows[1]
-        == "ref log_prob"
-    )
+    assert build_ratio_chart(comparison(change("log_prob", 2, 1, role="ref"))).rows[1] == "ref log_prob"
 
 
 def test_every_step_is_a_dot_in_the_row_of_its_run_and_a_dropped_one_is_hollow():
@@ -142,9 +134,7 @@ def test_every_step_is_a_dot_in_the_row_of_its_run_and_a_dropped_one_is_hollow()
 
 
 def test_of_sides_that_are_not_comparable_only_the_steps_are_drawn():
-    assert [c.id for c in build_comparison_charts(comparison(GEN, verdict="not comparable"))] == [
-        "steps"
-    ]
+    assert [c.id for c in build_comparison_charts(comparison(GEN, verdict="not comparable"))] == ["steps"]
 
 
 def test_more_steps_than_can_be_seen_are_counted():
@@ -159,9 +149,7 @@ def test_more_steps_than_can_be_seen_are_counted():
 
 
 def test_twice_as_much_and_half_as_much_are_equally_far_from_one():
-    across = make_log_axis(
-        [Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))]
-    )
+    across = make_log_axis([Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))])
     half, one, two = (across.at(Fraction(v)) for v in (Fraction(1, 2), 1, 2))
     assert one == pytest.approx(0.5)
     assert two - one == pytest.approx(one - half)
@@ -196,9 +184,7 @@ def test_a_factor_is_drawn_at_its_place_with_its_words():
     x = [float(re.match(r"M([\d.]+)", d)[1]) for d in glyphs]
     # The two circles begin 5 left of their middle, the diamond at its middle; even steps of the logarithm.
     step, gen, actor = x[0] + 5, x[1] + 5, x[2]
-    assert (gen - step) / (step - actor) == pytest.approx(
-        log(2 / 1.25) / log(1.25 / 0.75), rel=0.01
-    )
+    assert (gen - step) / (step - actor) == pytest.approx(log(2 / 1.25) / log(1.25 / 0.75), rel=0.01)
 
 
 def test_verdicts_differ_in_shape_as_in_colour():
@@ -258,9 +244,7 @@ def test_any_such_chart_is_drawn_within_its_frame(chart):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pictures_are_bounded(kind):
-    mark = {"intervals": (0, 0, 1, 2, 3), "strips": (0, 0, 5, 1, 1), "waterfall": (0, 0, 5, 3)}[
-        kind
-    ]
+    mark = {"intervals": (0, 0, 1, 2, 3), "strips": (0, 0, 5, 1, 1), "waterfall": (0, 0, 5, 3)}[kind]
     chart = limit_chart(Chart("c", "C", kind, (mark,) * 3_000, ("a",), ("r",)))
     assert (len(list_placed_marks(chart)), chart.omitted) == (MOST_MARKS, 1_000)
 
@@ -314,9 +298,7 @@ def test_runs_of_different_lengths_are_told_by_their_steps():
 
 def test_a_bar_is_as_long_as_the_change_beside_the_largest():
     # -40 is full, 8; -20 is half of it; +10 a quarter, hatched; 0 and an unknown one have none.
-    sheet = Sheet(
-        "s", "S", (Heading("difference", "change", "ns"),), ((-40,), (-20,), (10,), (0,), (None,))
-    )
+    sheet = Sheet("s", "S", (Heading("difference", "change", "ns"),), ((-40,), (-20,), (10,), (0,), (None,)))
     assert [row[-1] for row in add_change_bars(sheet).rows] == ["█" * 8, "█" * 4, "▒" * 2, "", ""]
 
 

@@ -52,9 +52,7 @@ def test_where_rows_disagree_or_have_no_direction_none_is_told():
 
 @pytest.mark.parametrize("format_", ["text", "md", "html"])
 def test_people_read_the_direction_under_the_table(format_):
-    text = " ".join(
-        render(build_comparison_report(comparison(rate(), time())), format_, verbose=True).split()
-    )
+    text = " ".join(render(build_comparison_report(comparison(rate(), time())), format_, verbose=True).split())
     assert MORE in text
     assert LESS in text
     assert "takes less" not in text.split("Rates")[-1]

@@ -100,10 +100,7 @@ def test_a_hostile_name_begins_no_other_workflow_command(name):
 
 
 def test_an_annotation_is_escaped_as_github_reads_it():
-    assert (
-        make_annotation("error", "a, b: c", "50 %\r\n::x")
-        == "::error title=a%2C b%3A c::50 %25\\r\\n::x"
-    )
+    assert make_annotation("error", "a, b: c", "50 %\r\n::x") == "::error title=a%2C b%3A c::50 %25\\r\\n::x"
 
 
 def test_at_most_ten_of_a_kind_and_the_last_tells_how_many_more():
@@ -120,9 +117,7 @@ def test_a_breach_that_only_warns_is_a_warning_and_an_accepted_one_too():
 
 
 def test_outputs_are_one_line_each():
-    text = format_step_outputs(
-        {"verdict": "regression", "speedup": 0.123456789, "ci_low": None, "report": "a\nb=c"}
-    )
+    text = format_step_outputs({"verdict": "regression", "speedup": 0.123456789, "ci_low": None, "report": "a\nb=c"})
     assert text == "verdict=regression\nspeedup=0.123457\nci_low=\nreport=a\\nb=c\n"
 
 
@@ -134,11 +129,7 @@ def test_the_first_line_is_a_hidden_marker_of_the_names_alone():
     text = comment(sample_report())
     assert text.splitlines()[0] == make_comment_marker("base", "opt")
     assert re.fullmatch(r"<!-- tracekit:compare:[0-9a-f]{12} -->", text.splitlines()[0])
-    assert (
-        make_comment_marker("a", "b")
-        == make_comment_marker("a", "b")
-        != make_comment_marker("b", "a")
-    )
+    assert make_comment_marker("a", "b") == make_comment_marker("a", "b") != make_comment_marker("b", "a")
     assert re.fullmatch(r"<!-- [\w:]+ -->", make_comment_marker("--> <script>", "\ud800"))
 
 

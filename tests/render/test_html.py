@@ -45,9 +45,7 @@ class Page(HTMLParser):
         assert len({name for name, _ in attrs}) == len(attrs)
         self.rows = self.rows + 1 if tag == "tr" else 0 if tag == "table" else self.rows
         marks = "".join(
-            f" {name}={value}"
-            for name, value in attrs
-            if name in ("id", "class", "href", "scope", "aria-label")
+            f" {name}={value}" for name, value in attrs if name in ("id", "class", "href", "scope", "aria-label")
         )
         self._line(f"<{tag}{make_printable(marks, 90)}>")
         if tag not in VOID:
@@ -135,9 +133,7 @@ def parts(page):
 
 def test_the_policy_allows_the_two_inlined_texts_and_nothing_else(sample):
     text = render(sample, "html")
-    (policy,) = [
-        v for tag, name, v in Page(text).attributes if name == "content" and "default-src" in v
-    ]
+    (policy,) = [v for tag, name, v in Page(text).attributes if name == "content" and "default-src" in v]
     allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert allowed.pop("default-src") == "'none'"
     for directive, content in zip(("style-src", "script-src"), parts(text), strict=True):
@@ -197,9 +193,7 @@ def wide(rows):
         Heading("time", "time", "ns"),
         Heading("share", "share", "ratio"),
     )
-    return Sheet(
-        "t", "T", headings, tuple((f"kernel_{i}_" + "n" * 60, i * 1_000, 0.5) for i in range(rows))
-    )
+    return Sheet("t", "T", headings, tuple((f"kernel_{i}_" + "n" * 60, i * 1_000, 0.5) for i in range(rows)))
 
 
 def test_a_huge_report_stays_under_the_limit_and_says_what_is_cut():
@@ -211,18 +205,13 @@ def test_a_huge_report_stays_under_the_limit_and_says_what_is_cut():
     text = render(Report("huge", "0", sections=sections), "html")
     page = Page(text)
     assert MAX_PAGE_BYTES * 0.6 < len(text.encode()) <= MAX_PAGE_BYTES
-    assert (
-        len(re.findall(r"of 90,000 rows shown; cut to keep this page under 5 MB", page.text)) == 1
-    )
+    assert len(re.findall(r"of 90,000 rows shown; cut to keep this page under 5 MB", page.text)) == 1
     assert "row 99" in page.text
 
 
 def test_a_report_of_endless_lists_stays_under_the_limit_and_says_what_is_cut():
     place = Place(name="p" * 150)
-    found = tuple(
-        Finding("rule", "high", "claim " * 100, "advice " * 100, (), (place,) * 200)
-        for _ in range(3_000)
-    )
+    found = tuple(Finding("rule", "high", "claim " * 100, "advice " * 100, (), (place,) * 200) for _ in range(3_000))
     report = replace(sample_report(), sections=(Section("s", "S", findings=found),) * 2)
     text = render(report, "html")
     assert len(text.encode()) <= MAX_PAGE_BYTES
@@ -286,9 +275,7 @@ def test_a_chart_that_cannot_be_drawn_says_so_and_the_others_are_there():
 def test_charts_beyond_their_share_of_the_page_are_named_and_not_drawn():
     marks = tuple((at % 300, at % 2, at, at + 1) for at in range(2_000))
     long = tuple(f"{at} " + "名" * 190 for at in range(300))
-    many = tuple(
-        Chart(f"c{at}", f"Chart {at}", "gantt", marks, ("a", "b"), long) for at in range(9)
-    )
+    many = tuple(Chart(f"c{at}", f"Chart {at}", "gantt", marks, ("a", "b"), long) for at in range(9))
     text = one(Section("s", "S", charts=many, sheets=(wide(50_000),)))
     drawn = text.count('<svg class="chart')
     assert 1 <= drawn < 9
@@ -370,8 +357,7 @@ def test_rules_that_abstain_are_named_with_their_reason_once():
     )
     text = " ".join(Page(one(Section("s", "S", verdicts=told))).text.split())
     assert (
-        "could not be judged here: step-variance (insufficient data: 1 of 4 steps; and 1 more); "
-        "copies (not applicable)"
+        "could not be judged here: step-variance (insufficient data: 1 of 4 steps; and 1 more); copies (not applicable)"
     ) in text
     assert "straggler" not in text
 

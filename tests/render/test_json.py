@@ -50,9 +50,7 @@ def test_keys_stand_in_the_order_of_the_dataclass(sample):
 
 
 def test_a_number_that_is_not_finite_is_written_as_unknown():
-    report = Report(
-        "t", "0", headline=tuple(Metric("m", x, "") for x in (math.nan, math.inf, -math.inf))
-    )
+    report = Report("t", "0", headline=tuple(Metric("m", x, "") for x in (math.nan, math.inf, -math.inf)))
     text = write_report_json(report)
     assert "NaN" not in text
     assert "Infinity" not in text
@@ -136,9 +134,7 @@ def test_what_is_not_a_report_is_refused_on_one_line_with_its_place(text, reason
 
 anything = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=5,
 )
 
@@ -149,13 +145,7 @@ def test_a_report_with_any_one_value_exchanged_is_read_or_refused(data):
     raw = json.loads(write_report_json(sample_report()))
     at = raw = copy.deepcopy(raw)
     for _ in range(data.draw(st.integers(0, 6))):
-        keys = (
-            list(at)
-            if isinstance(at, dict)
-            else list(range(len(at)))
-            if isinstance(at, list)
-            else []
-        )
+        keys = list(at) if isinstance(at, dict) else list(range(len(at))) if isinstance(at, list) else []
         inner = [key for key in keys if isinstance(at[key], dict | list) and at[key]]
         if not inner:
             break

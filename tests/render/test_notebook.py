@@ -114,9 +114,7 @@ def test_the_tables_are_those_that_csv_writes(report):
 def test_values_that_are_not_known_are_missing_and_large_numbers_stay_whole():
     headings = tuple(Heading(name, name) for name in "abcde")
     rows = ((1, 1.5, "x", True, 2**70), (None, None, None, None, None))
-    report = Report(
-        "t", "1", sections=(Section("s", "s", sheets=(Sheet("s", "s", headings, rows),)),)
-    )
+    report = Report("t", "1", sections=(Section("s", "s", sheets=(Sheet("s", "s", headings, rows),)),))
     frame = report.tables["s"]
     assert frame.iloc[0].tolist() == [1, 1.5, "x", True, 2**70]
     assert frame.iloc[1].isna().all()

@@ -29,9 +29,7 @@ def table(*rows):
 
 
 def test_numbers_are_in_base_units_with_three_digits():
-    text = of(
-        Metric("mean_step", 1_234_567_890, "ns", low=1_199_999_999), Metric("steps", 18, "count")
-    )
+    text = of(Metric("mean_step", 1_234_567_890, "ns", low=1_199_999_999), Metric("steps", 18, "count"))
     assert text == (
         "# TYPE tracekit_repeats_mean_step_seconds gauge\n"
         "# UNIT tracekit_repeats_mean_step_seconds seconds\n"

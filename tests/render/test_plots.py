@@ -75,11 +75,7 @@ def test_a_stage_has_one_colour_in_all_time_lines(monkeypatch):
     names = [name for name, _ in images.paint_report_charts(report_of(one, two))]
     assert names == ["s-one.png", "s-one.svg", "s-two.png", "s-two.svg"]
     roles = [
-        {
-            part.tip.split(":")[0]: part.role
-            for part in picture.parts
-            if isinstance(part, FilledArea)
-        }
+        {part.tip.split(":")[0]: part.role for part in picture.parts if isinstance(part, FilledArea)}
         for picture in pictures[::2]
     ]
     assert roles[0]["r · generate"] == roles[1]["r · generate"]
@@ -92,12 +88,8 @@ def test_any_chart_is_painted_with_all_of_its_parts(chart):
     areas, texts, line_count = painted(chart)
     parts = list(images._flatten_parts(picture.parts))
     assert len(areas) == sum(len(part.boxes) for part in parts if isinstance(part, FilledArea))
-    assert len(texts) == 2 + sum(
-        isinstance(part, PlacedText) for part in parts
-    )  # title and caption
-    lifted = sum(
-        letter == "M" for part in parts if isinstance(part, LineStroke) for letter, _ in part.steps
-    )
+    assert len(texts) == 2 + sum(isinstance(part, PlacedText) for part in parts)  # title and caption
+    lifted = sum(letter == "M" for part in parts if isinstance(part, LineStroke) for letter, _ in part.steps)
     assert line_count == lifted + sum(isinstance(part, SeriesGlyph | LineDot) for part in parts)
     assert all(text.isprintable() for text in texts)
 

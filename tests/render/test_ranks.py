@@ -137,7 +137,5 @@ def test_pages_are_short_and_json_and_csv_have_every_rank():
         assert "998" not in page
     again = read_report_json(write_report_json(report))
     assert again == report
-    (table,) = (
-        data for name, data in render_csv(report, RenderOptions()).items() if "ranks" in name
-    )
+    (table,) = (data for name, data in render_csv(report, RenderOptions()).items() if "ranks" in name)
     assert table.count(b"\n") == 1001

@@ -89,9 +89,7 @@ def test_bytes_depend_on_nothing_but_report_and_options():
         }
         command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
         root = Path(__file__).parents[2]
-        run = subprocess.run(
-            command, env=environment, cwd=root, capture_output=True, text=True, check=True
-        )
+        run = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
         found.add(hashlib.sha256(run.stdout.encode()).hexdigest())
         assert len(run.stdout.splitlines()) == len(RENDERERS)
     assert len(found) == 1
@@ -100,7 +98,5 @@ def test_bytes_depend_on_nothing_but_report_and_options():
 def test_nothing_heavy_is_imported_before_it_is_needed():
     code = "import sys, tracekit.render; print([m for m in ('rich', 'jinja2') if m in sys.modules])"
     root = Path(__file__).parents[2]
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -173,11 +173,7 @@ def test_a_hostile_name_is_text_in_a_picture(name):
 
 
 @settings(max_examples=150, deadline=None)
-@example(
-    Chart(
-        "", "", "heatmap", ((0, 0, 0, None), (0, 0, 0, 10**308)), ("",), ("",), unit="id", x_unit=""
-    )
-)
+@example(Chart("", "", "heatmap", ((0, 0, 0, None), (0, 0, 0, 10**308)), ("",), ("",), unit="id", x_unit=""))
 @given(charts())
 def test_any_chart_is_drawn_well_formed_within_its_frame_and_the_same_each_time(chart):
     text = draw_svg_chart(chart)
@@ -188,9 +184,7 @@ def test_any_chart_is_drawn_well_formed_within_its_frame_and_the_same_each_time(
         assert element.tag.removeprefix(NS) in {
             "svg", "g", "path", "rect", "circle", "text", "title", "desc",
         }  # fmt: skip
-        assert not any(
-            name.startswith("on") or "href" in name or name == "style" for name in element.attrib
-        )
+        assert not any(name.startswith("on") or "href" in name or name == "style" for name in element.attrib)
         for name, most in (("x", width), ("cx", width), ("y", height), ("cy", height)):
             assert -0.1 <= float(element.get(name, 0)) <= most + 0.1
         for x in re.findall(r"[ML]([-\d.]+) ", element.get("d", "")):
@@ -227,9 +221,7 @@ def test_an_axis_holds_its_values_with_few_ticks_in_their_order(values, unit, ze
     ],
 )  # fmt: skip
 def test_ticks_stand_at_round_numbers_in_one_unit(values, unit, labels):
-    assert [
-        label for _, label in make_axis([Fraction(value) for value in values], unit).ticks
-    ] == labels
+    assert [label for _, label in make_axis([Fraction(value) for value in values], unit).ticks] == labels
 
 
 def test_values_near_each_other_are_not_squeezed_together_by_zero():
@@ -260,9 +252,7 @@ def test_a_mark_that_refers_to_nothing_is_refused(chart, problem):
 def test_what_has_no_place_is_not_drawn():
     marks = ((0, 0, None, 5), (0, 0, 5, 1), (0, 0, 0, float("nan")), (0, 0, 0, 10))
     assert len(boxes(picture(Chart("c", "C", "gantt", marks, ("a",), ("r",))))) == 1
-    assert words(picture(Chart("c", "C", "gantt", marks[:3], ("a",), ("r",)))) == [
-        "nothing to draw"
-    ]
+    assert words(picture(Chart("c", "C", "gantt", marks[:3], ("a",), ("r",)))) == ["nothing to draw"]
     assert words(picture(Chart("c", "C", "lines", ()))) == ["nothing to draw"]
 
 
@@ -281,9 +271,7 @@ def test_a_picture_of_too_many_marks_draws_the_largest_and_counts_the_others():
 
 def test_too_many_rows_are_cut_with_their_marks():
     rows = tuple(f"rank {at}" for at in range(1_000))
-    few = limit_chart(
-        Chart("c", "C", "bars", tuple((at, 0, at) for at in range(1_000)), ("a",), rows)
-    )
+    few = limit_chart(Chart("c", "C", "bars", tuple((at, 0, at) for at in range(1_000)), ("a",), rows))
     assert (len(few.rows), len(few.marks), few.omitted) == (MOST_ROWS, MOST_ROWS, 1_000 - MOST_ROWS)
     names = [text for text in words(picture(few)) if text.startswith("rank")]
     assert 20 < len(names) < 100
@@ -347,10 +335,7 @@ def test_thin_lines_stand_out_from_the_page(theme):
 
 def test_every_class_of_a_picture_has_a_style():
     used = {
-        name
-        for chart in SAMPLES
-        for element in picture(chart).iter()
-        for name in (element.get("class") or "").split()
+        name for chart in SAMPLES for element in picture(chart).iter() for name in (element.get("class") or "").split()
     }
     assert {"s0", "l8", "unknown", "on", "off", "grid", "tick", "row", "line"} <= used
     # These carry the look of text in general, and mark the kind.

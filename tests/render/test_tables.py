@@ -85,9 +85,7 @@ def test_file_names_are_safe_and_differ_even_where_case_does_not_count(report):
 
 
 def test_a_name_that_windows_reserves_is_not_used():
-    report = Report(
-        "t", "0", overview=Sheet("../NUL", "T", (), ()), values=Sheet("con", "T", (), ())
-    )
+    report = Report("t", "0", overview=Sheet("../NUL", "T", (), ()), values=Sheet("con", "T", (), ()))
     assert {"_NUL.csv", "_con.csv"} <= set(render(report, "csv"))
 
 
@@ -139,7 +137,5 @@ def test_without_pyarrow_the_error_says_what_to_install(sample, monkeypatch):
 
 def test_two_sections_may_have_sheets_of_the_same_name():
     sheet = Sheet("rows", "Rows", (Heading("a", "a"),), (("x",),))
-    report = Report(
-        "t", "0", sections=(Section("a", "A", sheets=(sheet,)), Section("b", "B", sheets=(sheet,)))
-    )
+    report = Report("t", "0", sections=(Section("a", "A", sheets=(sheet,)), Section("b", "B", sheets=(sheet,))))
     assert {"a.rows.csv", "b.rows.csv"} <= set(render(report, "csv"))

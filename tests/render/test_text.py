@@ -77,9 +77,7 @@ def test_columns_that_do_not_fit_are_named(sample):
 
 def test_unknown_is_a_dash_and_a_tiny_share_is_not_zero(sample):
     lines = render(sample, "text", verbose=True, width=100).splitlines()
-    assert re.search(
-        r"compute_reward +12\.0 +0\.6 % +— +—$", next(x for x in lines if "compute_reward" in x)
-    )
+    assert re.search(r"compute_reward +12\.0 +0\.6 % +— +—$", next(x for x in lines if "compute_reward" in x))
     assert "<0.1 %" in next(line for line in lines if line.startswith("rollout  sleep"))
 
 
@@ -122,9 +120,7 @@ def test_an_analysis_that_found_nothing_says_so():
 
 
 def test_the_amount_stands_near_its_claim_on_a_very_wide_terminal():
-    found = Finding(
-        "rule", "low", "claim", "advice", recoverable_ns=1_000_000, recoverable_ratio=0.01
-    )
+    found = Finding("rule", "low", "claim", "advice", recoverable_ns=1_000_000, recoverable_ratio=0.01)
     report = Report("wide", "0.1.0", sections=(Section("s", "S", findings=(found,)),))
     assert max(map(len, render(report, width=400).splitlines())) <= 120
 
@@ -139,8 +135,7 @@ def test_long_identities_break_between_facts(sample):
 def test_no_column_is_left_out_that_there_is_room_for(width):
     """30 columns of names and numbers of many widths; what is left out would not fit beside what is shown."""
     headings = tuple(
-        Heading(f"c{n}", f"c{n}" + "x" * (7 * n % 23), "text" if n % 5 == 0 else "count")
-        for n in range(30)
+        Heading(f"c{n}", f"c{n}" + "x" * (7 * n % 23), "text" if n % 5 == 0 else "count") for n in range(30)
     )
     row = tuple("name" * 9 if n % 5 == 0 else n for n in range(30))
     table = make_grid(Sheet("t", "T", headings, (row,)))

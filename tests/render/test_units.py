@@ -120,9 +120,7 @@ def test_what_is_larger_is_never_shown_as_smaller(one, other, unit, in_a_column)
         assert number(format_cell(low, scale)) <= number(format_cell(high, scale))
     else:
         parse = parse_time if unit == "ns" else parse_size
-        assert parse(format_quantity(low, unit).lstrip("<>")) <= parse(
-            format_quantity(high, unit).lstrip("<>")
-        )
+        assert parse(format_quantity(low, unit).lstrip("<>")) <= parse(format_quantity(high, unit).lstrip("<>"))
 
 
 @given(st.one_of(st.integers(-(10**24), 10**24), st.integers(-(10**6), 10**6)))

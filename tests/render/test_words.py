@@ -26,9 +26,7 @@ def last_lines(text):
 def test_a_word_on_the_screen_is_explained_below_it(word):
     shown = render_text(report(f"4 things about {word}, of two"), RenderOptions())
     assert last_lines(shown) == f"{word}: {MEANINGS[word]}"
-    assert (
-        last_lines(render_text(report(label=word), RenderOptions())) == f"{word}: {MEANINGS[word]}"
-    )
+    assert last_lines(render_text(report(label=word), RenderOptions())) == f"{word}: {MEANINGS[word]}"
 
 
 def test_a_screen_without_them_ends_as_it_did():

@@ -167,9 +167,7 @@ def test_cuda_gpu_kern_gb_sum(trace):
 
     expected = summed((key(e), e["dur"]) for e in of(trace, "kernel"))
     given = rows("cuda_gpu_kern_gb_sum", trace)
-    in_numbers = [
-        {**row, "grid": numbers(row["grid"]), "block": numbers(row["block"])} for row in given
-    ]
+    in_numbers = [{**row, "grid": numbers(row["grid"]), "block": numbers(row["block"])} for row in given]
     assert shown(in_numbers, "grid", "block", "name") == expected
     assert len(expected) > 2
 
@@ -257,9 +255,7 @@ def test_cuda_kern_exec_sum(trace):
     given = rows("cuda_kern_exec_sum", trace)
     assert len(given) == len(parts)
     for row in given:
-        total, api, queued, kernel = zip(
-            *parts[row["api"], row["kernel"], row["device"]], strict=True
-        )
+        total, api, queued, kernel = zip(*parts[row["api"], row["kernel"], row["device"]], strict=True)
         waits = [q for q in queued if q is not None]
         assert (row["count"], row["queued_count"]) == (len(total), len(waits))
         assert row["total_avg_ns"] == pytest.approx(mean(total))
@@ -271,8 +267,7 @@ def test_cuda_kern_exec_sum(trace):
 @traces
 def test_cuda_gpu_trace(trace):
     expected = sorted(
-        (e["ts"], e["dur"], e["name"], e["args"]["stream"], e["args"].get("bytes"))
-        for e in of(trace, *DEVICE)
+        (e["ts"], e["dur"], e["name"], e["args"]["stream"], e["args"].get("bytes")) for e in of(trace, *DEVICE)
     )
     names = ("ts_ns", "dur_ns", "name", "stream", "size_bytes")
     given = [tuple(row[name] for name in names) for row in rows("cuda_gpu_trace", trace)]
@@ -468,11 +463,7 @@ def test_gemms(folder):
 
 @traces
 def test_kernel_launchers(trace):
-    ops = {
-        e["args"]["External id"]: e["name"]
-        for e in of(trace, "cpu_op")
-        if "External id" in e["args"]
-    }
+    ops = {e["args"]["External id"]: e["name"] for e in of(trace, "cpu_op") if "External id" in e["args"]}
     expected = grouped(
         ((ops.get(e["args"]["External id"]), e["name"]), e["dur"])
         for e in of(trace, "kernel")
@@ -520,9 +511,7 @@ def test_streams(trace):
         span = max(ends) - min(e["ts"] for e in work)
         expected[key] = len(work), sum(e["dur"] for e in work), span
     given = rows("streams", trace)
-    assert {
-        (r["stream"], r["kind"]): (r["count"], r["total_ns"], r["span_ns"]) for r in given
-    } == expected
+    assert {(r["stream"], r["kind"]): (r["count"], r["total_ns"], r["span_ns"]) for r in given} == expected
 
 
 @needs_real
@@ -551,9 +540,7 @@ def test_collectives_by_group():
         "Int": "int32",
         "Byte": "uint8",
     }
-    assert given == {
-        (size, torch_names[dtype], what): count for (size, dtype, what), count in expected.items()
-    }
+    assert given == {(size, torch_names[dtype], what): count for (size, dtype, what), count in expected.items()}
     reduced = {
         int(e["args"]["In msg nelems"]) * sizes[e["args"]["dtype"]]
         for e in of(NCCL, "kernel")
@@ -618,11 +605,7 @@ def test_comm_overlap():
         for stage, told in stages_of_truth(rank):
             expected[int(rank), stage, "comm"] += told["comm_ns"]
             expected[int(rank), stage, "overlap"] += told["comm_hidden_by_compute_ns"]
-    given = [
-        row
-        for row in rows("comm_overlap", SIMULATED)
-        if (row["rank"], row["stage"], "comm") in expected
-    ]
+    given = [row for row in rows("comm_overlap", SIMULATED) if (row["rank"], row["stage"], "comm") in expected]
     assert len(given) >= 4
     for row in given:
         assert row["comm_ns"] == expected[row["rank"], row["stage"], "comm"]
@@ -670,9 +653,7 @@ def test_sync_stalls():
     for row in measured:
         totals[row["op"], row["call"]].update({n: row[n] for n in ("count", "call_ns", "idle_ns")})
     given = rows("sync_stalls", SIMULATED)
-    assert {
-        (r["op"], r["call"]): {n: r[n] for n in ("count", "call_ns", "idle_ns")} for r in given
-    } == totals
+    assert {(r["op"], r["call"]): {n: r[n] for n in ("count", "call_ns", "idle_ns")} for r in given} == totals
     calls = Counter()
     for path in (RANK0, RANK1):
         steps = [e for e in of(path, "user_annotation") if e["name"].startswith("ProfilerStep")]
@@ -788,15 +769,10 @@ def test_cpu_ops():
 
 @needs_real
 def test_modules():
-    calls = [
-        e
-        for e in events(H100)
-        if e["cat"] == "python_function" and e["name"].startswith("nn.Module: ")
-    ]
+    calls = [e for e in events(H100) if e["cat"] == "python_function" and e["name"].startswith("nn.Module: ")]
     counts = Counter(e["name"].removeprefix("nn.Module: ").rpartition("_")[0] for e in calls)
     times = grouped(
-        (e["name"].removeprefix("nn.Module: ").rpartition("_")[0], (e["ts"], e["ts"] + e["dur"]))
-        for e in calls
+        (e["name"].removeprefix("nn.Module: ").rpartition("_")[0], (e["ts"], e["ts"] + e["dur"])) for e in calls
     )
     given = {row["module"]: row for row in rows("modules", H100)}
     assert {name: row["count"] for name, row in given.items()} == counts
@@ -859,17 +835,12 @@ def test_memory_by_stage():
             levels = before + inside
             if levels:
                 expected[stage] = max(expected.get(stage, 0), *levels)
-    assert {
-        row["stage"]: row["peak_bytes"] for row in given if row["stage"] in expected
-    } == expected
+    assert {row["stage"]: row["peak_bytes"] for row in given if row["stage"] in expected} == expected
     assert expected
 
 
 def test_live_memory():
-    given = {
-        (row["rank"], row["source"].partition("/")[0], row["site"]): row
-        for row in rows("live_memory", LEAKING)
-    }
+    given = {(row["rank"], row["source"].partition("/")[0], row["site"]): row for row in rows("live_memory", LEAKING)}
     # The README's first screen: what is in use at the peak of rank 1 in the last step.
     assert given[1, "step2", "job/engine.py:54 allocate_kv_cache"]["size_bytes"] == 232 << 20
     assert given[1, "step2", "job/train.py:71 update_actor"]["size_bytes"] == 108 << 20

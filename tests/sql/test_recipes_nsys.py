@@ -50,9 +50,7 @@ def without_version(name):
 def test_sums_of_kernels_and_calls_are_those_of_the_sqlite_rows():
     kernels = totals((name, end - start) for name, start, end, *_ in rows(TWO_GPUS, KERNELS))
     assert given(recipe("cuda_gpu_kern_sum", TWO_GPUS), "name") == kernels
-    calls = totals(
-        (without_version(name), end - start) for name, start, end, *_ in rows(TWO_GPUS, CALLS)
-    )
+    calls = totals((without_version(name), end - start) for name, start, end, *_ in rows(TWO_GPUS, CALLS))
     assert given(recipe("cuda_api_sum", TWO_GPUS), "name") == calls
     assert (len(kernels), len(calls)) > (10, 10)
 
@@ -62,10 +60,7 @@ def test_sums_by_grid_and_block_are_those_of_the_sqlite_rows():
     launched = rows(TWO_GPUS, KERNELS.replace("k.correlationId", f"k.{sizes}"))
     kernels = totals(((name, *row[:6]), end - start) for name, start, end, *row in launched)
     found = recipe("cuda_gpu_kern_gb_sum", TWO_GPUS)
-    keyed = [
-        {**row, "key": (row["name"], *json.loads(row["grid"]), *json.loads(row["block"]))}
-        for row in found
-    ]
+    keyed = [{**row, "key": (row["name"], *json.loads(row["grid"]), *json.loads(row["block"]))} for row in found]
     assert given(keyed, "key") == kernels
     assert len(kernels) > len(recipe("cuda_gpu_kern_sum", TWO_GPUS)) > 10
 
@@ -172,9 +167,7 @@ if nsys_tool.found():  # else not even collected: no parameters would count as a
         for line in lines:
             row = found[printed_name(line["Operation"])]
             assert row["count"] == int(line["Count"])
-            assert float(row["total_bytes"]) / 1e6 == pytest.approx(
-                float(line["Total (MB)"]), abs=6e-4
-            )
+            assert float(row["total_bytes"]) / 1e6 == pytest.approx(float(line["Total (MB)"]), abs=6e-4)
             assert float(row["max_bytes"]) / 1e6 == pytest.approx(float(line["Max (MB)"]), abs=6e-4)
 
     @pytest.mark.parametrize("program", nsys_tool.found(), ids=nsys_tool.version)

@@ -434,9 +434,7 @@ def test_ranks_that_were_not_asked_for_are_not_read():
 def test_a_duckdb_of_your_own_reads_the_parquet_files_as_the_page_says(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     page = (ROOT / "docs/sql.md").read_text()
-    (statement,) = [
-        block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if ".parquet" in block
-    ]
+    (statement,) = [block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if ".parquet" in block]
     assert "--export parquet=DIR" in page
     report = tracekit.analyze(SIMULATED)
     for name, data in tracekit.render(report, "parquet").items():
@@ -446,9 +444,7 @@ def test_a_duckdb_of_your_own_reads_the_parquet_files_as_the_page_says(tmp_path)
         "SELECT name, sum(total_ns) AS total_ns FROM kernels GROUP BY name ORDER BY total_ns DESC LIMIT 3",
         SIMULATED,
     )
-    assert [(name, round(ms * 1e6)) for name, ms, _ in rows] == [
-        (row["name"], row["total_ns"]) for row in expected
-    ]
+    assert [(name, round(ms * 1e6)) for name, ms, _ in rows] == [(row["name"], row["total_ns"]) for row in expected]
     assert all(0 < share < 1 for _, _, share in rows)
     for path in tmp_path.iterdir():
         assert duckdb.sql(f"SELECT count(*) FROM '{path}'").fetchall()[0][0] >= 0

@@ -98,13 +98,10 @@ if tools.HERE["stores"]():
 
     @pytest.mark.parametrize("scheme", ["http", "ssh", "s3"])
     @pytest.mark.parametrize("path", ["runs/verl/outputs/profile", "runs/verl/outputs/profile/"])
-    def test_a_directory_is_read_with_the_log_above_it_and_kept(
-        scheme, path, addresses, tracekit, tmp_path
-    ):
+    def test_a_directory_is_read_with_the_log_above_it_and_kept(scheme, path, addresses, tracekit, tmp_path):
         address = f"{addresses[scheme]}/{path}"
         here, there = (
-            told(tracekit("analyze", path, "-q", "--export", "json=-"))
-            for path in (RUN / "outputs/profile", address)
+            told(tracekit("analyze", path, "-q", "--export", "json=-")) for path in (RUN / "outputs/profile", address)
         )
         assert there == here
         assert here["files"] == [["read", 13]]
@@ -153,9 +150,7 @@ if tools.HERE["stores"]():
         return problem, hint.strip()
 
     def test_wrong_keys(addresses, tracekit):
-        problem, hint = refused(
-            tracekit("analyze", addresses["ssh"].replace(":secret", ":wrong") + "/runs")
-        )
+        problem, hint = refused(tracekit("analyze", addresses["ssh"].replace(":secret", ":wrong") + "/runs"))
         assert ": access is refused: Authentication failed" in problem
         assert "wrong" not in problem
         assert hint == "try: ssh://USER@HOST/PATH, with a key in ~/.ssh or in an agent"

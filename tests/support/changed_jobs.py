@@ -19,9 +19,7 @@ Document = dict[str, Any]
 
 STEP = re.compile(r"ProfilerStep#(\d+)")
 RANGES = ("user_annotation", "gpu_user_annotation")
-OF_TRAINER = re.compile(
-    r"(gen|adv|old_log_prob|ref|update_actor|update_weights|(mini|micro)_batch\d+)$"
-)
+OF_TRAINER = re.compile(r"(gen|adv|old_log_prob|ref|update_actor|update_weights|(mini|micro)_batch\d+)$")
 """Ranges that the training program writes; other ones come from PyTorch or the rollout engine."""
 
 
@@ -55,9 +53,7 @@ def without_stages(document: Document) -> Document:
 def without_steps(document: Document) -> Document:
     """Without the profiler's step marks."""
     rows = document["traceEvents"]
-    return _with_rows(
-        document, [r for r in rows if r.get("cat") not in RANGES or not STEP.match(r["name"])]
-    )
+    return _with_rows(document, [r for r in rows if r.get("cat") not in RANGES or not STEP.match(r["name"])])
 
 
 def with_clock(document: Document, fast_ns: int) -> Document:
@@ -119,6 +115,4 @@ def without_compiling(document: Document) -> Document:
     """Without the rows that tell of compiling: its time is there, and nothing says what it is."""
     rows = document["traceEvents"]
     named = ("dynamo_timed", "cuModuleLoad")
-    return _with_rows(
-        document, [row for row in rows if not any(name in str(row.get("name")) for name in named)]
-    )
+    return _with_rows(document, [row for row in rows if not any(name in str(row.get("name")) for name in named)])

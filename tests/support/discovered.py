@@ -15,9 +15,7 @@ from tracekit.model.codes import Reason
 TRACE = b'{"schemaVersion": 1, "traceEvents": []}'
 T1, T2, T3 = "20261120073304048", "20261120073305048", "20261120073306048"
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
-real = pytest.mark.skipif(
-    REAL is None, reason="TRACEKIT_REAL_DATA names no directory of real profiles"
-)
+real = pytest.mark.skipif(REAL is None, reason="TRACEKIT_REAL_DATA names no directory of real profiles")
 
 
 def sniff(path):

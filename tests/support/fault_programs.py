@@ -76,9 +76,7 @@ class Toolbox:
             self.marked_timer = capture.marked_timer
         self.Worker = _worker_class(self.profiler)
 
-    def worker(
-        self, rank=0, tool="torch", *, save_path=None, enable=True, prefix="actor", **settings
-    ):
+    def worker(self, rank=0, tool="torch", *, save_path=None, enable=True, prefix="actor", **settings):
         """A worker with a profiler of this tool."""
         if self.configs is None:
             return self.Worker(Nobody())

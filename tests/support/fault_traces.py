@@ -25,9 +25,7 @@ class Left:
 
     def counted(self):
         """How often each range is in each trace, of the traces that have any."""
-        counts = [
-            dict(sorted(Counter(name for name, *_ in trace).items())) for trace in self.traces
-        ]
+        counts = [dict(sorted(Counter(name for name, *_ in trace).items())) for trace in self.traces]
         return sorted(counts, key=str)
 
 

@@ -93,11 +93,7 @@ class Case:
 
 def left_over(folder):
     """Temporary files and folders that a command left below its folder."""
-    found = [
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.name.startswith(LEFT)
-    ]
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.name.startswith(LEFT)]
     return sorted({*found, *(f"tmp/{path.name}" for path in (folder / "tmp").iterdir())})
 
 

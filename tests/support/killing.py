@@ -104,10 +104,7 @@ class Program:
                 continue
             try:
                 state, _, _, started = _status(entry)
-                of_program = (
-                    mark in (entry / "environ").read_bytes()
-                    or self._seen.get(int(entry.name)) == started
-                )
+                of_program = mark in (entry / "environ").read_bytes() or self._seen.get(int(entry.name)) == started
                 if of_program and state not in "ZX":
                     command = (entry / "cmdline").read_bytes()
                     living[int(entry.name)] = command.replace(b"\0", b" ").decode()[:200]

@@ -51,9 +51,7 @@ def trace(path: Path, rows: Iterable[dict]) -> int:
     """Write a packed trace a row at a time."""
     size = 0
     with gzip.open(path, "wb", 1) as file:
-        size += file.write(
-            b'{"schemaVersion":1,"baseTimeNanoseconds":1700000000000000000,"traceEvents":['
-        )
+        size += file.write(b'{"schemaVersion":1,"baseTimeNanoseconds":1700000000000000000,"traceEvents":[')
         for row in [chrome.step(i, i * 10_000, 9_000) for i in range(3)]:
             size += file.write(json.dumps(row).encode() + b",")
         for row in rows:

@@ -141,16 +141,12 @@ class Allocator:
                 del self.segments[segment.address], self.blocks[segment.address]
                 self.reserved -= segment.size
                 pool, stream, _ = segment.kind
-                self._record(
-                    "segment_free", segment.address, segment.size, stream, list(frames), pool
-                )
+                self._record("segment_free", segment.address, segment.size, stream, list(frames), pool)
 
     def annotate(self, name, stage):
         """A mark of a range's START or END."""
         self._tick()
-        self.annotations.append(
-            {"stage": stage, "name": name, "device": self.device, "time_us": self.now_us}
-        )
+        self.annotations.append({"stage": stage, "name": name, "device": self.device, "time_us": self.now_us})
 
     def clear_history(self):
         """Begin a new history, as recording anew does; blocks keep their stacks."""
@@ -215,9 +211,7 @@ class Allocator:
 
     def _give(self, block):
         self.blocks[block.address] = block
-        bisect.insort(
-            self.free_blocks.setdefault(block.segment.kind, []), (block.size, block.address)
-        )
+        bisect.insort(self.free_blocks.setdefault(block.segment.kind, []), (block.size, block.address))
 
     def _take(self, block):
         self.free_blocks[block.segment.kind].remove((block.size, block.address))

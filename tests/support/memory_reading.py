@@ -44,7 +44,5 @@ def same(one, other):
     for name, frame in one.tables.items():
         theirs = other[name]
         for column in frame:
-            ours, its = (
-                [None if pd.isna(v) else v for v in f[column].tolist()] for f in (frame, theirs)
-            )
+            ours, its = ([None if pd.isna(v) else v for v in f[column].tolist()] for f in (frame, theirs))
             assert ours == its, (name, column)

@@ -100,9 +100,7 @@ def global_pid(pid=PID):
     return 1 << 48 | pid << 24
 
 
-def kernel(
-    name, start, end, correlation=None, *, pid=PID, device=0, context=None, stream=7, **more
-):
+def kernel(name, start, end, correlation=None, *, pid=PID, device=0, context=None, stream=7, **more):
     values = {
         **_on_device(start, end, correlation, pid, device, context, stream),
         "demangledName": Text(name), "shortName": Text(name.split("(")[0].split("<")[0]),
@@ -135,9 +133,7 @@ def memcpy(
     return "CUPTI_ACTIVITY_KIND_MEMCPY", values | more
 
 
-def memset(
-    start, end, size, correlation=None, *, kind=2, pid=PID, device=0, context=None, stream=7, **more
-):
+def memset(start, end, size, correlation=None, *, kind=2, pid=PID, device=0, context=None, stream=7, **more):
     values = {
         **_on_device(start, end, correlation, pid, device, context, stream),
         "bytes": size, "value": 0, "memKind": kind,
@@ -145,9 +141,7 @@ def memset(
     return "CUPTI_ACTIVITY_KIND_MEMSET", values | more
 
 
-def graph(
-    start, end, correlation=None, *, graph_id=5, pid=PID, device=0, context=None, stream=7, **more
-):
+def graph(start, end, correlation=None, *, graph_id=5, pid=PID, device=0, context=None, stream=7, **more):
     values = {
         **_on_device(start, end, correlation, pid, device, context, stream),
         "graphId": graph_id, "graphExecId": graph_id + 1,
@@ -155,9 +149,7 @@ def graph(
     return "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", values | more
 
 
-def sync(
-    start, end, correlation=None, *, kind=3, pid=PID, device=0, context=None, stream=7, **more
-):
+def sync(start, end, correlation=None, *, kind=3, pid=PID, device=0, context=None, stream=7, **more):
     values = {
         **_on_device(start, end, correlation, pid, device, context, stream),
         "syncType": kind, "eventId": 0,
@@ -266,9 +258,7 @@ def generic_source(name, number=1, types=()):
     """What generic events come from, and types of them: GPU metrics have one for each GPU, told by its low byte."""
     told = {"sourceId": number, "data": json.dumps({"Name": name})}
     found = [("GENERIC_EVENT_SOURCES", told)]
-    return found + [
-        ("GENERIC_EVENT_TYPES", {"typeId": t, "sourceId": number, "data": "{}"}) for t in types
-    ]
+    return found + [("GENERIC_EVENT_TYPES", {"typeId": t, "sourceId": number, "data": "{}"}) for t in types]
 
 
 def generic(at, data, type_=METRICS, *, timestamp=None):
@@ -346,17 +336,11 @@ def write(
     `exported` are more (name, value) of what the exporter says of itself.
     """
     version = SCHEMAS[schema]
-    columns = {
-        name: specs
-        for name, specs in (_of_version(*item, version) for item in _TABLES.items())
-        if specs
-    }
+    columns = {name: specs for name, specs in (_of_version(*item, version) for item in _TABLES.items()) if specs}
     rows = [*rows]
     if host is not None:
         rows.append(system("Hostname", host))
-    rows.append(
-        ("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc_ns, "utcTime": "", "localTime": ""})
-    )
+    rows.append(("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc_ns, "utcTime": "", "localTime": ""}))
     if duration_ns is not None:
         times = {
             "globalVid": 1 << 48,
@@ -384,17 +368,13 @@ def write(
             made.add(table)
             connection.execute(_create(table, columns[table]))
         kept = {
-            name: strings.setdefault(str(value), len(strings) + 1)
-            if isinstance(value, Text)
-            else value
+            name: strings.setdefault(str(value), len(strings) + 1) if isinstance(value, Text) else value
             for name, value in values.items()
             if name in columns[table]
         }
         names, marks = ", ".join(f'"{name}"' for name in kept), ", ".join("?" * len(kept))
         connection.execute(f'INSERT INTO "{table}" ({names}) VALUES ({marks})', [*kept.values()])
-    connection.executemany(
-        "INSERT INTO StringIds VALUES (?, ?)", [(i, s) for s, i in strings.items()]
-    )
+    connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(i, s) for s, i in strings.items()])
     connection.execute("COMMIT")
     connection.close()
     return path
@@ -429,17 +409,12 @@ def _of_version(table, columns, version):
         if _existed(when, version):
             column, _, kind = column.partition(":")
             null = " NOT NULL" if column.endswith("!") else ""
-            found[column.rstrip("!")] = (
-                "INTEGER PRIMARY KEY" if kind == "KEY" else (kind or "INTEGER") + null
-            )
+            found[column.rstrip("!")] = "INTEGER PRIMARY KEY" if kind == "KEY" else (kind or "INTEGER") + null
     return name, found
 
 
 def _existed(when, version):
-    return all(
-        version < _version(bound[1:]) if bound.startswith("<") else version >= _version(bound)
-        for bound in when
-    )
+    return all(version < _version(bound[1:]) if bound.startswith("<") else version >= _version(bound) for bound in when)
 
 
 def _version(text):

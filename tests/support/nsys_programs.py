@@ -100,6 +100,6 @@ def put_report(path, data=REPORT):
 
 def everything(folder):
     """Every name below a directory with its size and its time: what must not change."""
-    return {
-        str(p): (p.lstat().st_size, p.lstat().st_mtime_ns) for p in sorted(Path(folder).rglob("*"))
-    } | {str(folder): Path(folder).stat().st_mtime_ns}
+    return {str(p): (p.lstat().st_size, p.lstat().st_mtime_ns) for p in sorted(Path(folder).rglob("*"))} | {
+        str(folder): Path(folder).stat().st_mtime_ns
+    }

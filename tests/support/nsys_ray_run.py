@@ -81,11 +81,7 @@ def main():
     for _ in range(steps + 1):
         pids = ray.get([worker.step.remote() for worker in workers], timeout=120)
     reports = folder / "session_latest" / "logs" / "nsight"
-    expected = [
-        reports / f"worker_process_{pid}.{number}.nsys-rep"
-        for pid in pids
-        for number in range(1, steps + 1)
-    ]
+    expected = [reports / f"worker_process_{pid}.{number}.nsys-rep" for pid in pids for number in range(1, steps + 1)]
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not all(map(is_whole, expected)):
         time.sleep(0.3)

@@ -47,9 +47,7 @@ def version(program):
 def run(command, *, timeout=600, **more):
     """A finished command with its text output; nsys tells of failure by status 0 as well."""
     texts = [str(part) for part in command]
-    return subprocess.run(
-        texts, capture_output=True, text=True, timeout=timeout, check=False, **more
-    )
+    return subprocess.run(texts, capture_output=True, text=True, timeout=timeout, check=False, **more)
 
 
 def stats(program, sqlite, folder, reports=tuple(REPORTS)):

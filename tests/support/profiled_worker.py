@@ -7,9 +7,7 @@ class Worker:
     """A worker of one rank and role, profiled by one tool."""
 
     def __init__(self, folder, tool="torch", role="actor", rank=0, **tool_config):
-        config = ProfilerConfig(
-            tool=tool, enable=True, all_ranks=True, save_path=str(folder), tool_config=tool_config
-        )
+        config = ProfilerConfig(tool=tool, enable=True, all_ranks=True, save_path=str(folder), tool_config=tool_config)
         self.profiler = DistProfiler(rank, config, save_file_prefix=role)
 
     @DistProfiler.annotate(role="actor_update")

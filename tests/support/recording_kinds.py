@@ -27,8 +27,7 @@ def put(path, data):
 def events(*names, count=1, category=None, processes=()):
     """Chrome JSON of another program: rows of these names, and the processes that they run in."""
     rows = [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
-        for pid, name in enumerate(processes)
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for pid, name in enumerate(processes)
     ]
     for place, name in enumerate(names * count):
         row = {"ph": "X", "name": name, "ts": 10 * place, "dur": 5, "pid": 0, "tid": 1}

@@ -79,10 +79,7 @@ def block(given):
         "torch_memory": config.TorchMemoryToolConfig,
     }
     discrete = given["tool_config"]["discrete"]
-    tools = {
-        name: kind() if name == "torch_memory" else kind(discrete=discrete)
-        for name, kind in kinds.items()
-    }
+    tools = {name: kind() if name == "torch_memory" else kind(discrete=discrete) for name, kind in kinds.items()}
     return config.ProfilerConfig(**{**given, "tool_config": tools})
 
 
@@ -127,9 +124,7 @@ def main():
     ray.util.get_node_ip_address = lambda: "127.0.0.1"
     stdout, sys.stdout = sys.stdout, sys.stderr  # servers print
     servers = {engine: imported(engine) for engine in ENGINES}
-    found = [
-        records(case["engine"], servers[case["engine"]], case) for case in json.load(sys.stdin)
-    ]
+    found = [records(case["engine"], servers[case["engine"]], case) for case in json.load(sys.stdin)]
     sys.stdout = stdout
     print(json.dumps(found))
 

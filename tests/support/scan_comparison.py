@@ -66,9 +66,7 @@ def _summary(result: TraceScan | str) -> str:
 
 
 def _same_array(one: np.ndarray, other: np.ndarray) -> bool:
-    return (
-        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    )
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def _same_codes(one: Codes, other: Codes) -> bool:

@@ -27,10 +27,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[RunResul
 
         def read(source, want, on_bytes):
             if source.path.parent == spare:
-                return [
-                    replace(t, source=replace(t.source, path=source.path, name=TOGETHER))
-                    for t in traces
-                ]
+                return [replace(t, source=replace(t.source, path=source.path, name=TOGETHER)) for t in traces]
             (trace,) = chrome.read(source, want, on_bytes)
             traces.append(replace(trace, source=replace(trace.source, pid=1000 + len(traces))))
             return traces[-1:]

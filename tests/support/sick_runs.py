@@ -60,8 +60,7 @@ def healthy(folder):
 def with_operators(folder, numbers):
     """One kernel, and an op of 5 µs every 10 µs for each of these numbers."""
     rows = [
-        chrome.op("aten::add", 2e9 + 10 * place, 5, **{"External id": number})
-        for place, number in enumerate(numbers)
+        chrome.op("aten::add", 2e9 + 10 * place, 5, **{"External id": number}) for place, number in enumerate(numbers)
     ]
     rows += chrome.launched("k", 2e9 + 1, 2e9 + 3, 5, 1)
     chrome.write(folder / "rank0.json", rows)
@@ -92,9 +91,7 @@ def interleaved(folder, first):
             at = 40 * number
             rows += [chrome.op("aten::mm", at, 30), chrome.launch(at, start + number)]
         texts.append(chrome.text(rows))
-    cut, other = (
-        text.index(b'"dur"', len(text) // part) for text, part in zip(texts, (2, 3), strict=True)
-    )
+    cut, other = (text.index(b'"dur"', len(text) // part) for text, part in zip(texts, (2, 3), strict=True))
     put(folder / "rank0.json", texts[0][: cut + 6] + texts[1][other:])
 
 
@@ -170,9 +167,7 @@ def copied(name):
 
 def processes(*given):
     """Traces of rank 0 named by these (role, pid, suffix), each with steps of its own."""
-    return lambda f: [
-        trace(f / VERL.format(*one), steps=(1, 2 + n), pid=one[1]) for n, one in enumerate(given)
-    ]
+    return lambda f: [trace(f / VERL.format(*one), steps=(1, 2 + n), pid=one[1]) for n, one in enumerate(given)]
 
 
 TAR = lzma.compress(bytes(257) + b"ustar" + bytes(1000))
@@ -274,9 +269,7 @@ TORCH = {
             '[], "tool": "nsys", "pid": 17, "captures": '
             '[{"step": 1, "outcome": "elsewhere", "where": "/tmp/ray/session_1/logs/nsight"}]'
         ),
-        told(
-            '[{"path": "rank0.json"}], "tool": "nsys", "pid": 17, "captures": [{"step": 1, "outcome": "file"}]'
-        ),
+        told('[{"path": "rank0.json"}], "tool": "nsys", "pid": 17, "captures": [{"step": 1, "outcome": "file"}]'),
     ),
     "no-effect": (
         told('[{"path": "rank0.json"}], "ignored": ["critic: relocate_results: nothing to move"]'),
@@ -398,10 +391,7 @@ def stale(late):
 def numbered(*parts, pid=7, **options):
     """The files of capture ranges of one process, one after the other."""
     return lambda f: [
-        export(
-            f / f"worker_process_{pid}.{n}.sqlite", pid=pid, at=n * 10_000, session="s", **options
-        )
-        for n in parts
+        export(f / f"worker_process_{pid}.{n}.sqlite", pid=pid, at=n * 10_000, session="s", **options) for n in parts
     ]
 
 
@@ -441,9 +431,7 @@ NSYS = {
     "missing-ranges": (numbered(1, 3), numbered(1, 2)),
     "nested-ranges": (numbered(1, 2, length=50_000), numbered(1, 2, length=5_000)),
     "pid-reuse": (
-        exports(
-            *((f"worker_process_7.{n}.sqlite", {"pid": 7, "session": f"s{n}"}) for n in (1, 2))
-        ),
+        exports(*((f"worker_process_7.{n}.sqlite", {"pid": 7, "session": f"s{n}"}) for n in (1, 2))),
         exports(*((f"worker_process_{n}.sqlite", {"pid": n, "session": f"s{n}"}) for n in (1, 2))),
     ),
     "empty-domains": (
@@ -472,9 +460,7 @@ NSYS = {
         ),
         lambda f: (
             session(f, "session_2026-01-01_1"),
-            (f / "session_latest").symlink_to(
-                session(f, "session_2026-01-02_2", "worker_process_7")
-            ),
+            (f / "session_latest").symlink_to(session(f, "session_2026-01-02_2", "worker_process_7")),
         ),
     ),
 }

@@ -42,10 +42,7 @@ def snapshot(segments: bytes = b"]", traces: bytes = b"]") -> bytes:
 def colliding_integers(count: int) -> bytes:
     """Integers that all have one hash in CPython: a dictionary of them takes quadratic time."""
     modulus = 2**61 - 1
-    return b"".join(
-        b"\x8a\x0a" + (i * modulus).to_bytes(10, "little", signed=True) + b"N"
-        for i in range(1, count)
-    )
+    return b"".join(b"\x8a\x0a" + (i * modulus).to_bytes(10, "little", signed=True) + b"N" for i in range(1, count))
 
 
 def laughs(levels: int) -> bytes:

@@ -139,10 +139,7 @@ def long_user_defined() -> bytes:
 
 def long_keys_of_frames() -> bytes:
     first = dictionary(text("name"), text("f"), long_text("k") + b"\x94", b"N")
-    others = (
-        dictionary(text("name"), text("f"), text("line"), number(i), again(0), b"N")
-        for i in range(COUNT)
-    )
+    others = (dictionary(text("name"), text("f"), text("line"), number(i), again(0), b"N") for i in range(COUNT))
     return actions([action(0, stack([first, *others]))])
 
 
@@ -168,9 +165,7 @@ def settings_within_settings() -> bytes:
     """A thousand settings that are one dictionary of a thousand long texts: ten gigabytes to who copies them."""
     shared = [long_text("s", 10_001) + b"\x94", *[again(0)] * 998]
     inner = dictionary(*(text(f"i{i}") + each for i, each in enumerate(shared))) + b"\x94"
-    settings = dictionary(
-        *(text(f"o{i}") + each for i, each in enumerate([inner, *[again(1)] * 998]))
-    )
+    settings = dictionary(*(text(f"o{i}") + each for i, each in enumerate([inner, *[again(1)] * 998])))
     return of(allocator_settings=settings)
 
 

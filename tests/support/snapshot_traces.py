@@ -21,9 +21,7 @@ def loaded(tmp_path, *allocators, step=None, **more):
 def table(measured, name):
     """A measured table as a frame with plain texts."""
     frame = pd.DataFrame({n: pd.Series(values) for n, values in measured[name].items()})
-    return frame.astype(
-        {n: object for n in frame if isinstance(frame[n].dtype, pd.CategoricalDtype)}
-    )
+    return frame.astype({n: object for n in frame if isinstance(frame[n].dtype, pd.CategoricalDtype)})
 
 
 def written(tmp_path, made, rank=0):

@@ -29,9 +29,7 @@ def session(*paths, options=Options(), **more):
     """An open session over the tables of these paths."""
 
     def load(names, with_step):
-        return table_reading.query_rows(
-            names, list(map(str, paths)), options, with_step=with_step
-        ).tables
+        return table_reading.query_rows(names, list(map(str, paths)), options, with_step=with_step).tables
 
     return SqlSession(table_reading.list_queryable_tables(), load, table_reading.RAW_NAMES, **more)
 

@@ -93,9 +93,7 @@ def sftp(root):
     async def serving():
         key = asyncssh.generate_private_key("ssh-ed25519")
         factory = partial(asyncssh.SFTPServer, chroot=os.fsencode(root))
-        server = await asyncssh.create_server(
-            Login, "127.0.0.1", 0, server_host_keys=[key], sftp_factory=factory
-        )
+        server = await asyncssh.create_server(Login, "127.0.0.1", 0, server_host_keys=[key], sftp_factory=factory)
         return server, server.sockets[0].getsockname()[1]
 
     loop = asyncio.new_event_loop()
@@ -162,9 +160,7 @@ def asked(web):
 
 def ask_for_keys(endpoint, after):
     """Nothing; keys are looked at from so many requests on."""
-    request = urllib.request.Request(
-        f"{endpoint}/moto-api/reset-auth", data=str(after).encode(), method="POST"
-    )
+    request = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", data=str(after).encode(), method="POST")
     request.add_header("Content-Type", "text/plain")
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 200

@@ -60,9 +60,7 @@ def worker_class(profiler, extension):
             """Build the profiler as verl's own workers do."""
             tool_config = omega_conf_to_dataclass(block.tool_config.torch)
             config = omega_conf_to_dataclass(block)
-            self.profiler = profiler(
-                self.rank, config, tool_config, save_file_prefix="actor_rollout_ref"
-            )
+            self.profiler = profiler(self.rank, config, tool_config, save_file_prefix="actor_rollout_ref")
 
         @register(dispatch_mode=Dispatch.ONE_TO_ALL)
         @profiler.annotate(color="olive", role="ref_compute_log_prob")

@@ -53,9 +53,7 @@ def main():
     for mode in MODES:
         asked = verl_matrix.overrides("actor", "torch", mode, "on", out / mode)
         config = verl_matrix.composed(asked)
-        made = RayClassWithInitArgs(
-            cls=ray.remote(Worker), config=config.actor_rollout_ref, role="actor_rollout_ref"
-        )
+        made = RayClassWithInitArgs(cls=ray.remote(Worker), config=config.actor_rollout_ref, role="actor_rollout_ref")
         pool = RayResourcePool(process_on_nodes=[2], use_gpu=False, max_colocate_count=1)
         group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=made, device_name="cpu")
         continuous = mode == "continuous"

@@ -68,9 +68,7 @@ def composed(overrides):
     with initialize_config_dir(folder, version_base=None):
         plain = compose("ppo_trainer")
         known = [f"{key}={value}" for key, value in overrides.items() if _has(plain, key)]
-        if any(".schedule." in key for key in overrides) and not any(
-            ".schedule." in k for k in known
-        ):
+        if any(".schedule." in key for key in overrides) and not any(".schedule." in k for k in known):
             return None
         config = compose("ppo_trainer", overrides=known)
     OmegaConf.resolve(config)
@@ -164,9 +162,7 @@ def run_cell(cell, folder):
 def _rollout(config, told):
     """A rollout worker of its own, and the servers of both engines."""
     block = config.actor_rollout_ref.rollout.profiler
-    values = _trained(
-        "rollout", hybrid(config, "rollout"), lambda _worker, step: [step], continuous=False
-    )
+    values = _trained("rollout", hybrid(config, "rollout"), lambda _worker, step: [step], continuous=False)
     for kind in verl_servers.SERVERS:
         told["servers"][kind] = verl_servers.driven(kind, block)
     return values
@@ -200,9 +196,7 @@ def _trained(role, worker, work, *, continuous):
             global_steps=step,
         )
         vars(trainer).update(GROUPS.get(role, dict.fromkeys(["actor_rollout_wg"], WORKER)))
-        vars(trainer).update(
-            {name: worker for name, what in vars(trainer).items() if what is WORKER}
-        )
+        vars(trainer).update({name: worker for name, what in vars(trainer).items() if what is WORKER})
         now, before, after = (number in STEPS for number in (step, step - 1, step + 1))
         with marked_timer("step", timing, color="pink"):
             RayPPOTrainer._start_profiling(trainer, now and not (continuous and before))

@@ -103,9 +103,7 @@ def training_worker(model, profiler):
     engine.__dict__.update(engine)  # verl sets some of them anew
     told = omega_conf_to_dataclass(profiler) if profiler and INNER_ARE_PROFILED else None
     made = TrainingWorker(
-        TrainingWorkerConfig(
-            model_type=model, model_config=Settings(), engine_config=engine, profiler_config=told
-        )
+        TrainingWorkerConfig(model_type=model, model_config=Settings(), engine_config=engine, profiler_config=told)
     )
     made.device_name = "cpu"
     made.reset()

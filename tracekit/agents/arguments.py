@@ -58,9 +58,7 @@ def _convert_argument(name: str, value: Any, hint: Any) -> Any:
         if fitting is not _MISFIT:
             return _check_argument_range(name, fitting, extras)
     wanted = " or ".join(_CALLED[get_origin(option) or option] for option in kinds)
-    raise TracekitError(
-        f"argument {name!r} is {_name_json_type(value)}, not {wanted}", _get_argument_doc(hint)
-    )
+    raise TracekitError(f"argument {name!r} is {_name_json_type(value)}, not {wanted}", _get_argument_doc(hint))
 
 
 _MISFIT = object()

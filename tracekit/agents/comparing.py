@@ -46,18 +46,14 @@ class CompareAnswer:
     base: tuple[str, ...]
     opt: tuple[str, ...]
     schema: Annotated[str, "Version of the comparison that this is taken from."]
-    verdict: Annotated[
-        Word, "Of the headline; 'inconclusive': the runs cannot tell, which is not 'no change'."
-    ]
+    verdict: Annotated[Word, "Of the headline; 'inconclusive': the runs cannot tell, which is not 'no change'."]
     answer: Annotated[str, "The first sentence."]
     basis: tuple[str, ...]
     headline: Annotated[
         Change,
         "The step: means before and after, `ratio` is before over after (above 1 is faster) with the interval `low` to `high`.",
     ]
-    changes: Annotated[
-        tuple[Change, ...], "The step, its stages and other metrics, in order of importance."
-    ]
+    changes: Annotated[tuple[Change, ...], "The step, its stages and other metrics, in order of importance."]
     changes_total: int
     overview: Annotated[AnswerTable | None, "Where the change came from, or its stages."]
     differences: Annotated[tuple[Difference, ...], "What should be alike on both sides and is not."]
@@ -68,9 +64,7 @@ class CompareAnswer:
 def answer_compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareAnswer]:
     """Compare two sides; return the first screen as text and as data."""
     if not 0 <= asked.min_effect_percent < 100:
-        raise TracekitError(
-            f"argument 'min_effect_percent' is {asked.min_effect_percent}", "from 0 to below 100"
-        )
+        raise TracekitError(f"argument 'min_effect_percent' is {asked.min_effect_percent}", "from 0 to below 100")
     base, opt = _resolve_side_paths(roots, asked.base), _resolve_side_paths(roots, asked.opt)
     reading = make_agent_options(roots, asked.ranks, asked.steps, asked.stages)
     choices = ComparisonChoices(min_effect=asked.min_effect_percent / 100)

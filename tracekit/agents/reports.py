@@ -110,12 +110,8 @@ class AnalyzeAnswer:
     identity: Annotated[tuple[str, ...], "What was recorded: ranks, steps, hardware, versions."]
     answer: Annotated[str, "The first sentence, where numbers alone are no answer; else empty."]
     basis: tuple[str, ...]
-    headline: Annotated[
-        tuple[Metric, ...], "The main numbers of a step: its time, what the GPUs did meanwhile."
-    ]
-    overview: Annotated[
-        AnswerTable | None, "Where the step goes, by stage; or where memory is held."
-    ]
+    headline: Annotated[tuple[Metric, ...], "The main numbers of a step: its time, what the GPUs did meanwhile."]
+    overview: Annotated[AnswerTable | None, "Where the step goes, by stage; or where memory is held."]
     findings: tuple[FindingBrief, ...]
     findings_total: int
     recordings: Annotated[
@@ -123,9 +119,7 @@ class AnalyzeAnswer:
         "What kinds of recordings the files are; those with a command limit the answer and come first.",
     ]
     cautions: Annotated[tuple[str, ...], "What to keep in mind, the gravest first."]
-    not_analysed: Annotated[
-        tuple[str, ...], "What could not be told from this recording, and why: unknown, not zero."
-    ]
+    not_analysed: Annotated[tuple[str, ...], "What could not be told from this recording, and why: unknown, not zero."]
     unread: tuple[UnreadAnswerFile, ...]
     tables: Annotated[tuple[str, ...], "The tables of the report, for the tool `tables`."]
 
@@ -135,12 +129,8 @@ class FindingsArguments:
     """Arguments of the tool `findings`."""
 
     path: Path
-    rule: Annotated[str | None, "Only those of this rule, by its id: 'exposed-communication'."] = (
-        None
-    )
-    severity: Annotated[
-        str | None, "Only those of this severity: 'high', 'medium', 'low' or 'info'."
-    ] = None
+    rule: Annotated[str | None, "Only those of this rule, by its id: 'exposed-communication'."] = None
+    severity: Annotated[str | None, "Only those of this severity: 'high', 'medium', 'low' or 'info'."] = None
     offset: Annotated[int, "Pass over so many.", range(100_000)] = 0
     limit: Annotated[int, "Findings at most.", range(1, 51)] = 10
     ranks: Ranks = None
@@ -172,9 +162,7 @@ def answer_analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeA
     """Analyze a path; return the first screen as text and as data."""
     path, report, failures = analyze_path(roots, asked.path, asked.ranks, asked.steps, asked.stages)
     text = str(render(report, "text", top=asked.top, width=120))
-    unread = tuple(
-        UnreadAnswerFile(f.source, f.problem, f.hint) for f in failures[:MAX_LIST_ENTRIES]
-    )
+    unread = tuple(UnreadAnswerFile(f.source, f.problem, f.hint) for f in failures[:MAX_LIST_ENTRIES])
     if failures:
         text += f"\nNot read: {'; '.join(f'{f.source}: {f.problem}' for f in unread[:10])}\n"
     findings = report.findings
@@ -209,9 +197,7 @@ def answer_findings(roots: Roots, asked: FindingsArguments) -> tuple[str, Findin
     matching: list[NumberedFinding] = []
     for number, finding in enumerate(report.findings, 1):
         if asked.rule in (None, finding.rule) and asked.severity in (None, finding.severity):
-            matching.append(
-                NumberedFinding(number, _truncate_finding(finding), len(finding.places))
-            )
+            matching.append(NumberedFinding(number, _truncate_finding(finding), len(finding.places)))
     if not matching:
         _refuse_unknown_filter(asked)
     chosen = _limit_findings(matching[asked.offset : asked.offset + asked.limit])
@@ -222,16 +208,12 @@ def answer_findings(roots: Roots, asked: FindingsArguments) -> tuple[str, Findin
     lines = [phrases.describe_no_findings(report)]
     if matching:
         total, number = len(matching), asked.offset + 1
-        lines = [
-            f"{total} {choose_plural(total, 'finding')}; {len(chosen)} from number {number} on"
-        ]
+        lines = [f"{total} {choose_plural(total, 'finding')}; {len(chosen)} from number {number} on"]
     for numbered in chosen:
         lines += ["", *_format_finding_answer(numbered)]
     if following is not None:
         lines += ["", f"offset={following} shows the next"]
-    return truncate_answer_text(
-        "\n".join(lines), "Ask for fewer with `limit`, or for one `rule`."
-    ), answer
+    return truncate_answer_text("\n".join(lines), "Ask for fewer with `limit`, or for one `rule`."), answer
 
 
 def _truncate_finding(finding: Finding) -> Finding:
@@ -293,9 +275,7 @@ def _summarize_finding(number: int, finding: Finding) -> FindingBrief:
 def make_answer_table(sheet: Sheet, limit: int) -> AnswerTable:
     """Convert a table to its first rows with column descriptions."""
     rows = limit_answer_rows(sheet.rows, limit)
-    return AnswerTable(
-        sheet.name, sheet.title, describe_sheet_columns(sheet), rows, len(sheet.rows)
-    )
+    return AnswerTable(sheet.name, sheet.title, describe_sheet_columns(sheet), rows, len(sheet.rows))
 
 
 def describe_sheet_columns(sheet: Sheet) -> tuple[ColumnNote, ...]:
@@ -316,9 +296,7 @@ def _refuse_unknown_filter(asked: FindingsArguments) -> None:
         if rule.id != asked.rule:
             raise TracekitError(f"no rule {asked.rule!r}", f"its id is {rule.id}")
     if asked.severity is not None and asked.severity not in SEVERITIES:
-        raise TracekitError(
-            f"no severity {asked.severity!r}", f"there are: {', '.join(SEVERITIES)}"
-        )
+        raise TracekitError(f"no severity {asked.severity!r}", f"there are: {', '.join(SEVERITIES)}")
 
 
 def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
@@ -332,9 +310,7 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
     if finding.evidence:
         lines.append("evidence: " + "; ".join(map(phrases.format_metric, finding.evidence)))
     if finding.places:
-        places = [
-            str(truncate_answer_cell(phrases.format_place(place))) for place in finding.places
-        ]
+        places = [str(truncate_answer_cell(phrases.format_place(place))) for place in finding.places]
         hidden = numbered.places_total - len(places)
         more = f"; and {hidden:,} more" if hidden else ""
         lines.append("where: " + "; ".join(places) + more)

@@ -41,9 +41,7 @@ def resolve_roots(given: Sequence[str | Path]) -> Roots:
     try:
         base = os.path.commonpath([folder.parent for folder in folders])
     except ValueError:
-        raise TracekitError(
-            "the roots lie on different drives", "one server for each drive"
-        ) from None
+        raise TracekitError("the roots lie on different drives", "one server for each drive") from None
     return Roots(Path(base), tuple(folders))
 
 

@@ -31,9 +31,7 @@ T = TypeVar("T")
 _GRACE_S = 1.0
 """Time to finish an answer that is being written when a signal arrives."""
 
-_READS = types.ToolAnnotations(
-    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-)
+_READS = types.ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 _INSTRUCTIONS = """\
 tracekit tells where the time and the memory of an RL post-training run went, from the profiles it left behind.
@@ -151,9 +149,7 @@ def make_mcp_server(roots: Roots) -> Server[Any]:
         if answer is None:
             raise MCPError(types.INVALID_PARAMS, problem)
         text = escape_lines(tools.replace_undecodable(answer))
-        contents = types.TextResourceContents(
-            uri=asked.uri, text=text, mime_type=resources.MARKDOWN
-        )
+        contents = types.TextResourceContents(uri=asked.uri, text=text, mime_type=resources.MARKDOWN)
         return types.ReadResourceResult(contents=[contents])
 
     listed = {
@@ -165,9 +161,7 @@ def make_mcp_server(roots: Roots) -> Server[Any]:
             resource_templates=list(map(_convert_template, resources.TEMPLATES))
         ),
     }
-    handlers: dict[str, Any] = {
-        name: _make_constant_handler(result) for name, result in listed.items()
-    }
+    handlers: dict[str, Any] = {name: _make_constant_handler(result) for name, result in listed.items()}
     instructions = _INSTRUCTIONS.format(roots=", ".join(roots.names))
     return Server(
         "tracekit",
@@ -179,14 +173,10 @@ def make_mcp_server(roots: Roots) -> Server[Any]:
     )
 
 
-async def _run_in_worker(
-    work: Callable[[], T], turn: anyio.CapacityLimiter
-) -> tuple[T | None, str]:
+async def _run_in_worker(work: Callable[[], T], turn: anyio.CapacityLimiter) -> tuple[T | None, str]:
     """Run work in a worker process: (result or None, problem). Every failure becomes a message without a stack."""
     try:
-        return await anyio.to_process.run_sync(
-            try_work, work, os.getpid(), cancellable=True, limiter=turn
-        )
+        return await anyio.to_process.run_sync(try_work, work, os.getpid(), cancellable=True, limiter=turn)
     except anyio.BrokenWorkerProcess:
         return (
             None,
@@ -219,9 +209,7 @@ def _convert_tool(tool: tools.Tool) -> types.Tool:
 
 
 def _convert_resource(page: resources.Resource) -> types.Resource:
-    return types.Resource(
-        uri=page.uri, name=page.name, description=page.description, mime_type=resources.MARKDOWN
-    )
+    return types.Resource(uri=page.uri, name=page.name, description=page.description, mime_type=resources.MARKDOWN)
 
 
 def _convert_template(template: resources.Resource) -> types.ResourceTemplate:

@@ -79,9 +79,7 @@ def answer_sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
 
     path = resolve_inside_roots(roots, asked.path)
     if asked.statement is None and asked.recipe is None:
-        named = tuple(
-            RecipeNote(name, recipes.read_recipe_question(name)) for name in recipes.list_recipes()
-        )
+        named = tuple(RecipeNote(name, recipes.read_recipe_question(name)) for name in recipes.list_recipes())
         lines = [f"{recipe.name}: {recipe.answers}" for recipe in named]
         return truncate_answer_text("\n".join(lines), ""), SqlAnswer(path, recipes=named)
     if asked.statement is not None and asked.recipe is not None:
@@ -109,9 +107,7 @@ def _run_agent_statement(roots: Roots, path: str, asked: SqlArguments, statement
         unread.extend(UnreadAnswerFile(f.source, f.problem, f.hint) for f in rows.failures)
         for fault in rows.faults:
             problem = f"{fault.question} could not be {fault.action}: {fault.error}"
-            unread.append(
-                UnreadAnswerFile(fault.source, problem, "the tables of other questions are whole")
-            )
+            unread.append(UnreadAnswerFile(fault.source, problem, "the tables of other questions are whole"))
         return rows.tables
 
     session = sql_session.open_sql_session(load, limit_s=LIMIT_S, most_bytes=MEMORY_BYTES)

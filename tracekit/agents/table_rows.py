@@ -69,9 +69,7 @@ class TablesAnswer:
     columns: tuple[ColumnNote, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
     matching: Annotated[int, "How many rows meet `where`."] = 0
-    next_offset: Annotated[int | None, "Ask with this offset for the rest; null: that was all."] = (
-        None
-    )
+    next_offset: Annotated[int | None, "Ask with this offset for the rest; null: that was all."] = None
     omitted: Annotated[int, "Rows that the report itself left out, the least important."] = 0
 
 
@@ -151,7 +149,5 @@ def _filter_table_rows(
     remaining = list(rows)
     for name, value in where.items():
         cell_of = itemgetter(_find_column_index(name, names))
-        remaining = [
-            row for row in remaining if value in (cell_of(row), truncate_answer_cell(cell_of(row)))
-        ]
+        remaining = [row for row in remaining if value in (cell_of(row), truncate_answer_cell(cell_of(row)))]
     return remaining

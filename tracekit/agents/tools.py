@@ -70,8 +70,7 @@ TOOLS: tuple[Tool, ...] = (
         "Reads the profiles below a path (torch Kineto traces, Nsight Systems, memory snapshots of torch) and gives the"
         " first screen: the time of a training step (nanoseconds in the data, milliseconds in the text), what the GPUs did"
         " meanwhile as shares of it, where the step goes by stage, what is worth fixing first, and what could not be told."
-        " Large profiles take minutes the first time; unchanged ones are answered at once afterwards. "
-        + _BOUNDED,
+        " Large profiles take minutes the first time; unchanged ones are answered at once afterwards. " + _BOUNDED,
         AnalyzeArguments,
         AnalyzeAnswer,
         answer_analyze,

@@ -24,15 +24,11 @@ def load(path: str) -> Analysis:
     """
     file = Path(path)
     if not file.is_file():
-        raise TracekitError(
-            f"{path}: no such file", f"a question is a Python file; {_USER_ANALYSIS_HINT}"
-        )
+        raise TracekitError(f"{path}: no such file", f"a question is a Python file; {_USER_ANALYSIS_HINT}")
     name = f"tracekit_question_{blake2b(path.encode(), digest_size=8).hexdigest()}"
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise TracekitError(
-            f"{path}: not a Python file", f"a question is x.py; {_USER_ANALYSIS_HINT}"
-        )
+        raise TracekitError(f"{path}: not a Python file", f"a question is x.py; {_USER_ANALYSIS_HINT}")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -70,8 +66,6 @@ def add_user_analyses(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tu
     for path in paths:
         analysis = load(str(Path(path).resolve()))
         if any(analysis.id == other.id for other in questions):
-            raise TracekitError(
-                f"{path}: there is a question {analysis.id!r} already", "give it another id"
-            )
+            raise TracekitError(f"{path}: there is a question {analysis.id!r} already", "give it another id")
         questions.append(analysis)
     return tuple(questions)

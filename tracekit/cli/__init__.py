@@ -116,9 +116,7 @@ class CommandGroup(click.Group):
             return status
 
         try:
-            return leaving.get_exit_status(
-                work, lambda: bool(context and terminal.is_verbose(context))
-            )
+            return leaving.get_exit_status(work, lambda: bool(context and terminal.is_verbose(context)))
         finally:
             terminal.resume_workflow_commands()
 
@@ -133,9 +131,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
             if phrase := describe_missing_parts():
                 terminal.print_problem(phrase, REMEDY)
             else:
-                terminal.write_output(
-                    f"{len(COMPILED_PARTS)} of {len(COMPILED_PARTS)} compiled parts are in use\n"
-                )
+                terminal.write_output(f"{len(COMPILED_PARTS)} of {len(COMPILED_PARTS)} compiled parts are in use\n")
         ctx.exit()
 
 

@@ -120,9 +120,7 @@ def _print_work(read: Read, elapsed_s: float) -> None:
         format_quantity(read.size_bytes, "bytes"),
         format_quantity(round(elapsed_s * 1e9), "ns"),
     )
-    terminal.print_message(
-        f"read {read.count:,} {choose_plural(read.count, 'file')}, {size} in {duration}"
-    )
+    terminal.print_message(f"read {read.count:,} {choose_plural(read.count, 'file')}, {size} in {duration}")
 
 
 def _print_written_files(targets: list[OutputTarget], save: str | None) -> None:

@@ -49,18 +49,12 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
         for kind, (files, size) in counts.items()
     ]
     title = "removed from" if clear else "kept in"
-    terminal.write_output(
-        f"{title} {make_displayable(str(directory))} (at most {format_quantity(limit, 'bytes')})\n"
-    )
+    terminal.write_output(f"{title} {make_displayable(str(directory))} (at most {format_quantity(limit, 'bytes')})\n")
     terminal.write_output(format_text_columns(rows) + "\n")
     return 0
 
 
 def _count_cache_entries(kind: str, *, clear: bool) -> tuple[int, int]:
     """Count (files, bytes) of one kind of cache entries; with `clear`, remove them and count the removed ones."""
-    sizes = [
-        size
-        for _, size, path in cache.list_cache_entries(kind)
-        if not clear or cache.remove_if_unlocked(path)
-    ]
+    sizes = [size for _, size, path in cache.list_cache_entries(kind) if not clear or cache.remove_if_unlocked(path)]
     return len(sizes), sum(sizes)

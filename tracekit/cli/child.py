@@ -50,9 +50,7 @@ class Statements:
         self._shared[:8] = bytes(8)
 
 
-def run_in_child(
-    work: Callable[[], int], is_verbose: bool, statements: Statements | None = None
-) -> int:
+def run_in_child(work: Callable[[], int], is_verbose: bool, statements: Statements | None = None) -> int:
     """Run `work` in a child, or here where this process cannot fork, and return its status.
 
     SIGINT and SIGTERM end the child and are then raised here; a second one kills it. With `statements` the
@@ -142,12 +140,7 @@ def _leave_on_signals(received: socket.socket, signals: list[int]) -> None:
 def _can_fork() -> bool:
     """Whether a fork can do the work of this process: on Linux, with one thread and streams of its own."""
     tasks = Path("/proc/self/task")
-    return (
-        sys.platform == "linux"
-        and tasks.is_dir()
-        and len(list(tasks.iterdir())) == 1
-        and _owns_streams()
-    )
+    return sys.platform == "linux" and tasks.is_dir() and len(list(tasks.iterdir())) == 1 and _owns_streams()
 
 
 def _owns_streams() -> bool:
@@ -197,9 +190,7 @@ def _run_child_work(
         exit_at_once(status)
 
 
-def _wait(
-    child: int, waited: set[signal.Signals], statements: Statements | None
-) -> tuple[int, int | None]:
+def _wait(child: int, waited: set[signal.Signals], statements: Statements | None) -> tuple[int, int | None]:
     """Wait for the child; return its status and the signal that ended it. The signals of `waited` are blocked."""
     interrupted, received, deadline = 0, None, None
     while True:

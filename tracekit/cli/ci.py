@@ -45,9 +45,7 @@ def parse_comparison_export(text: str) -> out.OutputTarget:
     return out.OutputTarget(name, path)
 
 
-def list_comparison_targets(
-    outputs: Sequence[str], exports: Sequence[str], *, quiet: bool
-) -> list[out.OutputTarget]:
+def list_comparison_targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.OutputTarget]:
     """List all requested outputs, plus the text on standard output if nothing else is printed."""
     wanted = [*map(parse_comparison_output, outputs), *map(parse_comparison_export, exports)]
     if terminal.is_github_job() and not any(target.format == GITHUB for target in wanted):
@@ -115,9 +113,7 @@ def write_gate_targets(
             terminal.print_message(f"wrote {target.path}")
 
 
-def _render_gate(
-    report: Report, gates: Sequence[Gate], name: str, rules: GateRules | Comparison | None
-) -> str | None:
+def _render_gate(report: Report, gates: Sequence[Gate], name: str, rules: GateRules | Comparison | None) -> str | None:
     """Render the gate as JUnit or annotations, by `rules` on undecided gates; None for other formats."""
     from tracekit.render.github import make_gate_annotations
     from tracekit.render.junit import make_gate_junit
@@ -141,9 +137,7 @@ def _is_untested_passing(rules: GateRules | Comparison | None) -> bool:
     return rules is not None and rules.untested_passes
 
 
-def _render_comparison(
-    report: Report, comparison: Comparison, name: str, options: RenderOptions
-) -> str | None:
+def _render_comparison(report: Report, comparison: Comparison, name: str, options: RenderOptions) -> str | None:
     """Render the comparison in formats that differ from its report; None for the others."""
     from tracekit.render.comment import make_pull_request_comment
     from tracekit.render.json import write_plain_json
@@ -155,9 +149,7 @@ def _render_comparison(
     return None
 
 
-def write_step_outputs(
-    values: Mapping[str, str | float | None], wanted: Sequence[out.OutputTarget] = ()
-) -> None:
+def write_step_outputs(values: Mapping[str, str | float | None], wanted: Sequence[out.OutputTarget] = ()) -> None:
     """Append the outputs of this step to `$GITHUB_OUTPUT`, in a GitHub job only.
 
     `report` is the first page written. A write error changes no result.
@@ -166,9 +158,7 @@ def write_step_outputs(
 
     files = [target for target in wanted if not target.printed]
     pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
-    _append_for_github(
-        "GITHUB_OUTPUT", format_step_outputs({**values, "report": next(iter(pages), "")})
-    )
+    _append_for_github("GITHUB_OUTPUT", format_step_outputs({**values, "report": next(iter(pages), "")}))
 
 
 def make_step_outputs(comparison: Comparison) -> dict[str, str | float | None]:
@@ -183,9 +173,7 @@ def make_step_outputs(comparison: Comparison) -> dict[str, str | float | None]:
     speedup = step.ratio if step.unit == "ns" else None
     return {
         "verdict": comparison.verdict,
-        "change": ""
-        if speedup is None
-        else format_speedup_with_interval(speedup, step.low, step.high),
+        "change": "" if speedup is None else format_speedup_with_interval(speedup, step.low, step.high),
         "speedup": speedup,
         "ci_low": step.low,
         "ci_high": step.high,
@@ -206,9 +194,7 @@ def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
         room -= Path(path).stat().st_size
     limit = room
     while limit > 2_000:
-        text = (
-            make_pull_request_comment(report, sides, RenderOptions(200, verbose=True), limit) + "\n"
-        )
+        text = make_pull_request_comment(report, sides, RenderOptions(200, verbose=True), limit) + "\n"
         if len(text.encode()) <= room:
             _append_for_github("GITHUB_STEP_SUMMARY", text)
             return

@@ -49,9 +49,7 @@ class _CollectMode:
     metavar="DIR",
     help="Copy into this directory, as DIR/<session>/…; it is made if need be.",
 )
-@click.option(
-    "--host", metavar="NAME", help="The host that ROOT is of: keeps reports of several hosts apart."
-)
+@click.option("--host", metavar="NAME", help="The host that ROOT is of: keeps reports of several hosts apart.")
 @opt.cluster
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be copied, and copy nothing.")
 @opt.quiet
@@ -157,9 +155,7 @@ def _copy_sessions(
     outcomes: list[CopyOutcome] = []
     for session, files in _group_by_session(wanted).items():
         if not quiet:
-            terminal.print_message(
-                f"copying {_format_file_count(files)} of {_format_session(session)}"
-            )
+            terminal.print_message(f"copying {_format_file_count(files)} of {_format_session(session)}")
         for file in collecting.copy_reports(files, copy):
             outcomes.append(file)
             if file.error is not None:
@@ -203,9 +199,7 @@ def _format_copies(
     return format_text_columns(rows, right=("files", "size", *_COPY_OUTCOMES, "suspect"))
 
 
-def _count_copy_outcomes(
-    session: ReportFolder, kept: Sequence[CopyOutcome] | None
-) -> dict[str, int | None]:
+def _count_copy_outcomes(session: ReportFolder, kept: Sequence[CopyOutcome] | None) -> dict[str, int | None]:
     """Count the files of a session by outcome; all None for a dry run, and `failed` None if none did."""
     if kept is None:
         return dict.fromkeys(_COPY_OUTCOMES)

@@ -80,9 +80,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 @click.option("--base", "bases", multiple=True, metavar="PATH", help="A run before. Repeatable.")
 @click.option("--opt", "opts", multiple=True, metavar="PATH", help="A run after. Repeatable.")
 @opt.add_outputs("comparison", ".html .md .json .txt .xml")
-@opt.add_exports(
-    "comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)"
-)
+@opt.add_exports("comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)")
 @opt.selection
 @click.option(
     "--steps-from",
@@ -149,9 +147,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 @opt.add_strict()
 @opt.quiet
 @opt.verbose
-@opt.collect_options(
-    "sides", _parse_sides, ("paths", "bases", "opts", "logs", "base_steps", "opt_steps")
-)
+@opt.collect_options("sides", _parse_sides, ("paths", "bases", "opts", "logs", "base_steps", "opt_steps"))
 @opt.reading
 @opt.statistics
 def command(  # noqa: PLR0913 - what is given, one by one
@@ -208,9 +204,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     return gating.FAILED if strict and compared.failures else _get_compare_status(compared, rules)
 
 
-def _apply_gate_file(
-    choices: ComparisonChoices, gate_file: GateFile, noise: str | None
-) -> ComparisonChoices:
+def _apply_gate_file(choices: ComparisonChoices, gate_file: GateFile, noise: str | None) -> ComparisonChoices:
     """Complete the choices with those of the gate file that the command line leaves open, and with the noise file."""
     from tracekit.compare import noise as noise_file
 

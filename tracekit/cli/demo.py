@@ -34,9 +34,7 @@ def command(ctx: click.Context, *, only_path: bool) -> int:
 
     path = next((place for place in EXAMPLE_PLACES if place.is_dir()), None)
     if path is None:
-        raise TracekitError(
-            "the example is not installed", install_command("", "--force-reinstall")
-        )
+        raise TracekitError("the example is not installed", install_command("", "--force-reinstall"))
     if only_path:
         terminal.write_output(f"{path}\n")
         return 0

@@ -91,9 +91,7 @@ def _encode_examination(examination: CaptureExamination) -> str:
     return json.dumps(value, indent=1)
 
 
-def _format_examination(
-    examination: CaptureExamination, *, verbose: bool, color: bool
-) -> Iterator[str]:
+def _format_examination(examination: CaptureExamination, *, verbose: bool, color: bool) -> Iterator[str]:
     """Format the examination as lines of text: diagnoses, most severe first, then the contents."""
     from tracekit.pipeline.doctor import summarize_examination
     from tracekit.render.escape import make_printable

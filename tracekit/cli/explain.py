@@ -23,9 +23,7 @@ def command(*, rule: str | None, verbose: bool) -> int:
     if rule:
         text = rules.read_rule_page(rule)
     else:
-        table = [
-            {"": entry.number, "rule": entry.id, "finds": entry.title} for entry in rules.RULES
-        ]
+        table = [{"": entry.number, "rule": entry.id, "finds": entry.title} for entry in rules.RULES]
         text = format_text_columns(table)
     terminal.write_output(text.rstrip("\n") + "\n")
     return 0

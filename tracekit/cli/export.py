@@ -32,9 +32,7 @@ _MAX_LISTED_CLOCKS = 10
 @opt.stages
 @opt.exclude
 @click.option("--python", is_flag=True, help="Keep Python functions: many, and large.")
-@click.option(
-    "--recorded-clocks", is_flag=True, help="Do not correct the clocks of ranks against each other."
-)
+@click.option("--recorded-clocks", is_flag=True, help="Do not correct the clocks of ranks against each other.")
 @opt.jobs
 @opt.add_strict()
 @opt.quiet
@@ -61,9 +59,7 @@ def command(
 
     if target == "-":
         raise TracekitError("--perfetto -: a timeline goes to a file", "--perfetto out.json.gz")
-    exported = document.export_timeline(
-        list(paths), target, options, python=python, correct_clocks=not recorded_clocks
-    )
+    exported = document.export_timeline(list(paths), target, options, python=python, correct_clocks=not recorded_clocks)
     terminal.print_failures(exported.failures)
     if not quiet:
         _print_timeline(exported, target, verbose=verbose)
@@ -83,17 +79,13 @@ def _print_timeline(exported: ExportedTimeline, target: str, *, verbose: bool) -
         for table, count in sorted(exported.rows.items()):
             terminal.print_message(f"  {table.replace('_', ' ')}: {count:,}")
     if annotations.omitted:
-        terminal.print_message(
-            f"  {annotations.omitted:,} of the shortest steps, stages and findings left out"
-        )
+        terminal.print_message(f"  {annotations.omitted:,} of the shortest steps, stages and findings left out")
     _print_clocks(exported, verbose=verbose)
     for reason in exported.apart:
         terminal.print_message(f"not on one clock: {reason}")
     terminal.print_message(f"wrote {target}")
     if exported.is_among_inputs:
-        terminal.print_message(
-            "  it lies among the profiles: leave it out when you read them again (--exclude)"
-        )
+        terminal.print_message("  it lies among the profiles: leave it out when you read them again (--exclude)")
 
 
 def _print_clocks(exported: ExportedTimeline, *, verbose: bool) -> None:
@@ -108,8 +100,6 @@ def _print_clocks(exported: ExportedTimeline, *, verbose: bool) -> None:
             format_quantity(-(lane.offset_ns or 0), "ns"),
             format_quantity(lane.uncertainty_ns, "ns"),
         )
-        terminal.print_message(
-            f"clock of {make_printable(lane.name)} corrected by {correction} (± {spread})"
-        )
+        terminal.print_message(f"clock of {make_printable(lane.name)} corrected by {correction} (± {spread})")
     if len(lanes) > limit:
         terminal.print_message(f"  and of {len(lanes) - limit:,} more (-v shows all)")

@@ -108,9 +108,7 @@ def _run_self_test(
     from tracekit.compare.slowed import run_gate_self_test
 
     tested = run_gate_self_test(rules, side, choices)
-    ci.write_gate_targets(
-        _report_self_test(side, tested), tested.gates, targets, verbose=True, quiet=quiet
-    )
+    ci.write_gate_targets(_report_self_test(side, tested), tested.gates, targets, verbose=True, quiet=quiet)
     if tested.fails:
         return gating.PASSED
     terminal.print_problem(
@@ -162,9 +160,7 @@ def _report_budgets(side: ComparedSide, outcomes: tuple[Gate, ...], changes: int
     return _make_gate_report(side, remarks, describe_gate_result(outcomes), section)
 
 
-def _make_gate_report(
-    side: ComparedSide, remarks: tuple[str, ...], answer: str, section: Section
-) -> Report:
+def _make_gate_report(side: ComparedSide, remarks: tuple[str, ...], answer: str, section: Section) -> Report:
     """Make a report of one section on one side."""
     from tracekit.model.report import Report
     from tracekit.model.version import VERSION

@@ -89,9 +89,7 @@ def _shorten_path(path: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-def _format_discovery(
-    discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool
-) -> str:
+def _format_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
     """Format the files as a table without empty columns, then the ignored files and the notes."""
     lines = [f"{discovery.title}: {len(rows):,} {choose_plural(len(rows), 'file')} to read"]
     if rows:
@@ -100,10 +98,7 @@ def _format_discovery(
     if discovery.ignored:
         lines += _format_ignored(discovery, verbose=verbose)
     if discovery.notes:
-        table = [
-            {"source": note.source, "severity": note.severity, "note": note.message}
-            for note in discovery.notes
-        ]
+        table = [{"source": note.source, "severity": note.severity, "note": note.message} for note in discovery.notes]
         lines += ["", "Notes", format_text_columns(table)]
     return "\n".join(lines)
 

@@ -21,9 +21,7 @@ def format_text_columns(rows: Sequence[Mapping[str, object]], right: Collection[
     return "\n".join("  ".join(line).rstrip() for line in zip(*blocks, strict=True))
 
 
-def format_listing(
-    title: str, rows: Sequence[Mapping[str, object]], most: int, *, verbose: bool
-) -> list[str]:
+def format_listing(title: str, rows: Sequence[Mapping[str, object]], most: int, *, verbose: bool) -> list[str]:
     """Format a table below its title: the first `most` rows, or all with `verbose`."""
     if verbose or len(rows) <= most:
         return [title, format_text_columns(rows)]

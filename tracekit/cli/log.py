@@ -60,9 +60,7 @@ def command(
     report = report_cache.analyze_cached(list(paths), options).report
     markdown, data = str(render(report, "md")), str(render(report, "json"))
     page = render_html(report, RenderOptions())
-    logged = ExportedReport(
-        report.title, extract_points(report), summarize_for_tracker(report), page, markdown, data
-    )
+    logged = ExportedReport(report.title, extract_points(report), summarize_for_tracker(report), page, markdown, data)
     for system, target in wanted:
         place = send_report(logged, system, target, run)
         if not quiet:

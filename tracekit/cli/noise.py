@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Step times of a run without a profiler: a driver's log, or CSV of step,seconds. Repeatable, one a run.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(), metavar="FILE", help="Write the noise here, as JSON."
-)
+@click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write the noise here, as JSON.")
 @opt.add_exports("noise", "json=FILE, json=- (standard output)")
 @opt.ranks
 @opt.steps
@@ -66,9 +64,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
         json_paths.append(output)
     if output is not None and output != out.STANDARD_OUTPUT:
         check_writable(output)
-    side, noise = comparing.calibrate_run_noise(
-        paths, options, drop_first=choices.drop_first, logs=logs
-    )
+    side, noise = comparing.calibrate_run_noise(paths, options, drop_first=choices.drop_first, logs=logs)
     if not quiet and out.STANDARD_OUTPUT not in json_paths:
         answer = out.OutputTarget("text", out.STANDARD_OUTPUT)
         out.write_report(build_noise_report(noise, side), answer, top=top, verbose=verbose)

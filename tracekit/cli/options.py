@@ -31,12 +31,8 @@ sample = click.option(
     help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
 )
 steps = click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
-stages = click.option(
-    "--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable."
-)
-exclude = click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable."
-)
+stages = click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
+exclude = click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable.")
 jobs = click.option(
     "-j",
     "--jobs",
@@ -130,9 +126,7 @@ def chain_decorators(*decorators: Decorator) -> Decorator:
     return decorated
 
 
-def collect_options(
-    name: str, value_of: Callable[[Mapping[str, Any]], Any], fields: Sequence[str]
-) -> Decorator:
+def collect_options(name: str, value_of: Callable[[Mapping[str, Any]], Any], fields: Sequence[str]) -> Decorator:
     """Make a decorator that passes the command one value, `value_of` all parameters, instead of the `fields`."""
 
     def decorated(command: Command) -> Command:
@@ -156,9 +150,7 @@ questions = chain_decorators(
         metavar="QUESTION",
         help="Ask this question alone, by the id of its section (kernels). Repeatable.",
     ),
-    click.option(
-        "--skip", multiple=True, metavar="QUESTION", help="Do not ask this one. Repeatable."
-    ),
+    click.option("--skip", multiple=True, metavar="QUESTION", help="Do not ask this one. Repeatable."),
     click.option(
         "--question",
         "question_files",

@@ -91,9 +91,7 @@ def add_text_output(targets: Sequence[OutputTarget], *, quiet: bool) -> list[Out
     """
     printed = [target.format for target in targets if target.printed]
     if len(printed) > 1:
-        raise TracekitError(
-            f"standard output can take one of {', '.join(printed)}", "name files for the others"
-        )
+        raise TracekitError(f"standard output can take one of {', '.join(printed)}", "name files for the others")
     if printed or quiet:
         return list(targets)
     return [OutputTarget("text", STANDARD_OUTPUT), *targets]
@@ -148,6 +146,4 @@ def _create_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise TracekitError(
-            f"{folder}: cannot be made: {error.strerror}", "choose another place"
-        ) from error
+        raise TracekitError(f"{folder}: cannot be made: {error.strerror}", "choose another place") from error

@@ -23,10 +23,7 @@ def command(*, name: str | None, verbose: bool) -> int:
     from tracekit.render.schema import make_schema_document, make_schema_urn
 
     if name is None:
-        rows = [
-            {"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by}
-            for c in CONTRACTS
-        ]
+        rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]
         terminal.write_output(format_text_columns(rows) + "\n")
         return 0
     kinds = {contract.name: contract for contract in CONTRACTS}

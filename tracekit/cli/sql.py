@@ -58,15 +58,11 @@ def _protect_comment(text: str) -> str:
     return f"\n{text}" if is_comment else text
 
 
-@click.command(
-    name="sql", cls=_StatementCommand, short_help="Ask the tables of profiles a question in SQL."
-)
+@click.command(name="sql", cls=_StatementCommand, short_help="Ask the tables of profiles a question in SQL.")
 @opt.add_paths("PATH... [STATEMENT]", required=False)
 @click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
 @click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")
-@click.option(
-    "--print", "prints", is_flag=True, help="Print the statement of --recipe, and run nothing."
-)
+@click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe, and run nothing.")
 @click.option(
     "--format",
     "format_",
@@ -222,9 +218,7 @@ def _run_statements(answers: _StatementRunner, text: str) -> None:
     if not statements:
         raise TracekitError("no statement is given", "tracekit sql PATH 'SHOW TABLES'")
     if len(statements) > 1 and answers.writes:
-        raise TracekitError(
-            f"-o takes the rows of one statement, and {len(statements)} are given", "give one"
-        )
+        raise TracekitError(f"-o takes the rows of one statement, and {len(statements)} are given", "give one")
     for number, statement in enumerate(statements):
         if number:
             terminal.write_output("\n")
@@ -250,9 +244,7 @@ def _parse_row_output(format_: str | None, limit: int | None, output: str | None
         suffix = Path(output).suffix.lower()
         if format_ is None and suffix not in _SUFFIXES:
             suffixes = " ".join(_SUFFIXES)
-            raise TracekitError(
-                f"{output}: no format of rows ends in {suffix!r}", f"there are: {suffixes}"
-            )
+            raise TracekitError(f"{output}: no format of rows ends in {suffix!r}", f"there are: {suffixes}")
         format_ = format_ or _SUFFIXES[suffix]
         check_writable(output)
     if format_ == "parquet":
@@ -274,14 +266,10 @@ def _output_sql_rows(result: StatementResult, form: RowOutput) -> None:
         write_atomically(form.output, data)
         terminal.print_message(f"wrote {form.output}")
     if has_more and form.format == "text" and form.limit is None:
-        terminal.print_message(
-            f"… more than {DEFAULT_TEXT_ROWS} rows: --limit shows more, -o rows.csv all"
-        )
+        terminal.print_message(f"… more than {DEFAULT_TEXT_ROWS} rows: --limit shows more, -o rows.csv all")
 
 
-def _render_sql_rows(
-    result: StatementResult, form: RowOutput, width: int | None
-) -> tuple[bytes, bool]:
+def _render_sql_rows(result: StatementResult, form: RowOutput, width: int | None) -> tuple[bytes, bool]:
     """Render (the rows in their format, whether there are more)."""
     from tracekit.render import rows as render
     from tracekit.sql.values import make_json_value, make_sql_cell
@@ -316,11 +304,6 @@ def _format_recipes() -> str:
     from tracekit.sql import recipes
 
     return (
-        format_text_columns(
-            [
-                {"recipe": n, "answers": recipes.read_recipe_question(n)}
-                for n in recipes.list_recipes()
-            ]
-        )
+        format_text_columns([{"recipe": n, "answers": recipes.read_recipe_question(n)} for n in recipes.list_recipes()])
         + "\n"
     )

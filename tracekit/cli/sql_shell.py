@@ -172,10 +172,7 @@ def _run_dot_command(line: str, show: Callable[[str], None]) -> None:
     if word == ".help":
         terminal.write_output(_HELP)
     elif word == ".recipes":
-        rows = [
-            {"recipe": n, "answers": recipes.read_recipe_question(n)}
-            for n in recipes.list_recipes()
-        ]
+        rows = [{"recipe": n, "answers": recipes.read_recipe_question(n)} for n in recipes.list_recipes()]
         terminal.write_output(format_text_columns(rows) + "\n")
     elif word == ".recipe":
         show(recipes.read_recipe(argument.strip()))

@@ -35,9 +35,7 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
     elif name in known:
         text = _format_table_page(known[name], known[name].columns, markdown=markdown)
     else:
-        names = [
-            table.name for table in (*schema.RAW, schema.ARGS, *analyses.list_measured_tables())
-        ]
+        names = [table.name for table in (*schema.RAW, schema.ARGS, *analyses.list_measured_tables())]
         near = did_you_mean(name, names)
         hint = "tracekit tables shows all"
         if not near:
@@ -65,9 +63,7 @@ def _format_all_tables(*, markdown: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _format_table_pages(
-    tables: Iterable[Table], without: Iterable[str], *, markdown: bool
-) -> list[str]:
+def _format_table_pages(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) -> list[str]:
     """Format each table with its columns, except those in `without`."""
     left_out = set(without)
     parts = []
@@ -88,10 +84,7 @@ def _format_table_page(table: Table, described: Mapping[str, Column], *, markdow
 def _format_column_docs(described: Mapping[str, Column], *, markdown: bool) -> str:
     """Format the columns as lines or as a Markdown table."""
     if not markdown:
-        rows = [
-            {"column": name, "type": column.dtype, "meaning": column.doc}
-            for name, column in described.items()
-        ]
+        rows = [{"column": name, "type": column.dtype, "meaning": column.doc} for name, column in described.items()]
         lines = format_text_columns(rows).splitlines()[1:]
         return "\n".join("  " + line for line in lines)
     lines = ["| column | type | meaning |", "|---|---|---|"]

@@ -72,9 +72,7 @@ def show_fetching(text: str, number: int, total: int) -> None:
         return
     end = "\r\x1b[K" if number == total else ""
     with contextlib.suppress(OSError):
-        sys.stderr.write(
-            f"\r\x1b[Kfetching {make_displayable(text)[:60]}: {number:,} of {total:,} files{end}"
-        )
+        sys.stderr.write(f"\r\x1b[Kfetching {make_displayable(text)[:60]}: {number:,} of {total:,} files{end}")
         sys.stderr.flush()
 
 

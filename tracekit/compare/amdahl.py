@@ -43,10 +43,7 @@ def add_step_speedups(changes: Sequence[Change], origin: Attribution | None) -> 
     shares = {}
     for stage in origin.stage_times:
         shares[stage.role, stage.stage] = stage.base / origin.base
-    return tuple(
-        _add_step_speedup(change, shares.get((change.role, change.stage or "")))
-        for change in changes
-    )
+    return tuple(_add_step_speedup(change, shares.get((change.role, change.stage or ""))) for change in changes)
 
 
 def _add_step_speedup(change: Change, share: float | None) -> Change:

@@ -69,9 +69,7 @@ OUTSIDE = "(no stage)"
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
-def attribute_sides(
-    base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None
-) -> Attribution:
+def attribute_sides(base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None) -> Attribution:
     """Attribute the change of the step, or give the reason why it cannot be attributed.
 
     `paired` is the pairing that `changes.pairing` found.
@@ -86,9 +84,7 @@ def attribute_sides(
     )
 
 
-def attribute_slot_table(
-    table: SlotTable, level: float, paired: Pairing | None = None
-) -> Attribution:
+def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None = None) -> Attribution:
     """Attribute the change of the step to the slots of a table.
 
     Raises AssertionError if the rows of a level do not add up to the change.
@@ -144,9 +140,7 @@ def _clear_row_counts(row: AttributionRow) -> AttributionRow:
     return replace(row, base_count=None, opt_count=None)
 
 
-def _list_largest_stages_by_op(
-    stages: Sequence[AttributionRow], ops: Sequence[AttributionRow]
-) -> Iterator[StageByOp]:
+def _list_largest_stages_by_op(stages: Sequence[AttributionRow], ops: Sequence[AttributionRow]) -> Iterator[StageByOp]:
     """List the stages that changed most, each by op; empty if the step has no stages."""
     named = [row for row in stages if row.stage]
     if len(named) < 2:
@@ -260,9 +254,7 @@ def _build_attribution_level(
     before, after = base_ns @ base.weights, opt_ns @ opt.weights
     base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
     called = table.keys["class"].isin(COUNTED_CLASSES).to_numpy()
-    of_count = called * _measure_count_effect(
-        base.ns @ base.weights, opt.ns @ opt.weights, base_count, opt_count
-    )
+    of_count = called * _measure_count_effect(base.ns @ base.weights, opt.ns @ opt.weights, base_count, opt_count)
     columns = pd.DataFrame(
         {
             "before": before,
@@ -276,9 +268,7 @@ def _build_attribution_level(
         }
     )
     rows = []
-    for (stage, what), sums in zip(
-        titles.itertuples(index=False, name=None), columns.to_dict("records"), strict=True
-    ):
+    for (stage, what), sums in zip(titles.itertuples(index=False, name=None), columns.to_dict("records"), strict=True):
         difference = sums["after"] - sums["before"]
         rows.append(
             AttributionRow(
@@ -307,9 +297,7 @@ def _sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
     return sums
 
 
-def _measure_count_effect(
-    before: Floats, after: Floats, n_before: Floats, n_after: Floats
-) -> Floats:
+def _measure_count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
     """Measure the part of each difference that the change in calls explains: `(n_o − n_b)(d_o + d_b)/2`.
 
     A key on one side only is explained by calls alone. If one side takes time without counting calls,
@@ -334,9 +322,7 @@ def _find_replaced_keys(table: SlotTable) -> dict[int, renames.ReplacedPlace]:
     """Map rows of keys that replace one another to the place under which they do."""
     keys: list[renames.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
     before, after = _find_named_rows(table.base, keys), _find_named_rows(table.opt, keys)
-    places = renames.match_replaced_keys(
-        map(keys.__getitem__, before), map(keys.__getitem__, after)
-    )
+    places = renames.match_replaced_keys(map(keys.__getitem__, before), map(keys.__getitem__, after))
     swaps = {}
     for row in sorted(before ^ after):
         if keys[row] in places:

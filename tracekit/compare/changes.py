@@ -100,9 +100,7 @@ class JudgedChange:
     verdict: ComparisonVerdict | None = None
 
 
-def compare_metrics(
-    base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices
-) -> tuple[Change, ...]:
+def compare_metrics(base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices) -> tuple[Change, ...]:
     """Compare the step, then stages from the longest, then all other job-wide metrics by name.
 
     The step answers the question. All other metrics are tested together, so Holm's correction applies to them.
@@ -139,9 +137,7 @@ def _judge_metrics(
             yield judged
 
 
-def _apply_holm_to_changes(
-    judged: Sequence[JudgedChange], level: float, answered: Key
-) -> list[Change]:
+def _apply_holm_to_changes(judged: Sequence[JudgedChange], level: float, answered: Key) -> list[Change]:
     """Apply Holm's correction to the verdicts, except those of the step and of `answered`."""
     uncorrected = {STEP, UNPROFILED_STEP, answered}
     corrected = [metric.change for metric in judged]
@@ -150,9 +146,7 @@ def _apply_holm_to_changes(
         if metric.verdict is not None and _get_change_key(metric.change) not in uncorrected:
             places.append(place)
             verdicts.append(metric.verdict)
-    for place, verdict_among_many in zip(
-        places, correct_verdicts(verdicts, level=level), strict=True
-    ):
+    for place, verdict_among_many in zip(places, correct_verdicts(verdicts, level=level), strict=True):
         change = corrected[place]
         if verdict_among_many.word != change.word:
             notes = (*change.notes, CAPS["many comparisons"])
@@ -240,9 +234,7 @@ def find_detectable_metric_change(ratio: Speedup, choices: ComparisonChoices) ->
     """
     if ratio.low is None or list_caps(ratio, choices.assume_independent_steps):
         return None
-    return find_detectable_change(
-        ratio.spreads, compute_effect_threshold(ratio, choices.min_effect), ratio.level
-    )
+    return find_detectable_change(ratio.spreads, compute_effect_threshold(ratio, choices.min_effect), ratio.level)
 
 
 def compute_metric_speedup(
@@ -251,9 +243,7 @@ def compute_metric_speedup(
     """Compute the speedup under the declared design, as far as the samples fit it, and the notes on that."""
     paired, notes = choose_pairing(base, opt, choices.paired)
     noise = choices.noise.of(base.key) if choices.noise else None
-    ratio = compute_speedup(
-        base.values, opt.values, level=choices.level, noise=noise, paired=paired
-    )
+    ratio = compute_speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
     return ratio, notes
 
 
@@ -296,9 +286,7 @@ def _has_same_steps(base: MetricSamples, opt: MetricSamples) -> bool:
     return before == after and None not in before
 
 
-def _add_sample_counts(
-    change: Change, base: MetricSamples | None, opt: MetricSamples | None
-) -> Change:
+def _add_sample_counts(change: Change, base: MetricSamples | None, opt: MetricSamples | None) -> Change:
     """Add the runs and steps of both sides to a change."""
     base_runs, base_steps = _count_samples(base)
     opt_runs, opt_steps = _count_samples(opt)
@@ -333,9 +321,7 @@ def _judge_one_sided_metric(
     return _add_sample_counts(change, base, opt)
 
 
-def _judge_exact_metric(
-    key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples
-) -> Change:
+def _judge_exact_metric(key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples) -> Change:
     """Judge noise-free numbers as equal or changed; if they vary from step to step, compare only means."""
     numbers = compare_exact(base.values, opt.values)
     word: Word = "inconclusive"
@@ -353,9 +339,7 @@ def _judge_exact_metric(
     return _add_sample_counts(change, base, opt)
 
 
-def _compare_times_with_zeros(
-    key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples
-) -> Change | None:
+def _compare_times_with_zeros(key: Key, kind: MetricKind, base: MetricSamples, opt: MetricSamples) -> Change | None:
     """Compare times that are zero in some steps by their means and difference; a ratio has no meaning."""
     before, after = average_runs(base), average_runs(opt)
     if not before and not after:

@@ -26,19 +26,13 @@ class FingerprintFact:
 
 FACTS: dict[str, FingerprintFact] = {
     "gpu": FingerprintFact("another GPU is faster or slower by itself", blocking=True),
-    "world_size": FingerprintFact(
-        "the work of a step is divided by another number of ranks", blocking=True
-    ),
+    "world_size": FingerprintFact("the work of a step is divided by another number of ranks", blocking=True),
     "roles": FingerprintFact("roles on one side alone are missing on the other"),
     "ranks": FingerprintFact("the slowest rank may be among those that one side lacks"),
     "backend": FingerprintFact("another communication library"),
     "versions": FingerprintFact("other versions may be what changed the times"),
-    "profiler options": FingerprintFact(
-        "what a profiler records besides slows the run: the times hold that too"
-    ),
-    "number types": FingerprintFact(
-        "matrix products of other types: other speed, and other numbers"
-    ),
+    "profiler options": FingerprintFact("what a profiler records besides slows the run: the times hold that too"),
+    "number types": FingerprintFact("matrix products of other types: other speed, and other numbers"),
     "stages": FingerprintFact("a stage of one side alone is no speedup"),
 }
 
@@ -80,11 +74,7 @@ def _list_fact_differences(base: ComparedSide, opt: ComparedSide) -> Iterator[Di
         before, after = base.fingerprint.get(name, ""), opt.fingerprint.get(name, "")
         if before and after and before != after:
             yield _make_fact_difference(name, before, after, fact)
-        elif (
-            name == "gpu"
-            and bool(before) != bool(after)
-            and _has_gpu_times(base) != _has_gpu_times(opt)
-        ):
+        elif name == "gpu" and bool(before) != bool(after) and _has_gpu_times(base) != _has_gpu_times(opt):
             nothing = "no GPU activity recorded"
             yield _make_fact_difference(name, before or nothing, after or nothing, _ONE_GPU_TRACED)
 
@@ -139,11 +129,7 @@ def _list_work_amount_differences(base: ComparedSide, opt: ComparedSide) -> Iter
     """List work counts that differ by more than matters; blocking if step-to-step chance does not explain it."""
     for name, (per_one, _) in PER_WORK.items():
         before, after = base.samples.get((name, None, None)), opt.samples.get((name, None, None))
-        if (
-            before is None
-            or after is None
-            or not (is_all_positive(before) and is_all_positive(after))
-        ):
+        if before is None or after is None or not (is_all_positive(before) and is_all_positive(after)):
             continue
         ratio = compute_speedup(before.values, after.values)
         if abs(log(ratio.ratio)) <= log1p(LEAST_EFFECT):

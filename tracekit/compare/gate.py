@@ -103,14 +103,8 @@ def apply_gate_rules(
     for rule in rules.rules:
         barred = blocked or (uneven and grows_with_work(rule.name))
         judged += _apply_gate_rule(rule, _GatedSides(base, opt, choices, barred))
-    outcomes = [
-        _accept_excused_gate(gate, rules) for gate in _apply_holm_to_gates(judged, choices.level)
-    ]
-    expired = [
-        _make_expired_gate(accept)
-        for accept in rules.accepts
-        if _is_expired_exception(accept, rules)
-    ]
+    outcomes = [_accept_excused_gate(gate, rules) for gate in _apply_holm_to_gates(judged, choices.level)]
+    expired = [_make_expired_gate(accept) for accept in rules.accepts if _is_expired_exception(accept, rules)]
     return (*outcomes, *expired)
 
 
@@ -161,9 +155,7 @@ def _apply_gate_rule(rule: GateRule, sides: _GatedSides) -> Iterator[_JudgedGate
             reason = "without step marks it is of a whole recording"
             yield _JudgedGate(_make_untested_gate(rule, metric + of_unit, reason))
         else:
-            yield _apply_rule_to_role(
-                rule, metric + of_unit, before.get(key), after.get(key), sides
-            )
+            yield _apply_rule_to_role(rule, metric + of_unit, before.get(key), after.get(key), sides)
 
 
 def _make_unrecorded_gate(rule: GateRule, sides: _GatedSides) -> Gate:
@@ -385,9 +377,7 @@ def _reduce_to_common_mean(metric: MetricSamples) -> tuple[tuple[float, ...], ..
     return metric.values
 
 
-def _decide_gate_by_interval(
-    gate: Gate, rule: GateRule, ratio: Speedup, choices: ComparisonChoices
-) -> _JudgedGate:
+def _decide_gate_by_interval(gate: Gate, rule: GateRule, ratio: Speedup, choices: ComparisonChoices) -> _JudgedGate:
     """Decide a gate on numbers that vary by the whole interval, or by the estimate."""
     scale = 1.0 if rule.unit == "ratio" else ratio.base.mean
     worse = _worsen_by_ratio(ratio.ratio, rule) * scale
@@ -427,9 +417,7 @@ def _worsen_by_ratio(ratio: float, rule: GateRule) -> float:
 
 def _is_within_limit(high: float | None, share: float, scale: float, *, rise: bool) -> bool:
     """Check whether the worse end of an interval is known and within the limit, a share, on the log scale."""
-    return high is not None and _to_log_scale(high / scale, rise=rise) <= _to_log_scale(
-        share, rise=rise
-    )
+    return high is not None and _to_log_scale(high / scale, rise=rise) <= _to_log_scale(share, rise=rise)
 
 
 def _to_log_scale(share: float, *, rise: bool) -> float:
@@ -449,9 +437,7 @@ def _measure_worsening(base: float, opt: float, rule: GateRule) -> float:
     return worse / base
 
 
-def _judge_budget(
-    rule: GateRule, metric: str, opt: MetricSamples, choices: ComparisonChoices
-) -> _JudgedGate:
+def _judge_budget(rule: GateRule, metric: str, opt: MetricSamples, choices: ComparisonChoices) -> _JudgedGate:
     """Test the second side's own number against a limit: the worst exact number, else the mean."""
     number = estimate_side(opt.values, level=choices.level)
     if rule.kind.exact:
@@ -478,9 +464,7 @@ def _judge_budget(
             outcome = "inconclusive"
         if outcome == "fail":
             judgement = _make_budget_verdict(rule, number)
-    return _JudgedGate(
-        replace(gate, outcome=outcome, claim=_describe_budget(gate, rule)), judgement
-    )
+    return _JudgedGate(replace(gate, outcome=outcome, claim=_describe_budget(gate, rule)), judgement)
 
 
 def _get_worst_value(number: Estimate, rule: GateRule) -> float:
@@ -504,9 +488,7 @@ def _set_gate_outcome(gate: Gate, rule: GateRule, worse: float, outcome: Outcome
     if low is not None and high is not None:
         if not rule.rise:
             low, high = -high, -low
-        interval = (
-            f" [{_format_signed_change(low, rule.unit)}, {_format_signed_change(high, rule.unit)}]"
-        )
+        interval = f" [{_format_signed_change(low, rule.unit)}, {_format_signed_change(high, rule.unit)}]"
     unit = rule.kind.unit
     numbers = f"{format_short_amount(gate.base, unit)} → {format_short_amount(gate.opt, unit)}"
     change = f"{_format_signed_change(value, rule.unit)}{interval}"

@@ -86,17 +86,13 @@ def read(path: Path) -> GateFile:
         raise TracekitError(f"{path}: {error.problem}", error.hint) from None
 
 
-def combine_gate_rules(
-    file: GateFile, texts: Sequence[str], least: float | None = None
-) -> GateRules:
+def combine_gate_rules(file: GateFile, texts: Sequence[str], least: float | None = None) -> GateRules:
     """Combine the rules of a file and of the command line; raises `TracekitError` if there are too many.
 
     `least` is the effect that the word `regression` means, as a share; the file's value by default.
     """
     least_effect = file.min_effect if least is None else least
-    rules = _merge_gate_rules(
-        file.rules.rules, _parse_fail_on_texts(texts, least_effect, "--fail-on")
-    )
+    rules = _merge_gate_rules(file.rules.rules, _parse_fail_on_texts(texts, least_effect, "--fail-on"))
     if texts and not rules:
         raise TracekitError(_describe_empty_gate("--fail-on", texts), "add --fail-on regression")
     _check_rule_count(rules)
@@ -124,9 +120,7 @@ def _read_toml(path: Path) -> Mapping[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise TracekitError(
-            f"{path}: cannot be read: {error.strerror or error}", "check the path"
-        ) from error
+        raise TracekitError(f"{path}: cannot be read: {error.strerror or error}", "check the path") from error
     except (ValueError, RecursionError) as error:
         raise TracekitError(f"{path}: not TOML: {error}", "mend it, or use --isolated") from error
 
@@ -170,9 +164,7 @@ def _parse_gate_table(table: Mapping[str, object] | None, source: str) -> GateFi
     return GateFile(GateRules(tuple(rules), accepts, fails, None, (source,)), level, least_effect)
 
 
-def _parse_fail_on_texts(
-    texts: Iterable[str], least_effect: float | None, option: str
-) -> list[GateRule]:
+def _parse_fail_on_texts(texts: Iterable[str], least_effect: float | None, option: str) -> list[GateRule]:
     """Parse the rules of `fail-on`, without repeats; raises for texts that are neither rules nor known words."""
     rules: list[GateRule] = []
     for text in texts:
@@ -250,9 +242,7 @@ def _parse_accept_entry(entry: Mapping[str, object]) -> GateException:
     if isinstance(until, datetime):
         until = until.date()
     if not isinstance(until, date):
-        raise TracekitError(
-            f"accept {metric}: no last day", 'an exception needs one: until = "2026-12-31"'
-        )
+        raise TracekitError(f"accept {metric}: no last day", 'an exception needs one: until = "2026-12-31"')
     return GateException(metric, until, _get_toml_text(entry, "reason"))
 
 
@@ -304,18 +294,14 @@ def _get_toml_share(table: Mapping[str, object], key: str) -> float | None:
     return float(share)
 
 
-def _get_toml_choice(
-    table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str
-) -> str:
+def _get_toml_choice(table: Mapping[str, object], key: str, choices: tuple[str, ...], default: str) -> str:
     word = table.get(key, default)
     if not isinstance(word, str) or (word not in choices and word != default):
         raise _make_unknown_word_error(f"{key} cannot be {word!r}", str(word), choices)
     return word
 
 
-def _refuse_unknown_toml_keys(
-    table: Mapping[str, object], keys: tuple[str, ...], what: str
-) -> None:
+def _refuse_unknown_toml_keys(table: Mapping[str, object], keys: tuple[str, ...], what: str) -> None:
     """Raise for the first unknown key."""
     for key in table:
         if key not in keys:
@@ -324,6 +310,4 @@ def _refuse_unknown_toml_keys(
 
 def _make_unknown_word_error(problem: str, word: str, choices: tuple[str, ...]) -> TracekitError:
     """Make the error for a word that is not among its choices."""
-    return TracekitError(
-        f"{problem}{did_you_mean(word, choices)}", f"there are: {', '.join(choices)}"
-    )
+    return TracekitError(f"{problem}{did_you_mean(word, choices)}", f"there are: {', '.join(choices)}")

@@ -160,9 +160,7 @@ def parse_rule_text(text: str) -> GateRule:
     """
     match = _TEXT.match(text)
     if match is None:
-        raise TracekitError(
-            f"not a rule: {text!r}", "write it like 'step_time>3%' or 'step_time>50ms'"
-        )
+        raise TracekitError(f"not a rule: {text!r}", "write it like 'step_time>3%' or 'step_time>50ms'")
     metric = match["metric"]
     rise = RULE_METRICS[resolve_rule_metric(metric)[0]].better != "higher"
     return make_gate_rule(metric, match["limit"], "change", rise=rise)
@@ -186,9 +184,7 @@ def make_gate_rule(
         _refuse_improving_direction(metric, "fall", "max-increase or max")
     value, unit, point = _parse_rule_limit(metric, kind, limit, test)
     if test == "change" and not rise and unit == "ratio" and value >= 1:
-        raise TracekitError(
-            f"{metric}: nothing falls by more than 100 %", "such a rule cannot fail"
-        )
+        raise TracekitError(f"{metric}: nothing falls by more than 100 %", "such a rule cannot fail")
     return GateRule(metric, name, stage, test, rise, value, unit, point, severity, role)
 
 
@@ -226,9 +222,7 @@ def resolve_rule_metric(metric: str) -> tuple[str, str | None]:
         return recorded_name, stage
     if metric == STAGE_TIME or name == "time":
         raise TracekitError(f"no metric is called {metric!r}", "name the stage: stage.rollout.time")
-    near = did_you_mean(
-        name if stage else metric, [*RULE_METRICS, *RULE_METRIC_ALIASES, "stage.rollout.time"]
-    )
+    near = did_you_mean(name if stage else metric, [*RULE_METRICS, *RULE_METRIC_ALIASES, "stage.rollout.time"])
     hint = f"there are: {', '.join(sorted(RULE_METRICS))}"
     raise TracekitError(f"no metric is called {metric!r}{near}", hint)
 
@@ -242,9 +236,7 @@ def _is_recorded_metric(name: str, stage: str | None) -> bool:
     return name not in ("step_time", "unprofiled_step_time")
 
 
-def _parse_rule_limit(
-    metric: str, kind: MetricKind, limit: object, test: Test
-) -> tuple[float, Unit, bool]:
+def _parse_rule_limit(metric: str, kind: MetricKind, limit: object, test: Test) -> tuple[float, Unit, bool]:
     """Parse a limit to (value, unit, is_point); relative limits are shares."""
     point = False
     if isinstance(limit, str):
@@ -255,9 +247,7 @@ def _parse_rule_limit(
     except TracekitError as error:
         raise TracekitError(f"{metric}: {error.problem}", error.hint) from None
     if unit == "ratio" and kind.unit != "ratio" and test == "budget":
-        raise TracekitError(
-            f"{metric}: a budget of {limit} of what?", "name an amount: 50ms, 40GiB"
-        )
+        raise TracekitError(f"{metric}: a budget of {limit} of what?", "name an amount: 50ms, 40GiB")
     return value, unit, point
 
 

@@ -75,10 +75,7 @@ def _make_gate_sheet(name: str, title: str, unit: Unit, gates: Sequence[Gate]) -
         Heading("low", "from", unit, "Lower end of the interval."),
         Heading("high", "to", unit, "Upper end of the interval."),
     )
-    rows = tuple(
-        (gate.rule, gate.metric, format_gate_outcome(gate), gate.value, gate.low, gate.high)
-        for gate in gates
-    )
+    rows = tuple((gate.rule, gate.metric, format_gate_outcome(gate), gate.value, gate.low, gate.high) for gate in gates)
     return Sheet(name, title, headings, rows)
 
 

@@ -119,9 +119,7 @@ def _compare_step_sides(
     blocked = has_blocking_difference(unlike) and not choices.force
     unequal = has_uneven_work(unlike) and not choices.force
     choices, choice_notes = _drop_unusable_choices(choices, base, opt)
-    metrics = tuple(
-        _withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked, uneven=unequal)
-    )
+    metrics = tuple(_withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked, uneven=unequal))
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
     if not blocked:
@@ -181,9 +179,7 @@ def _drop_unusable_choices(
     return choices, notes
 
 
-def _withhold_verdicts(
-    changes: Iterable[Change], *, blocked: bool, uneven: bool = False
-) -> Iterator[Change]:
+def _withhold_verdicts(changes: Iterable[Change], *, blocked: bool, uneven: bool = False) -> Iterator[Change]:
     """Withhold the verdicts of changes that are not comparable."""
     for change in changes:
         if blocked or (uneven and grows_with_work(change.name)):
@@ -256,9 +252,7 @@ def _make_memory_headline(level: MemoryLevel, *, blocked: bool) -> Change:
     )
 
 
-def _warn_of_oom(
-    base: ComparedSide, opt: ComparedSide, memory: MemoryChange | None
-) -> Iterator[str]:
+def _warn_of_oom(base: ComparedSide, opt: ComparedSide, memory: MemoryChange | None) -> Iterator[str]:
     """Warn that one side ran out of memory (OOM) more often than the other."""
     if memory is None:
         return
@@ -301,9 +295,7 @@ def _list_step_values(base: ComparedSide, opt: ComparedSide) -> Iterator[StepVal
                 yield StepValue(side.name, run, step_id[1], value, step_id not in dropped)
 
 
-def _describe_inputs(
-    base: ComparedSide, opt: ComparedSide, memory: MemoryChange | None
-) -> Iterator[str]:
+def _describe_inputs(base: ComparedSide, opt: ComparedSide, memory: MemoryChange | None) -> Iterator[str]:
     """Describe how the inputs were interpreted."""
     sides = (base, opt)
     for side in sides:
@@ -342,9 +334,7 @@ def _list_comparison_warnings(
         yield f"{unlike.name} {verb} ({unlike.base} · {unlike.opt}): {unlike.meaning}"
         if unlike.name in PER_WORK:
             per_one, _ = PER_WORK[unlike.name]
-            yield from (
-                _describe_time_per_work(c) for c in metrics if (c.name, c.stage) == (per_one, None)
-            )
+            yield from (_describe_time_per_work(c) for c in metrics if (c.name, c.stage) == (per_one, None))
     yield from list_confounder_warnings(base, opt)
     yield from dict.fromkeys((*base.notes, *opt.notes))
     yield from _warn_of_same_files(base, opt)
@@ -377,9 +367,7 @@ def _warn_of_missing_step_marks(step: Change) -> Iterator[str]:
 
 def _describe_time_per_work(change: Change) -> str:
     """Describe the time per token, sample or image on both sides in one line."""
-    times = (
-        f"{change.title} {format_quantity(change.base, 'ns')} → {format_quantity(change.opt, 'ns')}"
-    )
+    times = f"{change.title} {format_quantity(change.base, 'ns')} → {format_quantity(change.opt, 'ns')}"
     if change.ratio is None:
         return f"{times}: {change.word}"
     return f"{times}: {format_speedup_with_interval(change.ratio, change.low, change.high)}, {change.word}"

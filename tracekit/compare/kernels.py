@@ -31,9 +31,7 @@ LEAST_SHIFT = 0.005
 _SIGN = 3.3
 """Standard deviations by which one direction must prevail among kernels (about 1 in 1,000 by chance)."""
 
-_COMPUTE = re.compile(
-    r"fmha|flash|attention|attn|conv|cudnn_\d|winograd|wgrad|dgrad", re.IGNORECASE
-)
+_COMPUTE = re.compile(r"fmha|flash|attention|attn|conv|cudnn_\d|winograd|wgrad|dgrad", re.IGNORECASE)
 
 SHIFT_CLASSES = {
     "compute": "compute kernels",

@@ -39,7 +39,9 @@ MAX_PAIRS = 200
 MAX_ELSEWHERE = 8
 """Most other memories whose allocation sites are compared."""
 
-_LEVELS_ONLY = "a saved report tells levels of the worst rank only: what holds them, snapshots tell, or what --save wrote"
+_LEVELS_ONLY = (
+    "a saved report tells levels of the worst rank only: what holds them, snapshots tell, or what --save wrote"
+)
 _MOMENTS: tuple[Moment, ...] = ("peak", "end")
 
 SnapshotPair = tuple[MemorySnapshot, MemorySnapshot]
@@ -53,9 +55,7 @@ def compare_memory(base: ComparedSide, opt: ComparedSide) -> MemoryChange | None
     if base_measured and opt_measured:
         match = match_snapshots(base_measured, opt_measured, (base.name, opt.name))
     else:
-        match = match_snapshots(
-            list_reported_snapshots(base), list_reported_snapshots(opt), (base.name, opt.name)
-        )
+        match = match_snapshots(list_reported_snapshots(base), list_reported_snapshots(opt), (base.name, opt.name))
         notes = (_LEVELS_ONLY,)
     pairs = sorted(match.pairs, key=_rank_snapshot_pair)
     if not pairs:
@@ -123,10 +123,7 @@ def _compare_snapshot_levels(before: MemorySnapshot, after: MemorySnapshot) -> M
     who = str(before.whose)
     if not before.measured:
         who = f"the worst rank {before.whose.role or ''}".strip()
-    levels = tuple(
-        _compare_memory_level(name, before.levels[name], after.levels[name])
-        for name in MEMORY_LEVELS
-    )
+    levels = tuple(_compare_memory_level(name, before.levels[name], after.levels[name]) for name in MEMORY_LEVELS)
     return MemoryPair(who, before.step, after.step, before.source, after.source, levels)
 
 
@@ -141,9 +138,7 @@ def _compare_memory_level(name: str, base: int | None, opt: int | None) -> Memor
 def _compare_highest_levels(name: str, pairs: Iterable[SnapshotPair]) -> MemoryLevel:
     """Compare the highest values of a level before and after: the memory that the devices need."""
     befores, afters = zip(*pairs, strict=True)
-    return _compare_memory_level(
-        name, _find_highest_level(name, befores), _find_highest_level(name, afters)
-    )
+    return _compare_memory_level(name, _find_highest_level(name, befores), _find_highest_level(name, afters))
 
 
 def _find_highest_level(name: str, of_side: Iterable[MemorySnapshot]) -> int:

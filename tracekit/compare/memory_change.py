@@ -7,9 +7,7 @@ from typing import Literal
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better
 
-SiteState = Literal[
-    "", "grown", "shrunk", "same", "new", "gone", "not told before", "not told after"
-]
+SiteState = Literal["", "grown", "shrunk", "same", "new", "gone", "not told before", "not told after"]
 """State of an allocation site; empty for rows that are not sites.
 
 `not told …`: on that side the site may be among those too small to be named, so it is neither new nor gone.

@@ -59,9 +59,7 @@ def _has_several_runs(side: Sequence[MemorySnapshot]) -> bool:
 
 def _has_unnumbered_snapshots(side: Sequence[MemorySnapshot]) -> bool:
     """Check whether a memory has several snapshots without a step in one run."""
-    unnumbered = Counter(
-        (snapshot.whose, snapshot.run) for snapshot in side if snapshot.step is None
-    )
+    unnumbered = Counter((snapshot.whose, snapshot.run) for snapshot in side if snapshot.step is None)
     return max(unnumbered.values(), default=0) > 1
 
 
@@ -150,9 +148,7 @@ def _describe_one_sided_owners(
         yield f"only {name} has snapshots of {'; '.join(lacking[:3])}{more}"
 
 
-def _pair_memory_steps(
-    base: Steps, opt: Steps
-) -> tuple[list[tuple[MemorySnapshot, MemorySnapshot]], str]:
+def _pair_memory_steps(base: Steps, opt: Steps) -> tuple[list[tuple[MemorySnapshot, MemorySnapshot]], str]:
     """Pair the steps of one memory, with a note if they differ."""
     common = _list_numbered_steps(base) & _list_numbered_steps(opt)
     if common:

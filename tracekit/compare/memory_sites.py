@@ -29,9 +29,7 @@ NO_CATEGORY = "not told"
 _SUMS = ["base_bytes", "opt_bytes", "base_blocks", "opt_blocks"]
 
 
-def compare_memory_sites(
-    base: MemorySnapshot, opt: MemorySnapshot, moment: Moment
-) -> MemorySites | None:
+def compare_memory_sites(base: MemorySnapshot, opt: MemorySnapshot, moment: Moment) -> MemorySites | None:
     """Compare the allocation sites of two snapshots at a moment; None if one does not record it.
 
     A snapshot names only its largest sites. A site without a name on one side may be among the smaller ones
@@ -42,9 +40,7 @@ def compare_memory_sites(
     before, after = _select_site_rows(base, moment), _select_site_rows(opt, moment)
     if base_total is None or opt_total is None or before is None or after is None:
         return None
-    if not (
-        _is_complete_site_table(before, base_total) and _is_complete_site_table(after, opt_total)
-    ):
+    if not (_is_complete_site_table(before, base_total) and _is_complete_site_table(after, opt_total)):
         return None
     bounds = _sum_unnamed_sites(before), _sum_unnamed_sites(after)
     places = _join_site_sums(before, after, ["kind", "name"]).to_dict("records")
@@ -88,14 +84,10 @@ def _select_site_rows(side: MemorySnapshot, moment: Moment) -> pd.DataFrame | No
     native = np.where(rows["kind"] == "native", NATIVE, "")
     reasons = [find_reason(row["origin"], row["kind"]) for row in sites.rows("origin", "kind")]
     words = [UNTOLD.get(reason, UNTOLD["unknown"]) for reason in reasons]
-    name = (place.astype(object) + native).where(
-        place.notna(), pd.Series(words, rows.index, dtype=object)
-    )
+    name = (place.astype(object) + native).where(place.notna(), pd.Series(words, rows.index, dtype=object))
     unnamed_kind = np.where(rows["origin"] == "rest", "rest", "untold")
     category = rows["category"].astype(object).where(rows["category"].notna(), NO_CATEGORY)
-    return rows.assign(
-        name=name, kind=np.where(place.notna(), "place", unnamed_kind), category=category
-    )
+    return rows.assign(name=name, kind=np.where(place.notna(), "place", unnamed_kind), category=category)
 
 
 def _is_complete_site_table(rows: pd.DataFrame, total: int) -> bool:
@@ -124,9 +116,7 @@ def _sum_unnamed_sites(rows: pd.DataFrame) -> int | None:
     return int(sizes.sum()) if len(sizes) else None
 
 
-def _classify_site_change(
-    row: dict[Any, Any], base_most: int | None, opt_most: int | None
-) -> SiteChange:
+def _classify_site_change(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteChange:
     """Make the row of one site, with its state and bounds."""
     site = _make_site_row(str(row["name"]), row["kind"], row)
     if site.kind != "place":
@@ -145,9 +135,7 @@ def _make_site_row(name: str, kind: SiteKind, row: dict[Any, Any]) -> SiteChange
     return SiteChange(name, kind, base, opt, opt - base, base_blocks, opt_blocks)
 
 
-def _classify_site_state(
-    row: dict[Any, Any], base_most: int | None, opt_most: int | None
-) -> SiteState:
+def _classify_site_state(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteState:
     """Classify the state of one site."""
     if not _has_site(row, "base"):
         return "new" if base_most is None else "not told before"

@@ -168,9 +168,7 @@ def _measure_free_space(measured: Measurements) -> pd.DataFrame:
     """Measure the free space at the end of every snapshot: stranded bytes and the largest block."""
     space = measured["free_space"]
     ends = space[space["moment"] == "end"].groupby([*SNAPSHOT_KEYS], dropna=False, sort=False)
-    free = ends.agg(
-        stranded_bytes=("stranded_bytes", "sum"), largest_free_bytes=("largest_free_bytes", "max")
-    )
+    free = ends.agg(stranded_bytes=("stranded_bytes", "sum"), largest_free_bytes=("largest_free_bytes", "max"))
     types: Any = {"source": object, "pid": "Int64", "memory": object, "device": "Int64"}
     return free.reset_index().astype(types)
 

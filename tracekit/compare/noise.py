@@ -79,9 +79,7 @@ def calibrated(side: ComparedSide, notes: tuple[str, ...] = ()) -> NoiseFile:
     return NoiseFile(of_all_runs, dict(side.fingerprint), runs, notes)
 
 
-def check_noise_fits(
-    noise: NoiseFile | None, base: ComparedSide, opt: ComparedSide
-) -> tuple[NoiseFile | None, str]:
+def check_noise_fits(noise: NoiseFile | None, base: ComparedSide, opt: ComparedSide) -> tuple[NoiseFile | None, str]:
     """Return the calibration if it has the same GPU and world size, else None and the reason in one line."""
     if noise is None:
         return None, ""
@@ -91,8 +89,7 @@ def check_noise_fits(
             ran_on = side.fingerprint.get(name, "")
             if calibrated_on and ran_on and calibrated_on != ran_on:
                 return None, (
-                    f"the A/A noise was not used: it is of {title} {calibrated_on},"
-                    f" and {side.name} of {ran_on}"
+                    f"the A/A noise was not used: it is of {title} {calibrated_on}, and {side.name} of {ran_on}"
                 )
     return noise, ""
 
@@ -158,11 +155,7 @@ def _parse_noise_metrics(rows: Any) -> dict[Key, Noise]:
         raise ValueError("it holds no list of metrics")
     metrics: dict[Key, Noise] = {}
     for row in rows:
-        if (
-            not isinstance(row, dict)
-            or not _is_short_text(row.get("name"))
-            or row["name"] not in METRICS
-        ):
+        if not isinstance(row, dict) or not _is_short_text(row.get("name")) or row["name"] not in METRICS:
             raise ValueError(f"it holds an unknown metric: {_shorten_noise_value(row)}")
         key = (str(row["name"]), _get_noise_text(row, "role"), _get_noise_text(row, "stage"))
         if key in metrics:

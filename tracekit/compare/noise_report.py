@@ -50,9 +50,7 @@ def find_resolvable_change(noise: Noise, level: float = LEVEL) -> float | None:
     if not noise.usable:
         return None
     delta = max(log1p(LEAST_EFFECT), noise.sd)
-    return find_detectable_change(
-        [ErrorSpread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level
-    )
+    return find_detectable_change([ErrorSpread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level)
 
 
 def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:

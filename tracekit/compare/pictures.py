@@ -49,9 +49,7 @@ def build_ratio_chart(comparison: Comparison) -> Chart | None:
     times = [
         change
         for change in comparison.changes
-        if change.name in STEP_AND_STAGES
-        and change.ratio is not None
-        and change.word in CHART_VERDICTS
+        if change.name in STEP_AND_STAGES and change.ratio is not None and change.word in CHART_VERDICTS
     ]
     if not times:
         return None

@@ -37,14 +37,10 @@ def predict_verdicts(ratio: Speedup, choices: ComparisonChoices) -> tuple[Verdic
     delta = compute_effect_threshold(ratio, choices.min_effect)
     capped = list_caps(ratio, choices.assume_independent_steps)
     spreads = () if capped else ratio.spreads
-    rows = _predict_verdicts_by_change(
-        f"{ratio.base.runs} v {ratio.opt.runs}", spreads, delta, ratio.level
-    )
+    rows = _predict_verdicts_by_change(f"{ratio.base.runs} v {ratio.opt.runs}", spreads, delta, ratio.level)
     more = compute_needed_runs(ratio, effect=choices.min_effect).runs
     if more is not None and more > max(ratio.base.runs, ratio.opt.runs):
-        rows += _predict_verdicts_by_change(
-            f"{more} v {more}", predict_run_spreads(ratio, more), delta, ratio.level
-        )
+        rows += _predict_verdicts_by_change(f"{more} v {more}", predict_run_spreads(ratio, more), delta, ratio.level)
     return tuple(rows)
 
 

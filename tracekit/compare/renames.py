@@ -35,9 +35,7 @@ def strip_build_details(name: str) -> str:
     return _VARYING.sub("#", "".join(outside)).strip(" _#") or name
 
 
-def match_replaced_keys(
-    before: Iterable[SlotKey], after: Iterable[SlotKey]
-) -> dict[SlotKey, ReplacedPlace]:
+def match_replaced_keys(before: Iterable[SlotKey], after: Iterable[SlotKey]) -> dict[SlotKey, ReplacedPlace]:
     """Map keys on one side only to a place where both sides have such keys.
 
     For a kernel the place is its op path if both sides have it; for an op path it is the innermost enclosing

@@ -87,7 +87,9 @@ def describe_comparison(comparison: Comparison) -> str:
     if comparison.memory is not None and step.unit == "bytes":
         return memory_sheets.describe_memory_change(comparison.memory, verdict)
     word = WORDS.get(verdict, verdict)
-    times = f"{shorten_difference_name(step.title)} {format_quantity(step.base, 'ns')} → {format_quantity(step.opt, 'ns')}"
+    times = (
+        f"{shorten_difference_name(step.title)} {format_quantity(step.base, 'ns')} → {format_quantity(step.opt, 'ns')}"
+    )
     if step.difference is not None:
         times += f" ({format_signed(step.difference, 'ns')})"
     if verdict == "not comparable" or step.ratio is None:
@@ -113,9 +115,9 @@ def _make_comparison_overview(comparison: Comparison) -> Sheet:
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
         return memory_sheets.make_memory_overview(comparison.memory)
-    return attribution_sheets.make_attribution_overview(
-        comparison.origin, step
-    ) or _make_stages_sheet("overview", comparison)
+    return attribution_sheets.make_attribution_overview(comparison.origin, step) or _make_stages_sheet(
+        "overview", comparison
+    )
 
 
 def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
@@ -146,9 +148,7 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
         charts=build_comparison_charts(comparison),
     )
     stages = _make_stages_sheet("stages", comparison)
-    yield from attribution_sheets.build_attribution_sections(
-        comparison.origin, stages, comparison.headline
-    )
+    yield from attribution_sheets.build_attribution_sections(comparison.origin, stages, comparison.headline)
     yield from memory_sheets.build_memory_section(comparison)
     of_step: list[Change] = []
     of_stages: list[Change] = []
@@ -241,9 +241,7 @@ def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> She
         Heading("high", "to", "factor", "Upper end of the interval."),
         Heading("word", "verdict"),
     ]
-    if any(
-        change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes
-    ):
+    if any(change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes):
         headings.insert(0, Heading("stage", "stage"))
     if any(map(attrgetter("role"), changes)):
         headings.insert(0, Heading("role", "role"))
@@ -280,9 +278,7 @@ def _make_differences_sheet(comparison: Comparison) -> Sheet:
         Heading("blocking", "blocks"),
         Heading("meaning", "meaning"),
     )
-    return _make_attribute_sheet(
-        "differences", "What else differs", headings, comparison.differences
-    )
+    return _make_attribute_sheet("differences", "What else differs", headings, comparison.differences)
 
 
 def _make_outlook_sheet(comparison: Comparison) -> Sheet:
@@ -307,9 +303,7 @@ def _make_overhead_sheet(comparison: Comparison) -> Sheet:
         Heading("unprofiled", "un-profiled step", "ns"),
         Heading("ratio", "profiled / un-profiled", "factor", "What the profiler adds to a step."),
     )
-    return _make_attribute_sheet(
-        "overhead", "What the profiler adds", headings, comparison.overhead
-    )
+    return _make_attribute_sheet("overhead", "What the profiler adds", headings, comparison.overhead)
 
 
 def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
@@ -319,6 +313,4 @@ def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
         Heading("step", "step", "id"),
         Heading("reason", "left out because it is"),
     )
-    return _make_attribute_sheet(
-        "left-out", "Steps that do not count", headings, comparison.dropped
-    )
+    return _make_attribute_sheet("left-out", "Steps that do not count", headings, comparison.dropped)

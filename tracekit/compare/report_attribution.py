@@ -64,9 +64,7 @@ def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet
     """
     if origin is None or origin.missing or not origin.ops:
         return None
-    title = (
-        f"{title_attribution(step)} (adds up to {format_signed(origin.opt - origin.base, 'ns')})"
-    )
+    title = f"{title_attribution(step)} (adds up to {format_signed(origin.opt - origin.base, 'ns')})"
     notes = (explain_profiled_parts(origin, step), _CAPTION, _PAIRS.get(origin.paired or ""))
     sheet = _make_attribution_sheet(
         "overview",
@@ -100,17 +98,13 @@ def _format_times_and_change(base: float | None, opt: float | None, difference: 
     return f"{format_quantity(base, 'ns')} → {format_quantity(opt, 'ns')} ({format_signed(difference, 'ns')})"
 
 
-def build_attribution_sections(
-    origin: Attribution | None, stages: Sheet, step: Change
-) -> Iterator[Section]:
+def build_attribution_sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterator[Section]:
     """Build the attribution in detail, and `stages`, the table of stages that it replaces."""
     if origin is None:
         return
     if origin.missing:
         caveat = f"where the change came from is not told: {origin.missing}"
-        yield Section(
-            "attribution", title_attribution(step), "skipped", origin.missing, caveats=(caveat,)
-        )
+        yield Section("attribution", title_attribution(step), "skipped", origin.missing, caveats=(caveat,))
         return
     yield Section("stages", "Step and stages", sheets=(stages,))
     tables = (
@@ -171,15 +165,13 @@ def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
     for number, stage in enumerate(origin.within, 1):
         hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
         change = stage.opt - stage.base
-        total = AttributionRow(
-            "", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True
-        )
+        total = AttributionRow("", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
         rows = [total, *(replace(row, stage="") for row in stage.rows)]
         title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
-        caption = "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
-        yield replace(
-            _make_attribution_sheet(f"within-{number}", title, rows, hows), caption=caption
+        caption = (
+            "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
         )
+        yield replace(_make_attribution_sheet(f"within-{number}", title, rows, hows), caption=caption)
 
 
 def _get_row_times(row: AttributionRow) -> tuple[Cell, ...]:
@@ -245,27 +237,23 @@ def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
         Heading("base_count", "times before", "", _CALLS),
         Heading("opt_count", "times after", "", _CALLS),
         Heading("by_count", "by number", "ns", "What more or fewer of it make of the change."),
-        Heading(
-            "by_duration", "by length", "ns", "What longer or shorter ones make of the change."
-        ),
+        Heading("by_duration", "by length", "ns", "What longer or shorter ones make of the change."),
         Heading("presence", "how"),
     )
     cells = []
     for row in rows:
         counts = (row.base_count, row.opt_count, row.by_count, row.by_duration)
         cells.append((row.what, *_get_row_times(row), *counts, _format_presence(row)))
-    return _add_stage_column(
-        Sheet("by-kernel", "By op path and kernel", headings, tuple(cells)), rows
-    )
+    return _add_stage_column(Sheet("by-kernel", "By op path and kernel", headings, tuple(cells)), rows)
 
 
 def _make_replaced_sheet(rows: Sequence[AttributionRow]) -> Sheet:
     headings = (Heading("what", "where: what it was → what it is"), *_TIMES)
     cells = tuple((row.what, *_get_row_times(row)) for row in rows)
-    caption = "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
-    return _add_stage_column(
-        Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows
+    caption = (
+        "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
     )
+    return _add_stage_column(Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows)
 
 
 def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:

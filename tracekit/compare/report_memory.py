@@ -77,9 +77,7 @@ def list_memory_figures(memory: MemoryChange) -> Iterator[Metric]:
         return
     change = memory.pairs[0].level("peak_reserved").difference
     if change is not None:
-        yield Metric(
-            "reserved_difference", change, "bytes", "lower", label="change of the peak reserved"
-        )
+        yield Metric("reserved_difference", change, "bytes", "lower", label="change of the peak reserved")
 
 
 def make_memory_overview(memory: MemoryChange) -> Sheet:

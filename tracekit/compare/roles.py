@@ -11,9 +11,7 @@ from tracekit.model.labels import normalize_label_words
 from tracekit.model.trace import Measurements
 
 
-def unify_role_spellings(
-    before: ComparedSide, after: ComparedSide
-) -> tuple[ComparedSide, ComparedSide]:
+def unify_role_spellings(before: ComparedSide, after: ComparedSide) -> tuple[ComparedSide, ComparedSide]:
     """Spell every role in one way on both sides: as the side before does, else as first seen."""
     first_spelling: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -65,7 +63,5 @@ def _rename_measured_roles(measured: Measurements, names: Mapping[str, str]) -> 
     for name, table in measured.arrays.items():
         if "role" in table.arrays:
             tables[name] = table.renamed("role", names)
-    sources = tuple(
-        replace(source, role=_get_role_name(source.role, names)) for source in measured.sources
-    )
+    sources = tuple(replace(source, role=_get_role_name(source.role, names)) for source in measured.sources)
     return replace(measured, arrays=tables, sources=sources)

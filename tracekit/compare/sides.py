@@ -67,9 +67,7 @@ class ComparedInput:
     values: pd.DataFrame | None = None
 
 
-def build_side(
-    name: str, inputs: Sequence[ComparedInput], drop_first: int | None = None
-) -> ComparedSide:
+def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | None = None) -> ComparedSide:
     """Build a side from its inputs; raises `TracekitError` if one has no values.
 
     Runs of different inputs are different runs, named by their label if names collide. Runs whose files have
@@ -109,9 +107,7 @@ def is_all_positive(metric: MetricSamples) -> bool:
     return all(value > 0 for value in chain.from_iterable(metric.values))
 
 
-def exclude_steps(
-    metrics: Mapping[Key, MetricSamples], left_out: LeftOutSteps
-) -> dict[Key, MetricSamples]:
+def exclude_steps(metrics: Mapping[Key, MetricSamples], left_out: LeftOutSteps) -> dict[Key, MetricSamples]:
     """Exclude steps from the samples; metrics without any samples left are dropped."""
     counted = {}
     for key, metric in metrics.items():
@@ -220,9 +216,7 @@ def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
 def _read_input_values(part: ComparedInput) -> pd.DataFrame:
     """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
-        return _coerce_value_types(
-            part.label, part.values.astype(object).reindex(columns=[*COLUMNS])
-        )
+        return _coerce_value_types(part.label, part.values.astype(object).reindex(columns=[*COLUMNS]))
     sheet = part.report.values
     if sheet is None:
         raise TracekitError(f"{part.label}: holds no values by step", _HINT)
@@ -278,9 +272,7 @@ def _combine_input_values(
                 names[run] = run
                 continue
             label = labels[place]
-            names[run] = _make_unique_name(
-                label if len(runs) == 1 else f"{label}/{run}", names_in_use
-            )
+            names[run] = _make_unique_name(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
             names_in_use.add(names[run])
         frames[place]["run"] = frames[place]["run"].astype(str).map(names)
     return pd.concat(map(frames.__getitem__, order), ignore_index=True), renamed

@@ -123,9 +123,7 @@ def build_slot_table(base: ComparedSide, opt: ComparedSide) -> SlotTable | str:
     return SlotTable(keys, halves[0], halves[1], tuple(notes), _measure_stage_times(both, halves))
 
 
-def _make_slot_half(
-    steps: CountedSteps, rows: pd.DataFrame, key_number: Ints, keys: int
-) -> SlotHalf:
+def _make_slot_half(steps: CountedSteps, rows: pd.DataFrame, key_number: Ints, keys: int) -> SlotHalf:
     """Convert the rows of one side to matrices, keys × steps."""
     cell = key_number * len(steps.wall) + rows["unit"].to_numpy(np.int64)
     ns = _sum_matrix_cells(rows["ns"], cell, keys, len(steps.wall))
@@ -139,9 +137,7 @@ def _sum_matrix_cells(values: pd.Series[Any], cell: Ints, keys: int, steps: int)
     return np.asarray(sums, np.float64).reshape(keys, steps)
 
 
-def _measure_stage_times(
-    rows: pd.DataFrame, halves: Sequence[SlotHalf]
-) -> tuple[StageTimeChange, ...]:
+def _measure_stage_times(rows: pd.DataFrame, halves: Sequence[SlotHalf]) -> tuple[StageTimeChange, ...]:
     """Measure the exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
     named = rows[rows["stage"].notna()].astype({"role_text": str, "stage": str})
     by = ["half", "unit", "role_text", "stage"]
@@ -152,9 +148,7 @@ def _measure_stage_times(
         weighed = longest["exclusive_ns"] * half.weights[longest["unit"].to_numpy(np.int64)]
         for role, stage, ns in zip(longest["role_text"], longest["stage"], weighed, strict=True):
             sums.setdefault((role, stage), [0.0, 0.0])[number] += float(ns)
-    return tuple(
-        StageTimeChange(role or None, stage, *sums[role, stage]) for role, stage in sorted(sums)
-    )
+    return tuple(StageTimeChange(role or None, stage, *sums[role, stage]) for role, stage in sorted(sums))
 
 
 def find_counted_steps(side: ComparedSide) -> CountedSteps | str:
@@ -202,9 +196,7 @@ def number_step_rows(rows: pd.DataFrame, steps: CountedSteps) -> pd.DataFrame:
     """Select the rows (of `units`) of steps that count, with `unit`, the number of their step."""
     place = {key: number for number, key in enumerate(steps.ids)}
     distinct = rows[[*UNIT]].drop_duplicates()
-    numbers = [
-        place.get(make_step_id(*key), -1) for key in distinct.itertuples(index=False, name=None)
-    ]
+    numbers = [place.get(make_step_id(*key), -1) for key in distinct.itertuples(index=False, name=None)]
     distinct_key, row_key = number_frames_alike([*UNIT], distinct, rows)
     unit_of_key = np.empty(len(distinct), np.int64)
     unit_of_key[distinct_key] = numbers
@@ -301,9 +293,7 @@ def _join_role_names(roles: Sequence[str]) -> str:
     return ", ".join(role or "(no role)" for role in roles)
 
 
-def _do_roles_take_turns(
-    steps: CountedSteps, rows: pd.DataFrame, roles: list[str], role: str
-) -> bool:
+def _do_roles_take_turns(steps: CountedSteps, rows: pd.DataFrame, roles: list[str], role: str) -> bool:
     """Check whether a role and `roles` fit into each step without overlap, as far as clocks tell."""
     of_role, of_roles = rows[rows["role_text"] == role], rows[rows["role_text"].isin(roles)]
     both = pd.concat([of_role, of_roles])

@@ -46,9 +46,7 @@ class GateSelfTest:
         return tuple(gate for rule in self.rules for gate in rule.slowed)
 
 
-def run_gate_self_test(
-    rules: GateRules, base: ComparedSide, choices: ComparisonChoices
-) -> GateSelfTest:
+def run_gate_self_test(rules: GateRules, base: ComparedSide, choices: ComparisonChoices) -> GateSelfTest:
     """Apply a gate to steps slowed by 20 %, without its exceptions.
 
     A rule can fail if it fails when its own metric alone is a thousand times worse.

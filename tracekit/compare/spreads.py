@@ -88,9 +88,7 @@ def _estimate_step_spread(base: Floats, opt: Floats) -> _DifferenceSpread | None
     largest = np.maximum(np.abs(base).max(axis=1), np.abs(opt).max(axis=1))
     scale = np.where(largest > 0, largest, 1.0)[:, None]
     rho = average_rho(base / scale, opt / scale)
-    variance, df = combine_variances_welch(
-        *compute_mean_variance(base, rho), *compute_mean_variance(opt, rho)
-    )
+    variance, df = combine_variances_welch(*compute_mean_variance(base, rho), *compute_mean_variance(opt, rho))
     return _DifferenceSpread(variance, df, base, opt)
 
 
@@ -110,11 +108,7 @@ def _estimate_pooled_run_spread(base: Floats, opt: Floats) -> _DifferenceSpread:
     """Estimate the spread of runs, pooled over both sides because there are too few for two estimates."""
     base_runs, opt_runs = base.shape[1], opt.shape[1]
     df = base_runs + opt_runs - 2
-    variance = (
-        (_sum_squared_deviations(base) + _sum_squared_deviations(opt))
-        / df
-        * (1 / base_runs + 1 / opt_runs)
-    )
+    variance = (_sum_squared_deviations(base) + _sum_squared_deviations(opt)) / df * (1 / base_runs + 1 / opt_runs)
     return _DifferenceSpread(variance, np.full(len(base), float(df)), base, opt)
 
 

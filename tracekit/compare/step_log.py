@@ -76,9 +76,7 @@ def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         rows = measured["logged"]
         rows = rows[rows["source"] == log.source]
         content = _find_log_digest(measured, log.source)
-        step_logs.append(
-            StepLog(_convert_driver_log(name, log), _find_profiled_steps(rows), content)
-        )
+        step_logs.append(StepLog(_convert_driver_log(name, log), _find_profiled_steps(rows), content))
     if not step_logs:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     return tuple(step_logs)
@@ -145,9 +143,7 @@ def read_step_table(path: Path, label: str) -> StepLog:
     except (OSError, ValueError) as error:
         raise TracekitError(f"{label}: cannot be read: {error}", _HINT) from error
     try:
-        rows = list(
-            _parse_json_steps(text) if text.lstrip().startswith("{") else _parse_csv_steps(text)
-        )
+        rows = list(_parse_json_steps(text) if text.lstrip().startswith("{") else _parse_csv_steps(text))
     except (ValueError, csv.Error, RecursionError) as error:
         raise TracekitError(f"{label}: {error}", _HINT) from error
     if not rows:
@@ -232,9 +228,7 @@ def add_step_logs(
         _build_logged_side(base_logs, drop_first),
         _build_logged_side(opt_logs, drop_first),
     )
-    profiled = _collect_metric_stages(base.samples, STAGE_TIME) | _collect_metric_stages(
-        opt.samples, STAGE_TIME
-    )
+    profiled = _collect_metric_stages(base.samples, STAGE_TIME) | _collect_metric_stages(opt.samples, STAGE_TIME)
     stages = set()
     for key in before.samples.keys() | after.samples.keys():
         if key[0] == UNPROFILED_STAGE and key[2] not in profiled:
@@ -247,9 +241,7 @@ def add_step_logs(
     )
 
 
-def _select_metrics(
-    metrics: Mapping[Key, MetricSamples], keys: Container[Key]
-) -> dict[Key, MetricSamples]:
+def _select_metrics(metrics: Mapping[Key, MetricSamples], keys: Container[Key]) -> dict[Key, MetricSamples]:
     """Select the metrics with these keys."""
     return {key: metric for key, metric in metrics.items() if key in keys}
 
@@ -305,9 +297,7 @@ def _compute_logged_rates(
     }
 
 
-def add_step_log(
-    side: ComparedSide, logged: Sequence[StepLog], drop_first: int | None = None
-) -> ComparedSide:
+def add_step_log(side: ComparedSide, logged: Sequence[StepLog], drop_first: int | None = None) -> ComparedSide:
     """Add the unprofiled steps of its logs to a single side; raises `TracekitError` if none is left."""
     return add_step_logs(side, side, logged, logged, drop_first)[0]
 
@@ -327,9 +317,7 @@ def _collect_log_digests(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str
     return {run: frozenset({log.content}) for run, log in runs.items() if log.content}
 
 
-def _list_excluded_log_steps(
-    logged: Mapping[str, StepLog], first: int | None
-) -> Iterator[DroppedStep]:
+def _list_excluded_log_steps(logged: Mapping[str, StepLog], first: int | None) -> Iterator[DroppedStep]:
     """List the steps of all logs of one side that do not count."""
     reason = "the first of its log" if first is None else f"one of the first {first}"
     for run, log in logged.items():
@@ -343,9 +331,7 @@ def _list_excluded_log_steps(
                 yield DroppedStep(run, step, None, "logged while a profiler ran")
 
 
-def measure_profiler_overheads(
-    base: ComparedSide, opt: ComparedSide
-) -> tuple[ProfilerOverhead, ...]:
+def measure_profiler_overheads(base: ComparedSide, opt: ComparedSide) -> tuple[ProfilerOverhead, ...]:
     """Measure the profiler overhead of each side that has both step times."""
     rows = []
     for side in (base, opt):

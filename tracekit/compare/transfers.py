@@ -59,9 +59,7 @@ def _average_transfer_parts(steps: CountedSteps) -> pd.DataFrame:
     frames = [_split_collectives(measured, steps) for measured in steps.side.measured]
     rows = pd.concat(frames, ignore_index=True)
     if not len(rows):
-        return pd.DataFrame(
-            columns=[*TRANSFER_PARTS], index=pd.MultiIndex.from_tuples([], names=["s", "o"])
-        )
+        return pd.DataFrame(columns=[*TRANSFER_PARTS], index=pd.MultiIndex.from_tuples([], names=["s", "o"]))
     lane = [*IN_RUN, "device"]
     rows["lane"] = rows.groupby(lane, dropna=False, sort=False).ngroup()
     lanes = rows.groupby("unit")["lane"].transform("nunique").to_numpy(np.float64)

@@ -31,7 +31,9 @@ WINDOW_KEY: Key = (WINDOW, None, None)
 SAME_RHYTHM_TOLERANCE = 0.05
 """Tolerance within which cadences share a rhythm; at least two recurrences of the rarer side."""
 
-STEP_MARK_HINT = "mark steps (ProfilerStep, an NVTX range 'step 1'), or say how much work each recording holds: --samples N,N"
+STEP_MARK_HINT = (
+    "mark steps (ProfilerStep, an NVTX range 'step 1'), or say how much work each recording holds: --samples N,N"
+)
 
 
 _COUNTED = {
@@ -72,9 +74,7 @@ def choose_work_unit(base: ComparedSide, opt: ComparedSide) -> Key | str:
 
 def _find_longest_unit(keys: Sequence[Key], base: ComparedSide, opt: ComparedSide) -> Key:
     """Find the unit that lasts longest, which is nearest to a step."""
-    return max(
-        keys, key=lambda key: average_runs(base.samples[key]) + average_runs(opt.samples[key])
-    )
+    return max(keys, key=lambda key: average_runs(base.samples[key]) + average_runs(opt.samples[key]))
 
 
 def name_samples(name: str, number: int = 2) -> str:

@@ -155,9 +155,7 @@ def discover(  # noqa: PLR0913 - one per option
         paths = [paths]
     if not paths and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
-    surveys = add_content_digests(
-        [survey_argument(a, exclude, sniff, within) for a in parse_path_arguments(paths)]
-    )
+    surveys = add_content_digests([survey_argument(a, exclude, sniff, within) for a in parse_path_arguments(paths)])
     surveys += elsewhere
     arguments = [surveyed.argument for surveyed in surveys]
     findings, sources, runs = _assign_runs(surveys, arguments)
@@ -174,9 +172,7 @@ def discover(  # noqa: PLR0913 - one per option
     if not sources:
         raise _build_no_profile_error(arguments, findings)
     names = _name_discovered_runs(arguments, runs)
-    chosen, unwanted, left_out = select_sources(
-        _name_sources(sources, names), ranks=ranks, steps=steps, stages=stages
-    )
+    chosen, unwanted, left_out = select_sources(_name_sources(sources, names), ranks=ranks, steps=steps, stages=stages)
     if sample is not None:
         from tracekit.discover import sampling
 
@@ -205,9 +201,7 @@ def _assign_runs(
         argument = arguments[place]
         if len(arguments) > 1 and not findings.placed and not _has_duplicates(findings):
             message = "no profile was found here"
-            findings.notes.append(
-                Note("warning", "nothing", message, make_displayable(argument.text))
-            )
+            findings.notes.append(Note("warning", "nothing", message, make_displayable(argument.text)))
         roots = find_run_roots_and_ids(findings.placed, loose=argument.loose)
         _apply_deduplication(findings, remove_duplicate_logs(findings.placed, roots))
         roots = find_run_roots_and_ids(findings.placed, loose=argument.loose)
@@ -236,9 +230,7 @@ def _list_labelled_runs(
     return frozenset(name for name, (place, _) in places if arguments[place].label)
 
 
-def _map_source_nodes(
-    sources: Sequence[Source], placed: Sequence[PlacedSource]
-) -> dict[str, tuple[str, ...]]:
+def _map_source_nodes(sources: Sequence[Source], placed: Sequence[PlacedSource]) -> dict[str, tuple[str, ...]]:
     """Map source names to the nodes that see the source, if several do."""
     nodes_of = {(file.source.node, file.source.path): file.nodes for file in placed}
     seen_by: dict[str, tuple[str, ...]] = {}
@@ -249,15 +241,11 @@ def _map_source_nodes(
     return seen_by
 
 
-def _collect_unique_findings(
-    surveys: Sequence[Survey], arguments: Sequence[PathArgument]
-) -> list[_Findings]:
+def _collect_unique_findings(surveys: Sequence[Survey], arguments: Sequence[PathArgument]) -> list[_Findings]:
     """Collect the findings of each argument. Content found under several arguments counts once."""
     prefixes = [""]
     if len(arguments) > 1:
-        prefixes = number_repeated_names(
-            shorten_run_names(list(map(_list_argument_name_parts, arguments)))
-        )
+        prefixes = number_repeated_names(shorten_run_names(list(map(_list_argument_name_parts, arguments))))
     of_arguments = list(map(_collect_survey_findings, surveys, prefixes))
     counted = remove_duplicate_files(arguments, [findings.placed for findings in of_arguments])
     for findings, once in zip(of_arguments, counted, strict=True):
@@ -289,9 +277,7 @@ def apply_file_facts(source: Source, facts: Mapping[str, object]) -> Source:
             source = _apply_content_fact(source, key, value, described=key in described)
     host = recorded.get("host", recorded.get("host_name"))
     if isinstance(host, str) and host:
-        source = _apply_content_fact(
-            source, "host", make_displayable(host), described="host" in described
-        )
+        source = _apply_content_fact(source, "host", make_displayable(host), described="host" in described)
     return source
 
 
@@ -327,9 +313,7 @@ def _collect_survey_findings(surveyed: Survey, prefix: str) -> _Findings:
     files = [looked.found for looked in surveyed.files]
     names = number_repeated_names(list(map(partial(_name_found_file, prefix), files)))
     looked_at = list(map(name_surveyed_file, surveyed.files, names))
-    passed_over = nsys_pairs.find_replaced_nsys_files(
-        files, list(map(_get_reader_and_problem, looked_at))
-    )
+    passed_over = nsys_pairs.find_replaced_nsys_files(files, list(map(_get_reader_and_problem, looked_at)))
     for place, (looked, name) in enumerate(zip(looked_at, names, strict=True)):
         if place in passed_over:
             _record_ignored_file(findings, looked, passed_over[place], "duplicate")
@@ -353,9 +337,7 @@ def _name_found_file(prefix: str, file: FoundFile) -> str:
     return make_displayable("/".join(filter(None, (prefix, *file.parts))))
 
 
-def _record_ignored_file(
-    findings: _Findings, looked: SurveyedFile, reason: Reason, state: State
-) -> None:
+def _record_ignored_file(findings: _Findings, looked: SurveyedFile, reason: Reason, state: State) -> None:
     """Record a file as not read, with the reason."""
     findings.ignored.append(UnreadFile(looked.found.path, reason, looked.found.nodes, state))
 
@@ -402,9 +384,7 @@ def _take_log_above(surveyed: Survey, prefix: str, findings: _Findings) -> None:
         findings.notes.append(log)
     elif log is not None:
         file, sniffed = log
-        findings.placed.append(
-            _build_placed_source(file, _name_found_file(prefix, file), (), sniffed)
-        )
+        findings.placed.append(_build_placed_source(file, _name_found_file(prefix, file), (), sniffed))
 
 
 def _build_file_note(severity: NoteSeverity, code: str, reason: Reason, name: str) -> Note:
@@ -421,9 +401,7 @@ def _is_missed_profile(name: str, reason: Reason) -> bool:
     return bool(trace) or ".trace.json" in name
 
 
-def _build_placed_source(
-    file: FoundFile, name: str, above: tuple[str, ...], sniffed: Sniffed
-) -> PlacedSource:
+def _build_placed_source(file: FoundFile, name: str, above: tuple[str, ...], sniffed: Sniffed) -> PlacedSource:
     """Build a source from the facts in its names."""
     facts = NameFacts()
     # The driver's log covers all roles and ranks, whatever its name and directory.
@@ -476,9 +454,7 @@ def _apply_manifests(findings: _Findings) -> None:
     claimed: dict[int, str] = {}
     for manifest, seen_by in zip(findings.manifests, findings.manifest_nodes, strict=True):
         nodes: Sequence[str | None] = seen_by or (None,)
-        files, notes = match_manifest_files(
-            manifest, chain.from_iterable(map(present.__getitem__, nodes))
-        )
+        files, notes = match_manifest_files(manifest, chain.from_iterable(map(present.__getitem__, nodes)))
         findings.notes += notes
         for path, listed in files.items():
             for node in nodes:
@@ -561,9 +537,7 @@ def _merge_job_captures(accounts: Sequence[Account]) -> tuple[ReportedCapture, .
     return tuple(ReportedCapture(step, start_unix_ns=a, stop_unix_ns=b) for step, (a, b) in steps)
 
 
-def _name_discovered_runs(
-    arguments: Sequence[PathArgument], runs: Sequence[tuple[int, tuple[str, ...]]]
-) -> list[str]:
+def _name_discovered_runs(arguments: Sequence[PathArgument], runs: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
     """Name each run: its label, else the shortest suffix of its path that is unique."""
     names: dict[tuple[int, tuple[str, ...]], str] = {}
     paths: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
@@ -574,9 +548,7 @@ def _name_discovered_runs(
             last = map(strip_format_suffixes, root[-1:]) if argument.loose else root[-1:]
             paths[place, root] = (*argument.base.parts[1:], *root[:-1], *last)
     names |= zip(paths, shorten_run_names(list(paths.values())), strict=True)
-    unique = dict(
-        zip(names, number_repeated_names(list(map(make_displayable, names.values()))), strict=True)
-    )
+    unique = dict(zip(names, number_repeated_names(list(map(make_displayable, names.values()))), strict=True))
     return list(map(unique.__getitem__, runs))
 
 
@@ -604,24 +576,18 @@ def _may_be_same_host(first: object, second: object) -> bool:
     return str(first).partition(".")[0].lower() == str(second).partition(".")[0].lower()
 
 
-def _build_no_profile_error(
-    arguments: Sequence[PathArgument], findings: _Findings
-) -> TracekitError:
+def _build_no_profile_error(arguments: Sequence[PathArgument], findings: _Findings) -> TracekitError:
     """Build the error for arguments without any source, with the main reason."""
     known = summarize_by_kind((), findings.notes)
     if known:
         recording = known[0]
-        problem = (
-            f"no profile found in {_format_arguments(arguments)}: {recording.sentence.rstrip('.')}"
-        )
+        problem = f"no profile found in {_format_arguments(arguments)}: {recording.sentence.rstrip('.')}"
         return TracekitError(problem, f"{recording.advice}: {recording.command}")
     hint = "the directory contains no file"
     for note in findings.notes:
         if note.code in ("elsewhere", "lost-capture"):
             problem = f"no profile found in {_format_arguments(arguments)}: {note.message}"
-            return TracekitError(
-                problem, f"tracekit doctor {_format_arguments(arguments)} lists causes and fixes"
-            )
+            return TracekitError(problem, f"tracekit doctor {_format_arguments(arguments)} lists causes and fixes")
     if findings.ignored:
         counts = islice(_count_ignore_reasons(findings.ignored).items(), 4)
         reasons = "; ".join(f"{count} × {reason}" for reason, count in counts)

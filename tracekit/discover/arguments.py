@@ -195,9 +195,7 @@ def is_outside_folders(path: Path, within: Sequence[str]) -> bool:
     return bool(within) and not any(map(real.is_relative_to, within))
 
 
-def list_files(
-    argument: PathArgument, exclude: Sequence[str], within: Sequence[str] = ()
-) -> FileListing:
+def list_files(argument: PathArgument, exclude: Sequence[str], within: Sequence[str] = ()) -> FileListing:
     """List the regular files of `argument`, except hidden, temporary and excluded ones and links out of `within`."""
     listing = FileListing()
     seen: set[tuple[int, int]] = set()
@@ -240,9 +238,7 @@ def _parse_path_argument(given: str | Path) -> PathArgument:
     if fetched.is_address(text.partition("=")[2]) or fetched.is_address(text):
         argument = _make_existing_argument(str(path), label, redact(text))
     else:
-        argument = _make_existing_argument(path_text, label) or _make_pattern_argument(
-            path_text, label
-        )
+        argument = _make_existing_argument(path_text, label) or _make_pattern_argument(path_text, label)
     if argument is None:
         hint = "check the spelling and the directory"
         if not _MAGIC.isdisjoint(text):
@@ -335,9 +331,7 @@ def _scan_folder(
             _list_file(path, base, seen, listing)
 
 
-def _find_skip_reason(
-    path: Path, base: Path, exclude: Sequence[str], *, folder: bool
-) -> Reason | None:
+def _find_skip_reason(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) -> Reason | None:
     """Explain why an entry of a directory is skipped; None if it is not."""
     name = path.name
     relative = os.path.relpath(path, base)

@@ -52,9 +52,7 @@ def remove_duplicate_files(
     return counts
 
 
-def remove_duplicate_logs(
-    members: Sequence[PlacedSource], runs: Sequence[Hashable]
-) -> UniqueSources:
+def remove_duplicate_logs(members: Sequence[PlacedSource], runs: Sequence[Hashable]) -> UniqueSources:
     """Remove logs with the same content as another log of their run."""
     run_of = dict(zip(map(id, members), runs, strict=True))
     counted = UniqueSources(list(members))
@@ -78,9 +76,7 @@ def _remove_duplicates(counted: UniqueSources, parts: Iterable[Sequence[PlacedSo
         originals = _map_duplicates_to_originals(members)
         pairs = [(member, originals[id(member)]) for member in members if id(member) in originals]
         counted.ignored += [_ignore_duplicate(copy, _REASON) for copy, _ in pairs]
-        counted.notes += map(
-            _note_duplicates_of_folder, group_by_key(pairs, _list_duplicate_folders)
-        )
+        counted.notes += map(_note_duplicates_of_folder, group_by_key(pairs, _list_duplicate_folders))
         copy_ids.update(originals)
     counted.placed = [member for member in counted.placed if id(member) not in copy_ids]
 
@@ -96,9 +92,7 @@ def _map_duplicates_to_originals(members: Sequence[PlacedSource]) -> dict[int, P
     return originals
 
 
-def _remove_repeated_paths(
-    members: Sequence[PlacedSource], before: Iterable[PlacedSource]
-) -> UniqueSources:
+def _remove_repeated_paths(members: Sequence[PlacedSource], before: Iterable[PlacedSource]) -> UniqueSources:
     """Remove the members whose path is among those `before`."""
     paths = set(map(_get_node_path, before))
     counted = UniqueSources([member for member in members if _get_node_path(member) not in paths])
@@ -112,9 +106,7 @@ def _remove_repeated_paths(
     return counted
 
 
-def _note_shared_arguments(
-    arguments: Sequence[PathArgument], counts: Sequence[UniqueSources]
-) -> list[Note]:
+def _note_shared_arguments(arguments: Sequence[PathArgument], counts: Sequence[UniqueSources]) -> list[Note]:
     """Note each two arguments with the same files: the user named them separately, so both are runs."""
     first: dict[object, int] = {}
     shared: Counter[tuple[int, int]] = Counter()

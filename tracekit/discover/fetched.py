@@ -102,13 +102,9 @@ def _extract_archive_state(path: Path, sign: Sign) -> Path:
     try:
         with ExitStack() as stack:
             if path.name.lower().endswith(".zip"):
-                members = list(
-                    _list_zip_members(stack.enter_context(zipfile.ZipFile(path)), state, name)
-                )
+                members = list(_list_zip_members(stack.enter_context(zipfile.ZipFile(path)), state, name))
             else:
-                members = list(
-                    _list_tar_members(stack.enter_context(tarfile.open(path)), state, name)
-                )
+                members = list(_list_tar_members(stack.enter_context(tarfile.open(path)), state, name))
             _refuse_repeated_members(path, members)
             if len(members) > MOST_FILES:
                 problem = f"{make_displayable(str(path))}: {len(members):,} files"
@@ -132,9 +128,7 @@ def _extract_archive_state(path: Path, sign: Sign) -> Path:
 # Archives
 
 
-def _list_zip_members(
-    archive: zipfile.ZipFile, state: str | None, top: str
-) -> Iterator[StoredFile]:
+def _list_zip_members(archive: zipfile.ZipFile, state: str | None, top: str) -> Iterator[StoredFile]:
     """List the files of a zip archive."""
     for member in archive.infolist():
         if not member.is_dir():
@@ -161,9 +155,7 @@ def _refuse_repeated_members(path: Path, members: Iterable[StoredFile]) -> None:
             raise TracekitError(problem, _UNZIP)
 
 
-def _list_tar_members(
-    archive: tarfile.TarFile, state: str | None, top: str
-) -> Iterator[StoredFile]:
+def _list_tar_members(archive: tarfile.TarFile, state: str | None, top: str) -> Iterator[StoredFile]:
     """List the regular files of a tar archive, without links and devices."""
     for member in archive:
         if member.isreg():
@@ -256,18 +248,14 @@ def _remove_stale_copies(top: Path, wanted: Iterable[str]) -> None:
 def _build_copy_limit_error(text: str, *, is_bomb: bool) -> TracekitError:
     """Build the error for too many bytes: the archive expands too much, or the copies exceed the cache limit."""
     if is_bomb:
-        return TracekitError(
-            f"{make_displayable(text)}: {expansion.BOMB}", "unpack it first, or a part of it"
-        )
+        return TracekitError(f"{make_displayable(text)}: {expansion.BOMB}", "unpack it first, or a part of it")
     return TracekitError(
         f"{make_displayable(text)}: more than {format_quantity(cache.read_cache_limit(), 'bytes')}, the most that is kept",
         f"name a part of it, or set {cache.LIMIT_VARIABLE}",
     )
 
 
-def _fetch_copy(
-    text: str, original: StoredFile, target: Path, most_bytes: int, too_large: TracekitError
-) -> None:
+def _fetch_copy(text: str, original: StoredFile, target: Path, most_bytes: int, too_large: TracekitError) -> None:
     """Copy one file completely or not at all. Raises `TracekitError` if it cannot be fetched."""
     below = "/".join(original.parts)
     unfinished = target.with_name(f"{cache.PARTIAL}{os.urandom(8).hex()}")
@@ -295,9 +283,7 @@ def _refuse_short_copy(count: int, size_bytes: int | None) -> None:
         raise OSError(f"it ended after {count:,} of {size_bytes:,} bytes")
 
 
-def _read_limited_pieces(
-    source: stores.Stream, most_bytes: int, too_large: TracekitError
-) -> Iterator[bytes]:
+def _read_limited_pieces(source: stores.Stream, most_bytes: int, too_large: TracekitError) -> Iterator[bytes]:
     """Read a file in pieces. Raises `too_large` beyond `most_bytes`."""
     count = 0
     while piece := source.read(PIECE_BYTES):

@@ -26,10 +26,7 @@ def note_capture_outcomes(
 
 def _drop_duplicate_manifests(manifests: Sequence[Manifest]) -> list[Manifest]:
     """Remove duplicate manifests: a process under nsys also has one in Ray's session."""
-    distinct = {
-        (m.host, m.pid, m.tool, m.role, m.rank) if m.pid is not None else m.path: m
-        for m in manifests
-    }
+    distinct = {(m.host, m.pid, m.tool, m.role, m.rank) if m.pid is not None else m.path: m for m in manifests}
     return [*distinct.values()]
 
 
@@ -104,9 +101,7 @@ def _list_captures_elsewhere(manifest: Manifest) -> list[ReportedCapture]:
     return [] if manifest.files and told_nothing else captures
 
 
-def _build_elsewhere_note(
-    where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]
-) -> Note:
+def _build_elsewhere_note(where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]) -> Note:
     """Build the note on captures in one other location."""
     count = sum(number for _, number in told)
     captures = f"{count:,} {choose_plural(count, 'capture')}"

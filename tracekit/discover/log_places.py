@@ -9,9 +9,7 @@ MOST_LOGS = 100
 
 STEPS_UP = 2
 
-_PROFILE_FOLDER = re.compile(
-    r"(?:torch_|nsys_)?(?:profil[a-z]*|traces?)|outputs?|logs?", re.IGNORECASE
-)
+_PROFILE_FOLDER = re.compile(r"(?:torch_|nsys_)?(?:profil[a-z]*|traces?)|outputs?|logs?", re.IGNORECASE)
 _LOG_NAME = re.compile(r"[^.].*\.(?:jsonl|log|out|txt)(?:\.gz)?\Z", re.DOTALL)
 
 

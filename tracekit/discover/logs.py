@@ -47,15 +47,11 @@ def find_nearest_log(
                 return candidates[0]
         if logs:
             message = f"{len(logs)} driver logs lie here: name the one that belongs to the profile"
-            return Note(
-                "info", "log", message, make_displayable(str(folder)), data=Data(files=len(logs))
-            )
+            return Note("info", "log", message, make_displayable(str(folder)), data=Data(files=len(logs)))
     return None
 
 
-def _list_log_candidates(
-    folder: Path, up: tuple[str, ...], exclude: Sequence[str]
-) -> list[FoundFile]:
+def _list_log_candidates(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[FoundFile]:
     """List the files of a directory named like logs, in natural order. Empty if it cannot be read."""
     files: list[FoundFile] = []
     try:

@@ -123,9 +123,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
     return replace(manifest, notes=(Note("warning", "manifest", make_displayable(message), name),))
 
 
-def match_manifest_files(
-    manifest: Manifest, present: Iterable[Path]
-) -> tuple[dict[Path, ManifestEntry], list[Note]]:
+def match_manifest_files(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, ManifestEntry], list[Note]]:
     """Match a manifest's files with the `present` ones: (listed entry by path, notes on missing files)."""
     notes = list(manifest.notes)
     known_paths = set(map(os.path.normpath, present))
@@ -228,9 +226,7 @@ def _is_same_fact(named: object, told: object) -> bool:
 def name_process(manifest: Manifest) -> str:
     """Format a process: `actor rank 3 (pid 17 on node1)`."""
     label = join_phrase(manifest.role, format_numbered_word("rank", manifest.rank)) or "a process"
-    place = join_phrase(
-        format_numbered_word("pid", manifest.pid), format_numbered_word("on", manifest.host)
-    )
+    place = join_phrase(format_numbered_word("pid", manifest.pid), format_numbered_word("on", manifest.host))
     return f"{label} ({place})" if place else label
 
 
@@ -276,9 +272,7 @@ def _read_capture_entries(entries: Sequence[Any], wrong: list[str]) -> Iterable[
 
 def _read_manifest_texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ...]:
     """Read the texts of a list, made printable."""
-    return tuple(
-        make_displayable(v) for v in _read_manifest_list(data, key, wrong) if isinstance(v, str)
-    )
+    return tuple(make_displayable(v) for v in _read_manifest_list(data, key, wrong) if isinstance(v, str))
 
 
 def is_count(value: object) -> bool:

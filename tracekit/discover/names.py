@@ -141,31 +141,21 @@ _NSYS_NEMO = compile_lazily(
     r"(?P<role>[A-Za-z][0-9A-Za-z_]*)_(?P<first>[0-9]{1,9}):(?P<stop>[0-9]{1,9})_(?P<pid>[0-9]{1,10})"
     r"(?:\.(?P<part>[0-9]{1,9}))?"
 )
-_HANDLER = compile_lazily(
-    r"(?P<worker>.+)\.(?P<start>[0-9]{10,19}|[A-Z][a-z]{2}(?:_[0-9]{2}){4}\.[0-9]+)", re.DOTALL
-)
-_HOST_PID = compile_lazily(
-    r"(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*)_(?P<pid>[0-9]{1,10})(?:\.(?P<scope>[a-z_]+))?"
-)
-_NOT_A_HOST = compile_lazily(
-    r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?"
-)
+_HANDLER = compile_lazily(r"(?P<worker>.+)\.(?P<start>[0-9]{10,19}|[A-Z][a-z]{2}(?:_[0-9]{2}){4}\.[0-9]+)", re.DOTALL)
+_HOST_PID = compile_lazily(r"(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*)_(?P<pid>[0-9]{1,10})(?:\.(?P<scope>[a-z_]+))?")
+_NOT_A_HOST = compile_lazily(r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?")
 
 _RANK = compile_lazily(
     r"(?<![0-9A-Za-z])(?:global[-_]?)?rank[-_]?([0-9]{1,6})(?![0-9A-Za-z])(?:-of-([0-9]{1,6}))?",
     re.IGNORECASE,
 )
-_OTHER_RANK = compile_lazily(
-    r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE
-)
+_OTHER_RANK = compile_lazily(r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE)
 _STEP = compile_lazily(
     r"(?<![0-9A-Za-z])(?:global[-_]?)?(?:step|iteration|iter)[-_]?([0-9]{1,9})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
 _PID = compile_lazily(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
-_STEP_FOLDER = compile_lazily(
-    r"(?:global[-_]?)?(?:step|iteration)[-_]?([0-9]{1,9})(?:_exit)?", re.IGNORECASE
-)
+_STEP_FOLDER = compile_lazily(r"(?:global[-_]?)?(?:step|iteration)[-_]?([0-9]{1,9})(?:_exit)?", re.IGNORECASE)
 _STEPS_FOLDER = compile_lazily(r"steps([0-9]{1,9})-([0-9]{1,9})")
 _REPLICA_FOLDER = compile_lazily(r"agent_loop_rollout_replica_([0-9]{1,6})")
 _HOST_FOLDER = compile_lazily(rf"{HOST_FOLDER}({HOST_NAME})")
@@ -175,9 +165,7 @@ _ROLL_FOLDER = compile_lazily(
     r"|(actor_train|actor_infer)-([0-9]{1,6})"
 )
 _MEMORY_FOLDER = compile_lazily(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
-_RANK_SNAPSHOT = compile_lazily(
-    r"snapshot_([0-9]{1,5})"
-)  # Megatron-Bridge: `snapshot_<rank>.pickle`
+_RANK_SNAPSHOT = compile_lazily(r"snapshot_([0-9]{1,5})")  # Megatron-Bridge: `snapshot_<rank>.pickle`
 _CLOCK_FOLDER = compile_lazily(r"[0-9]{9,19}(?:\.[0-9]+)?")
 
 
@@ -215,11 +203,7 @@ def _parse_verl_name(stem: str, folders: list[str]) -> NameFacts | None:
     labels = (m["labels"] or "").split("_")
     role, scope = labels[0] or None, "_".join(labels[1:]) or None
     # One label alone is a role unless it names a stage or, as in verl 0.9.0, repeats its directory.
-    if (
-        role
-        and not scope
-        and (is_scope(role) or (not m["step"] and _repeats_folder(role, folders)))
-    ):
+    if role and not scope and (is_scope(role) or (not m["step"] and _repeats_folder(role, folders))):
         role, scope = None, role
     return NameFacts(
         role=role,
@@ -236,11 +220,7 @@ def _parse_verl_name(stem: str, folders: list[str]) -> NameFacts | None:
 
 def _repeats_folder(label: str, folders: list[str]) -> bool:
     """Check whether the directory has the name `label`, and it is not a role's."""
-    return (
-        bool(folders)
-        and normalize_label_words(folders[-1]) == normalize_label_words(label)
-        and not _is_role(label)
-    )
+    return bool(folders) and normalize_label_words(folders[-1]) == normalize_label_words(label) and not _is_role(label)
 
 
 def _is_role(label: str) -> bool:
@@ -254,9 +234,7 @@ def _parse_verl_prof_rank_name(stem: str, folders: list[str]) -> NameFacts | Non
     m = _VERL_PROF_RANK.fullmatch(stem)
     if m is None:
         return None
-    return NameFacts(
-        role=m["role"], rank=int(m["rank"]), pid=_parse_name_number(m["pid"]), start=m["start"]
-    )
+    return NameFacts(role=m["role"], rank=int(m["rank"]), pid=_parse_name_number(m["pid"]), start=m["start"])
 
 
 def _parse_verl_prof_start_name(stem: str, folders: list[str]) -> NameFacts | None:

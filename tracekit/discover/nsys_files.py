@@ -18,9 +18,7 @@ EXPORT_SUFFIX = ".sqlite"
 
 FOREIGN = Reason("foreign-database", "SQLite database, not an nsys export")
 RAY_CHECK = Reason("ray-check", "Ray's check that nsys works: no profile")
-EXPORT_IS_READ = Reason(
-    "export-read", "Nsight Systems report whose export beside it is read instead"
-)
+EXPORT_IS_READ = Reason("export-read", "Nsight Systems report whose export beside it is read instead")
 REPORT_IS_READ = Reason(
     "stale-export",
     "export that is older than its Nsight Systems report, or damaged: the report is read",
@@ -104,9 +102,7 @@ def _is_older(export: FoundFile, report: FoundFile) -> bool:
 
 def is_ray_check(name: str) -> bool:
     """Check whether a file is from Ray's check that nsys works."""
-    return name == "empty" or (
-        name.startswith("empty.") and name.lower().endswith(_MISSED) and name.count(".") == 1
-    )
+    return name == "empty" or (name.startswith("empty.") and name.lower().endswith(_MISSED) and name.count(".") == 1)
 
 
 def explain_empty_file(suffix: str) -> Reason:

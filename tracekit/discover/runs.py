@@ -68,9 +68,7 @@ def find_run_roots(members: Sequence[PlacedSource], *, loose: bool) -> list[tupl
     return roots
 
 
-def find_run_roots_and_ids(
-    members: Sequence[PlacedSource], *, loose: bool
-) -> list[tuple[str, ...]]:
+def find_run_roots_and_ids(members: Sequence[PlacedSource], *, loose: bool) -> list[tuple[str, ...]]:
     """Find the run of each member: its directory, plus the run id if one directory has several runs."""
     roots = _find_roots_with_logs(members, loose=loose)
     ids: dict[tuple[str, ...], set[str]] = defaultdict(set)
@@ -183,9 +181,7 @@ def _note_duplicate_sources(same: Sequence[int], sources: list[Source]) -> None:
         sources[i] = sources[i].with_note("warning", "duplicate", message, Data(other=other))
 
 
-def _find_run_folders(
-    children: dict[str, list[int]], members: Sequence[PlacedSource], *, loose: bool
-) -> set[str]:
+def _find_run_folders(children: dict[str, list[int]], members: Sequence[PlacedSource], *, loose: bool) -> set[str]:
     """Find the sub-directories that are runs, among several `children`. The key "" is the files next to them."""
     if len(children) < 2:
         return set()
@@ -194,9 +190,7 @@ def _find_run_folders(
         # If the rank is unknown, another host means another process of the same run.
         host = name if name.startswith(HOST_FOLDER) else None
         for i in child:
-            holders[_get_source_key(members[i]), host].setdefault(name, set()).add(
-                members[i].run_id
-            )
+            holders[_get_source_key(members[i]), host].setdefault(name, set()).add(members[i].run_id)
     run_folders: set[str] = set()
     for by_name in holders.values():
         ids = set().union(*by_name.values())
@@ -225,9 +219,7 @@ def _find_indistinct_files(folder: Sequence[int], members: Sequence[PlacedSource
     return alike_files
 
 
-def _number_captures(
-    same: Sequence[int], members: Sequence[PlacedSource], sources: list[Source]
-) -> None:
+def _number_captures(same: Sequence[int], members: Sequence[PlacedSource], sources: list[Source]) -> None:
     """Name captures of one process `capture1`, `capture2` … if only the start time distinguishes them."""
     starts = {members[i].facts.start for i in same}
     moments = sorted(filter(None, starts), key=make_natural_key)

@@ -59,9 +59,7 @@ def _group_ranks(sources: Iterable[Source]) -> list[list[set[int]]]:
     return [[*roles.values()], [*hosts.values()]]
 
 
-def _choose_spread_ranks(
-    ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[set[int]]], count: int
-) -> list[int]:
+def _choose_spread_ranks(ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[set[int]]], count: int) -> list[int]:
     """Choose `count` ranks, in order of choice."""
     places = np.arange(len(ranks))
     chosen = [int(ranks[0]), int(ranks[-1])][:count]

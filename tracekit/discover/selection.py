@@ -57,14 +57,10 @@ def parse_numbers(text: str) -> frozenset[int]:
     for piece in map(str.strip, text.split(",")):
         ends = re.fullmatch(r"([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?", piece)
         if ends is None:
-            raise TracekitError(
-                f"{make_displayable(piece)!r} is not a number or a range", "try 0-3,7"
-            )
+            raise TracekitError(f"{make_displayable(piece)!r} is not a number or a range", "try 0-3,7")
         low, high = int(ends[1]), int(ends[2] or ends[1])
         if high < low:
-            raise TracekitError(
-                f"the range {make_displayable(piece)} ends before it begins", "try 0-3,7"
-            )
+            raise TracekitError(f"the range {make_displayable(piece)} ends before it begins", "try 0-3,7")
         if high - low >= _LONGEST_RANGE:
             raise TracekitError(f"the range {make_displayable(piece)} is too long", "try 0-3,7")
         numbers.update(range(low, high + 1))
@@ -219,9 +215,7 @@ def build_selection_error(
     known_values = {
         "rank": format_ranges(known_ranks),
         "step": format_ranges(known_steps),
-        "stage": join_first_few(
-            list(map(make_displayable, sorted(known_stages, key=make_natural_key))), _MOST_STAGES
-        ),
+        "stage": join_first_few(list(map(make_displayable, sorted(known_stages, key=make_natural_key))), _MOST_STAGES),
     }
     hints = [f"{what}s {values}" for what, values in known_values.items() if values]
     if hints:

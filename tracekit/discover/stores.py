@@ -127,9 +127,7 @@ def list_remote_files(address: str) -> RemoteListing:
     try:
         import fsspec
     except ImportError:
-        raise TracekitError(
-            f"{_format_address(address)}: addresses need fsspec", install_command("remote")
-        ) from None
+        raise TracekitError(f"{_format_address(address)}: addresses need fsspec", install_command("remote")) from None
     scheme = address.partition("://")[0].lower()
     store = None
     try:
@@ -152,10 +150,7 @@ def _list_store_path(store: Any, path: str, *, is_folder: bool) -> RemoteListing
         matches = store.glob(path, detail=True)
         details = {name: matches[name] for name in matches if matches[name].get("type") == "file"}
         names = _split_store_folder(base)[-1:]
-        matching = [
-            _move_remote_file(original, names)
-            for original in _select_likely_profiles(store, base, details)
-        ]
+        matching = [_move_remote_file(original, names) for original in _select_likely_profiles(store, base, details)]
         return RemoteListing(tuple(matching), names)
     base = path.rstrip("/")
     detail = {"type": "directory"} if is_folder else store.info(base)
@@ -208,9 +203,7 @@ def _is_page_variant(full: str) -> bool:
     return "://" in full and "?" in full
 
 
-def _select_likely_profiles(
-    store: Any, base: str, details: Mapping[str, Mapping[str, Any]]
-) -> Iterator[StoredFile]:
+def _select_likely_profiles(store: Any, base: str, details: Mapping[str, Mapping[str, Any]]) -> Iterator[StoredFile]:
     """Yield the files that may be profiles or describe one, by name and size."""
     for full, detail in sorted(details.items()):
         original = _describe_remote_file(store, full, full[len(base) :], detail)
@@ -219,9 +212,7 @@ def _select_likely_profiles(
             yield original
 
 
-def _describe_remote_file(
-    store: Any, full: str, below: str, detail: Mapping[str, Any]
-) -> StoredFile:
+def _describe_remote_file(store: Any, full: str, below: str, detail: Mapping[str, Any]) -> StoredFile:
     """Build the description of one file of a store."""
     if _get_version_sign(detail) is None and "://" in full:
         detail = {**detail, **store.info(full)}  # a directory page has only names
@@ -230,9 +221,7 @@ def _describe_remote_file(
     opened: Callable[[], AbstractContextManager[Stream]] = partial(store.open, full, "rb")
     if "://" in full:
         below = unquote(_strip_url_query(below))
-        opened = partial(
-            store.open, full, "rb", block_size=0
-        )  # not every web server supports ranges
+        opened = partial(store.open, full, "rb", block_size=0)  # not every web server supports ranges
     elif size_bytes and hasattr(store, "ftp"):
         opened = partial(_SftpFile, store, full, size_bytes)
     return StoredFile(split_safe_path(below), size_bytes, _get_version_sign(detail), opened)
@@ -289,9 +278,7 @@ def _list_remote_logs(store: Any, folder: str, kept: tuple[str, ...]) -> Iterato
                 yield _move_remote_file(log, kept[:-up], is_asked=False)
 
 
-def _move_remote_file(
-    original: StoredFile, kept: tuple[str, ...], *, is_asked: bool = True
-) -> StoredFile:
+def _move_remote_file(original: StoredFile, kept: tuple[str, ...], *, is_asked: bool = True) -> StoredFile:
     """Move a file below these directories."""
     names = (*kept, *original.parts)
     return StoredFile(names, original.size_bytes, original.sign, original.open, is_asked)
@@ -310,9 +297,7 @@ def split_safe_path(name: str) -> tuple[str, ...]:
     """Split a path into names that are safe below a local directory. Raises `TracekitError` if it leads out of it."""
     names = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
     if not names or ".." in names or "\0" in name or max(map(len, names)) > 255:
-        raise TracekitError(
-            f"{make_displayable(name)!r}: no name that a file here may have", "rename it there"
-        )
+        raise TracekitError(f"{make_displayable(name)!r}: no name that a file here may have", "rename it there")
     return names
 
 

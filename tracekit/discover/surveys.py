@@ -82,23 +82,17 @@ class Survey:
     log_above: Callable[[], Log]
 
 
-def survey_argument(
-    argument: PathArgument, exclude: Sequence[str], sniff: Sniff, within: Sequence[str] = ()
-) -> Survey:
+def survey_argument(argument: PathArgument, exclude: Sequence[str], sniff: Sniff, within: Sequence[str] = ()) -> Survey:
     """Survey the files of `argument` on this machine. The log above is searched on demand.
 
     With `within`, links and the search never leave these directories.
     """
     listing = list_files(argument, exclude, within)
     above = tuple(map(make_displayable, argument.base.parts[-FOLDERS_ABOVE:]))
-    files = tuple(
-        SurveyedFile(found, _classify_file(found, sniff), above) for found in listing.files
-    )
+    files = tuple(SurveyedFile(found, _classify_file(found, sniff), above) for found in listing.files)
 
     def log_above() -> Log:
-        return find_nearest_log(
-            argument, exclude, lambda found: _sniff_driver_log(found, sniff), within
-        )
+        return find_nearest_log(argument, exclude, lambda found: _sniff_driver_log(found, sniff), within)
 
     return Survey(argument, files, tuple(listing.ignored), tuple(listing.notes), log_above)
 

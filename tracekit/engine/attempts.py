@@ -21,9 +21,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 _TELL_EVERY_S = 0.1
 _LONGEST = 300
-MEMORY_HINT = (
-    "give it more memory, read fewer at once with --jobs 1, or leave it out with --exclude"
-)
+MEMORY_HINT = "give it more memory, read fewer at once with --jobs 1, or leave it out with --exclude"
 REPORT_HINT = "please report it with the file, if you can; -v shows the stack"
 
 
@@ -70,9 +68,7 @@ def attempt_call(function: Work[R], source: Source, advance: Advance) -> Attempt
     except TracekitError as error:
         return make_failed_attempt(source, Reason(UNREADABLE, error.problem), error.hint)
     except OSError as error:
-        return make_failed_attempt(
-            source, explain_os_error(error), "check that it exists and that you may read it"
-        )
+        return make_failed_attempt(source, explain_os_error(error), "check that it exists and that you may read it")
     except Exception as error:  # noqa: BLE001 - one source must not end the others, whatever it does
         return make_internal_failure(source, error)
 
@@ -92,9 +88,7 @@ def make_internal_failure(source: Source, error: BaseException) -> Attempt[Any]:
 
 def make_oom_attempt(source: Source) -> Attempt[Any]:
     """Build the lost attempt of a source that ran out of memory."""
-    return Attempt(
-        None, Failure(source.name, "memory ran out", MEMORY_HINT, "out-of-memory"), lost=True
-    )
+    return Attempt(None, Failure(source.name, "memory ran out", MEMORY_HINT, "out-of-memory"), lost=True)
 
 
 def make_failed_attempt(source: Source, reason: Reason, hint: str) -> Attempt[Any]:

@@ -41,9 +41,7 @@ class SourceBatch:
         return sum(source.size_bytes for source in self.sources)
 
 
-def group_into_batches(
-    sources: Sequence[Source], costs: Sequence[int], workers: int
-) -> list[SourceBatch]:
+def group_into_batches(sources: Sequence[Source], costs: Sequence[int], workers: int) -> list[SourceBatch]:
     """Group all sources into batches, with small files sharing one; empty if every batch would hold one source."""
     most = min(MAX_BATCH_SOURCES, len(sources) // (BATCHES_PER_WORKER * workers))
     if most < 2:
@@ -62,18 +60,12 @@ def group_into_batches(
     return [*batches, _make_source_batch(sources, costs, members)]
 
 
-def _make_source_batch(
-    sources: Sequence[Source], costs: Sequence[int], members: Sequence[int]
-) -> SourceBatch:
+def _make_source_batch(sources: Sequence[Source], costs: Sequence[int], members: Sequence[int]) -> SourceBatch:
     """Build the batch of the sources at these indices."""
-    return SourceBatch(
-        tuple(map(sources.__getitem__, members)), max(map(costs.__getitem__, members))
-    )
+    return SourceBatch(tuple(map(sources.__getitem__, members)), max(map(costs.__getitem__, members)))
 
 
-def run_batch(
-    function: Work[R], combine: Combine[R], batch: SourceBatch, advance: Advance
-) -> list[Attempt[R]]:
+def run_batch(function: Work[R], combine: Combine[R], batch: SourceBatch, advance: Advance) -> list[Attempt[R]]:
     """Run `function` on each source of a batch and pass the values through `combine`; list one attempt per source."""
     attempts = [attempt_call(function, source, advance) for source in batch.sources]
     values: list[Any] = [ended.value for ended in attempts]

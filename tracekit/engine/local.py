@@ -77,9 +77,7 @@ def run_locally(
         tally = ProgressTally(batches, on_progress, counts, count_batch_failures)
         return _run_in_batches(function, combine, batches, schedule, tally)
     schedule = Schedule(costs, workers=workers, budget=budget)
-    return yield_outcomes(
-        _make_process_workers(function), sources, schedule, ProgressTally(sources, on_progress)
-    )
+    return yield_outcomes(_make_process_workers(function), sources, schedule, ProgressTally(sources, on_progress))
 
 
 def _make_process_workers(function: Any) -> Any:
@@ -119,9 +117,7 @@ def _choose_place(sources: Sequence[Source]) -> Where:
     return "here" if small and exports < 2 else "processes"
 
 
-def _run_here(
-    function: Work[R], sources: Sequence[Source], tally: ProgressTally
-) -> Iterator[Outcome[R]]:
+def _run_here(function: Work[R], sources: Sequence[Source], tally: ProgressTally) -> Iterator[Outcome[R]]:
     """Call the function on one source after the other in this thread and yield the outcomes."""
     for index, source in enumerate(sources):
         ended = attempt_call(function, source, partial(tally.advance, index))

@@ -136,9 +136,7 @@ class Processes(Generic[R]):
         self._idle, self._busy = [], {}
 
 
-def _start_worker(
-    payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]
-) -> _WorkerProcess:
+def _start_worker(payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]) -> _WorkerProcess:
     """Start a worker process that does not run the program's main module.
 
     `others` are our ends of the pipes to other workers. A forked worker closes its copies; otherwise those workers would

@@ -43,9 +43,7 @@ def show_progress_line(
     started = clock()
     line = _TerminalLine(stream, clock, width)
     try:
-        yield lambda progress: line.show(
-            lambda now: format_progress(progress, now - started, doing, share)
-        )
+        yield lambda progress: line.show(lambda now: format_progress(progress, now - started, doing, share))
     finally:
         line.erase()
 
@@ -84,9 +82,7 @@ def show_count_line(
 class _TerminalLine:
     """One line of a terminal, redrawn in place a few times per second at most."""
 
-    def __init__(
-        self, stream: TextIO, clock: Callable[[], float], width: Callable[[], int]
-    ) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float], width: Callable[[], int]) -> None:
         self._stream, self._clock, self._width = stream, clock, width
         self._drawn_at = clock() - _REDRAW_EVERY_S
         self._drawn = 0
@@ -120,9 +116,7 @@ def is_live_terminal(stream: TextIO) -> bool:
         return False
 
 
-def format_progress(
-    progress: Progress, elapsed_s: float, doing: str = "reading", share: float = 1.0
-) -> str:
+def format_progress(progress: Progress, elapsed_s: float, doing: str = "reading", share: float = 1.0) -> str:
     """Format the progress in one line, most important first: files, bytes, share, rate, time left.
 
     `share` is the fraction of the whole run that the files make up; the percentage and the time left refer to the whole.

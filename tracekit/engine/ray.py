@@ -39,9 +39,7 @@ from tracekit.engine.schedule import (
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
-_REACH_HINT = (
-    "its workers must be able to connect to the host where tracekit runs, with the same tokens"
-)
+_REACH_HINT = "its workers must be able to connect to the host where tracekit runs, with the same tokens"
 _ASK_EVERY_S = 0.5
 _FOLDS_AT_ONCE = 2
 """Folds that run on one node at once; their inputs are measurements, which are small."""
@@ -75,9 +73,7 @@ def run_on_ray(
     alone. A source whose node dies is read by another node that sees it, else it fails. Closing the iterator stops all
     tasks.
     """
-    outcomes = _run_on_nodes(
-        function, _make_no_fold_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by
-    )
+    outcomes = _run_on_nodes(function, _make_no_fold_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by)
     with contextlib.closing(outcomes):
         for outcome in outcomes:
             yield _fetch_outcome(outcome, cluster)
@@ -100,16 +96,10 @@ def run_and_fold_on_ray(
     is fetched when its turn comes, so memory is bounded by how the caller uses the earlier ones.
     """
     outcomes = list(
-        _run_on_nodes(
-            function, keys_of, sources, jobs, on_progress, cluster, estimate_memory_bytes, seen_by
-        )
+        _run_on_nodes(function, keys_of, sources, jobs, on_progress, cluster, estimate_memory_bytes, seen_by)
     )
     groups = group_by_shared_keys(list(map(_get_fold_keys, outcomes)))
-    on_one_node = [
-        group
-        for group in groups
-        if _find_common_node(_select_group_outcomes(outcomes, group)) is not None
-    ]
+    on_one_node = [group for group in groups if _find_common_node(_select_group_outcomes(outcomes, group)) is not None]
     folding = _fold_on_nodes(on_one_node, outcomes, fold_all, cluster)
     waiting: dict[int, Outcome[R]] = {}
     turn = 0
@@ -119,9 +109,7 @@ def run_and_fold_on_ray(
         if group in folding:
             folded = _fetch_folded_outcomes(members, folding.pop(group))
         if folded is None:
-            folded = _fold_locally(
-                [_fetch_outcome(member, cluster) for member in members], fold_all
-            )
+            folded = _fold_locally([_fetch_outcome(member, cluster) for member in members], fold_all)
         for index in group:
             outcomes[index] = Outcome(outcomes[index].source)  # lets Ray release the value
         waiting.update(zip(group, folded, strict=True))
@@ -223,9 +211,7 @@ def _count_cores_per_source(
 class _RayTasks:
     """Ray workers: one task per source, on the node that the schedule assigns."""
 
-    def __init__(
-        self, payload: bytes, schedule: NodeSchedules, cluster: Cluster, *, watched: bool
-    ) -> None:
+    def __init__(self, payload: bytes, schedule: NodeSchedules, cluster: Cluster, *, watched: bool) -> None:
         import ray
 
         self._ray: Any = ray
@@ -347,17 +333,13 @@ def _fetch_outcome(outcome: Outcome[RemoteValue], cluster: Cluster) -> Outcome[A
     except Exception as error:  # noqa: BLE001 - Ray and pickle raise many kinds
         if is_node_loss(error):
             cluster.lost.setdefault(location.node, "the node was lost")
-            return Outcome(
-                outcome.source, None, _make_node_loss(outcome.source, location.node, cluster)
-            )
+            return Outcome(outcome.source, None, _make_node_loss(outcome.source, location.node, cluster))
         ended: Attempt[Any] = make_internal_failure(outcome.source, error)
         return Outcome(outcome.source, None, ended.failure, ended.stack)
     return Outcome(outcome.source, value)
 
 
-def _fold_locally(
-    outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R]], Sequence[R]]
-) -> list[Outcome[R]]:
+def _fold_locally(outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R]], Sequence[R]]) -> list[Outcome[R]]:
     """Fold the values of one group in this process; failures pass through."""
     values = _list_outcome_values(outcomes)
     folded = iter(fold_all(values) if values else ())
@@ -403,9 +385,7 @@ def _fold_on_nodes(
     return done
 
 
-def _fetch_folded_outcomes(
-    members: Sequence[Outcome[RemoteValue]], folded: Any
-) -> list[Outcome[Any]] | None:
+def _fetch_folded_outcomes(members: Sequence[Outcome[RemoteValue]], folded: Any) -> list[Outcome[Any]] | None:
     """Fetch the folded values of a group; None if folding failed, in which case the caller folds here."""
     import ray
 

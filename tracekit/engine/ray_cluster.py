@@ -188,10 +188,7 @@ def _ask_nodes(
         # Wait for all together, so that each gets the full timeout; then collect each result.
         if tasks and timeout_s is not None:
             ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout_s)
-        answers = {
-            node: _get_task_answer(ray, task, None if timeout_s is None else 0)
-            for node, task in tasks.items()
-        }
+        answers = {node: _get_task_answer(ray, task, None if timeout_s is None else 0) for node, task in tasks.items()}
     except BaseException:
         cancel_tasks(ray, list(tasks.values()))
         raise
@@ -202,9 +199,7 @@ def _ask_nodes(
     return {node: answer for node, answer in answers.items() if isinstance(answer, NodeAnswer)}
 
 
-def _get_task_answer(
-    ray: Any, task: Any, timeout_s: float | None
-) -> NodeAnswer[Any] | TracekitError:
+def _get_task_answer(ray: Any, task: Any, timeout_s: float | None) -> NodeAnswer[Any] | TracekitError:
     """Get the answer of one task; a `TracekitError` that it raised is returned, as it is meant for the user."""
     try:
         return NodeAnswer(ray.get(task, timeout=timeout_s))
@@ -217,9 +212,7 @@ def _get_task_answer(
             if isinstance(raised, TracekitError):
                 return raised
         gone = is_node_loss(error)
-        return NodeAnswer(
-            problem="the node was lost" if gone else format_ray_error(error), gone=gone
-        )
+        return NodeAnswer(problem="the node was lost" if gone else format_ray_error(error), gone=gone)
 
 
 def format_ray_error(error: BaseException) -> str:
@@ -260,11 +253,7 @@ def _start_or_join_cluster(ray: Any, address: str) -> None:
         )
     except Exception as error:
         _leave(ray)
-        what = (
-            "Ray could not be started"
-            if options
-            else f"no Ray cluster reached at {make_displayable(address)}"
-        )
+        what = "Ray could not be started" if options else f"no Ray cluster reached at {make_displayable(address)}"
         raise TracekitError(
             f"{what}: {format_ray_error(error)}",
             "check the address (ray status shows it) and that Ray and Python are of the same version here and there",
@@ -467,8 +456,7 @@ def _probe_cluster(ray: Any) -> Cluster:
     wrong = [
         f"{names[node]}: {problem}"
         for node, answer in answers.items()
-        if not answer.gone
-        and (problem := answer.problem or _describe_incompatibility(answer.value))
+        if not answer.gone and (problem := answer.problem or _describe_incompatibility(answer.value))
     ]
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more nodes)" if len(wrong) > _SHOWN else ""
@@ -481,11 +469,7 @@ def _probe_cluster(ray: Any) -> Cluster:
     nodes = []
     for id_, name in names.items():
         facts = answers[id_].value
-        nodes.append(
-            Node(
-                id_, name, _count_node_cores(cpus[id_], facts), _get_node_memory(facts), hosts[id_]
-            )
-        )
+        nodes.append(Node(id_, name, _count_node_cores(cpus[id_], facts), _get_node_memory(facts), hosts[id_]))
     lost = {node: answer.problem for node, answer in answers.items() if answer.gone}
     if len(lost) == len(nodes):
         raise TracekitError("no node of the Ray cluster answers", "look at it with: ray status")
@@ -526,9 +510,7 @@ def _name_nodes(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Build a display name per node id: `host (address)`, plus the start of the id if that is ambiguous."""
     plain = {}
     for row in rows:
-        plain[row["NodeID"]] = make_displayable(
-            f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})"
-        )
+        plain[row["NodeID"]] = make_displayable(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
     labels = list(plain.values())
     names = {n: p if labels.count(p) == 1 else f"{p} {n[:8]}" for n, p in plain.items()}
     return dict(sorted(names.items(), key=lambda item: make_natural_key(item[1])))

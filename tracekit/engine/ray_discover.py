@@ -79,9 +79,7 @@ def find_visible_nodes(
         return nodes
     answers = run_on_every_node(cluster, _check_same_files, list(stamps.values()))
     for place, name in enumerate(stamps):
-        nodes[name] = tuple(
-            node for node, answer in answers.items() if answer.value and answer.value[place]
-        )
+        nodes[name] = tuple(node for node, answer in answers.items() if answer.value and answer.value[place])
     return nodes
 
 

@@ -105,9 +105,7 @@ def merge_sightings(
         for note in seen.notes:
             notes.append(replace(note, message=f"{note.message} (on {names[node]})"))
     log = _find_shared_log(pattern, argument, sightings)
-    return Survey(
-        argument, tuple(files), _merge_ignored_files(sightings), tuple(notes), lambda: log
-    )
+    return Survey(argument, tuple(files), _merge_ignored_files(sightings), tuple(notes), lambda: log)
 
 
 def _read_path_stamp(path: Path) -> Stamp | None:
@@ -174,9 +172,7 @@ def _merge_seen_files(base: Parts, sightings: Mapping[str, Sighting]) -> list[Su
     return files
 
 
-def _separate_by_host(
-    files: Sequence[SurveyedFile], hosts: Mapping[str, str]
-) -> list[SurveyedFile]:
+def _separate_by_host(files: Sequence[SurveyedFile], hosts: Mapping[str, str]) -> list[SurveyedFile]:
     """Insert the host directory into names that several files share."""
     counts = Counter(looked.found.parts for looked in files)
 
@@ -195,15 +191,11 @@ def _merge_ignored_files(sightings: Mapping[str, Sighting]) -> tuple[UnreadFile,
     for node, seen in sightings.items():
         for ignored, stamp in seen.ignored:
             nodes.setdefault((stamp or node, ignored.path, ignored.reason), []).append(node)
-    ignored_files = (
-        UnreadFile(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items()
-    )
+    ignored_files = (UnreadFile(Path(path), reason, tuple(n)) for (_, path, reason), n in nodes.items())
     return tuple(sorted(ignored_files, key=lambda ignored: make_natural_key(str(ignored.path))))
 
 
-def _find_shared_log(
-    pattern: str, argument: PathArgument, sightings: Mapping[str, Sighting]
-) -> Log:
+def _find_shared_log(pattern: str, argument: PathArgument, sightings: Mapping[str, Sighting]) -> Log:
     """Find the driver log above the directories of all nodes; a note if there are several."""
     if len(argument.entries) != 1:
         return None

@@ -136,9 +136,7 @@ class Schedule:
         members: Iterable[int] | None = None,
     ) -> None:
         self._costs = costs
-        self._sizes = (
-            costs if len(costs) <= MAX_STRICT_SOURCES else list(map(int.bit_length, costs))
-        )
+        self._sizes = costs if len(costs) <= MAX_STRICT_SOURCES else list(map(int.bit_length, costs))
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -148,9 +146,7 @@ class Schedule:
 
     def next(self) -> int | None:
         """Take the next source that may start and count it as running; None if none may start now."""
-        full = (
-            len(self._running) >= self._workers
-        )  # the common case: skips the scan of waiting sources
+        full = len(self._running) >= self._workers  # the common case: skips the scan of waiting sources
         waiting = () if full else self._waiting
         chosen = next(filter(self._fits, waiting), None)
         if chosen is not None:

@@ -21,9 +21,7 @@ class Problem:
     remedy: str
 
 
-_EXPORT = (
-    "nsys export --type sqlite -o X.sqlite X.nsys-rep (from 2026.1 on with --include-blobs=true)"
-)
+_EXPORT = "nsys export --type sqlite -o X.sqlite X.nsys-rep (from 2026.1 on with --include-blobs=true)"
 
 PROBLEMS: Mapping[str, Problem] = {
     # Files that cannot be read.
@@ -32,8 +30,7 @@ PROBLEMS: Mapping[str, Problem] = {
         "",
         "the profiler was not switched on, never came to its steps (a capture range that does not begin leaves "
         "no file, and nsys calls that a success), or wrote elsewhere",
-        "check the profiler's steps and save path in the configuration of the run; tracekit inspect lists "
-        "what is here",
+        "check the profiler's steps and save path in the configuration of the run; tracekit inspect lists what is here",
     ),
     "no-nsys": Problem(
         "error",

@@ -78,9 +78,7 @@ def _find_reports_elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
         if count:
             where = make_displayable("/".join((other.name, *_IN_SESSION)))
             what = f"no report of nsys in {make_displayable(path.name)}, but {count:,} in {where}"
-            yield Symptom(
-                "wrong-session", (make_displayable(str(other.joinpath(*_IN_SESSION))),), what
-            )
+            yield Symptom("wrong-session", (make_displayable(str(other.joinpath(*_IN_SESSION))),), what)
             return
 
 

@@ -12,9 +12,7 @@ from tracekit.model.report import Recording
 from tracekit.model.sources import Note
 
 
-def summarize_capture_kinds(
-    captures: Iterable[Capture], notes: Sequence[Note]
-) -> tuple[Recording, ...]:
+def summarize_capture_kinds(captures: Iterable[Capture], notes: Sequence[Note]) -> tuple[Recording, ...]:
     """Summarize the kinds of these captures, and of recognized files that are not read."""
     recorded = [
         ClassifiedSource(capture.source.name, capture.source.tool, capture.recording)
@@ -24,9 +22,7 @@ def summarize_capture_kinds(
     return summarize_by_kind(recorded, notes)
 
 
-def find_recording_symptoms(
-    recordings: Iterable[Recording], nsys: frozenset[str]
-) -> Iterator[Symptom]:
+def find_recording_symptoms(recordings: Iterable[Recording], nsys: frozenset[str]) -> Iterator[Symptom]:
     """Yield a symptom for each abnormal kind of recording. `nsys` are the names of nsys sources."""
     for recording in recordings:
         kind = KINDS[recording.kind]

@@ -140,15 +140,11 @@ def find_note_symptoms(
             yield from _find_ignored_file_symptom(note)
         elif note.code == UNREADABLE or (note.code == MISSED and note.source not in ignored):
             # Discovery also lists the files it misses among the ignored ones.
-            yield _build_refusal_symptom(
-                note.data.text("why"), note.data, note.source, note.message
-            )
+            yield _build_refusal_symptom(note.data.text("why"), note.data, note.source, note.message)
         elif note.code != MISSED:
             yield from _find_note_symptom(note, note.source in nsys)
     for failure in failures:
-        yield _build_refusal_symptom(
-            failure.code, failure.data, failure.source, failure.problem, failure.hint
-        )
+        yield _build_refusal_symptom(failure.code, failure.data, failure.source, failure.problem, failure.hint)
 
 
 def _find_note_symptom(note: Note, of_nsys: bool) -> Iterator[Symptom]:
@@ -207,9 +203,7 @@ def _build_described_symptom(problem: str, data: Data, source: str) -> Symptom:
     return Symptom(problem, (source,), data.text("what"), remedy=data.text("remedy"))
 
 
-def _build_refusal_symptom(
-    code: str, data: Data, source: str, message: str, hint: str = ""
-) -> Symptom:
+def _build_refusal_symptom(code: str, data: Data, source: str, message: str, hint: str = "") -> Symptom:
     """Build the symptom of a file that could not be read. Uses its own message if the error is not a known problem."""
     problem = _BY_REFUSAL.get(code)
     if problem is None:

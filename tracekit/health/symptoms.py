@@ -57,16 +57,12 @@ Check = Callable[[Sequence[Capture]], Iterator[Symptom]]
 """Function that finds problems among the captures of one run."""
 
 
-def find_capture_symptoms(
-    captures: Sequence[Capture], *, complete: bool = True
-) -> Iterator[Symptom]:
+def find_capture_symptoms(captures: Sequence[Capture], *, complete: bool = True) -> Iterator[Symptom]:
     """Find all problems among the captures. Missing parts are reported only if the captures are `complete`."""
     compared = [
         capture
         for capture in captures
-        if capture.source.tool != "log"
-        and capture.recorded != 0
-        and capture.kind not in NOT_COMPARED
+        if capture.source.tool != "log" and capture.recorded != 0 and capture.kind not in NOT_COMPARED
     ]
     runs = _group_captures(compared, lambda capture: capture.source.run)
     for run in runs:
@@ -118,9 +114,7 @@ def _get_capture_rank(capture: Capture) -> int | None:
     return capture.source.rank
 
 
-def _collect_known_values(
-    captures: Iterable[Capture], key: Callable[[Capture], T | None]
-) -> set[T]:
+def _collect_known_values(captures: Iterable[Capture], key: Callable[[Capture], T | None]) -> set[T]:
     """Collect the known values of `key` over these captures."""
     return {value for value in map(key, captures) if value is not None}
 
@@ -218,9 +212,7 @@ def _parse_capture_ordinals(source: Source) -> list[tuple[str, int]]:
 def _find_missing_steps(run: Sequence[Capture]) -> Iterator[Symptom]:
     """Report steps, or numbered captures, that other ranks of the team have and a rank lacks."""
     for team in _group_captures(_select_ranked_captures(run), _get_team_key):
-        units_of_ranks = [
-            (rank, _collect_rank_units(rank)) for rank in _group_captures(team, _get_capture_rank)
-        ]
+        units_of_ranks = [(rank, _collect_rank_units(rank)) for rank in _group_captures(team, _get_capture_rank)]
         units_of_team = _merge_run_units(units for _, units in units_of_ranks)
         lacking: dict[tuple[str, tuple[int, ...]], list[Capture]] = {}
         for rank, units in units_of_ranks:
@@ -233,9 +225,7 @@ def _find_missing_steps(run: Sequence[Capture]) -> Iterator[Symptom]:
             yield _build_missing_units_symptom(kind, absent, captures)
 
 
-def _build_missing_units_symptom(
-    kind: str, absent: Sequence[int], captures: Sequence[Capture]
-) -> Symptom:
+def _build_missing_units_symptom(kind: str, absent: Sequence[int], captures: Sequence[Capture]) -> Symptom:
     """Build the symptom for ranks that lack units which others have."""
     ranks = _collect_known_ranks(captures)
     verb = "lacks" if len(ranks) == 1 else "lack"
@@ -277,24 +267,22 @@ def _get_process_key(capture: Capture) -> Hashable:
 
 def _group_nsys_processes(run: Iterable[Capture]) -> list[list[Capture]]:
     """Group the nsys captures with a known pid by process."""
-    with_pid = (
-        capture for capture in _select_tool_captures(run, "nsys") if capture.source.pid is not None
-    )
+    with_pid = (capture for capture in _select_tool_captures(run, "nsys") if capture.source.pid is not None)
     return _group_captures(with_pid, _get_process_key)
 
 
 def _find_missing_ranges(run: Sequence[Capture]) -> Iterator[Symptom]:
     """Report gaps in nsys capture range numbers (`X.1`, `X.3`)."""
     for process in _group_nsys_processes(run):
-        ordinals = [
-            ordinal for capture in process for ordinal in _parse_capture_ordinals(capture.source)
-        ]
+        ordinals = [ordinal for capture in process for ordinal in _parse_capture_ordinals(capture.source)]
         present = {number for kind, number in ordinals if kind == "range" and number}
         missing = max(present, default=0) - len(present)
         if missing > 0:
             ranges = _inflect_noun(missing, "range")
             absent = _format_absent_numbers({0, *present}, max(present) + 1)
-            what = f"{_format_capture_process(process[0])}: capture {ranges} {absent} missing before range {max(present)}"
+            what = (
+                f"{_format_capture_process(process[0])}: capture {ranges} {absent} missing before range {max(present)}"
+            )
             yield Symptom("missing-ranges", _list_capture_files(process), what, missing)
 
 
@@ -399,11 +387,7 @@ def _find_separate_clocks(run: Sequence[Capture]) -> Iterator[Symptom]:
     placed = [capture for capture in run if capture.last_ns > capture.first_ns]
     relative = [capture for capture in placed if not capture.absolute_time]
     # Processes of one file share its clock.
-    if (
-        relative
-        and len(_group_captures(placed, _get_process_key)) > 1
-        and len(_list_capture_files(placed)) > 1
-    ):
+    if relative and len(_group_captures(placed, _get_process_key)) > 1 and len(_list_capture_files(placed)) > 1:
         files = _format_count_and_noun(len(_list_capture_files(placed)), "file")
         what = f"{len(_list_capture_files(relative)):,} of {files} have a clock of their own"
         yield Symptom("no-common-clock", _list_capture_files(relative), what)

@@ -58,9 +58,7 @@ MAX_RUNS = 4
 """Most runs with charts of their own: runs have different times, and one axis would hide them."""
 
 
-def _draw_charts_by_run(
-    frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str], Chart | None]
-) -> tuple[Chart, ...]:
+def _draw_charts_by_run(frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str], Chart | None]) -> tuple[Chart, ...]:
     """Draw a chart of each run; ids end with the number of the run from the second on."""
     runs = islice(split_by_keys(frame, ["run"]), MAX_RUNS)
     drawn = [draw(of_run, f"-{n}" if n > 1 else "") for n, of_run in enumerate(runs, start=1)]
@@ -110,9 +108,7 @@ def _draw_stage_gantt(
     bars, cut = _select_largest_marks(in_step, "dur_ns")
     marks = [
         (lines.index(who), series.index(str(stage)), begin, begin + length)
-        for who, stage, begin, length in iterate_records(
-            bars, ("who", "canonical", "begin", "dur_ns")
-        )
+        for who, stage, begin, length in iterate_records(bars, ("who", "canonical", "begin", "dur_ns"))
     ]
     step = format_numbered_word(" step", to_int_or_none(unit["step"])) or " step"
     first = select_distinct_rows(in_step, ["who"], "role", "rank").set_index("who").loc[lines]
@@ -198,14 +194,10 @@ _SERIES = ("compute", "exposed communication", "copies", "fills", "idle")
 def draw_device_bars(measured: Measurements, gpu_time: pd.DataFrame) -> tuple[Chart, ...]:
     """Draw the GPU time of each run, from the first to the last op of each GPU."""
     rows = gpu_time[gpu_time["window"] == "capture"]
-    return _draw_charts_by_run(
-        rows, lambda mine, suffix: _draw_device_bars_of_run(measured, mine, suffix)
-    )
+    return _draw_charts_by_run(rows, lambda mine, suffix: _draw_device_bars_of_run(measured, mine, suffix))
 
 
-def _draw_device_bars_of_run(
-    measured: Measurements, rows: pd.DataFrame, suffix: str
-) -> Chart | None:
+def _draw_device_bars_of_run(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Chart | None:
     """Draw the GPUs of one run: parts and idle time, which add up to the window."""
     rows = rows.assign(who=_name_row_devices(rows))
     sums = sum_columns_by_keys(rows, ["who"], [*PARTS, "idle_ns", "window_ns"])
@@ -235,9 +227,7 @@ def draw_gpu_utilisation(measured: Measurements) -> tuple[Chart, ...]:
     """Draw the share of busy time of each run's GPUs over time."""
     bins = measured["busy_bins"]
     bins = select_undamaged_rows(measured, bins[bins["window_ns"] > 0])
-    return _draw_charts_by_run(
-        bins, lambda mine, suffix: _draw_gpu_utilisation_of_run(measured, mine, suffix)
-    )
+    return _draw_charts_by_run(bins, lambda mine, suffix: _draw_gpu_utilisation_of_run(measured, mine, suffix))
 
 
 def _draw_gpu_utilisation_of_run(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
@@ -246,14 +236,10 @@ def _draw_gpu_utilisation_of_run(measured: Measurements, bins: pd.DataFrame, suf
     bins, clocks = _align_row_clocks(measured, bins)
     sums = sort_by_columns(sum_columns_by_keys(bins, ["who"], ["busy_ns", "window_ns"]), who=True)
     busy_share = sums["busy_ns"] / sums["window_ns"].clip(lower=1)
-    names = choose_rows_to_plot(
-        dict(zip(sums["who"], busy_share.tolist(), strict=True)), "busy share"
-    )
+    names = choose_rows_to_plot(dict(zip(sums["who"], busy_share.tolist(), strict=True)), "busy share")
     run = bins["run"].iloc[0]
     names_of_bins = ["who", "source", "begin", "window_ns", "busy_ns"]
-    bins = sort_by_columns(
-        bins[names_of_bins][bins["who"].isin(list(names.rows))], who=True, begin=True
-    )
+    bins = sort_by_columns(bins[names_of_bins][bins["who"].isin(list(names.rows))], who=True, begin=True)
     bins_a_mark = -(-len(bins) // MAX_MARKS)
     # Join neighbouring bins of a source until the chart has few enough marks.
     line, _ = group_rows_by(bins, ["who", "source"])
@@ -327,9 +313,7 @@ def _describe_clock_moves(corrected: Mapping[str, ClockCorrection | None]) -> st
     if not moved:
         note = "none was found to be off"
     elif len(moved) <= MAX_NAMED:
-        note = "; ".join(
-            f"clock of {name} moved by {format_quantity(-by, 'ns')}" for name, by in moved.items()
-        )
+        note = "; ".join(f"clock of {name} moved by {format_quantity(-by, 'ns')}" for name, by in moved.items())
     else:
         farthest = format_quantity(max(map(abs, moved.values())), "ns")
         note = f"{len(moved)} of {len(corrected)} moved, by up to {farthest}"
@@ -365,10 +349,7 @@ def _name_row_devices(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     several = bool((per_process >= 2).any()) or bool(once["rank"].isna().any())
     names = _name_row_processes(once)
     if several:
-        gpus = [
-            format_numbered_word("GPU", device) or "GPU ?"
-            for device in list_python_values(once["device"].array)
-        ]
+        gpus = [format_numbered_word("GPU", device) or "GPU ?" for device in list_python_values(once["device"].array)]
         names = names + " " + np.array(gpus, object)
     return np.array([*names, ""], object)[number]
 

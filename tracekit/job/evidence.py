@@ -16,9 +16,7 @@ UNITS_BY_SUFFIX: Mapping[str, Unit] = {
 """Unit of a number by the suffix of its name."""
 
 
-def make_evidence_metric(
-    name: str, value: float | None, label: str = "", *, better: Better = "lower"
-) -> Metric:
+def make_evidence_metric(name: str, value: float | None, label: str = "", *, better: Better = "lower") -> Metric:
     """Make a number that supports a finding, in the unit that its name ends with.
 
     >>> make_evidence_metric("wait_ns", 5, "per step")

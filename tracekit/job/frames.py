@@ -83,9 +83,7 @@ def _find_relative_rows(measured: Measurements, rows: pd.DataFrame) -> npt.NDArr
     return mask_matching_rows(rows, captures[~absolute], CAPTURE)
 
 
-def sum_columns_by_keys(
-    frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
-) -> pd.DataFrame:
+def sum_columns_by_keys(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Sum `columns` by the distinct keys in `by`, in order of keys. A missing key is a key."""
     number, first = group_rows_by(frame, by)
     out = take_key_columns(frame, by, first)
@@ -100,9 +98,7 @@ def _sum_known_values(column: pd.Series[Any], number: Ints, count: int) -> Any:
     return column.groupby(number, sort=False).sum(min_count=1).array if sums is None else sums
 
 
-def aggregate_by_keys(
-    frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]
-) -> pd.DataFrame:
+def aggregate_by_keys(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) -> pd.DataFrame:
     """Aggregate rows by the distinct keys in `by`, in order of appearance.
 
     Each of `parts` is an output column: (input column, reduction). Equals
@@ -150,9 +146,7 @@ def _is_reducible_by_numpy(numbers: npt.NDArray[Any], how: str) -> bool:
 def _average_groups(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
     """Average each group."""
     sizes = np.bincount(number, minlength=count)
-    means: npt.NDArray[np.float64] = grouping.sum_by_group(number, values, count) / np.maximum(
-        sizes, 1
-    )
+    means: npt.NDArray[np.float64] = grouping.sum_by_group(number, values, count) / np.maximum(sizes, 1)
     return means
 
 
@@ -297,9 +291,7 @@ def measure_step_walls(measured: Measurements) -> pd.DataFrame:
         "ranks": _count_values_by_group(rows["rank"], unit_of, count),
         "ts_ns": low,
         "wall_ns": wall,
-        "attributed_ns": pd.arrays.IntegerArray(
-            measure_group_unions(begin, end, group, count), no_stage
-        ),
+        "attributed_ns": pd.arrays.IntegerArray(measure_group_unions(begin, end, group, count), no_stage),
     }
     walls = pd.DataFrame(out)
     return walls.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
@@ -363,9 +355,7 @@ def _list_stage_rows(measured: Measurements) -> pd.DataFrame:
     return top[top["canonical"].notna()]
 
 
-def select_staged_rows(
-    rows: pd.DataFrame, column: str = "stage", name: str = "canonical"
-) -> pd.DataFrame:
+def select_staged_rows(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
     """Select the rows in a stage, and add its canonical name as a column."""
     out = rows.assign(**{name: find_canonical_stages(rows, column)})
     return out[out[name].notna()]
@@ -393,10 +383,7 @@ def find_canonical_stages(
 def name_stages(rows: Frame, column: str = "stage", *, in_file: bool = False) -> Coded:
     """Return the canonical stage of each row, as `find_canonical_stages` does."""
     by_stage = rows.group_by(column, "role", "scope")
-    names = [
-        _canonical_stage(*row.values(), in_file=in_file, any_range=False)
-        for row in by_stage.agg().rows()
-    ]
+    names = [_canonical_stage(*row.values(), in_file=in_file, any_range=False) for row in by_stage.agg().rows()]
     return select_rows(texts(names), by_stage.number)
 
 
@@ -406,9 +393,7 @@ def _canonical_stage(
     """Return the canonical name of one recorded stage."""
     if recorded is None:
         return get_scope_stage(scope, role) if in_file else None
-    return (
-        get_canonical_stage(recorded, role) if any_range else get_stage_name(recorded, role, scope)
-    )
+    return get_canonical_stage(recorded, role) if any_range else get_stage_name(recorded, role, scope)
 
 
 @dataclass(frozen=True, slots=True)

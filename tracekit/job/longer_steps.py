@@ -82,9 +82,7 @@ def measure_device_walls(measured: Measurements, left_out: Steps) -> pd.DataFram
     if not ahead or not len(walls):
         return walls
     times = _measure_completion_times(measured)
-    is_ahead = (
-        walls["run"].map(lambda run: (to_text_or_none(run) or "") in ahead).to_numpy(np.bool_)
-    )
+    is_ahead = walls["run"].map(lambda run: (to_text_or_none(run) or "") in ahead).to_numpy(np.bool_)
     place = find_matching_rows(walls, times, UNIT, optional=UNIT)
     known = np.flatnonzero(is_ahead & (place >= 0))
     wall_ns = walls["wall_ns"].to_numpy(np.int64, copy=True)
@@ -130,9 +128,7 @@ def _measure_completion_times(measured: Measurements) -> pd.DataFrame:
 # Longer pauses of the host
 
 
-def find_longer_pause(
-    measured: Measurements, steps: pd.DataFrame, long_steps: pd.DataFrame
-) -> LongerPause | None:
+def find_longer_pause(measured: Measurements, steps: pd.DataFrame, long_steps: pd.DataFrame) -> LongerPause | None:
     """Find the longest extra pause of a host in some steps of a run over its other steps, while its GPU is idle.
 
     Looks at the process that pauses longest. None where no pause is long enough, or `long_steps` are all steps.
@@ -156,13 +152,9 @@ def find_longer_pause(
     largest = int(more_of_part.argmax())
     if float(more.max()) < SHORTEST_NS:
         return None
-    stage, cause = (
-        to_text_or_none(rows[name].iloc[first[largest]]) for name in ("canonical", "cause")
-    )
+    stage, cause = (to_text_or_none(rows[name].iloc[first[largest]]) for name in ("canonical", "cause"))
     where = f" in {stage}" if stage else ""
-    words = PAUSE_PHRASES[cause].format(
-        f"{format_quantity(float(more_of_part[largest]), 'ns')}{where}"
-    )
+    words = PAUSE_PHRASES[cause].format(f"{format_quantity(float(more_of_part[largest]), 'ns')}{where}")
     return LongerPause(float(more.max()), stage, words.replace(f"{where} more", f" more{where}"))
 
 
@@ -170,17 +162,13 @@ def _list_pause_slots(measured: Measurements, run: str | None) -> pd.DataFrame:
     """List the rows of `slots` of a run in which a process idles for its host, with `canonical`."""
     slots = measured.columns("slots")
     chosen = mask_value(slots["class"], "idle") | mask_value(slots["class"], "no_op")
-    rows = clear_parts_of_numbered_steps(
-        slots.where(chosen & mask_value(slots["run"], run)).judged()
-    )
+    rows = clear_parts_of_numbered_steps(slots.where(chosen & mask_value(slots["run"], run)).judged())
     is_known = rows["cause"].isin([cause for cause in PAUSE_PHRASES if cause]).to_numpy(np.bool_)
     rows = rows[is_known | (rows["class"] == "no_op").to_numpy(np.bool_)].reset_index(drop=True)
     return rows.assign(canonical=find_canonical_stages(rows, in_file=True))
 
 
-def _select_slots_of_steps(
-    rows: pd.DataFrame, is_long: Bools, steps: pd.DataFrame
-) -> tuple[pd.DataFrame, Bools]:
+def _select_slots_of_steps(rows: pd.DataFrame, is_long: Bools, steps: pd.DataFrame) -> tuple[pd.DataFrame, Bools]:
     """Select the rows of these steps, with their marks."""
     chosen = mask_matching_rows(rows, steps, UNIT)
     return rows[chosen].reset_index(drop=True), is_long[chosen]
@@ -195,9 +183,7 @@ def list_time_counted_elsewhere(
     """List the parts of the longer steps that findings on pauses and late ranks already count."""
     if pause is not None:
         pause_ns = round(pause.more_ns * len(long_steps) / steps)
-        yield make_evidence_metric(
-            "pause_ns", pause_ns, "of it a longer pause of the host, per step"
-        )
+        yield make_evidence_metric("pause_ns", pause_ns, "of it a longer pause of the host, per step")
     saved = estimate_wait_savings(measured)
     place = find_matching_rows(saved, long_steps, UNIT, optional=UNIT)
     saved_ns = saved["saved_ns"].to_numpy(np.int64)

@@ -186,9 +186,7 @@ def find_rows_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArra
 
     Where steps are marked, rows before the first mark and after the last are parts of steps, and would distort means.
     """
-    known = select_distinct_rows(
-        clear_parts_of_numbered_steps(measured["segments"]), [*RANK_GROUP, "step", "part"]
-    )
+    known = select_distinct_rows(clear_parts_of_numbered_steps(measured["segments"]), [*RANK_GROUP, "step", "part"])
     known = known[known["step"].notna() | known["part"].notna()]
     is_known = (rows["step"].notna() | rows["part"].notna()).to_numpy(np.bool_)
     return is_known | ~mask_matching_rows(rows, known, RANK_GROUP)
@@ -261,9 +259,7 @@ def make_member_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 def count_rank_group_steps(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Count the recorded steps of each row's rank group; NaN for rows of no rank group."""
-    recorded = select_distinct_rows(
-        measure_own_work_of_ranks(measured), [*RANK_GROUP, "step", "part"]
-    )
+    recorded = select_distinct_rows(measure_own_work_of_ranks(measured), [*RANK_GROUP, "step", "part"])
     group_of_step, rank_group = number_frames_alike(RANK_GROUP, recorded, frame)
     count = np.bincount(group_of_step, minlength=int(rank_group.max(initial=-1)) + 1)
     return np.where(count[rank_group] > 0, count[rank_group], np.nan)
@@ -273,9 +269,7 @@ def phrase_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
     """Phrase the rank group of a claim: ` of actor, replica 1`; empty where there is only one."""
     if len(set(map(attrgetter("role", "replica"), list_rank_groups(measured)))) < 2:
         return ""
-    name = ", ".join(
-        filter(None, (rank_group.role, format_numbered_word("replica", rank_group.replica)))
-    )
+    name = ", ".join(filter(None, (rank_group.role, format_numbered_word("replica", rank_group.replica))))
     return name and f" of {name}"
 
 

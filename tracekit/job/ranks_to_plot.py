@@ -30,9 +30,7 @@ class PlottedRows:
     note: str = ""
 
 
-def choose_rows_to_plot(
-    values: Mapping[str, float], what: str, most: int = MAX_ROWS
-) -> PlottedRows:
+def choose_rows_to_plot(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> PlottedRows:
     """Choose the rows to draw: all of them up to the limit, else the most informative ones about `what`.
 
     >>> few = choose_rows_to_plot({f"rank {at}": 90.0 if at == 7 else 50.0 for at in range(100)}, "idle time")
@@ -44,8 +42,7 @@ def choose_rows_to_plot(
         return PlottedRows(dict(zip(names, names, strict=True)))
     ordered = list(map(values.__getitem__, names))
     groups = {
-        find_median_index(group, ordered): len(group)
-        for group in group_similar_values(ordered, min(MOST_DRAWN, most))
+        find_median_index(group, ordered): len(group) for group in group_similar_values(ordered, min(MOST_DRAWN, most))
     }
     rows = {}
     for place, size in sorted(groups.items()):

@@ -47,7 +47,5 @@ def _find_run_start_ups(measured: Measurements) -> list[RunStartUp]:
         walls = summarize_job_steps(measured).of(run)
         start_up_ns = round(sum(longest) / max(walls.count or 1, 1))
         wall_ns = round(walls.step_ns or 0.0)
-        found.append(
-            RunStartUp(run, of_run["source"].iloc[place], start_up_ns, wall_ns + start_up_ns)
-        )
+        found.append(RunStartUp(run, of_run["source"].iloc[place], start_up_ns, wall_ns + start_up_ns))
     return found

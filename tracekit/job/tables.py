@@ -39,8 +39,7 @@ def make_sheet(
     columns = {
         heading: values[:max_rows]
         for heading in headings
-        if not (values := _list_column_values(frame, heading.name))
-        or any(v is not None for v in values)
+        if not (values := _list_column_values(frame, heading.name)) or any(v is not None for v in values)
     }
     rows = tuple(zip(*columns.values(), strict=True))
     return Sheet(name, title, tuple(columns), rows, max(len(frame) - max_rows, 0), caption, ranked)

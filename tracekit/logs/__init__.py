@@ -34,9 +34,7 @@ class ExperimentTracker:
 
 SYSTEMS = (
     ExperimentTracker("tensorboard", "tensorboard", "a directory of event files"),
-    ExperimentTracker(
-        "mlflow", "mlflow", "a tracking URI (a directory, sqlite:///FILE or a server)"
-    ),
+    ExperimentTracker("mlflow", "mlflow", "a tracking URI (a directory, sqlite:///FILE or a server)"),
     ExperimentTracker("wandb", "wandb", "a project, or ENTITY/PROJECT"),
 )
 

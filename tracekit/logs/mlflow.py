@@ -35,9 +35,7 @@ def write(logged: ExportedReport, target: str, run: str | None) -> str:
 def _create_mlflow_run(client: MlflowClient, title: str) -> str:
     """Create a run and return its id."""
     experiment = client.get_experiment_by_name(EXPERIMENT)
-    experiment_id = (
-        client.create_experiment(EXPERIMENT) if experiment is None else experiment.experiment_id
-    )
+    experiment_id = client.create_experiment(EXPERIMENT) if experiment is None else experiment.experiment_id
     created = client.create_run(experiment_id, run_name=title[:250] or None)
     run_id: str = created.info.run_id
     return run_id

@@ -43,9 +43,7 @@ def _make_scalar_summaries(numbers: Mapping[str, float]) -> list[summary_pb2.Sum
     return values
 
 
-def _add_step_event(
-    writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int
-) -> None:
+def _add_step_event(writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int) -> None:
     """Add one event of a step."""
     writer.add_event(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))
 
@@ -54,6 +52,4 @@ def _make_text_summary(tag: str, text: str) -> summary_pb2.Summary.Value:
     """Build a summary for TensorBoard's text plugin."""
     of_text = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
     tensor = tensor_pb2.TensorProto(dtype=_STRING, string_val=[text.encode()])
-    return summary_pb2.Summary.Value(
-        tag=tag, tensor=tensor, metadata=summary_pb2.SummaryMetadata(plugin_data=of_text)
-    )
+    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=summary_pb2.SummaryMetadata(plugin_data=of_text))

@@ -33,9 +33,7 @@ def windows(start: Ints, end: Ints, points: Ints, window: Ints, /) -> None: ...
 def join(start: Ints, end: Ints, low: Ints, high: Ints, /) -> int: ...
 
 # The points of two sets whose state (in a) + 2 * (in b) is kept: its bit is set in the last item of `low`.
-def combine(
-    a_start: Ints, a_end: Ints, b_start: Ints, b_end: Ints, low: Ints, high: Ints, /
-) -> int: ...
+def combine(a_start: Ints, a_end: Ints, b_start: Ints, b_end: Ints, low: Ints, high: Ints, /) -> int: ...
 
 # The length of the union of the intervals of each group, in order of start; `reach` is the least number at first.
 def united(start: Ints, end: Ints, group: Ints, reach: Ints, totals: Ints, /) -> None: ...
@@ -124,9 +122,7 @@ def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_], /) -> None: ...
 # The number of the path of each of the ascending `rows`: alike where their keys are, and those of all that encloses them
 # among the rows; how many there are, -1 for keys that collide. `first` is the place of the first row of each. `parent` may be
 # of int32.
-def paths(
-    parent: Rows, rows: Ints, key: Ints, number: npt.NDArray[np.int32], first: Ints, /
-) -> int: ...
+def paths(parent: Rows, rows: Ints, key: Ints, number: npt.NDArray[np.int32], first: Ints, /) -> int: ...
 
 # Segments in pieces, cut at `edges` from number `edge` on, with the row that each piece is in, -1 for none; how many of them
 # are not found after 64 steps up. All on an axis (`axis`: the first time, how many) of which lanes that begin at `base` are
@@ -165,15 +161,11 @@ def pooled(
 
 # The union of the chosen rows, in order of start; how many intervals it has, which may be more than there is room for. Of rows
 # in another order that of each run of rows in order, and -1 less the number of all their intervals.
-def join_chosen(
-    chosen: npt.NDArray[np.bool_], start: Ints, length: Ints, low: Ints, high: Ints, /
-) -> int: ...
+def join_chosen(chosen: npt.NDArray[np.bool_], start: Ints, length: Ints, low: Ints, high: Ints, /) -> int: ...
 
 # For each asked group the latest of its times before the limit; -1 where times or limits do not ascend. Groups are numbers from
 # `low` (one value) on; `last` has a place for each and one besides, all with what stands for no time.
-def latest_before(
-    group: Ints, time: Ints, asked: Ints, limit: Ints, low: Ints, last: Ints, latest: Ints, /
-) -> int: ...
+def latest_before(group: Ints, time: Ints, asked: Ints, limit: Ints, low: Ints, last: Ints, latest: Ints, /) -> int: ...
 
 # The nodes of pieces by window, in order of appearance: the window, the first piece, in how many gaps they lie, the sum of
 # lengths; how many these are, which may be more than there is room for. Pieces are in order of start, a piece without a node

@@ -118,9 +118,7 @@ def _may_mark(directory: Path, names: list[str]) -> bool:
         if set(names) <= {MARKER}:
             return not names or (directory / MARKER).stat().st_size == 0
         return set(names) <= set(KINDS) and all(
-            _NAMES[kind].fullmatch(path.name)
-            for kind in names
-            for path in (directory / kind).iterdir()
+            _NAMES[kind].fullmatch(path.name) for kind in names for path in (directory / kind).iterdir()
         )
     except OSError:
         return False
@@ -176,9 +174,7 @@ def make_kind_folder(kind: str) -> Path | None:
     except ValueError:
         return None
     except OSError as error:
-        if directory is not None and os.environ.get(
-            CACHE_VARIABLE
-        ):  # the user asked for this place
+        if directory is not None and os.environ.get(CACHE_VARIABLE):  # the user asked for this place
             _tell_unusable(directory, why_unusable() or error.strerror or str(error))
         return None
     is_own = not hasattr(os, "getuid") or status.st_uid == os.getuid()

@@ -120,9 +120,7 @@ def _compute_memory_headroom(group: Path) -> int | None:
 
 def _read_meminfo_available(root: Path) -> int | None:
     """Read `MemAvailable` from /proc/meminfo in bytes; None on other systems."""
-    match = re.search(
-        r"^MemAvailable:\s+(\d+) kB", _read_small_file(root / "proc/meminfo"), re.MULTILINE
-    )
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _read_small_file(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 

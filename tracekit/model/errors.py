@@ -65,16 +65,12 @@ class TraceFormatError(TracekitError):
         )
 
 
-def _rebuild_format_error(
-    path: str, problem: str, hint: str, where: str, code: str, data: Data
-) -> TraceFormatError:
+def _rebuild_format_error(path: str, problem: str, hint: str, where: str, code: str, data: Data) -> TraceFormatError:
     """Rebuild a pickled error."""
     return TraceFormatError(path, problem, hint, where, code=code, data=data)
 
 
-def make_format_error(
-    path: Path | str, reason: Reason, hint: str = "", where: str = ""
-) -> TraceFormatError:
+def make_format_error(path: Path | str, reason: Reason, hint: str = "", where: str = "") -> TraceFormatError:
     """Build the error for a file that cannot be read for this reason."""
     return TraceFormatError(path, reason.text, hint, where, code=reason.code, data=reason.data)
 

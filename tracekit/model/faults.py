@@ -64,9 +64,7 @@ def judge_without_faults(
             value = _judge_watching_tables(measured, judge, tables)
         except Exception as raised:  # noqa: BLE001 - raised below, unless a fault explains it
             error = raised
-        beneath = [
-            f for f in _list_faults(measured) if _depends_on_fault(f, tables, question, writes)
-        ]
+        beneath = [f for f in _list_faults(measured) if _depends_on_fault(f, tables, question, writes)]
         if not beneath:
             if error is not None:
                 raise error
@@ -96,11 +94,7 @@ def judge_if_sound(measured: Measurements, judge: Callable[[Measurements], T], o
         if any(_depends_on_fault(fault, tables) for fault in _list_faults(measured)):
             return otherwise
         raise
-    return (
-        otherwise
-        if any(_depends_on_fault(fault, tables) for fault in _list_faults(measured))
-        else value
-    )
+    return otherwise if any(_depends_on_fault(fault, tables) for fault in _list_faults(measured)) else value
 
 
 def list_unasked_tables(measured: Measurements) -> frozenset[str]:
@@ -134,9 +128,7 @@ def list_unsound_metrics(measured: Measurements) -> frozenset[str]:
     return frozenset(name for fault in measured.faults for name in fault.metrics)
 
 
-def _judge_watching_tables(
-    measured: Measurements, judge: Callable[[Measurements], T], tables: set[str]
-) -> T:
+def _judge_watching_tables(measured: Measurements, judge: Callable[[Measurements], T], tables: set[str]) -> T:
     """Run `judge(measured)` and add the tables it accesses to `tables`, even if it raises."""
     with ExitStack() as watching:
         sides = [side for side in (measured, measured.check) if side is not None]
@@ -154,9 +146,7 @@ def _list_faults(measured: Measurements) -> tuple[Fault, ...]:
     return (*measured.faults, *measured.check.faults)
 
 
-def _depends_on_fault(
-    fault: Fault, tables: Collection[str], question: str = "", writes: Collection[str] = ()
-) -> bool:
+def _depends_on_fault(fault: Fault, tables: Collection[str], question: str = "", writes: Collection[str] = ()) -> bool:
     """Whether a judgement that accessed these tables depends on a fault."""
     if fault.question == question:
         return True
@@ -184,9 +174,7 @@ def _drop_captures(measured: Measurements, captures: Collection[Capture]) -> Mea
     )
 
 
-def _drop_check_captures(
-    measured: Measurements, captures: Collection[Capture]
-) -> Measurements | None:
+def _drop_check_captures(measured: Measurements, captures: Collection[Capture]) -> Measurements | None:
     """Remove these captures from the checking tool's measurements; None if nothing is left."""
     if measured.check is None:
         return None
@@ -267,8 +255,7 @@ def is_fault_remark(remark: Remark) -> bool:
 def make_fault_notes(measured: Measurements) -> tuple[Note, ...]:
     """Build one note per fault."""
     return tuple(
-        Note("error", f"{OF_ERRORS}{f.question}", next(_describe_faults((f,))), f.source)
-        for f in measured.faults
+        Note("error", f"{OF_ERRORS}{f.question}", next(_describe_faults((f,))), f.source) for f in measured.faults
     )
 
 
@@ -302,9 +289,7 @@ def _describe_failed_captures(measured: Measurements, faults: Collection[Fault])
     """Describe the captures that failed: `1 of 2 ranks (rank 1)`."""
     among, failed, word = _count_failed_captures(measured, faults)
     captures = {(fault.source, fault.pid) for fault in faults}
-    hit = [
-        source for source in _list_judged_sources(measured) if (source.name, source.pid) in captures
-    ]
+    hit = [source for source in _list_judged_sources(measured) if (source.name, source.pid) in captures]
     ranks = sorted({source.rank for source in hit if source.rank is not None})
     if word == "ranks":
         names = f"{choose_plural(len(ranks), 'rank')} {format_ranges(ranks, MAX_RANKS)}"
@@ -315,9 +300,7 @@ def _describe_failed_captures(measured: Measurements, faults: Collection[Fault])
     return f"{failed:,} of {among:,} {word} ({names})"
 
 
-def _count_failed_captures(
-    measured: Measurements, faults: Collection[Fault]
-) -> tuple[int, int, str]:
+def _count_failed_captures(measured: Measurements, faults: Collection[Fault]) -> tuple[int, int, str]:
     """Count (captures of the affected tools, failed captures) and choose the word for them."""
     captures = {(fault.source, fault.pid) for fault in faults}
     tools = {s.tool for s in _list_judged_sources(measured) if (s.name, s.pid) in captures}

@@ -83,9 +83,7 @@ def check_writable(path: Path | str) -> None:
 def _check_write_target(path: Path) -> None:
     """Raise if nothing can be written to `path`."""
     if "\0" in str(path):
-        raise TracekitError(
-            f"{str(path)!r}: cannot be written: a null byte in the name", "name a file"
-        )
+        raise TracekitError(f"{str(path)!r}: cannot be written: a null byte in the name", "name a file")
     target = Path(os.path.realpath(path))
     if target.is_symlink():  # after realpath: the links form a circle
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -93,9 +91,7 @@ def _check_write_target(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if not target.parent.exists():
         folder = path.parent if not path.is_symlink() else target.parent
-        raise TracekitError(
-            f"{path}: cannot be written: there is no directory {folder}", f"mkdir -p {folder}"
-        )
+        raise TracekitError(f"{path}: cannot be written: there is no directory {folder}", f"mkdir -p {folder}")
     # Renaming would replace a protected file without asking.
     if path.exists() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "it is write-protected")

@@ -172,9 +172,7 @@ class Frame:
         """Keep the first row of each combination of these columns."""
         return self.take(self.group_by(*names).first)
 
-    def join(
-        self, other: Frame, on: Sequence[str], how: str = "inner", optional: Collection[str] = ()
-    ) -> Frame:
+    def join(self, other: Frame, on: Sequence[str], how: str = "inner", optional: Collection[str] = ()) -> Frame:
         """Put beside each row the other columns of every row of `other` with the same keys.
 
         "inner" drops rows without a match, "left" keeps them with missing values. A missing key matches
@@ -184,9 +182,7 @@ class Frame:
         assert not clash, f"both sides have {sorted(clash)}"
         assert how in ("inner", "left"), f"no join {how!r}"
         left, right = _matches(self, other, on, optional, keep_all=how == "left")
-        beside = {
-            name: _or_missing(array, right) for name, array in other.drop(*on).columns.items()
-        }
+        beside = {name: _or_missing(array, right) for name, array in other.drop(*on).columns.items()}
         return Frame({**self.take(left).columns, **beside}, len(left))
 
     def is_among(self, other: Frame, on: Sequence[str], optional: Collection[str] = ()) -> Bools:
@@ -438,9 +434,7 @@ def divide(above: Array, below: Array) -> Nullable:
     assert isinstance(top, np.ndarray), "text"
     assert isinstance(bottom, np.ndarray), "text"
     is_undefined = is_missing(above) | is_missing(below) | (bottom == 0)
-    return Nullable(
-        np.where(is_undefined, 0, top) / np.where(is_undefined, 1, bottom), is_undefined
-    )
+    return Nullable(np.where(is_undefined, 0, top) / np.where(is_undefined, 1, bottom), is_undefined)
 
 
 def _as_array(value: Array | Value, length: int) -> Array:
@@ -494,9 +488,7 @@ def _sortable(array: Array) -> tuple[Any, npt.NDArray[np.int8]]:
     values = array.values if isinstance(array, Nullable) else array
     if values.dtype.kind == "f":
         last = np.maximum(last, np.isnan(values))
-        values = np.unique(values, return_inverse=True)[
-            1
-        ]  # floats have no complement, their ranks do
+        values = np.unique(values, return_inverse=True)[1]  # floats have no complement, their ranks do
     return np.where(last > 0, 0, values), last
 
 

@@ -52,10 +52,7 @@ def merge_intervals(start: Ints, end: Ints) -> Intervals:
     """
     if len(start) == 0:
         return EMPTY
-    if (
-        sweeps.native is not None
-        and (joined := sweeps.merge_sorted_intervals(start, end)) is not None
-    ):
+    if sweeps.native is not None and (joined := sweeps.merge_sorted_intervals(start, end)) is not None:
         return Intervals(*joined)
     solid = end > start
     if not solid.all():
@@ -79,9 +76,7 @@ def merge_interval_sets(sets: Sequence[Intervals]) -> Intervals:
     sets = [s for s in sets if len(s.start)]
     if len(sets) < 2:
         return next(iter(sets), EMPTY)
-    return merge_intervals(
-        np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets])
-    )
+    return merge_intervals(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
@@ -109,9 +104,7 @@ def _select_states(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> I
         states = int(np.packbits(keep, bitorder="little")[0])
         return Intervals(*sweeps.combine_interval_states(a, b, states))
     times = np.concatenate((a.start, a.end, b.start, b.end))
-    step = np.repeat(
-        np.array([1, -1, 2, -2], np.int8), [len(a.start), len(a.end), len(b.start), len(b.end)]
-    )
+    step = np.repeat(np.array([1, -1, 2, -2], np.int8), [len(a.start), len(a.end), len(b.start), len(b.end)])
     order = np.argsort(times, kind="stable")
     times, state = times[order], np.cumsum(step[order], dtype=np.int8)
     wanted = keep[state[:-1]] & (times[1:] > times[:-1])
@@ -124,9 +117,7 @@ def measure_coverage(a: Intervals, start: Ints, end: Ints) -> Ints:
     return np.maximum(inside, 0)
 
 
-def line_up_lanes(
-    line: Ints, begin: Ints, end: Ints
-) -> Iterator[tuple[npt.NDArray[np.bool_], Ints]]:
+def line_up_lanes(line: Ints, begin: Ints, end: Ints) -> Iterator[tuple[npt.NDArray[np.bool_], Ints]]:
     """Yield (mask of intervals, shift of their times) that places many lines one after the other on one line.
 
     `line` is the line number of each interval. Usually there is one part; several if the total would not fit in 64 bits.
@@ -267,9 +258,7 @@ def share_time(
                 places = order[of_class]
             owner = _find_longest_running(start[of_class], end[of_class], ties(places), ts)
             window, place = list_starts_in_windows(ts, low, high)
-            parts.append(
-                (of_class[owner[place]], window, np.zeros(len(place), np.int64), remainder[place])
-            )
+            parts.append((of_class[owner[place]], window, np.zeros(len(place), np.int64), remainder[place]))
     op, window, counts, ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     if order is not None:
         op = order[op]
@@ -322,9 +311,7 @@ def _sweep_ops(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> swe
     return sweeps.SweepResult(sums[kind, first], sums[kind, last], sums[:, edges], rests)
 
 
-def _find_longest_running(
-    start: Ints, end: Ints, ties: Sequence[npt.NDArray[Any]], ts_ns: Ints
-) -> Ints:
+def _find_longest_running(start: Ints, end: Ints, ties: Sequence[npt.NDArray[Any]], ts_ns: Ints) -> Ints:
     """Find, for each instant at which any op runs, the started op that ends last."""
     order = np.lexsort((*ties, end, start))
     start, end = start[order], end[order]
@@ -336,9 +323,7 @@ def _find_longest_running(
     return order[longest[begun]]
 
 
-def _pair_ops_with_windows(
-    start: Ints, end: Ints, low: Ints, high: Ints
-) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+def _pair_ops_with_windows(start: Ints, end: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
     """List (op, window, begins): pairs where an op begins in a window, or covers its start.
 
     The ops must be sorted by start.
@@ -346,9 +331,7 @@ def _pair_ops_with_windows(
     window, op = list_starts_in_windows(start, low, high)
     order = np.argsort(low, kind="stable")
     edges = low[order]
-    over, place = expand_ranges(
-        np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end)
-    )
+    over, place = expand_ranges(np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end))
     begins = np.repeat((True, False), (len(op), len(over)))
     return np.concatenate((op, over)), np.concatenate((window, order[place])), begins
 

@@ -68,9 +68,7 @@ _FUNCTOR = compile_lazily(
     r"CUDAFunctor(?:OnSelf)?_(\w+?)<|(\w+?)_?[fF]unctor[<>,]|(\w+?)_kernel_(?:cuda|impl)|(\w+?)_kernel[(<]"
     r"|launch_(\w+?)_scalar|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
 )
-_WRAPPERS = frozenset(
-    ["Binary", "AUnary", "BUnary", "Unary", "elementwise", "reduce", "gpu", "index", "func_wrapper"]
-)
+_WRAPPERS = frozenset(["Binary", "AUnary", "BUnary", "Unary", "elementwise", "reduce", "gpu", "index", "func_wrapper"])
 _WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
 _FUSED = compile_lazily(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
 _DROPPED = compile_lazily(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")

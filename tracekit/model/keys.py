@@ -155,9 +155,7 @@ def _combine_codes(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints,
     return place.take(number), first[order]
 
 
-def number_frames_alike(
-    by: Sequence[str], *frames: pd.DataFrame, in_order: bool = False
-) -> list[Ints]:
+def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool = False) -> list[Ints]:
     """Group the rows of all frames by their keys with shared group numbers; a missing key is a key like any other.
 
     Groups are numbered in order of appearance, or by the text of the keys if `in_order`, independent of the row order.
@@ -234,9 +232,7 @@ def find_matching_rows(
     return places
 
 
-def left_join(
-    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()
-) -> pd.DataFrame:
+def left_join(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()) -> pd.DataFrame:
     """Left-join `table` by unique keys: all rows, with missing values where there is no match."""
     return _append_columns(rows, table, by, find_matching_rows(rows, table, by, optional))
 
@@ -249,9 +245,7 @@ def inner_join(
     return _append_columns(rows[places >= 0], table, by, places[places >= 0])
 
 
-def _append_columns(
-    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], places: Ints
-) -> pd.DataFrame:
+def _append_columns(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], places: Ints) -> pd.DataFrame:
     """Append the non-key columns of these table rows; missing at -1."""
     out = rows.reset_index(drop=True)
     for name in table.columns.drop([*by]):
@@ -263,9 +257,7 @@ def _append_columns(
     return out
 
 
-def mask_matching_rows(
-    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]
-) -> npt.NDArray[np.bool_]:
+def mask_matching_rows(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Mask the rows whose keys occur in `table`; a missing key is a key like any other."""
     if not len(table):
         return np.zeros(len(rows), np.bool_)
@@ -463,11 +455,7 @@ def compute_stable_order(values: Ints) -> Ints:
     >>> compute_stable_order(np.array([5, 3, 5]))
     array([1, 0, 2])
     """
-    known = (
-        sweeps.number_by_appearance(values)
-        if sweeps.native is not None and len(values) > MIN_TABLE_ROOM
-        else None
-    )
+    known = sweeps.number_by_appearance(values) if sweeps.native is not None and len(values) > MIN_TABLE_ROOM else None
     if known is None or len(known[1]) >= 2**16:
         return np.argsort(values, kind="stable")
     # Radix sort of two-byte numbers takes a pass or two in any order.
@@ -564,9 +552,7 @@ def find_largest(values: Ints, count: int) -> Ints:
     return is_among.nonzero()[0]
 
 
-def look_up_keys(
-    keys: npt.NDArray[Any], wanted: npt.NDArray[Any]
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def look_up_keys(keys: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Look up wanted numbers in ascending keys: (index or any index, mask of those found)."""
     place = np.minimum(sweeps.count_below(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)

@@ -155,9 +155,7 @@ _GATE = 'read -r _ && exec "$@" </dev/null'
 """Shell code that runs a program once a line arrives, and never if standard input closes without one."""
 
 
-def _start_guarded(
-    guard: subprocess.Popen[bytes], arguments: Sequence[str], **options: Any
-) -> subprocess.Popen[bytes]:
+def _start_guarded(guard: subprocess.Popen[bytes], arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a program that begins only when the guard knows it, so that no moment is left to kill us between."""
     child = subprocess.Popen(  # noqa: S603 - the program that the caller names
         ["/bin/sh", "-c", _GATE, "sh", *arguments],
@@ -184,9 +182,7 @@ def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
     named = b""
     while True:
         if marks:
-            noted |= {
-                p: t for p, t in find_marked_descendants(pid, marks).items() if p not in known
-            }
+            noted |= {p: t for p, t in find_marked_descendants(pid, marks).items() if p not in known}
         pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
         if select.select([0], [], [], pause_s if marks else None)[0]:
             text = os.read(0, 4096)

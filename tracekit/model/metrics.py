@@ -63,36 +63,18 @@ METRICS: Mapping[str, MetricKind] = {
     "tensor_active": MetricKind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
     "host_ops": MetricKind("host ops", "count", "lower", "sum", exact=True),
     "host_launches": MetricKind("launches", "count", "lower", "sum", exact=True),
-    "device_peak_allocated": MetricKind(
-        "peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "device_peak_requested": MetricKind(
-        "peak requested", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "device_peak_reserved": MetricKind(
-        "peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
+    "device_peak_allocated": MetricKind("peak allocated", "bytes", "lower", "max", exact=True, pieces="max"),
+    "device_peak_requested": MetricKind("peak requested", "bytes", "lower", "max", exact=True, pieces="max"),
+    "device_peak_reserved": MetricKind("peak reserved", "bytes", "lower", "max", exact=True, pieces="max"),
     "device_end_requested": MetricKind(
         "in use at the end, requested", "bytes", "lower", "max", exact=True, pieces="max"
     ),
-    "device_end_allocated": MetricKind(
-        "allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "device_end_reserved": MetricKind(
-        "reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "device_end_stranded": MetricKind(
-        "stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "driver_peak_allocated": MetricKind(
-        "peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "host_peak_allocated": MetricKind(
-        "host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
-    "host_peak_reserved": MetricKind(
-        "host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"
-    ),
+    "device_end_allocated": MetricKind("allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"),
+    "device_end_reserved": MetricKind("reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"),
+    "device_end_stranded": MetricKind("stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"),
+    "driver_peak_allocated": MetricKind("peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"),
+    "host_peak_allocated": MetricKind("host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"),
+    "host_peak_reserved": MetricKind("host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"),
     "out_of_memory": MetricKind("times out of memory", "count", "lower", "sum", exact=True),
 }
 """All metrics by name; values recorded under other names are not compared."""
@@ -118,9 +100,7 @@ def fill_metric_units(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"unit": units, "better": directions, **columns}
 
 
-OVER_DEVICES = frozenset(
-    ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm")
-)
+OVER_DEVICES = frozenset(("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm"))
 """Times of a rank that are summed over its devices, so they may exceed the step."""
 
 STEP_TIME, STAGE_TIME = "step_time", "stage_time"

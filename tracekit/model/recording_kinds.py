@@ -120,9 +120,7 @@ _TORCH_GPU = Remedy(
     "record GPU activity as well",
     "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
 )
-_NSYS_CUDA = Remedy(
-    "trace CUDA over real steps", "nsys profile --trace=cuda,nvtx -o run python train.py"
-)
+_NSYS_CUDA = Remedy("trace CUDA over real steps", "nsys profile --trace=cuda,nvtx -o run python train.py")
 _NSYS_KERNELS = Remedy(
     "record the kernels of child processes and CUDA graphs as well",
     "nsys profile --trace=cuda,nvtx --trace-fork-before-exec=true --cuda-graph-trace=node -o run python train.py",
@@ -147,9 +145,7 @@ def _describe_gpu_rows(group: RecordingGroup) -> str:
 
 def _describe_launches_only(group: RecordingGroup) -> str:
     copies = group.count("device_ops")
-    others = (
-        f" (only {_format_count(copies, 'copy or fill', 'copies and fills')})" if copies else ""
-    )
+    others = f" (only {_format_count(copies, 'copy or fill', 'copies and fills')})" if copies else ""
     cause = "CUPTI failed, or the capture missed the work"
     if not group.is_nsys:
         cause = "CUPTI failed, or activities=[CPU]"
@@ -245,9 +241,7 @@ def _describe_merged_ranks(group: RecordingGroup) -> str:
     parts = f"{ranks:,} ranks" if ranks else "Several ranks"
     if labels:
         parts += f" ({labels})"
-    return (
-        f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
-    )
+    return f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
 
 
 def _suggest_unmerged_ranks(_: RecordingGroup) -> Remedy:
@@ -296,9 +290,7 @@ def _describe_no_history(group: RecordingGroup) -> str:
 
 
 def _suggest_history(_: RecordingGroup) -> Remedy:
-    return Remedy(
-        "before the work, call", "torch.cuda.memory._record_memory_history(max_entries=100_000)"
-    )
+    return Remedy("before the work, call", "torch.cuda.memory._record_memory_history(max_entries=100_000)")
 
 
 def _describe_memory_timeline(group: RecordingGroup) -> str:
@@ -435,9 +427,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Ran on the CPU although a GPU is listed",
             "all",
             _describe_ran_on_cpu,
-            _make_constant_remedy(
-                Remedy("move the model and its inputs to the GPU", 'model.to("cuda")')
-            ),
+            _make_constant_remedy(Remedy("move the model and its inputs to the GPU", 'model.to("cuda")')),
             "warning",
             "ran-on-cpu",
         ),

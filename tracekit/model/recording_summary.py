@@ -37,9 +37,7 @@ _PLACE = {code: place for place, code in enumerate(KINDS)}
 _GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3, None: 4}
 
 
-def summarize_by_kind(
-    recorded: Iterable[ClassifiedSource], notes: Iterable[Note] = ()
-) -> tuple[Recording, ...]:
+def summarize_by_kind(recorded: Iterable[ClassifiedSource], notes: Iterable[Note] = ()) -> tuple[Recording, ...]:
     """Summarize these sources and notes as one `Recording` per kind, most severe first, normal ones last.
 
     A file has one kind: the first of `KINDS` among its processes.
@@ -47,11 +45,7 @@ def summarize_by_kind(
     of_source = _group_by_source(recorded)
     if any(parts[0].classified.kind != "driver-log" for parts in of_source.values()):
         # Next to a profile, a driver log is expected.
-        of_source = {
-            source: parts
-            for source, parts in of_source.items()
-            if parts[0].classified.kind != "driver-log"
-        }
+        of_source = {source: parts for source, parts in of_source.items() if parts[0].classified.kind != "driver-log"}
     by_kind: dict[tuple[str, bool], list[ClassifiedSource]] = {}
     for parts in of_source.values():
         for part in parts:
@@ -60,9 +54,7 @@ def summarize_by_kind(
         if note.code == RECOGNIZED and note.data.text("kind") in KINDS:
             part = ClassifiedSource(note.source, "", _classify_note(note))
             by_kind.setdefault((part.classified.kind, False), []).append(part)
-    recordings = [
-        _make_recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()
-    ]
+    recordings = [_make_recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()]
     return tuple(sorted(recordings, key=_order_recordings))
 
 
@@ -89,9 +81,7 @@ def _order_recordings(recording: Recording) -> tuple[int, int]:
     return _GRAVITY[KINDS[recording.kind].severity], _PLACE[recording.kind]
 
 
-def _make_recording(
-    kind: RecordingKind, parts: Sequence[ClassifiedSource], total: int
-) -> Recording:
+def _make_recording(kind: RecordingKind, parts: Sequence[ClassifiedSource], total: int) -> Recording:
     """Build the `Recording` of one kind."""
     counts: dict[str, int] = {}
     labels: dict[str, dict[str, int]] = {}

@@ -53,9 +53,7 @@ def _make_frozen_class(cls: type, has_values: bool, is_shown: bool) -> type:
     return made  # type: ignore[no-any-return]
 
 
-def _compile_init(
-    fields: tuple[dataclasses.Field[Any], ...], *, has_more: bool
-) -> Callable[..., None]:
+def _compile_init(fields: tuple[dataclasses.Field[Any], ...], *, has_more: bool) -> Callable[..., None]:
     """Compile the `__init__` function."""
     missing = dataclasses.MISSING
     known: dict[str, Any] = {"_set": object.__setattr__, "_missing": missing}

@@ -25,9 +25,7 @@ _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 """Stores whose addresses name a container before the `@`."""
 
 _KEYED = compile_lazily(r"[?#][^\s=]*=.*", re.DOTALL)
-_ENVIRONMENT = compile_lazily(
-    r"(?i).*(?:TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|API_KEY|PRIVATE_KEY)"
-)
+_ENVIRONMENT = compile_lazily(r"(?i).*(?:TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|API_KEY|PRIVATE_KEY)")
 _LEAST = 8
 """Shorter secrets are removed only with the `@`, `?` or `#` beside them: `me` is part of many words."""
 

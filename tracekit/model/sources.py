@@ -95,9 +95,7 @@ class Source:
     content: str | None = None
     accounts: tuple[Account, ...] = ()
 
-    def with_note(
-        self, severity: NoteSeverity, code: str, message: str, data: Data = NO_DATA
-    ) -> Source:
+    def with_note(self, severity: NoteSeverity, code: str, message: str, data: Data = NO_DATA) -> Source:
         """Copy this source with one more note."""
         note = Note(severity, code, message, self.name, data=data)
         return replace(self, notes=(*self.notes, note))

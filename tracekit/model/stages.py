@@ -101,9 +101,7 @@ _NUMBERED_STEP = re.compile(
     re.IGNORECASE,
 )
 
-_WHOLE_STEP = re.compile(
-    r"(?:(?:global|train|training|rl|ppo|grpo)[ _.-]?)?(?:step|iteration|iter)\Z", re.IGNORECASE
-)
+_WHOLE_STEP = re.compile(r"(?:(?:global|train|training|rl|ppo|grpo)[ _.-]?)?(?:step|iteration|iter)\Z", re.IGNORECASE)
 
 _COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param_comms|p?nccl[A-Z]")
 

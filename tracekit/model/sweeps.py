@@ -55,9 +55,7 @@ def count_below(values: Ints, points: Ints, *, right: bool = False) -> Ints:
     return place
 
 
-def look_up_sparse(
-    rows: npt.NDArray[np.int32], values: Ints, asked: Ints
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def look_up_sparse(rows: npt.NDArray[np.int32], values: Ints, asked: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Look up `values` of ascending `rows` at the ascending rows `asked`: (values or 0, mask of missing ones)."""
     column_values, missing = np.zeros(len(asked), np.int64), np.ones(len(asked), np.bool_)
     if native is not None:
@@ -86,9 +84,7 @@ def merge_sorted_intervals(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     return _take_first(low, count), _take_first(high, count)
 
 
-def merge_chosen_rows(
-    chosen: npt.NDArray[np.bool_], start: Ints, length: Ints
-) -> tuple[Ints, Ints, bool]:
+def merge_chosen_rows(chosen: npt.NDArray[np.bool_], start: Ints, length: Ints) -> tuple[Ints, Ints, bool]:
     """Merge the chosen rows (start, length) into disjoint intervals; the flag is False if rows were not sorted by start.
 
     Unsorted rows are merged within each sorted run, one run after the other; few runs if rows are nearly sorted.
@@ -102,9 +98,7 @@ def merge_chosen_rows(
     return low, high, count >= 0
 
 
-def combine_interval_states(
-    a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int
-) -> tuple[Ints, Ints]:
+def combine_interval_states(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
     """Select the points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
     room = 2 * (len(a[0]) + len(b[0])) + 1
     low, high = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -151,9 +145,7 @@ def find_latest_rows(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints
     `keys` are sorted by start. None if starts do not ascend, or if keys collide.
     """
     row = np.empty(len(asked), np.int64)
-    count = native.latest(
-        _make_contiguous(keys), make_int64(starts), _make_contiguous(asked), make_int64(limit), row
-    )
+    count = native.latest(_make_contiguous(keys), make_int64(starts), _make_contiguous(asked), make_int64(limit), row)
     return row if count >= 0 else None
 
 
@@ -201,14 +193,10 @@ def sum_groups_natively(group: Rows, values: Ints, count: int) -> Ints:
     return totals
 
 
-def find_wanted_ancestors(
-    parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints
-) -> tuple[Ints, int]:
+def find_wanted_ancestors(parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, int]:
     """Find the nearest wanted ancestor of each row (-1 for none), and count the rows whose search is incomplete."""
     above = np.empty(len(rows), np.int64)
-    return above, native.nearest(
-        _make_contiguous(parent), np.ascontiguousarray(wanted), make_int64(rows), above
-    )
+    return above, native.nearest(_make_contiguous(parent), np.ascontiguousarray(wanted), make_int64(rows), above)
 
 
 def find_running_ancestors(parent: Rows, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
@@ -217,9 +205,7 @@ def find_running_ancestors(parent: Rows, end: Ints, times: Ints, rows: Ints) -> 
     Also counts the rows whose search is incomplete.
     """
     still = np.array(rows, np.int64)
-    return still, native.running(
-        _make_contiguous(parent), make_int64(end), make_int64(times), still
-    )
+    return still, native.running(_make_contiguous(parent), make_int64(end), make_int64(times), still)
 
 
 def measure_outermost_times(
@@ -271,9 +257,7 @@ def list_united_calls(
     )
 
 
-def find_parents(
-    rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
-) -> Rows:
+def find_parents(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints) -> Rows:
     """Find the parent of each row, -1 for none; `rows` are sorted by thread, start, longest first.
 
     Rows that are not in `rows` get -1.
@@ -288,9 +272,7 @@ def compute_own_times(rows: Rows, parent: Rows, start: Ints, length: Ints) -> In
     """Compute the self time of each row; `rows` are in the order of `find_parents`, and `parent` is its result."""
     own_ns = make_int64(length).copy()
     in_order = np.ascontiguousarray(rows, parent.dtype)
-    native.own_times(
-        in_order, make_int64(start), make_int64(length), _make_contiguous(parent), own_ns
-    )
+    native.own_times(in_order, make_int64(start), make_int64(length), _make_contiguous(parent), own_ns)
     return own_ns
 
 
@@ -362,9 +344,7 @@ def mark_ancestors(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
     native.mark_enclosing(_make_contiguous(parent), marked)
 
 
-def number_call_paths(
-    parent: Rows, rows: Ints, key: Ints
-) -> tuple[npt.NDArray[np.int32], Ints] | None:
+def number_call_paths(parent: Rows, rows: Ints, key: Ints) -> tuple[npt.NDArray[np.int32], Ints] | None:
     """Assign numbers to the paths of ascending rows: (path of each row, first row of each path); None if keys collide.
 
     Two rows have the same path if their keys, and those of their ancestors among the rows, are equal.
@@ -422,9 +402,7 @@ class WindowNodes(NamedTuple):
     ns: Ints
 
 
-def group_pieces_by_window(
-    pieces: tuple[Ints, Ints, Ints, Ints], count: int, low: Ints, high: Ints
-) -> WindowNodes:
+def group_pieces_by_window(pieces: tuple[Ints, Ints, Ints, Ints], count: int, low: Ints, high: Ints) -> WindowNodes:
     """Group the pieces that begin in each window [low[i], high[i]) by node 0 … count-1.
 
     `pieces` are (start, gap, node, length), sorted by start.

@@ -213,9 +213,7 @@ class Trace:
         self._derived[function] = value
 
 
-def _take_nullable(
-    column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]
-) -> Any:
+def _take_nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:
     """Take the values at these positions as a nullable array of the matching type."""
     values = column.values[at]
     if column.categories is not None:
@@ -312,9 +310,7 @@ class Measurements:
             Heading("row", "a row is"),
         )
         title = f"Measured of {len(self.sources):,} sources"
-        return import_display().make_notebook_html(
-            Sheet("measurements", title, headings, tuple(rows))
-        )
+        return import_display().make_notebook_html(Sheet("measurements", title, headings, tuple(rows)))
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -394,16 +390,12 @@ class _DocumentedFrames(Frames):
         """Get a table as a documented frame; raise `TracekitError` that lists the tables if it is absent."""
         if name not in self:
             near = did_you_mean(name, self)
-            raise TracekitError(
-                f"no table {name!r} was measured{near}", f"measured: {', '.join(self) or 'none'}"
-            )
+            raise TracekitError(f"no table {name!r} was measured{near}", f"measured: {', '.join(self) or 'none'}")
         frame = super().__getitem__(name)
         table = TABLES[name]
         frame.attrs = {
             "row": table.row,
-            "units": {
-                column: get_column_unit(column, kind) for column, kind in table.columns.items()
-            },
+            "units": {column: get_column_unit(column, kind) for column, kind in table.columns.items()},
             "docs": {column: described.doc for column, described in table.columns.items()},
         }
         return frame

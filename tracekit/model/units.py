@@ -112,9 +112,7 @@ def choose_scale(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
         return Scale(label, factor, 0, unit)
     if factor == 1 and all(isinstance(value, int) for value in numbers):
         return Scale(label, factor, 0, unit)
-    return Scale(
-        label, factor, _count_decimals(_EXACT.divide(largest, factor), unit, figures), unit
-    )
+    return Scale(label, factor, _count_decimals(_EXACT.divide(largest, factor), unit, figures), unit)
 
 
 def format_cell(value: Value, scale: Scale) -> str:
@@ -193,9 +191,7 @@ def format_speedup(ratio: float) -> str:
     ('2.00× slower', '1.25× faster', '1.00× faster')
     """
     return (
-        f"{format_quantity(1 / ratio, 'factor')} slower"
-        if ratio < 1
-        else f"{format_quantity(ratio, 'factor')} faster"
+        f"{format_quantity(1 / ratio, 'factor')} slower" if ratio < 1 else f"{format_quantity(ratio, 'factor')} faster"
     )
 
 

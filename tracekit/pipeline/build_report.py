@@ -53,9 +53,7 @@ def build_report_of_sections(
     """Build the report, with values for a later compare if `details`; a part that raises adds to `errors`."""
     of_steps = counting.drop_left_out_steps(measured, steps)
 
-    def first_screen(
-        part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
-    ) -> T:
+    def first_screen(part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured) -> T:
         return _make_summary_part(part, otherwise, whom, errors)
 
     def identity(whom: Measurements) -> tuple[str, ...]:
@@ -148,9 +146,7 @@ def judge_section(
     on the failed tables.
     """
     is_whole = details or analysis.id in SUMMARY_SECTIONS or faults.has_faults(measured)
-    judge = partial(
-        _judge_question_in_full if is_whole else _judge_question, analysis, thresholds, steps
-    )
+    judge = partial(_judge_question_in_full if is_whole else _judge_question, analysis, thresholds, steps)
     try:
         answer = faults.judge_without_faults(measured, judge, analysis.id, analysis.tables)
     except Exception as error:
@@ -166,9 +162,7 @@ def judge_section(
     if answer.value is None or answer.value.status != "ok":
         return Section(analysis.id, analysis.title, "failed", faults.explain_faults(answer.faults))
     rated = cap_finding_confidence(answer.value, analysis)
-    return faults.mark_partial_section(
-        rated, analysis.rules, faults.describe_fault_caveat(measured, answer.faults)
-    )
+    return faults.mark_partial_section(rated, analysis.rules, faults.describe_fault_caveat(measured, answer.faults))
 
 
 def cap_finding_confidence(section: Section, analysis: Analysis) -> Section:

@@ -71,9 +71,7 @@ START_UP_DOMINATES_RATIO = 0.9
 """Start-up share of a capture from which the other findings cover almost none of it."""
 
 
-def deduct_causes_from_symptoms(
-    sections: Sequence[Section], thresholds: Thresholds
-) -> list[Section]:
+def deduct_causes_from_symptoms(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
     """Deduct from each finding the time that findings on its causes count."""
     findings = [finding for section in sections for finding in section.findings]
     counted = []
@@ -107,22 +105,14 @@ def rescale_after_start_up(
 
 def _measure_after_start_up(measured: Measurements) -> dict[str | None, float]:
     """Map each run to the share of its capture after start-up, or to 1 if start-up does not dominate."""
-    of_runs = [
-        prefix
-        for prefix in find_run_start_ups(measured)
-        if prefix.ratio >= START_UP_DOMINATES_RATIO
-    ]
+    of_runs = [prefix for prefix in find_run_start_ups(measured) if prefix.ratio >= START_UP_DOMINATES_RATIO]
     if not of_runs:
         return {}
-    scales = dict.fromkeys(
-        map(to_text_or_none, summarize_job_steps(measured).walls["run"].unique()), 1.0
-    )
+    scales = dict.fromkeys(map(to_text_or_none, summarize_job_steps(measured).walls["run"].unique()), 1.0)
     return scales | {to_text_or_none(prefix.run): 1 - prefix.ratio for prefix in of_runs}
 
 
-def _rescale_section(
-    section: Section, scales: Mapping[str | None, float], thresholds: Thresholds
-) -> Section:
+def _rescale_section(section: Section, scales: Mapping[str | None, float], thresholds: Thresholds) -> Section:
     def share(ratio: float | None, runs: Collection[object]) -> float | None:
         scale = max((scales[run] for run in scales if not runs or run in runs), default=1.0)
         return None if ratio is None else ratio * scale
@@ -150,22 +140,17 @@ def _rescale_section(
 def _drop_estimates(section: Section, rules: set[str]) -> Section:
     """Drop the estimates of the abstentions of these rules."""
     verdicts = tuple(
-        replace(verdict, claim="", needs="") if verdict.rule in rules else verdict
-        for verdict in section.verdicts
+        replace(verdict, claim="", needs="") if verdict.rule in rules else verdict for verdict in section.verdicts
     )
     return section if verdicts == section.verdicts else replace(section, verdicts=verdicts)
 
 
-def _deduct_causes(
-    symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds
-) -> Finding:
+def _deduct_causes(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds) -> Finding:
     """Deduct from a finding the time that its causes count, and add a caveat; unchanged without causes."""
     if not symptom.recoverable_ns:
         return symptom
     whole = [
-        cause
-        for cause in _find_causes_in_place(symptom, findings)
-        if (symptom.rule, cause.rule) in SYMPTOM_CAUSES
+        cause for cause in _find_causes_in_place(symptom, findings) if (symptom.rule, cause.rule) in SYMPTOM_CAUSES
     ]
     taken = sum(cause.recoverable_ns or 0 for cause in whole)
     causes = list(whole)
@@ -200,15 +185,11 @@ def _find_causes_in_place(symptom: Finding, findings: Sequence[Finding]) -> list
     ]
 
 
-def _match_evidence_causes(
-    symptom: Finding, findings: Sequence[Finding]
-) -> Iterator[tuple[int, list[Finding]]]:
+def _match_evidence_causes(symptom: Finding, findings: Sequence[Finding]) -> Iterator[tuple[int, list[Finding]]]:
     """For each evidence of a symptom with known causes: (its value, the findings that count it)."""
     for metric in symptom.evidence:
         rules = EVIDENCE_CAUSES.get((symptom.rule, metric.name), ())
-        of_part = [
-            cause for cause in _find_causes_in_place(symptom, findings) if cause.rule in rules
-        ]
+        of_part = [cause for cause in _find_causes_in_place(symptom, findings) if cause.rule in rules]
         if of_part and metric.value:
             yield int(metric.value), of_part
 

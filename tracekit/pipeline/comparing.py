@@ -125,13 +125,9 @@ def read_side(
         (reports if _sniff_argument_form(path) == "report" else profiles).append(path)
     inputs = []
     if profiles:
-        result = pipeline.analyze_uncached(
-            profiles, replace(options, questions=(), skip=(), tables=COMPARED_TABLES)
-        )
+        result = pipeline.analyze_uncached(profiles, replace(options, questions=(), skip=(), tables=COMPARED_TABLES))
         used = select_primary_tool(result.measurements)
-        inputs.append(
-            ComparedInput(name, result.report, used, _load_all_values(result.report, used))
-        )
+        inputs.append(ComparedInput(name, result.report, used, _load_all_values(result.report, used)))
     for report in reports:
         label, path = split_label(report)
         inputs.append(ComparedInput(label or path.stem, _load_saved_report(path), None))
@@ -166,24 +162,18 @@ def calibrate_run_noise(
     """
     if not paths and not logs:
         raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
-    runs = read_side_with_logs(
-        "noise", paths, options, ComparisonChoices(drop_first=drop_first), logs
-    )
+    runs = read_side_with_logs("noise", paths, options, ComparisonChoices(drop_first=drop_first), logs)
     return runs, calibrated(runs, tuple(list_noise_notes(runs)))
 
 
-def read_step_logs(
-    paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()
-) -> tuple[StepLog, ...]:
+def read_step_logs(paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()) -> tuple[StepLog, ...]:
     """Read logs of step times, one run per file or directory: driver logs, or tables of step and seconds."""
     step_logs: list[StepLog] = []
     for argument in paths:
         label, path = split_label(argument)
         name = label or path.stem or str(path)
         if path.is_dir() or sniff(path).reader is not None:
-            measured = pipeline.measure(
-                pipeline.discover_sources([path]), pipeline.Options(jobs=options.jobs)
-            )
+            measured = pipeline.measure(pipeline.discover_sources([path]), pipeline.Options(jobs=options.jobs))
             step_logs += list_driver_logs(measured, name)
         else:
             step_logs.append(read_step_table(path, name))

@@ -77,9 +77,7 @@ def examine_captures(paths: Sequence[str | Path], options: pipeline.Options) -> 
     discovery = find(paths, exclude=options.exclude, sniff=sniff, may_be_empty=True)
     sources = discovery.sources
     with show_progress_line(sys.stderr, enabled=options.progress) as on_progress:
-        outcomes = list(
-            local.run_locally(examine_source, sources, jobs=options.jobs, on_progress=on_progress)
-        )
+        outcomes = list(local.run_locally(examine_source, sources, jobs=options.jobs, on_progress=on_progress))
     captures: list[Capture] = []
     read_notes: list[Note] = []
     source_notes: list[Note] = []
@@ -96,9 +94,7 @@ def examine_captures(paths: Sequence[str | Path], options: pipeline.Options) -> 
     symptoms = [*find_session_symptoms(_list_given_folders(paths), _list_nsys_reports(discovery))]
     recordings = summarize_capture_kinds(captures, notes)
     explained = NAMED | {"elsewhere", "lost-capture", "never-closed"}
-    if not (
-        sources or recordings or any(sign.code in explained for sign in find_note_symptoms(notes))
-    ):
+    if not (sources or recordings or any(sign.code in explained for sign in find_note_symptoms(notes))):
         count = len(ignored)
         message = f"no profile among {count:,} {choose_plural(count, 'file')}"
         symptoms.append(Symptom("no-profile", (), message))
@@ -182,9 +178,7 @@ def _list_nsys_reports(discovery: Discovery) -> list[Path]:
     return reports
 
 
-def _note_ignored_files(
-    ignored: Sequence[UnreadFile], paths: Sequence[str | Path]
-) -> Iterator[Note]:
+def _note_ignored_files(ignored: Sequence[UnreadFile], paths: Sequence[str | Path]) -> Iterator[Note]:
     """Make a note for each ignored file, with its path relative to the given directory."""
     bases = [*_list_given_folders(paths), *_find_common_folder(paths)]
     for entry in ignored:
@@ -198,11 +192,7 @@ def _note_ignored_files(
 
 def summarize_examination(examination: CaptureExamination) -> tuple[str, ...]:
     """Summarize the readable captures in short phrases: files, ranks, roles, steps, GPU work."""
-    captures = [
-        capture
-        for capture in examination.captures
-        if capture.source.tool != "log" and capture.recorded != 0
-    ]
+    captures = [capture for capture in examination.captures if capture.source.tool != "log" and capture.recorded != 0]
     facts = [_count_read_files(examination), *_summarize_captures(captures), *examination.profilers]
     return tuple(filter(None, facts))
 

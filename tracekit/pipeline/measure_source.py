@@ -74,9 +74,7 @@ def read_parts(
     stages: tuple[str, ...] = (),
 ) -> Iterator[tuple[Trace, Trace | None, int]]:
     """Read each trace of one source: (trace, its selected part or None, number of traces that follow)."""
-    for trace, following in find_reader(source.reader).each(
-        source, want, _make_increment_callback(advance)
-    ):
+    for trace, following in find_reader(source.reader).each(source, want, _make_increment_callback(advance)):
         rank, part = trace.source.rank, None
         if ranks is None or rank is None or rank in ranks:
             part = slice_trace(trace, steps, make_stage_filter(stages) if stages else None)
@@ -131,9 +129,7 @@ def digest_content_meanwhile(source: Source) -> Iterator[Callable[[], Source]]:
         yield thread.submit(add_content_digest, source).result
 
 
-def copy_content_digest(
-    parts: Sequence[MeasuredSource], source: Source
-) -> tuple[MeasuredSource, ...]:
+def copy_content_digest(parts: Sequence[MeasuredSource], source: Source) -> tuple[MeasuredSource, ...]:
     """Copy the content digest of `source` to each of its measured parts."""
     return tuple(
         part
@@ -191,15 +187,11 @@ def measure_trace(
         part = trace if analysis.whole_recording else work
         try:
             columns_of = analysis.measure(part) if analysis.concerns(part) else {}
-            tables[analysis.id] = {
-                name: labels.before(TABLES[name], columns) for name, columns in columns_of.items()
-            }
+            tables[analysis.id] = {name: labels.before(TABLES[name], columns) for name, columns in columns_of.items()}
         except Exception as error:
             log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
             faults.append(
-                _make_measuring_fault(
-                    analysis, "measured", trace.source, describe_load_error(error, analysis.file)
-                )
+                _make_measuring_fault(analysis, "measured", trace.source, describe_load_error(error, analysis.file))
             )
         on_question()
     return MeasuredSource(
@@ -245,11 +237,7 @@ def measure_selection(
 
 def _list_recording_options(meta: Mapping[str, Any]) -> dict[str, str]:
     """List the extra profiler options as `on` or `off`, where the trace records them; these options slow a run down."""
-    return {
-        name: "on" if meta[name] else "off"
-        for name in RECORDING_OPTIONS
-        if meta.get(name) in (0, 1)
-    }
+    return {name: "on" if meta[name] else "off" for name in RECORDING_OPTIONS if meta.get(name) in (0, 1)}
 
 
 def _list_runtime_versions(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -265,9 +253,7 @@ def _list_runtime_versions(meta: Mapping[str, Any]) -> dict[str, str]:
     return versions
 
 
-def list_shared_processes(
-    parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]
-) -> frozenset[ProcessId]:
+def list_shared_processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> frozenset[ProcessId]:
     """List the processes whose measurements in this source must be folded with those of other sources."""
     ids = list_folding_ids(analyses)
     shared: set[ProcessId] = set()
@@ -324,10 +310,7 @@ def _fold_process(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequen
         merged = analysis.fold(concatenate_by_name(measured_parts))
     except Exception as error:
         log.exception("folding %s of %s failed", analysis.id, parts[0].source.name)
-        return [
-            _fail_folding(analysis, part, describe_load_error(error, analysis.file))
-            for part in parts
-        ]
+        return [_fail_folding(analysis, part, describe_load_error(error, analysis.file)) for part in parts]
     first, *others = [_drop_question(part, analysis.id) for part in parts]
     return [replace(first, tables={**first.tables, analysis.id: merged}), *others]
 
@@ -344,9 +327,7 @@ def _drop_question(part: MeasuredSource, question: str) -> MeasuredSource:
     return replace(part, tables={id_: t for id_, t in part.tables.items() if id_ != question})
 
 
-def order_source_tables(
-    parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]
-) -> list[Tables]:
+def order_source_tables(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Tables]:
     """Order the tables of all sources: those of folding questions last, grouped by question."""
     last: dict[str, list[Tables]] = {a.id: [] for a in analyses if a.fold is not None}
     tables: list[Tables] = []

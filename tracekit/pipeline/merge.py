@@ -22,9 +22,7 @@ T = TypeVar("T", Note, Failure, Fault)
 V = TypeVar("V")
 
 
-def merge(
-    parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, one_run: bool = False
-) -> Measurements:
+def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, one_run: bool = False) -> Measurements:
     """Merge several sets of measurements into one, as if measured together.
 
     Runs of different parts are different runs: those with the same name are renamed to the label of their part.
@@ -33,9 +31,7 @@ def merge(
     """
     if len(parts) == 1:
         return parts[0]
-    parts = _rename_clashing(
-        parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run
-    )
+    parts = _rename_clashing(parts, [*labels, *[None] * (len(parts) - len(labels))], one_run=one_run)
     tables = {}
     for table in list_measured_tables():
         rows = [part.columns(table.name) for part in parts if part.has(table.name)]
@@ -140,9 +136,7 @@ def _make_unique_names(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str
     return [dict(zip(names, unique, strict=False)) for names in parts]
 
 
-def _rename_runs_and_sources(
-    part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]
-) -> Measurements:
+def _rename_runs_and_sources(part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]) -> Measurements:
     """Rename runs and sources in the tables, sources, failures, notes and faults."""
     tables: dict[str, Columns] = {}
     for name, columns in part.arrays.items():

@@ -116,9 +116,7 @@ def _list_missing_questions(
     for analysis in analyses:
         is_asked = ids is None or analysis.id in ids
         if (analysis.file and is_asked and analysis.id not in part.facts.own_questions) or (
-            ids is not None
-            and is_asked
-            and not unasked.isdisjoint((*analysis.tables, *analysis.rests_on))
+            ids is not None and is_asked and not unasked.isdisjoint((*analysis.tables, *analysis.rests_on))
         ):
             yield analysis.id
 
@@ -139,9 +137,7 @@ def get_asked_ids(measured: Measurements) -> tuple[str, ...] | None:
     return measured.facts.questions
 
 
-def select_judged_questions(
-    measured: Measurements, analyses: Sequence[Analysis]
-) -> tuple[Analysis, ...]:
+def select_judged_questions(measured: Measurements, analyses: Sequence[Analysis]) -> tuple[Analysis, ...]:
     """Select the questions to judge: all, unless the measurements were made for some only."""
     ids = get_asked_ids(measured)
     return tuple(analysis for analysis in analyses if ids is None or analysis.id in ids)

@@ -73,9 +73,7 @@ class CachedResult:
         return self.measure()
 
 
-def analyze_cached(
-    paths: str | Path | Sequence[str | Path], options: Options = Options()
-) -> RunResult | CachedResult:
+def analyze_cached(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> RunResult | CachedResult:
     """Analyze files, directories or globs, and return the report from the cache if its inputs did not change.
 
     Raises `TracekitError` if it finds nothing, or cannot read any source.
@@ -170,9 +168,7 @@ class _CacheLookup:
         for _, path, content in self.saved:
             if digest_content(Path(path)) != content:
                 return False
-        return self.files.are_unchanged(contents) and self.beside == _list_reader_inputs(
-            self.discovery
-        )
+        return self.files.are_unchanged(contents) and self.beside == _list_reader_inputs(self.discovery)
 
     def _basis(self, contents: dict[Path, str]) -> str:
         """Digest the report's inputs other than the options; raises `OSError` if a file cannot be read.
@@ -280,9 +276,7 @@ def _digest_request(paths: Sequence[str | Path], options: Options) -> str:
         value = getattr(options, field.name)
         if field.name not in _UNKEYED_OPTIONS:
             chosen.append((field.name, sorted(value.items()) if field.name == "work" else value))
-    return _digest_report_key(
-        list(map(str, paths)), str(Path.cwd()), chosen, _digest_installation()
-    )
+    return _digest_report_key(list(map(str, paths)), str(Path.cwd()), chosen, _digest_installation())
 
 
 @once

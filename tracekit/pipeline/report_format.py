@@ -46,9 +46,7 @@ _ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
 def serialize_report(report: Report, head: Any) -> bytes:
     """Serialize the report and its header. Raises `TypeError` or `ValueError` for values that JSON cannot represent."""
     head_bytes = json.dumps(head).encode("ascii")
-    text = json.dumps(
-        report, default=_encode_report_object, separators=(",", ":"), check_circular=False
-    )
+    text = json.dumps(report, default=_encode_report_object, separators=(",", ":"), check_circular=False)
     body = zlib.compress(text.encode("ascii"), _FASTEST)
     content = len(head_bytes).to_bytes(_LENGTH_BYTES, "little") + head_bytes + body
     return _MAGIC + hashlib.sha256(content).digest() + content

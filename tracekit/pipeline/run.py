@@ -114,9 +114,7 @@ class RunResult:
     @property
     def failed(self) -> bool:
         """Whether a source could not be read, or tracekit itself raised an error."""
-        return bool(self.measurements.failures) or any(
-            map(faults.is_fault_remark, self.report.remarks)
-        )
+        return bool(self.measurements.failures) or any(map(faults.is_fault_remark, self.report.remarks))
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -185,18 +183,14 @@ def measure_all(
         labels.append(name)
     ids = question_selection.select_saved_questions(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
-        parts.append(
-            _measure_profiles(profiles, replace(options, questions=ids, skip=()), discovery)
-        )
+        parts.append(_measure_profiles(profiles, replace(options, questions=ids, skip=()), discovery))
     measured = merging.merge(parts, labels)
     if ids is not None:
         # Merging the nodes' files of one run drops the record of the questions asked: restore it.
         all_parts = [*saved_parts.values(), *parts]
         measured = replace(
             measured,
-            facts=replace(
-                measured.facts, **question_selection.merge_selection_facts(ids, all_parts)
-            ),
+            facts=replace(measured.facts, **question_selection.merge_selection_facts(ids, all_parts)),
         )
     if options.work:
         measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
@@ -206,17 +200,13 @@ def measure_all(
     return measured
 
 
-def _measure_profiles(
-    profiles: Sequence[str | Path], options: Options, discovery: Discovery | None
-) -> Measurements:
+def _measure_profiles(profiles: Sequence[str | Path], options: Options, discovery: Discovery | None) -> Measurements:
     """Discover and measure the profiles with the selected engine."""
     if options.engine == "ray":
         from tracekit.engine import ray_cluster, ray_discover
 
         with ray_cluster.connect_cluster(options.ray_address) as cluster:
-            elsewhere, holes = ray_discover.survey_cluster(
-                cluster, options.on_every_node, options.exclude
-            )
+            elsewhere, holes = ray_discover.survey_cluster(cluster, options.on_every_node, options.exclude)
             measured = measure(discover_sources(profiles, options, elsewhere), options, cluster)
             return replace(measured, failures=(*holes, *measured.failures))
     if options.on_every_node or options.ray_address:
@@ -243,9 +233,7 @@ MEASURING_SHARE = 0.8
 """Share of the analysis done once all files are measured: 0.7 to 0.95 of the CPU seconds, less for few files."""
 
 
-def measure(
-    found: Discovery, options: Options = Options(), cluster: Cluster | None = None
-) -> Measurements:
+def measure(found: Discovery, options: Options = Options(), cluster: Cluster | None = None) -> Measurements:
     """Measure every source in parallel, then fold and concatenate in a fixed order.
 
     With a `cluster`, its nodes read and measure the sources, and fold their measurements before sending them.
@@ -264,9 +252,7 @@ def measure(
         steps=parse_optional_numbers(options.steps),
         stages=options.stages,
     )
-    line = show_progress_line(
-        sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress
-    )
+    line = show_progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
         apart = list_folding_ids(questions)
         if cluster is None:
@@ -277,11 +263,7 @@ def measure(
                 combine=partial(merge_worker_tables, folding=apart),
             )
             # A question of the user may depend on any input: do not cache it.
-            shelf = (
-                measurement_cache.open_measurement_cache(work.keywords)
-                if options.cache and not files
-                else None
-            )
+            shelf = measurement_cache.open_measurement_cache(work.keywords) if options.cache and not files else None
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
             results = measurement_cache.measure_or_load(work, found.sources, shelf, run)
@@ -298,9 +280,7 @@ def measure(
             cluster=cluster,
             seen_by=ray_discover.find_visible_nodes(cluster, found.sources, found.seen_by),
         )
-        reduced = reduce_outcomes(
-            merge_outcome_tables(outcomes, apart), found, options, already_folded=True
-        )
+        reduced = reduce_outcomes(merge_outcome_tables(outcomes, apart), found, options, already_folded=True)
     count = len(cluster.nodes)
     engine = f"read by Ray on {count} {choose_plural(count, 'node')}"
     return replace(reduced, facts=replace(reduced.facts, engine=engine))
@@ -311,18 +291,14 @@ def load_every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
     return add_user_analyses(ANALYSES, files)
 
 
-def _list_shared_processes_of(
-    files: tuple[str, ...], parts: Sequence[MeasuredSource]
-) -> frozenset[ProcessId]:
+def _list_shared_processes_of(files: tuple[str, ...], parts: Sequence[MeasuredSource]) -> frozenset[ProcessId]:
     return list_shared_processes(parts, load_every_question(files))
 
 
 def _fold_without_copies(
     files: tuple[str, ...], sources: Sequence[tuple[MeasuredSource, ...]]
 ) -> list[tuple[MeasuredSource, ...]]:
-    return fold_sources(
-        duplicate_recordings.drop_duplicate_recordings(sources), load_every_question(files)
-    )
+    return fold_sources(duplicate_recordings.drop_duplicate_recordings(sources), load_every_question(files))
 
 
 def measure_source(
@@ -468,9 +444,7 @@ def make_unreadable_error(failures: Sequence[Failure]) -> TracekitError:
     return TracekitError(problem, first.hint)
 
 
-def _note_empty_selection(
-    parts: Sequence[MeasuredSource], found: Discovery, options: Options
-) -> list[Note]:
+def _note_empty_selection(parts: Sequence[MeasuredSource], found: Discovery, options: Options) -> list[Note]:
     """Make the notes on sources without the selected ranks, steps or stages."""
     originals = filterfalse(attrgetter("original"), parts)
     holdings = list(filter(None, map(attrgetter("holding"), originals)))
@@ -491,16 +465,12 @@ def _concatenate_tables(
         for table in list_measured_tables():
             rows = [of.pop(table.name) for of in tables_of_sources if table.name in of]
             if rows:
-                tables[table.name] = split_runs.rename_table_runs(
-                    concatenate_table_parts(table, rows), new_runs
-                )
+                tables[table.name] = split_runs.rename_table_runs(concatenate_table_parts(table, rows), new_runs)
             del rows
     return tables
 
 
-def _make_run_facts(
-    parts: Sequence[MeasuredSource], copy_count: int, found: Discovery, options: Options
-) -> Facts:
+def _make_run_facts(parts: Sequence[MeasuredSource], copy_count: int, found: Discovery, options: Options) -> Facts:
     """Make the facts of all sources together."""
     questions = load_every_question(options.question_files)
     return Facts(
@@ -513,9 +483,7 @@ def _make_run_facts(
         stages=tuple(options.stages),
         has_chosen_steps=options.steps is not None,
         excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
-        **question_selection.make_selection_facts(
-            options.questions, options.skip, options.tables, questions
-        ),
+        **question_selection.make_selection_facts(options.questions, options.skip, options.tables, questions),
     )
 
 
@@ -545,9 +513,7 @@ def judge(
         limits = thresholds.with_defaults(limits)
     line = show_count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with use_python_strings(), line as on_question:
-        return _judge_questions(
-            select_primary_tool(measured), analyses, limits, on_question, details=details
-        )
+        return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, details=details)
 
 
 def _judge_questions(
@@ -566,9 +532,7 @@ def _judge_questions(
         if answer is not None:
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
-    sections = drop_duplicate_estimates(
-        merge_stage_findings(deduct_causes_from_symptoms(sections, limits), limits)
-    )
+    sections = drop_duplicate_estimates(merge_stage_findings(deduct_causes_from_symptoms(sections, limits), limits))
     sections = rescale_after_start_up(measured, sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):

@@ -19,9 +19,7 @@ def open_sql_session(
     A statement may use `memory`, by default half of the free memory and at most `most_bytes`.
     """
     free = read_available_memory()
-    bounds = [
-        size for size in (None if free is None else free // 2, most_bytes) if size is not None
-    ]
+    bounds = [size for size in (None if free is None else free // 2, most_bytes) if size is not None]
     if memory is None and bounds:
         memory = f"{max(min(bounds) >> 20, 64)}MiB"
     threads = jobs or count_cores()

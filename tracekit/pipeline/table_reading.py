@@ -34,9 +34,7 @@ from tracekit.process import slice_trace
 from tracekit.process.device.placement import Placement, place_device_ops
 from tracekit.process.steps.windows import StepsAndStages, find_steps_and_stages
 
-PROCESS_COLUMN = Column(
-    "category", "Process in its file: rows of raw tables are of one process where this is equal."
-)
+PROCESS_COLUMN = Column("category", "Process in its file: rows of raw tables are of one process where this is equal.")
 """Joins raw tables: ids such as `correlation` are unique only within a process."""
 
 ROW_NUMBER_COLUMN = Column("int32", "Number of the row among those that were read of its file.")
@@ -96,9 +94,7 @@ def query_rows(
     return rows
 
 
-def _read_raw_rows(
-    names: Sequence[str], paths: Sequence[str], options: Options, *, with_step: bool
-) -> QueriedRows:
+def _read_raw_rows(names: Sequence[str], paths: Sequence[str], options: Options, *, with_step: bool) -> QueriedRows:
     """Read the rows of raw tables."""
     _refuse_saved_for_raw(names[0], paths)
     sources, runs, failures_before = _find_counted_sources(paths, options)
@@ -115,9 +111,7 @@ def _read_raw_rows(
     with show_progress_line(sys.stderr, "reading", enabled=options.progress) as on_progress:
         # Read one file in this process, which avoids copying its rows from a worker.
         where: local.Where | None = "here" if len(sources) == 1 else None
-        for outcome in local.run_locally(
-            work, sources, jobs=options.jobs, on_progress=on_progress, where=where
-        ):
+        for outcome in local.run_locally(work, sources, jobs=options.jobs, on_progress=on_progress, where=where):
             if outcome.failure is not None:
                 failures.append(outcome.failure)
             for name, columns in outcome.value or ():
@@ -187,9 +181,7 @@ def read_raw_tables(
         wanted |= _STEP_TABLES
     if steps is not None or stages:
         wanted |= slice_trace.READS
-    want = Want(
-        tables=wanted, args=None if ARGS.name in names else (), python="python_calls" in names
-    )
+    want = Want(tables=wanted, args=None if ARGS.name in names else (), python="python_calls" in names)
     rows: list[tuple[str, Columns]] = []
     with use_python_strings():
         source = add_content_digest(source)

@@ -85,9 +85,7 @@ def list_engine_iterations(trace: Trace) -> EngineIterations | None:
             "count": np.ones(len(on_thread), np.int64),
             "prefill": np.array(columns["prefill_requests"])[batch_row] > 0,
             **{
-                name: _fill_from_inner_batches(
-                    pd.array(columns[name], dtype="Int64")[batch_row], in_row, name
-                )
+                name: _fill_from_inner_batches(pd.array(columns[name], dtype="Int64")[batch_row], in_row, name)
                 for name in EngineBatch._fields
             },
             "busy_ns": pd.arrays.IntegerArray(busy.values, busy.missing),
@@ -143,9 +141,7 @@ def _find_iteration_steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
         numbers = [pd.NA if source is None else source] * len(start)
         return pd.array(numbers, dtype="Int64"), np.zeros(len(start), np.int64)
     row = np.searchsorted(steps_and_stages.steps["ts_ns"].to_numpy(), start, "right") - 1
-    return step, steps_and_stages.steps["occurrence"].to_numpy().astype(np.int64)[
-        np.maximum(row, 0)
-    ]
+    return step, steps_and_stages.steps["occurrence"].to_numpy().astype(np.int64)[np.maximum(row, 0)]
 
 
 def merge_engine_iterations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -159,9 +155,7 @@ def merge_engine_iterations(frame: pd.DataFrame) -> pd.DataFrame:
     if iterations_a_row <= 1:
         return frame
     number = np.arange(len(frame)) // iterations_a_row
-    grouped = frame.groupby(
-        [frame["step"], frame["occurrence"], number, frame["prefill"]], dropna=False, sort=False
-    )
+    grouped = frame.groupby([frame["step"], frame["occurrence"], number, frame["prefill"]], dropna=False, sort=False)
     sums = [n for n in frame if str(n).endswith(("_ns", "_tokens", "_pairs")) or n == "count"]
     out = grouped[[n for n in sums if n != "ts_ns"]].sum(min_count=1)
     partial = ["prefill_tokens", "decode_tokens", "context_tokens", "attention_pairs"]
@@ -189,9 +183,7 @@ def measure_generations(trace: Trace) -> pd.DataFrame | None:
     after = start.shift(-1)
     stop, pause = frame["ts_ns"] + frame["pace_ns"], (after - frame["end_ns"]).clip(lower=0)
     by = frame.assign(stop=stop, pause=pause).groupby(keys, dropna=False, sort=False)
-    rows = by.agg(
-        ts_ns=("ts_ns", "min"), stop=("stop", "max"), longest_pause_ns=("pause", "max")
-    ).reset_index()
+    rows = by.agg(ts_ns=("ts_ns", "min"), stop=("stop", "max"), longest_pause_ns=("pause", "max")).reset_index()
     rows["dur_ns"] = rows.pop("stop") - rows["ts_ns"]
     return rows.assign(basis="iterations", elsewhere_count=iterations_.elsewhere)
 

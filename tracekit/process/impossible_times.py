@@ -92,9 +92,7 @@ def has_overlapping_stream_ops(start: Ints, end: Ints, stream: Ints) -> bool:
         return False
     # Rows of one stream are mostly in order; few streams sort in a pass or two.
     low, high = int(stream.min()), int(stream.max())
-    order = np.argsort(
-        stream.astype(np.min_scalar_type(high)) if low >= 0 else stream, kind="stable"
-    )
+    order = np.argsort(stream.astype(np.min_scalar_type(high)) if low >= 0 else stream, kind="stable")
     begin, number = start[order], stream[order]
     same = number[1:] == number[:-1]
     if (same & (begin[1:] < begin[:-1])).any():
@@ -151,9 +149,7 @@ MIN_ALIKE = 3
 """Sound ops of one name needed for a typical duration of that name."""
 
 
-def compute_typical_durations(
-    name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints
-) -> Ints:
+def compute_typical_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints) -> Ints:
     """Compute the median duration of the sound ops with each asked row's name; int64's maximum if too few."""
     usual = np.full(len(asked), np.iinfo(np.int64).max, np.int64)
     names, group = np.unique(name[asked], return_inverse=True)

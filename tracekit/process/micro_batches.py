@@ -42,9 +42,7 @@ def list_micro_batches(trace: Trace) -> Mapping[str, Any]:
     over devices; missing without a device. A batch that no range encloses has no stage (missing).
     """
     ranges = trace.derived(find_steps_and_stages).stage_rows
-    kinds = np.array([*map(classify_batch_range, ranges.stage.texts), None], object)[
-        ranges.stage.codes
-    ]
+    kinds = np.array([*map(classify_batch_range, ranges.stage.texts), None], object)[ranges.stage.codes]
     is_batch = ~mark_none(kinds)
     if not is_batch.any():
         return {}
@@ -61,9 +59,7 @@ def list_micro_batches(trace: Trace) -> Mapping[str, Any]:
     }
 
 
-def _measure_batch_kernel_time(
-    trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]
-) -> Nullable:
+def _measure_batch_kernel_time(trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]) -> Nullable:
     """Measure the kernel time of each batch; batches of one kind do not overlap."""
     own_ns = np.zeros(len(start), np.int64)
     op_start = trace.numbers("device_ops", "ts_ns")
@@ -82,8 +78,6 @@ def _measure_batch_kernel_time(
         batch = find_window_at(start[batches], end[batches], launched)
         is_inside = batch >= 0
         group = batch[is_inside] * width + number[is_inside]
-        totals = measure_group_unions(
-            begin[is_inside], finish[is_inside], group, len(batches) * width
-        )
+        totals = measure_group_unions(begin[is_inside], finish[is_inside], group, len(batches) * width)
         own_ns[batches] = totals.reshape(len(batches), width).sum(axis=1)
     return Nullable(own_ns, np.zeros(len(start), np.bool_))

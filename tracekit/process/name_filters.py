@@ -33,9 +33,7 @@ REMEMBERED_NAMES = 1000
 def look_up_names(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
     """Look up the names at these positions of a name column; None for -1 and for rows without a name."""
     names = _unwrap_coded_column(column)
-    texts: npt.NDArray[np.object_] = np.array([*names.texts, None], object)[
-        look_up_name_codes(names, rows)
-    ]
+    texts: npt.NDArray[np.object_] = np.array([*names.texts, None], object)[look_up_name_codes(names, rows)]
     return texts
 
 
@@ -47,9 +45,7 @@ def look_up_name_codes(names: Coded, rows: Ints) -> Ints:
     return codes
 
 
-def mark_wanted_names(
-    column: Coded | pd.Series[Any], wanted: Callable[[str], object]
-) -> npt.NDArray[np.bool_]:
+def mark_wanted_names(column: Coded | pd.Series[Any], wanted: Callable[[str], object]) -> npt.NDArray[np.bool_]:
     """Check whether the name of each row of a name column is wanted; False for a row without a name.
 
     `wanted` may cache its answers, since many files have the same names.
@@ -171,9 +167,7 @@ def _unwrap_coded_column(column: Coded | pd.Series[Any]) -> Coded:
     return names
 
 
-def map_coded_values(
-    codes: Ints, values: Sequence[Any], function: Callable[[Any], Any]
-) -> npt.NDArray[np.object_]:
+def map_coded_values(codes: Ints, values: Sequence[Any], function: Callable[[Any], Any]) -> npt.NDArray[np.object_]:
     """Map each code through `function` of its value, called once per code that occurs; -1 gives None.
 
     >>> map_coded_values(np.array([1, -1, 1]), ["a", "b"], str.upper)

@@ -53,15 +53,11 @@ def _classify_timeline(trace: Trace) -> Classification:
     unread = _get_unread_counts(trace)
     labelled = [RecordingCount("unread", count, label) for label, count in unread.items()]
     labelled += _count_listed_devices(trace.meta)
-    kind = _choose_timeline_kind(
-        trace, counts, sum(unread.values()), bool(_count_listed_devices(trace.meta))
-    )
+    kind = _choose_timeline_kind(trace, counts, sum(unread.values()), bool(_count_listed_devices(trace.meta)))
     if kind == "ran-on-cpu":
         labelled += _measure_top_op_time(trace)
     labelled += _count_by_reader_notes(trace, kind)
-    return Classification(
-        kind, (*(RecordingCount(name, count) for name, count in counts.items()), *labelled)
-    )
+    return Classification(kind, (*(RecordingCount(name, count) for name, count in counts.items()), *labelled))
 
 
 def _count_by_reader_notes(trace: Trace, kind: str) -> list[RecordingCount]:
@@ -197,9 +193,7 @@ def _measure_top_op_time(trace: Trace) -> list[RecordingCount]:
     end = start + trace.numbers("host_ops", "dur_ns")
     span_ns = int(end.max() - start.min())
     # Several threads may compute for longer than the recording lasts.
-    whole_ns = (
-        span_ns if own_ns <= span_ns else int(trace.derived(measure_exclusive_host_times).sum())
-    )
+    whole_ns = span_ns if own_ns <= span_ns else int(trace.derived(measure_exclusive_host_times).sum())
     return [RecordingCount("top_op_ns", own_ns, name), RecordingCount("whole_ns", whole_ns)]
 
 
@@ -229,6 +223,4 @@ def _classify_log(trace: Trace) -> Classification:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
         return Classification("memory-log", (_count_file_elements(trace),))
-    return Classification(
-        "driver-log", (RecordingCount("steps", trace.get("log_values")["step"].nunique()),)
-    )
+    return Classification("driver-log", (RecordingCount("steps", trace.get("log_values")["step"].nunique()),))

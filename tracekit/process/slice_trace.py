@@ -52,9 +52,7 @@ StageFilter = Callable[[str, str | None], bool]
 """Filter of stages by recorded name and the role of the process."""
 
 
-def slice_trace(
-    trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None
-) -> Trace | None:
+def slice_trace(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -> Trace | None:
     """Slice a trace to the host activity of the chosen steps and stages, and the device work that belongs to it.
 
     None if nothing of the trace is in them. A trace whose steps have no number is in every step. Device work
@@ -91,9 +89,7 @@ def slice_trace(
     for name in ("memory_ops", "counters", "syncs", "device_ranges"):
         if trace.has(name):
             ts = trace[name]["ts_ns"].to_numpy()
-            tables[name] = trace[name][measure_coverage(chosen, ts, ts + 1) > 0].reset_index(
-                drop=True
-            )
+            tables[name] = trace[name][measure_coverage(chosen, ts, ts + 1) > 0].reset_index(drop=True)
     part = replace(trace, tables=tables, notes=notes)
     part.keep(find_steps_and_stages, _slice_windows(steps_and_stages, chosen, steps))
     if trace.has("host_ops"):
@@ -124,16 +120,12 @@ def drop_start_up(trace: Trace) -> Trace:
     if waited is not None:
         keep[waited.row] = False
     tables = {**trace.tables, "device_ops": trace["device_ops"][keep].reset_index(drop=True)}
-    part = (
-        replace(trace, tables=tables) if begin is None else _slice_from(trace, tables, keep, begin)
-    )
+    part = replace(trace, tables=tables) if begin is None else _slice_from(trace, tables, keep, begin)
     part.keep(find_steps_and_stages, recorded)
     return part
 
 
-def _slice_from(
-    trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int
-) -> Trace:
+def _slice_from(trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int) -> Trace:
     """Keep these device ops (the rows to `keep`), and the other rows from `begin` on."""
     first_calls = None
     if trace.has("host_ops"):
@@ -186,9 +178,7 @@ def list_step_numbers(trace: Trace) -> frozenset[int]:
         columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
     elif trace.source.tool == "torch_memory":
         replays_of = trace.derived(replay_all_devices)
-        columns = [
-            snapshot_windows.list_snapshot_steps(trace, replay)["step"] for replay in replays_of
-        ]
+        columns = [snapshot_windows.list_snapshot_steps(trace, replay)["step"] for replay in replays_of]
     else:
         recorded = trace.derived(find_steps_and_stages).step_rows.step
         return named.union(recorded.values[~recorded.missing].tolist())
@@ -207,9 +197,7 @@ def list_stage_names(trace: Trace) -> frozenset[str]:
     return named.union(filter(is_possible_stage, outermost))
 
 
-def _slice_windows(
-    recorded: StepsAndStages, chosen: Intervals, steps: frozenset[int] | None
-) -> StepsAndStages:
+def _slice_windows(recorded: StepsAndStages, chosen: Intervals, steps: frozenset[int] | None) -> StepsAndStages:
     """Keep the chosen steps at full length, and the ranges that start in the chosen time."""
     steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:

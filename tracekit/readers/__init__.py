@@ -68,9 +68,7 @@ class Reader:
         function = self.module.read
         return function
 
-    def each(
-        self, source: Source, want: Want, on_bytes: Callable[[int], None] | None
-    ) -> Iterator[tuple[Trace, int]]:
+    def each(self, source: Source, want: Want, on_bytes: Callable[[int], None] | None) -> Iterator[tuple[Trace, int]]:
         """Yield each Trace of a file with the number of Traces that follow it."""
         if self.one_by_one:
             yield from self.module.each(source, want, on_bytes)

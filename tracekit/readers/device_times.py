@@ -101,9 +101,7 @@ class DeviceTimeRepair:
     notes: tuple[Note, ...]
 
 
-def check_device_times(
-    ops: DeviceOpTimes, calls: LaunchCalls, lost: Ints, source: str
-) -> DeviceTimeRepair:
+def check_device_times(ops: DeviceOpTimes, calls: LaunchCalls, lost: Ints, source: str) -> DeviceTimeRepair:
     """Check device ops against the calls that launched them and against their streams.
 
     `lost` contains correlation ids of ops dropped earlier, whose times are outside the recording.
@@ -203,9 +201,7 @@ def _find_late_ops(ops: DeviceOpTimes, calls: LaunchCalls, is_kept: Mask) -> tup
     return kept[rows], np.minimum(ends - start[rows], usual)
 
 
-def _note_missing_kernels(
-    calls: LaunchCalls, kept_ids: Ints, lost: Ints, source: str
-) -> Iterator[Note]:
+def _note_missing_kernels(calls: LaunchCalls, kept_ids: Ints, lost: Ints, source: str) -> Iterator[Note]:
     """Yield notes on launches whose kernel is unusable, and on launches at the head without a kernel."""
     launches = calls.named(KERNEL_LAUNCH).nonzero()[0]
     count = len(launches)
@@ -218,9 +214,7 @@ def _note_missing_kernels(
     unusable = int(is_unusable.sum())
     data = Data(launches=count)
     if unusable:
-        message = (
-            f"{unusable:,} of {count:,} launches have no usable kernel: its time is impossible"
-        )
+        message = f"{unusable:,} of {count:,} launches have no usable kernel: its time is impossible"
         yield Note("data_loss", UNUSABLE_KERNELS, message, source, unusable, data=data)
     if not has_kernel.any():
         return

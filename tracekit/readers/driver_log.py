@@ -42,9 +42,7 @@ _NUMBER = compile_lazily(
 )
 _STEP_LINE = compile_lazily(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
 _HEADING = compile_lazily(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
-_BULLET = compile_lazily(
-    r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z"
-)
+_BULLET = compile_lazily(r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z")
 _TIMER = compile_lazily(r"timing_s/|timing/train/|perf/time_per_step")
 _TIMERS = ("timing_s/", "timing/train/", "perf/")
 """Every line with step timers contains one of these; text without them needs no check of its lines."""
@@ -64,9 +62,7 @@ _MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
 _DRIVER = compile_lazily(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
 
 
-_TRACE = compile_lazily(
-    rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"'
-)
+_TRACE = compile_lazily(rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
 
 
 def is_json_trace_head(head: bytes) -> bool:
@@ -123,9 +119,7 @@ class _DriverLog:
     not_finite: int = 0
     over: int = 0
 
-    def add(
-        self, line: int, step: int, name: str, value: object, logged_ns: int | None = None
-    ) -> None:
+    def add(self, line: int, step: int, name: str, value: object, logged_ns: int | None = None) -> None:
         """Add one value of a step; skip a value that is not a number, and count one that is not finite."""
         number = _convert_logged_number(value)
         if number is None:
@@ -163,9 +157,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     for careful in (False, True):
         log, losses = _DriverLog(), list[DataLoss]()
         try:
-            for number, line in _read_driver_lines(
-                path, losses, log, careful=careful, on_bytes=on_bytes
-            ):
+            for number, line in _read_driver_lines(path, losses, log, careful=careful, on_bytes=on_bytes):
                 _add_driver_line(line, number, log)
             break
         except unpack.Unproven:
@@ -174,9 +166,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
             raise make_os_read_error(path, error) from error
     tables = {"log_values": _make_log_values(log)} if want.table("log_values") else {}
     meta = {"element_count": len(log.value), "absolute_time": False}
-    return [
-        Trace(source, tables, tuple(_note_skipped_driver_lines(log, losses, source.name)), meta)
-    ]
+    return [Trace(source, tables, tuple(_note_skipped_driver_lines(log, losses, source.name)), meta)]
 
 
 def _read_driver_lines(
@@ -310,9 +300,7 @@ def _make_log_values(log: _DriverLog) -> pd.DataFrame:
     return table.frame({str(name): last[name].array for name in last})
 
 
-def _note_skipped_driver_lines(
-    log: _DriverLog, losses: list[DataLoss], source: str
-) -> Iterator[Note]:
+def _note_skipped_driver_lines(log: _DriverLog, losses: list[DataLoss], source: str) -> Iterator[Note]:
     """Yield notes on skipped lines and values."""
     damaged = "lines with timers that are no whole JSON were passed over"
     not_finite = "logged values that are no finite number were left out"

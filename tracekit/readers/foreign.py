@@ -51,9 +51,7 @@ def explain_unsupported_format(text: bytes, *, packed: bool = False) -> Reason |
 
 def explain_compressed_nsys(form: str) -> Reason:
     """Explain that a report or export of Nsight Systems must be decompressed first."""
-    return _make_archive_reason(
-        f"a file of Nsight Systems, compressed ({form})", "decompress it first"
-    )
+    return _make_archive_reason(f"a file of Nsight Systems, compressed ({form})", "decompress it first")
 
 
 def _make_archive_reason(what: str, remedy: str) -> Reason:

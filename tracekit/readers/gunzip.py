@@ -26,9 +26,7 @@ FIXED_HEADER_BYTES, TRAILER_BYTES = 10, 8
 FLAG_HEADER_CRC, FLAG_EXTRA, FLAG_NAME, FLAG_COMMENT, FLAGS_RESERVED = 2, 4, 8, 16, 0xE0
 
 
-def gunzip_blocks(
-    source: FileBytes, losses: list[DataLoss], size: int, *, careful: bool
-) -> Iterator[bytes]:
+def gunzip_blocks(source: FileBytes, losses: list[DataLoss], size: int, *, careful: bool) -> Iterator[bytes]:
     """Yield the text in non-empty pieces of at most `size` bytes; append faults to `losses`.
 
     Without `careful`, raise `Unproven` after the text of a file with a fault.
@@ -189,9 +187,7 @@ def _recover_faulty_byte(inflater: Any, byte: int) -> bytes:
     sure, _ = _inflate_byte(inflater.copy(), byte)
     for bits in range(1, 8):
         low = byte % 2**bits
-        variants = [
-            _inflate_byte(inflater.copy(), low + (high << bits)) for high in range(2 ** (8 - bits))
-        ]
+        variants = [_inflate_byte(inflater.copy(), low + (high << bits)) for high in range(2 ** (8 - bits))]
         longer = {text[: len(sure) + 1] for text, failed in variants if len(text) > len(sure)}
         stuck = any(len(text) <= len(sure) and not failed for text, failed in variants)
         if len(longer) == 1 and not stuck:

@@ -59,16 +59,10 @@ def load(
     traces: list[Trace] = []
     want = _make_want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
     for source in _find_path_sources(path):
-        if path.is_dir() and (
-            _contradicts_request(rank, source.rank) or _contradicts_request(pid, source.pid)
-        ):
+        if path.is_dir() and (_contradicts_request(rank, source.rank) or _contradicts_request(pid, source.pid)):
             continue
         traces += _read_source_traces(source, want)
-    chosen = [
-        trace
-        for trace in traces
-        if rank in (None, trace.source.rank) and pid in (None, trace.source.pid)
-    ]
+    chosen = [trace for trace in traces if rank in (None, trace.source.rank) and pid in (None, trace.source.pid)]
     if len(chosen) != 1:
         raise _make_selection_error(path, chosen, rank, pid)
     return chosen[0]
@@ -119,9 +113,7 @@ def _find_path_sources(path: Path) -> Sequence[Source]:
         return find([path], sniff=sniff).sources
     sniffed = sniff(path)
     if sniffed.reader is None:
-        raise make_format_error(
-            path, sniffed.reason or _NO_FORMAT, "see what can be read: tracekit inspect"
-        )
+        raise make_format_error(path, sniffed.reason or _NO_FORMAT, "see what can be read: tracekit inspect")
     return find([path], sniff=lambda _: sniffed).sources
 
 
@@ -135,18 +127,12 @@ def _contradicts_request(asked: int | None, known: int | None) -> bool:
     return asked is not None and known is not None and asked != known
 
 
-def _make_selection_error(
-    path: Path, chosen: Sequence[Trace], rank: int | None, pid: int | None
-) -> TracekitError:
+def _make_selection_error(path: Path, chosen: Sequence[Trace], rank: int | None, pid: int | None) -> TracekitError:
     """Make the error for a selection of no process, or of several, with how to select one."""
     asked = _format_rank_and_pid(rank, pid)
     if not chosen:
-        return TracekitError(
-            f"{path} holds no process with {asked}", f"see which there are: tracekit inspect {path}"
-        )
-    named = [
-        _format_rank_and_pid(trace.source.rank, trace.source.pid) for trace in chosen[:MAX_NAMED]
-    ]
+        return TracekitError(f"{path} holds no process with {asked}", f"see which there are: tracekit inspect {path}")
+    named = [_format_rank_and_pid(trace.source.rank, trace.source.pid) for trace in chosen[:MAX_NAMED]]
     more = f" and {len(chosen) - MAX_NAMED} more" if len(chosen) > MAX_NAMED else ""
     return TracekitError(
         f"{path} holds {len(chosen)} processes{asked and f' with {asked}'}: {'; '.join(named)}{more}",
@@ -164,9 +150,7 @@ def sniff(path: Path) -> Sniffed:
     """Find the reader that claims a file by its content, and the reason if it is faulty or not a profile."""
     start, problem = read_text_head(path)
     form = detect_file_compression(path)
-    refusal = foreign.explain_unsupported_format(start, packed=bool(form)) or (
-        problem if form else None
-    )
+    refusal = foreign.explain_unsupported_format(start, packed=bool(form)) or (problem if form else None)
     if refusal is not None:
         return Sniffed(None, "torch", refusal, certain=True)
     aside = identify_non_profile(start)

@@ -104,9 +104,7 @@ def _parse_flat_json_line(line: str) -> dict[str, object] | None:
     return None if logged is None else dict(_flatten_logged_object(logged, "", 0))
 
 
-def _flatten_logged_object(
-    values: Mapping[str, object], prefix: str, depth: int
-) -> Iterator[tuple[str, object]]:
+def _flatten_logged_object(values: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, object]]:
     """Yield the (name, value) pairs of an object and of the objects in it, up to `MAX_DEPTH` levels down.
 
     Nested names are prefixed with their object's name, except for `data`.
@@ -115,9 +113,7 @@ def _flatten_logged_object(
         if not isinstance(value, dict):
             yield prefix + key, value
         elif depth < MAX_DEPTH:
-            yield from _flatten_logged_object(
-                value, "" if key == "data" else f"{prefix}{key}/", depth + 1
-            )
+            yield from _flatten_logged_object(value, "" if key == "data" else f"{prefix}{key}/", depth + 1)
 
 
 @dataclass(slots=True)
@@ -161,18 +157,14 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     for careful in (False, True):
         log, losses = _MemoryLog(), list[DataLoss]()
         try:
-            _add_memory_lines(
-                read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes), log
-            )
+            _add_memory_lines(read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes), log)
             break
         except unpack.Unproven:
             continue
         except OSError as error:
             raise make_os_read_error(path, error) from error
     frame, unknown = _convert_memory_log(log)
-    notes = tuple(
-        _note_skipped_memory_lines(log, losses, unknown, source.name, empty=not len(frame))
-    )
+    notes = tuple(_note_skipped_memory_lines(log, losses, unknown, source.name, empty=not len(frame)))
     facts = read_name(tuple(source.name.split("/")))
     traces: list[Trace] = []
     for rank in frame["rank"].sort_values().unique().tolist() or [None]:

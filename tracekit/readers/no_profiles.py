@@ -21,9 +21,7 @@ PICTURE = Reason(
     Data(what="a picture of a memory timeline"),
 )
 
-_PICTURE = re.compile(
-    rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL
-)
+_PICTURE = re.compile(rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL)
 _FLIGHT_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _FLIGHT_KEYS = (b"entries", b"pg_config", b"pg_status", b"collective_seq_id", b"record_id")
 _ENOUGH_KEYS = 2
@@ -51,9 +49,7 @@ def identify_non_profile(head: bytes) -> Reason | None:
 
     categories = set(_CATEGORY.findall(head))
     of_tasks = any(category.startswith(b"task:") for category in categories)
-    profiled = {category.decode("latin-1").lower() for category in categories} & set(
-        CLASS_OF_CATEGORY
-    )
+    profiled = {category.decode("latin-1").lower() for category in categories} & set(CLASS_OF_CATEGORY)
     return RAY_TASKS if of_tasks and not profiled else None
 
 

@@ -98,9 +98,7 @@ def _unpack_except_gzip(
         losses.append(DataLoss(kind, offset=delivered, count=1, size_bytes=0))
 
 
-def _limit_unpacked_text(
-    text: Iterator[bytes], most: int, losses: list[DataLoss]
-) -> Iterator[bytes]:
+def _limit_unpacked_text(text: Iterator[bytes], most: int, losses: list[DataLoss]) -> Iterator[bytes]:
     """Yield the text up to `most` bytes; record a loss if there is more."""
     delivered = 0
     for block in text:
@@ -111,9 +109,7 @@ def _limit_unpacked_text(
         yield block
 
 
-def _decompress_by_format(
-    source: FileBytes, path: Path, size: int, *, careful: bool
-) -> Iterator[bytes]:
+def _decompress_by_format(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:
     """Decompress a Zstandard, xz, bzip2 or zip file."""
     form = unpack_streams.find_stream_format(source.peek(LONGEST_MAGIC))
     if form is not None:
@@ -121,6 +117,4 @@ def _decompress_by_format(
     refusal = unpack_zip.explain_zip_refusal(path)
     if refusal is not None:
         raise refusal
-    return unpack_zip.unpack_zip_member(
-        source, size, gunzip.inflate_careful if careful else gunzip.inflate
-    )
+    return unpack_zip.unpack_zip_member(source, size, gunzip.inflate_careful if careful else gunzip.inflate)

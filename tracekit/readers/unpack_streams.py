@@ -127,9 +127,7 @@ def _decompress_stream(
             block = decoder.decompress(piece, size)
         except Exception as error:  # noqa: BLE001 - each library raises its own errors
             if isinstance(error, MemoryError) or "memory" in str(error).lower():
-                raise UnsupportedPackingError(
-                    f"{form.name} {_TOO_LARGE}", "decompress it first"
-                ) from None
+                raise UnsupportedPackingError(f"{form.name} {_TOO_LARGE}", "decompress it first") from None
             if careful:
                 yield from _decompress_up_to_fault(path, form, (begin, fed), delivered)
             raise Damaged from None
@@ -139,9 +137,7 @@ def _decompress_stream(
     source.give_back(decoder.unused_data)
 
 
-def _decompress_up_to_fault(
-    path: Path, form: StreamFormat, where: tuple[int, int], delivered: int
-) -> Iterator[bytes]:
+def _decompress_up_to_fault(path: Path, form: StreamFormat, where: tuple[int, int], delivered: int) -> Iterator[bytes]:
     """Yield the text of a faulty stream that follows the first `delivered` bytes, up to the fault.
 
     The stream is decompressed again from its start: quickly up to the input that fails, then byte by byte.

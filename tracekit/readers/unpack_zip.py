@@ -78,9 +78,7 @@ def unpack_zip_member(source: FileBytes, size: int, inflate: Inflate) -> Iterato
         yield block
     if flags & _SIZE_FOLLOWS:
         first = source.exactly(4)
-        crc = _decode_little_endian(
-            source.exactly(4) if first == _DESCRIPTOR_MAGIC else first, 0, 4
-        )
+        crc = _decode_little_endian(source.exactly(4) if first == _DESCRIPTOR_MAGIC else first, 0, 4)
     if crc != total:
         raise ChecksumMismatch
 

@@ -57,9 +57,7 @@ class Renderer:
         return function
 
 
-def _make_renderer(
-    name: str, file: str, *suffixes: str, files: bool = False, library: str = ""
-) -> Renderer:
+def _make_renderer(name: str, file: str, *suffixes: str, files: bool = False, library: str = "") -> Renderer:
     """Make the renderer of a module in this package."""
     return Renderer(name, file, suffixes, files, library)
 
@@ -129,9 +127,7 @@ def get_format_of_path(path: PurePath | str) -> str:
             return candidate.name
     suffixes = list(chain.from_iterable(map(attrgetter("suffixes"), RENDERERS)))
     near = did_you_mean(suffix, suffixes)
-    raise TracekitError(
-        f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}"
-    )
+    raise TracekitError(f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}")
 
 
 make_module_callable(__name__, render)

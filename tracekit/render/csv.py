@@ -17,9 +17,7 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 def render_csv(report: Report, _options: RenderOptions) -> dict[str, bytes]:
     """Render one CSV file per table, by file name."""
-    return {
-        f"{name}.csv": write_csv_table(sheet) for name, sheet in list_report_tables(report).items()
-    }
+    return {f"{name}.csv": write_csv_table(sheet) for name, sheet in list_report_tables(report).items()}
 
 
 def write_csv_table(sheet: Sheet) -> bytes:

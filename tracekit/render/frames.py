@@ -27,9 +27,7 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
         """Make the frame of one table; `attrs` has its title, caption, and the units and docs of its columns."""
         if name not in self._sheets:
             near = did_you_mean(name, self._sheets)
-            raise TracekitError(
-                f"no table {name!r} in the report{near}", f"there are: {', '.join(self._sheets)}"
-            )
+            raise TracekitError(f"no table {name!r} in the report{near}", f"there are: {', '.join(self._sheets)}")
         return _make_sheet_frame(self._sheets[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -14,9 +14,7 @@ MAX_ANNOTATIONS = 10
 _LONGEST = 4_000
 
 
-def make_gate_annotations(
-    gates: Sequence[Gate], *, untested_passes: bool = False
-) -> tuple[Lines, ...]:
+def make_gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) -> tuple[Lines, ...]:
     """Make one workflow command per rule that did not pass: breaches are errors, doubts are warnings.
 
     A rule that tested nothing is an error, unless `untested_passes`. There are at most ten of a kind; the last
@@ -37,9 +35,7 @@ def make_gate_annotations(
     for kind, texts in kinds.items():
         left = len(texts) - MAX_ANNOTATIONS
         if left > 0:
-            texts[MAX_ANNOTATIONS - 1 :] = [
-                ("tracekit gate", f"{left + 1} more rules did not pass")
-            ]
+            texts[MAX_ANNOTATIONS - 1 :] = [("tracekit gate", f"{left + 1} more rules did not pass")]
         lines += [make_annotation(kind, title, text) for title, text in texts]
     return tuple(lines)
 

@@ -270,9 +270,7 @@ def _draw_html_chart(chart: Chart, name: str, tones: dict[str, str], room: int) 
         svg = Markup("")
         notes.append("Not drawn, to keep this page under 5 MB; the JSON report has its numbers.")
     elif few.omitted:
-        notes.append(
-            f"{format_quantity(few.omitted, 'count')} smaller marks or further rows are not drawn."
-        )
+        notes.append(f"{format_quantity(few.omitted, 'count')} smaller marks or further rows are not drawn.")
     title = make_printable(chart.title or chart.id, 300)
     return HtmlChart(f"chart-{name}", title, svg, " ".join(filter(None, notes)), few)
 
@@ -333,14 +331,9 @@ def _make_id_generator() -> Callable[[str], str]:
 
 def _estimate_row_limit(report: Report, budget: int) -> int:
     """Estimate the largest number of rows per table with which all tables fit into a budget of bytes."""
-    sheets = [
-        sheet for _, sheet in phrases.list_report_sheets(report) if sheet is not report.values
-    ]
+    sheets = [sheet for _, sheet in phrases.list_report_sheets(report) if sheet is not report.values]
     limit = budget // 40
-    costs = [
-        list(accumulate(map(_estimate_row_bytes, sheet.rows[:limit]), initial=0))
-        for sheet in sheets
-    ]
+    costs = [list(accumulate(map(_estimate_row_bytes, sheet.rows[:limit]), initial=0)) for sheet in sheets]
 
     def cost_of(rows: int) -> int:
         return sum(cost[min(rows, len(cost) - 1)] for cost in costs)

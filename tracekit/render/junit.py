@@ -28,9 +28,7 @@ def make_gate_junit(
     suite = ET.Element("testsuite", name=f"tracekit: {_escape_junit_text(title)}")
     counts = {"tests": len(gates), "failures": 0, "errors": 0, "skipped": 0}
     for gate in gates:
-        case = ET.SubElement(
-            suite, "testcase", classname="tracekit.gate", name=_name_gate_case(gate)
-        )
+        case = ET.SubElement(suite, "testcase", classname="tracekit.gate", name=_name_gate_case(gate))
         _add_gate_properties(case, gate)
         kind, tag = _choose_junit_result(gate, inconclusive_fails, untested_passes)
         sentence = _escape_junit_text(_describe_gate_case(gate))
@@ -51,9 +49,7 @@ def make_gate_junit(
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
-def _choose_junit_result(
-    gate: Gate, inconclusive_fails: bool, untested_passes: bool
-) -> tuple[str, str]:
+def _choose_junit_result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tuple[str, str]:
     """Choose the (type, tag) of a test case; no tag means that it passed."""
     if gate.outcome in ("pass", "accepted"):
         return "", ""

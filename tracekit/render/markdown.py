@@ -21,17 +21,13 @@ _ROWS_VERBOSE = 200
 _NAME = 120
 _PLAIN = re.compile(r"([\w .,;%()+/=·—–−≥≤…×█▉▊▋▌▍▎▏▒-]|:(?= ))+|[<>]−?[\d.]+( %)?")
 _SPECIAL = re.compile(r"[\\`*_\[\]~|$]")
-_LIVE = re.compile(
-    r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE
-)
+_LIVE = re.compile(r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE)
 _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
 
 
 def render_markdown(report: Report, options: RenderOptions) -> str:
     """Render the report in at most 65,000 characters; blocks that do not fit are listed at the end."""
-    blocks: list[tuple[str, list[str]]] = [
-        ("identity", [escape_line_start(_join_identity(report))])
-    ]
+    blocks: list[tuple[str, list[str]]] = [("identity", [escape_line_start(_join_identity(report))])]
     if report.answer or report.headline:
         blocks.append(("headline", [_make_headline_block(report)]))
     blocks.append(("recordings", [_list_recording_lines(report)]))
@@ -40,9 +36,7 @@ def render_markdown(report: Report, options: RenderOptions) -> str:
     blocks.append(make_caveats_block(report))
     blocks += _make_finding_blocks(report, options)
     blocks.append(("not analysed", [_format_markdown_gaps(report)]))
-    blocks += [
-        (section.title, make_section_choices(section, options)) for section in report.sections
-    ]
+    blocks += [(section.title, make_section_choices(section, options)) for section in report.sections]
     blocks.append(("data quality", [_format_markdown_remarks(report)]))
     return join_within_limit(blocks)
 
@@ -117,9 +111,7 @@ def _format_bold(text: str) -> str:
 
 def _make_headline_block(report: Report) -> str:
     """Make the answer a heading, with the other numbers below it."""
-    first, *numbers = filter(
-        None, [escape_markdown(report.answer), *map(_format_markdown_metric, report.headline)]
-    )
+    first, *numbers = filter(None, [escape_markdown(report.answer), *map(_format_markdown_metric, report.headline)])
     below = list(map(escape_markdown, report.basis))
     if numbers:
         below.append(" · ".join(numbers))
@@ -136,14 +128,10 @@ def format_markdown_table(sheet: Sheet, limit: int | None) -> str:
     table: TextGrid = make_grid(sheet, limit, _NAME)
     lines = [_format_bold(table.title), ""]
     dashes = {True: "---:", False: ":---"}
-    lines.append(
-        _format_markdown_row(map(escape_markdown, map(attrgetter("title"), table.columns)))
-    )
+    lines.append(_format_markdown_row(map(escape_markdown, map(attrgetter("title"), table.columns))))
     lines.append(f"|{'|'.join(dashes[column.numeric] for column in table.columns)}|")
     lines += [_format_markdown_row(map(format_code_span, row)) for row in table.rows]
-    note = phrases.describe_missing_rows(
-        len(table.rows), table.more, table.omitted, "all in the HTML or CSV report"
-    )
+    note = phrases.describe_missing_rows(len(table.rows), table.more, table.omitted, "all in the HTML or CSV report")
     notes = ". ".join(filter(None, (note, table.caption)))
     if notes:
         lines += ["", f"<sub>{escape_markdown(notes)}</sub>"]
@@ -158,10 +146,7 @@ def _format_markdown_row(cells: Iterable[str]) -> str:
 def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[str, list[str]]]:
     """Make the ranked list, one block per finding, so that a cut drops the last ones first."""
     findings, left = phrases.choose_first_findings(report, options.top)
-    unproven = [
-        f"- unproven: {escape_markdown(text)}"
-        for text in phrases.list_unproven_claims(report, findings)
-    ]
+    unproven = [f"- unproven: {escape_markdown(text)}" for text in phrases.list_unproven_claims(report, findings)]
     if not findings:
         if left or report.answer or not report.sections:
             return []
@@ -193,9 +178,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
         lines.append(f"   <br>→ {escape_markdown(finding.advice)}")
     if finding.parts:
         parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
-        listed = (
-            f"{escape_markdown(time)}: {escape_markdown(part.claim)}" for part, (time, _) in parts
-        )
+        listed = (f"{escape_markdown(time)}: {escape_markdown(part.claim)}" for part, (time, _) in parts)
         lines.append(f"   <br><sub>Stages: {'; '.join(islice(listed, 8))}</sub>")
     if finding.evidence:
         facts = " · ".join(map(_format_markdown_metric, finding.evidence[:8]))
@@ -205,9 +188,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
-    lines += [
-        f"   <br><sub>Careful: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]
-    ]
+    lines += [f"   <br><sub>Careful: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]]
     return "\n".join(lines)
 
 
@@ -294,9 +275,7 @@ def join_within_limit(blocks: list[tuple[str, list[str]]], limit: int = MAX_MARK
         shortened = shortened or chosen is not choices[0]
         text = "\n\n".join(filter(None, (text, chosen)))
     if missing or shortened:
-        names = (
-            ", ".join(format_code_span(name, 24) for name in missing[:4]) or "rows of long tables"
-        )
+        names = ", ".join(format_code_span(name, 24) for name in missing[:4]) or "rows of long tables"
         if len(missing) > 4:
             names += f" and {len(missing) - 4} more"
         text += f"\n\n*Cut at {format_quantity(limit, 'count')} characters; left out: {names}.*"

@@ -156,9 +156,7 @@ def _make_table_html(sheet: Sheet) -> str:
     for row in table.rows:
         cells = "</td><td>".join(map(escape, row))
         lines.append(f"<tr><td>{cells}</td></tr>")
-    note = phrases.describe_missing_rows(
-        len(table.rows), table.more, table.omitted, "all in report.tables"
-    )
+    note = phrases.describe_missing_rows(len(table.rows), table.more, table.omitted, "all in report.tables")
     notes = ". ".join(filter(None, (note, table.caption)))
     lines.append(f"</tbody></table><p><small>{escape(notes)}</small></p>")
     return "".join(lines)

@@ -41,9 +41,7 @@ def import_pyarrow() -> tuple[Any, Any]:
 def make_arrow_table(sheet: Sheet, pa: Any) -> Any:
     """Convert a sheet to a pyarrow table."""
     columns, described = [], []
-    for index, (name, heading) in enumerate(
-        zip(name_columns_with_units(sheet), sheet.headings, strict=True)
-    ):
+    for index, (name, heading) in enumerate(zip(name_columns_with_units(sheet), sheet.headings, strict=True)):
         values = list(map(itemgetter(index), sheet.rows))
         columns.append(_make_arrow_array(values, heading.unit, pa))
         meta = {

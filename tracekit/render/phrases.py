@@ -63,9 +63,7 @@ def format_metric_range(metric: Metric) -> str:
     bounds could be taken for numbers of steps.
     """
     scale = _get_metric_scale(metric)
-    low, high = (
-        format_cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high)
-    )
+    low, high = (format_cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
     if metric.high is None:
         return f"≥ {low}" if metric.low is not None else ""
     if metric.low is None:
@@ -87,9 +85,7 @@ def format_place(place: Place) -> str:
     """Format a place from general to specific: source, role, rank, device, step, stage, name, time."""
     parts = [make_printable(place.source or "", 160), make_printable(place.role or "", 80)]
     ids = {"rank": place.rank, "device": place.device, "step": place.step}
-    parts += [
-        f"{name} {format_quantity(id_, 'id')}" for name, id_ in ids.items() if id_ is not None
-    ]
+    parts += [f"{name} {format_quantity(id_, 'id')}" for name, id_ in ids.items() if id_ is not None]
     name = place.name or ""
     if is_template_name(name):
         name = shorten_kernel_name(name)
@@ -201,9 +197,7 @@ def _group_sections_by_reason(report: Report, statuses: Sequence[str]) -> list[s
     for section in report.sections:
         if section.status in statuses:
             reason = make_printable(section.reason, SENTENCE) or "no reason given"
-            silent.setdefault(f"{section.status}: {reason}", []).append(
-                make_printable(section.id, 80)
-            )
+            silent.setdefault(f"{section.status}: {reason}", []).append(make_printable(section.id, 80))
     return [f"{', '.join(ids)} ({why})" for why, ids in silent.items()]
 
 
@@ -214,10 +208,7 @@ def summarize_remarks(remarks: Sequence[Remark]) -> str:
     for remark in remarks:
         if remark.severity in counts:
             counts[remark.severity] += remark.count
-    return " · ".join(
-        f"{format_quantity(counts[kind], 'count')} × {words[kind]}"
-        for kind in filter(counts.get, words)
-    )
+    return " · ".join(f"{format_quantity(counts[kind], 'count')} × {words[kind]}" for kind in filter(counts.get, words))
 
 
 def format_remark(remark: Remark) -> str:

@@ -53,18 +53,13 @@ def merge_similar_ranks(sheet: Sheet, limit: int | None) -> Sheet:
     return _make_merged_sheet(sheet, groups, value, member, ranked)
 
 
-def _make_merged_sheet(
-    sheet: Sheet, groups: Sequence[Sequence[Row]], value: int, member: int, ranked: Ranked
-) -> Sheet:
+def _make_merged_sheet(sheet: Sheet, groups: Sequence[Sequence[Row]], value: int, member: int, ranked: Ranked) -> Sheet:
     """Make a sheet with one row per group; `value` is the compared column, `member` the one that names ranks."""
     columns: list[list[Cell]] = []
     headings: list[Heading] = []
     for index, heading in enumerate(sheet.headings):
         is_member = index == member
-        column = [
-            _merge_cells(_get_rank_column(group, index), heading, member=is_member)
-            for group in groups
-        ]
+        column = [_merge_cells(_get_rank_column(group, index), heading, member=is_member) for group in groups]
         is_text = is_member or bool(_select_cells_of_type(column, str))
         columns.append(column)
         headings.append(replace(heading, unit="text") if is_text else heading)
@@ -84,9 +79,7 @@ def _get_rank_column(rows: Sequence[Row], column: int) -> list[Cell]:
     return list(map(itemgetter(column), rows))
 
 
-def _split_comparable_rows(
-    rows: Sequence[Row], names: Sequence[str], ranked: Ranked
-) -> list[list[Row]]:
+def _split_comparable_rows(rows: Sequence[Row], names: Sequence[str], ranked: Ranked) -> list[list[Row]]:
     """Split the rows by kind; only rows of one kind are compared."""
     separate = [names.index(name) for name in ranked.apart if name in names]
     naming = [index for index, name in enumerate(names) if name in (ranked.member, ranked.kind)]
@@ -110,9 +103,7 @@ def _make_merged_caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: s
     return f"{'. '.join(filter(None, (sheet.caption.removesuffix('.'), note)))}."
 
 
-def _group_similar_ranks(
-    rows: Sequence[Row], value: int, ranked: Ranked, limit: int
-) -> list[list[Row]]:
+def _group_similar_ranks(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list[list[Row]]:
     """Group similar rows, the worst first, in at most `limit` groups; rows without a value come last."""
     sign = {"high": 1, "low": -1}[ranked.worst]
     measured: list[Row] = []

@@ -88,9 +88,7 @@ def _make_hint_schema(hint: Any, records: _Records) -> dict[str, Any]:
     return _make_generic_schema(get_origin(hint), get_args(hint), records)
 
 
-def _make_generic_schema(
-    origin: Any, arguments: tuple[Any, ...], records: _Records
-) -> dict[str, Any]:
+def _make_generic_schema(origin: Any, arguments: tuple[Any, ...], records: _Records) -> dict[str, Any]:
     """Make the schema of a generic annotation."""
     if origin is Annotated:
         return _make_hint_schema(arguments[0], records) | _make_annotation_keywords(arguments[1:])

@@ -15,9 +15,7 @@ _SUFFIXES: dict[Unit, str] = {
     "count": "_count",
     "gb_per_s": "_gb_per_s",
 }
-_RESERVED = frozenset(
-    ["con", "prn", "aux", "nul", *(f"{d}{i}" for d in ("com", "lpt") for i in range(1, 10))]
-)
+_RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{d}{i}" for d in ("com", "lpt") for i in range(1, 10))])
 
 
 def list_report_tables(report: Report) -> dict[str, Sheet]:

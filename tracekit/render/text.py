@@ -58,9 +58,7 @@ def render_text(report: Report, options: RenderOptions) -> str:
     lines += _format_text_recordings(report, min(width, WIDEST))
     if report.overview:
         lines += [
-            *_format_text_table(
-                make_grid(report.overview, options.overview_rows), width, titled=False
-            ),
+            *_format_text_table(make_grid(report.overview, options.overview_rows), width, titled=False),
             [],
         ]
     lines += _format_text_cautions(report, min(width, WIDEST))
@@ -85,9 +83,7 @@ def _format_text_headline(report: Report, width: int) -> list[StyledLine]:
     return [*_wrap_text(first, width, style="bold"), *_pack_items(further, "  ", width)]
 
 
-def _format_text_table(
-    table: TextGrid, width: int, *, titled: bool, where: str = "-v for all"
-) -> list[StyledLine]:
+def _format_text_table(table: TextGrid, width: int, *, titled: bool, where: str = "-v for all") -> list[StyledLine]:
     """Format a table in its width; unless `titled`, the title is above the name columns."""
     columns, widths = _fit_columns(table, width)
     lines: list[StyledLine] = []
@@ -115,9 +111,7 @@ def _format_text_table(
     return lines + _format_table_notes(table, columns, width, where)
 
 
-def _format_table_notes(
-    table: TextGrid, columns: list[int], width: int, where: str
-) -> list[StyledLine]:
+def _format_table_notes(table: TextGrid, columns: list[int], width: int, where: str) -> list[StyledLine]:
     """Format the notes on omitted rows and columns, and the caption."""
     lines: list[StyledLine] = []
     note = phrases.describe_missing_rows(len(table.rows), table.more, table.omitted, where)
@@ -139,9 +133,7 @@ def _fit_columns(table: TextGrid, width: int) -> tuple[list[int], list[int]]:
     natural, keep = _measure_column_widths(table, _NAME_WIDTH), choose_answer_columns(table)
     columns = _choose_columns_by_width(table, natural, width)
     floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
-    widths = _shrink_text_columns(
-        list(map(natural.__getitem__, columns)), columns, table, width, floor
-    )
+    widths = _shrink_text_columns(list(map(natural.__getitem__, columns)), columns, table, width, floor)
     while _sum_column_widths(widths) > width and len(columns) > 1:
         # Too narrow even for the answer: keep the name and one number.
         dropped = 1
@@ -181,9 +173,7 @@ def _measure_column_widths(table: TextGrid, longest_name: int) -> list[int]:
     return widths
 
 
-def _shrink_text_columns(
-    widths: list[int], columns: list[int], table: TextGrid, width: int, floor: int
-) -> list[int]:
+def _shrink_text_columns(widths: list[int], columns: list[int], table: TextGrid, width: int, floor: int) -> list[int]:
     """Shrink the widest text columns, down to `floor`, until all columns fit."""
     text = [place for place, index in enumerate(columns) if not table.columns[index].numeric]
     while _sum_column_widths(widths) > width:
@@ -248,9 +238,7 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
     times, shares = (max(map(_count_terminal_cells, texts)) for texts in zip(*amounts, strict=True))
     amount_width = min(times + _GAP + shares, width - 20)
     title, aside = "Worth fixing first", "up to, per step"
-    fill = max(
-        width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1
-    )
+    fill = max(width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1)
     right = _pad_text(aside, max(_count_terminal_cells(aside), amount_width), right=True)
     lines: list[StyledLine] = [[(title, "bold"), (" " * fill, ""), (right, "dim")]]
     first_of: dict[tuple[str, str], int] = {}
@@ -259,15 +247,11 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
         amount = _pad_text(both, amount_width, right=True)
         lines += _format_text_claim(finding, number, amount, width, _measure_rule_width(findings))
         alike = first_of.setdefault((finding.rule, finding.advice), number)
-        lines += _format_text_advice(
-            finding, width, alike if alike < number else None, findings[alike - 1]
-        )
+        lines += _format_text_advice(finding, width, alike if alike < number else None, findings[alike - 1])
         lines += _format_finding_parts(finding, width) if options.verbose else []
     lines += unproven
     if left:
-        lines += _wrap_text(
-            f"… {left} more in the sections; -v for the first {options.top}", width, style="dim"
-        )
+        lines += _wrap_text(f"… {left} more in the sections; -v for the first {options.top}", width, style="dim")
     return [*lines, []]
 
 
@@ -295,9 +279,7 @@ def _measure_rule_width(findings: list[Finding]) -> int:
     return min(max(_count_terminal_cells(make_printable(f.rule, 32)) for f in findings), 32)
 
 
-def _format_text_claim(
-    f: Finding, number: int, amount: str, width: int, rules: int
-) -> list[StyledLine]:
+def _format_text_claim(f: Finding, number: int, amount: str, width: int, rules: int) -> list[StyledLine]:
     """Format one finding; in narrow output the claim goes below its rule instead of beside it."""
     rule, style = make_printable(f.rule, 32), _COLORS[f.severity]
     claim_width = width - 5 - rules - _GAP - _GAP - _count_terminal_cells(amount)
@@ -314,9 +296,7 @@ def _format_text_claim(
     return [[(f"{number:>3}  ", ""), *middle, (amount, "bold")], *below]
 
 
-def _format_text_advice(
-    f: Finding, width: int, alike: int | None, said: Finding
-) -> list[StyledLine]:
+def _format_text_advice(f: Finding, width: int, alike: int | None, said: Finding) -> list[StyledLine]:
     """Format the advice and caveats of a finding, or a reference to finding `alike` with the same advice."""
     lines: list[StyledLine] = []
     advice, style = make_printable(f.advice, phrases.SENTENCE), _COLORS[f.severity]

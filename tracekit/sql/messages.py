@@ -15,14 +15,10 @@ _NO_COLUMN = re.compile(
     r'(?:Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"'
     r'|[Cc]olumn "([^"]+)" does not exist)'
 )
-_NO_FUNCTION = re.compile(
-    r"Function with name \"?([^\s\"]+)\"? (?:does not exist|is not in the catalog)"
-)
+_NO_FUNCTION = re.compile(r"Function with name \"?([^\s\"]+)\"? (?:does not exist|is not in the catalog)")
 _MEANT = re.compile(r'Did you mean "([^"]+)"')
 
-_OUT_OF_REACH = frozenset(
-    {"PermissionException", "IOException", "HTTPException", "MissingExtensionException"}
-)
+_OUT_OF_REACH = frozenset({"PermissionException", "IOException", "HTTPException", "MissingExtensionException"})
 OUT_OF_REACH = "files, networks and extensions are out of reach of a statement"
 _CHECKED = "EXPLAIN "
 """Prefix of a statement that is only checked."""
@@ -39,9 +35,7 @@ class ReadsOnlyError(TracekitError):
         super().__init__(problem, "a statement reads the tables of the profiles and returns rows")
 
 
-def explain_duckdb_error(
-    error: Exception, tables: Mapping[str, Table] | None = None
-) -> TracekitError:
+def explain_duckdb_error(error: Exception, tables: Mapping[str, Table] | None = None) -> TracekitError:
     """Convert a DuckDB error to a `TracekitError`, with suggestions for mistyped names."""
     text = str(error)
     kind = type(error).__name__
@@ -51,17 +45,13 @@ def explain_duckdb_error(
     if kind == "InterruptException":
         return TracekitError("the statement took too long", "let it read fewer rows or join less")
     if kind == "OutOfMemoryException":
-        return OutOfMemoryError(
-            f"memory ran out: {first}", "select fewer columns or rows, or aggregate before joining"
-        )
+        return OutOfMemoryError(f"memory ran out: {first}", "select fewer columns or rows, or aggregate before joining")
     return _explain_unknown_name(first, text, tables or {}) or TracekitError(
         f"the statement: {first}", _locate_in_statement(text)
     )
 
 
-def _explain_unknown_name(
-    first: str, text: str, tables: Mapping[str, Table]
-) -> TracekitError | None:
+def _explain_unknown_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitError | None:
     """Build the error for an unknown table, column or function; None for any other error."""
     if match := _NO_TABLE.search(first):
         near = did_you_mean(match[1], tables)
@@ -84,9 +74,7 @@ def _explain_unknown_column(name: str, text: str, tables: Mapping[str, Table]) -
     for table in filter(words.__contains__, tables):
         columns += tables[table].columns
     near = did_you_mean(name, columns)
-    return TracekitError(
-        f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns"
-    )
+    return TracekitError(f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns")
 
 
 def _locate_in_statement(text: str) -> str:
@@ -102,6 +90,4 @@ def _locate_in_statement(text: str) -> str:
 
 def _strip_setting_remarks(text: str) -> str:
     """Strip DuckDB's remarks about its own settings."""
-    return re.sub(
-        r" - file system operations are disabled by configuration| through configuration", "", text
-    )
+    return re.sub(r" - file system operations are disabled by configuration| through configuration", "", text)

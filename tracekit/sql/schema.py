@@ -16,9 +16,7 @@ TYPES: dict[Dtype, str] = {
 
 def format_column_list(table: Table) -> str:
     """Format the column list of a CREATE TABLE statement."""
-    return ", ".join(
-        f"{quote_sql_name(name)} {TYPES[c.dtype]}" for name, c in table.columns.items()
-    )
+    return ", ".join(f"{quote_sql_name(name)} {TYPES[c.dtype]}" for name, c in table.columns.items())
 
 
 def quote_sql_name(name: str) -> str:

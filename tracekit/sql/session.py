@@ -98,9 +98,7 @@ class SqlSession:
         self._described: set[str] = set()
         self._connection = _open_connection(memory, threads)
         for table in self.tables.values():
-            self._execute(
-                f"CREATE TABLE {quote_sql_name(table.name)} ({format_column_list(table)})"
-            )
+            self._execute(f"CREATE TABLE {quote_sql_name(table.name)} ({format_column_list(table)})")
 
     def run(self, statement: str, most: tuple[int, int] | None = None) -> StatementResult:
         """Run one statement; raise `TracekitError` for anything but a query that DuckDB can answer.
@@ -131,12 +129,8 @@ class SqlSession:
         """Run a query limited to its first rows, with long cells truncated."""
         described = self._execute(f"DESCRIBE {text}").fetchall()
         names, types = (tuple(map(itemgetter(place), described)) for place in (0, 1))
-        result = StatementResult(
-            (), self._execute(limit_query_cells(text, types, rows, characters))
-        )
-        return StatementResult(
-            names, _RowCursor(merge_cell_columns(row, types) for row in result.rows(rows))
-        )
+        result = StatementResult((), self._execute(limit_query_cells(text, types, rows, characters)))
+        return StatementResult(names, _RowCursor(merge_cell_columns(row, types) for row in result.rows(rows)))
 
     def statements(self, text: str) -> list[str]:
         """Split a text into its statements; raise `TracekitError` if it is not valid SQL."""
@@ -192,9 +186,7 @@ class SqlSession:
         """Whether a table has its rows, including their steps if requested."""
         if name not in self._has_step:
             return False
-        return (
-            name in self.unfilled or self._has_step[name] or name not in self._raw or not with_step
-        )
+        return name in self.unfilled or self._has_step[name] or name not in self._raw or not with_step
 
     def _replace(self, table: Table, columns: Columns) -> None:
         """Replace a table by a view of these rows, without copying them."""
@@ -205,9 +197,7 @@ class SqlSession:
             arrays[column] = convert_for_pandas(_make_scannable(columns[column]))
             expressions.append(_format_view_column(column, columns[column]))
         self._connection.register(rows, make_frame(arrays, len(columns)))
-        self._execute(
-            f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quote_sql_name(rows)}"
-        )
+        self._execute(f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quote_sql_name(rows)}")
         self._described.discard(table.name)
 
     def _kind(self, name: str) -> str:
@@ -219,15 +209,11 @@ class SqlSession:
         """Add the documentation of these tables and their columns as catalog comments."""
         for name in set(names) - self._described:
             table = self.tables[name]
-            self._execute(
-                f"COMMENT ON {self._kind(name)} {quote_sql_name(name)} IS {quote_literal(table.row)}"
-            )
+            self._execute(f"COMMENT ON {self._kind(name)} {quote_sql_name(name)} IS {quote_literal(table.row)}")
             described = self._execute(f"SELECT * FROM {quote_sql_name(name)} LIMIT 0").description
             for column, *_ in described:
                 doc = quote_literal(table.columns[column].doc)
-                self._execute(
-                    f"COMMENT ON COLUMN {quote_sql_name(name)}.{quote_sql_name(column)} IS {doc}"
-                )
+                self._execute(f"COMMENT ON COLUMN {quote_sql_name(name)}.{quote_sql_name(column)} IS {doc}")
             self._described.add(name)
 
     def _execute(self, text: str) -> Any:
@@ -239,9 +225,7 @@ class SqlSession:
             raise _convert_duckdb_error(error, self.tables) from None
 
 
-def _convert_duckdb_error(
-    error: Exception, tables: Mapping[str, Table] | None = None
-) -> BaseException:
+def _convert_duckdb_error(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:
     """Convert an exception of DuckDB to the one that tracekit raises.
 
     DuckDB turns Ctrl-C into a RuntimeError; this turns it back into KeyboardInterrupt.

@@ -55,17 +55,13 @@ def split_statements(text: str, connection: Any) -> list[str]:
         parsed = connection.extract_statements(text)
     except duckdb.Error as error:
         raise explain_duckdb_error(error) from None
-    texts = list(
-        filter(None, (statement.query.strip().rstrip(";").strip() for statement in parsed))
-    )
+    texts = list(filter(None, (statement.query.strip().rstrip(";").strip() for statement in parsed)))
     if parsed and not texts and "pivot" in collect_words(text):
         return [text.strip().rstrip(";").strip()]
     for statement in parsed:
         kind = statement.type.name
         if kind not in _ALLOWED:
-            word = next(
-                iter(re.findall(r"[A-Za-z]+", strip_literals(statement.query))), kind
-            ).upper()
+            word = next(iter(re.findall(r"[A-Za-z]+", strip_literals(statement.query))), kind).upper()
             raise ReadsOnlyError(f"{word}: only queries run here (SELECT, FROM, WITH …)")
     return texts
 

@@ -183,9 +183,7 @@ def test_severity_is_the_share_of_the_step_that_would_be_given_back(share, sever
 
 def test_thresholds_may_be_others(tmp_path):
     """The near miss at 80 % fires once 90 % are asked for."""
-    measured = analyze_uncached(
-        write(tmp_path / "rank0.json", busy_in_gen(40)), Options(jobs=1)
-    ).measurements
+    measured = analyze_uncached(write(tmp_path / "rank0.json", busy_in_gen(40)), Options(jobs=1)).measurements
     values = {name: dict(block) for name, block in load_default_thresholds().values.items()}
     values["low-gpu-utilization"]["busy_ratio"] = 0.90
     from tracekit.pipeline.run import judge
@@ -217,10 +215,7 @@ def test_without_stages_the_steps_that_a_profiler_counted_are_judged(findings):
     rows = [*steps_of(100, 100)]
     rows += [*launched("k", 1, 2, 70, 1), *launched("k", 101, 102, 70, 2)]
     (found,) = findings(rows, "low-gpu-utilization")
-    assert (
-        found.claim
-        == "GPUs are busy 70 % of the step; idle time by kind: nothing recorded 97 %, runtime call 3.3 %"
-    )
+    assert found.claim == "GPUs are busy 70 % of the step; idle time by kind: nothing recorded 97 %, runtime call 3.3 %"
     assert (found.recoverable_ns, found.places[0].stage) == (30_000, None)
 
 
@@ -232,9 +227,7 @@ def test_a_capture_that_nobody_divided_may_be_idle_by_design(findings):
 def test_a_stage_without_length_is_not_judged(tmp_path):
     """An empty range while a kernel runs: no window, no ratio."""
     rows = [step(1, 0, 100), annotation("gen", 20, 0), *launched("k", 1, 10, 50, 1)]
-    report = analyze_uncached(
-        write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)
-    ).report
+    report = analyze_uncached(write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=QUESTIONS)).report
     assert [s.id for s in report.sections if s.status == "failed"] == []
 
 
@@ -253,9 +246,7 @@ def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
     """Idle 11 of steps of 100, and 51 of steps of 200; neither run is divided by the other's steps."""
     write(tmp_path / "a/rank0.json", busy_in_gen(39))
     write(tmp_path / "b/rank0.json", busy_in_gen(49, 100, 200))
-    found = analyze_uncached(
-        [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
-    ).report.findings
+    found = analyze_uncached([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report.findings
     assert [(f.claim, f.recoverable_ns, f.recoverable_ratio) for f in found] == [
         (
             "GPUs are busy 49 % of gen (run b); idle time by kind: nothing recorded 98 %, runtime call 2.0 %",
@@ -329,9 +320,7 @@ def test_copies_are_counted_per_process_and_run(tmp_path):
     for run in ("a", "b"):
         for rank in (0, 1):
             write(tmp_path / run / f"rank{rank}.json", pageable(MIB, 500), rank=rank, world_size=2)
-    found = analyze_uncached(
-        [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
-    ).report.findings
+    found = analyze_uncached([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report.findings
     assert [f.claim for f in found if f.rule == "pageable-copies"] == [
         f"4 copies HtoD use pageable host memory (run {run})" for run in ("a", "b")
     ]

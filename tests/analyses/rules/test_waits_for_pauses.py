@@ -45,9 +45,7 @@ def test_collections_at_one_time_cost_once(tmp_path):
     assert "other ranks" not in finding.claim
 
 
-@pytest.mark.parametrize(
-    ("kind", "rule"), [("allocator_churn", "allocator-calls"), ("recompilation", "recompilation")]
-)
+@pytest.mark.parametrize(("kind", "rule"), [("allocator_churn", "allocator-calls"), ("recompilation", "recompilation")])
 def test_ranks_of_another_role_wait_for_what_holds_up_the_trainers(tmp_path, kind, rule):
     """Half of the ranks generate and wait for the weights: what holds up the others costs them as much."""
     job = replace(job_of(kind), async_rollout=True)

@@ -61,9 +61,7 @@ def windows_of(rows: Rows, reading: GpuReading) -> list[Interval]:
     return [(min(part[0] for part in starts), max(part[1] for part in parts))]
 
 
-def after_start_up(
-    windows: list[Interval], reading: GpuReading, said: Said
-) -> tuple[list[Interval], list[str]]:
+def after_start_up(windows: list[Interval], reading: GpuReading, said: Said) -> tuple[list[Interval], list[str]]:
     """Cut the start-up off that the report tells, where the reader saw one; the difference where it is another."""
     if reading.start_up is None:
         return windows, []
@@ -131,9 +129,7 @@ def largest_gap(rows: Rows, windows: list[Interval]) -> tuple[int, int, set[str]
 def host_in(rows: Rows, thread: Any, start: int, end: int) -> set[str]:
     """Name what a thread was in for most of this time in its deepest row, and what that was in."""
     on_thread = [row for row in rows.host if row[3] == thread and row[0] < end and row[1] > start]
-    edges = sorted(
-        {start, end, *(edge for row in on_thread for edge in row[:2] if start < edge < end)}
-    )
+    edges = sorted({start, end, *(edge for row in on_thread for edge in row[:2] if start < edge < end)})
     time: Counter[tuple[int, int, str, Any, str]] = Counter()
     for begin, until in itertools.pairwise(edges):
         around = [row for row in on_thread if row[0] <= begin and row[1] >= until]
@@ -143,11 +139,7 @@ def host_in(rows: Rows, thread: Any, start: int, end: int) -> set[str]:
     if 2 * sum(time.values()) < end - start:
         return set()
     (deepest, _), *_ = time.most_common(1)
-    return {
-        row[2].partition(", seq = ")[0]
-        for row in on_thread
-        if row[0] <= deepest[0] and row[1] >= deepest[1]
-    }
+    return {row[2].partition(", seq = ")[0] for row in on_thread if row[0] <= deepest[0] and row[1] >= deepest[1]}
 
 
 def gpu_misses(reading: GpuReading, rows: Rows, said: Said) -> list[str]:
@@ -201,17 +193,13 @@ def gap_misses(rows: Rows, windows: list[Interval], said: Said) -> list[str]:
     length = end - start
     if length < WITHIN * sum(end - start for start, end in windows):
         return []
-    alike = [
-        row for row in said.sheet("idle_gaps") if abs(row["dur_ns"] - length) <= WITHIN * length
-    ]
+    alike = [row for row in said.sheet("idle_gaps") if abs(row["dur_ns"] - length) <= WITHIN * length]
     if not alike:
         return [f"no idle time of {length / 1e6:.2f} ms"]
     cells = {(row["why"], row.get("host")) for row in alike}
     if any(host in names if host else (not names and why in NO_HOST) for why, host in cells):
         return []
-    return [
-        f"in the largest idle time ({length / 1e6:.2f} ms) the host is in {cells}, not {sorted(names)}"
-    ]
+    return [f"in the largest idle time ({length / 1e6:.2f} ms) the host is in {cells}, not {sorted(names)}"]
 
 
 ONCE_LAUNCHED = ("kernel_wait", "other", "sync")

@@ -150,9 +150,7 @@ def waits_by_rank(files: Files) -> dict[int | None, int]:
     """Time in collectives of gloo by rank."""
     waits: Counter[int | None] = Counter()
     for file, rows in files:
-        waits[rank_of(file)] += sum(
-            row[1] - row[0] for row in rows.host if row[2].startswith("gloo:")
-        )
+        waits[rank_of(file)] += sum(row[1] - row[0] for row in rows.host if row[2].startswith("gloo:"))
     return waits
 
 
@@ -198,9 +196,7 @@ def _step_misses(reading: HostReading, files: Files, said: Said) -> list[str]:
         length = stage_wall(steps, name)
         cells = [row["wall_ns"] for row in said.table if row.get("canonical") == canonical]
         if not any(abs(cell / length - 1) <= WITHIN for cell in cells):
-            wrong.append(
-                f"{canonical} takes {[round(cell / 1e6, 2) for cell in cells]} ms, not {length / 1e6:.2f}"
-            )
+            wrong.append(f"{canonical} takes {[round(cell / 1e6, 2) for cell in cells]} ms, not {length / 1e6:.2f}")
     return wrong
 
 
@@ -222,9 +218,7 @@ def read_host(reading: HostReading, path: Path, said: Said) -> tuple[str, list[s
     files = read_files(path)
     figures = []
     if reading.layout:
-        figures.append(
-            f"{step_wall(steps_of(files, reading.layout), reading.layout) / 1e6:10.2f} ms"
-        )
+        figures.append(f"{step_wall(steps_of(files, reading.layout), reading.layout) / 1e6:10.2f} ms")
     for name, time in self_times(files).most_common(1):
         figures.append(f"{name} {time / 1e6:.1f} ms")
     if reading.grows:

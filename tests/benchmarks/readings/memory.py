@@ -59,13 +59,9 @@ class Peak:
 
 def peak_of(snapshot: dict[str, Any]) -> Peak:
     """Replay the entries of the first device with any, from the blocks that the snapshot ends with."""
-    device, trace = next(
-        (pair for pair in enumerate(snapshot["device_traces"]) if pair[1]), (0, [])
-    )
+    device, trace = next((pair for pair in enumerate(snapshot["device_traces"]) if pair[1]), (0, []))
     segments = [each for each in snapshot["segments"] if each.get("device", 0) == device]
-    active = [
-        block for each in segments for block in each["blocks"] if block["state"] != "inactive"
-    ]
+    active = [block for each in segments for block in each["blocks"] if block["state"] != "inactive"]
     blocks = {_address(block): (_requested(block), site_of(block)) for block in active}
     live, before = _before(trace, blocks)
     held = sum(size for size, _ in live.values()) + before
@@ -84,9 +80,7 @@ def peak_of(snapshot: dict[str, Any]) -> Peak:
     return Peak(most, _most_reserved(segments, trace), sites)
 
 
-def _before(
-    trace: list[dict[str, Any]], blocks: dict[Any, tuple[int, str]]
-) -> tuple[dict[Any, tuple[int, str]], int]:
+def _before(trace: list[dict[str, Any]], blocks: dict[Any, tuple[int, str]]) -> tuple[dict[Any, tuple[int, str]], int]:
     """Blocks in use before the first entry: those never allocated in it, and bytes of those freed in it."""
     allocated, freed = set(), 0
     for entry in trace:
@@ -143,11 +137,7 @@ def site_of(entry: dict[str, Any]) -> str:
 def timeline_peak(path: Path) -> int:
     """Most bytes held at once by a timeline of torch.profiler: sums by category, or raw events."""
     timeline = json.loads(read_bytes(path))
-    if (
-        len(timeline) == 2
-        and isinstance(timeline[0], list)
-        and not isinstance(timeline[0][0], list)
-    ):
+    if len(timeline) == 2 and isinstance(timeline[0], list) and not isinstance(timeline[0][0], list):
         return max(sum(sizes) for sizes in timeline[1])
     held = most = 0
     for _, _, size, _ in timeline:  # what is freed counts below zero
@@ -163,9 +153,7 @@ def snapshot_misses(reading: MemoryReading, peak: Peak, said: Said) -> list[str]
         reported = said.headline.get(name)
         if reported is not None and abs(reported / size - 1) > WITHIN:
             wrong.append(f"{name} {reported / 2**20:.1f} MiB, not {size / 2**20:.1f}")
-    site, size = max(
-        ((s, n) for s, n in peak.sites.items() if s), key=lambda each: each[1], default=("", 0)
-    )
+    site, size = max(((s, n) for s, n in peak.sites.items() if s), key=lambda each: each[1], default=("", 0))
     if site != reading.site:
         wrong.append(f"misread: {site or 'nothing'} holds most, not {reading.site or 'nothing'}")
     rows = [row for row in said.table if site and f"{site} " in f"{row.get('where')} "]

@@ -44,9 +44,7 @@ def first_line_misses(reading: Reading, said: Said) -> list[str]:
     """Compare kind, command, table and first issue of a screen with a reading."""
     wrong = []
     if not set(said.kinds[:1]) & set(reading.kinds):
-        wrong.append(
-            f"kind is {', '.join(said.kinds) or 'not said'}, not {' or '.join(reading.kinds)}"
-        )
+        wrong.append(f"kind is {', '.join(said.kinds) or 'not said'}, not {' or '.join(reading.kinds)}")
     elif said.kinds[0] not in SPEAKING and not said.commands:
         wrong.append("no command goes with that kind")
     if not said.table and not set(said.kinds[:1]) & TABLELESS:
@@ -56,9 +54,5 @@ def first_line_misses(reading: Reading, said: Said) -> list[str]:
         expected = " or ".join(name or "nothing" for name in reading.rules)
         wrong.append(f"first is {rule or 'nothing'} ({claim}), not {expected} ({reading.place})")
     text = " ".join(said.screen.split())
-    wrong += [
-        f"the screen does not mention {each}"
-        for each in reading.mentions
-        if not re.search(each, text)
-    ]
+    wrong += [f"the screen does not mention {each}" for each in reading.mentions if not re.search(each, text)]
     return wrong

@@ -100,9 +100,7 @@ def read_nsys(path: Path) -> Rows:
                 key = process >> 24, launch
                 rows.ops.append((start, end, texts.get(text, what), what, device, key))
     if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables:
-        query = (
-            "select start, end, nameId, globalTid, correlationId from CUPTI_ACTIVITY_KIND_RUNTIME"
-        )
+        query = "select start, end, nameId, globalTid, correlationId from CUPTI_ACTIVITY_KIND_RUNTIME"
         for start, end, name, thread, launch in database.execute(query):
             call = re.sub(r"_v\d+$", "", texts[name])
             rows.host.append((start, end, call, thread, "runtime"))
@@ -110,9 +108,7 @@ def read_nsys(path: Path) -> Rows:
     if "NVTX_EVENTS" in tables:
         columns = {column[1] for column in database.execute("pragma table_info(NVTX_EVENTS)")}
         identifier = "textId" if "textId" in columns else "null"
-        query = (
-            f"select start, end, text, {identifier}, globalTid from NVTX_EVENTS where end > start"
-        )
+        query = f"select start, end, text, {identifier}, globalTid from NVTX_EVENTS where end > start"
         for start, end, text, number, thread in database.execute(query):
             name = text or texts.get(number) or ""
             rows.host.append((start, end, name, thread, "range"))
@@ -137,8 +133,4 @@ def union(parts: list[Interval]) -> list[Interval]:
 
 def inside(parts: list[Interval], windows: list[Interval]) -> int:
     """Add up how much of the windows these parts, which do not touch, cover."""
-    return sum(
-        max(0, min(end, until) - max(start, begin))
-        for begin, until in windows
-        for start, end in parts
-    )
+    return sum(max(0, min(end, until) - max(start, begin)) for begin, until in windows for start, end in parts)

@@ -90,13 +90,9 @@ def analyze(path: Path) -> Said:
             str(file),
         ]
         environment = os.environ | {"COLUMNS": "200"}
-        ended = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if ended.returncode > 2 or "internal error" in ended.stderr:
-            raise subprocess.CalledProcessError(
-                ended.returncode, command, ended.stdout, ended.stderr
-            )
+            raise subprocess.CalledProcessError(ended.returncode, command, ended.stdout, ended.stderr)
         report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return Said(report, without_path(ended.stdout + ended.stderr, path))
 

@@ -94,12 +94,8 @@ def test_one_run_a_side_covers_what_the_reference_covers(name):
     found = []
     for n in SIZES:
         (one, one_mean), (two, two_mean) = base(random, n), opt(random, n)
-        found.append(
-            covered(compute_within_run_terms(TRUE * one, two), np.log(TRUE * one_mean / two_mean))
-        )
-    print(
-        f"{name:22}", *(f"{value:6.1f} ({want})" for value, want in zip(found, wanted, strict=True))
-    )
+        found.append(covered(compute_within_run_terms(TRUE * one, two), np.log(TRUE * one_mean / two_mean)))
+    print(f"{name:22}", *(f"{value:6.1f} ({want})" for value, want in zip(found, wanted, strict=True)))
     allowed = [POINTS + sampling_error(want) for want in wanted]
     assert np.all(np.abs(np.array(found) - wanted) <= allowed), (found, wanted)
 
@@ -111,9 +107,7 @@ def runs_of(random, runs, steps, sd, rho, between):
 
 
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.03])
-@pytest.mark.parametrize(
-    ("base", "opt"), [(2, 2), (3, 3), (5, 5), (10, 10), (3, 2), (5, 1), (6, 4)]
-)
+@pytest.mark.parametrize(("base", "opt"), [(2, 2), (3, 3), (5, 5), (10, 10), (3, 2), (5, 1), (6, 4)])
 def test_runs_cover_whatever_they_differ_by(base, opt, between):
     random = np.random.default_rng(0)
     one = np.log(runs_of(random, base, 5, 0.05, 0.3, between).mean(axis=2))
@@ -178,9 +172,7 @@ def reference_terms(base, opt):
         n = base.shape[2]
         terms = compute_within_run_terms(base[:, 0], opt[:, 0])
         one, two = (x[:, 0].var(axis=1) / x[:, 0].mean(axis=1) ** 2 for x in (base, opt))
-        return IntervalTerms(
-            terms.log_ratio, terms.variance, combine_variances_welch(one, n - 1.0, two, n - 1.0)[1]
-        )
+        return IntervalTerms(terms.log_ratio, terms.variance, combine_variances_welch(one, n - 1.0, two, n - 1.0)[1])
     means = [x.mean(axis=2) for x in (base, opt)]
     k = means[0].shape[1]
     parts = [m.var(axis=1, ddof=1) / k / m.mean(axis=1) ** 2 for m in means]
@@ -240,9 +232,7 @@ def test_the_simulation_is_that_of_the_reference(name):
     found = simulated(name, reference_terms)
     for row, wanted in zip(found, GATES[name][4:], strict=True):
         if wanted is not None:
-            print(
-                f"{name:15}", *(f"{v:6.1f} ({want})" for v, want in zip(row, wanted, strict=True))
-            )
+            print(f"{name:15}", *(f"{v:6.1f} ({want})" for v, want in zip(row, wanted, strict=True)))
             allowed = [POINTS + sampling_error(want, 2_000) for want in wanted]
             assert np.all(np.abs(row - wanted) <= allowed), (row, wanted)
 
@@ -264,13 +254,9 @@ def test_verdicts_of_single_comparisons_agree_with_the_arrays(name):
         return beyond & is_certain_change(terms.log_ratio, spreads)
 
     alone = slower(list_error_spreads(*sides, design, terms), np.log1p(0.03))
-    wide = slower(
-        list_error_spreads(*sides, design, terms, (spread, 7.0)), np.maximum(np.log1p(0.03), spread)
-    )
+    wide = slower(list_error_spreads(*sides, design, terms, (spread, 7.0)), np.maximum(np.log1p(0.03), spread))
     for at in range(500):
-        found = choose_verdict(
-            compute_speedup(list(base[at]), list(opt[at])), assume_independent_steps=True
-        )
+        found = choose_verdict(compute_speedup(list(base[at]), list(opt[at])), assume_independent_steps=True)
         assert (found.word == "regression") == alone[at]
         if runs == 1:
             noise = calibrate_noise(list(equal[at]))
@@ -300,8 +286,7 @@ def test_kernels_that_changed_are_told_from_a_clock_that_did(n):
             effect = np.zeros((300, 1))
             effect[:30, 0] = random.choice([-1, 1], 30) * random.uniform(0.05, 0.3, 30)
             base, opt = (
-                np.exp(sd * random.standard_normal((300, n)) + clock * random.standard_normal())
-                for _ in range(2)
+                np.exp(sd * random.standard_normal((300, n)) + clock * random.standard_normal()) for _ in range(2)
             )
             found = compare_kernels(
                 base,

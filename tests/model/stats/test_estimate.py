@@ -96,9 +96,7 @@ def test_a_unit_of_measure_changes_nothing_else(sides, factor):
 def test_the_order_of_runs_is_of_no_consequence(sides, random):
     shuffled = random.sample(sides, len(sides))
     one, two = estimate_side(sides), estimate_side(shuffled)
-    assert (one.mean, one.median, one.least, one.most) == pytest.approx(
-        (two.mean, two.median, two.least, two.most)
-    )
+    assert (one.mean, one.median, one.least, one.most) == pytest.approx((two.mean, two.median, two.least, two.most))
     assert (one.low is None) == (two.low is None)
 
 

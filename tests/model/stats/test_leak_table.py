@@ -240,9 +240,7 @@ def called(y):
     slope = slopes(y)
     late = slopes(y[:, y.shape[1] // 2 :])
     third = y.shape[1] // 3
-    thirds = [
-        np.median(y[:, part], axis=1) for part in np.split(np.arange(y.shape[1]), (third, -third))
-    ]
+    thirds = [np.median(y[:, part], axis=1) for part in np.split(np.arange(y.shape[1]), (third, -third))]
     shape = (thirds[0] < thirds[1]) & (thirds[1] < thirds[2]) & (late >= 0.5 * slope)
     p = np.maximum(kendall(y), hamed_rao(y, slope, first))
     enough = np.maximum(LIMITS.slope, LIMITS.slope_ratio * np.abs(np.median(y, axis=1)))
@@ -267,9 +265,7 @@ def test_the_twin_says_what_the_rule_says(count):
     for make, _ in TABLE.values():
         for steps in (6, 8, 10, 12, 15, 20, 30):
             series = LEVEL + make(rng, count, steps)
-            labels = [
-                label_growth(measure_growth(range(steps), one, LIMITS), LIMITS) for one in series
-            ]
+            labels = [label_growth(measure_growth(range(steps), one, LIMITS), LIMITS) for one in series]
             likely, firm = called(series)
             assert [one in ("likely", "strong") for one in labels] == likely.tolist()
             assert [one == "strong" for one in labels] == firm.tolist()

@@ -23,9 +23,7 @@ def test_benjamini_and_hochberg_by_hand():
     # p · m / rank from the largest down: .05·5/5, .04·5/4, … are all .05.
     assert adjust_benjamini_hochberg([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05] * 5)
     # .5; .03·4/3 = .04; .01·4/2 = .02; .005·4 = .02.
-    assert adjust_benjamini_hochberg([0.5, 0.01, 0.005, 0.03]) == pytest.approx(
-        [0.5, 0.02, 0.02, 0.04]
-    )
+    assert adjust_benjamini_hochberg([0.5, 0.01, 0.005, 0.03]) == pytest.approx([0.5, 0.02, 0.02, 0.04])
     # A later one that does better pulls the earlier down: .04·2/1 = .08 but .041·2/2 = .041.
     assert adjust_benjamini_hochberg([0.04, 0.041]) == pytest.approx([0.041, 0.041])
     assert len(adjust_benjamini_hochberg([])) == 0
@@ -51,9 +49,7 @@ def test_corrections_never_help_and_keep_the_order(p):
 @given(chances, st.randoms(use_true_random=False))
 def test_the_order_of_kernels_is_of_no_consequence(p, random):
     at = random.sample(range(len(p)), len(p))
-    assert adjust_benjamini_hochberg([p[i] for i in at]) == pytest.approx(
-        adjust_benjamini_hochberg(p)[at]
-    )
+    assert adjust_benjamini_hochberg([p[i] for i in at]) == pytest.approx(adjust_benjamini_hochberg(p)[at])
 
 
 @pytest.mark.parametrize("p", [[-0.1], [1.1], [float("nan")], [[0.1]]])
@@ -71,9 +67,7 @@ def table(count, units=4, *, level=1.0, spread=0.001):
 def compared(base, opt, kinds=None, **kept):
     """The tests with the step as long as its kernels."""
     kinds = ["compute"] * len(base) if kinds is None else kinds
-    return compare_kernels(
-        base, opt, kinds, base_step=base.mean(axis=1).sum(), opt_step=opt.mean(axis=1).sum(), **kept
-    )
+    return compare_kernels(base, opt, kinds, base_step=base.mean(axis=1).sum(), opt_step=opt.mean(axis=1).sum(), **kept)
 
 
 def test_one_kernel_by_hand():
@@ -259,8 +253,6 @@ def test_neither_unit_nor_order_nor_direction_matters(count, factor, random):
     at = random.sample(range(count), count)
     one = compared(base, opt)
     for other in (compared(factor * base, factor * opt), compared(opt, base)):
-        assert [k.p_corrected for k in other.kernels] == pytest.approx(
-            [k.p_corrected for k in one.kernels]
-        )
+        assert [k.p_corrected for k in other.kernels] == pytest.approx([k.p_corrected for k in one.kernels])
     moved = compared(base[at], opt[at])
     assert [k.q for k in moved.kernels] == pytest.approx([one.kernels[i].q for i in at])

@@ -50,9 +50,7 @@ def test_what_cannot_be_calibrated_is_said(runs):
 )
 def test_neither_unit_nor_order_matters_and_the_stored_form_is_whole(runs, factor, random):
     found = calibrate_noise(runs)
-    moved = calibrate_noise(
-        [[factor * value for value in run] for run in random.sample(runs, len(runs))]
-    )
+    moved = calibrate_noise([[factor * value for value in run] for run in random.sample(runs, len(runs))])
     assert moved.sd == pytest.approx(found.sd, abs=1e-9)
     assert (moved.df, moved.steps) == (found.df, found.steps)
     assert Noise.from_dict(json.loads(json.dumps(found.to_dict()))) == found

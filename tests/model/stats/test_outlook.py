@@ -40,9 +40,7 @@ def test_with_many_degrees_of_freedom_the_chances_are_those_of_the_normal():
     # SE .01 known: the interval reaches 1.959964 SE; at +5 % (.048790): (.048790 − .029559 − .0196) / .01 = −.0369
     # → Φ = .4853; at 0 inside: 2 Φ((.029559 − .0196)/.01 = .9959) − 1 = .6807.
     surely = [ErrorSpread(0.01, 1e7)]
-    assert compute_chances(log(1.05), surely, DELTA, 0.95).regression == pytest.approx(
-        0.4853, abs=2e-4
-    )
+    assert compute_chances(log(1.05), surely, DELTA, 0.95).regression == pytest.approx(0.4853, abs=2e-4)
     assert compute_chances(0.0, surely, DELTA, 0.95).no_change == pytest.approx(0.6807, abs=2e-4)
     assert compute_chances(0.0, surely, DELTA, 0.95).regression < 1e-6
 
@@ -52,9 +50,7 @@ def test_calibrated_noise_is_not_drawn_again():
     # z = (.095310 − .029559 − .033441) / .0141421 = 2.2847 → .98884. What is certain, 3.67 · .0141421, is less.
     one = ErrorSpread(2**0.5 * 0.01, 7.0, drawn=False)
     assert compute_chances(0.0, [one], DELTA, 0.95).no_change == 0
-    assert compute_chances(log(1.1), [one], DELTA, 0.95).regression == pytest.approx(
-        0.98884, abs=2e-4
-    )
+    assert compute_chances(log(1.1), [one], DELTA, 0.95).regression == pytest.approx(0.98884, abs=2e-4)
 
 
 @pytest.mark.parametrize(("se", "df"), [(0.005, 8.0), (0.02, 18.0)])
@@ -62,9 +58,7 @@ def test_the_detectable_change_includes_what_has_to_be_exceeded(se, df):
     """Where the interval decides: (1 + δ) · exp((t(.975) + t(.8)) · SE⁺) − 1; t(8): 2.306004, .888890; t(18): 2.100922, .862049."""
     t = {8.0: 2.306004 + 0.888890, 18.0: 2.100922 + 0.862049}[df]
     closed = 1.03 * exp(t * compute_upper_factor(df) * se) - 1
-    assert find_detectable_change([ErrorSpread(se, df)], DELTA, 0.95) == pytest.approx(
-        closed, rel=0.01
-    )
+    assert find_detectable_change([ErrorSpread(se, df)], DELTA, 0.95) == pytest.approx(closed, rel=0.01)
 
 
 SIDES = st.lists(st.lists(st.floats(0.8, 1.25), min_size=2, max_size=6), min_size=2, max_size=4)
@@ -78,9 +72,7 @@ def test_chances_add_up_and_mirror(base, opt, change):
         one = compute_chances(change, found.spreads, DELTA, 0.95)
         two = compute_chances(-change, found.spreads, DELTA, 0.95)
         assert min(one.regression, one.no_change, one.improvement, one.inconclusive) >= 0
-        assert one.regression + one.no_change + one.improvement + one.inconclusive == pytest.approx(
-            1
-        )
+        assert one.regression + one.no_change + one.improvement + one.inconclusive == pytest.approx(1)
         assert (one.regression, one.no_change) == pytest.approx((two.improvement, two.no_change))
         more = compute_chances(change + 0.05, found.spreads, DELTA, 0.95)
         assert more.regression >= one.regression - 1e-12
@@ -92,11 +84,7 @@ def drawn_words(runs, sd, worse, count, steps=1, step_sd=0.0):
     words = []
     for _ in range(count):
         sides = [
-            np.exp(
-                shift
-                + sd * random.standard_normal((number, 1))
-                + step_sd * random.standard_normal((number, steps))
-            )
+            np.exp(shift + sd * random.standard_normal((number, 1)) + step_sd * random.standard_normal((number, steps)))
             for number, shift in zip(runs, (0.0, worse), strict=True)
         ]
         words.append(choose_verdict(compute_speedup(*map(list, sides))).word)
@@ -156,10 +144,7 @@ def test_the_runs_needed_say_no_change_of_equal_sides():
 def test_no_number_of_runs_decides_on_a_change_of_exactly_what_matters():
     found = compute_speedup(runs_of(0.001, 3), runs_of(0.001, 3))
     assert compute_needed_runs(found, change=0.03).runs is None
-    assert (
-        compute_needed_runs(found, change=0.05).runs == 2
-        or compute_needed_runs(found, change=0.05).runs == 3
-    )
+    assert compute_needed_runs(found, change=0.05).runs == 2 or compute_needed_runs(found, change=0.05).runs == 3
     assert compute_needed_runs(found, effect=0.0).runs is None
 
 
@@ -170,9 +155,7 @@ def test_of_one_run_each_the_runs_needed_are_a_lower_bound():
     assert plan.steps is None, "steps of one run decide nothing"
     assert compute_needed_runs(found, alone=True).steps > 5
     noisy = compute_speedup([BASE], [BASE], noise=NOISE)
-    assert compute_needed_runs(noisy).steps is None, (
-        "two runs of 1 % differ by more than steps can make up for"
-    )
+    assert compute_needed_runs(noisy).steps is None, "two runs of 1 % differ by more than steps can make up for"
     assert not compute_needed_runs(noisy).at_least
 
 

@@ -125,9 +125,7 @@ def test_the_wider_of_steps_and_noise_stands():
     assert (calibrated.low, calibrated.df) == (within.low, within.df)
     assert calibrated.label == "run-to-run (A/A noise)"
     # Paired steps cannot see how runs differ either.
-    assert (
-        compute_speedup([BASE], [OPT], paired="step", noise=NOISE).label == "run-to-run (A/A noise)"
-    )
+    assert compute_speedup([BASE], [OPT], paired="step", noise=NOISE).label == "run-to-run (A/A noise)"
 
 
 def test_noise_of_few_runs_is_not_used():
@@ -190,10 +188,7 @@ def test_what_places_have_in_common_in_all_runs_is_no_scatter():
 
 
 def test_several_runs_have_no_use_for_calibrated_noise():
-    assert (
-        compute_speedup(BASE_RUNS, OPT_RUNS, noise=NOISE).low
-        == compute_speedup(BASE_RUNS, OPT_RUNS).low
-    )
+    assert compute_speedup(BASE_RUNS, OPT_RUNS, noise=NOISE).low == compute_speedup(BASE_RUNS, OPT_RUNS).low
 
 
 @pytest.mark.parametrize(
@@ -254,9 +249,7 @@ def test_a_median_that_tells_another_story_is_pointed_out():
 @given(sides, sides, st.floats(1e-6, 1e6))
 def test_a_unit_of_measure_changes_nothing(base, opt, factor):
     one = compute_speedup(base, opt)
-    two = compute_speedup(
-        *([[factor * value for value in run] for run in side] for side in (base, opt))
-    )
+    two = compute_speedup(*([[factor * value for value in run] for run in side] for side in (base, opt)))
     assert (two.ratio, two.median_ratio) == pytest.approx((one.ratio, one.median_ratio))
     if one.low is not None and one.se > 1e-6:
         assert two.label == one.label

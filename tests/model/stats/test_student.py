@@ -18,13 +18,9 @@ PROBABILITIES = st.floats(0.001, 0.999).filter(lambda p: abs(p - 0.5) > 1e-3)
 def test_it_is_the_closed_form_of_one_two_and_four_degrees(probability):
     """df 1: tan(π (p − ½)); df 2: (2p − 1) / √(2 p (1 − p)); df 4: 2 √(cos(arccos(√a) / 3) / √a − 1), a = 4 p (1 − p)."""
     p = probability
-    assert compute_student_quantile(p, 1) == pytest.approx(
-        1 / math.tan(math.pi * (1 - p)), rel=1e-13
-    )
+    assert compute_student_quantile(p, 1) == pytest.approx(1 / math.tan(math.pi * (1 - p)), rel=1e-13)
     a = 4 * p * (1 - p)
-    assert compute_student_quantile(p, 2) == pytest.approx(
-        2 * (p - 0.5) * math.sqrt(2 / a), rel=1e-13
-    )
+    assert compute_student_quantile(p, 2) == pytest.approx(2 * (p - 0.5) * math.sqrt(2 / a), rel=1e-13)
     of_four = 2 * math.sqrt(math.cos(math.acos(math.sqrt(a)) / 3) / math.sqrt(a) - 1)
     assert compute_student_quantile(p, 4) == pytest.approx(of_four, rel=1e-12)
 
@@ -45,17 +41,12 @@ def test_it_is_that_of_scipy(probability, df):
 
 @given(PROBABILITIES, st.floats(0.2, 1e5))
 def test_the_tail_above_it_is_what_was_asked_for(probability, df):
-    assert stdtr(df, compute_student_quantile(probability, df)) == pytest.approx(
-        probability, rel=1e-9
-    )
+    assert stdtr(df, compute_student_quantile(probability, df)) == pytest.approx(probability, rel=1e-9)
 
 
 @pytest.mark.parametrize("probability", [0.51, 0.75, 0.975, 0.9995, 1 - 1e-9])
 def test_the_two_ways_meet(probability):
-    below, above = (
-        compute_student_quantile(probability, EXACT_EXPANSION_DF * (1 + by))
-        for by in (-1e-12, 1e-12)
-    )
+    below, above = (compute_student_quantile(probability, EXACT_EXPANSION_DF * (1 + by)) for by in (-1e-12, 1e-12))
     assert below == pytest.approx(above, rel=1e-12)
 
 
@@ -81,6 +72,4 @@ def test_an_analysis_does_without_scipy(tmp_path):
         "import sys, tracekit; from tracekit.model.stats.estimate import estimate_side;"
         "estimate_side([[1.0, 2.0, 4.0, 3.0]]); sys.exit('scipy' in sys.modules)"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False).returncode == 0
-    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False).returncode == 0

@@ -78,9 +78,7 @@ def test_what_equal_runs_differ_by_is_no_change():
 
 
 def test_one_step_a_side_is_never_more_than_inconclusive():
-    found = choose_verdict(
-        compute_speedup([[10.0]], [[1.0]], noise=NOISE), assume_independent_steps=True
-    )
+    found = choose_verdict(compute_speedup([[10.0]], [[1.0]], noise=NOISE), assume_independent_steps=True)
     assert (found.word, found.caps, found.p) == ("inconclusive", ("no interval",), None)
     assert found.worse == pytest.approx(-log(10))
 
@@ -93,13 +91,8 @@ def test_two_steps_of_one_run_are_never_more_than_inconclusive():
             "inconclusive", "improvement", ("two steps",),
         )  # fmt: skip
     # One long side does not help, a second run does.
-    assert (
-        choose_verdict(compute_speedup([[10, 10.001]], [[1, 1.001, 1.002]])).word == "inconclusive"
-    )
-    assert (
-        choose_verdict(compute_speedup([[10, 10.001]] * 2, [[1, 1.001], [1.002]])).word
-        == "improvement"
-    )
+    assert choose_verdict(compute_speedup([[10, 10.001]], [[1, 1.001, 1.002]])).word == "inconclusive"
+    assert choose_verdict(compute_speedup([[10, 10.001]] * 2, [[1, 1.001], [1.002]])).word == "improvement"
 
 
 def test_one_run_a_side_is_never_more_than_inconclusive():
@@ -116,10 +109,7 @@ def test_one_run_a_side_is_never_more_than_inconclusive():
 def test_calibrated_noise_or_a_declaration_lets_one_run_speak():
     half = [value / 2 for value in BASE]
     assert choose_verdict(compute_speedup([BASE], [half], noise=NOISE)).word == "improvement"
-    assert (
-        choose_verdict(compute_speedup([BASE], [half]), assume_independent_steps=True).word
-        == "improvement"
-    )
+    assert choose_verdict(compute_speedup([BASE], [half]), assume_independent_steps=True).word == "improvement"
     few = Noise(sd=0.01, df=2.0, runs=3, steps=5, rho=None)
     assert choose_verdict(compute_speedup([BASE], [half], noise=few)).word == "inconclusive"
 
@@ -134,10 +124,7 @@ def test_a_side_of_one_run_is_never_more_than_inconclusive():
     assert choose_verdict(compute_speedup(runs, [BASE])).uncapped == "no change"
     assert choose_verdict(compute_speedup(runs, [BASE])).word == "inconclusive"
     assert choose_verdict(compute_speedup(runs, [half], noise=NOISE)).word == "improvement"
-    assert (
-        choose_verdict(compute_speedup(runs, [half]), assume_independent_steps=True).word
-        == "improvement"
-    )
+    assert choose_verdict(compute_speedup(runs, [half]), assume_independent_steps=True).word == "improvement"
 
 
 def of_runs(*logs):
@@ -161,9 +148,7 @@ def test_a_change_is_larger_than_equal_sides_seem_to_differ_by():
 def test_of_two_runs_a_side_more_is_asked_for():
     # Log means ±.01: s = .0141421, SE = .0141421 on 2 degrees; 12.851777 SE = .181752.
     def said(change):
-        return choose_verdict(
-            compute_speedup(of_runs(-0.01, 0.01), of_runs(change - 0.01, change + 0.01))
-        )
+        return choose_verdict(compute_speedup(of_runs(-0.01, 0.01), of_runs(change - 0.01, change + 0.01)))
 
     assert (said(0.1815).caps, said(0.1820).word) == (("chance",), "regression")
 
@@ -177,10 +162,7 @@ def test_a_change_that_steps_alone_make_is_none():
     assert (found.word, found.uncapped, found.caps) == ("inconclusive", "regression", ("chance",))
     # A step that is long in all runs of both sides is no scatter.
     slower = [[1.2 * value for value in wild], [1.2012 * value for value in wild]]
-    assert (
-        choose_verdict(compute_speedup([wild, [1.001 * value for value in wild]], slower)).word
-        == "regression"
-    )
+    assert choose_verdict(compute_speedup([wild, [1.001 * value for value in wild]], slower)).word == "regression"
 
 
 def test_unequal_numbers_of_steps_are_not_a_change():
@@ -196,10 +178,7 @@ def test_swapped_sides_swap_the_words(base, opt, effect):
     two = choose_verdict(compute_speedup(opt, base), min_effect=effect)
     turned = {"regression": "improvement", "improvement": "regression"}
     assert two.word == turned.get(one.word, one.word)
-    assert (
-        choose_verdict(compute_speedup(opt, base), min_effect=effect, better="higher").word
-        == one.word
-    )
+    assert choose_verdict(compute_speedup(opt, base), min_effect=effect, better="higher").word == one.word
 
 
 @settings(deadline=None)

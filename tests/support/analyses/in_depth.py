@@ -41,9 +41,5 @@ def verdicts(report, rule):
 def text_of(report):
     """All text of the sections, for words that must not be there."""
     return repr(
-        [
-            (s.title, s.reason, s.metrics, s.sheets, s.findings, s.caveats)
-            for s in report.sections
-            if s.id in IN_DEPTH
-        ]
+        [(s.title, s.reason, s.metrics, s.sheets, s.findings, s.caveats) for s in report.sections if s.id in IN_DEPTH]
     )

@@ -33,9 +33,7 @@ def step_rows(*runs, name="step_time", label="run", **keys):
 def report(rows, *, omitted=0, identity=(), **facts):
     """A report that holds these values, and whose fingerprint is `facts`."""
     sheet = Sheet("values", "Values", tuple(Heading(n, n) for n in COLUMNS), tuple(rows), omitted)
-    return Report(
-        "made", "0", identity=identity, values=sheet, fingerprint=tuple(sorted(facts.items()))
-    )
+    return Report("made", "0", identity=identity, values=sheet, fingerprint=tuple(sorted(facts.items())))
 
 
 def made_side(name, rows, drop_first=0, **facts):
@@ -46,8 +44,7 @@ def made_side(name, rows, drop_first=0, **facts):
 def compared(base, opt, **choices):
     """Two lists of rows, or two sides, compared."""
     sides = [
-        made_side(name, given) if isinstance(given, list) else given
-        for name, given in (("base", base), ("opt", opt))
+        made_side(name, given) if isinstance(given, list) else given for name, given in (("base", base), ("opt", opt))
     ]
     return compare_sides(*sides, ComparisonChoices(**choices))
 

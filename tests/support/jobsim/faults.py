@@ -289,9 +289,7 @@ def job_of_several(kinds: tuple[str, ...], size: str = "small", seed: int = 0) -
         own, planted = ALL_KINDS[kind](Draw(kind, size, seed))
         taken = {name for fault in faults for name in fault.change}
         changed = {name for fault in planted for name in fault.change}
-        if taken & changed or any(
-            settings.get(name, value) != value for name, value in own.items()
-        ):
+        if taken & changed or any(settings.get(name, value) != value for name, value in own.items()):
             return None
         settings |= own
         faults += planted

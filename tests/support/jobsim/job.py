@@ -231,9 +231,7 @@ class Job:
     hiccup_ns: int = 0
     """The host of one rank stops once in the run."""
     faults: tuple[Fault, ...] = ()
-    _behaviours: dict[tuple[int, int], Behaviour] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    _behaviours: dict[tuple[int, int], Behaviour] = field(default_factory=dict, compare=False, repr=False)
 
     def gathered_bytes(self) -> int:
         """What is gathered and reduced for one layer."""

@@ -20,10 +20,7 @@ LAUNCHES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cudaM
 def write(rank: Rank, folder: Path) -> Path:
     """The file of one rank."""
     role = "rollout" if rank.job.is_generator(rank.rank) else "actor-rollout-ref"
-    name = (
-        f"{role}_train_rank{rank.rank}-of-{rank.job.ranks}_pid{rank.pid}"
-        f"_{20261120073303136 + rank.rank}.json.gz"
-    )
+    name = f"{role}_train_rank{rank.rank}-of-{rank.job.ranks}_pid{rank.pid}_{20261120073303136 + rank.rank}.json.gz"
     path = folder / name
     path.write_bytes(gzip.compress(text(rank).encode(), 1, mtime=0))
     return path

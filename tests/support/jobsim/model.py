@@ -25,10 +25,7 @@ def shapes(*dims: tuple[int, ...], kind: str = "c10::BFloat16") -> str:
     types = ", ".join(f'"{kind}"' for _ in dims)
     blank = ", ".join('""' for _ in dims)
     listed = [list(size) for size in dims]
-    return (
-        f'"Concrete Inputs": [{blank}], "Input type": [{types}], '
-        f'"Input Strides": {strides}, "Input Dims": {listed}'
-    )
+    return f'"Concrete Inputs": [{blank}], "Input type": [{types}], "Input Strides": {strides}, "Input Dims": {listed}'
 
 
 def mm(rank: Rank, rows: int, inner: int, columns: int, how: str = "") -> int:
@@ -57,9 +54,7 @@ def attention(rank: Rank, rows: int, *, fused: bool) -> None:
     if fused:
         args = shapes((heads // HEADS, HEADS, length, HEAD_WIDTH))
         name = k.FLASH.format("fwd", "fwd")
-        rank.kernel(
-            "aten::_flash_attention_forward", name, k.KERNEL_START_NS + flop / 3.6e5, args=args
-        )
+        rank.kernel("aten::_flash_attention_forward", name, k.KERNEL_START_NS + flop / 3.6e5, args=args)
         return
     scores = 2 * heads * length * length
     query, key = (heads, length, HEAD_WIDTH), (heads, HEAD_WIDTH, length)
@@ -121,11 +116,7 @@ def reduce_over_tensor_parallel(rank: Rank, rows: int) -> Program:
 
 def gather(rank: Rank, after: int = 0) -> Generator[Meeting, int, int]:
     """When the weights of the next layer are there."""
-    return (
-        yield from rank.collective(
-            "_allgather_base", "dp", rank.job.gathered_bytes() // 2, after=after
-        )
-    )
+    return (yield from rank.collective("_allgather_base", "dp", rank.job.gathered_bytes() // 2, after=after))
 
 
 def neighbours(rank: Rank) -> tuple[int | None, int | None]:
@@ -137,9 +128,7 @@ def neighbours(rank: Rank) -> tuple[int | None, int | None]:
     return before, after
 
 
-def forward(
-    rank: Rank, rows: int, *, head: str = "", norms: int = 0, trains: bool = False
-) -> Program:
+def forward(rank: Rank, rows: int, *, head: str = "", norms: int = 0, trains: bool = False) -> Program:
     """The forward of one micro-batch; weights are gathered one layer ahead of their use."""
     b, layers = rank.behaviour, rank.job.layers
     before, after = neighbours(rank)
@@ -207,9 +196,7 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
             yield from chores.reduce_tensors(rank, f"reduce {number}")
         if reduce:
             ready, size = rank.free[COMPUTE], rank.job.gathered_bytes() // 2
-            ends.append(
-                (yield from rank.collective("_reduce_scatter_base", "dp", size, after=ready))
-            )
+            ends.append((yield from rank.collective("_reduce_scatter_base", "dp", size, after=ready)))
             if not b.overlap:
                 rank.wait_for(ends[-1])
     if ends:
@@ -283,8 +270,6 @@ def vision_tower(rank: Rank, rows: int) -> None:
 def norm_of_gradients(rank: Rank) -> Program:
     """The gradient norm over all ranks, which the host reads."""
     end = rank.kernel("aten::_foreach_norm", k.MULTI.format("LpNormFunctor<float, (at::native::NormType)1, float, 1>"), 28_000)  # fmt: skip
-    rank.wait_for(
-        (yield from rank.collective("allreduce", rank.job.trainers(), 1, "Float", after=end))
-    )
+    rank.wait_for((yield from rank.collective("allreduce", rank.job.trainers(), 1, "Float", after=end)))
     if rank.reads():
         rank.item()

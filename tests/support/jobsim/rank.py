@@ -245,9 +245,7 @@ class Rank:
         if until > self.now:
             self.now = until + 1_500
         category = "cuda_driver" if name.startswith("cu") and name[2].isupper() else "cuda_runtime"
-        self.calls.append(
-            (category, name, self.tid, start, self.now, self.correlation, self.external)
-        )
+        self.calls.append((category, name, self.tid, start, self.now, self.correlation, self.external))
         return start, self.correlation
 
     # Device rows
@@ -268,9 +266,7 @@ class Rank:
         self.correlation += 1
         self.spend(ns)
         category = "cuda_driver" if name.startswith("cuL") else "cuda_runtime"
-        self.calls.append(
-            (category, name, self.tid, start, self.now, self.correlation, self.external)
-        )
+        self.calls.append((category, name, self.tid, start, self.now, self.correlation, self.external))
         return issued + LAUNCH_LATENCY_NS, self.correlation
 
     def place(
@@ -287,15 +283,11 @@ class Rank:
         start = max(ready, self.free[stream] + STREAM_GAP_NS)
         end = start + dur
         if self.job.contention and stream == COMPUTE and category == "kernel":
-            shared = sum(
-                max(0, min(end, over) - max(start, begin)) for begin, over in self._transfers
-            )
+            shared = sum(max(0, min(end, over) - max(start, begin)) for begin, over in self._transfers)
             end += int(self.job.contention * shared)
         self.free[stream] = end
         self.queue.append(end)
-        self.device_rows.append(
-            DeviceRow(category, name, stream, start, end, correlation, self.external, args)
-        )
+        self.device_rows.append(DeviceRow(category, name, stream, start, end, correlation, self.external, args))
         for row in self.open_ranges[self.tid]:
             shadows = row.shadows
             assert shadows is not None
@@ -380,9 +372,7 @@ class Rank:
 
     # Collectives
 
-    def collective(
-        self, name: str, kind: str, nelems: int, dtype: str = "BFloat16", *, after: int = 0
-    ) -> Joined:
+    def collective(self, name: str, kind: str, nelems: int, dtype: str = "BFloat16", *, after: int = 0) -> Joined:
         """A collective of a group: it ends on all ranks when the last has come and the bytes are across.
 
         `nelems` is the larger of what goes in and what comes out.
@@ -452,9 +442,7 @@ class Rank:
             end = yield Meeting(group, key + f" {sequence}", start, transfer)
             self.lasting(0)
             full = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-            self.place(
-                "kernel", full, PIPE, start, end - start, correlation, f"{NCCL_SHAPE}, {about}"
-            )
+            self.place("kernel", full, PIPE, start, end - start, correlation, f"{NCCL_SHAPE}, {about}")
         return end
 
     def transfer(self, label: str, name: str, size: int, size_bytes: int) -> int:

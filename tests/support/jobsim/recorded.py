@@ -65,12 +65,8 @@ def rename(job: Job, ranks: list[Rank]) -> list[Rank]:
     for rank in ranks:
         for row in rank.host_rows:
             row.name = ENGINE.sub(r"decode[bs=\1 tok=\1]", NAMES.get(row.name, row.name))
-        rank.device_rows = [
-            row._replace(name=KERNELS.get(row.name, row.name)) for row in rank.device_rows
-        ]
-        rank.frames = [
-            (name.replace("verl/", "nemo_rl/algorithms/"), *frame) for name, *frame in rank.frames
-        ]
+        rank.device_rows = [row._replace(name=KERNELS.get(row.name, row.name)) for row in rank.device_rows]
+        rank.frames = [(name.replace("verl/", "nemo_rl/algorithms/"), *frame) for name, *frame in rank.frames]
     return ranks
 
 

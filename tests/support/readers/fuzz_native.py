@@ -166,9 +166,7 @@ def main() -> None:
         whole, pieces = scan(broken, keep, None), scan(broken, keep, chance)
         assert whole == pieces, f"case {case} depends on how the text is cut"
         seen["with bad elements" if len(whole) > 13 else "without"] += 1
-    print(
-        f"{text.count(b'ph')} events, {len(text)} bytes; {options.cases} cases {dict(seen)}, no difference,"
-    )
+    print(f"{text.count(b'ph')} events, {len(text)} bytes; {options.cases} cases {dict(seen)}, no difference,")
     print(f"{time.monotonic() - began:.0f} s")
 
 

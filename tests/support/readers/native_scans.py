@@ -43,10 +43,7 @@ def arg(*texts: str, keep: ScanOptions = ALL) -> Sparse:
 
 def ns(*texts: str) -> list[int | None]:
     columns = read(",".join('{"ts": ' + text + "}" for text in texts).encode())
-    return [
-        int(time) if has else None
-        for time, has in zip(columns["ts_ns"], columns["has_ts"], strict=True)
-    ]
+    return [int(time) if has else None for time, has in zip(columns["ts_ns"], columns["has_ts"], strict=True)]
 
 
 def comparable(column: object) -> object:
@@ -86,10 +83,7 @@ def ragged_text() -> bytes:
     keys = ["ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "args", "x", "\xe9"]
     events = []
     for _ in range(40):
-        members = [
-            f'"{key}" : {chance.choice(texts)}'
-            for key in chance.sample(keys, chance.randrange(len(keys)))
-        ]
+        members = [f'"{key}" : {chance.choice(texts)}' for key in chance.sample(keys, chance.randrange(len(keys)))]
         inner = ",".join(f'"{key}":{chance.choice(texts)}' for key in chance.sample(keys, 4))
         members.append(f'"args":\n{{{inner}}}')
         events.append("{" + ", ".join(members) + chance.choice(["}", ",}", " }\n"]))

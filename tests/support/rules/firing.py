@@ -46,9 +46,7 @@ def write_sources(folder: Path, sources: Sources) -> Path:
         elif isinstance(key, str):
             write(folder / key, rows, **_meta(rows))
         else:
-            write(
-                folder / f"rank{key}.json", rows, rank=key, world_size=len(sources), **_meta(rows)
-            )
+            write(folder / f"rank{key}.json", rows, rank=key, world_size=len(sources), **_meta(rows))
     return folder
 
 

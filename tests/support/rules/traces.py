@@ -58,9 +58,7 @@ def pageable(size, dur, pinned=True, steps=2):
         rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 10, dur, size, 2 * number + 1)]
         if pinned:
             rows += [launch(at + 2, 2 * number + 2)]
-            rows += [
-                memcpy("Memcpy HtoD (Pinned -> Device)", at + 50_000, 100, MIB, 2 * number + 2)
-            ]
+            rows += [memcpy("Memcpy HtoD (Pinned -> Device)", at + 50_000, 100, MIB, 2 * number + 2)]
     return rows
 
 

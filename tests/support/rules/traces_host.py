@@ -33,10 +33,7 @@ def asking(*calls, dur=2, whole=1000):
     rows = []
     for index, count in enumerate(calls):
         rows.append(step(index + 1, index * whole, whole))
-        rows += [
-            launch(index * whole + 10 * k, 100 * index + k, dur, name="cudaMalloc")
-            for k in range(count)
-        ]
+        rows += [launch(index * whole + 10 * k, 100 * index + k, dur, name="cudaMalloc") for k in range(count)]
     return rows
 
 
@@ -65,9 +62,7 @@ def updating(names, tensors=8, dur=2, wall=100, whole=1000):
     """A step with an Optimizer.step of `wall` that runs each op once for every tensor."""
     rows = [step(1, 0, whole), annotation("Optimizer.step#AdamW.step", 10, wall)]
     rows += [
-        op(name, 10 + 3 * (tensor * len(names) + at), dur)
-        for tensor in range(tensors)
-        for at, name in enumerate(names)
+        op(name, 10 + 3 * (tensor * len(names) + at), dur) for tensor in range(tensors) for at, name in enumerate(names)
     ]
     return rows
 

@@ -60,9 +60,7 @@ def attention(between, softmax="aten::_softmax"):
     )
 
 
-ELEMENTWISE = (
-    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<{}> >(int)"
-)
+ELEMENTWISE = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<{}> >(int)"
 
 
 def copied(dur, types=(BF16, BF16, "Scalar"), around=("aten::contiguous", "aten::clone")):

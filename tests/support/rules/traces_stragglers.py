@@ -33,9 +33,7 @@ def rank_group(
             for rank in ranks:
                 rows[rank] += [
                     op("aten::mm", at, own[rank]),
-                    annotation(
-                        "gloo:all_reduce", at + own[rank], end - at - own[rank], tid=RUNLOOP
-                    ),
+                    annotation("gloo:all_reduce", at + own[rank], end - at - own[rank], tid=RUNLOOP),
                 ]
             at = max(end, at + segment)
         for rank in ranks:
@@ -54,9 +52,7 @@ def late_by(excess: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
 
 def turns(others: int, longest: Sequence[int] = (0, 1, 2)) -> dict[int, list[dict[str, Any]]]:
     """A step for each of `longest`, of ten segments: that rank works 100, the other two `others`."""
-    return rank_group(
-        [[[100 if rank == who else others for rank in range(3)]] * 10 for who in longest], 105
-    )
+    return rank_group([[[100 if rank == who else others for rank in range(3)]] * 10 for who in longest], 105)
 
 
 FIRES: dict[str, Firing] = {
@@ -82,9 +78,7 @@ FIRES: dict[str, Firing] = {
 
 NEAR_MISSES: dict[str, Sources] = {
     # As late, in three steps of four: rank 0 is later in the last.
-    "straggler": rank_group(
-        [[[50, 50, 59]] * 6 + [[50, 50, 50]] * 4] * 3 + [[[60, 50, 50]] * 6 + [[50, 50, 50]] * 4]
-    ),
+    "straggler": rank_group([[[50, 50, 59]] * 6 + [[50, 50, 50]] * 4] * 3 + [[[60, 50, 50]] * 6 + [[50, 50, 50]] * 4]),
     # (1000 - 906.7) / 1000: 9.3 %.
     "rank-imbalance": turns(86),
 }

@@ -125,9 +125,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     )
 
 
-def _judge_driver_calls(
-    measured: Measurements, steps: Frame, thresholds: Thresholds
-) -> Iterator[Finding | Verdict]:
+def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresholds) -> Iterator[Finding | Verdict]:
     """Judge R21: the allocator still gets memory from the driver, or returns it, in steady steps."""
     limit = thresholds.of("allocator-calls")
     for of_run in steps.group_by("run").frames():
@@ -144,9 +142,7 @@ def _judge_driver_calls(
             continue
         got_bytes = int(late["driver_alloc_bytes"].sum()) / count
         worst = next(late.sort("calls", descending=["calls"]).rows())
-        repeated = (
-            f", {retried:,} times after giving its cache back for one request" if retried else ""
-        )
+        repeated = f", {retried:,} times after giving its cache back for one request" if retried else ""
         retry_label = "times that one request emptied the cache"
         yield Finding(
             "allocator-calls",
@@ -168,9 +164,7 @@ def _judge_driver_calls(
 
 
 def _make_churn_table(measured: Measurements, steps: Frame, levels: Frame) -> Sheet:
-    calls = steps.group_by(*SNAPSHOT_KEYS).agg(
-        **{name: sum_of(name) for name in (*_DRIVER_CALLS, "retry_count")}
-    )
+    calls = steps.group_by(*SNAPSHOT_KEYS).agg(**{name: sum_of(name) for name in (*_DRIVER_CALLS, "retry_count")})
     churn = levels.filter(levels["alloc_count"] > 0)
     churn = churn.join(calls, SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
     churn = churn.with_columns(churn=divide(churn["alloc_bytes"], churn["peak_bytes"]))
@@ -213,9 +207,7 @@ def _make_allocator_step_table(measured: Measurements, steps: Frame) -> Sheet:
 def _sum_lifetimes(measured: Measurements) -> Frame:
     """Sum the lifetimes of GPU memory over all snapshots, the shortest first; `lived` is the range in words."""
     lifetimes = measured.frame("lifetimes")
-    lifetimes = lifetimes.filter(
-        lifetimes.equals("memory", "device") & (lifetimes["block_count"] > 0)
-    )
+    lifetimes = lifetimes.filter(lifetimes.equals("memory", "device") & (lifetimes["block_count"] > 0))
     by_range = lifetimes.group_by("low_ns", "high_ns").agg(
         block_count=sum_of("block_count"), size_bytes=sum_of("size_bytes")
     )

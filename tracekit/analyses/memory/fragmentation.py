@@ -144,9 +144,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         end = measure_free_space_at_end(trace, replay)
         largest = _find_largest_request(replay)
         space.append(end.assign(moment="end", largest_request_bytes=largest, **process))
-        stranded.append(
-            pd.DataFrame([{**process, "stranded_bytes": int(end["stranded_bytes"].sum())}])
-        )
+        stranded.append(pd.DataFrame([{**process, "stranded_bytes": int(end["stranded_bytes"].sum())}]))
         segment_table = list_memory_segments(trace, replay)
         if segment_table is not None and len(replay.rows):
             for moment, entry in (("peak", replay.peak()), ("grown", _find_last_growth(replay))):
@@ -257,9 +255,7 @@ def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
     owner = segment[heads]
     drawn = np.flatnonzero(owner < MAX_SEGMENTS)
     drawn = np.sort(drawn[np.argsort(-(stop - start)[drawn], kind="stable")[:MAX_RUNS]])
-    rows = segment_rows.iloc[
-        np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")
-    ].iloc[owner[drawn]]
+    rows = segment_rows.iloc[np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")].iloc[owner[drawn]]
     return pd.DataFrame(
         {
             "pool": rows["pool"].to_numpy(object),
@@ -322,9 +318,7 @@ def _name_moments(rows: Frame) -> Coded:
     return texts([_WHEN[moment] for moment in rows.values("moment")])
 
 
-def _judge_fragmentation(
-    measured: Measurements, totals: Frame, thresholds: Thresholds
-) -> Iterator[Finding | Verdict]:
+def _judge_fragmentation(measured: Measurements, totals: Frame, thresholds: Thresholds) -> Iterator[Finding | Verdict]:
     """Judge R22: reserved and free memory did not serve requests because it was in pieces."""
     limit = thresholds.of("fragmentation")
     steps = measured.frame("allocator_steps")
@@ -337,9 +331,7 @@ def _judge_fragmentation(
         if not len(grown):
             grows = bool((of_run["expandable_count"] > 0).all())
             reason = "segments grow in place" if grows else "no history of allocations was recorded"
-            yield Verdict(
-                "fragmentation", "not applicable" if grows else "insufficient data", reason + where
-            )
+            yield Verdict("fragmentation", "not applicable" if grows else "insufficient data", reason + where)
             continue
         least_free = limit["request_factor"] * grown.number("largest_request_bytes")
         fragmented = grown.filter(
@@ -367,15 +359,9 @@ def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
         "(allocate it first, or empty the cache between stages)",
         (
             make_evidence_metric("stranded_bytes", stranded, "free beside blocks in use"),
-            make_evidence_metric(
-                "unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"
-            ),
-            make_evidence_metric(
-                "largest_free_bytes", largest, "largest free piece", better="higher"
-            ),
-            make_evidence_metric(
-                "largest_request_bytes", request, "largest request", better="neither"
-            ),
+            make_evidence_metric("unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"),
+            make_evidence_metric("largest_free_bytes", largest, "largest free piece", better="higher"),
+            make_evidence_metric("largest_request_bytes", request, "largest request", better="neither"),
             Metric("needless_segments", needless, "count", "lower", label=got_label),
         ),
         (Place(**{name: worst[name] for name in ("run", "source", "role", "rank", "device")}),),
@@ -401,16 +387,12 @@ def _make_parts_table(measured: Measurements, totals: Frame) -> Sheet:
         """),
     )
     ranked = Ranked("reserved_bytes", member="who", apart=("run", "when"))
-    return make_sheet(
-        "reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked
-    )
+    return make_sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
 
 
 def _make_free_space_table(space: Frame, who: str) -> Sheet:
     largest = divide(space["largest_free_bytes"], space["free_bytes"])
-    pools = space.with_columns(
-        when=_name_moments(space), index_ratio=Nullable(1 - largest.values, largest.missing)
-    )
+    pools = space.with_columns(when=_name_moments(space), index_ratio=Nullable(1 - largest.values, largest.missing))
     headings = parse_headings("""
         when | when
         pool | pool | text | 0,0 is the default one; others are of graphs or users.
@@ -459,9 +441,7 @@ def _draw_segment_map(measured: Measurements, top: Mapping[str, Any]) -> Iterato
         "extents",
         tuple(
             (number, series.index(row["state"]), row["start_bytes"], row["end_bytes"])
-            for number, row in zip(
-                line, runs.rows("state", "start_bytes", "end_bytes"), strict=True
-            )
+            for number, row in zip(line, runs.rows("state", "start_bytes", "end_bytes"), strict=True)
         ),
         tuple(_SHOWN.values()),
         tuple(names),

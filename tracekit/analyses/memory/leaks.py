@@ -37,9 +37,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     survived = trace.derived(find_surviving_memory)
     grown = find_growing_stacks(trace)
-    windows = survived.windows.assign(
-        step=pd.array([trace.source.step] * len(survived.windows), dtype="Int64")
-    )
+    windows = survived.windows.assign(step=pd.array([trace.source.step] * len(survived.windows), dtype="Int64"))
     at_end = survived.stacks.assign(
         basis="snapshot", step=pd.array([trace.source.step] * len(survived.stacks), dtype="Int64")
     )
@@ -80,11 +78,7 @@ def _unwrap_columns(frame: pd.DataFrame) -> Mapping[str, Any]:
 
 
 def _unwrap_column(column: pd.Series[Any]) -> Any:
-    return (
-        column.to_numpy(object)
-        if column.dtype == object or str(column.dtype) == "str"
-        else column.array
-    )
+    return column.to_numpy(object) if column.dtype == object or str(column.dtype) == "str" else column.array
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
@@ -106,9 +100,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(
         metrics=(
             Metric("kept_stacks", len(leaks), "count", "lower", label=kept_label),
-            make_evidence_metric(
-                "kept_bytes", sum(leak.growth for leak in leaks), "their growth, all processes"
-            ),
+            make_evidence_metric("kept_bytes", sum(leak.growth for leak in leaks), "their growth, all processes"),
             Metric("snapshots", window_count, "count", label="most snapshots of one process"),
         ),
         sheets=lambda: [_make_leak_table(measured, leaks)] if leaks else (),
@@ -150,18 +142,14 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
     table = from_rows(names, rows)
     caption = "Stacks that at no time hold less than before and whose blocks of several steps are still alive."
     headings = (*make_run_heading(measured), *_LEAK_HEADINGS)
-    return make_sheet(
-        "kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption
-    )
+    return make_sheet("kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption)
 
 
 def _name_leak_owner(leak: KeptStack) -> str:
     """Name the process and device of a stack: `rank 3 actor GPU 0`."""
     _, role, rank, _, pid, replica, device = leak.process
     process = format_numbered_word("rank", rank) or format_numbered_word("process", pid) or "rank ?"
-    return join_phrase(
-        process, format_numbered_word("replica", replica), role, format_numbered_word("GPU", device)
-    )
+    return join_phrase(process, format_numbered_word("replica", replica), role, format_numbered_word("GPU", device))
 
 
 def _list_leak_caveats(windows: Frame, leaks: Sequence[KeptStack]) -> Iterator[str]:

@@ -82,9 +82,7 @@ def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
     assert held_bytes.sum(axis=0).tolist() == [replay.held(int(entry)) for entry in entries]
     order = np.argsort(-held_bytes.max(axis=1, initial=0), kind="stable")
     largest, others_of = order[:MAX_SITES], order[MAX_SITES:]
-    held_bytes, count = (
-        np.vstack((t[largest], t[others_of].sum(axis=0))) for t in (held_bytes, count)
-    )
+    held_bytes, count = (np.vstack((t[largest], t[others_of].sum(axis=0))) for t in (held_bytes, count))
     other = pd.DataFrame({"site": [None], "kind": ["unknown"], "untold": ["rest"]}, dtype=object)
     named = pd.concat([named.iloc[largest], other], ignore_index=True)
     is_held = held_bytes > 0
@@ -206,18 +204,14 @@ def _make_live_step_table(
     if not others.any():
         table = table.head(len(table) - 1)
     steps = [
-        f"end {place}" if step is None else f"step {step}"
-        for place, step in enumerate(ends.values("step"), start=1)
+        f"end {place}" if step is None else f"step {step}" for place, step in enumerate(ends.values("step"), start=1)
     ]
     headings = (
         *parse_headings("""
             where | place in the program
             change | first to last | bytes
         """),
-        *(
-            Heading(f"end_{end}", steps[end], "bytes", "As requested, when it ended.")
-            for end in shown.tolist()
-        ),
+        *(Heading(f"end_{end}", steps[end], "bytes", "As requested, when it ended.") for end in shown.tolist()),
     )
     caption = "As requested."
     if len(shown) < count:
@@ -232,10 +226,7 @@ def _spread_by_end(sites: Frame, ends: Frame) -> tuple[list[str], Ints, Bools]:
     """Return (names of sites, the bytes of each at each end of a step, whether they were recorded)."""
     places = ends.select("source", "position").with_columns(end=np.arange(len(ends)))
     sites = sites.join(places, ["source", "position"])
-    named = [
-        name_site(row["site"], row["kind"], row["untold"])
-        for row in sites.rows("site", "kind", "untold")
-    ]
+    named = [name_site(row["site"], row["kind"], row["untold"]) for row in sites.rows("site", "kind", "untold")]
     sites = sites.with_columns(name=texts(named))
     sums = sites.group_by("name", "end").agg(size_bytes=sum_of("size_bytes"))
     names = sums.distinct("name").sort("name").values("name")

@@ -110,9 +110,7 @@ MEMORY_PEAKS = Table(
         "reserved_peak_bytes": Column("Int64", "Most reserved from the device."),
         "reserved_ts_ns": Column("Int64", "When first."),
         "reserved_stage": Column("category", "Outermost stage around that, as recorded."),
-        "omitted_stage_count": Column(
-            "int64", "Stages beyond the cap: not in memory_stages, the shortest first."
-        ),
+        "omitted_stage_count": Column("int64", "Stages beyond the cap: not in memory_stages, the shortest first."),
     },
 )
 
@@ -159,16 +157,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     sizes = make_device_size_table(trace)
     if not (trace.has("memory_ops") or trace.has("allocations")):
         return sizes
-    tables: dict[str, list[Mapping[str, Any]]] = {
-        name: [] for name in ("steps", "stages", "peaks", "curve")
-    }
+    tables: dict[str, list[Mapping[str, Any]]] = {name: [] for name in ("steps", "stages", "peaks", "curve")}
     of_steps = []
     for level in compute_memory_levels(trace):
         steps, outer = select_memory_windows(trace, level)
         longest = np.argsort(-outer.dur_ns, kind="stable")[:MAX_STAGES]
-        in_steps = _measure_windows(level, steps) | {
-            "relative": np.full(len(steps), level.relative)
-        }
+        in_steps = _measure_windows(level, steps) | {"relative": np.full(len(steps), level.relative)}
         peak = _measure_peak(trace, level, steps) | _repeat_allocator(level, 1)
         peak["omitted_stage_count"] = np.array([len(outer) - len(longest)])
         of_steps.append((level.device_type, in_steps))
@@ -214,9 +208,7 @@ def _measure_peak(trace: Trace, level: MemoryLevels, steps: StepWindows) -> dict
         "peak_step": steps.number_at(level.ts_ns[entries[:1]]),
         "peak_stage": np.array(stage[:1], object),
         "peak_op": np.array(op[:1], object),
-        "reserved_peak_bytes": Nullable(
-            np.array([0 if reserved is None else reserved[last]]), no_reserved
-        ),
+        "reserved_peak_bytes": Nullable(np.array([0 if reserved is None else reserved[last]]), no_reserved),
         "reserved_ts_ns": Nullable(level.ts_ns[[last]], no_reserved),
         "reserved_stage": np.array(stage[1:] or [None], object),
     }
@@ -300,9 +292,7 @@ def _pool_peaks(measured: Measurements) -> Frame:
         who=texts([owner.process for owner in owners]),
         memory=texts([owner.memory for owner in owners]),
         kind=texts([owner.kind for owner in owners]),
-        card_bytes=make_nullable_numbers(
-            [None if card is None else card.size_bytes for card in cards]
-        ),
+        card_bytes=make_nullable_numbers([None if card is None else card.size_bytes for card in cards]),
         card_origin=texts([None if card is None else card.origin for card in cards]),
     )
 
@@ -310,8 +300,7 @@ def _pool_peaks(measured: Measurements) -> Frame:
 def _list_peak_caveats(peaks: Frame) -> Iterator[str]:
     if peaks["relative"].any():
         yield (
-            "levels marked relative count from the start of the recording: "
-            "what was allocated before it is not in them"
+            "levels marked relative count from the start of the recording: what was allocated before it is not in them"
         )
     if peaks.equals("device_type", SNAPSHOT).any():
         yield REQUESTED
@@ -347,9 +336,7 @@ def _place_allocator(peak: Mapping[str, Any], source: str, stage: str | None) ->
     return Place(run=run, role=role, rank=rank, device=device, source=source, stage=stage)
 
 
-def _judge_card_limit(
-    measured: Measurements, peaks: Frame, thresholds: Thresholds
-) -> Iterator[Finding | Verdict]:
+def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Thresholds) -> Iterator[Finding | Verdict]:
     """Judge R20: the reserved memory of a process comes near all of its GPU's."""
     limit = thresholds.of("memory-near-limit")
     for of_run in peaks.group_by("run").frames():
@@ -387,14 +374,10 @@ def _judge_card_limit(
             (
                 make_evidence_metric("reserved_ratio", ratio, "of the card"),
                 make_evidence_metric("reserved_bytes", worst["reserved_peak_bytes"], "reserved"),
-                make_evidence_metric(
-                    "card_bytes", worst["card_bytes"], card_label, better="neither"
-                ),
+                make_evidence_metric("card_bytes", worst["card_bytes"], card_label, better="neither"),
                 Metric("devices", len(near), "count", label="devices so near"),
             ),
-            tuple(
-                _place_allocator(row, row["reserved_source"], row["reserved_stage"]) for row in rows
-            ),
+            tuple(_place_allocator(row, row["reserved_source"], row["reserved_stage"]) for row in rows),
             caveats=(
                 "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",
             ),
@@ -444,9 +427,7 @@ def _judge_memory_imbalance(
             (
                 make_evidence_metric("skew_ratio", skew, "above the median device"),
                 make_evidence_metric("peak_bytes", top["peak_bytes"], "its peak"),
-                make_evidence_metric(
-                    "median_bytes", round(middle), "median peak", better="neither"
-                ),
+                make_evidence_metric("median_bytes", round(middle), "median peak", better="neither"),
                 make_evidence_metric("card_ratio", filled, "its peak, of the card"),
             ),
             (_place_allocator(top, top["source"], top["peak_stage"]),),
@@ -455,9 +436,7 @@ def _judge_memory_imbalance(
 
 
 def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
-    stages = [
-        _name_stage(row["peak_stage"], row["role"]) for row in peaks.rows("peak_stage", "role")
-    ]
+    stages = [_name_stage(row["peak_stage"], row["role"]) for row in peaks.rows("peak_stage", "role")]
     peaks = peaks.with_columns(
         card_ratio=divide(peaks["reserved_peak_bytes"], peaks["card_bytes"]),
         basis=texts(["relative" if relative else None for relative in peaks["relative"]]),
@@ -480,9 +459,7 @@ def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run", "basis"), kind="memory")
-    return make_sheet(
-        "memory_peaks", "Peaks of each process and device", headings, peaks, ranked=ranked
-    )
+    return make_sheet("memory_peaks", "Peaks of each process and device", headings, peaks, ranked=ranked)
 
 
 def _name_stage(recorded: str | None, role: str | None) -> str | None:

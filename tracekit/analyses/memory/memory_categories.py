@@ -106,9 +106,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "begin_ns": pd.array([int(moment_levels.ts_ns[0]) if timed else pd.NA], dtype="Int64"),
             "end_ns": pd.array([int(moment_levels.ts_ns[last]) if timed else pd.NA], dtype="Int64"),
             "peak_bytes": moment_levels.total[[peak_entry]],
-            "peak_ts_ns": pd.array(
-                [int(moment_levels.ts_ns[peak_entry]) if peak_entry else pd.NA], dtype="Int64"
-            ),
+            "peak_ts_ns": pd.array([int(moment_levels.ts_ns[peak_entry]) if peak_entry else pd.NA], dtype="Int64"),
         },
         "category_levels": {
             "category": _name_categories(np.arange(len(CATEGORIES))),
@@ -164,9 +162,7 @@ def _sort_category_peaks(measured: Measurements) -> Frame:
     )
 
 
-def _find_peak_place(
-    measured: Measurements, peak: Mapping[str, Any]
-) -> tuple[str | None, int | None]:
+def _find_peak_place(measured: Measurements, peak: Mapping[str, Any]) -> tuple[str | None, int | None]:
     """Find (the stage, the step) of the peak of a timeline in another profile of its process."""
     places: list[Any] = [None, None]
     if peak["peak_ts_ns"] is not None:
@@ -205,9 +201,7 @@ def _select_windows(measured: Measurements, windows: Frame, peak: Mapping[str, A
 
 def _sort_category_levels(measured: Measurements, peaks: Frame) -> Frame:
     """Sort `category_levels` in the order of peaks, the largest category first, with shares."""
-    totals = peaks.select("source", "who").with_columns(
-        place=np.arange(len(peaks)), total_bytes=peaks["peak_bytes"]
-    )
+    totals = peaks.select("source", "who").with_columns(place=np.arange(len(peaks)), total_bytes=peaks["peak_bytes"])
     levels = measured.frame("category_levels").join(totals, ["source"])
     levels = levels.sort("place", "peak_bytes", descending=["peak_bytes"])
     sums = levels.group_by("place").agg(peak_bytes=sum_of("peak_bytes"))
@@ -220,13 +214,9 @@ def _headline_categories(top: Mapping[str, Any], levels: Frame) -> Iterator[Metr
     total, label = top["peak_bytes"], "most held by tensors on one device"
     yield Metric("peak_tensors", total, "bytes", "lower", label=label)
     if total > 0:
-        is_known = levels.equals("source", top["source"]) & ~levels.equals(
-            "category", CATEGORIES[-1]
-        )
+        is_known = levels.equals("source", top["source"]) & ~levels.equals("category", CATEGORIES[-1])
         known_ratio = int(levels["peak_bytes"][is_known].sum()) / total
-        yield make_evidence_metric(
-            "placed_ratio", known_ratio, "of it in a category", better="higher"
-        )
+        yield make_evidence_metric("placed_ratio", known_ratio, "of it in a category", better="higher")
 
 
 def _list_category_caveats(levels: Frame) -> Iterator[str]:
@@ -286,9 +276,7 @@ def _make_category_table(measured: Measurements, levels: Frame) -> Sheet:
     )
     caption = "Shares of each timeline sum to 100 %."
     rows = levels.filter(is_used != 0)
-    return make_sheet(
-        "category_levels", "What fills memory at the peak", headings, rows, caption=caption
-    )
+    return make_sheet("category_levels", "What fills memory at the peak", headings, rows, caption=caption)
 
 
 def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
@@ -322,9 +310,7 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
         "beside a higher one in the next stage a peak may be missed."
     )
     table = from_rows(["run", "who", "source", "stage", "total_bytes", *CATEGORIES], rows)
-    return make_sheet(
-        "category_stages", "Memory by stage and category", headings, table, caption=caption
-    )
+    return make_sheet("category_stages", "Memory by stage and category", headings, table, caption=caption)
 
 
 def _spread_categories(curve: Frame) -> tuple[Ints, Ints]:

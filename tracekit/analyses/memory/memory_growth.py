@@ -75,9 +75,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
     series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
-        reason = (
-            "no step to compare: levels count from the start of the recording, or no step is known"
-        )
+        reason = "no step to compare: levels count from the start of the recording, or no step is known"
         verdict = Verdict("memory-growth", "insufficient data", reason)
         return ANALYSIS.skipped(reason, verdicts=(verdict,))
     labels, corrected = label_series(series_found, limits)
@@ -315,9 +313,7 @@ def _name_group(what: str, who: str, grows: Sequence[_LabelledSeries], *, togeth
     return f"{what}, {who} {owners}{' together' if together else ''}, grows"
 
 
-def _pick_label(
-    rising: Sequence[_LabelledSeries], grows: Sequence[_LabelledSeries]
-) -> Label | None:
+def _pick_label(rising: Sequence[_LabelledSeries], grows: Sequence[_LabelledSeries]) -> Label | None:
     """Pick the surest label of those that rise, else that of the one that grows fastest; None if none rises alone."""
     if not rising:
         return None
@@ -326,9 +322,7 @@ def _pick_label(
     return max(grows, key=lambda member: _find_slope(member.series)).label
 
 
-def _abstain_with_few_steps(
-    of_group: Sequence[Series], what: str, limits: GrowthLimits, where: str
-) -> Verdict:
+def _abstain_with_few_steps(of_group: Sequence[Series], what: str, limits: GrowthLimits, where: str) -> Verdict:
     """Abstain: a group has too few steps to be judged."""
     step_count = max(len(series.x) for series in of_group)
     reason = f"{what}: {step_count} of at least {limits.min_count} steps"
@@ -337,9 +331,7 @@ def _abstain_with_few_steps(
     return Verdict("memory-growth", "insufficient data", reason + where)
 
 
-def _select_rising(
-    members: Sequence[_LabelledSeries], limit: Mapping[str, float]
-) -> Sequence[_LabelledSeries]:
+def _select_rising(members: Sequence[_LabelledSeries], limit: Mapping[str, float]) -> Sequence[_LabelledSeries]:
     """Select the series that grow by enough to matter; without any, those that may be filling."""
     large = [member for member in members if grows_enough(member.series, limit)]
     clear = [member for member in large if member.label in GROWS]
@@ -385,9 +377,7 @@ def _describe_group(
     stairs = None
     if answer == "stairs":
         stairs = find_staircase(worst.level) or find_staircase(level)
-    claim += (
-        f" by {_describe_growth(slope, stairs)}{ahead.claim()}{phrase_run(measured, worst.of.run)}"
-    )
+    claim += f" by {_describe_growth(slope, stairs)}{ahead.claim()}{phrase_run(measured, worst.of.run)}"
     if filling:
         claim += _advise_longer_recording(len(worst.x), "steps")
     low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"

@@ -169,18 +169,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         peak = replay.peak()
         if has_allocator_segments(trace) and trace.has("blocks"):
             tables["memory_pools"].append(list_memory_pools(trace, replay).assign(**process))
-        tables["snapshot_levels"].append(
-            pd.DataFrame([_measure_levels(trace, replay, peak)]).assign(**process)
-        )
+        tables["snapshot_levels"].append(pd.DataFrame([_measure_levels(trace, replay, peak)]).assign(**process))
         for moment, entry in (("peak", peak), ("end", len(replay.rows) - 1)):
             live_blocks = list_live_memory(trace, replay, entry)
-            tables["live_sites"].append(
-                sum_live_memory_by_site(live_blocks).assign(moment=moment, **process)
-            )
+            tables["live_sites"].append(sum_live_memory_by_site(live_blocks).assign(moment=moment, **process))
             if moment == "peak":
-                tables["live_frames"].append(
-                    _build_stack_tree(trace, live_blocks.frame).assign(**process)
-                )
+                tables["live_frames"].append(_build_stack_tree(trace, live_blocks.frame).assign(**process))
     measured = {name: concatenate_columns(parts) for name, parts in tables.items()}
     return {**measured, **make_level_metrics(trace, tables["snapshot_levels"])}
 
@@ -218,15 +212,10 @@ def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         if len(reserved)
         else _sum_sizes(segments["size_bytes"]),
         "end_requested_bytes": replay.held(len(replay.rows) - 1),
-        "end_allocated_bytes": _sum_sizes(blocks["size_bytes"][is_held])
-        if has_allocator_segments(trace)
-        else pd.NA,
-        "end_reserved_bytes": _sum_sizes(segments["size_bytes"])
-        if has_allocator_segments(trace)
-        else pd.NA,
+        "end_allocated_bytes": _sum_sizes(blocks["size_bytes"][is_held]) if has_allocator_segments(trace) else pd.NA,
+        "end_reserved_bytes": _sum_sizes(segments["size_bytes"]) if has_allocator_segments(trace) else pd.NA,
         "pending_bytes": _sum_sizes(blocks["size_bytes"][blocks["state"] == "pending_free"]),
-        "off_bytes": replay.held(len(replay.rows) - 1)
-        - _sum_sizes(blocks["requested_bytes"][is_held]),
+        "off_bytes": replay.held(len(replay.rows) - 1) - _sum_sizes(blocks["requested_bytes"][is_held]),
         "alloc_count": len(allocations),
         "alloc_bytes": int(allocations.sum()),
         "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,
@@ -256,17 +245,13 @@ def _build_stack_tree(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
     total = int(frame["size_bytes"].sum())
     stack = of_stacks["stack"].to_numpy(np.int64)
     size = of_stacks["size_bytes"].to_numpy(np.int64)
-    stack_tree, _ = build_allocation_tree(
-        trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE
-    )
+    stack_tree, _ = build_allocation_tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
     without = total - int(size.sum())
     if without:
         name = "allocated before the recording, or without a stack"
         row = {"depth": 0, "start_bytes": int(size.sum()), "size_bytes": without, "name": name}
         stack_tree = (
-            pd.concat([stack_tree, pd.DataFrame([row])], ignore_index=True)
-            if len(stack_tree)
-            else pd.DataFrame([row])
+            pd.concat([stack_tree, pd.DataFrame([row])], ignore_index=True) if len(stack_tree) else pd.DataFrame([row])
         )
     return stack_tree.astype({"depth": np.int32, "start_bytes": np.int64, "size_bytes": np.int64})
 
@@ -333,9 +318,7 @@ def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
         stage=name_ranges(levels, "peak_stage"),
         card_ratio=divide(levels["peak_bytes"], levels["card_bytes"]),
         reserved_ratio=divide(levels["reserved_peak_bytes"], levels["card_bytes"]),
-        rounding_bytes=Nullable(
-            allocated.values - levels["end_requested_bytes"], allocated.missing
-        ),
+        rounding_bytes=Nullable(allocated.values - levels["end_requested_bytes"], allocated.missing),
     )
     headings = (
         *make_run_heading(measured),

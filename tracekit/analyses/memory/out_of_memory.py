@@ -44,12 +44,8 @@ OUT_OF_MEMORY = Table(
         "device_free_bytes": Column("Int64", "Free on the device, as the driver told."),
         "reserved_bytes": Column("Int64", "Reserved then."),
         "requested_bytes": Column("int64", "In use then, as requested."),
-        "free_bytes": Column(
-            "Int64", "Reserved in the pool and stream of the request and in no block in use."
-        ),
-        "largest_free_bytes": Column(
-            "Int64", "The largest free piece of these; <NA>: segments grow in place."
-        ),
+        "free_bytes": Column("Int64", "Reserved in the pool and stream of the request and in no block in use."),
+        "largest_free_bytes": Column("Int64", "The largest free piece of these; <NA>: segments grow in place."),
         "given_back_bytes": Column("int64", "Cache that it gave back to the driver just before."),
         "site": Column("category", "Where in the program."),
     },
@@ -93,9 +89,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         process = make_memory_keys(replay)
         failures = list_oom_failures(trace, replay)
         rows.append(pd.DataFrame(failures).assign(**process))
-        before += [
-            list_last_actions(trace, replay, row["entry"]).assign(**process) for row in failures
-        ]
+        before += [list_last_actions(trace, replay, row["entry"]).assign(**process) for row in failures]
     return {"out_of_memory": concatenate_columns(rows), "last_actions": concatenate_columns(before)}
 
 
@@ -116,17 +110,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     failures = failures.join(owners, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
     failures = add_card_sizes(measured, failures)
     failures = _find_causes(failures, thresholds.of("out-of-memory")["outside_ratio"])
-    caveats = [
-        "free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"
-    ]
+    caveats = ["free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"]
     if (is_pausable := has_pausable(measured, failures)).any():
         caveats.append(
             "private pools that an engine may have unmapped count as reserved and in use: use by other processes is unknown"
         )
     if (failures.is_missing("card_bytes") & ~is_pausable).any():
-        caveats.append(
-            f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
-        )
+        caveats.append(f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use")
     leaks = find_leaks(measured, thresholds.of("memory-growth"))
     failed_label = "requests that failed"
     return ANALYSIS.answered(
@@ -161,9 +151,7 @@ def _find_causes(failures: Frame, outside_ratio: float) -> Frame:
     )
 
 
-def _report_failures(
-    measured: Measurements, failures: Frame, leaks: Sequence[KeptStack]
-) -> Iterator[Finding]:
+def _report_failures(measured: Measurements, failures: Frame, leaks: Sequence[KeptStack]) -> Iterator[Finding]:
     """Report R33: one finding for each memory and cause, of its last failed request, and the leak that led to it."""
     for alike in failures.group_by(*SNAPSHOT_KEYS, "cause").frames():
         (row,) = alike.take(slice(-1, None)).rows()
@@ -190,9 +178,7 @@ def _report_failures(
             labels["card_bytes"] = f"card, {row['card_origin']}"
         if row["outside_bytes"] is not None:
             labels["outside_bytes"] = "held by others"
-        place = {
-            name: row[name] for name in ("run", "source", "role", "rank", "device", "step", "stage")
-        }
+        place = {name: row[name] for name in ("run", "source", "role", "rank", "device", "step", "stage")}
         yield Finding(
             "out-of-memory",
             severity,
@@ -215,9 +201,7 @@ def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
             step | step | id
             stage | stage
         """),
-        Heading(
-            "cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."
-        ),
+        Heading("cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."),
         *parse_headings("""
             asked_bytes | asked for | bytes
             requested_bytes | in use | bytes | As requested.

@@ -178,9 +178,7 @@ def _pool_copies(copies: Frame) -> Frame:
     return pooled.sort("dur_ns", "direction", "memory", descending=["dur_ns"])
 
 
-def _find_pageable_copies(
-    measured: Measurements, pooled: Frame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
     limit = thresholds.of("pageable-copies")
     copies = measured.frame("copies")
@@ -202,9 +200,7 @@ def _find_pageable_copies(
             continue
         pinned_rate = _find_pinned_rate(pooled, row)
         if measured.has("transfers"):
-            exposed_each = count_steps_of_rows(measured, processes).mean(
-                _sum_exposed_ns(measured, row)
-            )
+            exposed_each = count_steps_of_rows(measured, processes).mean(_sum_exposed_ns(measured, row))
             gain = min(exposed_each, dur_each)
         else:  # a better rate gives at least this
             gain = max(dur_each - (size_each / pinned_rate if pinned_rate else 0.0), 0.0)
@@ -219,16 +215,12 @@ def _find_pageable_copies(
             (
                 make_evidence_metric("pageable_bytes", round(size_each), "per step and process"),
                 make_evidence_metric("gb_per_s", row["gb_per_s"], "rate", better="higher"),
-                make_evidence_metric(
-                    "pinned_gb_per_s", pinned_rate, "pinned, same trace", better="higher"
-                ),
+                make_evidence_metric("pinned_gb_per_s", pinned_rate, "pinned, same trace", better="higher"),
             ),
             _locate_copies(row, of_run),
             round(gain),
             gain_ratio,
-            (
-                "upper bound: copies hidden behind compute are left out, the others may not all be hidden",
-            ),
+            ("upper bound: copies hidden behind compute are left out, the others may not all be hidden",),
         )
 
 

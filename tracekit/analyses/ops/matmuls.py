@@ -68,12 +68,8 @@ MATRIX_PRODUCTS = Table(
         "host_ns": Column("int64", "Σ duration of the calls on the host."),
         "launch_count": Column("Int64", "Device ops launched during the calls."),
         "device_busy_ns": Column("Int64", "Their union per device, Σ over devices."),
-        "unaligned_ns": Column(
-            "Int64", "Σ duration of the kernels among them that load less than 16 bytes at once."
-        ),
-        "attention_ns": Column(
-            "Int64", "Of it, of the products of unfused attention, which a fused kernel replaces."
-        ),
+        "unaligned_ns": Column("Int64", "Σ duration of the kernels among them that load less than 16 bytes at once."),
+        "attention_ns": Column("Int64", "Of it, of the products of unfused attention, which a fused kernel replaces."),
     },
 )
 
@@ -135,12 +131,8 @@ def _classify_matmuls(trace: Trace, recorded: MatrixProducts) -> dict[str, npt.N
         "all": np.ones(len(names), np.bool_),
         "gemm": is_kernel & is_product,
         "plain": convolving
-        | (
-            is_kernel & mark_wanted_names(names, lambda name: classify_matrix_unit(name) == "plain")
-        ),
-        "unaligned": is_kernel
-        & trace.derived(_mark_narrow_loads)
-        & ~trace.derived(_mark_attention_products),
+        | (is_kernel & mark_wanted_names(names, lambda name: classify_matrix_unit(name) == "plain")),
+        "unaligned": is_kernel & trace.derived(_mark_narrow_loads) & ~trace.derived(_mark_attention_products),
         "convolution": convolving,
     }
 
@@ -168,9 +160,7 @@ def _sum_products(trace: Trace, recorded: MatrixProducts) -> dict[str, Any]:
     rough = flops.astype(float) * np.bincount(fine, minlength=len(keys))
     is_kept = np.zeros(len(keys), np.bool_)
     is_kept[np.argsort(-rough, kind="stable")[:MAX_PRODUCTS]] = True
-    coarse = np.where(
-        is_kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each
-    )
+    coarse = np.where(is_kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each)
     last, of_fine = number_keys(coarse)
     first = find_first_rows(of_fine, len(last))
     group, count = of_fine[fine], len(last)
@@ -179,9 +169,7 @@ def _sum_products(trace: Trace, recorded: MatrixProducts) -> dict[str, Any]:
     slot[rows] = group
     sizes = {
         name: Nullable(
-            np.array([getattr(product, name) for _, product in recorded.products], np.int64)[
-                number
-            ],
+            np.array([getattr(product, name) for _, product in recorded.products], np.int64)[number],
             ~single,
         )
         for name in ("batch", "m", "n", "k")
@@ -209,9 +197,7 @@ def _sum_products(trace: Trace, recorded: MatrixProducts) -> dict[str, Any]:
     return out
 
 
-def _sum_device_work_of_products(
-    trace: Trace, recorded: MatrixProducts, slot: Ints
-) -> dict[str, Any]:
+def _sum_device_work_of_products(trace: Trace, recorded: MatrixProducts, slot: Ints) -> dict[str, Any]:
     """Sum up the launched work of every row of `_sum_products`; `slot` is the row of each host op, -1 for none."""
     count = int(slot.max(initial=-1)) + 1
     launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
@@ -314,9 +300,7 @@ def _explain_missing_rate(products: Frame) -> Iterator[str]:
         )
 
 
-def _make_product_sheets(
-    measured: Measurements, products: Frame, time: str, time_doc: str
-) -> tuple[Sheet, ...]:
+def _make_product_sheets(measured: Measurements, products: Frame, time: str, time_doc: str) -> tuple[Sheet, ...]:
     """List products by type and by size."""
     by_type = _compute_flop_rates(products, "run", "kind", "type")
     by_size = products.with_columns(canonical=name_stages(products, in_file=True))
@@ -333,13 +317,13 @@ def _make_product_sheets(
     title = "GEMM FLOP rate from recorded shapes, by type"
     if not _has_rate(products):
         title = "Matrix products by type"
-    caption = "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
+    caption = (
+        "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
+    )
     size_headings = (*run, *SIZE_HEADINGS, *rate)
     return (
         make_sheet("flop_rates", title, (*run, *TYPE_HEADINGS, *rate), by_type),
-        make_sheet(
-            "matrix_products", "Matrix products by size", size_headings, by_size, caption=caption
-        ),
+        make_sheet("matrix_products", "Matrix products by size", size_headings, by_size, caption=caption),
     )
 
 
@@ -422,11 +406,7 @@ def _find_plain_units(measured: Measurements, thresholds: Thresholds) -> Iterato
             (
                 make_evidence_metric("plain_ratio", work.ratio, "of its GPU work"),
                 *(
-                    [
-                        make_evidence_metric(
-                            "convolution_ratio", convolution_ratio, "of its GPU work convolves"
-                        )
-                    ]
+                    [make_evidence_metric("convolution_ratio", convolution_ratio, "of its GPU work convolves")]
                     if convolution_ratio
                     else ()
                 ),
@@ -485,9 +465,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
         gain, ratio = gemms[0].per_step(loss.ns)
         if ratio is not None and ratio < limit["step_ratio"]:
             continue
-        places = _locate_unaligned(role, sized) or tuple(
-            work.places[0] for work in unaligned_work[:3]
-        )
+        places = _locate_unaligned(role, sized) or tuple(work.places[0] for work in unaligned_work[:3])
         first = f": {places[0].name} most of all" if places[0].name else ""
         yield Finding(
             "unaligned-gemm",
@@ -497,9 +475,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
             "pad N and K (vocabulary, hidden size, keys of attention) to 16 bytes: 8 elements of 16 bits, 4 of TF32,"
             " 16 of FP8; M, the number of tokens, costs nothing",
             (
-                make_evidence_metric(
-                    "unaligned_ratio", busy / all_ns, "of the time of matrix products"
-                ),
+                make_evidence_metric("unaligned_ratio", busy / all_ns, "of the time of matrix products"),
                 make_evidence_metric("unaligned_ns", gemms[0].per_step(busy)[0], "per step"),
             ),
             places,
@@ -577,8 +553,7 @@ def _locate_unaligned(role: str | None, sized: Frame) -> tuple[Place, ...]:
     unaligned = sized.filter(sized["is_unaligned"])
     worst = unaligned.sort("time", "label", descending=["time"]).distinct("canonical", "label")
     return tuple(
-        Place(role=role, stage=row["canonical"], name=row["label"])
-        for row in worst.head(3).rows("canonical", "label")
+        Place(role=role, stage=row["canonical"], name=row["label"]) for row in worst.head(3).rows("canonical", "label")
     )
 
 

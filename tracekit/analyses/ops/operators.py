@@ -80,9 +80,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _number_kinds_and_names(
-    is_chosen: npt.NDArray[np.bool_], kinds: Coded, names: Coded
-) -> tuple[Ints, Rows]:
+def _number_kinds_and_names(is_chosen: npt.NDArray[np.bool_], kinds: Coded, names: Coded) -> tuple[Ints, Rows]:
     """Group rows by kind and name: (key of each group, ascending; group of each row, -1 for none).
 
     A key is the code of the kind · (names + 1) + the code of the name + 1.

@@ -66,9 +66,7 @@ OPTIMIZER_STEPS = Table(
         "kernel_count": Column("Int64", "Kernels launched in it; <NA> without a device."),
         "short_kernel_count": Column("Int64", "Those of less than 10 µs."),
         "kernel_ns": Column("Int64", "Σ duration of the kernels."),
-        "idle_ns": Column(
-            "Int64", "Idle between the first and the last kernel of a call, Σ over devices."
-        ),
+        "idle_ns": Column("Int64", "Idle between the first and the last kernel of a call, Σ over devices."),
     },
 )
 
@@ -123,9 +121,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     table: dict[str, Any] = sum_by_keys(keys, counts)
     name = map_coded_values(table["name"].codes.astype(np.int64), names.texts, str)
     tensors = {
-        names.texts[code]: _count_tensors(
-            names.codes[leaves[names.codes[owner] == code]], int(calls)
-        )
+        names.texts[code]: _count_tensors(names.codes[leaves[names.codes[owner] == code]], int(calls))
         for code, calls in zip(*np.unique(names.codes[rows], return_counts=True), strict=True)
     }
     tensor_count = make_nullable_numbers([tensors[each] for each in name.tolist()])
@@ -214,10 +210,7 @@ def _pool_optimizers(measured: Measurements, calls: Frame) -> Frame:
     averaged = ("call_count", "leaf_count", "kernel_count", "short_kernel_count")
     each = {f"each_{name}": divide(pooled[name], pooled["count"]) for name in averaged}
     updates = choose(on_device, each["each_kernel_count"], each["each_call_count"])
-    steps = [
-        count_steps_of_rows(measured, to_pandas(rows.select(*PROCESS)))
-        for rows in by_optimizer.frames()
-    ]
+    steps = [count_steps_of_rows(measured, to_pandas(rows.select(*PROCESS))) for rows in by_optimizer.frames()]
     process_steps = np.array([max(existing.count, 1) for existing in steps])
     step_ns = numbers([existing.step_ns for existing in steps])
     pooled = pooled.with_columns(
@@ -251,18 +244,14 @@ def _make_optimizer_sheet(measured: Measurements, pooled: Frame) -> Sheet:
             per_tensor | per tensor | number | Kernels per tensor; where no GPU was recorded, calls per tensor.
         """),
     )
-    return make_sheet(
-        "optimizer", "Optimizers by host time", headings, pooled.with_columns(times=times)
-    )
+    return make_sheet("optimizer", "Optimizers by host time", headings, pooled.with_columns(times=times))
 
 
 def _list_optimizer_abstentions(measured: Measurements, pooled: Frame) -> Iterator[Verdict]:
     """List runs without an optimizer, and runs whose optimizer works on the host beside a GPU."""
     for run in measured.frame("steps").distinct("run").values("run"):
         if not pooled.equals("run", run).any():
-            yield Verdict(
-                ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + phrase_run(measured, run)
-            )
+            yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + phrase_run(measured, run))
     for of_run in pooled.group_by("run").frames():
         if (of_run.whole("kernel_count", missing=-1) == 0).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
@@ -270,9 +259,7 @@ def _list_optimizer_abstentions(measured: Measurements, pooled: Frame) -> Iterat
             yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
 
 
-def _find_unfused_optimizers(
-    measured: Measurements, pooled: Frame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """R26: optimizers that update tensor by tensor, in several kernels (without a GPU: ops) each."""
     limit = thresholds.of("unfused-optimizer")
     for row in pooled.rows():
@@ -307,9 +294,7 @@ def _find_unfused_optimizers(
             (
                 Metric("per_tensor", per_tensor, "", "lower", label=label),
                 Metric("short_kernels", short_count, "count", "lower", label="kernels under 10 µs"),
-                make_evidence_metric(
-                    "dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"
-                ),
+                make_evidence_metric("dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"),
             ),
             (Place(role=row["role"], name=row["name"]),),
             round(lost_ns),

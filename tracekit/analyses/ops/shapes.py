@@ -53,9 +53,7 @@ OPERATOR_SHAPES = Table(
         **SELF_LAUNCHES,
         "allocated_total_bytes": Column("Int64", "Bytes allocated during it."),
         "allocated_bytes": Column("Int64", "Bytes allocated while it was the innermost op."),
-        "flop_count": Column(
-            "Int64", "FLOPs of all calls by their shapes; <NA> where no formula is known."
-        ),
+        "flop_count": Column("Int64", "FLOPs of all calls by their shapes; <NA> where no formula is known."),
     },
 )
 
@@ -165,9 +163,7 @@ def _sum_inclusive(
     return out
 
 
-def _sum_shapes(
-    trace: Trace, rows: Ints, work: Instants | None, memory: Instants | None
-) -> dict[str, Any]:
+def _sum_shapes(trace: Trace, rows: Ints, work: Instants | None, memory: Instants | None) -> dict[str, Any]:
     """Make one row per (name, dims, types); beyond the cap the rest of each op is pooled."""
     names, recorded = trace.texts("host_ops", "name"), trace.derived(collect_input_shapes)
     own_ns = trace.derived(measure_exclusive_host_times)[rows]
@@ -204,9 +200,7 @@ def _sum_shapes(
         launched, dur, busy = sum_device_work(trace, launched_slot, count)
         out |= {"launch_count": launched, "device_ns": dur, "device_busy_ns": busy}
     if memory is not None:
-        out["allocated_bytes"] = sum_by_group(
-            _look_up_slots(slot, memory.op), memory.values[0], count
-        )
+        out["allocated_bytes"] = sum_by_group(_look_up_slots(slot, memory.op), memory.values[0], count)
     return out
 
 

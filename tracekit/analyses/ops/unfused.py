@@ -114,9 +114,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
 
 
-def _classify_unfused_work(
-    trace: Trace, recorded: UnfusedOps, passes: PointwiseKernels
-) -> dict[str, Bools]:
+def _classify_unfused_work(trace: Trace, recorded: UnfusedOps, passes: PointwiseKernels) -> dict[str, Bools]:
     """Mark the device ops of every class that occurs."""
     count = len(trace.numbers("device_ops", "ts_ns"))
 
@@ -149,9 +147,7 @@ def _find_host_spans(trace: Trace, calls: UnfusedOps) -> dict[str, NamedThreadSp
     end, name = start + dur, trace.texts("host_ops", "name").codes
     loss = np.concatenate((calls.loss, calls.copies))
     return {
-        "attention": NamedThreadSpans(
-            thread[calls.first], end[calls.first], start[calls.last], name[calls.softmax]
-        ),
+        "attention": NamedThreadSpans(thread[calls.first], end[calls.first], start[calls.last], name[calls.softmax]),
         "loss": NamedThreadSpans(thread[loss], start[loss], end[loss], name[loss]),
     }
 
@@ -171,9 +167,7 @@ def _count_calls(
     ops = np.full(len(keys), None, object)
     for name, (codes, dur, text) in _find_ops_of_passes(trace, passes).items():
         of_class = np.flatnonzero(kind == list(calls).index(name))
-        longest_ops = find_top_names(
-            group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1)
-        )
+        longest_ops = find_top_names(group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1))
         for place in np.unique(group[of_class]).tolist():
             ops[place] = text(longest_ops[place])
     return {
@@ -185,13 +179,9 @@ def _count_calls(
     }
 
 
-def _find_ops_of_passes(
-    trace: Trace, passes: PointwiseKernels
-) -> dict[str, tuple[Ints, Ints, Callable[[int], str]]]:
+def _find_ops_of_passes(trace: Trace, passes: PointwiseKernels) -> dict[str, tuple[Ints, Ints, Callable[[int], str]]]:
     """Return by class (the kind of each chain or copy, its time, a function from a kind to its ops as text)."""
-    dur = (
-        trace.numbers("device_ops", "dur_ns") if len(passes.chained) or len(passes.copies) else None
-    )
+    dur = trace.numbers("device_ops", "dur_ns") if len(passes.chained) or len(passes.copies) else None
     ops: dict[str, tuple[Ints, Ints, Callable[[int], str]]] = {}
     if dur is not None and len(passes.chained):
         kind, sample = group_chains_by_ops(trace, passes)
@@ -239,19 +229,13 @@ def _find_unfused_work(
 ) -> Iterator[Finding]:
     """R27 and R37: one finding per kind of work, over all stages of a role."""
     for kind in KINDS:
-        large = [
-            stage_work
-            for stage_work in work_of[kind]
-            if _is_large(kind, stage_work, calls, thresholds)
-        ]
+        large = [stage_work for stage_work in work_of[kind] if _is_large(kind, stage_work, calls, thresholds)]
         for stage_work in merge_stage_work(measured, large):
             of_stages = concat([_select_calls(calls, stage) for stage in stage_work.stages])
             if kind == "layout":
                 yield _report_layout_copies(stage_work, of_stages, thresholds)
             else:
-                scores_ns = sum(
-                    _estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages
-                )
+                scores_ns = sum(_estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages)
                 yield _report_unfused(kind, scores_ns, stage_work, of_stages, thresholds)
 
 
@@ -327,10 +311,7 @@ def _estimate_score_ns(work_of: WorkOf, kind: str, stage_work: StageWork) -> int
     if kind != "attention":
         return 0
     key = stage_work.window.key
-    return min(
-        sum(part.busy_ns for part in work_of[name] if part.window.key == key)
-        for name in ("pass", "products")
-    )
+    return min(sum(part.busy_ns for part in work_of[name] if part.window.key == key) for name in ("pass", "products"))
 
 
 def _find_top_ops(calls: Frame, kind: str) -> str | None:
@@ -356,9 +337,7 @@ def _is_large(kind: str, stage_work: StageWork, calls: Frame, thresholds: Thresh
     return kind != "loss" or _sum_calls(_select_calls(calls, stage_work), "copy", "size_bytes") > 0
 
 
-def _report_unfused(
-    kind: str, scores_ns: int, stage_work: StageWork, calls: Frame, thresholds: Thresholds
-) -> Finding:
+def _report_unfused(kind: str, scores_ns: int, stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> Finding:
     """R27: attention, a loss with 32-bit copies, and chains without a fused kernel."""
     gain, ratio = stage_work.per_step(stage_work.busy_ns + scores_ns)
     claim, advice, caveat = TEXTS[kind]
@@ -417,9 +396,7 @@ def _name_ops(calls: Frame, kind: str) -> str:
     return f": {ops}" if ops else ""
 
 
-def _make_share_evidence(
-    stage_work: StageWork, calls: Frame, kind: str, label: str
-) -> tuple[Metric, ...]:
+def _make_share_evidence(stage_work: StageWork, calls: Frame, kind: str, label: str) -> tuple[Metric, ...]:
     """Return the numbers behind every claim: the share and the calls."""
     reference = "of its GPU work" if stage_work.on_gpu else "of its wall"
     return (

@@ -63,9 +63,7 @@ COLLECTIVES = Table(
     {
         **KEYS,
         "step": STEP,
-        "stage": Column(
-            "category", "Outermost stage during which it was issued, as recorded; <NA> outside."
-        ),
+        "stage": Column("category", "Outermost stage during which it was issued, as recorded; <NA> outside."),
         "group": Column(
             "category",
             "Process group: its name and a hash of its members, as far as recorded; else (default).",
@@ -78,20 +76,14 @@ COLLECTIVES = Table(
         "dtype": Column("category", "Type of an element, as torch names it."),
         "seq": Column("Int64", "Sequence number within the group, as recorded."),
         "ordinal": Column("Int64", "0, 1, 2 … among those of this group and op in the source."),
-        "size_bytes": Column(
-            "Int64", "Size of the message: of the whole output for all_gather, else the input."
-        ),
+        "size_bytes": Column("Int64", "Size of the message: of the whole output for all_gather, else the input."),
         "ts_ns": TS,
         "dur_ns": DUR,
         "device": DEVICE,
         "stream": STREAM,
-        "exposed_ns": Column(
-            "Int64", "Part of it during which no compute kernel ran; <NA> on the host."
-        ),
+        "exposed_ns": Column("Int64", "Part of it during which no compute kernel ran; <NA> on the host."),
         "issue_ns": Column("Int64", "Start of the host call that issued it."),
-        "synchronising": Column(
-            "bool", "Whether no rank can finish it before all have begun (op by op)."
-        ),
+        "synchronising": Column("bool", "Whether no rank can finish it before all have begun (op by op)."),
     },
 )
 
@@ -169,19 +161,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no collective was recorded")
     rows = pooled(measured)
     small = [
-        _find_small_collectives(measured, of_owner, thresholds)
-        for of_owner in split_by_keys(rows, ["run", "role"])
+        _find_small_collectives(measured, of_owner, thresholds) for of_owner in split_by_keys(rows, ["run", "role"])
     ]
     told_elsewhere = [owner.rows for owner in small if owner.finding]
     told_elsewhere.append(
-        list_slow_link_intervals(measured, find_slow_links(measured, thresholds.of("slow-link")))[
-            [*rows]
-        ]
+        list_slow_link_intervals(measured, find_slow_links(measured, thresholds.of("slow-link")))[[*rows]]
     )
     stages = _list_exposures(measured, rows, told_elsewhere)
-    exposures = [
-        (exposure, _find_exposed_communication(exposure, thresholds)) for exposure in stages
-    ]
+    exposures = [(exposure, _find_exposed_communication(exposure, thresholds)) for exposure in stages]
     hidden = [exposure for exposure, finding in exposures if finding is None]
     return ANALYSIS.answered(
         (
@@ -198,34 +185,22 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             make_communication_rank_sheet(measured),
         ),
         caveats=lambda: _list_communication_caveats(measured, rows),
-        charts=lambda: filter(
-            None, (draw_communication_by_rank(measured), draw_message_sizes(measured))
-        ),
+        charts=lambda: filter(None, (draw_communication_by_rank(measured), draw_message_sizes(measured))),
     )
 
 
-def _list_exposures(
-    measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]
-) -> list[Exposure]:
+def _list_exposures(measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]) -> list[Exposure]:
     """List the exposed communication of every stage in which a device communicates; of steps, where no stage is known."""
     windows, waits = list_judged_rows(measured, "gpu_time").copy(), list_wait_intervals(rows)
-    claimed = pd.concat(
-        [rows.iloc[:0][[*waits]], *(claimed_rows[[*waits]] for claimed_rows in small)]
-    )
+    claimed = pd.concat([rows.iloc[:0][[*waits]], *(claimed_rows[[*waits]] for claimed_rows in small)])
     claimed = claimed[claimed["exposed_ns"].notna()]
     # The trace does not say which part of a small collective or wait is exposed: take its start.
     both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
     windows["wait_ns"] = measure_exposed_coverage(waits, windows)
     windows["taken_ns"] = measure_exposed_coverage(both, windows)
     on_device = rows[EXPOSURE_COLUMNS][rows["exposed_ns"].notna()]
-    in_stage = {
-        _get_owner_and_stage(of_window): of_window
-        for of_window in split_by_keys(on_device, STAGE_KEY)
-    }
-    in_step = {
-        _get_owner_and_stage(of_window)[:2]: of_window
-        for of_window in split_by_keys(on_device, STAGE_KEY[:2])
-    }
+    in_stage = {_get_owner_and_stage(of_window): of_window for of_window in split_by_keys(on_device, STAGE_KEY)}
+    in_step = {_get_owner_and_stage(of_window)[:2]: of_window for of_window in split_by_keys(on_device, STAGE_KEY[:2])}
     exposures = []
     for window in list_judged_windows(measured):
         of_window, key, none = (
@@ -238,11 +213,7 @@ def _list_exposures(
             wait = int(of_window["wait_ns"].sum()) if of_window["wait_ns"].notna().any() else None
             rest_ns = int(window.gpu_time["exposed_comm_ns"]) - int(of_window["taken_ns"].sum())
             assert rest_ns >= 0, "what is waiting or small must fit into what is exposed"
-            exposures.append(
-                Exposure(
-                    window, window_rows, wait, rest_ns, _caveat_missing_ranks(measured, window.run)
-                )
-            )
+            exposures.append(Exposure(window, window_rows, wait, rest_ns, _caveat_missing_ranks(measured, window.run)))
     return exposures
 
 
@@ -263,9 +234,7 @@ def _caveat_missing_ranks(measured: Measurements, run: object) -> str:
 
 def _select_rows_of_stage(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
     """Select the rows of a judged stage; all rows of the run and role for a whole step."""
-    in_window = find_equal_rows(frame["run"], window.run) & find_equal_rows(
-        frame["role"], window.role
-    )
+    in_window = find_equal_rows(frame["run"], window.run) & find_equal_rows(frame["role"], window.role)
     if window.canonical is not None:
         in_window &= find_equal_rows(frame["canonical"], window.canonical)
     return frame[in_window]
@@ -279,9 +248,7 @@ OVERLAP_ADVICE = {
 }
 """Advice by the operation with most exposed time."""
 
-DEFAULT_OVERLAP_ADVICE = (
-    "give it compute to run beside: prefetch, earlier or larger buckets, a stream of its own"
-)
+DEFAULT_OVERLAP_ADVICE = "give it compute to run beside: prefetch, earlier or larger buckets, a stream of its own"
 
 
 def _find_most_exposed_op(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
@@ -414,9 +381,7 @@ def _list_exposure_abstentions(
     rules = ANALYSIS.rules[:2]
     if not len(read_undamaged_table(measured, "gpu_time")):
         lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
-        reason = (
-            "every source with GPU activity is damaged" if lost else "no GPU activity was recorded"
-        )
+        reason = "every source with GPU activity is damaged" if lost else "no GPU activity was recorded"
         answer = "insufficient data" if lost else "not applicable"
         yield from (Verdict(rule, answer, reason) for rule in rules)  # type: ignore[arg-type]
         return
@@ -425,17 +390,13 @@ def _list_exposure_abstentions(
         exposed = exposure.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
             reason = f"{format_quantity(float(exposed), 'ratio')} of {exposure.window.name} is exposed, but it is waiting for slower ranks or small collectives"
-            price, ratio = exposure.window.per_step(
-                float(exposure.window.gpu_time["exposed_comm_ns"])
-            )
+            price, ratio = exposure.window.per_step(float(exposure.window.gpu_time["exposed_comm_ns"]))
             yield Verdict(rules[0], "clear", reason, None, round(price), ratio)
     if any(finding is not None for _, finding in judged):
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
 
 
-def _find_small_collectives(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> SmallCollectives:
+def _find_small_collectives(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> SmallCollectives:
     """Find R07: so many small messages that their number, not their bytes, takes the time."""
     limit = thresholds.of("small-collectives")
     run, role = rows.iloc[0]["run"], to_text_or_none(rows.iloc[0]["role"])
@@ -450,18 +411,13 @@ def _find_small_collectives(
         if (len(small) + unknown) / len(calls) < limit["call_ratio"]:
             return nothing
         reason = f"{unknown:,} of {len(calls):,} collectives have no recorded size{phrase_run(measured, run)}"
-        return SmallCollectives(
-            small, None, Verdict("small-collectives", "insufficient data", reason)
-        )
+        return SmallCollectives(small, None, Verdict("small-collectives", "insufficient data", reason))
     moved = list_transfer_intervals(small[small.duplicated(BUCKET_KEYS, keep=False)])
     has_exposed = moved["exposed_ns"].notna().to_numpy()
     exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
     bound = np.where(has_exposed, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
     bounded = moved.assign(dur_ns=bound)
-    totals = (
-        int(measure_collective_union(part, (*CAPTURE, "device"), "ns")["ns"].sum())
-        for part in (moved, bounded)
-    )
+    totals = (int(measure_collective_union(part, (*CAPTURE, "device"), "ns")["ns"].sum()) for part in (moved, bounded))
     (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
     if share is None or share < limit["time_ratio"]:
         return nothing

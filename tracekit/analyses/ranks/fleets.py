@@ -116,12 +116,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
     fleet_rows, metrics, reasons = [], list[Metric](), list[str]()
     for run in spans["run"].unique():
-        run_spans = spans[
-            find_equal_rows(spans["run"], run) & spans["source"].isin(set(timed["source"]))
-        ]
-        fleets = (
-            _list_fleets(run_spans, timed) if count_distinct_keys(run_spans, ["role"]) > 1 else []
-        )
+        run_spans = spans[find_equal_rows(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
+        fleets = _list_fleets(run_spans, timed) if count_distinct_keys(run_spans, ["role"]) > 1 else []
         reason = _explain_incomparable_fleets(fleets)
         if reason:
             reasons.append(reason + phrase_run(measured, run))
@@ -142,9 +138,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             first_ns | first work after | ns | From the start of that time.
         """),
     )
-    frame = pd.DataFrame(fleet_rows, columns=columns).sort_values(
-        ["run", "busy_ratio"], kind="stable"
-    )
+    frame = pd.DataFrame(fleet_rows, columns=columns).sort_values(["run", "busy_ratio"], kind="stable")
     caveats = (
         *reasons,
         "which processes share a GPU is not recorded: switching between roles is not judged",
@@ -164,13 +158,9 @@ def _list_fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
         role_captures = captures[captures["source"].isin(set(rows["source"]))]
         name = to_text_or_none(role)
         keys = ["host", "pid", "rank", "replica", "device"]
-        by_gpu = [
-            _unite_row_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)
-        ]
+        by_gpu = [_unite_row_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)]
         engine = bool(rows["replica"].notna().any()) and not _TRAINING.search(name or "")
-        rollout = engine or (
-            _ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or "")
-        )
+        rollout = engine or (_ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or ""))
         gpus = count_devices_of_rows(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
         fleets.append(
             Fleet(
@@ -195,11 +185,7 @@ def _explain_incomparable_fleets(fleets: list[Fleet]) -> str:
     """Explain why roles cannot be compared; empty if they can."""
     if len(fleets) < 2:
         return "GPU activity of a single role: overlap needs the traces of rollout and training on one clock"
-    return (
-        ""
-        if _intersect_fleet_captures(fleets).total
-        else "the roles were not captured at the same time"
-    )
+    return "" if _intersect_fleet_captures(fleets).total else "the roles were not captured at the same time"
 
 
 def _intersect_fleet_captures(fleets: list[Fleet]) -> Intervals:

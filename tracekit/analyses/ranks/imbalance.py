@@ -74,9 +74,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _compute_rank_imbalance(
-    rows: pd.DataFrame, keys: list[str], held: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def _compute_rank_imbalance(rows: pd.DataFrame, keys: list[str], held: pd.DataFrame | None = None) -> pd.DataFrame:
     """Compute the imbalance L = 1 − mean / max of own work (Q7), one row per `keys`, with members, mean_ns and max_ns.
 
     L is <NA> without anything to compare: one member, or no own work. A missing rank that all others wait for (`held`)
@@ -103,9 +101,7 @@ def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
             stage_steps = by_step[find_equal_rows(by_step["canonical"], name)]
             if stage_steps["members"].max() < 2:
                 continue
-            rank, ratio = _find_most_frequent_rank(
-                slowest[find_equal_rows(slowest["canonical"], name)]
-            )
+            rank, ratio = _find_most_frequent_rank(slowest[find_equal_rows(slowest["canonical"], name)])
             parts.append(
                 (
                     rank_group.run,
@@ -151,9 +147,7 @@ def _find_most_frequent_rank(slowest: pd.DataFrame) -> tuple[Any, float]:
     (member,) = number_frames_alike(MEMBER, slowest, in_order=True)
     counts = np.bincount(member)
     place = int(counts.argmax())
-    return slowest["rank"].iloc[int((member == place).argmax())], float(counts[place]) / len(
-        slowest
-    )
+    return slowest["rank"].iloc[int((member == place).argmax())], float(counts[place]) / len(slowest)
 
 
 def _make_rank_own_work_table(measured: Measurements) -> Sheet:
@@ -223,9 +217,7 @@ def _make_what_if_table(measured: Measurements) -> Sheet:
     return make_sheet("what_if", "The step if no rank came late", headings, frame)
 
 
-def _list_imbalance_abstentions(
-    measured: Measurements, thresholds: Thresholds
-) -> Iterator[Verdict]:
+def _list_imbalance_abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
     """List verdicts on runs that R10 cannot judge, with the reason."""
     limit = thresholds.of("rank-imbalance")
 
@@ -294,9 +286,7 @@ def _compare_ranks_by_step(
 
     A missing rank that all others wait for worked longest; its rank is then NA.
     """
-    rows = rank_group.by_step[
-        (rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)
-    ]
+    rows = rank_group.by_step[(rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)]
     held = rank_group.of(sum_waits_for_missing_rank(measured))
     by_step = _compute_rank_imbalance(rows, [*RANK_GROUP_STEP], held)
     longest = _find_slowest_members(rows, UNIT)
@@ -325,14 +315,10 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
             or (share or 0.0) < limit["step_ratio"]
         ):
             continue
-        yield _report_rank_imbalance(
-            measured, rank_group, judged, (ratio, constant, gain, share), thresholds
-        )
+        yield _report_rank_imbalance(measured, rank_group, judged, (ratio, constant, gain, share), thresholds)
 
 
-def _compute_balance_gain(
-    measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame
-) -> float:
+def _compute_balance_gain(measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame) -> float:
     """Compute the time a balanced step would save, in ns: from its collectives (Q19), or from own work if none matched."""
     saved = rank_group.of(estimate_wait_savings(measured))
     if len(saved):
@@ -354,11 +340,7 @@ def _report_rank_imbalance(
     by_stage["over_ns"] = by_stage["max_ns"] - by_stage["mean_ns"]
     worst = by_stage.groupby("canonical", dropna=False)["over_ns"].sum().idxmax()
     stage = to_text_or_none(worst)
-    step = (
-        judged["by_step"]
-        .sort_values("imbalance_ratio", ascending=False, kind="stable")["step"]
-        .iloc[0]
-    )
+    step = judged["by_step"].sort_values("imbalance_ratio", ascending=False, kind="stable")["step"].iloc[0]
     where = f", most of all in {stage}" if stage else ""
     return Finding(
         "rank-imbalance",

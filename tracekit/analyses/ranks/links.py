@@ -47,9 +47,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _report_slow_link(
-    measured: Measurements, links: list[SlowLink], thresholds: Thresholds
-) -> Finding:
+def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds: Thresholds) -> Finding:
     """Report R35 for one group of ranks; transfer time that overlaps compute saves no time."""
     worst = max(links, key=lambda link: (int(link.excess_ns.sum()), link.op))
     rows = list_rated_collectives(measured).iloc[np.concatenate([link.slow for link in links])]
@@ -72,9 +70,7 @@ def _report_slow_link(
         (
             Metric("gb_per_s", worst.rate, "gb_per_s", "higher", label=f"{worst.op} over the wire"),
             Metric("usual_gb_per_s", worst.usual_rate, "gb_per_s", "neither", label="usual"),
-            make_evidence_metric(
-                "excess_ns", round(excess), "longer than usual, per step and rank"
-            ),
+            make_evidence_metric("excess_ns", round(excess), "longer than usual, per step and rank"),
         ),
         tuple(places),
         round(gain),

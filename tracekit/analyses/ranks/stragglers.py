@@ -44,9 +44,7 @@ from tracekit.process.collectives.compute_between_collectives import (
     measure_collective_segments,
 )
 
-_SEGMENT = Column(
-    "int64", "0, 1, 2 … between the starts of synchronising collectives of this device."
-)
+_SEGMENT = Column("int64", "0, 1, 2 … between the starts of synchronising collectives of this device.")
 
 ARRIVALS = Table(
     "arrivals",
@@ -104,13 +102,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     judged = find_late_ranks(measured, waited, thresholds)
     abstained = tuple(list_straggler_abstentions(measured, judged, thresholds))
     if not len(waited.collectives):
-        is_single = (
-            max((rank_group.members for rank_group in list_rank_groups(measured)), default=0) < 2
-        )
+        is_single = max((rank_group.members for rank_group in list_rank_groups(measured)), default=0) < 2
         caveats = () if is_single else tuple(_caveat_unmatched_collectives(measured))
-        return ANALYSIS.skipped(
-            _explain_missing_waits(measured), caveats=caveats, verdicts=abstained
-        )
+        return ANALYSIS.skipped(_explain_missing_waits(measured), caveats=caveats, verdicts=abstained)
     return ANALYSIS.answered(
         metrics=lambda: _list_rank_wait_metrics(measured, waited),
         sheets=lambda: select_filled_sheets(
@@ -141,13 +135,9 @@ def _explain_missing_waits(measured: Measurements) -> str:
     return "no collective could be matched between ranks"
 
 
-def _add_lost_time_per_step(
-    frame: pd.DataFrame, measured: Measurements, value: str
-) -> pd.DataFrame:
+def _add_lost_time_per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.DataFrame:
     """Add the column `per_step`: `value` over the steps of its rank group."""
-    return frame.assign(
-        per_step=frame[value].astype("Float64") / count_rank_group_steps(measured, frame)
-    )
+    return frame.assign(per_step=frame[value].astype("Float64") / count_rank_group_steps(measured, frame))
 
 
 def _list_rank_wait_metrics(measured: Measurements, waited: CollectiveWaits) -> tuple[Metric, ...]:
@@ -177,9 +167,7 @@ def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> S
     cause, cause_of_rank = number_frames_alike(keys, rows, waiting)
     rows["ranks"] = np.bincount(cause_of_rank, minlength=1)[cause]
     rows["each_ns"] = _add_lost_time_per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
-    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values(
-        "lost_ns", ascending=False, kind="stable"
-    )
+    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
         *make_rank_group_headings(measured),
         *parse_headings("""
@@ -202,12 +190,8 @@ def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> S
 def _make_wait_matrix_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of waits by waiting rank and late rank."""
     keys = [*RANK_GROUP, "rank", "stage", "late_rank", "cause"]
-    rows = _add_lost_time_per_step(
-        sum_columns_by_keys(waited.booked, keys, ["lost_ns"]), measured, "lost_ns"
-    )
-    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values(
-        "lost_ns", ascending=False, kind="stable"
-    )
+    rows = _add_lost_time_per_step(sum_columns_by_keys(waited.booked, keys, ["lost_ns"]), measured, "lost_ns")
+    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
     headings = (
         *make_rank_group_headings(measured),
         *parse_headings("""
@@ -234,9 +218,7 @@ def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sh
     for rank_group in list_rank_groups(measured):
         group_members = summarize_rank_group_members(rank_group, waited)
         group_members["lost_ns"] = group_members["lost_ns"] / rank_group.steps
-        group_members["last_ratio"] = group_members["last"] / group_members["taken"].where(
-            group_members["taken"] > 0
-        )
+        group_members["last_ratio"] = group_members["last"] / group_members["taken"].where(group_members["taken"] > 0)
         labels = {name: getattr(rank_group, name) for name in RANK_GROUP}
         parts.append(group_members.astype(object).assign(**labels)[[*RANK_GROUP, *MEMBER, *names]])
     frame = pd.concat(parts, ignore_index=True)
@@ -251,9 +233,7 @@ def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sh
             taken | of collectives | count | Its matched collectives whose ranks come further apart than the clocks are uncertain.
         """),
     )
-    return make_sheet(
-        "ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns")
-    )
+    return make_sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
 
 
 def _make_clock_table(measured: Measurements) -> Sheet:
@@ -307,9 +287,7 @@ def _draw_wait_heatmap(measured: Measurements, waited_for: CollectiveWaits) -> C
     walls = summarize_job_steps(measured).walls
     several = len(make_run_heading(measured)) > 0
     cells: dict[str, list[tuple[int, int, int | None]]] = {}
-    lost = sum_columns_by_keys(
-        waited_for.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"]
-    )
+    lost = sum_columns_by_keys(waited_for.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
     place = find_matching_rows(lost, walls, UNIT, optional=UNIT)
     zero = walls.groupby("run", dropna=False)["ts_ns"].transform("min")
     start = (walls["ts_ns"] - zero).to_numpy(np.int64)

@@ -54,9 +54,7 @@ TRANSFERS = Table(
         "size_bytes": Column("int64", "Their bytes, as far as recorded."),
         "busy_ns": Column("int64", "Time in it during which any of them runs, ns."),
         "exposed_ns": Column("int64", "The same while neither kernels nor collectives run."),
-        "max_gb_per_s": Column(
-            "Float64", "Fastest copy of this kind and at least 1 MiB in the whole source."
-        ),
+        "max_gb_per_s": Column("Float64", "Fastest copy of this kind and at least 1 MiB in the whole source."),
     },
 )
 
@@ -85,9 +83,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("transfers"):
         verdicts.append(Verdict("offload", "not applicable", "no GPU activity was recorded"))
     if not (syncs or len(copies)):
-        reason = (
-            "no weight sync and no copy of more than 64,000 bytes between GPU and host was recorded"
-        )
+        reason = "no weight sync and no copy of more than 64,000 bytes between GPU and host was recorded"
         return ANALYSIS.skipped(reason, verdicts=tuple(verdicts))
     return ANALYSIS.answered(
         sheets=lambda: select_filled_sheets(
@@ -136,15 +132,9 @@ def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
     """List the weight sync of every role from the traces, else of every run from the driver's timer (Q12)."""
     all_cells = build_stage_cells(measured)
     walls = list_timed_units(measured)
-    sync_cells = all_cells[
-        (all_cells["canonical"] == WEIGHT_SYNC_STAGE) & (all_cells["state"] == "measured")
-    ]
-    for run, role in (
-        sync_cells[["run", "role"]].drop_duplicates().itertuples(index=False, name=None)
-    ):
-        rows = sync_cells[
-            find_equal_rows(sync_cells["run"], run) & find_equal_rows(sync_cells["role"], role)
-        ]
+    sync_cells = all_cells[(all_cells["canonical"] == WEIGHT_SYNC_STAGE) & (all_cells["state"] == "measured")]
+    for run, role in sync_cells[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
+        rows = sync_cells[find_equal_rows(sync_cells["run"], run) & find_equal_rows(sync_cells["role"], role)]
         wall = float(rows["wall_ns"].astype("Float64").median())
         shortest = _find_shortest_sync_wall(measured, run, role)
         if shortest is not None:
@@ -153,9 +143,7 @@ def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
         moved = _measure_sync_traffic(measured, run, role, wall)
         step_ns = float(steps.median()) if len(steps) else None
         is_alone = shortest is None
-        yield WeightSync(
-            run, to_text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone
-        )
+        yield WeightSync(run, to_text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone)
     for run, log in map_run_driver_logs(measured).items():
         times = log.of(WEIGHT_SYNC_STAGE)
         if len(times) and not find_equal_rows(sync_cells["run"], run).any():
@@ -183,18 +171,10 @@ def _find_shortest_sync_wall(measured: Measurements, run: object, role: object) 
     return float(by_step["shortest"].astype("Float64").median())
 
 
-def _measure_sync_traffic(
-    measured: Measurements, run: object, role: object, wall: float
-) -> dict[str, float | None]:
+def _measure_sync_traffic(measured: Measurements, run: object, role: object, wall: float) -> dict[str, float | None]:
     """Measure the traffic of one process in one sync: bytes, transfers, rate, and the best rate of such transfers."""
-    comm = (
-        _select_sync_rows(measured["collectives"], run, role)
-        if measured.has("collectives")
-        else None
-    )
-    copies = (
-        _select_sync_rows(measured["transfers"], run, role) if measured.has("transfers") else None
-    )
+    comm = _select_sync_rows(measured["collectives"], run, role) if measured.has("collectives") else None
+    copies = _select_sync_rows(measured["transfers"], run, role) if measured.has("transfers") else None
     best = [0.0]
     sizes: dict[str, float] = {}
     count = 0.0
@@ -205,10 +185,7 @@ def _measure_sync_traffic(
         sizes["comm_bytes"] = float(moved.mean()) if len(moved) else 0.0
         count += float(comm.groupby(process, dropna=False).size().mean())
         large = measured["collectives"]
-        large = large[
-            find_equal_rows(large["run"], run)
-            & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)
-        ]
+        large = large[find_equal_rows(large["run"], run) & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)]
         large = large[large["dur_ns"] > 0]
         if len(large):
             best.append(float((large["size_bytes"] / large["dur_ns"]).max()))
@@ -315,16 +292,10 @@ def _find_slow_weight_sync(
             (
                 Metric("sync_wall", round(sync.wall_ns), "ns", "lower", label="per step"),
                 make_evidence_metric("sync_ratio", ratio, "of the step"),
-                make_evidence_metric(
-                    "sync_bytes", round(total) if total else None, "per step and process"
-                ),
-                Metric(
-                    "transfers", sync.transfers, "count", "lower", label="collectives and copies"
-                ),
+                make_evidence_metric("sync_bytes", round(total) if total else None, "per step and process"),
+                Metric("transfers", sync.transfers, "count", "lower", label="collectives and copies"),
                 make_evidence_metric("gb_per_s", sync.rate, "rate", better="higher"),
-                make_evidence_metric(
-                    "best_gb_per_s", sync.best, "best transfer seen", better="higher"
-                ),
+                make_evidence_metric("best_gb_per_s", sync.best, "best transfer seen", better="higher"),
             ),
             (Place(role=sync.role, stage=WEIGHT_SYNC_STAGE),),
             round(gain),
@@ -383,9 +354,7 @@ def _sum_host_copies(measured: Measurements) -> pd.DataFrame:
     out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
     per = select_distinct_rows(rows, ["run", "role"])
     steps = [
-        count_steps_of_rows(
-            measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
-        )
+        count_steps_of_rows(measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)])
         for run, role in per.itertuples(index=False, name=None)
     ]
     per["times"] = [max(step.count, 1) for step in steps]
@@ -418,9 +387,7 @@ def _make_host_copy_table(measured: Measurements, copies: pd.DataFrame) -> Sheet
             count | copies | count | Per step and GPU.
         """),
     )
-    caption = (
-        "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
-    )
+    caption = "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
     return make_sheet(
         "host_copies",
         "Copies between GPU and host memory by stage",
@@ -430,9 +397,7 @@ def _make_host_copy_table(measured: Measurements, copies: pd.DataFrame) -> Sheet
     )
 
 
-def _find_exposed_offload(
-    measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_exposed_offload(measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R14: exposed copies between GPU and host memory; one finding per role."""
     limit = thresholds.of("offload")
     for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
@@ -453,13 +418,9 @@ def _find_exposed_offload(
         ways = {way: not_pageable[not_pageable["direction"] == way] for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
         worst = of_stages.sort_values(kind="stable").index[-1]
-        caveats = [
-            "if memory is short this is the price of it: look at the head-room before keeping more on the GPU"
-        ]
+        caveats = ["if memory is short this is the price of it: look at the head-room before keeping more on the GPU"]
         if min(size.values()) < limit["both_ways_ratio"] * max(size.values()):
-            caveats.append(
-                "nearly all of it goes one way: it may be input rather than offloaded state"
-            )
+            caveats.append("nearly all of it goes one way: it may be input rather than offloaded state")
         if pageable.any():
             caveats.append("without copies from pageable memory, which are for pageable-copies")
         yield Finding(
@@ -471,9 +432,7 @@ def _find_exposed_offload(
             (
                 make_evidence_metric("exposed_ns", round(exposed), "per step and GPU"),
                 *(
-                    make_evidence_metric(
-                        f"{way.lower()}_bytes", round(size[way]), f"{way} per step and GPU"
-                    )
+                    make_evidence_metric(f"{way.lower()}_bytes", round(size[way]), f"{way} per step and GPU")
                     for way in ways
                 ),
                 *(
@@ -502,9 +461,7 @@ def _advise_on_offload(copies: pd.DataFrame) -> str:
     """Advise on exposed copies by whether their memory is already pinned."""
     prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
     if copies["memory"].astype(str).str.contains("pinned", case=False).any():
-        return (
-            f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
-        )
+        return f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
     return f"copy on a stream of its own beside kernels, from pinned memory, {prefetch}"
 
 

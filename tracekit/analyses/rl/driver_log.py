@@ -49,9 +49,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     rows = trace["log_values"]
     names = rows["name"].cat.categories.to_series()
     is_kept = names.str.match(_LOGGED_NAMES).to_numpy(np.bool_)
-    timer = np.array(
-        [*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names), False]
-    )
+    timer = np.array([*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names), False])
     codes = rows["name"].cat.codes.to_numpy()
     rows = rows[np.array([*is_kept, False])[codes]]
     is_timer = timer[rows["name"].cat.codes.to_numpy()]
@@ -93,9 +91,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
 
 
-def _make_log_comparison_table(
-    measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
-) -> Sheet:
+def _make_log_comparison_table(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
     """Make the table of stages in traces and log: profiled steps, and the other steps of the log."""
     rows = []
     for run, log in map_run_driver_logs(measured).items():
@@ -109,9 +105,7 @@ def _make_log_comparison_table(
                 stage_cells = stage_cells[stage_cells["step"].isin(numbered)]
             longest = stage_cells.groupby(["step", "part"], dropna=False)["wall_ns"].max()
             same, unmatched = times[times.index.isin(numbered)], times[~times.index.isin(numbered)]
-            rows.append(
-                (run, stage, longest.mean(), same.mean(), unmatched.median(), len(unmatched))
-            )
+            rows.append((run, stage, longest.mean(), same.mean(), unmatched.median(), len(unmatched)))
         step = log.steps
         same, unmatched = step[step.index.isin(numbered)], step[~step.index.isin(numbered)]
         in_trace = of_run[of_run["step"].isin(numbered)] if numbered else of_run
@@ -168,9 +162,7 @@ def _list_driver_log_caveats(measured: Measurements, walls: pd.DataFrame) -> lis
     for run, log in known_logs.items():
         of_run = walls[find_equal_rows(walls["run"], run)]
         if len(of_run) and not match_logged_steps(of_run, log):
-            caveats.append(
-                f"the traces do not say which steps of {log.source} they are{phrase_run(measured, run)}"
-            )
+            caveats.append(f"the traces do not say which steps of {log.source} they are{phrase_run(measured, run)}")
     used = {log.source for log in known_logs.values()}
     unused = set(measured["logged"]["source"].dropna()) - used
     if unused:

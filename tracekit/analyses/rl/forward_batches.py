@@ -48,9 +48,7 @@ FORWARD_BATCHES = Table(
         "occurrence": OCCURRENCE,
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time on the host, ns."),
-        "row_count": Column(
-            "Int64", "M of the forward products with most FLOPs; <NA> without shapes."
-        ),
+        "row_count": Column("Int64", "M of the forward products with most FLOPs; <NA> without shapes."),
     },
 )
 
@@ -109,9 +107,7 @@ def _find_forward_row_counts(trace: Trace, start: Ints, end: Ints) -> Nullable:
     if not len(rows):
         return unknown
     m = np.array([product.m for _, product in recorded.products], np.int64)[recorded.number[rows]]
-    flops = np.array([product.flops for _, product in recorded.products], float)[
-        recorded.number[rows]
-    ]
+    flops = np.array([product.flops for _, product in recorded.products], float)[recorded.number[rows]]
     sizes, which = number_keys(m)
     keys, group = number_keys(window * len(sizes) + which)
     weight = np.bincount(group, flops, minlength=len(keys))
@@ -162,9 +158,7 @@ def _summarize_forward_batches(rows: pd.DataFrame, keys: list[str]) -> pd.DataFr
         total_ns=("dur_ns", "sum"),
     )
     passes = select_distinct_rows(rows, [*keys, "step", "part", *CAPTURE])
-    pooled["each"] = (
-        pooled["count"] / aggregate_by_keys(passes, keys, count=("step", "size"))["count"]
-    )
+    pooled["each"] = pooled["count"] / aggregate_by_keys(passes, keys, count=("step", "size"))["count"]
     return sort_by_columns(pooled, total_ns=False, canonical=True)
 
 

@@ -46,9 +46,7 @@ MICRO_BATCHES = Table(
         "kind": Column("category", "micro | mini.", ("micro", "mini")),
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time on the host, ns."),
-        "own_ns": Column(
-            "Int64", "Kernels launched in it, collectives left out, as a union; <NA> without."
-        ),
+        "own_ns": Column("Int64", "Kernels launched in it, collectives left out, as a union; <NA> without."),
     },
 )
 
@@ -122,9 +120,7 @@ def _summarize_batches_by_stage_run(rows: pd.DataFrame, empty_ratio: float) -> p
     return out
 
 
-def _make_batch_length_table(
-    measured: Measurements, instances: pd.DataFrame, empty_ratio: float
-) -> Sheet:
+def _make_batch_length_table(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) -> Sheet:
     """Make the table of stages by time in batches, with their spread."""
     out = aggregate_by_keys(
         instances,
@@ -166,13 +162,13 @@ def _make_batch_length_table(
             lengths | lengths are
         """),
     )
-    caption = "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
+    caption = (
+        "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
+    )
     return make_sheet("batches", "Mini- and micro-batches by stage", headings, out, caption=caption)
 
 
-def _list_ragged_batch_abstentions(
-    measured: Measurements, instances: pd.DataFrame
-) -> Iterator[Verdict]:
+def _list_ragged_batch_abstentions(measured: Measurements, instances: pd.DataFrame) -> Iterator[Verdict]:
     """List verdicts on runs that R31 cannot judge."""
     for run in instances["run"].unique():
         of_run = instances[find_equal_rows(instances["run"], run)]
@@ -184,9 +180,7 @@ def _list_ragged_batch_abstentions(
             yield Verdict("ragged-micro-batches", "not applicable", reason)
 
 
-def _find_ragged_batches(
-    measured: Measurements, instances: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_ragged_batches(measured: Measurements, instances: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R31: batches of one stage that differ much, or are nearly empty; one finding per stage."""
     limit = thresholds.of("ragged-micro-batches")
     rows = instances[instances["on_device"] & (instances["count"] > 1)]
@@ -227,9 +221,7 @@ def _find_ragged_batches(
                         "lower",
                         label="longest",
                     ),
-                    Metric(
-                        "shortest", round(float(of_kind["min_ns"].min())), "ns", label="shortest"
-                    ),
+                    Metric("shortest", round(float(of_kind["min_ns"].min())), "ns", label="shortest"),
                 ),
                 (Place(role=to_text_or_none(role), stage=to_text_or_none(stage)),),
                 round(gain),
@@ -247,14 +239,10 @@ def _find_redundant_log_probs(
     stages, walls = build_stage_cells(measured), list_timed_units(measured)
     most_batches = thresholds.of("redundant-log-prob")["mini_batches"]
     for run in walls["run"].unique():
-        measured_stages = stages[
-            find_equal_rows(stages["run"], run) & (stages["state"] == "measured")
-        ]
+        measured_stages = stages[find_equal_rows(stages["run"], run) & (stages["state"] == "measured")]
         passes = measured_stages[measured_stages["canonical"] == "old_log_prob"]
         if not len(passes) or not (measured_stages["canonical"] == "update_actor").any():
-            reason = (
-                f"no log-prob pass with an actor update is in the traces{phrase_run(measured, run)}"
-            )
+            reason = f"no log-prob pass with an actor update is in the traces{phrase_run(measured, run)}"
             verdicts.append(Verdict("redundant-log-prob", "not applicable", reason))
             continue
         count = _count_mini_batches_per_update(rows[find_equal_rows(rows["run"], run)])

@@ -59,20 +59,12 @@ ITERATIONS = Table(
         ),
         "count": Column("int64", "Iterations joined in this row."),
         "prefill": Column("bool", "Whether a prompt was being processed."),
-        "prefill_requests": Column(
-            "int64", "Requests whose prompt is being processed (mean where joined)."
-        ),
+        "prefill_requests": Column("int64", "Requests whose prompt is being processed (mean where joined)."),
         "prefill_tokens": Column("Int64", "Σ prompt tokens, where the annotation tells."),
-        "decode_requests": Column(
-            "int64", "Requests that generate: the running batch (mean where joined)."
-        ),
+        "decode_requests": Column("int64", "Requests that generate: the running batch (mean where joined)."),
         "decode_tokens": Column("Int64", "Σ generated tokens, where the annotation tells."),
-        "context_tokens": Column(
-            "Int64", "Σ tokens that the requests attend to (sk), where the annotation tells."
-        ),
-        "attention_pairs": Column(
-            "Int64", "Σ over requests of queries × keys (sqsk), where the annotation tells."
-        ),
+        "context_tokens": Column("Int64", "Σ tokens that the requests attend to (sk), where the annotation tells."),
+        "attention_pairs": Column("Int64", "Σ over requests of queries × keys (sqsk), where the annotation tells."),
         "busy_ns": Column("Int64", "Σ GPU time of the work launched in it, overlaps counted once."),
     },
 )
@@ -92,9 +84,7 @@ GENERATIONS = Table(
             ("iterations", "device", "host"),
         ),
         "longest_pause_ns": Column("Int64", "Longest time between two iterations, ns."),
-        "elsewhere_count": Column(
-            "int64", "Iterations on other threads of the process: not in the tables."
-        ),
+        "elsewhere_count": Column("int64", "Iterations on other threads of the process: not in the tables."),
     },
 )
 
@@ -134,10 +124,7 @@ def _measure_rollout_metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report every engine and generation; judge R11, R12 and R16."""
     all_generations = list_generations(measured)
-    if (
-        not any(g.basis == "iterations" for g in all_generations)
-        and len({g.engine for g in all_generations}) < 2
-    ):
+    if not any(g.basis == "iterations" for g in all_generations) and len({g.engine for g in all_generations}) < 2:
         reason = f"{NO_ITERATION}, and no two replicas are known"
         return ANALYSIS.skipped(reason)
     judged: list[Finding | Verdict] = []
@@ -238,9 +225,7 @@ def _select_traced_generations(
     return [unit for unit in traced if unit]
 
 
-def _explain_few_iterations(
-    generations: Sequence[EngineGeneration], least: float, where: str
-) -> str:
+def _explain_few_iterations(generations: Sequence[EngineGeneration], least: float, where: str) -> str:
     """Explain that generations with fewer than `least` decode iterations are not judged."""
     most_iterations = max(g.decode_iterations for g in generations)
     return f"{most_iterations} of at least {least:g} decode iterations{where}"
@@ -278,9 +263,7 @@ def _report_rollout_tail(
         "response limit, or spread long prompts over replicas",
         (
             make_evidence_metric("tail_ratio", tail, "time of the last 10 % of tokens"),
-            make_evidence_metric(
-                "low_batch_ratio", low, "time below a quarter of the largest batch"
-            ),
+            make_evidence_metric("low_batch_ratio", low, "time below a quarter of the largest batch"),
             Metric("tail", tail_ns, "ns", "lower", label="tail"),
             Metric("peak_requests", largest, "count", label="largest batch"),
         ),
@@ -339,9 +322,7 @@ def _report_replica_imbalance(
     saved = _average_with_unknown_as_zero([measure_rollout_bubble(unit)[1] for unit in several])
     last = [find_last_engine(unit) for unit in several]
     after = [measure_end_times(unit) for unit in several]
-    behind = _average_with_unknown_as_zero(
-        [max(times) - float(np.median(times)) for times in after]
-    )
+    behind = _average_with_unknown_as_zero([max(times) - float(np.median(times)) for times in after])
     names = sorted({g.engine for g in last})
     who = names[0] if len(names) == 1 else f"not always the same ({', '.join(names[:3])})"
     return Finding(
@@ -352,9 +333,7 @@ def _report_replica_imbalance(
         "or give the slow replica's prompts to others",
         (
             make_evidence_metric("bubble_ratio", ratio, "of the replicas' time"),
-            Metric(
-                "behind_median", round(behind), "ns", "lower", label="last end after the median"
-            ),
+            Metric("behind_median", round(behind), "ns", "lower", label="last end after the median"),
             Metric("replicas", max(map(len, several)), "count", label="engines seen"),
         ),
         _locate_generations(last),
@@ -401,9 +380,7 @@ def _find_slow_first_iterations(
     over = float(np.median([g.first_over_steady or 0.0 for g in compared_generations]))
     if over < limit["slowdown"]:
         return
-    cost = _average_with_unknown_as_zero(
-        [max((g.first_excess_ns for g in unit), default=0) for unit in comparable]
-    )
+    cost = _average_with_unknown_as_zero([max((g.first_excess_ns for g in unit), default=0) for unit in comparable])
     pace = float(np.median([g.first_pace_ns or 0.0 for g in compared_generations]))
     yield Finding(
         "slow-first-iterations",
@@ -419,9 +396,7 @@ def _find_slow_first_iterations(
         _locate_generations(sorted(compared_generations, key=lambda g: -g.first_excess_ns)),
         round(cost),
         divide_or_none(cost, step_ns),
-        (
-            "the first iterations after an engine starts also capture graphs and warm up the profiler",
-        ),
+        ("the first iterations after an engine starts also capture graphs and warm up the profiler",),
     )
 
 
@@ -442,9 +417,7 @@ def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterat
     """List the medians over generations: wall, decode pace, tail, and bubble of replicas."""
     traced = [g for g in all_generations if g.basis == "iterations"]
     wall = [g.dur_ns for g in all_generations]
-    yield Metric(
-        "generation_wall", round(float(np.median(wall))), "ns", "lower", label="generation, median"
-    )
+    yield Metric("generation_wall", round(float(np.median(wall))), "ns", "lower", label="generation, median")
     if pace := [g.pace_ns for g in traced if g.pace_ns is not None]:
         yield Metric(
             "decode_pace",
@@ -454,9 +427,7 @@ def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterat
             label="per decode iteration",
         )
     if tails := [g.tail_ratio for g in traced if g.tail_ratio is not None]:
-        yield make_evidence_metric(
-            "tail_ratio", float(np.median(tails)), "time of the last 10 % of tokens"
-        )
+        yield make_evidence_metric("tail_ratio", float(np.median(tails)), "time of the last 10 % of tokens")
     bubbles = [
         measure_rollout_bubble(unit)[0]
         for units in group_generations_by_role(all_generations).values()
@@ -464,14 +435,10 @@ def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterat
         if len(unit) > 1
     ]
     if bubbles:
-        yield make_evidence_metric(
-            "bubble_ratio", float(np.median(bubbles)), "replicas' time after their end"
-        )
+        yield make_evidence_metric("bubble_ratio", float(np.median(bubbles)), "replicas' time after their end")
 
 
-def _list_rollout_caveats(
-    measured: Measurements, found: Sequence[EngineGeneration]
-) -> Iterator[str]:
+def _list_rollout_caveats(measured: Measurements, found: Sequence[EngineGeneration]) -> Iterator[str]:
     """List the caveats on engines and generations."""
     if any(g.mates > 1 and g.basis == "iterations" for g in found):
         yield "processes that ran the very same batches (tensor parallel) are shown as one engine"
@@ -485,14 +452,10 @@ def _list_rollout_caveats(
         yield f"{elsewhere:,} iterations ran on other threads of their process: not shown"
 
 
-def _make_rollout_engine_table(
-    measured: Measurements, found: Sequence[EngineGeneration], compared: float
-) -> Sheet:
+def _make_rollout_engine_table(measured: Measurements, found: Sequence[EngineGeneration], compared: float) -> Sheet:
     """Make the table of engines by generation."""
     rows = pd.DataFrame([_make_rollout_engine_row(generation, compared) for generation in found])
-    rows = rows.astype(
-        {"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"}
-    )
+    rows = rows.astype({"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"})
     headings = (
         *make_label_headings(measured),
         *parse_headings("""

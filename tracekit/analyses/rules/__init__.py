@@ -42,9 +42,7 @@ def _read_rule_pages() -> tuple[RulePage, ...]:
     """Read the pages of all rules, sorted by number."""
     folders = [resources.files(_ANALYSES).joinpath(subject) for subject in SUBJECTS]
     files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".md")]
-    return tuple(
-        sorted((parse_rule_page(f.read_text("utf-8")) for f in files), key=lambda r: r.number)
-    )
+    return tuple(sorted((parse_rule_page(f.read_text("utf-8")) for f in files), key=lambda r: r.number))
 
 
 RULES: tuple[RulePage, ...] = _read_rule_pages()
@@ -59,9 +57,7 @@ def find_rule(id_or_number: str, hint: str = "tracekit explain lists all rules")
     for candidate in RULES:
         if asked in (candidate.id, candidate.number.lower()):
             return candidate
-    near = did_you_mean(
-        asked, [name for candidate in RULES for name in (candidate.id, candidate.number)]
-    )
+    near = did_you_mean(asked, [name for candidate in RULES for name in (candidate.id, candidate.number)])
     raise TracekitError(f"no rule {id_or_number!r}{near}", hint)
 
 

@@ -77,13 +77,9 @@ def make_rules_section(
     )
 
 
-def _sort_rules_with_thresholds(
-    thresholds: Thresholds, owned: Mapping[str, Sequence[str]]
-) -> list[str]:
+def _sort_rules_with_thresholds(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> list[str]:
     """Sort the names in the thresholds: those that are not rules, rules by number, rules of user analyses."""
-    place = {
-        rule: index for index, rule in enumerate(chain.from_iterable(owned.values()), len(RULES))
-    }
+    place = {rule: index for index, rule in enumerate(chain.from_iterable(owned.values()), len(RULES))}
     place |= {rule.id: index for index, rule in enumerate(RULES)}
     return sorted(thresholds.values, key=lambda rule: place.get(rule, -1))
 
@@ -100,9 +96,7 @@ def _list_rule_verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:
         fired = sum(finding.rule == rule for finding in part.findings)
         if fired:
             of_rule = [verdict for verdict in of_rule if verdict.answer != "fired"]
-            verdicts.append(
-                Verdict(rule, "fired", f"{fired} findings" if fired > 1 else "1 finding")
-            )
+            verdicts.append(Verdict(rule, "fired", f"{fired} findings" if fired > 1 else "1 finding"))
         elif part.status == "skipped" and not of_rule:
             of_rule = [Verdict(rule, "not applicable", part.reason)]
         elif part.status == "failed":

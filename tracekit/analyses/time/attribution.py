@@ -112,9 +112,7 @@ def _sum_graph_replays(trace: Trace, links: Launches) -> dict[str, Any]:
     One launch replays hundreds of device ops. `least` and `most` are device ops of a single replay.
     """
     names = trace.texts("host_ops", "name")
-    is_graph = mark_wanted_names(names, GRAPH_LAUNCH_CALLS.search) & mark_rows_of_kind(
-        trace, "host_ops", "runtime"
-    )
+    is_graph = mark_wanted_names(names, GRAPH_LAUNCH_CALLS.search) & mark_rows_of_kind(trace, "host_ops", "runtime")
     rows = np.flatnonzero(is_graph)
     if not len(rows):
         return {}
@@ -211,25 +209,15 @@ def _list_attribution_caveats(rows: pd.DataFrame) -> tuple[str, ...]:
     """List the caveats on work without a recorded launch; empty if every op is linked."""
     sums = rows[rows["link"] == "unlinked"].groupby("placed")[["count", "dur_ns"]].sum()
     parts = {
-        str(
-            how
-        ): f"{format_quantity(int(row['dur_ns']), 'ns')} ({_format_device_op_count(int(row['count']))})"
+        str(how): f"{format_quantity(int(row['dur_ns']), 'ns')} ({_format_device_op_count(int(row['count']))})"
         for how, row in sums.iterrows()
     }
-    placed = [
-        f"by {PLACEMENT_TITLES[how]}: {parts[how]}"
-        for how in ("annotation", "time")
-        if how in parts
-    ]
+    placed = [f"by {PLACEMENT_TITLES[how]}: {parts[how]}" for how in ("annotation", "time") if how in parts]
     caveats = []
     if placed:
-        caveats.append(
-            f"GPU work without a recorded launch is placed in steps and stages {'; '.join(placed)}"
-        )
+        caveats.append(f"GPU work without a recorded launch is placed in steps and stages {'; '.join(placed)}")
     if "before" in parts:
-        caveats.append(
-            f"launched before the recording began, so in no step or stage: {parts['before']}"
-        )
+        caveats.append(f"launched before the recording began, so in no step or stage: {parts['before']}")
     return tuple(caveats)
 
 
@@ -257,9 +245,7 @@ def _make_unlinked_work_table(measured: Measurements, rows: pd.DataFrame) -> She
         "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
     )
     pooled = _sum_launched_work(unlinked, ["run", "role", "by", "stage"], all_ns)
-    return make_sheet(
-        "placed", "GPU work without a recorded launch", headings, pooled, caption=caption
-    )
+    return make_sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 
 
 def _make_graph_replay_table(measured: Measurements) -> Any:

@@ -65,9 +65,7 @@ CPU_FRAMES = Table(
         **KEYS,
         "name": NAME,
         "count": Column("int64", "Calls."),
-        "self_ns": Column(
-            "int64", "Time outside the Python functions that it calls, ops included."
-        ),
+        "self_ns": Column("int64", "Time outside the Python functions that it calls, ops included."),
         "total_ns": Column("int64", "Wall time on its threads; recursion counts once."),
     },
 )
@@ -110,9 +108,7 @@ def _list_cpu_activity_metrics(measured: Measurements) -> Iterator[Metric]:
         time_ns = int(rows.loc[rows["activity"] == activity, "time_ns"].sum())
         if time_ns:
             title = CPU_ACTIVITY_TITLES[activity][0]
-            yield make_evidence_metric(
-                f"{activity}_ratio", time_ns / total, title, better="neither"
-            )
+            yield make_evidence_metric(f"{activity}_ratio", time_ns / total, title, better="neither")
 
 
 def _make_cpu_activity_table(measured: Measurements) -> Sheet:
@@ -121,9 +117,7 @@ def _make_cpu_activity_table(measured: Measurements) -> Sheet:
     keys = ["run", "role", "canonical"]
     stages = aggregate_by_keys(rows, keys, window_ns=("time_ns", "sum"))
     for activity in CPU_ACTIVITIES:
-        of_activity = aggregate_by_keys(
-            rows[rows["activity"] == activity], keys, part=("time_ns", "sum")
-        )
+        of_activity = aggregate_by_keys(rows[rows["activity"] == activity], keys, part=("time_ns", "sum"))
         merged = stages[keys].merge(of_activity, on=keys, how="left")["part"]
         stages[activity] = merged.fillna(0).to_numpy(np.float64) / stages["window_ns"].clip(lower=1)
     stages["stage"] = stages["canonical"].where(stages["canonical"].notna(), "(outside any stage)")

@@ -136,17 +136,13 @@ def _list_runs_without_loader(measured: Measurements, rows: pd.DataFrame) -> Ite
             yield Verdict("data-loader-wait", "not applicable", reason)
 
 
-def _find_loader_waits(
-    measured: Measurements, waits: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_loader_waits(measured: Measurements, waits: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R04: per run and loader, the rank that waits longest.
 
     The other ranks wait for that rank at the next collective, so its wait is the cost.
     """
     limit = thresholds.of("data-loader-wait")
-    for run, of_run in select_long_loader_waits(waits, limit).groupby(
-        "run", dropna=False, sort=False
-    ):
+    for run, of_run in select_long_loader_waits(waits, limit).groupby("run", dropna=False, sort=False):
         for _, same in of_run.groupby("name", dropna=False, sort=False):
             row = same.iloc[0]
             wait, idle = float(row["wait_ns"]), row["idle_ns"]
@@ -156,9 +152,7 @@ def _find_loader_waits(
             hidden = not pd.isna(idle) and cost < wait / 2
             rank = to_int_or_none(row["rank"])
             culprit = find_culprit_below(measured, run, row["role"], str(row["name"]))
-            ranks = waits["rank"][
-                find_equal_rows(waits["run"], run) & find_equal_rows(waits["role"], row["role"])
-            ]
+            ranks = waits["rank"][find_equal_rows(waits["run"], run) & find_equal_rows(waits["role"], row["role"])]
             who = f" on rank {rank}" if rank is not None and len(set(ranks)) > 1 else ""
             yield Finding(
                 "data-loader-wait",
@@ -170,9 +164,7 @@ def _find_loader_waits(
                 _advise_on_loader(str(row["name"])),
                 (
                     make_evidence_metric("wait_ns", round(wait), "wait per step"),
-                    make_evidence_metric(
-                        "idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"
-                    ),
+                    make_evidence_metric("idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"),
                     make_evidence_metric("max_ns", int(row["max_ns"]), "longest wait"),
                 ),
                 (_locate_loader_wait(row, rank),),

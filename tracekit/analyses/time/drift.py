@@ -99,9 +99,7 @@ def _list_rise_candidates(steps: int, level: float) -> list[int]:
     likely = 0.0
     for place in sorted(range(2, steps - 1), key=lambda place: (abs(2 * place - steps), place)):
         # 1 / C(n, k) through lgamma: for thousands of steps C(n, k) has thousands of digits.
-        likely += math.exp(
-            math.lgamma(place + 1) + math.lgamma(steps - place + 1) - math.lgamma(steps + 1)
-        )
+        likely += math.exp(math.lgamma(place + 1) + math.lgamma(steps - place + 1) - math.lgamma(steps + 1))
         if likely > level * (1 + 1e-9):
             break
         places.append(place)
@@ -146,9 +144,7 @@ def _find_drift(
     share = divide_or_none(gain, summarize_job_steps(measured).of(run).step_ns)
     more = rise.after_ns / rise.before_ns
     pause = find_longer_pause(measured, walls, late_steps)
-    if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (
-        rise.after_ns - rise.before_ns
-    ):
+    if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (rise.after_ns - rise.before_ns):
         pause = None
     if pause is not None:
         why, stage = f": {pause.words} in each", pause.stage
@@ -161,9 +157,7 @@ def _find_drift(
         f"{phrase_run(measured, run)}",
         PAUSE_ADVICE if pause else DRIFT_ADVICE,
         (
-            Metric(
-                "before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"
-            ),
+            Metric("before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"),
             Metric("after_ns", round(rise.after_ns), "ns", label="mean of those after"),
             make_evidence_metric("gain_ns", round(gain), "of the mean step"),
             *list_time_counted_elsewhere(measured, late_steps, pause, count),
@@ -182,9 +176,7 @@ DRIFT_ADVICE = (
     "look at what changed there: clocks, temperature and power limit of the GPUs; other jobs; "
     "sequences that grow; memory near its limit"
 )
-PAUSE_ADVICE = (
-    "find what the host does there: record with with_stack=True, or mark it with ranges (NVTX)"
-)
+PAUSE_ADVICE = "find what the host does there: record with with_stack=True, or mark it with ranges (NVTX)"
 
 
 def _find_slower_work(measured: Measurements, run: Any, step: int) -> tuple[str, str | None]:

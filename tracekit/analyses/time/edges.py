@@ -103,9 +103,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = "no step of one process holds two stages"
         return ANALYSIS.skipped(reason)
     without = [
-        Verdict(
-            ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run)
-        )
+        Verdict(ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run))
         for run in sorted(set(read_undamaged_table(measured, "gpu_time")["run"]) - set(rows["run"]))
     ]
     return ANALYSIS.answered(
@@ -118,9 +116,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _make_stage_edge_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of stage pairs, per step and GPU, most idle time first."""
     names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
-    table = average_over_gpu_steps(
-        measured, sum_columns_by_keys(rows, STAGE_PAIR_KEYS, names), names
-    )
+    table = average_over_gpu_steps(measured, sum_columns_by_keys(rows, STAGE_PAIR_KEYS, names), names)
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -145,9 +141,7 @@ def _make_stage_edge_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
 
 
-def _find_stage_edge_idle(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> list[Finding]:
+def _find_stage_edge_idle(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """Find R15: GPUs that idle between the end of one stage and the first work of the next."""
     limit = thresholds.of("stage-edge-idle")
     existing = count_gpu_steps(measured)
@@ -186,9 +180,7 @@ def _find_stage_edge_idle(
                 ),
                 round(idle),
                 ratio,
-                (
-                    "most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",
-                )
+                ("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
                 if 2 * unseen > idle
                 else (),
             )

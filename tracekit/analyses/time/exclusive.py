@@ -79,9 +79,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 def _make_exclusive_tables(measured: Measurements) -> tuple[Sheet, ...]:
     """Make the tables of the mean step: by stage and class, and by op."""
     rows = _average_slots_over_steps(measured)
-    return select_filled_sheets(
-        _make_exclusive_stage_table(measured, rows), _make_exclusive_op_table(measured, rows)
-    )
+    return select_filled_sheets(_make_exclusive_stage_table(measured, rows), _make_exclusive_op_table(measured, rows))
 
 
 def _has_slots_of_units(measured: Measurements) -> bool:
@@ -90,10 +88,7 @@ def _has_slots_of_units(measured: Measurements) -> bool:
     Tries the first row alone, since it usually does.
     """
     slots = read_undamaged_table(measured, "slots")[_SLOT_COLUMNS]
-    return bool(
-        len(_select_slots_of_units(measured, slots.iloc[:1]))
-        or len(_select_slots_of_units(measured, slots))
-    )
+    return bool(len(_select_slots_of_units(measured, slots.iloc[:1])) or len(_select_slots_of_units(measured, slots)))
 
 
 def _average_slots_over_steps(measured: Measurements) -> pd.DataFrame:
@@ -117,9 +112,7 @@ def _average_slots_over_steps(measured: Measurements) -> pd.DataFrame:
         _count_distinct_in_groups(owner, owner_unit),
     )
     share = 1 / (lanes * units_of_owner)
-    mean_walls = aggregate_by_keys(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))[
-        "wall_ns"
-    ]
+    mean_walls = aggregate_by_keys(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))["wall_ns"]
     return rows.assign(
         each_ns=rows["exclusive_ns"] * share,
         each_count=rows["count"] * share,
@@ -132,15 +125,11 @@ def _select_slots_of_units(measured: Measurements, slots: pd.DataFrame) -> pd.Da
     """Select the rows that belong to a unit's wall, with `origin`, and with the wall's row number as `unit`."""
     rows = _add_step_origin(measured, clear_parts_of_numbered_steps(slots))
     unit = [*UNIT, "origin"]
-    rows["unit"] = find_matching_rows(
-        rows, summarize_job_steps(measured).walls, unit, optional=unit
-    )
+    rows["unit"] = find_matching_rows(rows, summarize_job_steps(measured).walls, unit, optional=unit)
     return rows[rows["unit"] >= 0]
 
 
-def _count_distinct_in_groups(
-    group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _count_distinct_in_groups(group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Count the distinct values in the group of each row."""
     room = int(value.max(initial=0)) + 1
     return np.bincount(np.unique(group * room + value) // room)[group]
@@ -211,9 +200,7 @@ def _make_exclusive_op_table(measured: Measurements, rows: pd.DataFrame) -> Shee
         for kind, cause in zip(once["class"], once["cause"], strict=True)
     ]
     of_op, first_of_op = group_column(rows["op"])
-    shown = [
-        op and _shorten_op_path(op) for op in list_python_values(rows["op"].array[first_of_op])
-    ]
+    shown = [op and _shorten_op_path(op) for op in list_python_values(rows["op"].array[first_of_op])]
     rows = rows[["run", "role", "stage", "wall_ns", "each_ns", "each_count"]].copy()
     rows["what"] = np.array([*titles, None], object)[number]
     rows["shown"] = np.array([*shown, None], object)[of_op]

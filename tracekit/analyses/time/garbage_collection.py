@@ -56,9 +56,7 @@ GARBAGE = Table(
         "stage": STAGE,
         "count": Column("int64", "Collections that run in it."),
         "dur_ns": Column("int64", "Their time in it, overlaps counted once."),
-        "idle_ns": Column(
-            "Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."
-        ),
+        "idle_ns": Column("Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."),
         "max_ns": Column("int64", "The longest single collection."),
     },
 )
@@ -96,9 +94,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     )
 
 
-def _find_collection_cost(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_collection_cost(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R42: collections that cost time: GPU idle time during them, or their whole time without a GPU."""
     limit, lost_on_gpus, existing = (
         thresholds.of("garbage-collection"),
@@ -110,9 +106,7 @@ def _find_collection_cost(
     for place, owner in enumerate(owners):
         of_owner = rows[is_step & (number == place)]
         has_gpu = bool(of_owner["idle_ns"].notna().any())
-        steps = (
-            existing.get(owner, NO_STEPS) if has_gpu else count_steps_of_rows(measured, of_owner)
-        )
+        steps = existing.get(owner, NO_STEPS) if has_gpu else count_steps_of_rows(measured, of_owner)
         lost_ns = lost_on_gpus.get(owner, 0) if has_gpu else int(of_owner["dur_ns"].sum())
         waited_ns = sum_waits_for_garbage_collection(measured, owner) if has_gpu else 0
         lost, ratio = steps.per_step(lost_ns + waited_ns)
@@ -130,13 +124,9 @@ def _find_collection_cost(
             f" ({count:,} {choose_plural(count, 'collection')})" + phrase_run(measured, owner[0]),
             "gc.freeze() after set-up; gc.disable() in the loop and gc.collect() between steps, on all ranks at once",
             (
-                make_evidence_metric(
-                    "collection_ns", round(steps.mean(int(of_owner["dur_ns"].sum()))), "per step"
-                ),
+                make_evidence_metric("collection_ns", round(steps.mean(int(of_owner["dur_ns"].sum()))), "per step"),
                 Metric("collections", steps.mean(count), "count", "lower", label="per step"),
-                make_evidence_metric(
-                    "longest_ns", int(of_owner["max_ns"].max()), "longest collection"
-                ),
+                make_evidence_metric("longest_ns", int(of_owner["max_ns"].max()), "longest collection"),
             ),
             tuple(_locate_collections(rows[~is_step & (number == place)], owner[1])),
             round(lost),
@@ -153,9 +143,7 @@ def _locate_collections(stages: pd.DataFrame, role: str | None) -> Iterator[Plac
         return
     are_few = stages["rank"].nunique() <= MOST_PLACES
     by = ["canonical", "rank"] if are_few else ["canonical"]
-    largest = sort_by_columns(sum_columns_by_keys(stages, by, ["dur_ns"]), dur_ns=False).head(
-        MOST_PLACES
-    )
+    largest = sort_by_columns(sum_columns_by_keys(stages, by, ["dur_ns"]), dur_ns=False).head(MOST_PLACES)
     for row in list_row_dicts(largest):
         rank = to_int_or_none(row.get("rank"))
         yield Place(role=role, stage=to_text_or_none(row["canonical"]), rank=rank)
@@ -164,9 +152,7 @@ def _locate_collections(stages: pd.DataFrame, role: str | None) -> Iterator[Plac
 def _make_collection_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of collections by step and stage, longest first."""
     rows = rows[rows["dur_ns"] > 0].assign(canonical=find_canonical_stages)
-    pooled = sum_columns_by_keys(
-        rows, ["run", "role", "window", "step", "canonical"], ["count", "dur_ns", "idle_ns"]
-    )
+    pooled = sum_columns_by_keys(rows, ["run", "role", "window", "step", "canonical"], ["count", "dur_ns", "idle_ns"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""

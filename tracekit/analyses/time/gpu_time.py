@@ -157,9 +157,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     for number, rows in group_rows_by_device(device):
         start = trace.numbers("device_ops", "ts_ns")[rows]
         length = trace.numbers("device_ops", "dur_ns")[rows]
-        state = compute_busy_intervals_of_ops(
-            start, length, select_rows(trace.texts("device_ops", "kind"), rows)
-        )
+        state = compute_busy_intervals_of_ops(start, length, select_rows(trace.texts("device_ops", "kind"), rows))
         pieces = bin_device_busy_time(state)
         bins.append({"device": repeat_number(number, len(pieces["ts_ns"])), **pieces})
         of_device = break_down_device_windows(
@@ -233,9 +231,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _list_gpu_share_metrics(rows: pd.DataFrame) -> Iterator[Metric]:
     """List the shares of busy, idle and exposed time over all captures."""
-    total = add_gpu_time_shares(
-        sum_columns_by_keys(rows[rows["window"] == "capture"], ["window"], GPU_TIME_SUMS)
-    ).iloc[0]
+    total = add_gpu_time_shares(sum_columns_by_keys(rows[rows["window"] == "capture"], ["window"], GPU_TIME_SUMS)).iloc[
+        0
+    ]
     for heading in GPU_SHARE_HEADINGS:
         better: Better = "lower" if heading.name in _LOWER_IS_BETTER else "higher"
         value = to_float_or_none(total[heading.name])
@@ -339,9 +337,7 @@ def _is_idle_by_host(measured: Measurements, window: StageWindow) -> bool:
     return 2 * (culprit.idle_ns - after_ns) >= int(window.gpu_time["idle_ns"])
 
 
-def _group_idle_stages_by_cause(
-    measured: Measurements, idling: list[IdleStage]
-) -> list[list[IdleStage]]:
+def _group_idle_stages_by_cause(measured: Measurements, idling: list[IdleStage]) -> list[list[IdleStage]]:
     """Group stages of one run and role by the place or kind of wait that keeps them idle, most idle stage first.
 
     A stage without a known cause is a group of its own.
@@ -363,14 +359,11 @@ def _find_idle_culprit(measured: Measurements, window: StageWindow) -> IdleCulpr
     return find_culprit_of_window(measured, window)
 
 
-def _report_low_utilization(
-    measured: Measurements, stages: list[IdleStage], thresholds: Thresholds
-) -> Finding:
+def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thresholds: Thresholds) -> Finding:
     """Report R01: idle time of stages with one cause, less the idle time that other rules claim."""
     window = stages[0].window
     window_ns, idle_ns = (
-        sum(int(idle_stage.window.gpu_time[name]) for idle_stage in stages)
-        for name in ("window_ns", "idle_ns")
+        sum(int(idle_stage.window.gpu_time[name]) for idle_stage in stages) for name in ("window_ns", "idle_ns")
     )
     explained_ns: dict[str, int] = {}
     for idle_stage in stages:
@@ -379,8 +372,7 @@ def _report_low_utilization(
     left_ns = sum(idle_stage.left_ns for idle_stage in stages)
     left, ratio = window.per_step(left_ns)
     other_rules = ", ".join(
-        f"{rule} ({format_quantity(window.steps.mean(ns), 'ns')})"
-        for rule, ns in explained_ns.items()
+        f"{rule} ({format_quantity(window.steps.mean(ns), 'ns')})" for rule, ns in explained_ns.items()
     )
     unnamed = ""
     if other_rules:
@@ -401,22 +393,14 @@ def _report_low_utilization(
                 if other_rules
                 else ()
             ),
-            *(
-                (make_evidence_metric("named_ns", round(named), "with a known cause"),)
-                if named
-                else ()
-            ),
+            *((make_evidence_metric("named_ns", round(named), "with a known cause"),) if named else ()),
         ),
         tuple(idle_stage.window.place for idle_stage in stages),
         round(left),
         ratio,
         (
             "upper bound: not all idle time can be filled",
-            *(
-                (f"without the idle time per step that other findings count: {other_rules}",)
-                if other_rules
-                else ()
-            ),
+            *((f"without the idle time per step that other findings count: {other_rules}",) if other_rules else ()),
         ),
         is_catch_all=not named,
     )
@@ -432,16 +416,10 @@ def _describe_busy_stages(stages: list[IdleStage], run: str) -> str:
     named = MAX_NAMED_IDLE_STAGES if len(stages) > MAX_NAMED_IDLE_STAGES + 1 else len(stages)
     for idle_stage in stages[:named]:
         name = idle_stage.window.name.removesuffix(run)
-        shares.append(
-            f"{format_quantity(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}"
-        )
+        shares.append(f"{format_quantity(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
     if unnamed_stages := stages[named:]:
-        busiest = max(
-            float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in unnamed_stages
-        )
-        shares.append(
-            f"at most {format_quantity(busiest, 'ratio')} of {len(unnamed_stages)} other stages"
-        )
+        busiest = max(float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in unnamed_stages)
+        shares.append(f"at most {format_quantity(busiest, 'ratio')} of {len(unnamed_stages)} other stages")
     if len(shares) == 1:
         return f"GPUs are busy {shares[0]}{run}"
     return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}{run}"
@@ -517,9 +495,7 @@ def _list_explained_idle_verdicts(measured: Measurements, idling: list[IdleStage
             f"GPUs are busy {format_quantity(row['busy_ratio'], 'ratio')} of {idle_window.window.name}: explained by {other_rules};"
             f" {format_quantity(1 - idle_window.accounted, 'ratio')} are left"
         )
-    return [
-        Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()
-    ]
+    return [Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]
 
 
 CLEAR: Answer = "clear"
@@ -541,8 +517,7 @@ def _list_minor_idle_verdicts(
         window
         for window in list_judged_windows(measured)
         if window.key not in judged
-        and (window.per_step(float(window.gpu_time["idle_ns"]))[1] or 0.0)
-        >= MIN_EXPLAINED_IDLE_RATIO
+        and (window.per_step(float(window.gpu_time["idle_ns"]))[1] or 0.0) >= MIN_EXPLAINED_IDLE_RATIO
     ]
     if not windows_ or not measured.has("idle_blame", "idle_frames"):
         return

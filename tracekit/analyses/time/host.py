@@ -86,9 +86,7 @@ HOST_COUNTS = Table(
         "launch_gap_ns": Column(
             "Int64", "Time devices wait for the launch of a single kernel or copy, Σ over devices."
         ),
-        "synced_gap_ns": Column(
-            "Int64", "Of it, what idle_ns and later_ns of sync_stalls count as well."
-        ),
+        "synced_gap_ns": Column("Int64", "Of it, what idle_ns and later_ns of sync_stalls count as well."),
     },
 )
 
@@ -124,9 +122,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         rows = np.flatnonzero(mask)
         tally = _tally_windows(where, start[rows], dur[rows])
         all_columns = {f"{name}_count": tally.counts, f"{name}_ns": tally.total_ns}
-        table |= {
-            column: values for column, values in all_columns.items() if column in HOST_COUNT_COLUMNS
-        }
+        table |= {column: values for column, values in all_columns.items() if column in HOST_COUNT_COLUMNS}
         if f"{name}_p50_ns" in HOST_COUNT_COLUMNS:
             table[f"{name}_p50_ns"] = tally.median_ns()
         del tally
@@ -154,9 +150,7 @@ def _count_launched_kernels(trace: Trace, where: HostWindows) -> dict[str, Any]:
         "device_count": np.full(len(where), devices, np.int64),
         "kernel_count": kernels.counts,
         "kernel_ns": kernels.total_ns,
-        "kernel_p50_ns": _tally_windows(
-            where, links.ts_ns[other_kernels], dur[other_kernels]
-        ).median_ns(),
+        "kernel_p50_ns": _tally_windows(where, links.ts_ns[other_kernels], dur[other_kernels]).median_ns(),
         "graph_kernel_count": _tally_windows(where, links.ts_ns[graph], dur[graph]).counts,
         "launch_gap_ns": gaps,
         "synced_gap_ns": synced,
@@ -171,9 +165,7 @@ def _sum_launch_gaps(trace: Trace, where: HostWindows) -> tuple[Ints, Ints]:
         gaps += where.covered(of_device)
     number = trace.derived(number_devices_by_appearance)
     idle = trace.derived(make_idle_time_measurement())
-    for device, calls in zip(
-        idle, trace.derived(StallTime(make_idle_time_measurement())), strict=True
-    ):
+    for device, calls in zip(idle, trace.derived(StallTime(make_idle_time_measurement())), strict=True):
         of_device = by_device[int(number[device.rows[0]])]
         synced += where.covered(intersect(of_device, calls.lost))
     del idle
@@ -233,9 +225,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     steps = table[table["canonical"].isna()]
     ops_per_step = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
     return ANALYSIS.answered(
-        metrics=(
-            Metric("host_ops", round(ops_per_step), "count", "lower", label="host ops per step"),
-        ),
+        metrics=(Metric("host_ops", round(ops_per_step), "count", "lower", label="host ops per step"),),
         sheets=lambda: select_filled_sheets(_make_host_count_table(measured, table)),
         findings=findings,
         verdicts=tuple(_list_launch_bound_abstentions(measured, table)),
@@ -301,9 +291,7 @@ def _to_nullable_floats(column: pd.Series) -> pd.Series[Any]:
     return column.astype("Float64")
 
 
-def _list_launch_bound_abstentions(
-    measured: Measurements, table: pd.DataFrame
-) -> Iterator[Verdict]:
+def _list_launch_bound_abstentions(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
     """List runs without any host op or kernel that R03 could count."""
     for run, of_run in split_by_run(table):
         if not of_run["leaf_count"].sum() and not of_run["kernel_count"].dropna().sum():
@@ -311,35 +299,25 @@ def _list_launch_bound_abstentions(
             yield Verdict("launch-bound", "not applicable", reason + phrase_run(measured, run))
 
 
-def _find_launch_bound_stages(
-    measured: Measurements, table: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_launch_bound_stages(measured: Measurements, table: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R03: stages whose GPUs wait for launches of short kernels, else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
     counts = measured["host_counts"]
     for run, of_run in split_by_run(table):
         name = phrase_run(measured, run)
         bound_rows = select_launch_bound_rows(of_run, limit)
-        for of_cause in _group_launch_stages_by_cause(
-            measured, bound_rows or select_many_kernel_rows(of_run, limit)
-        ):
+        for of_cause in _group_launch_stages_by_cause(measured, bound_rows or select_many_kernel_rows(of_run, limit)):
             role = of_cause[0][0]["role"]
-            owned = counts[
-                find_equal_rows(counts["run"], run) & find_equal_rows(counts["role"], role)
-            ]
+            owned = counts[find_equal_rows(counts["run"], run) & find_equal_rows(counts["role"], role)]
             on_gpus = count_gpu_steps_of_rows(measured, owned[owned["device_count"].notna()])
             yield _report_launch_gaps(of_cause, thresholds, on_gpus, name)
         if bound_rows:
             continue
         staged = of_run[of_run["canonical"].notna()]
         for row in list_row_dicts(of_run[of_run["canonical"].isna()]):
-            same = counts[
-                find_equal_rows(counts["run"], run) & find_equal_rows(counts["role"], row["role"])
-            ]
+            same = counts[find_equal_rows(counts["run"], run) & find_equal_rows(counts["role"], row["role"])]
             if not same["device_count"].notna().any() and _has_many_short_calls(row, limit):
-                yield _report_many_ops(
-                    row, staged, thresholds, count_steps_of_rows(measured, same), name
-                )
+                yield _report_many_ops(row, staged, thresholds, count_steps_of_rows(measured, same), name)
 
 
 def _has_many_short_calls(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
@@ -352,9 +330,7 @@ def _has_many_short_calls(row: Mapping[Any, Any], limit: Mapping[str, float]) ->
     return bool(each > limit["ops_per_step"] and short)
 
 
-def _group_launch_stages_by_cause(
-    measured: Measurements, rows: Sequence[Row]
-) -> list[list[tuple[Row, str]]]:
+def _group_launch_stages_by_cause(measured: Measurements, rows: Sequence[Row]) -> list[list[tuple[Row, str]]]:
     """Group stages of one role by the place that launches: one finding per cause.
 
     Each stage comes with the words on its place. Stages without a known place are merged. The stage that waits most comes
@@ -395,9 +371,7 @@ def _report_launch_gaps(
         names.append(row["canonical"] or "the step")
         kernels_each += row["kernel_count"] / row["process_steps"]
         # The evidence must be true of every stage, so take the longest of their medians.
-        median_ns = max(
-            filter(None, (median_ns, _to_optional_float(row["kernel_p50_ns"]))), default=None
-        )
+        median_ns = max(filter(None, (median_ns, _to_optional_float(row["kernel_p50_ns"]))), default=None)
         for name in totals:
             totals[name] += row[name]
     stages = phrase_stage_names(names)

@@ -150,9 +150,7 @@ IDLE_FRAMES = Table(
     "a place where idle time was spent, or what encloses one, in the tree of its source",
     {
         **KEYS,
-        "node": Column(
-            "int64", "Number within the source and process; what encloses others comes first."
-        ),
+        "node": Column("int64", "Number within the source and process; what encloses others comes first."),
         "parent": Column("int64", "The place that encloses it; -1 at the top."),
         "frame": Column(
             "category",
@@ -203,9 +201,7 @@ def _add_idle_device_column(columns: dict[str, Array], idle: DeviceIdle) -> dict
 def _sum_host_wait_metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
     """Sum idle time that waits for the host by step and stage as `metrics` rows, for compare and gates."""
     is_wait = mark_wanted_names(idle["cause"], HOST_WAIT_CAUSES.__contains__)
-    rows = np.flatnonzero(
-        is_wait & mark_wanted_names(idle["window"], ("step", "stage").__contains__)
-    )
+    rows = np.flatnonzero(is_wait & mark_wanted_names(idle["window"], ("step", "stage").__contains__))
     keys = {name: select_rows(idle[name], rows) for name in ("window", "step", "stage")}
     sums: Mapping[str, Any] = sum_by_keys(keys, {"idle_ns": idle["idle_ns"][rows]})
     return {
@@ -263,9 +259,7 @@ def _sum_idle_by_place(measured: Measurements) -> pd.DataFrame:
         keys = [make_stage_key(row) for row in list_row_dicts(sums)]
         for cause in CAUSES:
             sums[cause] = [sums_by_cause.get((*key, cause), 0) for key in keys]
-        assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
-            "causes add up to the idle time"
-        )
+        assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), "causes add up to the idle time"
         frames.append(sums.sort_values("window_ns", ascending=False, kind="stable"))
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
 
@@ -287,10 +281,7 @@ def _make_idle_cause_table(measured: Measurements, shares: pd.DataFrame) -> Shee
             window_ns | wall Σ | ns | Summed over ranks, GPUs and steps.
             idle_ratio | idle | ratio | Nothing running, of the wall; the causes add up to it.
         """),
-        *(
-            Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1])
-            for cause in causes
-        ),
+        *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in causes),
     )
     return make_sheet(
         "idle_causes",
@@ -308,9 +299,7 @@ def _list_host_wait_metrics(shares: pd.DataFrame) -> tuple[Metric, ...]:
     window = int(rows["window_ns"].sum())
     waits = int(rows[[*HOST_WAIT_CAUSES]].to_numpy().sum())
     return (
-        make_evidence_metric(
-            "host_wait_ratio", divide_or_none(waits, window), "waiting for the host"
-        ),
+        make_evidence_metric("host_wait_ratio", divide_or_none(waits, window), "waiting for the host"),
         make_evidence_metric(
             "launch_unknown_ratio",
             divide_or_none(int(rows["unknown"].sum()), window),
@@ -407,9 +396,7 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
         waited = steps.mean(sum_waits_for_pauses(measured, owner, lost))
         ratio = divide_or_none(total + waited, steps.step_ns)
         gaps = _select_pause_gaps(measured, run, role, lost)
-        others = (
-            f", and {format_quantity(waited, 'ns')} for ranks that pause longer" if waited else ""
-        )
+        others = f", and {format_quantity(waited, 'ns')} for ranks that pause longer" if waited else ""
         what, advice, caveats = describe_host_pauses(measured, owner, lost)
         findings.append(
             Finding(
@@ -446,9 +433,7 @@ def _locate_pauses(lost: HostPauses, gaps: pd.DataFrame) -> Iterator[Place]:
 
     Pauses outside any stage get no stage, although their gap may begin within one.
     """
-    places = [
-        _locate_idle_gap(row) for row in list_row_dicts(_sort_longest_of_stages_first(gaps).head(3))
-    ]
+    places = [_locate_idle_gap(row) for row in list_row_dicts(_sort_longest_of_stages_first(gaps).head(3))]
     for place in places or [window.place for window in lost.windows[:3]]:
         yield replace(place, stage=None) if is_mostly_outside_stages(lost) else place
 
@@ -456,19 +441,13 @@ def _locate_pauses(lost: HostPauses, gaps: pd.DataFrame) -> Iterator[Place]:
 def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -> str:
     """List the steps with pauses, if only few steps have them."""
     steps = set() if is_mostly_outside_stages(lost) else find_pausing_steps(measured, owner, lost)
-    return (
-        f", nearly all in {choose_plural(len(steps), 'step')} {format_ranges(steps)}"
-        if steps
-        else ""
-    )
+    return f", nearly all in {choose_plural(len(steps), 'step')} {format_ranges(steps)}" if steps else ""
 
 
 def _list_pause_wait_evidence(waited: float) -> Iterator[Metric]:
     """List the waits for other ranks that pause, if any."""
     if waited:
-        yield make_evidence_metric(
-            "waited_ns", round(waited), "waiting for ranks that pause longer, per step"
-        )
+        yield make_evidence_metric("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
 
 
 def _sort_longest_of_stages_first(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -479,26 +458,16 @@ def _sort_longest_of_stages_first(gaps: pd.DataFrame) -> pd.DataFrame:
 
 def _list_pause_evidence(lost: HostPauses, steps: ExistingSteps) -> Iterator[Metric]:
     """List the parts of the pauses of one run and role, in ns per step."""
-    yield make_evidence_metric(
-        "silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step"
-    )
+    yield make_evidence_metric("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
     if lost.code_ns:
-        yield make_evidence_metric(
-            "code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step"
-        )
+        yield make_evidence_metric("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
     if lost.short_ns:
-        yield make_evidence_metric(
-            "short_ns", round(steps.mean(lost.short_ns)), "between ops, per step"
-        )
+        yield make_evidence_metric("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
     if lost.outside_ns:
-        yield make_evidence_metric(
-            "outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage"
-        )
+        yield make_evidence_metric("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
 
 
-def _select_pause_gaps(
-    measured: Measurements, run: object, role: object, lost: HostPauses
-) -> pd.DataFrame:
+def _select_pause_gaps(measured: Measurements, run: object, role: object, lost: HostPauses) -> pd.DataFrame:
     """Select the longest gaps mostly spent in such a pause, in the stages that have the pauses."""
     rows = read_undamaged_table(measured, "idle_gaps")
     rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
@@ -536,9 +505,7 @@ def _locate_idle_gap(row: Mapping[Any, Any]) -> Place:
 def _list_host_silence_abstentions(measured: Measurements) -> list[Verdict]:
     """List verdicts on runs without host activity, or without both a stage and a counted step."""
     captures = measured["captures"]
-    hosts = (
-        captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
-    )
+    hosts = captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
     framed = {window.run for window in list_stage_windows(measured) if window.origin != "file"}
     reasons = {
         run: "no host activity was recorded"

@@ -66,12 +66,8 @@ INTERRUPTIONS = Table(
         "stage": STAGE,
         "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
         "count": Column("int64", "Calls, those within another of their kind not counted."),
-        "dur_ns": Column(
-            "int64", "Their time, overlaps counted once: adds up over names and places."
-        ),
-        "idle_ns": Column(
-            "Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."
-        ),
+        "dur_ns": Column("int64", "Their time, overlaps counted once: adds up over names and places."),
+        "idle_ns": Column("Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."),
     },
 )
 
@@ -92,9 +88,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     side: HostPhases = trace.derived(classify_host_rows)
     parts = [
         _count_interruptions(trace, kind, np.flatnonzero(mask))
-        for kind, mask in zip(
-            INTERRUPTION_KINDS, (side.compiling, side.allocator, side.graph_capture), strict=True
-        )
+        for kind, mask in zip(INTERRUPTION_KINDS, (side.compiling, side.allocator, side.graph_capture), strict=True)
         if mask.any()
     ]
     return {"interruptions": trim_all_texts(concatenate_parts(parts))}
@@ -165,9 +159,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _add_waits_of_other_ranks(
-    measured: Measurements, found: StepInterruptions
-) -> StepInterruptions:
+def _add_waits_of_other_ranks(measured: Measurements, found: StepInterruptions) -> StepInterruptions:
     """Add the time that other ranks wait for the ranks that are interrupted longer."""
     if not measured.has("idle"):
         return found
@@ -187,9 +179,7 @@ def _make_interruption_metric(count: int) -> Metric:
     )
 
 
-def _report_allocator_calls(
-    measured: Measurements, found: StepInterruptions, thresholds: Thresholds
-) -> Finding:
+def _report_allocator_calls(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
     """Report R21: steady steps that keep asking the driver for memory."""
     late, severity = found.rows, thresholds.severity(found.lost_ratio)
     staged = late["canonical"].notna()
@@ -197,9 +187,7 @@ def _report_allocator_calls(
     caveats = ["memory that is really needed anew, such as for longer sequences, must be asked for"]
     if late["dur_ns"][designed].sum() * 2 > late["dur_ns"].sum():
         severity = "info" if severity == "info" else "low"
-        caveats.insert(
-            0, "most of it is around the rollout, where frameworks empty the cache on purpose"
-        )
+        caveats.insert(0, "most of it is around the rollout, where frameworks empty the cache on purpose")
     return Finding(
         "allocator-calls",
         severity,
@@ -217,13 +205,9 @@ def _report_allocator_calls(
     )
 
 
-def _report_recompilation(
-    measured: Measurements, found: StepInterruptions, thresholds: Thresholds
-) -> Finding:
+def _report_recompilation(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
     """Report R28: steady steps in which code is compiled or modules are loaded."""
-    calls = Metric(
-        "compilations", found.calls, "count", "lower", label="times per step and process"
-    )
+    calls = Metric("compilations", found.calls, "count", "lower", label="times per step and process")
     return Finding(
         "recompilation",
         thresholds.severity(found.lost_ratio),
@@ -238,9 +222,7 @@ def _report_recompilation(
     )
 
 
-def _report_graph_capture(
-    measured: Measurements, found: StepInterruptions, thresholds: Thresholds
-) -> Finding:
+def _report_graph_capture(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
     """Report R34: steady steps in which graphs are captured and instantiated."""
     calls = Metric("captures", found.calls, "count", "lower", label="calls per step and process")
     return Finding(
@@ -274,9 +256,7 @@ def _count_interrupted_steps(found: StepInterruptions) -> str:
 def _locate_interruptions(late: pd.DataFrame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
-    longest = sort_by_columns(
-        sum_columns_by_keys(late, by, ["dur_ns"]), dur_ns=False, name=True
-    ).head(3)
+    longest = sort_by_columns(sum_columns_by_keys(late, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(
         Place(role=to_text_or_none(role), stage=to_text_or_none(stage), name=to_text_or_none(name))
         for role, stage, name in longest[by].itertuples(index=False)
@@ -318,9 +298,7 @@ def _make_interruption_table(measured: Measurements, rows: pd.DataFrame, first: 
         ),
         Heading("early_ns", "first time", "ns"),
     )
-    return make_sheet(
-        "interruptions", "Compilation, graph captures and allocator calls", headings, pooled
-    )
+    return make_sheet("interruptions", "Compilation, graph captures and allocator calls", headings, pooled)
 
 
 ANALYSIS = Analysis(

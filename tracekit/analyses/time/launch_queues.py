@@ -81,14 +81,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(read_undamaged_table(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    if not (
-        len(read_undamaged_table(measured, "queues")) or _make_launch_delay_table(measured).rows
-    ):
+    if not (len(read_undamaged_table(measured, "queues")) or _make_launch_delay_table(measured).rows):
         return ANALYSIS.skipped("no device op can be traced back to its launch")
     return ANALYSIS.answered(
-        sheets=lambda: select_filled_sheets(
-            _make_launch_delay_table(measured), _make_launch_queue_table(measured)
-        )
+        sheets=lambda: select_filled_sheets(_make_launch_delay_table(measured), _make_launch_queue_table(measured))
     )
 
 

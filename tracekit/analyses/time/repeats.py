@@ -75,9 +75,7 @@ def _has_repeated_step_times(measured: Measurements) -> bool:
     values["run"] = values["run"].where(values["run"].notna(), "")
     all_samples = collect_metric_samples(values)
     step = all_samples.get(STEP_TIMES)
-    return step is not None and _has_several_values(
-        find_dropped_steps(all_samples, values, None).kept(step)
-    )
+    return step is not None and _has_several_values(find_dropped_steps(all_samples, values, None).kept(step))
 
 
 def _has_repeated_values(measured: Measurements) -> bool:
@@ -136,19 +134,12 @@ def select_steady_samples(
     metrics = select_sound_metrics(measured)
     if len(metrics):
         frames.append(metrics[[*COLUMNS]])
-    parts = [
-        _keep_longest_stages(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()])
-        for frame in frames
-    ]
+    parts = [_keep_longest_stages(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()]) for frame in frames]
     values = pd.concat([frame.astype(SAMPLE_COLUMN_TYPES) for frame, _ in parts], ignore_index=True)
     values["run"] = values["run"].where(values["run"].notna(), "")
     all_samples = collect_metric_samples(values)
     left_out = find_dropped_steps(all_samples, values, None)
-    kept_values = {
-        key: remaining
-        for key, sampled in all_samples.items()
-        if (remaining := left_out.kept(sampled)).runs
-    }
+    kept_values = {key: remaining for key, sampled in all_samples.items() if (remaining := left_out.kept(sampled)).runs}
     rates = compute_work_rates(kept_values, _find_common_world_size(measured))
     return {**kept_values, **rates}, left_out, max(omitted for _, omitted in parts)
 
@@ -165,9 +156,7 @@ def _keep_longest_stages(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     staged = rows[rows["stage"].notna()]
     timed = staged["name"].isin([name for name, kind in METRICS.items() if kind.unit == "ns"])
     size = staged["value"].where(timed, 0).astype("Float64").groupby(staged["stage"]).sum()
-    ranked = size.sort_index(key=lambda names: names.astype(str)).sort_values(
-        ascending=False, kind="stable"
-    )
+    ranked = size.sort_index(key=lambda names: names.astype(str)).sort_values(ascending=False, kind="stable")
     longest_stages = set(ranked.index[:MAX_STAGES])
     inside = rows["stage"].isna() | rows["stage"].isin(longest_stages)
     return rows[inside], len(ranked) - len(longest_stages)
@@ -198,9 +187,7 @@ def _list_metric_estimates(found: Mapping[Key, MetricSamples]) -> pd.DataFrame:
                 "steps": estimate.steps,
                 "mean": estimate.mean,
                 "sd": estimate.sd,
-                "spread": estimate.sd / abs(estimate.mean)
-                if estimate.sd is not None and estimate.mean
-                else None,
+                "spread": estimate.sd / abs(estimate.mean) if estimate.sd is not None and estimate.mean else None,
                 "least": estimate.least,
                 "most": estimate.most,
                 "low": None if kind.exact else _clip_interval_low(estimate),
@@ -239,9 +226,7 @@ def _make_step_time_estimates(rows: pd.DataFrame) -> Sheet:
     times = rows[rows["name"].isin([STEP_TIME, STAGE_TIME])]
     times = times.assign(title=times["stage"].where(times["name"] == STAGE_TIME, times["title"]))
     times = times.sort_values("name", key=lambda names: names != STEP_TIME, kind="stable")
-    return _make_estimate_table(
-        "repeats", "Step and stages", times.assign(stage=None), "ns", first="stage"
-    )
+    return _make_estimate_table("repeats", "Step and stages", times.assign(stage=None), "ns", first="stage")
 
 
 def _make_unit_estimate_table(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
@@ -257,9 +242,7 @@ def _make_unit_estimate_table(rows: pd.DataFrame, name: str, title: str, unit: U
     return replace(unit_sheet, caption=make_devices_caption(of_unit["name"]))
 
 
-def _make_estimate_table(
-    name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str
-) -> Sheet:
+def _make_estimate_table(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str) -> Sheet:
     """Make one table of estimates."""
     headings = (
         Heading("title", first),
@@ -292,9 +275,7 @@ def _make_left_out_step_table(left_out: LeftOutSteps) -> Sheet:
         part | capture
         reason | left out because it is
     """)
-    return make_sheet(
-        "repeats-left-out", "Steps that do not count", headings, frame, max_rows=MAX_ROWS
-    )
+    return make_sheet("repeats-left-out", "Steps that do not count", headings, frame, max_rows=MAX_ROWS)
 
 
 def _list_mean_step_metrics(step: MetricSamples | None) -> Iterator[Metric]:

@@ -100,12 +100,8 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
             f"{format_quantity(stage.share, 'ratio')} of the time{phrase_run(measured, stage.run)}",
             CHORE_ADVICE.get(stage.canonical, "run it less often, or beside training"),
             (
-                make_evidence_metric(
-                    "stage_ns", round(stage.wall_ns), "each time, on the longest rank"
-                ),
-                make_evidence_metric(
-                    "step_count", stage.present, "steps with it", better="neither"
-                ),
+                make_evidence_metric("stage_ns", round(stage.wall_ns), "each time, on the longest rank"),
+                make_evidence_metric("step_count", stage.present, "steps with it", better="neither"),
             ),
             (Place(role=stage.role, stage=stage.canonical, run=to_text_or_none(stage.run)),),
             round(stage.per_step_ns),
@@ -122,9 +118,7 @@ def _name_periodic_stage(measured: Measurements, stage: PeriodicStage) -> str:
     return stage.canonical if recorded == stage.canonical else f"{stage.canonical} ({recorded})"
 
 
-def _make_rl_matrix_tables(
-    measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
-) -> Iterator[Sheet]:
+def _make_rl_matrix_tables(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Iterator[Sheet]:
     """Make the tables of the matrix, of stages by rank, and of cells that no trace has."""
     yield _make_stage_matrix_table(measured, all_cells, walls)
     yield _make_rank_stage_table(measured)
@@ -155,9 +149,7 @@ def _list_steps_in_words(group: pd.DataFrame) -> str:
 _STAGE_KEYS = ["run", "role", "canonical"]
 
 
-def _make_stage_matrix_table(
-    measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
-) -> Sheet:
+def _make_stage_matrix_table(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
     """Make the table of stages by step, longest first.
 
     Shows logged times only in rows of stages that no trace has.
@@ -173,14 +165,10 @@ def _make_stage_matrix_table(
     states = list(map(_describe_cell_states, counts, all_cells["canonical"].array[first]))
     rest_states = list(map(_describe_residual_state, split_by_keys(rest_cells, _STAGE_KEYS)))
     matrix = _average_stage_cells(all_cells).assign(state=states, last=False)
-    both = stack_frames(
-        [matrix, _average_stage_cells(rest_cells).assign(state=rest_states, last=True)]
-    )
+    both = stack_frames([matrix, _average_stage_cells(rest_cells).assign(state=rest_states, last=True)])
     columns, caption = _choose_matrix_columns(walls, all_cells)
     caption = f"{caption} {_describe_stage_periods(measured)}".strip()
-    cut = pd.concat(
-        [frame[[*_STAGE_KEYS, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)]
-    )
+    cut = pd.concat([frame[[*_STAGE_KEYS, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)])
     both, chosen = _add_columns_by_step(both, cut, "shown_ns", columns)
     mean = aggregate_by_keys(walls, ["run"], step=("wall_ns", "mean"))
     both = left_join(both, mean, ["run"], optional=["run"])
@@ -198,18 +186,14 @@ def _make_stage_matrix_table(
         *chosen,
         Heading("state", "known from"),
     )
-    return make_sheet(
-        "matrix", "Stages by step", headings, _sort_matrix_rows(both, "shown_ns"), caption=caption
-    )
+    return make_sheet("matrix", "Stages by step", headings, _sort_matrix_rows(both, "shown_ns"), caption=caption)
 
 
 def _compute_stage_shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
     """Compute each row's stage as a share of the step; missing where no trace has the stage."""
     walls = measure_stage_walls(measured)
     shares = walls[_STAGE_KEYS].assign(share=compute_stage_shares_of_step(walls))
-    share: pd.Series[Any] = left_join(rows[_STAGE_KEYS], shares, _STAGE_KEYS, optional=_STAGE_KEYS)[
-        "share"
-    ]
+    share: pd.Series[Any] = left_join(rows[_STAGE_KEYS], shares, _STAGE_KEYS, optional=_STAGE_KEYS)["share"]
     return share.set_axis(rows.index)
 
 
@@ -241,9 +225,7 @@ def _compute_residual_cells(walls: pd.DataFrame) -> pd.DataFrame:
     """Compute the time of each step outside any stage of any process, as cells of the stage `RESIDUAL` (Q3)."""
     rest_rows = _add_step_labels(walls).assign(role=None, canonical=RESIDUAL)
     gap = rest_rows["wall_ns"].astype("Int64") - rest_rows["attributed_ns"]
-    rest_rows["shown_ns"] = rest_rows["traced_ns"] = gap.where(
-        (rest_rows["origin"] != "stage").to_numpy()
-    )
+    rest_rows["shown_ns"] = rest_rows["traced_ns"] = gap.where((rest_rows["origin"] != "stage").to_numpy())
     return rest_rows
 
 
@@ -296,9 +278,7 @@ def _describe_cell_states(counts: Counter[str], stage: object) -> str:
     for state, word in CELL_STATE_TITLES.items():
         if counts[state]:
             states.append(word if counts[state] == total else f"{counts[state]} of {total} {word}")
-    return "; ".join(states) + (
-        " (validation, no part of a training step)" if stage == VALIDATION else ""
-    )
+    return "; ".join(states) + (" (validation, no part of a training step)" if stage == VALIDATION else "")
 
 
 def _describe_residual_state(group: pd.DataFrame) -> str:
@@ -336,9 +316,7 @@ def _make_rank_stage_table(measured: Measurements) -> Sheet:
         """),
         *headings,
     )
-    return make_sheet(
-        "ranks", "Stages by rank", by_rank_rows, _sort_matrix_rows(out, "wall_ns"), caption=caption
-    )
+    return make_sheet("ranks", "Stages by rank", by_rank_rows, _sort_matrix_rows(out, "wall_ns"), caption=caption)
 
 
 def _draw_stages_by_rank(measured: Measurements) -> list[Chart]:
@@ -360,17 +338,13 @@ def _draw_stages_by_rank(measured: Measurements) -> list[Chart]:
     ]
     bars = list(dict.fromkeys(walls["bar"]))
     total = walls.groupby("bar", sort=False)["wall_ns"].sum()
-    chosen = choose_rows_to_plot(
-        {str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages"
-    )
+    chosen = choose_rows_to_plot({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
     bars = [bar for bar in bars if bar in chosen.rows]
     place = {bar: number for number, bar in enumerate(bars)}
     drawn_walls = walls[walls["canonical"].isin(series) & walls["bar"].isin(bars)]
     marks = tuple(
         (place[bar], series.index(stage), round(wall))
-        for bar, stage, wall in zip(
-            drawn_walls["bar"], drawn_walls["canonical"], drawn_walls["wall_ns"], strict=True
-        )
+        for bar, stage, wall in zip(drawn_walls["bar"], drawn_walls["canonical"], drawn_walls["wall_ns"], strict=True)
         if pd.notna(wall)
     )
     return [
@@ -402,9 +376,7 @@ def _make_missing_stage_table(measured: Measurements, found: pd.DataFrame) -> Sh
     out = grouped["logged_ns"].mean().reset_index()
     out["where"] = [_list_steps_in_words(group) for _, group in grouped]
     seen = {
-        run: set(
-            found[find_equal_rows(found["run"], run) & (found["state"] == "measured")]["canonical"]
-        )
+        run: set(found[find_equal_rows(found["run"], run) & (found["state"] == "measured")]["canonical"])
         for run in found["run"].unique()
     }
     out["why"] = [
@@ -449,9 +421,7 @@ def _list_matrix_metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metri
     """List the number of cells by state, and the residual per step."""
     counts = found["state"].value_counts()
     out = [
-        Metric(
-            f"cells_{state.replace(' ', '_')}", int(counts[state]), "count", label=f"cells {word}"
-        )
+        Metric(f"cells_{state.replace(' ', '_')}", int(counts[state]), "count", label=f"cells {word}")
         for state, word in CELL_STATE_TITLES.items()
         if state in counts
     ]
@@ -461,43 +431,29 @@ def _list_matrix_metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metri
         low = high = None
         if len(rest_ns) > 1:
             low, high = float(rest_ns.min()), float(rest_ns.max())
-        out.append(
-            Metric(
-                "residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"
-            )
-        )
+        out.append(Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"))
     return out
 
 
-def _list_matrix_caveats(
-    measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
-) -> list[str]:
+def _list_matrix_caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
     """List the caveats on the matrix."""
     known_logs = map_run_driver_logs(measured)
     caveats = []
     if not known_logs:
-        caveats.append(
-            "no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all"
-        )
+        caveats.append("no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all")
     for run, log in known_logs.items():
         of_run = walls[find_equal_rows(walls["run"], run)]
         if len(of_run) and not match_logged_steps(of_run, log):
             caveats.append(
                 f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{phrase_run(measured, run)}"
             )
-    unused = set(measured["logged"]["source"].dropna()) - {
-        log.source for log in known_logs.values()
-    }
+    unused = set(measured["logged"]["source"].dropna()) - {log.source for log in known_logs.values()}
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
     if (walls["origin"] == "stage").any():
-        caveats.append(
-            "some steps were captured stage by stage: the time between their stages is not known"
-        )
+        caveats.append("some steps were captured stage by stage: the time between their stages is not known")
     if len(found) and (found["canonical"] == VALIDATION).any():
-        caveats.append(
-            f"{VALIDATION} is validation: it lies in the capture but is no part of a training step"
-        )
+        caveats.append(f"{VALIDATION} is validation: it lies in the capture but is no part of a training step")
     return caveats
 
 

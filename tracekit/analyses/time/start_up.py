@@ -95,18 +95,12 @@ START_UP = Table(
         ),
         **PLACE,
         "stage": STAGE,
-        "name": Column(
-            "category", "Name as recorded; `no calls` of kind program; `(others)` beyond a cap."
-        ),
+        "name": Column("category", "Name as recorded; `no calls` of kind program; `(others)` beyond a cap."),
         "is_rare": Column("bool", "Known for its length or place, not for its name alone."),
         "count": Column("int64", "Calls."),
         "dur_ns": Column("int64", "Their time, overlaps counted once."),
-        "idle_ns": Column(
-            "Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."
-        ),
-        "usual_ns": Column(
-            "Int64", "Median of the other calls of the name; <NA> for a lone call, or where unused."
-        ),
+        "idle_ns": Column("Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."),
+        "usual_ns": Column("Int64", "Median of the other calls of the name; <NA> for a lone call, or where unused."),
     },
 )
 
@@ -145,9 +139,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         *_list_waits_before_recording(trace),
     ]
     parts = [part for part in parts if len(part["dur_ns"])]
-    tables: dict[str, Mapping[str, Any]] = {
-        "start_up": trim_all_texts(concatenate_parts(parts)) if parts else {}
-    }
+    tables: dict[str, Mapping[str, Any]] = {"start_up": trim_all_texts(concatenate_parts(parts)) if parts else {}}
     steps = trace.derived(find_steps_and_stages).step_rows
     if steps.start_up_ns is not None and trace.has("device_ops"):
         tables["start_up_gpu"] = _measure_start_up_gpu_time(trace, steps)
@@ -159,9 +151,7 @@ def _list_start_up_calls(trace: Trace) -> dict[str, Array]:
     calls: StartUpCalls = trace.derived(find_start_up_calls)
     usual = Nullable(np.maximum(calls.usual_ns, 0), calls.usual_ns < 0)
     kinds = Coded(calls.kind.astype(np.int8), KINDS)
-    return _sum_start_up_calls(
-        trace, kinds, calls.name, calls.ts_ns, calls.dur_ns, usual, is_rare=True
-    )
+    return _sum_start_up_calls(trace, kinds, calls.name, calls.ts_ns, calls.dur_ns, usual, is_rare=True)
 
 
 def _list_short_start_up_calls(trace: Trace) -> Iterator[dict[str, Array]]:
@@ -194,9 +184,7 @@ def _list_waits_before_recording(trace: Trace) -> Iterator[dict[str, Array]]:
             name = select_rows(trace.texts(table, "name"), np.array([wait.row]))
             usual = Nullable(np.array([max(wait.usual_ns, 0)]), np.array([wait.usual_ns < 0]))
             times = np.array([wait.ts_ns]), np.array([wait.dur_ns])
-            yield _sum_start_up_calls(
-                trace, repeat_text(kind, 1), name, *times, usual, is_rare=True
-            )
+            yield _sum_start_up_calls(trace, repeat_text(kind, 1), name, *times, usual, is_rare=True)
 
 
 def _sum_start_up_calls(
@@ -284,9 +272,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     ]
     if not findings and not rows["is_rare"].any():
         return None
-    return ANALYSIS.answered(
-        sheets=lambda: (_make_start_up_table(measured, rows),), findings=tuple(findings)
-    )
+    return ANALYSIS.answered(sheets=lambda: (_make_start_up_table(measured, rows),), findings=tuple(findings))
 
 
 def _advise_later_recording(measured: Measurements, run: object) -> str:
@@ -303,12 +289,8 @@ def _advise_later_recording(measured: Measurements, run: object) -> str:
 
 def _describe_start_up_calls(rows: pd.DataFrame) -> str:
     """Describe calls by kind with the longest of each: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
-    by_kind = sort_by_columns(
-        sum_columns_by_keys(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True
-    )
-    by_name = sort_by_columns(
-        sum_columns_by_keys(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True
-    )
+    by_kind = sort_by_columns(sum_columns_by_keys(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
+    by_name = sort_by_columns(sum_columns_by_keys(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
     texts = []
     for kind, dur_ns in by_kind[["kind", "dur_ns"]].head(3).itertuples(index=False):
         name = by_name[(by_name["kind"] == kind).to_numpy(np.bool_)]["name"].iloc[0]
@@ -316,9 +298,7 @@ def _describe_start_up_calls(rows: pd.DataFrame) -> str:
     return ", ".join(texts)
 
 
-def _find_start_up_before_work(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_start_up_before_work(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find captures without step marks that begin with start-up."""
     limit = thresholds.of("start-up")
     for prefix in find_run_start_ups(measured):
@@ -351,13 +331,9 @@ def _caveat_time_after_start_up(after_ns: int) -> str:
     return f"all other findings and their shares cover only the {format_quantity(after_ns, 'ns')} after start-up"
 
 
-def _select_prefix_calls(
-    rows: pd.DataFrame, prefix: RunStartUp, window: str, kinds: Sequence[str]
-) -> pd.DataFrame:
+def _select_prefix_calls(rows: pd.DataFrame, prefix: RunStartUp, window: str, kinds: Sequence[str]) -> pd.DataFrame:
     """Select the calls of these kinds in the process with the longest start-up of a run."""
-    chosen = find_equal_rows(rows["run"], prefix.run) & find_equal_rows(
-        rows["source"], prefix.source
-    )
+    chosen = find_equal_rows(rows["run"], prefix.run) & find_equal_rows(rows["source"], prefix.source)
     chosen &= (rows["window"] == window).to_numpy(np.bool_)
     chosen &= rows["kind"].isin(list(kinds)).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
     of_process: pd.DataFrame = rows[chosen]
@@ -435,9 +411,7 @@ def _find_start_up_within_steps(
     for owner, idle_ns in sum_start_up_idle(measured, thresholds).items():
         steps = existing.get(owner, NO_STEPS)
         lost, ratio = steps.per_step(idle_ns)
-        calls = chosen[
-            find_equal_rows(chosen["run"], owner[0]) & find_equal_rows(chosen["role"], owner[1])
-        ]
+        calls = chosen[find_equal_rows(chosen["run"], owner[0]) & find_equal_rows(chosen["role"], owner[1])]
         if ratio is None or ratio < limit["step_ratio"] or not len(calls):
             continue
         yield Finding(
@@ -460,9 +434,7 @@ def _find_start_up_within_steps(
         )
 
 
-def _find_start_up_in_warm_up(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_start_up_in_warm_up(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find steps that do not count and spend long in module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
     is_counted = mask_matching_rows(rows, clear_parts_of_numbered_steps(measured["steps"]), UNIT)
@@ -481,8 +453,7 @@ def _find_start_up_in_warm_up(
             "info",
             f"warm-up: first calls take {format_quantity(each, 'ns')} of {choose_plural(len(steps), 'step')} {format_ranges(set(steps))},"
             f" not counted: {names}{phrase_run(measured, run)}",
-            _advise_later_recording(measured, run)
-            + "; load modules, capture graphs and fill caches before the loop",
+            _advise_later_recording(measured, run) + "; load modules, capture graphs and fill caches before the loop",
             (make_evidence_metric("start_up_ns", round(each), "per process and such step"),),
             tuple(replace(place, step=steps[0]) for place in places),
             None,
@@ -521,9 +492,7 @@ def _find_start_up_outside_steps(
 def _locate_start_up_calls(rows: pd.DataFrame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
-    longest = sort_by_columns(
-        sum_columns_by_keys(rows, by, ["dur_ns"]), dur_ns=False, name=True
-    ).head(3)
+    longest = sort_by_columns(sum_columns_by_keys(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(
         Place(
             role=to_text_or_none(row["role"]),
@@ -537,9 +506,7 @@ def _locate_start_up_calls(rows: pd.DataFrame) -> tuple[Place, ...]:
 def _make_start_up_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of first calls by kind and name, longest first."""
     rows = rows[rows["is_rare"].to_numpy(np.bool_)]
-    pooled = sum_columns_by_keys(
-        rows, ["run", "window", "kind", "canonical", "name"], ["count", "dur_ns", "idle_ns"]
-    )
+    pooled = sum_columns_by_keys(rows, ["run", "window", "kind", "canonical", "name"], ["count", "dur_ns", "idle_ns"])
     pooled = sort_by_columns(pooled, dur_ns=False, name=True)
     headings = (
         *make_run_heading(measured),

@@ -76,9 +76,7 @@ STEPS = Table(
             "file (the source is the step) | stage (it is one stage of it).",
             STEP_ORIGINS,
         ),
-        "name": Column(
-            "category", "What repeats, where that alone divides the source; with # for numbers."
-        ),
+        "name": Column("category", "What repeats, where that alone divides the source; with # for numbers."),
         "ts_ns": TS,
         "dur_ns": Column(
             "int64",
@@ -93,9 +91,7 @@ STEPS = Table(
             "Before that, a collective waited for a rank whose recording had not begun; no part of it.",
         ),
         **WORK,
-        "work_end_ns": Column(
-            "Int64", "When the last of these device ops ended; <NA> without any."
-        ),
+        "work_end_ns": Column("Int64", "When the last of these device ops ended; <NA> without any."),
     },
 )
 
@@ -169,9 +165,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     measured = drop_left_out_steps(measured, left_out)
     steps = summarize_job_steps(measured)
     # Only a failed measurement can keep the charts from being drawn; it is reported as a caveat.
-    are_drawn = (
-        not has_faults(measured) or judge_if_sound(measured, draw_stage_gantts, None) is not None
-    )
+    are_drawn = not has_faults(measured) or judge_if_sound(measured, draw_stage_gantts, None) is not None
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
         Metric(
@@ -232,9 +226,7 @@ def _find_wall_range(walls: pd.DataFrame) -> tuple[float | None, float | None]:
     return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
 
 
-def _make_step_wall_table(
-    measured: Measurements, walls: pd.DataFrame, left_out: Sequence[DroppedStep] = ()
-) -> Any:
+def _make_step_wall_table(measured: Measurements, walls: pd.DataFrame, left_out: Sequence[DroppedStep] = ()) -> Any:
     """Make the table of steps with wall and unattributed time, and the reason for each step that does not count."""
     reasons: dict[tuple[str, int | None, str | None], str] = {
         (step.run, step.step, step.part): step.reason for step in left_out
@@ -333,9 +325,7 @@ def _make_annotated_range_table(measured: Measurements) -> Any:
     return make_sheet("ranges", "Annotated ranges as recorded", headings, ranges)
 
 
-def _list_runs_with_few_steps(
-    measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Verdict]:
+def _list_runs_with_few_steps(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> Iterator[Verdict]:
     """List verdicts on runs with fewer steps than R30 requires."""
     need = int(thresholds.of("step-variance")["min_steps"])
     several = bool(make_run_heading(measured))
@@ -359,9 +349,7 @@ def _compute_excess_over_median(walls: pd.DataFrame) -> tuple[int | None, float 
     return (round(excess), excess / float(wall.mean())) if excess else (None, None)
 
 
-def _find_step_variance(
-    measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
-) -> list[Finding]:
+def _find_step_variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """Find R30: steps that differ so much that their mean is misleading."""
     limit = thresholds.of("step-variance")
     findings = []
@@ -381,9 +369,7 @@ def _find_step_variance(
         longest = of_run.iloc[int(wall.argmax())]
         long_steps = of_run[wall > (float(wall.min()) + float(wall.max())) / 2]
         pause = find_longer_pause(measured, of_run, long_steps)
-        if pause is not None and pause.more_ns < MIN_EXPLAINED_VARIANCE_RATIO * (
-            float(wall.max()) - median
-        ):
+        if pause is not None and pause.more_ns < MIN_EXPLAINED_VARIANCE_RATIO * (float(wall.max()) - median):
             pause = None
         findings.append(
             Finding(

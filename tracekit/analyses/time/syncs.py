@@ -69,9 +69,7 @@ SYNC_STALLS = Table(
         ),
         "count": Column("int64", "How often; all calls of one innermost op are one."),
         "call_ns": Column("int64", "Σ duration of the calls."),
-        "stall_count": Column(
-            "int64", "Of these, how often the device was idle when a call returned."
-        ),
+        "stall_count": Column("int64", "Of these, how often the device was idle when a call returned."),
         "idle_ns": Column(
             "int64",
             "Idle time from their return to the next device op, neither data loading nor silence.",
@@ -133,9 +131,7 @@ def _sum_device_sync_stalls(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -
         for name in ("call", "op", "place"):
             sums[name].codes[cheap] = -1
         both = {name: sums[name] for name in keys}
-        sums = sort_rows_by_keys(
-            sum_by_keys(both, {name: sums[name] for name in SYNC_SUM_COLUMNS}), tuple(keys)
-        )
+        sums = sort_rows_by_keys(sum_by_keys(both, {name: sums[name] for name in SYNC_SUM_COLUMNS}), tuple(keys))
     assert int(sums["idle_ns"].sum()) == int(values["idle_ns"].sum())
     return {**sums, "device": repeat_number(idle.device, len(sums["count"]))}
 
@@ -154,9 +150,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     sync_windows = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
     return ANALYSIS.answered(
         sheets=lambda: (_make_sync_call_table(measured, rows),),
-        findings=tuple(
-            _report_sync_stalls(sync_window, rows, thresholds) for sync_window in sync_windows
-        ),
+        findings=tuple(_report_sync_stalls(sync_window, rows, thresholds) for sync_window in sync_windows),
         verdicts=unseen,
     )
 
@@ -184,9 +178,7 @@ def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
         sum_columns_by_keys(rows, [*STAGE_KEY, "op", "call"], SYNC_SUM_COLUMNS),
         SYNC_SUM_COLUMNS,
     )
-    table = table.sort_values(
-        ["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable"
-    )
+    table = table.sort_values(["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable")
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -215,10 +207,7 @@ def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thr
     window = one.window
     idle, (lost, ratio) = window.per_step(one.idle_ns)[0], window.per_step(one.lost_ns)
     stalls_per_step = window.steps.mean(one.stall_count)
-    same = [
-        find_equal_rows(rows[name], value)
-        for name, value in zip(STAGE_KEY, window.key, strict=True)
-    ]
+    same = [find_equal_rows(rows[name], value) for name, value in zip(STAGE_KEY, window.key, strict=True)]
     of_window = rows[same[0] & same[1] & same[2]]
     by_op = sum_columns_by_keys(of_window, ["op", "call"], ["count", "idle_ns"])
     by_op = by_op.sort_values(["idle_ns", "count"], ascending=False, kind="stable").head(3)
@@ -238,9 +227,7 @@ def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thr
         + (f", most in {place}" if place else ""),
         f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
         (
-            make_evidence_metric(
-                "sync_count", window.steps.mean(one.count), "calls per step and GPU"
-            ),
+            make_evidence_metric("sync_count", window.steps.mean(one.count), "calls per step and GPU"),
             make_evidence_metric("stall_count", stalls_per_step, "to an idle GPU"),
             make_evidence_metric("idle_ns", round(idle), "idle after them, per step"),
             make_evidence_metric("later_ns", round(lost - idle), "until the host is ahead again"),

@@ -187,17 +187,11 @@ def _measure_counter_curve(rows: pd.DataFrame) -> Mapping[str, Any]:
 def _average_counter_metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
     """Average SM and tensor activity by step as `metrics` rows, as a ratio, for compare and gates."""
     steps = levels[levels["window"].eq("step")]
-    metric_names = pd.Series(
-        [classify_counter(name) for name in steps["name"]], index=steps.index, dtype=object
-    )
+    metric_names = pd.Series([classify_counter(name) for name in steps["name"]], index=steps.index, dtype=object)
     counted_steps = steps[metric_names.isin(ANALYSIS.metrics)].assign(metric=metric_names)
     if not len(counted_steps):
         return {}
-    sums = (
-        counted_steps.groupby(["step", "metric"], dropna=False)[["sum", "sample_count"]]
-        .sum()
-        .reset_index()
-    )
+    sums = counted_steps.groupby(["step", "metric"], dropna=False)[["sum", "sample_count"]].sum().reset_index()
     return {
         "metrics": {
             "step": sums["step"].astype("Int64").array,
@@ -286,8 +280,7 @@ def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
         for number, (_, line) in enumerate(lines[:CHART_SERIES]):
             start = zero if one_clock else int(line["ts_ns"].min())
             marks += [
-                (number, int(ts) - start, float(value))
-                for ts, value in zip(line["ts_ns"], line["mean"], strict=True)
+                (number, int(ts) - start, float(value)) for ts, value in zip(line["ts_ns"], line["mean"], strict=True)
             ]
         several = bool(make_run_heading(measured))
         yield Chart(
@@ -298,11 +291,7 @@ def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
             tuple(_label_counter_line(line, several=several) for line, _ in lines[:CHART_SERIES]),
             unit="",
             caption="Mean of each stretch of time, in the counter's own unit."
-            + (
-                ""
-                if one_clock
-                else " Clocks cannot be compared: every line begins at its own zero."
-            ),
+            + ("" if one_clock else " Clocks cannot be compared: every line begins at its own zero."),
             omitted=sum(len(line) for _, line in lines[CHART_SERIES:]),
         )
 

@@ -33,15 +33,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     if check is None:
         return None
     tools = [_find_main_tool(measured), _find_main_tool(check)]
-    rows = [
-        row
-        for name, read in _QUANTITIES.items()
-        for row in _compare_tools(name, read, measured, check)
-    ]
+    rows = [row for name, read in _QUANTITIES.items() for row in _compare_tools(name, read, measured, check)]
     if not rows:
-        reason = (
-            f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number"
-        )
+        reason = f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number"
         return ANALYSIS.skipped(reason)
     frame = pd.DataFrame(rows)
     headings = (
@@ -69,9 +63,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     )
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=lambda: (
-            make_sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame),
-        ),
+        sheets=lambda: (make_sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame),),
         caveats=(caveat,) if differs else (),
     )
 
@@ -128,9 +120,7 @@ def _compare_tools(
     of_second = sides[1].rename(columns={"value_ns": "value_ns_second"})
     both = inner_join(of_first, of_second, keys, optional=[name for name in keys if name != "step"])
     for (run, what), of_quantity in both.groupby(["run", "what"], sort=False):
-        first, second = (
-            float(of_quantity[f"value_ns_{side}"].mean()) for side in ("first", "second")
-        )
+        first, second = (float(of_quantity[f"value_ns_{side}"].mean()) for side in ("first", "second"))
         yield {
             "run": run,
             "what": what,

@@ -65,12 +65,8 @@ RECORDINGS = Table(
     {
         **KEYS,
         "kind": Column("category", "Kind of recording."),
-        "name": Column(
-            "category", "What was counted: rows, launches, kernels, unread rows, devices …"
-        ),
-        "label": Column(
-            "category", "Which category, device or operator, where several are counted."
-        ),
+        "name": Column("category", "What was counted: rows, launches, kernels, unread rows, devices …"),
+        "label": Column("category", "Which category, device or operator, where several are counted."),
         "count": Column("int64", "How many; ns or bytes where the name ends so."),
     },
 )
@@ -105,9 +101,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "host_op_count": np.array([len(host_start)]),
         "device_op_count": np.array([len(device_start)]),
         "device_name": [_find_gpu_model(trace.meta)],
-        "backend": [
-            _get_text_or_none(distributed.get("backend")) if isinstance(distributed, dict) else None
-        ],
+        "backend": [_get_text_or_none(distributed.get("backend")) if isinstance(distributed, dict) else None],
     }
     checks = _count_quality_checks(trace)
     quality = {
@@ -145,11 +139,7 @@ def _get_text_or_none(value: object) -> str | None:
 def _find_gpu_model(meta: Mapping[str, Any]) -> str | None:
     """Find the GPU model, if all recorded devices have the same."""
     properties = meta.get("deviceProperties")
-    names = (
-        {d.get("name") for d in properties if isinstance(d, dict)}
-        if isinstance(properties, list)
-        else set()
-    )
+    names = {d.get("name") for d in properties if isinstance(d, dict)} if isinstance(properties, list) else set()
     return _get_text_or_none(names.pop()) or None if len(names) == 1 else None
 
 
@@ -235,9 +225,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         headings += GPU_HEADINGS
     headings += (Heading("notes", "notes", "count"),)
     sources = by_source.reset_index(drop=True)
-    of_nsys = {
-        name: _get_check_results(counts, name, by_source.index).to_numpy() for name in _OF_NSYS
-    }
+    of_nsys = {name: _get_check_results(counts, name, by_source.index).to_numpy() for name in _OF_NSYS}
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: (
@@ -276,23 +264,16 @@ def _get_check_results(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Se
 
 def _make_diagnosis_table(measured: Measurements, captures: pd.DataFrame) -> Sheet:
     """Make the table of problems in the capture, with cause and remedy, most severe first."""
-    recorded_captures = (
-        _make_capture(source, row) for source, row in _match_sources_to_captures(measured, captures)
-    )
-    chosen = measured.facts.excluded_count > 0 or any(
-        note.code == "left-out" for note in measured.notes
-    )
+    recorded_captures = (_make_capture(source, row) for source, row in _match_sources_to_captures(measured, captures))
+    chosen = measured.facts.excluded_count > 0 or any(note.code == "left-out" for note in measured.notes)
     problems = [
         {
             "what": d.what,
-            "places": ", ".join(d.places[:_SHOWN_PLACES])
-            + (" …" if len(d.places) > _SHOWN_PLACES else ""),
+            "places": ", ".join(d.places[:_SHOWN_PLACES]) + (" …" if len(d.places) > _SHOWN_PLACES else ""),
             "cause": d.cause,
             "remedy": d.remedy,
         }
-        for d in diagnose(
-            tuple(recorded_captures), measured.notes, measured.failures, complete=not chosen
-        )
+        for d in diagnose(tuple(recorded_captures), measured.notes, measured.failures, complete=not chosen)
         if d.severity != "info"
     ]
     headings = parse_headings("""
@@ -305,16 +286,11 @@ def _make_diagnosis_table(measured: Measurements, captures: pd.DataFrame) -> She
     return make_sheet("diagnoses", "What went wrong in the capture", headings, frame)
 
 
-def _match_sources_to_captures(
-    measured: Measurements, captures: pd.DataFrame
-) -> list[tuple[Source, dict[str, Any]]]:
+def _match_sources_to_captures(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
     """Match each source with its row of the captures; adds its step numbers as `steps` and its kind as `recording`."""
     steps = measured["steps"]
     numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
-    steps_by_process = {
-        _make_process_key(str(s), pid): frozenset(numbers.tolist())
-        for (s, pid), numbers in numbered
-    }
+    steps_by_process = {_make_process_key(str(s), pid): frozenset(numbers.tolist()) for (s, pid), numbers in numbered}
     rows = {_make_process_key(row["source"], row["pid"]): row for row in list_row_dicts(captures)}
     keys = [(source, _make_process_key(source.name, source.pid)) for source in measured.sources]
     kinds = map_classified_processes(measured)
@@ -359,15 +335,10 @@ def _make_capture(source: Source, row: Mapping[str, Any]) -> Capture:
     )
 
 
-def _find_profiling_artefacts(
-    measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds
-) -> list[Finding]:
+def _find_profiling_artefacts(measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """Find R32: problems that make other numbers unreliable; one finding per kind, with its sources."""
     limit = thresholds.of("profiling-artefact")
-    kind_of = {
-        recorded.source: recorded.classified.kind
-        for recorded in map_classified_processes(measured).values()
-    }
+    kind_of = {recorded.source: recorded.classified.kind for recorded in map_classified_processes(measured).values()}
     interleaved = _list_noted_sources(measured, {INTERLEAVED})
     losses = {note.code for note in measured.notes if note.severity == "data_loss"} - OF_TIMES
     lossy = [

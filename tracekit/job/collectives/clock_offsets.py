@@ -84,9 +84,7 @@ def map_capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]
 def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
     captures, known = measured["captures"], compute_clock_corrections(measured)
     names = (*CAPTURE, "host", "absolute_time")
-    rows = list(
-        zip(iterate_records(captures, CLOCK), iterate_records(captures, names), strict=True)
-    )
+    rows = list(zip(iterate_records(captures, CLOCK), iterate_records(captures, names), strict=True))
     aligned = _map_host_clocks(known, rows)
     by_capture: dict[Capture, CaptureClock] = {}
     for owner, (source, pid, host, absolute) in rows:

@@ -142,9 +142,7 @@ def _solve_collective_matching(measured: Measurements) -> CollectiveMatching:
         **waited,
     }
     table = pd.concat([ranks, state], axis=1)
-    return CollectiveMatching(
-        make_frame(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True)
-    )
+    return CollectiveMatching(make_frame(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
 
 
 def _number_pairs(first: Ints, second: Ints) -> Ints:
@@ -211,17 +209,13 @@ def _mask_shared_roles(rows: pd.DataFrame) -> pd.Series[Any]:
     role, _ = group_rows_by(rows, ["role"])
     size = rows["group_size"].to_numpy(np.int64, na_value=0)
     is_shared = find_mixed_groups(of_rank, role, len(ranks))
-    has_room = np.bincount(group[ranks], minlength=len(groups)) <= find_group_minima(
-        group, size, len(groups)
-    )
+    has_room = np.bincount(group[ranks], minlength=len(groups)) <= find_group_minima(group, size, len(groups))
     has_room[group[ranks[is_shared]]] = False
     spans = find_mixed_groups(group, role, len(groups)) & has_room
     return rows["role"].mask(spans[group])
 
 
-def _position_by_sequence_number(
-    shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints
-) -> None:
+def _position_by_sequence_number(shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
     """Set positions to sequence numbers; equal numbers (a coalesced call) by order, if all ranks show equally many."""
     seq, part = shown.seq[rows], np.zeros(len(rows), np.int64)
     of_seq, calls = group_arrays([shown.of_rank[rows], seq])
@@ -234,9 +228,7 @@ def _position_by_sequence_number(
     shown.position[rows] = _number_pairs(number_keys(seq)[1], part)
 
 
-def _position_by_order_in_step(
-    shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints
-) -> None:
+def _position_by_order_in_step(shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
     """Set positions by order in the step, if counts agree or ranks can be aligned; sizes must agree."""
     if not len(rows):
         return
@@ -333,9 +325,7 @@ def _join_clock_stars(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataF
     )
 
 
-def _compare_collective_ends(
-    match: Ints, who: Ints, end: Ints
-) -> list[tuple[int, int, int, int, int]]:
+def _compare_collective_ends(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, int]]:
     """Compare the ends of shared collectives: (hub, node, median of end(node) − end(hub), its spread, count).
 
     The most certain pair comes first, then the one with the most collectives.
@@ -403,9 +393,7 @@ MIN_ALIKE_COLLECTIVES, HELD_UP_RATIO = 8, 3.0
 """Collectives above this multiple of the lower quartile of at least `MIN_ALIKE_COLLECTIVES` similar ones waited for a missing rank."""
 
 
-def _estimate_missing_rank_waits(
-    rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints
-) -> Ints:
+def _estimate_missing_rank_waits(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
     """Estimate how long each row waited for a rank that was not recorded, after the last recorded rank came.
 
     It is known only where a rank of the group is missing, from the usual time of collectives of the same size.
@@ -417,9 +405,7 @@ def _estimate_missing_rank_waits(
         return held
     _, first, place = np.unique(match[of_rows], return_index=True, return_inverse=True)
     one = of_rows[first]
-    kind, _ = group_rows_by(
-        rows.iloc[one], ["run", "tool", "role", "replica", "group", "op", "size_bytes"]
-    )
+    kind, _ = group_rows_by(rows.iloc[one], ["run", "tool", "role", "replica", "group", "op", "size_bytes"])
     took = transfer[one]
     in_order = np.lexsort((took, kind))
     count = np.bincount(kind)
@@ -434,9 +420,7 @@ def _add_missing_rank_waits(waited: dict[str, Any], held: Ints) -> None:
     """Add the wait for a missing rank, which needs no clock; no recorded rank is then the last."""
     is_held = held > 0
     wait = waited["wait_ns"]
-    waited["wait_ns"] = pd.arrays.IntegerArray(
-        wait.to_numpy(np.int64, na_value=0) + held, wait.isna() & ~is_held
-    )
+    waited["wait_ns"] = pd.arrays.IntegerArray(wait.to_numpy(np.int64, na_value=0) + held, wait.isna() & ~is_held)
     waited["trusted"] = waited["trusted"] | is_held
     waited["is_last"] = waited["is_last"] & ~is_held
 
@@ -459,9 +443,7 @@ def _compute_collective_waits(
         skew[rows] = latest - find_group_minima(of_match, came, matches)[of_match]
         wait[rows] = np.minimum(latest - came, dur[rows])
         timed[rows] = np.bincount(of_match)[of_match] > 1
-        trusted[rows] = (
-            skew[rows] > find_group_maxima(of_match, spread, matches)[of_match]
-        ) & timed[rows]
+        trusted[rows] = (skew[rows] > find_group_maxima(of_match, spread, matches)[of_match]) & timed[rows]
         at_end = came == latest
         is_single = np.bincount(of_match[at_end], minlength=matches)[of_match] == 1
         last[rows] = at_end & is_single & trusted[rows]

@@ -53,12 +53,8 @@ class SlowLink:
 def find_slow_links(measured: Measurements, limit: Mapping[str, float]) -> list[SlowLink]:
     """Find the groups with slow transfers: slower than their peers, or than themselves before some step."""
     links: list[SlowLink] = []
-    for of_kind in split_by_keys(
-        _list_comparable_transfers(measured, limit["least_bytes"]), TRANSFER_KIND
-    ):
-        groups = [
-            rows for rows in split_by_keys(of_kind, ["group"]) if len(rows) >= limit["least_count"]
-        ]
+    for of_kind in split_by_keys(_list_comparable_transfers(measured, limit["least_bytes"]), TRANSFER_KIND):
+        groups = [rows for rows in split_by_keys(of_kind, ["group"]) if len(rows) >= limit["least_count"]]
         beside_peers = list(_find_links_slower_than_peers(groups, limit))
         slow_groups = {link.group for link in beside_peers}
         links += beside_peers
@@ -74,9 +70,7 @@ def list_slow_link_intervals(measured: Measurements, links: Sequence[SlowLink]) 
     excess = np.concatenate([np.empty(0, np.int64), *(link.excess_ns for link in links)])
     rows = list_rated_collectives(measured).iloc[places]
     rows = rows[rows["exposed_ns"].notna()]
-    excess = excess[
-        list_rated_collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]
-    ]
+    excess = excess[list_rated_collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]]
     exposed = rows["exposed_ns"].to_numpy(np.int64)
     waited = rows["wait_ns"].to_numpy(np.int64, na_value=0)
     shared_ns = _measure_concurrent_collectives(measured, rows)
@@ -137,9 +131,7 @@ def _describe_group_shapes(known: pd.DataFrame, number: Ints, count: int) -> tup
     return shapes, members
 
 
-def _find_links_slower_than_peers(
-    groups: list[pd.DataFrame], limit: Mapping[str, float]
-) -> Iterator[SlowLink]:
+def _find_links_slower_than_peers(groups: list[pd.DataFrame], limit: Mapping[str, float]) -> Iterator[SlowLink]:
     """Find the groups with nearly every transfer slower than the median of their peers."""
     medians = np.array([float(rows["rate"].median()) for rows in groups])
     for place, rows in enumerate(groups):
@@ -156,9 +148,7 @@ def _find_links_slower_than_peers(
             yield _make_slow_link(rows, slow, usual, len(peers), None)
 
 
-def _find_link_slowdown_over_time(
-    rows: pd.DataFrame, limit: Mapping[str, float]
-) -> Iterator[SlowLink]:
+def _find_link_slowdown_over_time(rows: pd.DataFrame, limit: Mapping[str, float]) -> Iterator[SlowLink]:
     """Find the step from which on all steps of a group are slower than all before."""
     stepped = rows[rows["step"].notna()]
     steps = np.unique(stepped["step"].to_numpy(np.int64, na_value=0))

@@ -163,9 +163,7 @@ def _sum_traffic_by_rank(measured: Measurements) -> pd.DataFrame:
     rows = list_rated_collectives(measured)
     on_host = (rows["device"].isna() & rows["exposed_ns"].isna()).to_numpy(np.bool_)
     windows = read_undamaged_table(measured, "gpu_time")[[*PROCESS, *_WINDOW]]
-    windows = windows[
-        (windows["window"] == "capture") & windows["source"].isin(rows["source"][~on_host])
-    ]
+    windows = windows[(windows["window"] == "capture") & windows["source"].isin(rows["source"][~on_host])]
     gpu = windows.rename(columns={"exposed_comm_ns": "exposed_ns"})
     gpu["wait_ns"] = measure_exposed_coverage(list_wait_intervals(rows), windows)
     by = tuple(dict.fromkeys((*CAPTURE, "device", *WHO)))
@@ -217,9 +215,7 @@ def _stack_traffic_frames(frames: Sequence[pd.DataFrame], columns: Sequence[str]
         if name in ("run", "role", "host"):
             stacked[name] = np.concatenate([frame[name].to_numpy(object) for frame in frames])
         else:
-            stacked[name] = convert_for_pandas(
-                join([_list_traffic_numbers(frame, name) for frame in frames])
-            )
+            stacked[name] = convert_for_pandas(join([_list_traffic_numbers(frame, name) for frame in frames]))
     return make_frame(stacked, sum(map(len, frames)))
 
 
@@ -237,9 +233,7 @@ def measure_collective_union(rows: pd.DataFrame, by: Sequence[str], name: str) -
     number, once = group_rows_by(rows, by)
     first = rows[list(by)].iloc[once].reset_index(drop=True)
     start = rows["ts_ns"].to_numpy(np.int64)
-    first[name] = measure_group_unions(
-        start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first)
-    )
+    first[name] = measure_group_unions(start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first))
     return first
 
 
@@ -293,6 +287,4 @@ def measure_exposed_coverage(intervals: pd.DataFrame, windows: pd.DataFrame) -> 
     inside_ns = measure_window_coverage(intervals, windows)
     exposed = windows["exposed_comm_ns"].to_numpy(np.int64)
     mask = np.asarray(inside_ns.isna())
-    return pd.arrays.IntegerArray(
-        np.minimum(inside_ns.to_numpy(np.int64, na_value=0), exposed), mask
-    )
+    return pd.arrays.IntegerArray(np.minimum(inside_ns.to_numpy(np.int64, na_value=0), exposed), mask)

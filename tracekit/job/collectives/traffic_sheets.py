@@ -65,9 +65,7 @@ def make_collective_stage_sheet(measured: Measurements) -> Sheet:
         (run, role): count_steps_of_rows(
             measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
         )
-        for run, role in iterate_records(
-            select_distinct_rows(table, ("run", "role")), ("run", "role")
-        )
+        for run, role in iterate_records(select_distinct_rows(table, ("run", "role")), ("run", "role"))
     }
     counts = [max(steps[owner].count, 1) for owner in iterate_records(table, ("run", "role"))]
     for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
@@ -83,9 +81,7 @@ def make_collective_stage_sheet(measured: Measurements) -> Sheet:
         Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
         Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
     )
-    return make_sheet(
-        "collectives_by_stage", "Collectives by stage, per step and rank", headings, table
-    )
+    return make_sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, table)
 
 
 def make_communication_rank_sheet(measured: Measurements) -> Sheet:
@@ -107,9 +103,7 @@ def make_communication_rank_sheet(measured: Measurements) -> Sheet:
             wire_gb_per_s | network | gb_per_s | Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.
         """),
     )
-    return make_sheet(
-        "communication_by_rank", "Communication by rank", headings, table, ranked=Ranked("comm_ns")
-    )
+    return make_sheet("communication_by_rank", "Communication by rank", headings, table, ranked=Ranked("comm_ns"))
 
 
 def draw_communication_by_rank(measured: Measurements) -> Chart | None:

@@ -86,13 +86,9 @@ def _blame_time_outside_stages(measured: Measurements) -> IdleBlame:
     """Attribute the idle time of steps outside their stages; rows of stages are negative."""
     rows = read_undamaged_table(measured, "idle_blame")
     in_stages = list_judged_rows(measured, "idle_blame")
-    in_stages = in_stages[
-        (in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)
-    ]
+    in_stages = in_stages[(in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)]
     steps = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    return _blame_rows(
-        measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])])
-    )
+    return _blame_rows(measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])]))
 
 
 def _blame_rows(measured: Measurements, rows: pd.DataFrame) -> IdleBlame:
@@ -117,9 +113,7 @@ def _merge_idle_frames(frames: pd.DataFrame) -> tuple[JobIdleTree, Ints]:
     parents, labels, count = [], [], 0
     level = np.flatnonzero(above < 0)
     while len(level):
-        key = (np.where(above[level] >= 0, place[above[level]], -1) + 1) * len(of_label) + label[
-            level
-        ]
+        key = (np.where(above[level] >= 0, place[above[level]], -1) + 1) * len(of_label) + label[level]
         distinct, number = number_keys(key)
         place[level] = count + number
         count += len(distinct)
@@ -153,18 +147,14 @@ def find_culprit_of_owner(
 
     With `is_outside`, only idle time of its steps outside their stages counts.
     """
-    blamed = (
-        measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
-    )
+    blamed = measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
     owners, number = number_stage_owners(blamed.rows)
     if owner not in owners:
         return None
     return _find_culprit(blamed, number == owners.index(owner), holders)
 
 
-def _find_blame_rows_of_window(
-    measured: Measurements, window: StageWindow
-) -> npt.NDArray[np.bool_]:
+def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
     """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
     blamed = blame_idle_time(measured)
     owners, number = number_stage_owners(blamed.rows)
@@ -191,9 +181,7 @@ def find_culprit_of_launches(measured: Measurements, row: Mapping[Any, Any]) -> 
     """
     if not measured.has("idle_blame", "idle_frames"):
         return None
-    windows = [
-        window for window in list_stage_windows(measured) if window.key == make_stage_key(row)
-    ]
+    windows = [window for window in list_stage_windows(measured) if window.key == make_stage_key(row)]
     if not windows:
         return None
     blamed, chosen = blame_idle_time(measured), _find_blame_rows_of_window(measured, windows[0])
@@ -204,9 +192,7 @@ def find_culprit_of_launches(measured: Measurements, row: Mapping[Any, Any]) -> 
     return _find_culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, stages)
 
 
-def find_culprit_below(
-    measured: Measurements, run: object, role: object, name: str
-) -> IdleCulprit | None:
+def find_culprit_below(measured: Measurements, run: object, role: object, name: str) -> IdleCulprit | None:
     """Find the place with most of the idle time below a place of this name; None if it is the place itself."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
@@ -311,9 +297,7 @@ def _name_idle_place(tree: JobIdleTree, node: int) -> tuple[str, str]:
         return format_python_frame(leaf), holder
     if program:
         inner = _find_innermost_native_frame(tree, path[path.index(program[-1]) + 1 :])
-        return format_python_frame(tree.frame[program[-1]]) + (
-            f" ({inner})" if inner else ""
-        ), holder
+        return format_python_frame(tree.frame[program[-1]]) + (f" ({inner})" if inner else ""), holder
     around = [place for place in path[:-1] if HOLDERS[tree.holder[place]] in ("op", "range")]
     around = [place for place in around if not _is_step_frame_name(tree.frame[place])]
     if holder == "nothing" or not around or leaf in tree.frame[around[-1]]:
@@ -377,9 +361,7 @@ def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> I
         open_.extend((place, depth + (not leads)) for place in inner)
 
 
-def layout_idle_icicle(
-    tree: JobIdleTree, own_ns: Ints, least_ratio: float
-) -> list[tuple[int, int, int, int]]:
+def layout_idle_icicle(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
     """Lay out an icicle chart: (depth, place, start, end) of every place with at least this share of the time."""
     sums = sum_idle_subtrees(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)

@@ -59,9 +59,7 @@ def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
         " work, until its launch returned. Places that only lead to one other are left out, and those below 1 %.",
     )
     kinds = [kind for kind in HOLDERS if any(row.get(kind) for row in kind_rows)]
-    headings = [
-        Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds
-    ]
+    headings = [Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds]
     by_kind = make_sheet(
         "idle_blame_kinds",
         "What held the GPU back, by kind",
@@ -100,15 +98,11 @@ def _list_idle_branch_rows(
     return rows[:MAX_BRANCHES]
 
 
-def _make_idle_kind_row(
-    measured: Measurements, of: IdleBlame, chosen: Ints, owner: Owner
-) -> dict[str, object]:
+def _make_idle_kind_row(measured: Measurements, of: IdleBlame, chosen: Ints, owner: Owner) -> dict[str, object]:
     """Make the row of shares of one role."""
     sums = sum_by_group(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS))
     total = int(sums.sum())
-    row: dict[str, object] = {
-        kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)
-    }
+    row: dict[str, object] = {kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)}
     steps = count_gpu_steps(measured).get(owner, NO_STEPS)
     keys: dict[str, object] = {"run": owner[0], "role": to_text_or_none(owner[1])}
     return keys | row | {"idle_ns": round(steps.mean(total))}
@@ -120,9 +114,7 @@ def draw_idle_call_tree(measured: Measurements) -> Chart:
     chosen = np.flatnonzero(of.node >= 0)
     own = sum_by_group(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
     marks = layout_idle_icicle(of.tree, own, LEAST_DRAWN)
-    names = {
-        text: place for place, text in enumerate(dict.fromkeys(of.tree.frame[m[1]] for m in marks))
-    }
+    names = {text: place for place, text in enumerate(dict.fromkeys(of.tree.frame[m[1]] for m in marks))}
     depths = 1 + max((depth for depth, *_ in marks), default=0)
     return Chart(
         "idle-blame",

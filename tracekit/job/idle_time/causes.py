@@ -51,9 +51,7 @@ DAMAGED_REASON = "every source with GPU activity is damaged: what is missing wou
 def make_idle_time_measurement() -> IdleTime:
     """Make the measurement of idle time with the default limits, which judging cannot change."""
     values = load_shared_thresholds().values
-    return IdleTime(
-        int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"])
-    )
+    return IdleTime(int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"]))
 
 
 ANY_ROLE = "*"
@@ -136,13 +134,9 @@ def _find_host_pauses(measured: Measurements, thresholds: Thresholds) -> dict[Ow
         if window.key in chores:
             continue
         before = paused.setdefault(window.owner, HostPauses(0, 0, 0, [], {}))
-        silent, code, short = (
-            caused.get((*window.key, cause), 0) for cause in (*PAUSE_CAUSES, "host_none")
-        )
+        silent, code, short = (caused.get((*window.key, cause), 0) for cause in (*PAUSE_CAUSES, "host_none"))
         is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
-        if is_claimed or not _has_many_short_pauses(
-            window, short, limit["short_ratio"], busy_ratio
-        ):
+        if is_claimed or not _has_many_short_pauses(window, short, limit["short_ratio"], busy_ratio):
             short = 0
         if silent + code + short and is_silence_judged(window):
             paused[window.owner] = before._replace(
@@ -169,24 +163,16 @@ def _find_host_pauses(measured: Measurements, thresholds: Thresholds) -> dict[Ow
     return costly
 
 
-def _sum_pauses_outside_edges(
-    measured: Measurements, thresholds: Thresholds
-) -> dict[Owner, IdleOutsideStages]:
+def _sum_pauses_outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner, IdleOutsideStages]:
     """Sum the pauses outside stages, where rule R15 does not count the time between stages."""
     if not measured.has("idle"):
         return {}
     at_edges: Mapping[Owner, object] = {}
-    if {"host-sync-stalls", "stage-edge-idle"} <= thresholds.values.keys() and measured.has(
-        "stage_edges"
-    ):
+    if {"host-sync-stalls", "stage-edge-idle"} <= thresholds.values.keys() and measured.has("stage_edges"):
         rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
         at_edges = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
     outside = sum_idle_outside_stages(measured).items()
-    return {
-        owner: lost
-        for owner, lost in outside
-        if owner not in at_edges and lost.silent_ns + lost.code_ns
-    }
+    return {owner: lost for owner, lost in outside if owner not in at_edges and lost.silent_ns + lost.code_ns}
 
 
 def sum_garbage_collection_idle(measured: Measurements) -> dict[Owner, int]:
@@ -234,8 +220,7 @@ def sum_waits_for_paused_ranks(
     extra pause of the late rank in the stage to which the wait is attributed.
     """
     paused, idle = (
-        _select_rows_of_run_and_role(rows, run, role)
-        for rows in (paused, list_judged_rows(measured, "idle"))
+        _select_rows_of_run_and_role(rows, run, role) for rows in (paused, list_judged_rows(measured, "idle"))
     )
     if not len(paused) or not measured.has("segments"):
         return 0
@@ -250,9 +235,7 @@ def sum_waits_for_paused_ranks(
     paused = sum_columns_by_keys(paused, keys, ["idle_ns"])
     pairs = sum_columns_by_keys(booked, [*keys, "late_rank"], ["lost_ns"])
     of_rank, of_late = (
-        left_join(
-            pairs[columns].set_axis(keys, axis=1), paused, keys, optional=[*unit, "canonical"]
-        )
+        left_join(pairs[columns].set_axis(keys, axis=1), paused, keys, optional=[*unit, "canonical"])
         for columns in (keys, [*unit, "canonical", "late_rank"])
     )
     own_ns, late_ns = (part["idle_ns"].fillna(0).to_numpy(np.int64) for part in (of_rank, of_late))
@@ -262,9 +245,7 @@ def sum_waits_for_paused_ranks(
 
 def _choose_unit_columns_of_ranks(idle: pd.DataFrame) -> tuple[str, ...]:
     """Choose the keys of rank steps: the role too, where two roles use one rank number."""
-    has_one_role = len(select_distinct_rows(idle, ["rank"])) == len(
-        select_distinct_rows(idle, ["rank", "role"])
-    )
+    has_one_role = len(select_distinct_rows(idle, ["rank"])) == len(select_distinct_rows(idle, ["rank", "role"]))
     return UNIT if has_one_role else (*UNIT, "role")
 
 
@@ -277,9 +258,7 @@ def find_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -
     rows = list_judged_rows(measured, "idle")
     rows = rows[find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])]
     where, first = group_rows_by(rows, STAGE_KEY)
-    is_stage = [
-        make_stage_key(row) in lost.stages for row in list_row_dicts(rows[[*STAGE_KEY]].iloc[first])
-    ]
+    is_stage = [make_stage_key(row) in lost.stages for row in list_row_dicts(rows[[*STAGE_KEY]].iloc[first])]
     is_lost = np.array([*is_stage, False], np.bool_)[where]
     is_lost = is_lost & rows["cause"].isin(PAUSE_CAUSES).to_numpy(np.bool_)
     step, first = group_rows_by(rows, ["step"])
@@ -292,17 +271,13 @@ def find_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -
     return set(steps.astype(int))
 
 
-def _has_many_short_pauses(
-    window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float
-) -> bool:
+def _has_many_short_pauses(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:
     """Check whether short pauses are much of a stage whose GPUs are busy enough not to be judged as idle."""
     is_busy = (window.gpu_time["busy_ratio"] or 0.0) >= busy_ratio
     return is_busy and (window.per_step(short_ns)[1] or 0.0) >= short_ratio
 
 
-def _list_stages_claimed_between_ops(
-    measured: Measurements, thresholds: Thresholds
-) -> set[tuple[object, ...]]:
+def _list_stages_claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
     """List the stages (None: the step and all its stages) in which R02, R03 or R15 count time between ops."""
     keys: set[tuple[object, ...]] = set()
     asked = thresholds.values
@@ -353,9 +328,7 @@ def find_owners_idle_at_edges(
     existing = count_gpu_steps(measured)
     waiting = {}
     for owner in number_stage_owners(rows)[0]:
-        at_edges = rows[
-            find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])
-        ]
+        at_edges = rows[find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])]
         total = int(at_edges["claimed_ns"].sum())
         idle, ratio = existing.get(owner, NO_STEPS).per_step(total)
         if ratio is not None and ratio >= limit["step_ratio"]:

@@ -69,9 +69,7 @@ def claim_idle_time(measured: Measurements, thresholds: Thresholds) -> Claims:
     return claimed
 
 
-def _claim_interruptions(
-    measured: Measurements, thresholds: Thresholds
-) -> Iterator[tuple[str, dict[Key, int]]]:
+def _claim_interruptions(measured: Measurements, thresholds: Thresholds) -> Iterator[tuple[str, dict[Key, int]]]:
     """Claim the idle time of compiling, graph capture and allocating in steady steps, by stage and for the whole step."""
     for found in find_costly_interruptions(measured, thresholds):
         parts: defaultdict[Key, int] = defaultdict(int)
@@ -173,9 +171,7 @@ def _claim_garbage_collection(measured: Measurements, thresholds: Thresholds) ->
     return _sum_idle_of_cause(measured, "host_gc", owners)
 
 
-def _sum_idle_of_cause(
-    measured: Measurements, cause: str, owners: Collection[tuple[object, ...]]
-) -> dict[Key, int]:
+def _sum_idle_of_cause(measured: Measurements, cause: str, owners: Collection[tuple[object, ...]]) -> dict[Key, int]:
     """Sum the idle time of one cause in every stage of these (run, role)."""
     if not owners or not measured.has("idle"):
         return {}
@@ -191,11 +187,5 @@ def _claim_stage_edges(measured: Measurements, thresholds: Thresholds) -> dict[K
     if not len(rows):
         return {}
     owners = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
-    sums = sum_columns_by_keys(
-        rows.assign(canonical=rows["next_canonical"]), STAGE_KEY, ["inside_ns"]
-    )
-    return {
-        key: int(row["inside_ns"])
-        for row in list_row_dicts(sums)
-        if (key := make_stage_key(row))[:2] in owners
-    }
+    sums = sum_columns_by_keys(rows.assign(canonical=rows["next_canonical"]), STAGE_KEY, ["inside_ns"])
+    return {key: int(row["inside_ns"]) for row in list_row_dicts(sums) if (key := make_stage_key(row))[:2] in owners}

@@ -35,9 +35,7 @@ def _sum_cpu_time_by_stage(measured: Measurements) -> pd.DataFrame:
     return add_time_outside_stages(totals, inside, keys, "time_ns")
 
 
-def add_time_outside_stages(
-    totals: pd.DataFrame, inside: pd.DataFrame, keys: list[str], value: str
-) -> pd.DataFrame:
+def add_time_outside_stages(totals: pd.DataFrame, inside: pd.DataFrame, keys: list[str], value: str) -> pd.DataFrame:
     """Add to the rows of stages the rest of each total, outside any stage; together they sum to the totals.
 
     Stages that exceed their total are scaled down to it: they may begin before the step.
@@ -61,9 +59,7 @@ def _sum_cpu_time(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return aggregate_by_keys(rows, keys, time_ns=("time_ns", "sum"))
 
 
-def _add_column_by_keys(
-    left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str
-) -> pd.DataFrame:
+def _add_column_by_keys(left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
     """Add a column of the right rows to the left ones, 0 without a match; a missing key is a key."""
     place = find_matching_rows(left, right, keys, optional=keys)
     values = np.append(right[name].to_numpy(np.float64), 0.0)[place]

@@ -35,18 +35,13 @@ class SyncBoundStage:
         return self.idle_ns + self.later_ns
 
 
-def find_sync_bound_stages(
-    measured: Measurements, limit: Mapping[str, float]
-) -> list[SyncBoundStage]:
+def find_sync_bound_stages(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBoundStage]:
     """Find the stages that synchronising calls hold up, by rule R02."""
     rows = list_judged_rows(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     if not len(rows):
         return []
-    sums = {
-        make_stage_key(row): row
-        for row in list_row_dicts(sum_columns_by_keys(rows, STAGE_KEY, columns))
-    }
+    sums = {make_stage_key(row): row for row in list_row_dicts(sum_columns_by_keys(rows, STAGE_KEY, columns))}
     held_up = []
     for window in list_stage_windows(measured):
         if (row := sums.get(window.key)) is None or not window.window_ns:

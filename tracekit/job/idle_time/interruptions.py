@@ -111,9 +111,7 @@ def is_worth_a_finding(found: StepInterruptions, thresholds: Thresholds) -> bool
     return found.calls > 0 and (found.ratio or 0.0) >= least_ratio
 
 
-def find_costly_interruptions(
-    measured: Measurements, thresholds: Thresholds
-) -> Iterator[StepInterruptions]:
+def find_costly_interruptions(measured: Measurements, thresholds: Thresholds) -> Iterator[StepInterruptions]:
     """Find every interruption that gets a finding."""
     if not measured.has("interruptions") or not measured.row_count("interruptions"):
         return

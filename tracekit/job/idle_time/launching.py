@@ -62,9 +62,7 @@ def _pool_launch_counts(measured: Measurements) -> pd.DataFrame:
     rows = clear_parts_of_numbered_steps(measured["host_counts"])
     stages = select_staged_rows(rows[rows["window"] == "stage"])
     steps = rows[rows["window"] == "step"]
-    return stack_frames(
-        [_pool_launch_windows(steps, None), _pool_launch_windows(stages, "canonical")]
-    )
+    return stack_frames([_pool_launch_windows(steps, None), _pool_launch_windows(stages, "canonical")])
 
 
 def subtract_synced_gaps(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
@@ -101,9 +99,7 @@ def _pool_launch_windows(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
     for name in ON_DEVICE:
         sums = sum_by_group(number[on_device], _list_numbers_or_zero(rows[name])[on_device], count)
         table[name] = pd.arrays.IntegerArray(sums, ~recorded)
-    walls = (_list_numbers_or_zero(rows["wall_ns"]) * _list_numbers_or_zero(rows["device_count"]))[
-        on_device
-    ]
+    walls = (_list_numbers_or_zero(rows["wall_ns"]) * _list_numbers_or_zero(rows["device_count"]))[on_device]
     sums = sum_by_group(number[on_device], walls, count)
     table["device_wall_ns"] = pd.arrays.IntegerArray(sums, ~recorded)
     rows_of_unit = rows.assign(occurrence=find_unit_occurrences(rows))
@@ -130,9 +126,7 @@ def _list_numbers_or_zero(column: pd.Series[Any]) -> Ints:
     return np.asarray(array, np.int64)
 
 
-def select_launch_bound_rows(
-    rows: pd.DataFrame, limit: Mapping[str, float]
-) -> list[dict[Any, Any]]:
+def select_launch_bound_rows(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
     """Select the stages of one run whose GPUs wait for launches of short kernels.
 
     Where stages are known, the step is the sum of them: it is judged only without them.
@@ -148,15 +142,11 @@ def select_many_kernel_rows(rows: pd.DataFrame, limit: Mapping[str, float]) -> l
     return [row for row in list_row_dicts(steps) if _has_many_short_kernels(row, limit)]
 
 
-def list_launch_bound_keys(
-    measured: Measurements, thresholds: Thresholds
-) -> set[tuple[object, ...]]:
+def list_launch_bound_keys(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
     """List the run, role and stage (None: the step and all its stages) that are launch-bound by rule R03."""
     limit = thresholds.of("launch-bound")
     bound: set[tuple[object, ...]] = set()
-    for _, of_run in subtract_synced_gaps(measured, thresholds).groupby(
-        "run", dropna=False, sort=False
-    ):
+    for _, of_run in subtract_synced_gaps(measured, thresholds).groupby("run", dropna=False, sort=False):
         named = select_launch_bound_rows(of_run, limit) or select_many_kernel_rows(of_run, limit)
         bound.update(map(make_stage_key, named))
     return bound

@@ -38,11 +38,7 @@ def _sum_loader_waits(measured: Measurements) -> pd.DataFrame:
         clear_parts_of_numbered_steps(measured["steps"]),
         summarize_job_steps(measured),
     )
-    recorded = (
-        steps
-        if measured.recorded is None
-        else clear_parts_of_numbered_steps(measured.recorded["steps"])
-    )
+    recorded = steps if measured.recorded is None else clear_parts_of_numbered_steps(measured.recorded["steps"])
     waits = []
     for key, of_loader in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
         who = dict(zip([*PROCESS, "name"], key, strict=True))

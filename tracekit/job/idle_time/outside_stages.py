@@ -50,18 +50,14 @@ def sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideSt
 
 def _sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideStages]:
     in_stages = list_judged_rows(measured, "idle")
-    in_stages = in_stages[
-        (in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)
-    ]
+    in_stages = in_stages[(in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)]
     steps = _select_marked_idle_rows(measured)
     if not len(in_stages) or not len(steps):
         return {}
     by_cause = {}
     for cause in ("host_silent", "host_code", AFTER_LAST):
         sums = [
-            aggregate_by_keys(
-                rows[(rows["cause"] == cause).to_numpy(np.bool_)], _GPU_STEP, ns=("idle_ns", "sum")
-            )
+            aggregate_by_keys(rows[(rows["cause"] == cause).to_numpy(np.bool_)], _GPU_STEP, ns=("idle_ns", "sum"))
             for rows in (steps, in_stages)
         ]
         by_cause[cause] = sums
@@ -70,10 +66,7 @@ def _sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideS
     outside = {}
     owners, number = number_stage_owners(gpu_steps)
     for place, owner in enumerate(owners):
-        stages = in_stages[
-            find_equal_rows(in_stages["run"], owner[0])
-            & find_equal_rows(in_stages["role"], owner[1])
-        ]
+        stages = in_stages[find_equal_rows(in_stages["run"], owner[0]) & find_equal_rows(in_stages["role"], owner[1])]
         if len(stages):
             rows = number == place
             of_owner = {cause: ns[rows] for cause, ns in left.items()}
@@ -95,9 +88,7 @@ def _subtract_stage_idle(
     """Subtract the idle time of stages from that of each GPU step; 0 where stages reach beyond their step."""
     optional = ["pid", "device", "step"]
     of_step, of_stages = (
-        left_join(gpu_steps[_GPU_STEP], sums, _GPU_STEP, optional=optional)["ns"]
-        .fillna(0)
-        .to_numpy(np.int64)
+        left_join(gpu_steps[_GPU_STEP], sums, _GPU_STEP, optional=optional)["ns"].fillna(0).to_numpy(np.int64)
         for sums in (in_step, in_stages)
     )
     left: npt.NDArray[np.int64] = np.maximum(of_step - of_stages, 0)
@@ -116,6 +107,4 @@ def _sum_with_last_step(left: dict[str, npt.NDArray[np.int64]]) -> IdleOutsideSt
     usual = int(np.median(others)) if len(others) else 0
     more = np.minimum(left[AFTER_LAST], np.maximum(usual - silent - code, 0))[is_last].sum()
     is_silent = int(silent.sum()) >= int(code.sum())
-    return IdleOutsideStages(
-        int(silent.sum()) + int(more) * is_silent, int(code.sum()) + int(more) * (not is_silent)
-    )
+    return IdleOutsideStages(int(silent.sum()) + int(more) * is_silent, int(code.sum()) + int(more) * (not is_silent))

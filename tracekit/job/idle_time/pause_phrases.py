@@ -19,13 +19,9 @@ def is_mostly_outside_stages(lost: HostPauses) -> bool:
     return 2 * lost.outside_ns > lost.total_ns
 
 
-def describe_host_pauses(
-    measured: Measurements, owner: Owner, lost: HostPauses
-) -> tuple[str, str, tuple[str, ...]]:
+def describe_host_pauses(measured: Measurements, owner: Owner, lost: HostPauses) -> tuple[str, str, tuple[str, ...]]:
     """Describe pauses by their largest kind: (host activity, advice, caveats)."""
-    named_culprit = partial(
-        find_culprit_of_owner, measured, owner, is_outside=is_mostly_outside_stages(lost)
-    )
+    named_culprit = partial(find_culprit_of_owner, measured, owner, is_outside=is_mostly_outside_stages(lost))
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_phrase_culprit_with_share(culprit)}"
@@ -41,22 +37,16 @@ def describe_host_pauses(
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
     culprit = named_culprit(("sample", "off_cpu"))
     if culprit is not None:
-        advice = (
-            "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
-        )
+        advice = "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
         return f"the host is {_phrase_cpu_sample(culprit)}", advice, ()
     culprit = named_culprit(("nothing",))
-    around = (
-        "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
-    )
+    around = "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
     what = f"no host activity is recorded{_phrase_pause_bounds(around)}"
     advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
     return (
         what,
         advice,
-        (
-            "the trace does not show what the host did: it may have waited for another process or a file",
-        ),
+        ("the trace does not show what the host did: it may have waited for another process or a file",),
     )
 
 
@@ -78,7 +68,5 @@ def _phrase_cpu_sample(culprit: IdleCulprit) -> str:
 def _phrase_culprit_with_share(culprit: IdleCulprit) -> str:
     """Phrase a place, with its share unless it is nearly all."""
     return (
-        culprit.place
-        if culprit.ratio >= 0.9
-        else f"{culprit.place} ({format_quantity(culprit.ratio, 'ratio')} of it)"
+        culprit.place if culprit.ratio >= 0.9 else f"{culprit.place} ({format_quantity(culprit.ratio, 'ratio')} of it)"
     )

@@ -81,9 +81,7 @@ def _map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
         of_run = rows[find_equal_rows(rows["run"], run)]
         counts = of_run["source"].value_counts()
         source = min(counts.index, key=lambda name: (-int(counts[name]), str(name)))
-        by_run[to_text_or_none(run)] = _make_driver_log(
-            str(source), of_run[of_run["source"] == source]
-        )
+        by_run[to_text_or_none(run)] = _make_driver_log(str(source), of_run[of_run["source"] == source])
     return by_run
 
 
@@ -94,17 +92,11 @@ def _make_driver_log(source: str, rows: pd.DataFrame) -> RunDriverLog:
     timers = rows[rows["dur_ns"].notna()].assign(canonical=rows["name"].map(stage))
     timers = timers[timers["canonical"].notna()]
     stages = timers.groupby(["step", "canonical"], sort=True)["dur_ns"].max().reset_index()
-    counts = {
-        name: _find_first_logged_name(rows, names, "value") for name, names in _COUNTS.items()
-    }
-    return RunDriverLog(
-        source, stages, _find_first_logged_name(rows, _STEP_TIMERS, "dur_ns"), counts
-    )
+    counts = {name: _find_first_logged_name(rows, names, "value") for name, names in _COUNTS.items()}
+    return RunDriverLog(source, stages, _find_first_logged_name(rows, _STEP_TIMERS, "dur_ns"), counts)
 
 
-def _find_first_logged_name(
-    rows: pd.DataFrame, names: tuple[str, ...], column: str
-) -> pd.Series[Any]:
+def _find_first_logged_name(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:
     """Find the first of these names that the log has, and list its value by step."""
     for name in names:
         named = rows[(rows["name"] == name) & rows[column].notna()]

@@ -49,19 +49,13 @@ def make_machine_log_sheet(measured: Measurements) -> Sheet | None:
     frame = pd.DataFrame(rows).sort_values(["run", "order"], kind="stable")
     caption = "At the end of each step. A GPU counts as busy while any kernel runs, however small; a host by the mean of its cores."
     headings = (*make_run_heading(measured), *_HEADINGS)
-    return make_sheet(
-        "machine", "The machine, as logged", headings, frame.drop(columns="order"), caption=caption
-    )
+    return make_sheet("machine", "The machine, as logged", headings, frame.drop(columns="order"), caption=caption)
 
 
-def _list_machine_log_rows(
-    measured: Measurements, run: object, source: str
-) -> list[dict[str, object]]:
+def _list_machine_log_rows(measured: Measurements, run: object, source: str) -> list[dict[str, object]]:
     """List a row for the host and for each GPU in the log of a run."""
     rows = measured["logged"]
-    rows = rows[
-        find_equal_rows(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()
-    ]
+    rows = rows[find_equal_rows(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
     by_place: dict[int, dict[str, pd.Series[float]]] = {}
     for name, levels in rows.groupby("name", sort=True):
         quantity = _parse_machine_metric(str(name))
@@ -89,9 +83,7 @@ def _parse_machine_metric(name: str) -> tuple[int, str, float] | None:
     return place, "memory", 1.0
 
 
-def _make_machine_log_row(
-    run: object, place: int, parts: Mapping[str, pd.Series[float]]
-) -> dict[str, object]:
+def _make_machine_log_row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
     """Make the row of the host (-1) or a GPU, reduced over its steps."""
     busy, memory = parts.get("busy", _NOTHING), parts.get("memory", _NOTHING)
     row: dict[str, object] = {

@@ -30,15 +30,11 @@ def draw_memory_curves(measured: Measurements) -> Iterator[Chart]:
         yield _draw_curves_of_kind(measured, kind, by_owner)
 
 
-def _draw_curves_of_kind(
-    measured: Measurements, kind: str, by_owner: Mapping[Allocator, Frame]
-) -> Chart:
+def _draw_curves_of_kind(measured: Measurements, kind: str, by_owner: Mapping[Allocator, Frame]) -> Chart:
     """Draw the levels of all memories of one kind."""
     owners = list(by_owner)
     peaks = [float(by_owner[owner]["allocated_bytes"].max()) for owner in owners]
-    lines = choose_rows_to_plot(
-        {str(number): peak for number, peak in enumerate(peaks)}, "peak", MAX_LINES
-    )
+    lines = choose_rows_to_plot({str(number): peak for number, peak in enumerate(peaks)}, "peak", MAX_LINES)
     several = bool(make_run_heading(measured))
     levels, names = [], []
     for number, text in lines.rows.items():
@@ -48,9 +44,7 @@ def _draw_curves_of_kind(
         _, comma, likeness = text.partition(",")
         names.append(f"{run}{owner.process} {owner.memory}{comma}{likeness}")
     marks, note = _list_curve_marks(measured, levels)
-    undrawn = [
-        len(rows) for number, rows in enumerate(by_owner.values()) if str(number) not in lines.rows
-    ]
+    undrawn = [len(rows) for number, rows in enumerate(by_owner.values()) if str(number) not in lines.rows]
     return Chart(
         "memory-" + kind.lower().replace(" (", "-").rstrip(")"),
         f"{kind} memory allocated over time",
@@ -71,9 +65,7 @@ def _keep_highest_file(owner: Allocator, levels: Frame) -> Frame:
     return levels.filter(levels.equals("source", highest))
 
 
-def _list_curve_marks(
-    measured: Measurements, levels: Sequence[Frame]
-) -> tuple[list[tuple[int, int, int]], str]:
+def _list_curve_marks(measured: Measurements, levels: Sequence[Frame]) -> tuple[list[tuple[int, int, int]], str]:
     """Return (line, time and level of every drawn point; a note on clocks)."""
     zero, note = min(int(line["ts_ns"].min()) for line in levels), ""
     one_clock = all(is_from_epoch(measured, to_pandas(line.select(*CAPTURE))) for line in levels)
@@ -88,8 +80,5 @@ def _list_curve_marks(
         stretches = line.with_columns(stretch=stretch).group_by("stretch")
         drawn_points = stretches.agg(ts_ns=min_of("ts_ns"), level=max_of("allocated_bytes"))
         times = (drawn_points["ts_ns"] - zero).tolist()
-        marks += [
-            (number, time, level)
-            for time, level in zip(times, drawn_points.values("level"), strict=True)
-        ]
+        marks += [(number, time, level) for time, level in zip(times, drawn_points.values("level"), strict=True)]
     return marks, note

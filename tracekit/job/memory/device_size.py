@@ -118,9 +118,7 @@ def add_card_sizes(measured: Measurements, memories: Frame) -> Frame:
         for row in memories.rows("memory", "run", "rank", "device")
     ]
     return memories.with_columns(
-        card_bytes=make_nullable_numbers(
-            [None if card is None else card.size_bytes for card in cards]
-        ),
+        card_bytes=make_nullable_numbers([None if card is None else card.size_bytes for card in cards]),
         card_origin=texts([None if card is None else card.origin for card in cards]),
     )
 

@@ -41,9 +41,7 @@ class Projection:
         if self.steps is None:
             return ()
         label = f"{unit}s until the card is full"
-        return (
-            Metric("steps_left", self.steps, "count", "higher", self.soonest, self.latest, label),
-        )
+        return (Metric("steps_left", self.steps, "count", "higher", self.soonest, self.latest, label),)
 
     def claim(self, unit: str = "step") -> str:
         """Return the end of a claim, `; the card is full in 211 steps (180–250)`; empty without a projection."""
@@ -89,9 +87,7 @@ def project_stacks(
         if (stack.process, stack.basis, stack.at) == (every.process, every.basis, every.at)
         and (slope := compute_theil_sen(stack.at, stack.levels)) is not None
     ]
-    low, middle, high = (
-        sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high")
-    )
+    low, middle, high = (sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high"))
     return _project_full(item, Slope(middle, low, high, len(every.at)))
 
 
@@ -104,9 +100,7 @@ def _project_full(item: Series, slope: Slope) -> Projection:
     room = item.card.size_bytes - item.taken_bytes
     if room < 0:
         basis = format_quantity(item.taken_bytes, "bytes")
-        return Projection(
-            why=f"not projected: {basis} were held, more than the card has ({item.card.told})"
-        )
+        return Projection(why=f"not projected: {basis} were held, more than the card has ({item.card.told})")
     if slope.per_x <= 0:
         return Projection(why="not projected: it does not grow from pair to pair")
     basis = "most reserved" if item.cached else "most in use, as what is reserved is not known"

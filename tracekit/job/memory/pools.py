@@ -69,14 +69,10 @@ def pool_notes(measured: Measurements) -> Iterator[str]:
         total = int(pools["reserved_bytes"].sum())
         if total and private["reserved_bytes"].sum() >= WORTH_NAMING * total:
             card = sizes.of(snapshot["run"], snapshot["rank"], snapshot["device"])
-            yield from _describe_pools(
-                snapshot["who"], pools, private, None if card is None else card.size_bytes
-            )
+            yield from _describe_pools(snapshot["who"], pools, private, None if card is None else card.size_bytes)
 
 
-def _describe_pools(
-    who: str, pools: Frame, private: Frame, card_bytes: int | None
-) -> Iterator[str]:
+def _describe_pools(who: str, pools: Frame, private: Frame, card_bytes: int | None) -> Iterator[str]:
     """Describe the pools of one memory of a device of this size."""
     most = int(pools["reserved_bytes"].sum())
     least = most - int(pools["reserved_bytes"][pools.is_in("class", PAUSABLE)].sum())

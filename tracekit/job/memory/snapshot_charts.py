@@ -53,9 +53,7 @@ def _draw_curve(measured: Measurements, snapshot: Mapping[str, Any], curve: Fram
         series.append("peak")
         peak_ns = snapshot["peak_ts_ns"] - zero
         marks += [(len(series) - 1, peak_ns, 0), (len(series) - 1, peak_ns, snapshot["peak_bytes"])]
-    caption = (
-        "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
-    )
+    caption = "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
     if snapshot["peak_stage"] is not None:
         caption += f" The peak lies in {snapshot['peak_stage']}."
     return Chart(
@@ -94,9 +92,7 @@ def _split_by_line(
     size = curve.values("allocated_bytes")
     changes = [n for n in range(1, len(labels)) if labels[n] != labels[n - 1]]
     for start, end in zip([0, *changes], [*changes, len(labels)], strict=True):
-        points: list[tuple[int, int | None]] = list(
-            zip(ts[start:end], size[start:end], strict=True)
-        )
+        points: list[tuple[int, int | None]] = list(zip(ts[start:end], size[start:end], strict=True))
         if end < len(labels):
             points += [(ts[end], size[end]), (ts[end], None)]
         yield labels[start], points

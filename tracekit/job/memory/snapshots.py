@@ -43,11 +43,7 @@ def _sort_snapshot_levels(measured: Measurements) -> Frame:
 
 def _name_owner(row: Mapping[str, Any]) -> str:
     """Name the owner of a memory: `rank 3 actor, GPU 0`."""
-    process = (
-        format_numbered_word("rank", row["rank"])
-        or format_numbered_word("process", row["pid"])
-        or "rank ?"
-    )
+    process = format_numbered_word("rank", row["rank"]) or format_numbered_word("process", row["pid"]) or "rank ?"
     memory = format_numbered_word("GPU", row["device"]) or "GPU"
     if row["memory"] == "host":
         memory = "pinned host memory"
@@ -67,8 +63,7 @@ def name_ranges(rows: Frame, column: str = "stage") -> Coded:
     """Return the canonical name of the range of each row: in snapshots every range counts, stage or not."""
     ranges = rows.group_by(column, "role")
     names = [
-        None if row[column] is None else get_canonical_stage(row[column], row["role"])
-        for row in ranges.agg().rows()
+        None if row[column] is None else get_canonical_stage(row[column], row["role"]) for row in ranges.agg().rows()
     ]
     return select_rows(texts(names), ranges.number)
 

@@ -65,9 +65,7 @@ def fold_snapshots(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     names = ("snapshot_windows", "survivors", "survivor_blocks")
     if "snapshot_windows" not in tables:
         return {name: rows for name, rows in tables.items() if name not in names}
-    windows, stacks, blocks = (
-        Frame.of(tables[name] if name in tables else TABLES[name].no_rows()) for name in names
-    )
+    windows, stacks, blocks = (Frame.of(tables[name] if name in tables else TABLES[name].no_rows()) for name in names)
     windows = _number_windows(windows)
     at_end = stacks.equals("basis", "snapshot")
     grown = _keep_grown_stacks(windows, stacks.filter(at_end), blocks)
@@ -76,8 +74,7 @@ def fold_snapshots(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
         "survivors": concat([grown, stacks.filter(~at_end)]),
     }
     return {
-        name: TABLES[name].cast(rows.select(*TABLES[name].columns).columns, len(rows))
-        for name, rows in folded.items()
+        name: TABLES[name].cast(rows.select(*TABLES[name].columns).columns, len(rows)) for name, rows in folded.items()
     }
 
 
@@ -99,9 +96,7 @@ def _number_windows(windows: Frame) -> Frame:
             if before is not None and row["begin_ns"] is not None:
                 gap[row["row"]] = row["begin_ns"] - before
             before = row["end_ns"]
-    return windows.with_columns(
-        window=make_nullable_numbers(number), gap_ns=make_nullable_numbers(gap)
-    )
+    return windows.with_columns(window=make_nullable_numbers(number), gap_ns=make_nullable_numbers(gap))
 
 
 def _keep_grown_stacks(windows: Frame, stacks: Frame, blocks: Frame) -> Frame:
@@ -182,11 +177,7 @@ def find_kept_stacks(measured: Measurements, limit: Mapping[str, float]) -> Sequ
         stacks += _find_kept_in_process(of_process, limit)
     # A stack found across snapshots is not repeated for each of them.
     across = {(stack.process, stack.site) for stack in stacks if stack.basis == "snapshot"}
-    stacks = [
-        stack
-        for stack in stacks
-        if stack.basis == "snapshot" or (stack.process, stack.site) not in across
-    ]
+    stacks = [stack for stack in stacks if stack.basis == "snapshot" or (stack.process, stack.site) not in across]
     return sorted(stacks, key=lambda stack: (-stack.growth, stack.site, str(stack.process)))
 
 

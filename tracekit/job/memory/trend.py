@@ -88,11 +88,7 @@ class Allocator(NamedTuple):
     @property
     def process(self) -> str:
         """`rank 3 actor`; the process id where no rank is known."""
-        process = (
-            format_numbered_word("rank", self.rank)
-            or format_numbered_word("process", self.pid)
-            or "rank ?"
-        )
+        process = format_numbered_word("rank", self.rank) or format_numbered_word("process", self.pid) or "rank ?"
         return join_phrase(process, format_numbered_word("replica", self.replica), self.role)
 
 
@@ -248,9 +244,7 @@ def _pick_point(levels: Frame) -> tuple[str, Frame]:
     """Return (the point of a step in words, the last row of each step there in order of time)."""
     by = "step" if levels.is_missing("at_ns").any() else "at_ns"
     levels = levels.sort(by, "source", "position")
-    points = levels.group_by("point").agg(
-        steps=count_distinct_of("step"), unnumbered=sum_of(levels.is_missing("step"))
-    )
+    points = levels.group_by("point").agg(steps=count_distinct_of("step"), unnumbered=sum_of(levels.is_missing("step")))
     counts = points["steps"] + points["unnumbered"]
     point = points.values("point")[np.flatnonzero(counts == counts.max())[-1]]
     levels = levels.filter(levels.equals("point", point))
@@ -321,9 +315,7 @@ def _pick_phase(levels: Frame, ends: Frame | None) -> tuple[str, Floats]:
     # How late a stage ends decides between those that all steps have.
     for stage in (*PHASES, *sorted(latest, key=lambda stage: -latest[stage])):
         if stage in level_at and level_at[stage].keys() >= set(steps):
-            return f"end of {stage}", np.array(
-                [level_at[stage][step] for step in steps], np.float64
-            )
+            return f"end of {stage}", np.array([level_at[stage][step] for step in steps], np.float64)
     return FLOOR, floor
 
 
@@ -336,9 +328,7 @@ def group_series(every_series: Sequence[Series]) -> list[list[int]]:
     return list(places.values())
 
 
-def label_series(
-    every_series: Sequence[Series], limits: GrowthLimits
-) -> tuple[list[Label | None], list[float | None]]:
+def label_series(every_series: Sequence[Series], limits: GrowthLimits) -> tuple[list[Label | None], list[float | None]]:
     """Return (the trend of each series, its p): p is corrected for all of its group that were tested; None: not judged."""
     labels: list[Label | None] = ["too few" if item.judged else None for item in every_series]
     corrected: list[float | None] = [None] * len(every_series)
@@ -346,9 +336,7 @@ def label_series(
         tested = [(i, p) for i in group if (p := every_series[i].found.p) is not None]
         for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
             item, corrected[i] = every_series[i], p
-            labels[i] = refine_growth_label(
-                item.found, item.x, item.level, label_growth(item.found, limits, p), limits
-            )
+            labels[i] = refine_growth_label(item.found, item.x, item.level, label_growth(item.found, limits, p), limits)
     return labels, corrected
 
 
@@ -378,9 +366,7 @@ def measure_median_growth(members: Sequence[Series], limits: GrowthLimits) -> Gr
     return measure_growth(x, np.median([item.level for item in members], axis=0), limits)
 
 
-def grows_together(
-    members: Sequence[Series], limits: GrowthLimits, limit: Mapping[str, float]
-) -> bool:
+def grows_together(members: Sequence[Series], limits: GrowthLimits, limit: Mapping[str, float]) -> bool:
     """Tell whether the median of a group grows, and each of its series by enough to matter."""
     middle = measure_median_growth(members, limits)
     if middle is None or label_growth(middle, limits) not in ("likely", "strong"):

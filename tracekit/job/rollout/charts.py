@@ -76,9 +76,7 @@ def _draw_running_batches(
 
 def _draw_engine_ends(unit: Sequence[EngineGeneration], title: str, *, same_clock: bool) -> Chart:
     """Draw a bar per engine, the last one first: its generation time, then its wait for the last engine (bubble)."""
-    ended = sorted(zip(measure_end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[
-        :MAX_ROWS
-    ]
+    ended = sorted(zip(measure_end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[:MAX_ROWS]
     longest = ended[0][0]
     worked: list[tuple[int, int, int]] = []
     waited: list[tuple[int, int, int]] = []
@@ -93,8 +91,6 @@ def _draw_engine_ends(unit: Sequence[EngineGeneration], title: str, *, same_cloc
         (*worked, *waited),
         ("until its end", "waiting for the last"),
         tuple(engine.engine for _, engine in ended),
-        caption=""
-        if same_clock
-        else "Clocks cannot be compared: every engine begins at its own zero.",
+        caption="" if same_clock else "Clocks cannot be compared: every engine begins at its own zero.",
         omitted=len(unit) - len(ended),
     )

@@ -129,15 +129,11 @@ def _list_generations(measured: Measurements) -> list[EngineGeneration]:
     for of_engine in split_by_keys(rows, [*UNIT, "replica"]):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
         in_order = of_engine.sort_values(["rank", *CAPTURE], kind="stable")
-        for key, record in zip(
-            iterate_records(in_order, _KEY), list_row_dicts(in_order), strict=True
-        ):
+        for key, record in zip(iterate_records(in_order, _KEY), list_row_dicts(in_order), strict=True):
             row, part = {str(name): value for name, value in record.items()}, parts.get(key)
             by_work.setdefault(_make_engine_signature(row, part), []).append((row, part))
         several = len(by_work) > 1
-        engines += [
-            _build_engine_generation(mates, clocks, several=several) for mates in by_work.values()
-        ]
+        engines += [_build_engine_generation(mates, clocks, several=several) for mates in by_work.values()]
     return sorted(engines, key=_make_generation_sort_key)
 
 
@@ -147,9 +143,7 @@ _KEY = (*CAPTURE, "step", "occurrence")
 
 def list_generation_iterations(measured: Measurements, one: EngineGeneration) -> pd.DataFrame:
     """List the rows of `iterations` of one generation, in order of start."""
-    return measured.derived(_split_iterations_by_generation)[
-        one.source, one.pid, one.unit[2], one.unit[4]
-    ]
+    return measured.derived(_split_iterations_by_generation)[one.source, one.pid, one.unit[2], one.unit[4]]
 
 
 def _split_iterations_by_generation(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
@@ -299,16 +293,12 @@ def _compute_median_or_none(values: npt.NDArray[np.float64]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _measure_time_until_tokens(
-    pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float
-) -> int:
+def _measure_time_until_tokens(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
     """Measure the time until `need` tokens are generated, evenly within an iteration."""
     done = np.cumsum(tokens)
     place = int(np.searchsorted(done, need, "left"))
     before = float(done[place] - tokens[place])
-    return round(
-        int(pace[:place].sum()) + float(pace[place]) * (need - before) / float(tokens[place])
-    )
+    return round(int(pace[:place].sum()) + float(pace[place]) * (need - before) / float(tokens[place]))
 
 
 def _compare_first_iterations(
@@ -371,14 +361,9 @@ def find_last_engine(unit: Sequence[EngineGeneration]) -> EngineGeneration:
     return unit[times.index(max(times))]
 
 
-def measure_rollout_bubble(
-    unit: Sequence[EngineGeneration], *, without_tails: bool = False
-) -> tuple[float, float]:
+def measure_rollout_bubble(unit: Sequence[EngineGeneration], *, without_tails: bool = False) -> tuple[float, float]:
     """Measure the bubble of engines that started together: (B, time saved if all ended together) (Q8)."""
-    after = [
-        end - (g.gain_ns if without_tails else 0)
-        for g, end in zip(unit, measure_end_times(unit), strict=True)
-    ]
+    after = [end - (g.gain_ns if without_tails else 0) for g, end in zip(unit, measure_end_times(unit), strict=True)]
     window = max(after)
     saved = window - sum(after) / len(after)
     return divide_or_none(saved, window) or 0.0, saved

@@ -72,9 +72,7 @@ def _measure_stage_walls(measured: Measurements) -> pd.DataFrame:
 
 def list_recorded_steps(measured: Measurements) -> pd.DataFrame:
     """List each step that a process of a role recorded: unit, role, origin and wall_ns."""
-    rows = select_distinct_rows(clear_parts_of_numbered_steps(measured["steps"]), [*UNIT, "role"])[
-        [*UNIT, "role"]
-    ]
+    rows = select_distinct_rows(clear_parts_of_numbered_steps(measured["steps"]), [*UNIT, "role"])[[*UNIT, "role"]]
     walls = summarize_job_steps(measured).walls[[*UNIT, "origin", "wall_ns"]]
     return inner_join(rows, walls, UNIT, optional=UNIT)
 
@@ -114,9 +112,7 @@ def _find_step_before_rows(rows: pd.DataFrame, steps: pd.DataFrame) -> Any:
     process, of_step = number_frames_alike(CAPTURE, rows, steps)
     order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), of_step))
     both = np.concatenate((of_step[order], process))
-    times = np.concatenate(
-        (steps["ts_ns"].to_numpy(np.int64)[order], rows["ts_ns"].to_numpy(np.int64))
-    )
+    times = np.concatenate((steps["ts_ns"].to_numpy(np.int64)[order], rows["ts_ns"].to_numpy(np.int64)))
     is_row = np.arange(len(both)) >= len(order)
     sequence = np.lexsort((is_row, times, both))
     last = np.maximum.accumulate(np.where(is_row[sequence], -1, np.arange(len(both))))
@@ -140,9 +136,7 @@ def compute_stage_shares_of_step(stages: pd.DataFrame) -> pd.Series[Any]:
     longest = np.bincount(owner, inside.to_numpy(np.float64), minlength=len(stages))[owner]
     exceeds = longest > whole.to_numpy(np.float64, na_value=np.inf)
     share_ns = inside.mask(exceeds, stages["inside_mean_ns"].astype("Float64"))
-    share: pd.Series[Any] = (share_ns.where(share_ns > 0) / whole.where(whole > 0)).astype(
-        "Float64"
-    )
+    share: pd.Series[Any] = (share_ns.where(share_ns > 0) / whole.where(whole > 0)).astype("Float64")
     return share
 
 

@@ -51,9 +51,7 @@ def _list_timed_units(measured: Measurements) -> pd.DataFrame:
     staged = list_stage_rows(measured)
     numbered = walls["step"].notna().to_numpy()
     without = ~walls["run"].isin(set(staged["run"])).to_numpy(np.bool_)
-    return walls[numbered | mask_matching_rows(walls, staged, UNIT) | without].reset_index(
-        drop=True
-    )
+    return walls[numbered | mask_matching_rows(walls, staged, UNIT) | without].reset_index(drop=True)
 
 
 def _build_stage_cells(measured: Measurements) -> pd.DataFrame:
@@ -119,14 +117,10 @@ def _build_stage_cells_of_run(
         names = sorted(set(log.stages["canonical"]) - set(stages["canonical"]))
         only = pd.DataFrame({"role": [None] * len(names), "canonical": names}, dtype=object)
         if not len(walls):
-            walls = pd.DataFrame(
-                {"run": run, "step": sorted(set(log.stages["step"])), "part": None}
-            )
+            walls = pd.DataFrame({"run": run, "step": sorted(set(log.stages["step"])), "part": None})
         is_rl = len(set(RL_STAGES) & ({*stages["canonical"], *names})) > 1
         absent = [s for s in RL_STAGES if is_rl and s not in {*stages["canonical"], *names}]
-        absent_rows = pd.DataFrame(
-            {"role": [None] * len(absent), "canonical": absent}, dtype=object
-        )
+        absent_rows = pd.DataFrame({"role": [None] * len(absent), "canonical": absent}, dtype=object)
         stages = pd.concat([stages.astype(object), only, absent_rows], ignore_index=True)
     keys = ["step", "part", "role", "canonical"]
     out = left_join(_make_stage_grid(walls, stages), seen.drop(columns="run"), keys, optional=keys)
@@ -164,9 +158,7 @@ def _look_up_logged_stages(
     """
     if log is None:
         return pd.Series(pd.NA, index=grid.index, dtype="Int64"), np.zeros(len(grid), np.bool_)
-    numbered = (
-        match_logged_steps(walls, log) if "origin" in walls else sorted(set(log.stages["step"]))
-    )
+    numbered = match_logged_steps(walls, log) if "origin" in walls else sorted(set(log.stages["step"]))
     if not numbered:
         pooled = log.stages.groupby("canonical")["dur_ns"].median()
         value = grid["canonical"].map(pooled).astype("Float64").round().astype("Int64")
@@ -215,20 +207,14 @@ def average_stage_walls_by_rank(measured: Measurements) -> pd.DataFrame:
     """
     by = ["run", "role", "canonical", "rank"]
     process = ["run", "role", "rank", "host", "pid"]
-    walls = aggregate_by_keys(
-        list_stage_rows(measured), [*process, "canonical"], wall_ns=("dur_ns", "sum")
-    )
-    steps = select_distinct_rows(
-        clear_parts_of_numbered_steps(measured["steps"]), [*process, "step", "part"]
-    )
+    walls = aggregate_by_keys(list_stage_rows(measured), [*process, "canonical"], wall_ns=("dur_ns", "sum"))
+    steps = select_distinct_rows(clear_parts_of_numbered_steps(measured["steps"]), [*process, "step", "part"])
     steps = aggregate_by_keys(steps, process, steps=("pid", "size"))
     count = left_join(walls, steps, process, optional=process)["steps"].to_numpy(np.float64)
     walls["wall_ns"] = walls["wall_ns"] / np.maximum(np.nan_to_num(count, nan=1.0), 1.0)
     outside = measure_stage_residuals(measured)
     if len(outside):
-        means = aggregate_by_keys(
-            outside, ["run", "role", "rank", "host", "pid"], wall_ns=("residual_ns", "mean")
-        )
+        means = aggregate_by_keys(outside, ["run", "role", "rank", "host", "pid"], wall_ns=("residual_ns", "mean"))
         walls = pd.concat([walls, means.assign(canonical=None)], ignore_index=True)
     longest = aggregate_by_keys(walls, by, wall_ns=("wall_ns", "max"))
     return longest.astype({"rank": "Int64", "wall_ns": "Float64"})

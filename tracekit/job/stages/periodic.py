@@ -174,9 +174,7 @@ def list_chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
     }
 
 
-def measure_planned_stage_time(
-    measured: Measurements, walls: pd.DataFrame
-) -> npt.NDArray[np.float64]:
+def measure_planned_stage_time(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Measure the time of each step (`Job.walls`) in scheduled stages that other steps lack."""
     planned = [s for s in list_periodic_stages(measured) if s.is_planned and not s.is_between]
     if not planned:
@@ -198,20 +196,14 @@ def find_logged_periodic_stages(log: RunDriverLog, run: object = None) -> list[P
 
     A stage that does not fit into its step next to the others runs between steps (verl times validation that way).
     """
-    times = log.stages.pivot_table(
-        index="step", columns="canonical", values="dur_ns", aggfunc="max"
-    )
+    times = log.stages.pivot_table(index="step", columns="canonical", values="dur_ns", aggfunc="max")
     steps = log.steps[log.steps > 0].astype(float)
     times = times.reindex(steps.index).astype(float)
     counts = times.notna().sum()
     free_ns = steps - times[counts.index[counts == len(steps)]].sum(axis=1)
     partial = counts.index[(counts > 0) & (counts < len(steps))]
     present = {name: times[name].dropna() for name in partial}
-    between = [
-        name
-        for name, ns in present.items()
-        if free_ns[ns.index].sum() < MIN_FITTING_SHARE * ns.sum()
-    ]
+    between = [name for name, ns in present.items() if free_ns[ns.index].sum() < MIN_FITTING_SHARE * ns.sum()]
     time_ns = steps.sum() + sum(present[name].sum() for name in between)
     stages = [
         PeriodicStage(

@@ -43,11 +43,7 @@ def draw_rank_stage_matrices(measured: Measurements) -> tuple[Chart, ...]:
     charts = []
     for number, rank_group in enumerate(islice(large, MOST_CHARTS), 1):
         of_group = hosts.get(rank_group.labels, {})
-        charts.append(
-            _draw_rank_stage_matrix(
-                measured, rank_group, of_group, f"-{number}" if number > 1 else ""
-            )
-        )
+        charts.append(_draw_rank_stage_matrix(measured, rank_group, of_group, f"-{number}" if number > 1 else ""))
     return tuple(charts)
 
 
@@ -59,9 +55,7 @@ def map_ranks_to_hosts(
     captures = captures[captures["rank"].notna() & captures["host"].notna()]
     columns = ("run", "role", "replica", "rank", "host")
     hosts: dict[tuple[str | None, str | None, int | None], dict[int, str]] = {}
-    for run, role, replica, rank, host in iterate_records(
-        select_distinct_rows(captures, columns), columns
-    ):
+    for run, role, replica, rank, host in iterate_records(select_distinct_rows(captures, columns), columns):
         hosts.setdefault((run, role, replica), {})[rank] = host
     return hosts
 
@@ -89,9 +83,7 @@ def _draw_rank_stage_matrix(
         tuple(marks),
         tuple(map(stages.__getitem__, columns)),
         tuple(rows),
-        caption=_describe_rank_stage_cells(
-            measured, rank_group, most_ns, None if is_single else len(rows)
-        ),
+        caption=_describe_rank_stage_cells(measured, rank_group, most_ns, None if is_single else len(rows)),
         omitted=len(rows) * (len(stages) - len(columns)),
         run=to_text_or_none(rank_group.run),
         roles=(rank_group.role,) * len(ranks) if is_single else (),
@@ -116,9 +108,7 @@ def _group_ranks_into_rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, l
     numbers = ranks.tolist()
     on_hosts = len(set(hosts.values())) > 1
     if len(numbers) <= MOST_RANKS:
-        by_name = sorted(
-            range(len(numbers)), key=lambda place: make_natural_key(hosts.get(numbers[place], ""))
-        )
+        by_name = sorted(range(len(numbers)), key=lambda place: make_natural_key(hosts.get(numbers[place], "")))
         return {
             join_phrase(
                 hosts.get(numbers[place], "") * on_hosts,
@@ -137,9 +127,7 @@ def _group_ranks_into_rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, l
     )
 
 
-def _join_neighbouring_rows(
-    names: Sequence[str], places: Sequence[list[int]], most: int
-) -> dict[str, list[int]]:
+def _join_neighbouring_rows(names: Sequence[str], places: Sequence[list[int]], most: int) -> dict[str, list[int]]:
     """Join neighbours into at most this many rows of equal size."""
     size = -(-len(names) // most)
     rows = {}
@@ -150,9 +138,7 @@ def _join_neighbouring_rows(
     return rows
 
 
-def _describe_rank_stage_cells(
-    measured: Measurements, rank_group: RankGroup, most_ns: float, rows: int | None
-) -> str:
+def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, most_ns: float, rows: int | None) -> str:
     """Describe what a cell shows, and the longest one as a share of a step."""
     step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
     share = divide_or_none(most_ns, step_ns)
@@ -163,7 +149,5 @@ def _describe_rank_stage_cells(
         "All numbers are in the table of own work by stage and rank.",
     ]
     if rows is not None:
-        parts.insert(
-            1, f"{rank_group.members:,} ranks in {rows} rows: a cell is the longest of its ranks."
-        )
+        parts.insert(1, f"{rank_group.members:,} ranks in {rows} rows: a cell is the longest of its ranks.")
     return " ".join(parts)

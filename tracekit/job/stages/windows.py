@@ -176,9 +176,7 @@ def sum_judged_steps(measured: Measurements, rows: pd.DataFrame, column: str) ->
     return dict(zip(owners, sums.tolist(), strict=True))
 
 
-def _find_judged_steps(
-    measured: Measurements, rows: pd.DataFrame
-) -> tuple[Ints, npt.NDArray[np.object_]]:
+def _find_judged_steps(measured: Measurements, rows: pd.DataFrame) -> tuple[Ints, npt.NDArray[np.object_]]:
     """Find the judged rows of steps: (positions, origin of each).
 
     Without stages, only steps of the most reliable origin count: others may not be steps.
@@ -251,9 +249,7 @@ def _sum_window_lengths(rows: pd.DataFrame) -> dict[Owner, int]:
     """Sum the lengths of windows by run and role."""
     owners, number = number_stage_owners(rows)
     window_ns = rows["window_ns"].to_numpy(np.int64)
-    return dict(
-        zip(owners, grouping.sum_by_group(number, window_ns, len(owners)).tolist(), strict=True)
-    )
+    return dict(zip(owners, grouping.sum_by_group(number, window_ns, len(owners)).tolist(), strict=True))
 
 
 def number_stage_owners(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
@@ -326,9 +322,7 @@ def _count_steps_with_hosts(
     )
     is_host = mask_matching_rows(steps, rows, PROCESS)
     if is_chosen.any():
-        is_host &= ~mask_matching_rows(
-            steps, lanes[[*PROCESS]].iloc[np.flatnonzero(is_chosen)], PROCESS
-        )
+        is_host &= ~mask_matching_rows(steps, lanes[[*PROCESS]].iloc[np.flatnonzero(is_chosen)], PROCESS)
     walls = lanes["wall_ns"].to_numpy()[is_chosen], steps["wall_ns"].to_numpy()[is_host]
     wall_ns = pd.Series(np.concatenate(walls))
     return ExistingSteps(len(wall_ns), to_float_or_none(wall_ns.mean()))
@@ -336,16 +330,12 @@ def _count_steps_with_hosts(
 
 def _list_distinct_gpu_steps(measured: Measurements) -> pd.DataFrame:
     """List the steps of each GPU with their walls, once across files."""
-    return select_distinct_rows(
-        measured.derived(_list_gpu_steps_by_source), [*_PROCESS_STEP, "device"], "wall_ns"
-    )
+    return select_distinct_rows(measured.derived(_list_gpu_steps_by_source), [*_PROCESS_STEP, "device"], "wall_ns")
 
 
 def _list_distinct_process_steps(measured: Measurements) -> pd.DataFrame:
     """List the steps of each process with their walls, once across files."""
-    return select_distinct_rows(
-        measured.derived(_list_process_steps_by_source), _PROCESS_STEP, "wall_ns"
-    )
+    return select_distinct_rows(measured.derived(_list_process_steps_by_source), _PROCESS_STEP, "wall_ns")
 
 
 _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
@@ -358,9 +348,7 @@ def _list_process_steps_by_source(measured: Measurements) -> pd.DataFrame:
         clear_parts_of_numbered_steps(measured["steps"]),
         summarize_job_steps(measured).walls,
     )
-    wall_ns = walls["wall_ns"].to_numpy(np.int64)[
-        find_matching_rows(rows, walls, UNIT, optional=UNIT)
-    ]
+    wall_ns = walls["wall_ns"].to_numpy(np.int64)[find_matching_rows(rows, walls, UNIT, optional=UNIT)]
     columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
     return rows.assign(occurrence=find_unit_occurrences(rows))[columns].assign(wall_ns=wall_ns)
 
@@ -392,9 +380,7 @@ def _list_gpu_steps_by_source(measured: Measurements) -> pd.DataFrame:
     return lanes
 
 
-def average_over_gpu_steps(
-    measured: Measurements, table: pd.DataFrame, names: Sequence[str]
-) -> pd.DataFrame:
+def average_over_gpu_steps(measured: Measurements, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Average these columns of sums by run and role over the steps of single GPUs."""
     existing = count_gpu_steps(measured)
     owners, number = number_stage_owners(table)
@@ -415,9 +401,7 @@ def list_judged_windows(measured: Measurements) -> list[StageWindow]:
 def compute_gpu_shares_by_stage(measured: Measurements) -> pd.DataFrame:
     """Compute sums and shares of GPU time per (run, role, canonical stage), longest first."""
     rows = list_judged_rows(measured, "gpu_time")
-    sums = add_gpu_time_shares(
-        sum_columns_by_keys(rows[rows["window"] == "stage"], STAGE_KEY, GPU_TIME_SUMS)
-    )
+    sums = add_gpu_time_shares(sum_columns_by_keys(rows[rows["window"] == "stage"], STAGE_KEY, GPU_TIME_SUMS))
     return sums.sort_values("window_ns", ascending=False, kind="stable")
 
 
@@ -425,9 +409,7 @@ def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
     rows = list_judged_rows(measured, "gpu_time")
     if not len(rows):
         return []
-    origins = (
-        rows.groupby(list(STAGE_KEY), dropna=False, sort=False)["origin"].first().reset_index()
-    )
+    origins = rows.groupby(list(STAGE_KEY), dropna=False, sort=False)["origin"].first().reset_index()
     sums = add_gpu_time_shares(sum_columns_by_keys(rows, STAGE_KEY, GPU_TIME_SUMS))
     sums["origin"] = origins["origin"]
     existing = count_gpu_steps(measured)

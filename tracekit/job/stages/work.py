@@ -55,9 +55,7 @@ class StageWork:
         return tuple(replace(work.window.place, name=work.top) for work in self.stages)
 
 
-def list_stage_work(
-    measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
-) -> list[StageWork]:
+def list_stage_work(measured: Measurements, kind: str, of: str = "all", table: str = "work_classes") -> list[StageWork]:
     """List the work of class `kind` of every (run, role, stage) with any; class `of` is the whole."""
     works = []
     for window, rows in measured.derived(_RowsByStage(table)):
@@ -134,9 +132,7 @@ class _RowsByStage:
         parts = []
         for of_owner in rows.group_by("run", "role").frames():
             run, role = of_owner.values("run")[0], of_owner.values("role")[0]
-            steps = count_recorded_steps_of_rows(
-                measured, to_pandas(of_owner.select(*PROCESS, "device"))
-            )
+            steps = count_recorded_steps_of_rows(measured, to_pandas(of_owner.select(*PROCESS, "device")))
             rest = "the step" if of_owner.is_missing("canonical").all() else "the rest"
             for of_stage in of_owner.group_by("canonical").frames():
                 stage = of_stage.values("canonical")[0]

@@ -54,22 +54,14 @@ def collect_metric_samples(values: pd.DataFrame) -> dict[Key, MetricSamples]:
     number, first = group_rows_by(rows, ["name", "role", "stage", "run", "step", "part", "again"])
     reduced = _reduce_metric_ranks(rows, number, first)
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
-    keys = [
-        _list_sample_key_texts(rows[name].array[first])
-        for name in ("name", "role", "stage", "run", "part")
-    ]
+    keys = [_list_sample_key_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
     steps = list(map(to_int_or_none, rows["step"].array[first]))
     is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
-    for value, name, role, stage, run, part, step, several in zip(
-        reduced, *keys, steps, is_again, strict=True
-    ):
+    for value, name, role, stage, run, part, step, several in zip(reduced, *keys, steps, is_again, strict=True):
         replicate = f"{run} {part}" if several else run
         of_metric = pieces.setdefault((str(name), role, stage), {})
         of_metric[str(replicate), (str(run), step, part)] = value
-    return {
-        key: _order_metric_samples(key, pieces[key])
-        for key in sorted(pieces, key=make_missing_last_key)
-    }
+    return {key: _order_metric_samples(key, pieces[key]) for key in sorted(pieces, key=make_missing_last_key)}
 
 
 def _find_recaptured_values(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -95,23 +87,17 @@ def _reduce_metric_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[
     of_number = number[first_of_rank]
     pieces = [kinds[number_at].pieces for number_at in of_number.tolist()]
     ranks = _reduce_value_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
-    return _reduce_value_groups(
-        np.array(ranks, np.float64), of_number, list(map(attrgetter("ranks"), kinds))
-    )
+    return _reduce_value_groups(np.array(ranks, np.float64), of_number, list(map(attrgetter("ranks"), kinds)))
 
 
-def _reduce_value_groups(
-    values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]
-) -> list[float]:
+def _reduce_value_groups(values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]) -> list[float]:
     """Reduce the values of each group to one; `how` has the reduction of each group."""
     ordered = values[np.argsort(group, kind="stable")]
     ends = np.cumsum(np.bincount(group, minlength=len(how)))
     starts = ends - np.diff(ends, prepend=0)
     values_of: list[float] = ordered[starts].tolist()
     for several in np.flatnonzero(ends - starts > 1).tolist():
-        values_of[several] = _reduce_values(
-            ordered[starts[several] : ends[several]].tolist(), how[several]
-        )
+        values_of[several] = _reduce_values(ordered[starts[several] : ends[several]].tolist(), how[several])
     return values_of
 
 
@@ -119,14 +105,10 @@ def _order_metric_samples(key: Key, found: Mapping[tuple[str, StepId], float]) -
     """Order the values of one metric by run and step."""
     steps: dict[str, list[StepId]] = {}
     values: dict[str, list[float]] = {}
-    for replicate, step in sorted(
-        found, key=lambda pair: (pair[0], make_missing_last_key(pair[1][1:]))
-    ):
+    for replicate, step in sorted(found, key=lambda pair: (pair[0], make_missing_last_key(pair[1][1:]))):
         steps.setdefault(replicate, []).append(step)
         values.setdefault(replicate, []).append(found[replicate, step])
-    return MetricSamples(
-        key, tuple(steps), tuple(map(tuple, steps.values())), tuple(map(tuple, values.values()))
-    )
+    return MetricSamples(key, tuple(steps), tuple(map(tuple, steps.values())), tuple(map(tuple, values.values())))
 
 
 def _reduce_values(values: list[float], how: Reduction) -> float:

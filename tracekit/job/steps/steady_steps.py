@@ -65,9 +65,7 @@ def list_left_out_steps(measured: Measurements) -> Steps:
 
 
 def _list_known_left_out_steps(measured: Measurements) -> Steps:
-    return faults.judge_if_sound(
-        measured, lambda whom: faults.judge_if_asked(whom, _find_left_out_steps, ()), ()
-    )
+    return faults.judge_if_sound(measured, lambda whom: faults.judge_if_asked(whom, _find_left_out_steps, ()), ())
 
 
 def _find_left_out_steps(measured: Measurements) -> Steps:
@@ -116,9 +114,7 @@ def _find_incomplete_steps(measured: Measurements, left_out: Steps) -> Iterator[
         for of_role in split_by_keys(steps, ["role"]):
             whole_rows = of_role[~_find_lost_device_work(measured, of_role)]
             members = count_distinct_keys(whole_rows, ["replica", "rank"])
-            by_step = select_distinct_rows(whole_rows, ["step", "replica", "rank"])[
-                "step"
-            ].value_counts()
+            by_step = select_distinct_rows(whole_rows, ["step", "replica", "rank"])["step"].value_counts()
             numbers = set(of_role["step"].astype(int))
             lacking |= {number for number in numbers if by_step.get(number, 0) < members}
         common = set(steps["step"].astype(int)) - lacking
@@ -146,16 +142,12 @@ def _find_lost_device_work(measured: Measurements, steps: pd.DataFrame) -> npt.N
     ratio = launches / np.where(usual > 0, usual, 1.0)[member]
     of_step = pd.Series(ratio).groupby(step).median().to_numpy(float)
     has_work = (usual[member] > 0) & (of_step[step] > 0)
-    is_damaged = ~steps["source"].isin(select_undamaged_rows(measured, steps)["source"]).to_numpy(
-        np.bool_
-    )
+    is_damaged = ~steps["source"].isin(select_undamaged_rows(measured, steps)["source"]).to_numpy(np.bool_)
     is_partial = is_damaged & (ratio < WHOLE_SHARE * of_step[step])
     return np.asarray(has_work & ((launches == 0) | is_partial), np.bool_)
 
 
-def _keep_needed_first_steps(
-    left_out: Sequence[DroppedStep], steps: pd.DataFrame
-) -> Iterator[DroppedStep]:
+def _keep_needed_first_steps(left_out: Sequence[DroppedStep], steps: pd.DataFrame) -> Iterator[DroppedStep]:
     """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out."""
     by_step = {(step.run, step.step): step for step in left_out}
     runs = steps["run"].where(steps["run"].notna(), "")

@@ -41,9 +41,7 @@ def _list_steps_with_device_work(measured: Measurements) -> pd.DataFrame:
     steps = measured["steps"]
     rows = measured["gpu_time"]
     rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    busy = aggregate_by_keys(
-        rows, _STEP, window_ns=("window_ns", "sum"), idle_ns=("idle_ns", "sum")
-    )
+    busy = aggregate_by_keys(rows, _STEP, window_ns=("window_ns", "sum"), idle_ns=("idle_ns", "sum"))
     steps = left_join(steps, busy, _STEP, optional=["pid", "step"])
     is_known = steps["window_ns"].notna() & steps["work_busy_ns"].notna()
     steps = steps[is_known.to_numpy(np.bool_)]
@@ -72,17 +70,13 @@ def mark_step_units(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _find_units_of_only_rows(
-    number: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _find_units_of_only_rows(number: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Find the units with only such rows."""
     count = int(number.max(initial=-1)) + 1
     return np.asarray(np.bincount(number[~rows], minlength=count) == 0, np.bool_)
 
 
-def _find_ran_ahead_units(
-    steps: pd.DataFrame, number: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+def _find_ran_ahead_units(steps: pd.DataFrame, number: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Find the units in which much launched work runs outside, or much running work was launched outside."""
     count = int(number.max(initial=-1)) + 1
     in_row = (steps["origin"] != "file").to_numpy() & (steps["origin"] != "stage").to_numpy()

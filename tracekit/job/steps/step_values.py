@@ -88,13 +88,11 @@ def list_job_values(measured: Measurements) -> pd.DataFrame:
     walls = _list_walls_by_capture(measured, repeated)
     steps = _label_step_walls(measured, walls).assign(role=None, stage=None)
     unmarked = _find_unmarked_windows(measured)
-    rows = _restore_parts_of_recaptured_steps(
-        list_stage_rows(measured), measured["stages"], repeated
-    )
+    rows = _restore_parts_of_recaptured_steps(list_stage_rows(measured), measured["stages"], repeated)
     in_window = mask_matching_rows(rows, unmarked, UNIT)
-    per_rank = aggregate_by_keys(
-        rows[~in_window], [*UNIT, "canonical", *IN_RUN], value=("dur_ns", "sum")
-    ).rename(columns={"canonical": "stage"})
+    per_rank = aggregate_by_keys(rows[~in_window], [*UNIT, "canonical", *IN_RUN], value=("dur_ns", "sum")).rename(
+        columns={"canonical": "stage"}
+    )
     stages = aggregate_by_keys(per_rank, [*UNIT, "role", "stage"], value=("value", "max"))
     stages["name"] = STAGE_TIME
     columns = [*UNIT, "role", "stage", "name", "value"]
@@ -120,12 +118,8 @@ def list_job_values(measured: Measurements) -> pd.DataFrame:
 
 def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
     """List the rows of `list_job_values` for steps and their marks, without compilations."""
-    walls = _list_walls_by_capture(measured, _list_recaptured_steps(measured)).rename(
-        columns={"wall_ns": "value"}
-    )
-    return _stack_value_parts(
-        measured, [walls.assign(name=STEP_TIME), *measured.derived(_list_step_marks)]
-    )
+    walls = _list_walls_by_capture(measured, _list_recaptured_steps(measured)).rename(columns={"wall_ns": "value"})
+    return _stack_value_parts(measured, [walls.assign(name=STEP_TIME), *measured.derived(_list_step_marks)])
 
 
 def list_timed_step_values(measured: Measurements) -> pd.DataFrame:
@@ -152,9 +146,7 @@ def _label_step_walls(measured: Measurements, walls: pd.DataFrame) -> pd.DataFra
 def _list_step_marks(measured: Measurements) -> tuple[pd.DataFrame, pd.DataFrame]:
     """List the marks of steps, without compilations: first of a window, and those from device work."""
     repeated = _list_recaptured_steps(measured)
-    of_device_work = faults.judge_if_sound(
-        measured, lambda part: _mark_steps_by_device_work(part, repeated), _NO_ROWS
-    )
+    of_device_work = faults.judge_if_sound(measured, lambda part: _mark_steps_by_device_work(part, repeated), _NO_ROWS)
     return _mark_first_steps_of_window(measured, repeated), of_device_work
 
 
@@ -180,18 +172,14 @@ def _fill_parts_of_values(
 _TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
 
 
-def _stack_object_columns(
-    parts: Sequence[pd.DataFrame], columns: Sequence[str]
-) -> dict[str, npt.NDArray[np.object_]]:
+def _stack_object_columns(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> dict[str, npt.NDArray[np.object_]]:
     """Stack these columns of all parts; NaN where a part lacks one."""
     some = [part for part in parts if len(part)]
     values: dict[str, npt.NDArray[np.object_]] = {}
     for name in columns:
         missing = (part.get(name, np.nan) for part in some)
         arrays = [
-            np.full(len(part), column, object)
-            if isinstance(column, float)
-            else column.to_numpy(object)
+            np.full(len(part), column, object) if isinstance(column, float) else column.to_numpy(object)
             for part, column in zip(some, missing, strict=True)
         ]
         values[name] = np.concatenate([np.empty(0, object), *arrays])
@@ -201,9 +189,7 @@ def _stack_object_columns(
 def _find_unmarked_windows(measured: Measurements) -> pd.DataFrame:
     """Find the units that are not marked as steps: no number, and no capture range of the program."""
     walls = summarize_job_steps(measured).walls
-    return walls[
-        (walls["origin"] == "file") & walls["step"].isna() & ~_is_captured_repeatedly(walls)
-    ]
+    return walls[(walls["origin"] == "file") & walls["step"].isna() & ~_is_captured_repeatedly(walls)]
 
 
 _COUNTS_CALLS = re.compile(r"\d")
@@ -211,9 +197,7 @@ _COUNTS_CALLS = re.compile(r"\d")
 
 def _list_stage_runs_in_windows(rows: pd.DataFrame) -> pd.DataFrame:
     """List every run of a stage in a window, on its longest rank; names that count calls are not stages."""
-    named = rows["canonical"].map(
-        lambda stage: stage in STAGES or not _COUNTS_CALLS.search(str(stage))
-    )
+    named = rows["canonical"].map(lambda stage: stage in STAGES or not _COUNTS_CALLS.search(str(stage)))
     rows = rows[named.astype(bool)]
     by = [*UNIT, "role", "canonical", "occurrence"]
     longest = rows.groupby(by, dropna=False, sort=True)["dur_ns"].max().reset_index()
@@ -268,9 +252,7 @@ def _is_in_recaptured_step(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series
     return pd.Series(mask_matching_rows(rows, again, ["run", "step"]), rows.index)
 
 
-def _restore_parts_of_recaptured_steps(
-    rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame
-) -> pd.DataFrame:
+def _restore_parts_of_recaptured_steps(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
     """Restore the part of rows whose step number is in several captures, from `recorded`."""
     if not len(again):
         return rows
@@ -278,9 +260,7 @@ def _restore_parts_of_recaptured_steps(
     return rows.assign(part=rows["part"].where(~_is_in_recaptured_step(rows, again), part))
 
 
-def _find_parts_of_values(
-    measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]
-) -> list[object]:
+def _find_parts_of_values(measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]) -> list[object]:
     """Find the part of each value: its own, else the single part that all sources of its step share."""
     parts_of: dict[tuple[object, object], set[object]] = {}
     for run, step, part in iterate_records(select_distinct_rows(measured["steps"], UNIT), UNIT):

@@ -56,9 +56,7 @@ def parse_work_counts(given: Mapping[str, str | None]) -> tuple[Mapping[str, flo
     >>> parse_work_counts({"tokens": "4096", "images": "8,16", "samples": None})
     ({'tokens': 4096.0, 'images': 8.0}, {'tokens': 4096.0, 'images': 16.0})
     """
-    counts = {
-        name: _parse_work_count_pair(name, text) for name, text in given.items() if text is not None
-    }
+    counts = {name: _parse_work_count_pair(name, text) for name, text in given.items() if text is not None}
     return tuple({name: pair[side] for name, pair in counts.items()} for side in (0, 1))
 
 
@@ -101,9 +99,7 @@ class _RunWithWork:
     work: Floats
 
 
-def _list_runs_with_work(
-    times: MetricSamples, counts: Mapping[StepId, float]
-) -> Iterator[_RunWithWork]:
+def _list_runs_with_work(times: MetricSamples, counts: Mapping[StepId, float]) -> Iterator[_RunWithWork]:
     """List the runs that have a step with known work, and that took time."""
     for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
         times_ns = {step: ns for step, ns in zip(ids, values, strict=True) if step in counts}
@@ -113,9 +109,7 @@ def _list_runs_with_work(
             yield _RunWithWork(name, tuple(times_ns), ns, work)
 
 
-def _make_rate_samples(
-    key: Key, runs: Sequence[_RunWithWork], rates: Sequence[Floats]
-) -> dict[Key, MetricSamples]:
+def _make_rate_samples(key: Key, runs: Sequence[_RunWithWork], rates: Sequence[Floats]) -> dict[Key, MetricSamples]:
     """Make the samples of the rates of all runs under their key."""
     values = tuple(tuple(map(float, rate)) for rate in rates)
     names, steps = map(attrgetter("name"), runs), map(attrgetter("steps"), runs)

@@ -80,9 +80,7 @@ class LeftOutSteps:
         return MetricSamples(found.key, tuple(runs), tuple(steps), tuple(values))
 
 
-def find_dropped_steps(
-    found: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None
-) -> LeftOutSteps:
+def find_dropped_steps(found: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None) -> LeftOutSteps:
     """Find the steps to leave out: the first `first` of every run, or by rule if None.
 
     The rules, in order: stubs without device work, a last window without a known end, steps in which other device work
@@ -105,9 +103,7 @@ def find_dropped_steps(
     return LeftOutSteps(tuple(out))
 
 
-def _list_drop_reasons(
-    ids: Sequence[StepId], marked: Mapping[str, set[StepId]]
-) -> dict[StepId, str]:
+def _list_drop_reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]]) -> dict[StepId, str]:
     """List the steps of one run that are left out, each with its first reason."""
     reasons: dict[StepId, str] = {}
     for name, reason in _DROP_RULES:

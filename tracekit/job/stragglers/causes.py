@@ -161,9 +161,7 @@ def _compare_rank_steps(
     return _compare_slot_rows(rows, rows["rank"].isin(late).to_numpy(np.bool_))
 
 
-def find_slowdown_since(
-    measured: Measurements, rank_group: RankGroup, since: int
-) -> tuple[float | None, str | None]:
+def find_slowdown_since(measured: Measurements, rank_group: RankGroup, since: int) -> tuple[float | None, str | None]:
     """Find (common factor by which kernels slow down from a step on, stage that gains most time); None if unknown."""
     ranks = np.unique(rank_group.by_step["rank"].to_numpy(np.int64))[:MOST_COMPARED]
     rows = _select_rank_slots(measured.columns("slots"), rank_group, ranks.tolist())
@@ -242,9 +240,7 @@ def _find_common_factor(both: RankComparison, chosen: Bools) -> tuple[float | No
     return factor, both.keys["name"][chosen][near].unique().tolist()
 
 
-def _describe_common_factor(
-    factor: float, names: list[str], on_host: bool, ranks: int
-) -> LatenessCause:
+def _describe_common_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> LatenessCause:
     """Describe a common factor. With few distinct kernels it may also be more work in each call."""
     if len(names) < LEAST_NAMES:
         words = f"the same calls of {_shorten_op_or_kernel(names[0])} take {factor:.2f} times as long, with more in each or slower"
@@ -301,9 +297,7 @@ def _describe_more_work(
     return LatenessCause("load", words, advice, tuple(of_work), is_seen=is_seen, where=where)
 
 
-def _describe_longer_calls(
-    both: RankComparison, chosen: Bools, more: LatenessCause
-) -> LatenessCause:
+def _describe_longer_calls(both: RankComparison, chosen: Bools, more: LatenessCause) -> LatenessCause:
     """Describe as many calls of a host that take longer unevenly: more work in each, or other load on its cores."""
     times = float(both.late_ns[chosen].sum()) / float(both.usual_ns[chosen].sum())
     if times < SLOWER_RATIO:
@@ -317,9 +311,7 @@ def _describe_longer_calls(
     )
 
 
-def _describe_longer_idle_time(
-    both: RankComparison, more: Floats, holder: tuple[str, float] | None
-) -> LatenessCause:
+def _describe_longer_idle_time(both: RankComparison, more: Floats, holder: tuple[str, float] | None) -> LatenessCause:
     """Describe longer idle time by its largest part (stage and cause), or by the place in the program."""
     place = int(more.argmax())
     kind = to_text_or_none(both.keys["cause"].iloc[place]) or ""
@@ -338,10 +330,10 @@ def _describe_longer_idle_time(
         words = f"nothing is recorded of its host for {format_quantity(float(more[place]), 'ns')} a step{where}"
     else:
         words = f"it idles longer{where} ({title})"
-    pause = Metric(
-        "pause_ns", round(float(more[place])), "ns", "lower", label=f"longer idle, {title}"
+    pause = Metric("pause_ns", round(float(more[place])), "ns", "lower", label=f"longer idle, {title}")
+    advice = (
+        "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
     )
-    advice = "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
     is_long = _estimate_pause_length(both, place) >= PAUSE_NS
     return LatenessCause(
         "pause",
@@ -380,9 +372,7 @@ def _find_program_place_of_pause(
         return None
     of_step, wanted = number_frames_alike(["step", "part"], rows, steps)
     places = left_join(rows[np.isin(of_step, wanted)], frames[[*NODE, "frame", "holder"]], NODE)
-    places = places[
-        places["frame"].notna() & places["holder"].isin(TELLING_HOLDERS).to_numpy(np.bool_)
-    ]
+    places = places[places["frame"].notna() & places["holder"].isin(TELLING_HOLDERS).to_numpy(np.bool_)]
     is_late = places["rank"].isin(late).to_numpy(np.bool_)
     number, first = group_rows_by(places, ["frame"])
     idle = places["idle_ns"].to_numpy(np.int64)
@@ -420,17 +410,11 @@ def _compare_forward_row_counts(
     """Compare the rows of forward matrix products in a stage: late ranks over the others."""
     rows = rank_group.of(measured["forward_batches"])
     rows = rows[rows["row_count"].notna()]
-    rows = rows[
-        find_equal_rows(pd.Series(find_canonical_stages(rows), rows.index), stage).to_numpy(
-            np.bool_
-        )
-    ]
+    rows = rows[find_equal_rows(pd.Series(find_canonical_stages(rows), rows.index), stage).to_numpy(np.bool_)]
     return _divide_medians_of_ranks(rows, "row_count", late, others)
 
 
-def _divide_medians_of_ranks(
-    rows: pd.DataFrame, column: str, late: list[int], others: list[int]
-) -> float | None:
+def _divide_medians_of_ranks(rows: pd.DataFrame, column: str, late: list[int], others: list[int]) -> float | None:
     """Divide the median of a column over the late ranks by that over the others; None where either is unknown."""
     sides = []
     for ranks in (late, others):

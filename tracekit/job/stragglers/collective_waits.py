@@ -102,16 +102,13 @@ def _attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     rows["work_ns"] = total
     rows["excess_ns"] = np.maximum(total - compute_medians_of_others(total, match), 0)
     beyond = np.maximum(
-        work
-        - np.column_stack([compute_medians_of_others(work[:, k], match) for k in range(len(names))])
+        work - np.column_stack([compute_medians_of_others(work[:, k], match) for k in range(len(names))])
         if len(names)
         else work,
         0,
     )
     parts = _scale_rows_to_totals(beyond, rows["excess_ns"].to_numpy(np.int64))
-    return CollectiveWaits(
-        rows[[*_WAITING]], _attribute_lost_time(rows, work, names), tuple(names), parts
-    )
+    return CollectiveWaits(rows[[*_WAITING]], _attribute_lost_time(rows, work, names), tuple(names), parts)
 
 
 def _make_empty_collective_waits() -> CollectiveWaits:
@@ -124,15 +121,12 @@ def _make_empty_collective_waits() -> CollectiveWaits:
         **dict.fromkeys(("lost_ns", "work_ns", "excess_ns"), times),
     }
     waiting, booked = (
-        make_frame({name: kinds[name] for name in names}, 0)
-        for names in (_WAITING, (*_BOOKED, "lost_ns"))
+        make_frame({name: kinds[name] for name in names}, 0) for names in (_WAITING, (*_BOOKED, "lost_ns"))
     )
     return CollectiveWaits(waiting, booked, (), times.reshape(0, 0))
 
 
-def _attribute_lost_time(
-    rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]
-) -> pd.DataFrame:
+def _attribute_lost_time(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
     """Attribute lost time by (unit, waiting rank and stage, late rank, its stage)."""
     last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
     match = rows["match"].to_numpy(np.int64)

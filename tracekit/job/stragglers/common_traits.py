@@ -25,18 +25,13 @@ def name_rank_set(measured: Measurements, rank_group: RankGroup, ranks: set[int]
     for kind, members in _list_shared_traits(measured, rank_group):
         number, first = group_rows_by(members, [kind])
         for place, row in enumerate(first.tolist()):
-            if (
-                len(first) > 1
-                and set(members["rank"].to_numpy()[number == place].tolist()) == ranks
-            ):
+            if len(first) > 1 and set(members["rank"].to_numpy()[number == place].tolist()) == ranks:
                 name = members[kind].iloc[row]
                 return f"all {len(ranks)} {choose_plural(len(ranks), 'rank')} {TRAIT_PHRASES[kind]} {name} (ranks {format_ranges(ranks)})"
     return f"ranks {format_ranges(ranks)}"
 
 
-def _list_shared_traits(
-    measured: Measurements, rank_group: RankGroup
-) -> Iterator[tuple[str, pd.DataFrame]]:
+def _list_shared_traits(measured: Measurements, rank_group: RankGroup) -> Iterator[tuple[str, pd.DataFrame]]:
     """List (trait, one row per rank and value), as far as recorded."""
     captures = rank_group.of(measured["captures"])
     yield "host", _list_ranks_with_trait(captures, "host")

@@ -120,9 +120,7 @@ def summarize_rank_group_members(rank_group: RankGroup, waited: CollectiveWaits)
     return out
 
 
-def find_late_ranks(
-    measured: Measurements, waited: CollectiveWaits, thresholds: Thresholds
-) -> list[LateRanks]:
+def find_late_ranks(measured: Measurements, waited: CollectiveWaits, thresholds: Thresholds) -> list[LateRanks]:
     """Find the late ranks of all rank groups, the latest of each group first, named or not.
 
     Each group is tested set by set until one set does not pass. Over groups, Benjamini-Hochberg bounds the share of
@@ -164,9 +162,7 @@ def _split_late_ranks_by_cause(
     def cause_of_members(members: list[int]) -> LatenessCause:
         """Find the cause of these members alone."""
         of_members = _select_late_subset(late, members)
-        return _find_cause_of_late_set(
-            measured, late.rank_group, late.lateness, of_members, all_late
-        )
+        return _find_cause_of_late_set(measured, late.rank_group, late.lateness, of_members, all_late)
 
     causes = {row: cause_of_members([row]) for row in rows}
     for row, cause in causes.items():
@@ -176,9 +172,7 @@ def _split_late_ranks_by_cause(
         return
     arrivals = late.rank_group.of(waited.collectives)
     arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
-    cost_ns = _bound_late_rank_costs(
-        measured, late.rank_group, arrivals, late.lateness.members[all_late]
-    )
+    cost_ns = _bound_late_rank_costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
     step_ns = summarize_job_steps(measured).of(late.rank_group.run).step_ns
     for members in parts.values():
         part = replace(late, late_set=_select_late_subset(late, members))
@@ -239,9 +233,7 @@ def _list_late_rank_candidates(
         is_late = mask_matching_rows(arrivals, late.members[late_set.is_late], MEMBER)
         costs = sum_wait_cost_by_group(arrivals, is_late)
         longest = find_equal_rows(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
-        bounded = _bound_late_rank_costs(
-            measured, rank_group, arrivals[longest], late.members[late_set.is_late]
-        )
+        bounded = _bound_late_rank_costs(measured, rank_group, arrivals[longest], late.members[late_set.is_late])
         cost_ns = sum(bounded.values()) / rank_group.steps
         # Where steps differ, the sum over collectives counts whoever is last in each: bound it by the mean lateness.
         lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
@@ -251,9 +243,7 @@ def _list_late_rank_candidates(
         tested = late_set
         if cause is not None and late_set.apart == len(late.members):
             tested = _recount_late_votes(measured, rank_group, late, late_set, limit)
-        yield LateRanks(
-            rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False
-        )
+        yield LateRanks(rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False)
 
 
 def _bound_late_rank_costs(
@@ -262,9 +252,7 @@ def _bound_late_rank_costs(
     """Sum how long the others wait for each late rank in one process group, bounded by its excess of own work."""
     whole = rank_group.of(measured.derived(sum_all_work))
     is_late = mask_matching_rows(arrivals, late, MEMBER)
-    return sum_wait_cost_by_rank(
-        arrivals, is_late, measure_excess_work(rank_group.by_step, whole, arrivals, late)
-    )
+    return sum_wait_cost_by_rank(arrivals, is_late, measure_excess_work(rank_group.by_step, whole, arrivals, late))
 
 
 def _recount_late_votes(
@@ -310,9 +298,7 @@ def _find_cause_of_late_set(
     usual = np.argsort(distance, kind="stable")[: int((~is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
     usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
-    return find_lateness_cause(
-        measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps]
-    )
+    return find_lateness_cause(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])
 
 
 def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
@@ -323,9 +309,7 @@ def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
     if 2 * late.late_set.size > len(is_late):
         none = attribute_collective_waits(measured).collectives[:0]
         excess = measure_excess_work(late.rank_group.by_step, rows, none, late.members)
-        return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(
-            late.lateness.steps
-        )
+        return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(late.lateness.steps)
     if float(late.lateness.worked_ns[is_late].mean()) >= needed:
         return True
     return float(rows["beyond_ns"][mask_matching_rows(rows, late.members, MEMBER)].mean()) >= needed
@@ -389,26 +373,20 @@ def _find_straggler_lack(
         return None
     if not len(rank_group.of(attribute_collective_waits(measured).collectives)):
         return EvidenceLack("no collective could be compared between ranks")
-    what_if_ns = (
-        float(rank_group.of(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
-    )
+    what_if_ns = float(rank_group.of(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
     lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
     share = divide_or_none(lost_ns, summarize_job_steps(measured).of(rank_group.run).step_ns)
     claim, needs = _describe_probable_straggler(of_group, limit)
     if (share or 0.0) >= limit["what_if_ratio"]:
         lost = f"{format_quantity(lost_ns, 'ns')} of a step are waits for late ranks"
-        return EvidenceLack(
-            f"{lost}, {_explain_unnamed_ranks(of_group, limit)}", lost_ns, claim, needs
-        )
+        return EvidenceLack(f"{lost}, {_explain_unnamed_ranks(of_group, limit)}", lost_ns, claim, needs)
     needed = count_rounds_needed(rank_group.members, 1, limit["false_ratio"])
     if rank_group.steps >= needed:
         return None
     return EvidenceLack(f"{rank_group.steps} of at least {needed} steps", lost_ns, claim, needs)
 
 
-def _describe_probable_straggler(
-    of_group: list[LateRanks], limit: Mapping[str, float]
-) -> tuple[str, str]:
+def _describe_probable_straggler(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str, str]:
     """Describe (the probable straggler and how much busier it is, evidence that would prove it).
 
     Empty unless the set is late in every step.
@@ -517,16 +495,12 @@ def _list_vote_metrics(late_set: LateSet) -> tuple[Metric, ...]:
     label = f"of {steps} {choose_plural(steps, 'step')} later than all others"
     return (
         make_evidence_metric("last_ratio", late_set.votes_ratio, label),
-        make_evidence_metric(
-            "chance_ratio", late_set.chance, "as often by chance", better="neither"
-        ),
+        make_evidence_metric("chance_ratio", late_set.chance, "as often by chance", better="neither"),
         make_evidence_metric("late_ns", late_ns, "later than the others, per step"),
     )
 
 
-def _estimate_step_without_late_ranks(
-    late: LateRanks, cost_ns: float, step_ns: float | None
-) -> Metric:
+def _estimate_step_without_late_ranks(late: LateRanks, cost_ns: float, step_ns: float | None) -> Metric:
     """Estimate the length of a step without the late ranks."""
     them = "it" if len(late.ranks) == 1 or late.pause_ns else "them"
     step_without = None if not step_ns else round(step_ns - cost_ns)

@@ -101,9 +101,7 @@ def measure_lateness(rank_group: RankGroup, waited: CollectiveWaits) -> RankLate
     lost = _sum_lateness_cells(cell_came, arrivals["lost_ns"].to_numpy(np.int64), shape)
     worked = _sum_lateness_cells(cell, by_step["beyond_ns"].to_numpy(np.int64), shape)
     ones = np.ones(len(by_step), np.int64), np.ones(len(arrivals), np.int64)
-    is_there = (_sum_lateness_cells(cell, ones[0], shape) > 0) & (
-        _sum_lateness_cells(cell_came, ones[1], shape) > 0
-    )
+    is_there = (_sum_lateness_cells(cell, ones[0], shape) > 0) & (_sum_lateness_cells(cell_came, ones[1], shape) > 0)
     is_member = 2 * is_there.sum(axis=1) >= max(shape[1], 1)
     is_step = is_there[is_member].all(axis=0) & bool(is_member.any())
     chosen = np.ix_(is_member, is_step)
@@ -183,9 +181,7 @@ def has_no_other_late_member(late: RankLateness, late_set: LateSet) -> bool:
     return bool((of_set[:, late_set.late_steps] >= least).all() and (left_out < least).all())
 
 
-def recount_votes_of_all_steps(
-    late_set: LateSet, chosen: pd.DataFrame, late: RankLateness
-) -> LateSet:
+def recount_votes_of_all_steps(late_set: LateSet, chosen: pd.DataFrame, late: RankLateness) -> LateSet:
     """Recount the votes of a set over all recorded steps, also those whose time does not count."""
     is_late = mask_matching_rows(late.members, chosen, MEMBER)
     if int(is_late.sum()) != late_set.size or late.late_ns.shape[1] <= late_set.rounds:
@@ -211,9 +207,7 @@ def sum_wait_cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFra
     return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
 
 
-def sum_wait_cost_by_rank(
-    arrivals: pd.DataFrame, is_late: Bools, most: ExcessWork | None = None
-) -> dict[int, int]:
+def sum_wait_cost_by_rank(arrivals: pd.DataFrame, is_late: Bools, most: ExcessWork | None = None) -> dict[int, int]:
     """Sum the waits for each late rank; a collective counts for the late rank that comes last to it.
 
     `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `sum_wait_cost_by_group`. `most` bounds the time.
@@ -257,15 +251,11 @@ def measure_excess_work(
         ],
     )
     ranks = sorted({rank for way in ways for part in way for rank in part.by_rank})
-    by_rank = {
-        rank: max(sum(part.by_rank.get(rank, 0) for part in way) for way in ways) for rank in ranks
-    }
+    by_rank = {rank: max(sum(part.by_rank.get(rank, 0) for part in way) for way in ways) for rank in ranks}
     return ExcessWork(by_rank, max(sum(part.together for part in way) for way in ways))
 
 
-def _sum_excess_over_median(
-    rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame
-) -> ExcessWork:
+def _sum_excess_over_median(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> ExcessWork:
     """Sum the excess of `own_ns` of late members over the median of the others, in each unit of `by`."""
     unit, is_late = group_rows_by(rows, by)[0], mask_matching_rows(rows, late, MEMBER)
     usual, place = np.unique(unit[~is_late], return_inverse=True)
@@ -292,9 +282,7 @@ def _measure_waits_for_late_ranks(arrivals: pd.DataFrame, is_late: Bools) -> tup
     waits_for_late = lowest[1] < lowest[0]
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
-    saved = (
-        compute_group_medians(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
-    )
+    saved = compute_group_medians(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
     # A wait that the late ranks share is for a rank that was not recorded.
     saved = saved - lowest[1][waiting]
     last = np.zeros(count, np.int64)

@@ -39,11 +39,7 @@ class ErrorSpread:
 
 def compute_half_width(spreads: Sequence[ErrorSpread], level: float) -> Floats:
     """Compute the half-width of the log ratio's interval: the widest spread that widens it; NaN without variation."""
-    widths = [
-        compute_t_quantiles(0.5 + level / 2, spread.df) * spread.se
-        for spread in spreads
-        if spread.widens
-    ]
+    widths = [compute_t_quantiles(0.5 + level / 2, spread.df) * spread.se for spread in spreads if spread.widens]
     return np.asarray(np.fmax.reduce(widths))
 
 
@@ -52,9 +48,7 @@ def compute_certain_change(spreads: Sequence[ErrorSpread]) -> Floats:
 
     The largest spread counts, whether it is between runs, between steps or from calibration.
     """
-    return np.asarray(
-        np.fmax.reduce([compute_certain_quantile(spread.df) * spread.se for spread in spreads])
-    )
+    return np.asarray(np.fmax.reduce([compute_certain_quantile(spread.df) * spread.se for spread in spreads]))
 
 
 def compute_certain_quantile(df: float | Floats) -> Floats:
@@ -70,8 +64,6 @@ def choose_words(low: Floats, high: Floats, delta: float | Floats) -> npt.NDArra
     return np.select([low > delta, high < -delta, inside], names, "inconclusive")
 
 
-def is_certain_change(
-    worse: float | Floats, spreads: Sequence[ErrorSpread]
-) -> npt.NDArray[np.bool_]:
+def is_certain_change(worse: float | Floats, spreads: Sequence[ErrorSpread]) -> npt.NDArray[np.bool_]:
     """Whether equal sides would hardly ever differ by this much."""
     return np.asarray(np.abs(worse) > compute_certain_change(spreads))

@@ -39,9 +39,7 @@ def compute_within_run_terms(base: Floats, opt: Floats) -> IntervalTerms:
     base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
     base_variance, base_df = compute_mean_variance(base, rho)
     opt_variance, opt_df = compute_mean_variance(opt, rho)
-    joined = combine_variances_welch(
-        base_variance / base_mean**2, base_df, opt_variance / opt_mean**2, opt_df
-    )
+    joined = combine_variances_welch(base_variance / base_mean**2, base_df, opt_variance / opt_mean**2, opt_df)
     return IntervalTerms(np.log(base_mean / opt_mean), *joined, rho)
 
 
@@ -52,15 +50,11 @@ def compute_between_run_terms(base: Floats, opt: Floats) -> IntervalTerms:
     """
     k, m = base.shape[-1], opt.shape[-1]
     ratio = base.mean(axis=-1) - opt.mean(axis=-1)
-    base_squares, opt_squares = (
-        ((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt)
-    )
+    base_squares, opt_squares = (((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt))
     if min(k, m) >= WELCH_FROM:
         return IntervalTerms(
             ratio,
-            *combine_variances_welch(
-                base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0
-            ),
+            *combine_variances_welch(base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0),
         )
     pooled = (base_squares + opt_squares) / (k + m - 2)
     return IntervalTerms(ratio, pooled * (1 / k + 1 / m), np.full(ratio.shape, k + m - 2.0))
@@ -94,9 +88,7 @@ def combine_variances_welch(
     return total, np.where(positive, 1 / np.where(positive, parts, 1.0), np.nan)
 
 
-def compute_design_terms(
-    base: Sequence[Floats], opt: Sequence[Floats], design: Design
-) -> IntervalTerms:
+def compute_design_terms(base: Sequence[Floats], opt: Sequence[Floats], design: Design) -> IntervalTerms:
     """Compute the terms of a design from the runs of both sides, each with its steps along the last axis.
 
     Needs at least two pairs for paired designs, and two steps where steps are compared.
@@ -106,11 +98,7 @@ def compute_design_terms(
     if design == "paired steps":
         return compute_paired_step_terms(base[0], opt[0])
     means = [np.log(np.stack([run.mean(axis=-1) for run in side], axis=-1)) for side in (base, opt)]
-    return (
-        compute_paired_run_terms(*means)
-        if design == "paired runs"
-        else compute_between_run_terms(*means)
-    )
+    return compute_paired_run_terms(*means) if design == "paired runs" else compute_between_run_terms(*means)
 
 
 def list_error_spreads(
@@ -141,9 +129,7 @@ def list_error_spreads(
     return tuple(spreads)
 
 
-def compute_step_variance(
-    base: Sequence[Floats], opt: Sequence[Floats]
-) -> tuple[Floats, Floats] | None:
+def compute_step_variance(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, Floats] | None:
     """Compute (variance, degrees of freedom) of the log ratio from steps alone; None if no step index is in two runs.
 
     Effects common to a step index in all runs are not scatter: the residual of a step is
@@ -174,6 +160,4 @@ def compute_step_variance(
 def _make_error_spread(variance: Floats, df: Floats, *, widens: bool = True) -> ErrorSpread:
     """Convert a variance to a spread; NaN if it is only rounding."""
     varied = variance > ROUNDING**2
-    return ErrorSpread(
-        np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens
-    )
+    return ErrorSpread(np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens)

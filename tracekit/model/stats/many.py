@@ -209,9 +209,7 @@ def _check_kernel_sides(
     return before, after, groups
 
 
-def _compute_log_changes(
-    base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]
-) -> tuple[Floats, ...]:
+def _compute_log_changes(base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
     """Compute the log ratio opt/base of each kernel, its variance and degrees of freedom; NaN if unknown."""
     change, variance, df = (np.full(len(base), np.nan) for _ in range(3))
     before, after = np.log(base[measured]), np.log(opt[measured])
@@ -223,9 +221,7 @@ def _compute_log_changes(
     return change, variance, df
 
 
-def _test_changes(
-    change: Floats, variance: Floats, df: Floats, tested: npt.NDArray[np.bool_]
-) -> tuple[Floats, Floats]:
+def _test_changes(change: Floats, variance: Floats, df: Floats, tested: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Compute the two-sided p of no change, and q over all tested; NaN for the others."""
     p, q = np.full(len(change), np.nan), np.full(len(change), np.nan)
     t = np.abs(change[tested]) / np.sqrt(variance[tested])

@@ -70,9 +70,7 @@ def compute_needed_runs(
     )
     steps = None
     if "steps" in comparison.design and (alone or comparison.noise is not None):
-        steps = _find_first_deciding(
-            lambda n: decides(_predict_step_spreads(comparison, n)), MOST_STEPS
-        )
+        steps = _find_first_deciding(lambda n: decides(_predict_step_spreads(comparison, n)), MOST_STEPS)
     unseen = "steps" in comparison.design and comparison.noise is None
     pairs = comparison.pair_spread is not None
     return NeededRuns(runs, most_runs, steps, at_least=unseen and runs is not None, pairs=pairs)
@@ -90,15 +88,12 @@ def predict_run_spreads(comparison: Speedup, k: int, times: float = 1.0) -> tupl
             of_pair = max(of_pair / comparison.base.steps, 2 * noise**2)
         return (ErrorSpread(times * (of_pair / k) ** 0.5, k - 1.0),)
     base_variance, opt_variance = (
-        _estimate_run_variance(comparison, side.spread or 0.0, side.steps)
-        for side in (comparison.base, comparison.opt)
+        _estimate_run_variance(comparison, side.spread or 0.0, side.steps) for side in (comparison.base, comparison.opt)
     )
     variance, df = combine_variances_welch(
         np.asarray(base_variance / k), k - 1.0, np.asarray(opt_variance / k), k - 1.0
     )
-    spreads = [
-        ErrorSpread(times * float(variance) ** 0.5, float(df) if k >= WELCH_FROM else 2 * k - 2.0)
-    ]
+    spreads = [ErrorSpread(times * float(variance) ** 0.5, float(df) if k >= WELCH_FROM else 2 * k - 2.0)]
     now = 1 / comparison.base.runs + 1 / comparison.opt.runs
     for inner in comparison.spreads:
         if not inner.widens:
@@ -111,11 +106,7 @@ def _estimate_run_variance(comparison: Speedup, spread: float, steps: int) -> fl
     """Estimate the variance of one run's log mean on a side."""
     if comparison.design != "steps":
         return spread**2
-    of_mean = (
-        spread**2
-        * (steps - 1)
-        / (steps * (float(count_effective_steps(steps, comparison.rho or 0.0)) - 1))
-    )
+    of_mean = spread**2 * (steps - 1) / (steps * (float(count_effective_steps(steps, comparison.rho or 0.0)) - 1))
     return max(of_mean, comparison.noise.sd**2 if comparison.noise else 0.0)
 
 

@@ -47,9 +47,7 @@ class Noise:
             raise ValueError(f"noise: sd is {sd}, below zero")
         if _read_noise_number(stored, "df") != runs - 1:
             raise ValueError(f"noise: df is {stored['df']}, not one less than {runs} runs")
-        return cls(
-            sd, runs - 1.0, runs, steps, None if rho is None else _read_noise_number(stored, "rho")
-        )
+        return cls(sd, runs - 1.0, runs, steps, None if rho is None else _read_noise_number(stored, "rho"))
 
 
 def calibrate_noise(runs: Runs) -> Noise:
@@ -67,11 +65,7 @@ def calibrate_noise(runs: Runs) -> Noise:
     rhos = np.array([float(compute_lag_one(np.log(part))) for part in longer])
     sizes = np.array(list(map(len, longer)), float)
     correlated = ~np.isnan(rhos)
-    rho = (
-        float((rhos * sizes)[correlated].sum() / sizes[correlated].sum())
-        if correlated.any()
-        else None
-    )
+    rho = float((rhos * sizes)[correlated].sum() / sizes[correlated].sum()) if correlated.any() else None
     return Noise(
         sd=sd if sd > ROUNDING else 0.0,
         df=len(parts) - 1.0,

@@ -94,9 +94,7 @@ def compute_upper_factor(df: float) -> float:
     return float((df / _compute_chi2_quantile(np.asarray(1 - BOUND), df)) ** 0.5)
 
 
-def compute_borders(
-    spreads: Sequence[ErrorSpread], level: float, *, bound: bool = False
-) -> ChangeBorders:
+def compute_borders(spreads: Sequence[ErrorSpread], level: float, *, bound: bool = False) -> ChangeBorders:
     """Compute the thresholds of a log ratio over the quantiles of the drawn spreads, or at their upper bounds."""
     half, certain = np.zeros((1, 1)), np.zeros((1, 1))
     errors = []
@@ -128,9 +126,7 @@ def _average_chances(worse: float, drawn: ChangeBorders, delta: float) -> WordCh
     regression = float(_compute_normal_cdf((worse - beyond) / drawn.se).mean())
     improvement = float(_compute_normal_cdf((-worse - beyond) / drawn.se).mean())
     room = np.maximum(delta - drawn.half, 0.0)
-    inside = _compute_normal_cdf((room - worse) / drawn.se) - _compute_normal_cdf(
-        (-room - worse) / drawn.se
-    )
+    inside = _compute_normal_cdf((room - worse) / drawn.se) - _compute_normal_cdf((-room - worse) / drawn.se)
     no_change = float(inside.mean())
     inconclusive = max(1 - regression - improvement - no_change, 0.0)
     return WordChances(regression, no_change, improvement, inconclusive)

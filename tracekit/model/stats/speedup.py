@@ -156,9 +156,7 @@ def compute_speedup(
     label = _label_interval(sides, design)
     terms = None if label == "no interval" else compute_design_terms(*sides, design)
     spreads = _compute_unit_spreads(sides, label, terms)
-    first, second = (
-        _summarize_side_stats(parts, spread) for parts, spread in zip(sides, spreads, strict=True)
-    )
+    first, second = (_summarize_side_stats(parts, spread) for parts, spread in zip(sides, spreads, strict=True))
     comparison = Speedup(
         label="no interval",
         design=design,
@@ -214,9 +212,7 @@ def compare_exact(base: Runs, opt: Runs) -> ExactComparison:
     second = np.concatenate(check_runs(opt, positive=False, side="opt"))
     if (first == first[0]).all() and (second == second[0]).all():
         before, after = float(first[0]), float(second[0])
-        return _make_exact_comparison(
-            before, after, label="exact", equal=before == after, footnotes=()
-        )
+        return _make_exact_comparison(before, after, label="exact", equal=before == after, footnotes=())
     return _make_exact_comparison(
         float(first.mean()),
         float(second.mean()),
@@ -313,9 +309,7 @@ def _summarize_side_stats(parts: list[Floats], spread: float | None) -> SideStat
     )
 
 
-def _list_footnotes(
-    first: SideStats, second: SideStats, design: Design, noise: Noise | None
-) -> list[Footnote]:
+def _list_footnotes(first: SideStats, second: SideStats, design: Design, noise: Noise | None) -> list[Footnote]:
     """List the caveats about how little was measured."""
     notes: list[Footnote] = []
     if "steps" in design:
@@ -348,9 +342,7 @@ def _add_interval(
     noise = None if comparison.noise is None else (comparison.noise.sd, comparison.noise.df)
     all_spreads = list_error_spreads(*sides, comparison.design, terms, noise)
     spreads = tuple(
-        replace(spread, se=float(spread.se), df=float(spread.df))
-        for spread in all_spreads
-        if not np.isnan(spread.se)
+        replace(spread, se=float(spread.se), df=float(spread.df)) for spread in all_spreads if not np.isnan(spread.se)
     )
     widening = [spread for spread in spreads if spread.widens]
     if not widening:

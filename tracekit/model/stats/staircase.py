@@ -80,11 +80,7 @@ def _fit_stairs(ys: Floats, period: int, first: int) -> Staircase | None:
     height = float(rises.mean())
     gap = min(float(after.min() - before.max()) for before, after in pairwise(treads))
     uneven = max(float(np.ptp(tread)) for tread in treads)
-    if (
-        gap <= 0
-        or gap < MIN_TREAD_GAP * uneven
-        or bool((abs(rises - height) > MAX_RISE_DEVIATION * height).any())
-    ):
+    if gap <= 0 or gap < MIN_TREAD_GAP * uneven or bool((abs(rises - height) > MAX_RISE_DEVIATION * height).any()):
         return None
     return Staircase(period, height, len(rises))
 
@@ -111,9 +107,7 @@ def slows_down(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> bool
     residuals = rise - terms @ (bend, slope, begin)
     spare = len(ys) - len(terms[0])
     deviation = np.sqrt(float(residuals @ residuals) / spare * inverse[0, 0])
-    return bool(
-        deviation == 0 or compute_t_tail(float(-bend / deviation), spare) < BEND_SIGNIFICANCE
-    )
+    return bool(deviation == 0 or compute_t_tail(float(-bend / deviation), spare) < BEND_SIGNIFICANCE)
 
 
 def refine_growth_label(

@@ -16,9 +16,7 @@ from tracekit.model.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 
-Label = Literal[
-    "too few", "flat", "none", "saturating", "shift", "filling", "stairs", "likely", "strong"
-]
+Label = Literal["too few", "flat", "none", "saturating", "shift", "filling", "stairs", "likely", "strong"]
 """Labels of growth.
 
 The function `label_growth` returns all but two: `filling` (growth that slows down) and `stairs` (equal rises at regular
@@ -101,9 +99,7 @@ def compute_theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) 
     return Slope(float(middle), float(slopes[low]), float(slopes[high]), len(xs))
 
 
-def measure_growth(
-    x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: GrowthLimits
-) -> Growth:
+def measure_growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: GrowthLimits) -> Growth:
     """Collect the evidence for steady growth of `y` over `x`, both in order; `label_growth` interprets it."""
     xs, ys = _thin_series(x, y)
     if len(xs) < limits.min_count:
@@ -258,8 +254,7 @@ def _test_hamed_rao(y: Floats, residuals: Floats) -> float:
     factor = 1.0
     if power > 0 and n > 4:
         weights = [
-            (n - lag) * (n - lag - 1) * (n - lag - 2) * float((ranks[lag:] * ranks[:-lag]).sum())
-            for lag in (1, 2, 3)
+            (n - lag) * (n - lag - 1) * (n - lag - 2) * float((ranks[lag:] * ranks[:-lag]).sum()) for lag in (1, 2, 3)
         ]
         factor = max(1.0, 1 + 2 / (n * (n - 1) * (n - 2)) * sum(weights) / power)
     return _compute_normal_tail(_compute_kendall_score(y), _compute_score_variance(y) * factor)
@@ -282,6 +277,4 @@ def _test_beside_shift(y: Floats, split: int) -> float:
     if not split:
         return _test_mann_kendall(y)
     parts = (y[:split], y[split:])
-    return _compute_normal_tail(
-        sum(map(_compute_kendall_score, parts)), sum(map(_compute_score_variance, parts))
-    )
+    return _compute_normal_tail(sum(map(_compute_kendall_score, parts)), sum(map(_compute_score_variance, parts)))

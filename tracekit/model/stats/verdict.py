@@ -16,9 +16,7 @@ from tracekit.model.stats.speedup import Speedup
 from tracekit.model.stats.trend import holm
 
 Better = Literal["lower", "higher"]
-Cap = Literal[
-    "no interval", "two steps", "one run each", "one run alone", "chance", "many comparisons"
-]
+Cap = Literal["no interval", "two steps", "one run each", "one run alone", "chance", "many comparisons"]
 
 CAPS: dict[Cap, str] = {
     "no interval": "without an interval nothing can be told from noise",
@@ -74,16 +72,9 @@ def choose_verdict(
     delta = compute_effect_threshold(comparison, min_effect)
     sign = _get_worse_sign(better)
     worse = -sign * comparison.log_ratio
-    if (
-        comparison.low is None
-        or comparison.high is None
-        or comparison.se is None
-        or comparison.df is None
-    ):
+    if comparison.low is None or comparison.high is None or comparison.se is None or comparison.df is None:
         caps: tuple[Cap, ...] = ("no interval",)
-        return ComparisonVerdict(
-            "inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None
-        )
+        return ComparisonVerdict("inconclusive", "inconclusive", caps, float(np.expm1(delta)), worse, None)
     ends = sorted((-sign * log(comparison.low), -sign * log(comparison.high)))
     word = cast(Word, choose_words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
     caps = () if word == "inconclusive" else list_caps(comparison, assume_independent_steps)
@@ -99,9 +90,7 @@ def choose_verdict(
     )
 
 
-def correct_verdicts(
-    verdicts: Sequence[ComparisonVerdict], *, level: float = 0.95
-) -> tuple[ComparisonVerdict, ...]:
+def correct_verdicts(verdicts: Sequence[ComparisonVerdict], *, level: float = 0.95) -> tuple[ComparisonVerdict, ...]:
     """Correct verdicts shown together by Holm's method: changes that do not survive become inconclusive.
 
     The order is kept. Comparisons without an interval are not part of the family.
@@ -130,9 +119,7 @@ def list_caps(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap,
     steps = "steps" in comparison.design
     if steps and min(comparison.base.steps, comparison.opt.steps) < 3:
         caps.append("two steps")
-    single_run = steps or (
-        comparison.design == "runs" and min(comparison.base.runs, comparison.opt.runs) == 1
-    )
+    single_run = steps or (comparison.design == "runs" and min(comparison.base.runs, comparison.opt.runs) == 1)
     if single_run and comparison.noise is None and not assume_independent_steps:
         caps.append("one run each" if steps else "one run alone")
     return tuple(caps)

@@ -19,9 +19,10 @@ from tracekit.model.tables.table import make_categorical_like as make_categorica
 
 RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
 
-ASKED_COLUMNS = frozenset(
-    name for table in RAW for name, column in table.columns.items() if column.nullable
-) - {"pid", "tid"}
+ASKED_COLUMNS = frozenset(name for table in RAW for name, column in table.columns.items() if column.nullable) - {
+    "pid",
+    "tid",
+}
 """Nullable raw columns that questions may request; instead of pid and tid they use `thread`."""
 
 ARGS = raw.ARGS

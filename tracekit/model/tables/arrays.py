@@ -112,9 +112,7 @@ class Keyed(Mapping[str, Array]):
 
     __slots__ = ("_made", "kinds", "measured", "sources")
 
-    def __init__(
-        self, kinds: Mapping[str, str], sources: tuple[SourceRows, ...], measured: dict[str, Array]
-    ) -> None:
+    def __init__(self, kinds: Mapping[str, str], sources: tuple[SourceRows, ...], measured: dict[str, Array]) -> None:
         """Store the sources of all rows in order, and equally long measured arrays."""
         self.kinds, self.sources, self.measured = kinds, sources, measured
         self._made: dict[str, Coded | Nullable] = {}
@@ -202,9 +200,7 @@ class Columns:
 
     def frame(self) -> pd.DataFrame:
         """Make a pandas frame, sharing the arrays where pandas can; texts are categories."""
-        return make_frame(
-            {name: convert_for_pandas(array) for name, array in self.arrays.items()}, self.length
-        )
+        return make_frame({name: convert_for_pandas(array) for name, array in self.arrays.items()}, self.length)
 
     def judged(self) -> pd.DataFrame:
         """Make the frame for rules: texts are objects, NaN where missing, so that missing keys group too."""
@@ -224,9 +220,7 @@ class Columns:
     @staticmethod
     def of(frame: pd.DataFrame) -> Columns:
         """Extract the columns of a frame."""
-        return Columns(
-            len(frame), {str(name): make_bare(column.array) for name, column in frame.items()}
-        )
+        return Columns(len(frame), {str(name): make_bare(column.array) for name, column in frame.items()})
 
 
 class Frames(Mapping[str, pd.DataFrame]):
@@ -442,9 +436,7 @@ def repeat_text(text: str | None, length: int) -> Coded:
 def make_categorical(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
     """Make a categorical of these codes into `texts`; code -1 is missing. The dtype is cached, so use it for few texts."""
     storage = str(pd.get_option("mode.string_storage"))
-    return pd.Categorical.from_codes(
-        codes, dtype=_make_categorical_dtype(texts, storage), validate=False
-    )
+    return pd.Categorical.from_codes(codes, dtype=_make_categorical_dtype(texts, storage), validate=False)
 
 
 def make_text_index(values: Any) -> pd.Index[str]:
@@ -480,9 +472,7 @@ def _merge_coded(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
         codes = np.concatenate([part.codes for part in parts])
         return Coded(codes.astype(choose_narrowest(len(texts)), copy=False), texts)
     code_of = {text: code for code, text in enumerate(first_texts)}
-    new_codes = [
-        [*(code_of.setdefault(text, len(code_of)) for text in part.texts), -1] for part in parts
-    ]
+    new_codes = [[*(code_of.setdefault(text, len(code_of)) for text in part.texts), -1] for part in parts]
     width = choose_narrowest(len(code_of))
     recoded = [np.array(new, width)[part.codes] for new, part in zip(new_codes, parts, strict=True)]
     return Coded(np.concatenate(recoded), tuple(code_of))

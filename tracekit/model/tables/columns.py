@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from tracekit.model.tables.table import Column
 
 ID = Column("int32", "Row of the element in the file; joins `Trace.arg`.")
-TS = Column(
-    "int64", "Start, ns since the Unix epoch (since the file's own zero if `meta` says so)."
-)
+TS = Column("int64", "Start, ns since the Unix epoch (since the file's own zero if `meta` says so).")
 DUR = Column("int64", "Duration, ns; half-open [ts_ns, ts_ns + dur_ns).")
 NAME = Column("category", "Name as recorded.")
 CAT = Column("category", "Category as recorded.")
@@ -33,18 +31,14 @@ KEYS: Mapping[str, Column] = {
     "pid": Column("Int64", "Process id."),
     "replica": Column("Int64", "Rollout or reward replica."),
     "scope": Column("category", "What part of a step the source covers, as recorded."),
-    "part": Column(
-        "category", "Piece of a step or stage: a mini-batch window, a repeated capture."
-    ),
+    "part": Column("category", "Piece of a step or stage: a mini-batch window, a repeated capture."),
     "source": Column("category", "File, relative to the directory given."),
 }
 """Key columns of every measured row: process = (run, host, pid); role and rank are labels."""
 
 STEP = Column("Int64", "Step number as the run counted it.")
 STAGE = Column("category", "Stage name as recorded.")
-OCCURRENCE = Column(
-    "int32", "0 for the first of that name and step in the source, 1 for the next …"
-)
+OCCURRENCE = Column("int32", "0 for the first of that name and step in the source, 1 for the next …")
 WORK = {
     "launch_count": Column(
         "Int64",
@@ -52,9 +46,7 @@ WORK = {
         "<NA> where no device was recorded.",
     ),
     "work_ns": Column("Int64", "Σ duration of these device ops; not a wall time."),
-    "work_busy_ns": Column(
-        "Int64", "The same as a union per device, Σ over devices; may exceed the wall."
-    ),
+    "work_busy_ns": Column("Int64", "The same as a union per device, Σ over devices; may exceed the wall."),
 }
 
 SELF_LAUNCHES = {
@@ -66,9 +58,7 @@ SELF_LAUNCHES = {
 
 PLACE = {
     "step": STEP,
-    "occurrence": Column(
-        "int32", "0 for the first step of that number in the source, 1 for the next …"
-    ),
+    "occurrence": Column("int32", "0 for the first step of that number in the source, 1 for the next …"),
 }
 WINDOW = Column("category", "capture | step | stage.", ("capture", "step", "stage"))
 SHAPE_COUNT = Column("int64", "Distinct shapes in this row: 1, more for the pooled rest.")

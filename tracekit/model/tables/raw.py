@@ -26,9 +26,7 @@ ARGS = Table(
     "an argument that was recorded with a row of another raw table (asked for in SQL alone)",
     {
         "id": Column("int32", "`id` of the row that it belongs to, in the same process."),
-        "key": Column(
-            "category", "Name of the argument, as Kineto writes it (grid, Input Dims …)."
-        ),
+        "key": Column("category", "Name of the argument, as Kineto writes it (grid, Input Dims …)."),
         "value": Column("category", "Value as text; lists and objects as JSON."),
         "number": Column("Float64", "Value where it is a number."),
     },
@@ -66,9 +64,7 @@ TABLES: tuple[Table, ...] = (
         {
             "id": ID,
             "ts_ns": TS,
-            "dur_ns": Column(
-                "int64", "From its start to the end of the recording, ns: a lower bound."
-            ),
+            "dur_ns": Column("int64", "From its start to the end of the recording, ns: a lower bound."),
             "name": NAME,
             "cat": CAT,
             "pid": PID,
@@ -175,12 +171,8 @@ TABLES: tuple[Table, ...] = (
             "id": ID,
             "ts_ns": Column("int64", "When it was taken, ns as in `host_ops`."),
             "thread": THREAD,
-            "name": Column(
-                "category", "Innermost function, or the file it is in; <NA> where neither is known."
-            ),
-            "path": Column(
-                "category", "The innermost functions, those that were called after their callers."
-            ),
+            "name": Column("category", "Innermost function, or the file it is in; <NA> where neither is known."),
+            "path": Column("category", "The innermost functions, those that were called after their callers."),
         },
     ),
     Table(
@@ -214,9 +206,7 @@ TABLES: tuple[Table, ...] = (
         "one number that a driver's log gives for one step",
         {
             "line": Column("int64", "Line of the log, from 1."),
-            "logged_ns": Column(
-                "Int64", "When it was logged, ns since the Unix epoch, where the line says."
-            ),
+            "logged_ns": Column("Int64", "When it was logged, ns since the Unix epoch, where the line says."),
             "step": STEP,
             "name": Column("category", "Name as logged, such as timing_s/gen."),
             "value": Column("Float64", "Value as logged; timers are in seconds."),

@@ -29,9 +29,7 @@ TABLES: tuple[Table, ...] = (
             "name": Column("category", "Metric id."),
             "value": Column("Float64", "Value in its unit."),
             "unit": Column("category", "ns, bytes, ratio, count, gb_per_s."),
-            "better": Column(
-                "category", "lower | higher | neither.", ("lower", "higher", "neither")
-            ),
+            "better": Column("category", "lower | higher | neither.", ("lower", "higher", "neither")),
         },
     ),
     Table(
@@ -47,9 +45,7 @@ TABLES: tuple[Table, ...] = (
             "live_bytes": Column("int64", "In use at the end, as requested."),
             "live_count": Column("int64", "Blocks in use at the end."),
             "omitted_stack_count": Column("int64", "Stacks beyond the cap, the smallest."),
-            "omitted_block_count": Column(
-                "int64", "Blocks beyond the cap: their birth is unknown."
-            ),
+            "omitted_block_count": Column("int64", "Blocks beyond the cap: their birth is unknown."),
             "window": Column(
                 "Int64",
                 "Place in the order of time among the snapshots of the process; <NA>: not known.",
@@ -75,16 +71,12 @@ TABLES: tuple[Table, ...] = (
             "step": STEP,
             "stack": _STACK,
             "site": Column("category", "Where the program asked for it: `file.py:12 function`."),
-            "frames": Column(
-                "category", "The stack, innermost first, at most 12 frames and 1,000 characters."
-            ),
+            "frames": Column("category", "The stack, innermost first, at most 12 frames and 1,000 characters."),
             "live_bytes": Column("int64", "In use, as requested."),
             "live_count": Column("int64", "Blocks in use."),
             "born_bytes": Column("Int64", "Of these allocated within the snapshot's history."),
             "born_count": Column("Int64", "Blocks of these."),
-            "cohort_count": Column(
-                "Int64", "Of how many snapshots (steps) blocks are still alive; <NA>: not told."
-            ),
+            "cohort_count": Column("Int64", "Of how many snapshots (steps) blocks are still alive; <NA>: not told."),
         },
     ),
     Table(

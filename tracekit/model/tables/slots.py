@@ -177,9 +177,7 @@ TABLES: tuple[Table, ...] = (
         {
             **KEYS,
             "step": STEP,
-            "occurrence": Column(
-                "int32", "As in steps: 0 for the first step of that number, 1 for the next …"
-            ),
+            "occurrence": Column("int32", "As in steps: 0 for the first step of that number, 1 for the next …"),
             "device": DEVICE,
             "stage": Column(
                 "category",
@@ -197,16 +195,12 @@ TABLES: tuple[Table, ...] = (
                 "Ops on the host from outermost to innermost, ` > ` between, `…` for those left out; (no op),"
                 " (unlinked), (other); <NA> for idle time.",
             ),
-            "kernel": Column(
-                "category", "Device op as recorded; (other); <NA> for idle and host time."
-            ),
+            "kernel": Column("category", "Device op as recorded; (other); <NA> for idle and host time."),
             "count": Column(
                 "int64",
                 "Ops, waits or idle parts of that kind that begin in the step, hidden ones too.",
             ),
-            "exclusive_ns": Column(
-                "int64", "Time that is theirs alone, or their part of what equal ones share."
-            ),
+            "exclusive_ns": Column("int64", "Time that is theirs alone, or their part of what equal ones share."),
         },
     ),
 )

@@ -77,16 +77,12 @@ TABLES: tuple[Table, ...] = (
             "ts_ns": SNAPSHOT_NS,
             "action": Column("category", " | ".join(ACTIONS) + ".", ACTIONS),
             "address": ADDRESS,
-            "size_bytes": Column(
-                "Int64", "Bytes: of alloc and free as requested, of segments as got; oom: asked."
-            ),
+            "size_bytes": Column("Int64", "Bytes: of alloc and free as requested, of segments as got; oom: asked."),
             "device_free_bytes": Column("Int64", "Free on the device when memory ran out (oom)."),
             "stream": STREAM,
             "pool": POOL,
             "stack": STACK,
-            "forward_stack": Column(
-                "Int64", "Stack of the forward pass that led here, as `stack`."
-            ),
+            "forward_stack": Column("Int64", "Stack of the forward pass that led here, as `stack`."),
             "compile_context": Column("category", "What was being compiled; `N/A`: nothing."),
             "user_metadata": USER_METADATA,
             "category": CATEGORY,
@@ -119,14 +115,10 @@ TABLES: tuple[Table, ...] = (
             "device": DEVICE,
             "address": ADDRESS,
             "size_bytes": Column("Int64", "Rounded bytes that it occupies."),
-            "requested_bytes": Column(
-                "Int64", "Bytes asked for; of a free block, by the last who had it."
-            ),
+            "requested_bytes": Column("Int64", "Bytes asked for; of a free block, by the last who had it."),
             "state": Column("category", " | ".join(STATES) + ".", STATES),
             "stack": STACK,
-            "forward_stack": Column(
-                "Int64", "Stack of the forward pass that led here, as `stack`."
-            ),
+            "forward_stack": Column("Int64", "Stack of the forward pass that led here, as `stack`."),
             "compile_context": Column("category", "What was being compiled; `N/A`: nothing."),
             "user_metadata": USER_METADATA,
             "category": CATEGORY,
@@ -170,9 +162,7 @@ TABLES: tuple[Table, ...] = (
         "memory_categories",
         "by how much the tensors of one category grew or shrank at one time, on the one device of the file",
         {
-            "ts_ns": Column(
-                "Int64", "When, ns on the clock of ts_ns; <NA>: held before the recording began."
-            ),
+            "ts_ns": Column("Int64", "When, ns on the clock of ts_ns; <NA>: held before the recording began."),
             "category": TORCH_CATEGORY,
             "change_bytes": Column("int64", "Bytes that came, negative: that went."),
             "level_bytes": Column("int64", "Bytes that the category holds after it."),

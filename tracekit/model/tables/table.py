@@ -79,9 +79,7 @@ class Table:
             length = len(next(iter(data.values()), ()))
         return Columns(length, self.cast_arrays(data, length))
 
-    def cast_arrays(
-        self, data: Mapping[str, Any], length: int, but: tuple[str, ...] = ()
-    ) -> dict[str, Array]:
+    def cast_arrays(self, data: Mapping[str, Any], length: int, but: tuple[str, ...] = ()) -> dict[str, Array]:
         """Cast like `cast` to a dict of arrays, without the columns in `but`; raises `SchemaError` in the same cases."""
         arrays: dict[str, Array] = {}
         columns = _list_cast_columns(self, tuple(data), but)
@@ -102,9 +100,7 @@ class Table:
                 raise SchemaError(f"{self.name}: not {length} values: {lengths}")
         return arrays
 
-    def frame(
-        self, data: Mapping[str, Any] | None = None, length: int | None = None
-    ) -> pd.DataFrame:
+    def frame(self, data: Mapping[str, Any] | None = None, length: int | None = None) -> pd.DataFrame:
         """Cast like `cast` and make a frame; raises `SchemaError` in the same cases."""
         return self.cast(data, length).frame()
 
@@ -121,9 +117,7 @@ class Table:
         if isinstance(columns.arrays, Keyed):
             self._compare(list(columns.arrays.types()))
         else:
-            self._compare(
-                [(name, get_pandas_dtype(array)) for name, array in columns.arrays.items()]
-            )
+            self._compare([(name, get_pandas_dtype(array)) for name, array in columns.arrays.items()])
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
@@ -179,11 +173,7 @@ def _cast_column(column: Column, given: Any, length: int) -> Array:
         return _cast_texts(column, given, length)
     if given is None:
         return _fill_missing_column(column, length)
-    return (
-        _cast_nullable(column, given)
-        if column.dtype in _NULLABLE_TYPES
-        else _cast_numbers(column, given)
-    )
+    return _cast_nullable(column, given) if column.dtype in _NULLABLE_TYPES else _cast_numbers(column, given)
 
 
 _NULLABLE_TYPES = ("Int64", "Float64")
@@ -259,9 +249,7 @@ def _cast_texts(column: Column, given: Any, length: int) -> Coded:
     code_of = {text: code for code, text in enumerate(column.values)}
     codes = np.array([*(code_of.get(text, -1) for text in coded.texts), -1], np.int8)[coded.codes]
     if (codes == -1).any():
-        odd = sorted(
-            {str(text) for text in np.array([*coded.texts, None])[coded.codes[codes == -1]]}
-        )
+        odd = sorted({str(text) for text in np.array([*coded.texts, None])[coded.codes[codes == -1]]})
         raise ValueError(f"{odd[:5]} not in {column.values}")
     return Coded(codes, column.values)
 
@@ -334,11 +322,8 @@ def concatenate_table_parts(table: Table, parts: Sequence[Columns]) -> Columns:
     return Columns(length, Keyed(kinds, sources, measured))
 
 
-def _join_columns(
-    parts: Sequence[Mapping[str, Array]], columns: Mapping[str, Column]
-) -> dict[str, Array]:
+def _join_columns(parts: Sequence[Mapping[str, Array]], columns: Mapping[str, Column]) -> dict[str, Array]:
     """Concatenate these columns of all parts."""
     return {
-        name: concatenate_like_arrays([part[name] for part in parts], column.values)
-        for name, column in columns.items()
+        name: concatenate_like_arrays([part[name] for part in parts], column.values) for name, column in columns.items()
     }

@@ -63,9 +63,7 @@ def open_measurement_cache(chosen: Mapping[str, Any]) -> MeasurementCache | None
         return None
     said = [(name, _sort_set(chosen[name])) for name in sorted(chosen)]
     libraries = platform.python_version(), np.__version__, pd.__version__
-    return MeasurementCache(
-        folder, cache.read_cache_limit(), repr((_digest_measuring_code(), libraries, said))
-    )
+    return MeasurementCache(folder, cache.read_cache_limit(), repr((_digest_measuring_code(), libraries, said)))
 
 
 def _sort_set(value: Any) -> Any:
@@ -107,11 +105,7 @@ def measure_or_load(
     entries: list[Path | None] = []
     for source in sources:
         # Without any entry for the source, do not read the file only to digest it.
-        entry = (
-            _locate_entry(add_content_digest(source), shelf)
-            if _digest_source_key(source, shelf) in names
-            else None
-        )
+        entry = _locate_entry(add_content_digest(source), shelf) if _digest_source_key(source, shelf) in names else None
         entries.append(entry if entry is not None and entry.exists() else None)
     keeping = partial(_measure_and_store, work, shelf)
     looked = list(zip(sources, entries, strict=True))
@@ -143,9 +137,7 @@ def _measure_and_store(
         source = completed()
     parts = copy_content_digest(parts, source)
     entry = _locate_entry(source, shelf)
-    is_same = _is_source_unchanged(
-        found.path, state, start_ns, source.content
-    ) and beside == _get_reader_inputs(found)
+    is_same = _is_source_unchanged(found.path, state, start_ns, source.content) and beside == _get_reader_inputs(found)
     if entry is not None and is_same and not any(part.faults for part in parts):
         _store_entry(entry, parts, found)
     return parts
@@ -159,9 +151,7 @@ def _get_source_sign(path: Path) -> Sign | None:
         return None
 
 
-def _is_source_unchanged(
-    path: Path, before: Sign | None, since_ns: int, content: str | None
-) -> bool:
+def _is_source_unchanged(path: Path, before: Sign | None, since_ns: int, content: str | None) -> bool:
     """Check whether a file is unchanged since `before`; a file modified just before `since_ns` is compared by digest."""
     if before is None or before != _get_source_sign(path):
         return False

@@ -154,9 +154,7 @@ def _encode_saved_json(value: Any) -> bytes:
     try:
         return json.dumps(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise TracekitError(
-            f"the facts cannot be saved: {error}", "they must be plain JSON"
-        ) from error
+        raise TracekitError(f"the facts cannot be saved: {error}", "they must be plain JSON") from error
 
 
 def _list_column_blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
@@ -187,9 +185,7 @@ def load(path: Path | str, *, max_bytes: int = MAX_SAVED_BYTES) -> Measurements:
         problem = f"not readable as saved measurements: {error.problem}"
         raise TraceFormatError(path, problem, error.hint, code="unfit") from None
     except OSError as error:
-        raise make_os_read_error(
-            path, error, "check that it exists and that you may read it"
-        ) from error
+        raise make_os_read_error(path, error, "check that it exists and that you may read it") from error
     except MemoryError as error:
         hint = "load it on a machine with more memory"
         raise TraceFormatError(path, "memory ran out", hint, code="out-of-memory") from error
@@ -202,17 +198,13 @@ def load(path: Path | str, *, max_bytes: int = MAX_SAVED_BYTES) -> Measurements:
 def _load_archive(file: BinaryIO, max_bytes: int) -> Measurements:
     """Load the measurements from an open file."""
     if not is_saved_measurements(file.read(HEAD_BYTES)):
-        raise _MalformedFile(
-            "it does not begin like saved measurements", "give a file made with --save"
-        )
+        raise _MalformedFile("it does not begin like saved measurements", "give a file made with --save")
     size = file.seek(0, io.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         return _decode_saved_measurements(_SavedArchive(archive, size, max_bytes))
 
 
-_UNKNOWN_TABLE = (
-    "use the tracekit that saved it; with the --question that fills it, if it is of one"
-)
+_UNKNOWN_TABLE = "use the tracekit that saved it; with the --question that fills it, if it is of one"
 
 
 class _MalformedFile(Exception):  # noqa: N818 - never leaves this module
@@ -253,9 +245,7 @@ class _SavedArchive:
             expected = entry.file_size
             self.reserve(expected * _JSON_GROWTH, repr(name))
         if entry.file_size != expected:
-            raise _MalformedFile(
-                f"{name!r} holds {entry.file_size:,} bytes instead of {expected:,}"
-            )
+            raise _MalformedFile(f"{name!r} holds {entry.file_size:,} bytes instead of {expected:,}")
         with self._archive.open(entry) as stream:
             data = stream.read(expected + 1)
         if len(data) != expected:
@@ -298,17 +288,11 @@ def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
     archive.finish()
     return Measurements(
         arrays=_order_saved_tables(tables),
-        sources=tuple(
-            map(_decode_saved_source, _check_saved_list(manifest.get("sources"), "sources"))
-        ),
-        failures=tuple(
-            map(_decode_saved_failure, _check_saved_list(manifest.get("failures"), "failures"))
-        ),
+        sources=tuple(map(_decode_saved_source, _check_saved_list(manifest.get("sources"), "sources"))),
+        failures=tuple(map(_decode_saved_failure, _check_saved_list(manifest.get("failures"), "failures"))),
         notes=tuple(map(_decode_saved_note, _check_saved_list(manifest.get("notes"), "notes"))),
         facts=parse_facts(_check_saved_object(manifest.get("facts"), "facts")),
-        faults=tuple(
-            map(_decode_saved_fault, _check_saved_list(manifest.get("faults", []), "faults"))
-        ),
+        faults=tuple(map(_decode_saved_fault, _check_saved_list(manifest.get("faults", []), "faults"))),
     )
 
 
@@ -325,18 +309,12 @@ def _decode_saved_columns(table: Table, described: Any, archive: _SavedArchive) 
         dtypes[name] = _check_saved_text(entry.get("dtype"), f"{table.name}.{name}")
     for name, dtype in dtypes.items():
         if name not in table.columns or table.columns[name].dtype != dtype:
-            raise _MalformedFile(
-                f"unknown column {table.name}.{name} of {dtype!r}", "use the tracekit that saved it"
-            )
+            raise _MalformedFile(f"unknown column {table.name}.{name} of {dtype!r}", "use the tracekit that saved it")
     lacking = [n for n, c in table.columns.items() if n not in dtypes and not c.nullable]
     if lacking:
         raise _MalformedFile(f"{table.name} lacks {', '.join(lacking)}")
     archive.reserve(rows * _get_row_bytes(table), table.name)
-    data = {
-        name: _decode_saved_column(table, name, rows, archive)
-        for name in table.columns
-        if name in dtypes
-    }
+    data = {name: _decode_saved_column(table, name, rows, archive) for name in table.columns if name in dtypes}
     return table.cast(data, rows)
 
 
@@ -357,9 +335,7 @@ def _decode_saved_column(table: Table, name: str, rows: int, archive: _SavedArch
     return Nullable(values, mask)
 
 
-def _decode_saved_flags(
-    values: np.ndarray[Any, np.dtype[np.uint8]], entry: str
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _decode_saved_flags(values: np.ndarray[Any, np.dtype[np.uint8]], entry: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Decode bytes of 0 or 1 as booleans."""
     if (values > 1).any():
         raise _MalformedFile(f"{entry!r} holds a truth value that is neither 0 nor 1")
@@ -381,9 +357,7 @@ def _decode_saved_coded(column: Column, entry: str, rows: int, archive: _SavedAr
         # The last entry maps code -1, which is invalid in a column with a closed set of values.
         codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
         if (codes < 0).any():
-            raise _MalformedFile(
-                f"{entry!r} holds a value that is not one of {', '.join(column.values)}"
-            )
+            raise _MalformedFile(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
         texts = tuple(column.values)
     narrow = choose_narrowest(len(texts))
     return Coded(codes.astype(narrow), texts)
@@ -392,9 +366,7 @@ def _decode_saved_coded(column: Column, entry: str, rows: int, archive: _SavedAr
 def _decode_saved_source(item: Any) -> Source:
     """Decode a source; its path is only its name."""
     record = _check_saved_object(item, "a source")
-    values: dict[str, Any] = dict(
-        zip(_SOURCE_TEXTS, _get_saved_texts(record, *_SOURCE_TEXTS), strict=True)
-    )
+    values: dict[str, Any] = dict(zip(_SOURCE_TEXTS, _get_saved_texts(record, *_SOURCE_TEXTS), strict=True))
     for name in (*_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS):
         check = _check_saved_text if name in _SOURCE_MAYBE_TEXTS else _check_saved_integer
         values[name] = _check_saved_optional(check, record.get(name), name)

@@ -116,9 +116,7 @@ class _RemoteFile:
         return _ask_node(self.cluster, self.node, self.name, function, *args)
 
 
-def _ask_node(
-    cluster: Cluster, node: str, name: str, function: Callable[..., Any], *args: object
-) -> Any:
+def _ask_node(cluster: Cluster, node: str, name: str, function: Callable[..., Any], *args: object) -> Any:
     """Run a function on a node and return its result; raises `TracekitError` if it fails."""
     answer = run_on_every_node(cluster, function, *args, nodes=[node])[node]
     if answer.problem:

@@ -146,9 +146,7 @@ def _explain_useless(path: Path, paths: set[Path]) -> str:
     if not _has_report_magic(path):
         return nsys_pairs.NO_REPORT.text
     export = nsys_pairs.get_export_path(path)
-    is_empty = (
-        export in paths and not nsys_pairs.is_stale(export, path) and is_empty_capture(export)
-    )
+    is_empty = export in paths and not nsys_pairs.is_stale(export, path) and is_empty_capture(export)
     return EMPTY_CAPTURE if is_empty else ""
 
 

@@ -106,9 +106,7 @@ def _is_same_recording(less: _ProcessRecording, more: _ProcessRecording) -> bool
     return less.start_ns == more.start_ns or 0 < len(less.window_starts) <= 2 * shared
 
 
-def _collect_process_recordings(
-    parts: Iterable[MeasuredSource], names: set[str]
-) -> dict[str, _ProcessRecording]:
+def _collect_process_recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _ProcessRecording]:
     """Summarize the recordings of these sources with an absolute clock, by source name."""
     tables: dict[str, list[Columns]] = {"captures": [], "steps": [], "stages": []}
     of_name: dict[str, MeasuredSource] = {}
@@ -135,15 +133,11 @@ def _collect_process_recordings(
     return recordings
 
 
-def _drop_duplicate_rows(
-    part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
-) -> MeasuredSource:
+def _drop_duplicate_rows(part: MeasuredSource, originals: Mapping[str, str], counting: set[str]) -> MeasuredSource:
     """Drop rows of duplicate sources from a part; for a duplicate itself also drop its notes and faults."""
     tables: dict[str, Tables] = {}
     for question, frames in part.tables.items():
-        tables[question] = {
-            name: _drop_source_rows(rows, originals) for name, rows in frames.items()
-        }
+        tables[question] = {name: _drop_source_rows(rows, originals) for name, rows in frames.items()}
     name = part.source.name
     if name in originals:
         original = originals[name]

@@ -44,9 +44,7 @@ def _find_check_sources(measured: Measurements) -> frozenset[str]:
         return frozenset()
     steps = measured["steps"]
     set_aside: set[str] = set()
-    for _, of_run in steps[steps["tool"].isin(TIMING_TOOLS)].groupby(
-        "run", dropna=False, sort=False
-    ):
+    for _, of_run in steps[steps["tool"].isin(TIMING_TOOLS)].groupby("run", dropna=False, sort=False):
         seen = {tool: _list_rank_steps(of_run[of_run["tool"] == tool]) for tool in TIMING_TOOLS}
         if not all(seen.values()):
             continue

@@ -103,9 +103,7 @@ def list_process_spans(
             frozenset(step for step in own_steps if step is not None),
             frozenset(get_canonical_stage(name, role) for name in names if name is not None),
         )
-        lap = _add_capture(
-            laps.setdefault((run, host, pid), []), span, is_numbered=part is not None
-        )
+        lap = _add_capture(laps.setdefault((run, host, pid), []), span, is_numbered=part is not None)
         sources.setdefault(((run, host, pid), lap), []).append(source)
     spans: dict[str, list[ProcessSpan]] = {}
     for (process, lap), names_of in sources.items():

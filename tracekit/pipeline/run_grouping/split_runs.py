@@ -74,9 +74,7 @@ class SourceGroup:
             own_spans += [span for span in spans if span not in own_spans]
 
 
-def split_discovered_runs(
-    found: Discovery, parts: Sequence[MeasuredSource]
-) -> tuple[dict[str, str], list[Note]]:
+def split_discovered_runs(found: Discovery, parts: Sequence[MeasuredSource]) -> tuple[dict[str, str], list[Note]]:
     """Split the runs of a discovery: (new run of each source that changes its run, a note per split run).
 
     Runs labelled by the user stay as they are.
@@ -160,9 +158,7 @@ def _list_process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]
     return members
 
 
-def _list_doubtful_runs(
-    found: Discovery, parts: Sequence[MeasuredSource], named: set[str]
-) -> list[str]:
+def _list_doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set[str]) -> list[str]:
     """List the runs of several files that may need a split.
 
     The user did not label them, and their names leave a process unidentified or identify two processes alike.
@@ -221,9 +217,7 @@ def _group_run_sources(
     return _merge_linked_groups(list(groups.values()))
 
 
-def _link_by_process_or_time(
-    clocked: pd.DataFrame, spans: Mapping[str, Sequence[ProcessSpan]]
-) -> SourceLinks:
+def _link_by_process_or_time(clocked: pd.DataFrame, spans: Mapping[str, Sequence[ProcessSpan]]) -> SourceLinks:
     """Link the sources of the same process or of overlapping times, in time order."""
     names = clocked["source"].astype(object).tolist()
     links: SourceLinks = dict(zip(names, names, strict=True))
@@ -245,9 +239,7 @@ def _list_weak_keys(
 ) -> dict[str, set[Hashable]]:
     """List the keys of each source; a common key links sources unless a restart separates them."""
     keys: dict[str, set[Hashable]] = {}
-    for source, host, pid, world_size in iterate_records(
-        clocked, ["source", "host", "pid", "world_size"]
-    ):
+    for source, host, pid, world_size in iterate_records(clocked, ["source", "host", "pid", "world_size"]):
         of_source = keys.setdefault(source, {("group", group) for group in members.get(source, ())})
         of_source.add(("process", host, pid))
         if source in named:
@@ -296,9 +288,7 @@ def _join_source_groups(links: SourceLinks, source: str, other: str) -> None:
     links[_find_group_root(links, source)] = _find_group_root(links, other)
 
 
-def _name_split_runs(
-    run: str, groups: Sequence[Sequence[str]], named: set[str], used: Sequence[str]
-) -> list[str]:
+def _name_split_runs(run: str, groups: Sequence[Sequence[str]], named: set[str], used: Sequence[str]) -> list[str]:
     """Name each group uniquely after its first file; the first group with identified files keeps the run's name."""
     names: list[str] = []
     keeps_name: int | None = None
@@ -313,9 +303,7 @@ def _name_split_runs(
     return [run if place == keeps_name else next(unique) for place in range(len(names))]
 
 
-def _note_split_run(
-    run: str, groups: Sequence[Sequence[str]], names: Sequence[str], pair: RelaunchPair | None
-) -> Note:
+def _note_split_run(run: str, groups: Sequence[Sequence[str]], names: Sequence[str], pair: RelaunchPair | None) -> Note:
     """Make the note on a directory that contains several runs."""
     count = sum(map(len, groups))
     why = "share no process, time, world or process group"

@@ -53,9 +53,7 @@ CAUSE_PHRASES: Mapping[str, str] = {
 MIN_VARIATION_STEPS = 3
 """With fewer steps, none counts as typical."""
 
-SOME_STEP_RULES = frozenset(
-    ("recompilation", "graph-capture", "start-up", "allocator-calls", "drift")
-)
+SOME_STEP_RULES = frozenset(("recompilation", "graph-capture", "start-up", "allocator-calls", "drift"))
 """Rules on events that only some steps contain, which explain why these are longer."""
 
 
@@ -64,35 +62,25 @@ def find_window_mismatches(measured: Measurements) -> tuple[str, ...]:
     return _evaluate_if_sound(measured, _describe_mismatches)
 
 
-def describe_unexplained_time(
-    measured: Measurements, sections: Sequence[Section]
-) -> tuple[str, ...]:
+def describe_unexplained_time(measured: Measurements, sections: Sequence[Section]) -> tuple[str, ...]:
     """Describe the idle, waiting and step-to-step time that no finding covers, if it is large enough."""
 
     def parts(whom: Measurements) -> tuple[str, ...]:
         times = _include_start_up(whom, measure_unexplained_time(whom, sections))
         sentences = (
-            _describe_unexplained(whom, each, sections)
-            for each in times
-            if each.ratio > MIN_UNEXPLAINED_RATIO
+            _describe_unexplained(whom, each, sections) for each in times if each.ratio > MIN_UNEXPLAINED_RATIO
         )
-        longer_steps = (
-            _describe_variation(whom, sections) if has_judged_rules(whom, sections) else ()
-        )
+        longer_steps = _describe_variation(whom, sections) if has_judged_rules(whom, sections) else ()
         return tuple(chain(sentences, longer_steps))
 
     return _evaluate_if_sound(measured, parts)
 
 
-def measure_unexplained_ratio(
-    measured: Measurements, sections: Sequence[Section]
-) -> tuple[Metric, ...]:
+def measure_unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tuple[Metric, ...]:
     """Sum the idle and waiting share of the steps that no finding covers; empty if neither was measured."""
 
     def part(whom: Measurements) -> tuple[Metric, ...]:
-        times = _include_start_up(
-            whom, [] if has_split_runs(whom) else measure_unexplained_time(whom, sections)
-        )
+        times = _include_start_up(whom, [] if has_split_runs(whom) else measure_unexplained_time(whom, sections))
         if not times:
             return ()
         ratio = sum(each.ratio for each in times)
@@ -101,17 +89,13 @@ def measure_unexplained_ratio(
     return _evaluate_if_sound(measured, part)
 
 
-def _include_start_up(
-    measured: Measurements, times: list[UnexplainedTime]
-) -> list[UnexplainedTime]:
+def _include_start_up(measured: Measurements, times: list[UnexplainedTime]) -> list[UnexplainedTime]:
     """Rescale the times to captures including their start-up, which is explained, like the shares of the headline."""
     of_runs = find_run_start_ups(measured)
     step_ns = float(summarize_job_steps(measured).walls["wall_ns"].sum())
     if not of_runs or not step_ns:
         return times
-    before_ns = sum(
-        each.start_up_ns * summarize_job_steps(measured).of(each.run).count for each in of_runs
-    )
+    before_ns = sum(each.start_up_ns * summarize_job_steps(measured).of(each.run).count for each in of_runs)
     longer = 1 + before_ns / step_ns
     return [replace(each, window_ns=each.window_ns * longer) for each in times]
 
@@ -145,9 +129,7 @@ def _describe_mismatches(measured: Measurements) -> Iterator[str]:
     # A capture window is bounded by the work in it: it may begin after the launches of its work.
     is_marked = (rows["origin"] != "file").to_numpy(np.bool_)
     if float(rows["differ_ns"][is_marked].sum()) > MAX_WORK_DIFFERENCE * window_ns:
-        inside, launched = (
-            format_quantity(float(rows[name].mean()), "ns") for name in ("inside_ns", "launched_ns")
-        )
+        inside, launched = (format_quantity(float(rows[name].mean()), "ns") for name in ("inside_ns", "launched_ns"))
         yield (
             f"GPUs are busy {inside} of a {unit} of {format_quantity(each, 'ns')}, but only {launched} with kernels launched in it: "
             f"the rest was launched in another {unit} or before the recording"
@@ -156,9 +138,7 @@ def _describe_mismatches(measured: Measurements) -> Iterator[str]:
     yield from _describe_sparse_capture(measured, rows, unit)
 
 
-def _describe_sparse_capture(
-    measured: Measurements, rows: pd.DataFrame, unit: str
-) -> Iterator[str]:
+def _describe_sparse_capture(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[str]:
     """Describe single windows with GPU work in only a part of them: when it ran, and how busy the GPUs were then."""
     by_source = rows.groupby([*CAPTURE], dropna=False, sort=False)["ts_ns"].transform("size")
     numbered_file = (rows["origin"] == "file") & rows["step"].notna()
@@ -167,9 +147,7 @@ def _describe_sparse_capture(
         return
     gpu_time = read_undamaged_table(measured, "gpu_time")
     captures = gpu_time[(gpu_time["window"] == "capture").to_numpy(np.bool_)]
-    captures = captures.assign(
-        end_ns=captures["ts_ns"] + captures["window_ns"], span_ns=captures["window_ns"]
-    )
+    captures = captures.assign(end_ns=captures["ts_ns"] + captures["window_ns"], span_ns=captures["window_ns"])
     spans = aggregate_by_keys(
         captures,
         [*CAPTURE],
@@ -193,9 +171,7 @@ def _describe_sparse_capture(
     )
 
 
-def _describe_unexplained(
-    measured: Measurements, time: UnexplainedTime, sections: Sequence[Section]
-) -> str:
+def _describe_unexplained(measured: Measurements, time: UnexplainedTime, sections: Sequence[Section]) -> str:
     """Describe the size of unexplained time, and its largest part: cause, rank and stage."""
     part, cells = time.largest, time.cells
     cause = _name_cause(measured, part["cause"])

@@ -84,9 +84,7 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
 
 def _is_counted_part(part: Finding, first: Finding) -> bool:
     """Check whether a part would be reported alone, or is nearly as large as the largest one."""
-    return part.severity != "info" or (part.recoverable_ns or 0) >= COUNTED_PART_RATIO * (
-        first.recoverable_ns or 0
-    )
+    return part.severity != "info" or (part.recoverable_ns or 0) >= COUNTED_PART_RATIO * (first.recoverable_ns or 0)
 
 
 def _sum_part_ratios(parts: Sequence[Finding]) -> float | None:
@@ -124,9 +122,7 @@ def _list_smaller_parts(others: Sequence[Finding]) -> Iterator[str]:
 def _rate_merged(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
     """Rate the sum by its share of the step, unless the rule rates its parts below their share."""
     gravest = min(map(attrgetter("severity"), parts), key=SEVERITIES.index)
-    is_by_share = all(
-        part.severity == thresholds.severity(part.recoverable_ratio) for part in parts
-    )
+    is_by_share = all(part.severity == thresholds.severity(part.recoverable_ratio) for part in parts)
     of_sum = thresholds.severity(ratio)
     return min(gravest, of_sum, key=SEVERITIES.index) if is_by_share else gravest
 

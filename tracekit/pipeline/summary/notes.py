@@ -65,9 +65,7 @@ def make_value_table(measured: Measurements) -> Sheet | None:
     if len(frame) > MAX_REPORT_VALUES:
         frame = frame.sort_values("whole", ascending=False, kind="stable")
     headings = [Heading(name, name, "") for name in VALUE_COLUMNS]
-    return make_sheet(
-        "values", "Values by process and step", headings, frame, max_rows=MAX_REPORT_VALUES
-    )
+    return make_sheet("values", "Values by process and step", headings, frame, max_rows=MAX_REPORT_VALUES)
 
 
 def list_content_digests(measured: Measurements) -> tuple[tuple[str, str], ...]:

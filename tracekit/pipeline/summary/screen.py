@@ -82,9 +82,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
 
 def _make_summary_fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
     """Make one fact; it names its basis if other processes could not be measured, and is empty if none could."""
-    phrase = faults.judge_without_faults(
-        measured, lambda whom: faults.judge_if_asked(whom, part, "")
-    )
+    phrase = faults.judge_without_faults(measured, lambda whom: faults.judge_if_asked(whom, part, ""))
     if phrase.value and phrase.faults:
         return f"{phrase.value} (of {faults.describe_sound_captures(measured, phrase.faults)})"
     return phrase.value or ""
@@ -146,10 +144,7 @@ def explain_left_out_steps(left_out: Sequence[DroppedStep]) -> str:
     by_reason: dict[str, set[int]] = {}
     for step in left_out:
         by_reason.setdefault(step.reason, set()).add(step.step or 0)
-    return "; ".join(
-        f"{format_ranges(sorted(steps), MAX_PIECES)}: {reason}"
-        for reason, steps in by_reason.items()
-    )
+    return "; ".join(f"{format_ranges(sorted(steps), MAX_PIECES)}: {reason}" for reason, steps in by_reason.items())
 
 
 def _format_versions(measured: Measurements) -> str:
@@ -193,9 +188,7 @@ def _count_source_files(measured: Measurements) -> str:
     """Count the files read: `24 files, 3.1 GiB`."""
     files = {source.name: source.size_bytes for source in measured.sources}
     count = len(files)
-    return (
-        f"{count:,} {choose_plural(count, 'file')}, {format_quantity(sum(files.values()), 'bytes')}"
-    )
+    return f"{count:,} {choose_plural(count, 'file')}, {format_quantity(sum(files.values()), 'bytes')}"
 
 
 def _describe_check(measured: Measurements) -> str:
@@ -225,9 +218,7 @@ def _label_partial_metrics(
 ) -> tuple[Metric, ...]:
     """Evaluate some headline metrics; each names its basis if other processes could not be measured."""
     nothing: Sequence[Metric] = ()
-    numbers_of_part = faults.judge_without_faults(
-        measured, lambda whom: faults.judge_if_asked(whom, part, nothing)
-    )
+    numbers_of_part = faults.judge_without_faults(measured, lambda whom: faults.judge_if_asked(whom, part, nothing))
     if not numbers_of_part.faults:
         return tuple(numbers_of_part.value or ())
     whom, metrics = (
@@ -350,9 +341,7 @@ def _measure_memory_peaks(measured: Measurements) -> tuple[Metric, ...]:
     counted_in = ""
     memories = measured.frame("snapshot_levels")
     memories = memories.filter(memories.equals("memory", "device"))
-    if _evaluate_sound_part(
-        measured, lambda whom: bool(has_pausable(whom, memories).any()), otherwise=False
-    ):
+    if _evaluate_sound_part(measured, lambda whom: bool(has_pausable(whom, memories).any()), otherwise=False):
         counted_in = " (with pools that may be unmapped)"
     return tuple(
         Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
@@ -389,9 +378,9 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
         before = read_undamaged_table(measured, "start_up_gpu").assign(window=window)
         columns = ["window", *gpu_shares.GPU_TIME_SUMS]
         window_rows = stack_frames([window_rows[columns], before[columns]])
-    total = gpu_shares.add_gpu_time_shares(
-        sum_columns_by_keys(window_rows, ["window"], gpu_shares.GPU_TIME_SUMS)
-    ).iloc[0]
+    total = gpu_shares.add_gpu_time_shares(sum_columns_by_keys(window_rows, ["window"], gpu_shares.GPU_TIME_SUMS)).iloc[
+        0
+    ]
     shares: dict[Any, Any] = total.to_dict()
     shares["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
     metrics = []
@@ -429,9 +418,7 @@ def _make_stage_sheet(measured: Measurements) -> Sheet | None:
     headings.append(Heading("ranks", "ranks", "count"))
     slowest = _evaluate_sound_part(measured, _name_slowest_ranks, None)
     if slowest is not None:
-        keys = zip(
-            stages["run"], map(to_text_or_none, stages["role"]), stages["canonical"], strict=True
-        )
+        keys = zip(stages["run"], map(to_text_or_none, stages["role"]), stages["canonical"], strict=True)
         stages["slowest"] = list(map(slowest.get, keys))
         headings.append(_SLOWEST_RANK_HEADING)
     stages = stages.iloc[np.argsort(-spread_stage_walls(stages), kind="stable")]
@@ -448,13 +435,9 @@ _STAGE_HEADINGS = (
 _GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
 
 
-def _evaluate_sound_part(
-    measured: Measurements, part: Callable[[Measurements], T], otherwise: T
-) -> T:
+def _evaluate_sound_part(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
     """Evaluate `part(measured)`; `otherwise` if it reads a table that failed or was not requested."""
-    return faults.judge_if_sound(
-        measured, lambda whom: faults.judge_if_asked(whom, part, otherwise), otherwise
-    )
+    return faults.judge_if_sound(measured, lambda whom: faults.judge_if_asked(whom, part, otherwise), otherwise)
 
 
 def _measure_stage_busy(measured: Measurements) -> pd.DataFrame | None:
@@ -536,9 +519,7 @@ def _describe_cut_ends(notes: Sequence[Note]) -> Iterator[str]:
     if not notes:
         return
     count = sum(map(attrgetter("count"), notes))
-    ops = (
-        f"{count:,} device {choose_plural(count, 'op')} ended after the next op of the same stream"
-    )
+    ops = f"{count:,} device {choose_plural(count, 'op')} ended after the next op of the same stream"
     yield f"{ops} (a late time stamp, as on ROCm); they were cut to end before it"
 
 
@@ -588,9 +569,7 @@ def _list_number_types(measured: Measurements) -> str:
 
 def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
-    pairs = (
-        (name, _evaluate_sound_part(measured, part, "")) for name, part in _COMPARABLE_FACTS.items()
-    )
+    pairs = ((name, _evaluate_sound_part(measured, part, "")) for name, part in _COMPARABLE_FACTS.items())
     return tuple(filter(itemgetter(1), pairs))
 
 

@@ -109,20 +109,14 @@ class UnexplainedTime:
         return part
 
 
-def measure_unexplained_time(
-    measured: Measurements, sections: Sequence[Section]
-) -> list[UnexplainedTime]:
+def measure_unexplained_time(measured: Measurements, sections: Sequence[Section]) -> list[UnexplainedTime]:
     """Measure the idle and waiting time of the steps that no finding covers.
 
     Empty if neither was measured, or if not all related questions were asked and answered.
     """
     if not has_judged_rules(measured, sections):
         return []
-    recorded = (
-        _measure_device_times(measured)
-        if measured.row_count("gpu_time")
-        else _measure_host_times(measured)
-    )
+    recorded = _measure_device_times(measured) if measured.row_count("gpu_time") else _measure_host_times(measured)
     if recorded is None:
         return []
     cells, window_ns, counts = recorded
@@ -131,9 +125,7 @@ def measure_unexplained_time(
         amount = float(measure_covered_ns(finding) * _count_finding_steps(finding, counts))
         for kind in RULE_TIME_KINDS.get(finding.rule, ("idle",)):
             amount -= _deduct_covered(cells[kind], left[kind], finding, amount)
-    return [
-        UnexplainedTime(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells
-    ]
+    return [UnexplainedTime(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]
 
 
 def has_judged_rules(measured: Measurements, sections: Sequence[Section]) -> bool:
@@ -166,9 +158,7 @@ def _list_covering_questions() -> frozenset[str]:
     """List the ids of the questions whose findings count, including those of the user."""
     known = zip(QUESTIONS, ANALYSES, strict=True)
     return frozenset(
-        analysis.id
-        for path, analysis in known
-        if path.startswith(_FOLDERS) and path not in _STEP_QUESTIONS
+        analysis.id for path, analysis in known if path.startswith(_FOLDERS) and path not in _STEP_QUESTIONS
     )
 
 
@@ -211,9 +201,7 @@ def _measure_host_times(measured: Measurements) -> _Recorded | None:
     kinds = {recorded.classified.kind for recorded in map_classified_processes(measured).values()}
     if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
         return None
-    rows = sum_cpu_time_by_stage(measured).rename(
-        columns={"canonical": "stage", "activity": "cause"}
-    )
+    rows = sum_cpu_time_by_stage(measured).rename(columns={"canonical": "stage", "activity": "cause"})
     rows = _keep_recorded_ranks(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
     rows = rows[~_mark_other_roles_time(rows)]
     window_ns = float(rows["time_ns"].sum())
@@ -253,9 +241,7 @@ def _count_finding_steps(finding: Finding, counts: Mapping[tuple[object, object]
     """Count the steps of single devices over which the mean of a finding is taken."""
     runs, roles = _get_place_values(finding, "run"), _get_place_values(finding, "role")
     return sum(
-        size
-        for (run, role), size in counts.items()
-        if (not runs or run in runs) and (not roles or role in roles)
+        size for (run, role), size in counts.items() if (not runs or run in runs) and (not roles or role in roles)
     )
 
 
@@ -278,9 +264,7 @@ def _deduct_covered(cells: pd.DataFrame, left: Floats, finding: Finding, amount:
 
 def _rank_cells(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
     """Yield masks of the cells that a finding may explain, most likely first."""
-    of_owner = _mark_finding_cells(cells, finding, "run") & _mark_finding_cells(
-        cells, finding, "role"
-    )
+    of_owner = _mark_finding_cells(cells, finding, "run") & _mark_finding_cells(cells, finding, "role")
     if finding.rule in LATE_RANK_PLACES:
         yield of_owner & _mark_finding_cells(cells, finding, "stage")
         yield of_owner

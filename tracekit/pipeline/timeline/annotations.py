@@ -77,9 +77,7 @@ def annotate_timeline(measured: Measurements, report: Report, plan: TimelinePlan
             rows = frame[frame["process"] == lane.number]
             tally["omitted"] += max(len(rows) - MAX_LANE_RANGES, 0)
             rows = rows.nlargest(MAX_LANE_RANGES, "length", keep="first")
-            pieces += _draw_ranges(
-                rows.sort_values("begin", kind="stable"), pid, first, what, tally
-            )
+            pieces += _draw_ranges(rows.sort_values("begin", kind="stable"), pid, first, what, tally)
     pieces += _draw_findings(report.findings, plan, drawn, tally)
     return Annotations("".join(pieces), tally["rows"], tally["omitted"])
 
@@ -127,9 +125,7 @@ def _shift_windows(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -
 # Tracks
 
 
-def _draw_ranges(
-    rows: pd.DataFrame, pid: int, first: int, what: str, tally: Counter[str]
-) -> Iterator[str]:
+def _draw_ranges(rows: pd.DataFrame, pid: int, first: int, what: str, tally: Counter[str]) -> Iterator[str]:
     """Draw the steps or stages of a process; overlapping ones go on several tracks."""
     if not len(rows):
         return
@@ -203,9 +199,7 @@ def _draw_findings(
             yield _draw_slices(_WHOLE_RUN_PID, [tid], names, starts, lengths, args, tally)
 
 
-def _find_place_intervals(
-    place: Place, plan: TimelinePlan, drawn: _DrawnWindows
-) -> Iterator[tuple[int, int, int]]:
+def _find_place_intervals(place: Place, plan: TimelinePlan, drawn: _DrawnWindows) -> Iterator[tuple[int, int, int]]:
     """Find the intervals of a place as (process, begin, end); empty if the place is not in the timeline."""
     lanes = [lane for lane in plan.lanes if _is_place_in_lane(place, lane)]
     if place.start_ns is not None:
@@ -223,9 +217,7 @@ def _find_place_intervals(
     yield from _iterate_bounds(_select_place_windows(place, drawn.steps, processes))
 
 
-def _select_place_windows(
-    place: Place, frame: pd.DataFrame, processes: Sequence[int]
-) -> pd.DataFrame:
+def _select_place_windows(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.DataFrame:
     """Select the steps or stages that a place names, in these processes."""
     rows = frame[frame["process"].isin(processes)]
     if place.source is not None:
@@ -244,9 +236,7 @@ def _is_place_in_lane(place: Place, lane: Lane) -> bool:
     """Check whether a place can be in a lane: none of the facts that it names differs."""
     source = lane.source
     return (
-        place.source in (None, source.name)
-        and place.role in (None, source.role)
-        and place.rank in (None, source.rank)
+        place.source in (None, source.name) and place.role in (None, source.role) and place.rank in (None, source.rank)
     )
 
 

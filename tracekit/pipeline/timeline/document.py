@@ -100,16 +100,10 @@ def export_timeline(
             counts.update(value)
             parts.append(folder / name)
         if not parts:
-            raise TracekitError(
-                f"no trace could be written out: {failures[0].problem}", failures[0].hint
-            )
-        pieces = _join_parts(
-            where, annotations, parts, discovery.title, compressed=_is_gzip_target(target)
-        )
+            raise TracekitError(f"no trace could be written out: {failures[0].problem}", failures[0].hint)
+        pieces = _join_parts(where, annotations, parts, discovery.title, compressed=_is_gzip_target(target))
         write_atomically(target, pieces)
-    return ExportedTimeline(
-        counts, where.lanes, annotations, where.apart, _drop_repeated_failures(failures), among
-    )
+    return ExportedTimeline(counts, where.lanes, annotations, where.apart, _drop_repeated_failures(failures), among)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +160,7 @@ def write_timeline_part(  # noqa: PLR0913 - all but two are fixed for a whole ex
     counts: Counter[str] = Counter()
 
     def texts() -> Iterator[bytes]:
-        traces = pipeline.read_source(
-            source, advance, want, ranks=ranks, steps=steps, stages=stages
-        )
+        traces = pipeline.read_source(source, advance, want, ranks=ranks, steps=steps, stages=stages)
         for trace in traces:
             lane = find_lane(candidates, trace.source.pid)
             if lane is None:

@@ -155,9 +155,7 @@ def _name_lane(key: LaneProcess, several: bool) -> str:
     process = format_numbered_word("rank", rank)
     if rank is None and role is None:
         process = _name_process_id(whose)
-    return join_phrase(
-        run if several else None, process, format_numbered_word("replica", replica), role
-    )
+    return join_phrase(run if several else None, process, format_numbered_word("replica", replica), role)
 
 
 def _name_process_id(whose: str) -> str:
@@ -172,9 +170,7 @@ def _correct_clocks(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[L
         if correction is None:
             yield lane
         else:
-            yield replace(
-                lane, offset_ns=correction.offset_ns, uncertainty_ns=correction.uncertainty_ns
-            )
+            yield replace(lane, offset_ns=correction.offset_ns, uncertainty_ns=correction.uncertainty_ns)
 
 
 def _get_clock_owner(source: Source) -> Owner:
@@ -208,9 +204,7 @@ def _align_lanes(measured: Measurements, lanes: Sequence[Lane]) -> TimelinePlan:
         moved.append(replace(lane, shift_ns=zeros.get(domain, 0) + (lane.offset_ns or 0)))
         if len(domain) == 1 and domain in zeros:
             epochs.append(zeros[domain])
-    return TimelinePlan(
-        tuple(moved), next(iter(epochs), None), tuple(_describe_separate_clocks(lanes, domains))
-    )
+    return TimelinePlan(tuple(moved), next(iter(epochs), None), tuple(_describe_separate_clocks(lanes, domains)))
 
 
 def _find_source_starts(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
@@ -223,9 +217,7 @@ def _find_source_starts(measured: Measurements, captures: pd.DataFrame) -> dict[
     return dict(zip(map(str, earliest.index), earliest.tolist(), strict=True))
 
 
-def _describe_separate_clocks(
-    lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]
-) -> Iterator[str]:
+def _describe_separate_clocks(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:
     """Describe the lanes that are not on the common clock."""
     runs = set(map(attrgetter("source.run"), lanes))
     if len(runs) > 1:

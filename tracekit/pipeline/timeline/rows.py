@@ -63,9 +63,7 @@ def format_trace(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[s
     `is_part`: the trace was cut, and flow arrows to removed events are left out.
     """
     places = _TrackPlaces.of(trace, lane)
-    numbers = RecordedArguments(
-        {**_list_table_arguments(trace), **trace.sparse}, lane.trace_number * TRACE_ID_RANGE
-    )
+    numbers = RecordedArguments({**_list_table_arguments(trace), **trace.sparse}, lane.trace_number * TRACE_ID_RANGE)
     for name in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
         if trace.has(name):
             yield from _format_interval_rows(name, trace[name], places, numbers)
@@ -221,9 +219,7 @@ def _format_interval_rows(
             texts = map((_INSTANT + '%s,"ts":%s%s}').__mod__, instants)
         else:
             length = format_micros(part["dur_ns"].to_numpy(np.int64))
-            timed = zip(
-                heads_of(low, low + ROWS_PER_CHUNK), where, begin, length, args, strict=True
-            )
+            timed = zip(heads_of(low, low + ROWS_PER_CHUNK), where, begin, length, args, strict=True)
             texts = map('%s%s,"ts":%s,"dur":%s%s}'.__mod__, timed)
         yield name, len(part), "".join(texts)
 
@@ -239,18 +235,14 @@ def _make_head_formatter(name: str, frame: pd.DataFrame) -> Callable[[int, int],
         categories = _format_fragments("cat", frame["cat"].cat.categories)
         code = frame["cat"].cat.codes.to_numpy()
     elif name == "device_ops":
-        categories = _format_fragments(
-            "cat", map(_DEVICE_CATEGORY.get, frame["kind"].cat.categories)
-        )
+        categories = _format_fragments("cat", map(_DEVICE_CATEGORY.get, frame["kind"].cat.categories))
         code = frame["kind"].cat.codes.to_numpy()
     else:
         fixed = {"device_ranges": "gpu_user_annotation", "syncs": "cuda_sync"}[name]
         categories, code = _format_fragments("cat", [fixed]), np.zeros(len(frame), np.int8)
 
     def heads(low: int, high: int) -> list[str]:
-        cells = zip(
-            categories[code[low:high]].tolist(), names[name_code[low:high]].tolist(), strict=True
-        )
+        cells = zip(categories[code[low:high]].tolist(), names[name_code[low:high]].tolist(), strict=True)
         return list(map(',\n{"ph":"X",%s%s'.__mod__, cells))
 
     return heads
@@ -321,9 +313,7 @@ def _format_counters(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tupl
 def _format_windows(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
     """Format the spans that the profiler reports as recorded, as tracks among the annotations."""
     pid = places.lane.pid(NOTES)
-    names = _format_fragments("name", frame["name"].cat.categories)[
-        frame["name"].cat.codes.to_numpy()
-    ]
+    names = _format_fragments("name", frame["name"].cat.categories)[frame["name"].cat.codes.to_numpy()]
     begin = format_micros(frame["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
     length = format_micros(frame["dur_ns"].to_numpy(np.int64))
     # One track each, because they may overlap partially.
@@ -333,9 +323,7 @@ def _format_windows(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tuple
     yield "windows", len(frame), "".join(map(text.__mod__, cells))
 
 
-def _format_flows(
-    frame: pd.DataFrame, ends: npt.NDArray[np.object_], lane: Lane
-) -> Iterator[tuple[str, int, str]]:
+def _format_flows(frame: pd.DataFrame, ends: npt.NDArray[np.object_], lane: Lane) -> Iterator[tuple[str, int, str]]:
     """Format flow arrows between these tracks, with a new unique id per arrow."""
     is_known = frame["flow"].notna().to_numpy(np.bool_)
     closed, ends = frame[is_known], ends[is_known]
@@ -343,9 +331,7 @@ def _format_flows(
     # Viewers match arrows by category, name and id; the recorded name was the category.
     cats = _format_fragments("cat", texts) + _format_fragments("name", texts)
     cats[-1] = '"name":"flow",'
-    number = np.asarray(
-        closed.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64
-    )
+    number = np.asarray(closed.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64)
     ids = number + 1 + lane.trace_number * TRACE_ID_RANGE
     phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
     phase_texts = np.array(list(map(phases.__getitem__, closed["phase"].cat.categories)), object)
@@ -363,9 +349,7 @@ def _format_flows(
         yield "flows", len(part), "".join(map(text.__mod__, cells))
 
 
-def _find_flow_tracks(
-    flows: pd.DataFrame, trace: Trace, places: _TrackPlaces
-) -> npt.NDArray[np.object_]:
+def _find_flow_tracks(flows: pd.DataFrame, trace: Trace, places: _TrackPlaces) -> npt.NDArray[np.object_]:
     """Find the track of each flow end.
 
     A flow names its device only by the recorded thread, which is useless if that is a text (`stream 7`). The op on the

@@ -80,9 +80,7 @@ def _encode_part(part: MeasuredSource, source: Source, arrays: ArrayCollector) -
     labels = KeyLabels(part.source)
     return {
         "source": _encode_source_changes(part.source, source),
-        "tables": _map_tables(
-            part.tables, lambda _, columns: _encode_columns(columns, arrays, labels)
-        ),
+        "tables": _map_tables(part.tables, lambda _, columns: _encode_columns(columns, arrays, labels)),
         "notes": _encode_notes(part.notes),
         "versions": dict(part.versions),
         "simulated": part.simulated,
@@ -97,9 +95,7 @@ def _decode_part(record: Mapping[str, Any], source: Source, blocks: BlockReader)
     labels = KeyLabels(completed)
     return MeasuredSource(
         completed,
-        _map_tables(
-            record["tables"], lambda name, columns: _unpack_columns(name, columns, blocks, labels)
-        ),
+        _map_tables(record["tables"], lambda name, columns: _unpack_columns(name, columns, blocks, labels)),
         _decode_notes(record["notes"]),
         record["versions"],
         record["simulated"],
@@ -182,9 +178,7 @@ def _encode_columns(columns: Columns, arrays: ArrayCollector, labels: KeyLabels)
     return [columns.length, [collect_column(array, arrays) for array in all_arrays.values()]]
 
 
-def _unpack_columns(
-    name: str, record: Sequence[Any], blocks: BlockReader, labels: KeyLabels
-) -> Columns:
+def _unpack_columns(name: str, record: Sequence[Any], blocks: BlockReader, labels: KeyLabels) -> Columns:
     """Decode one table. Raises `ValueError` if its keys are left out and it has no rows."""
     length, forms = record
     arrays = blocks.columns(forms, length)

@@ -50,9 +50,7 @@ class MeasuredSource:
 
     def __setstate__(self, state: list[Any]) -> None:
         """Restore a pickled object."""
-        for name, value in zip(
-            _STATE_FIELDS, (_unpack_transferred(state[0]), *state[1:]), strict=True
-        ):
+        for name, value in zip(_STATE_FIELDS, (_unpack_transferred(state[0]), *state[1:]), strict=True):
             object.__setattr__(self, name, value)
 
 
@@ -110,9 +108,7 @@ MERGE_BATCH = 64
 """Number of sources whose tables are merged at a time, as they arrive."""
 
 
-def merge_outcome_tables(
-    outcomes: Iterable[MeasuredOutcome], folding: Collection[str]
-) -> Iterator[MeasuredOutcome]:
+def merge_outcome_tables(outcomes: Iterable[MeasuredOutcome], folding: Collection[str]) -> Iterator[MeasuredOutcome]:
     """Merge the tables of every `MERGE_BATCH` outcomes into the first outcome with any, and keep the order.
 
     A thousand sets of small tables take many times the memory of a large set. Tables of the analyses `folding` stay
@@ -155,9 +151,7 @@ def concatenate_by_name(parts: Sequence[Tables]) -> Tables:
     for tables in parts:
         for name, rows in tables.items():
             by_name[name].append(rows)
-    return {
-        name: concatenate_table_parts(TABLES[name], rows) for name, rows in sorted(by_name.items())
-    }
+    return {name: concatenate_table_parts(TABLES[name], rows) for name, rows in sorted(by_name.items())}
 
 
 def chain_attribute(parts: Iterable[object], name: str) -> Iterator[Any]:

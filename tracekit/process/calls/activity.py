@@ -34,9 +34,7 @@ def is_data_loader_name(name: str) -> bool:
     return _LOADER.match(name) is not None
 
 
-_WAITS_FOR_DEVICE = re.compile(
-    r"(stream|device|event|context|ctx|thread)_?synchronize", re.IGNORECASE
-)
+_WAITS_FOR_DEVICE = re.compile(r"(stream|device|event|context|ctx|thread)_?synchronize", re.IGNORECASE)
 _COPY_CALL = re.compile(r"memcpy", re.IGNORECASE)
 _ASYNC = re.compile(r"async", re.IGNORECASE)
 
@@ -59,9 +57,7 @@ class HostActivity:
 def measure_host_activity(trace: Trace) -> HostActivity:
     """Measure the activity of all host threads, as unions of intervals."""
     names = trace.texts("host_ops", "name")
-    collective = mark_wanted_names(names, is_collective_range) & mark_rows_of_kind(
-        trace, "host_ops", "range"
-    )
+    collective = mark_wanted_names(names, is_collective_range) & mark_rows_of_kind(trace, "host_ops", "range")
     busy = mark_rows_of_kind(trace, "host_ops", "op", "runtime") | collective
     return HostActivity(
         _unite_chosen_rows(trace, mark_wanted_names(names, is_data_loader_name)),
@@ -93,9 +89,7 @@ def _find_leaf_ranges(trace: Trace, busy: Mask) -> Mask:
 def _mark_stage_rows(trace: Trace) -> Mask:
     """Mark rows with the name of a known stage."""
     role = trace.source.role
-    return mark_wanted_names(
-        trace.texts("host_ops", "name"), lambda name: get_canonical_stage(name, role) in STAGES
-    )
+    return mark_wanted_names(trace.texts("host_ops", "name"), lambda name: get_canonical_stage(name, role) in STAGES)
 
 
 def _find_python_activity(trace: Trace) -> Intervals:
@@ -123,9 +117,7 @@ def find_sync_calls(trace: Trace) -> SyncCalls:
     An asynchronous copy counts if its memory is pageable and the call returned after the copy ended.
     """
     runtime = mark_rows_of_kind(trace, "host_ops", "runtime")
-    chosen = (
-        mark_wanted_names(trace.texts("host_ops", "name"), _is_synchronizing_call_name) & runtime
-    )
+    chosen = mark_wanted_names(trace.texts("host_ops", "name"), _is_synchronizing_call_name) & runtime
     chosen[_find_waited_copies(trace)] = True
     rows = chosen.nonzero()[0]
     rows = rows[np.lexsort((rows, _compute_row_ends(trace, "host_ops", rows)))]
@@ -155,9 +147,7 @@ def _find_waited_copies(trace: Trace) -> Ints:
         return np.empty(0, np.int64)
     links: Launches = trace.derived(find_launches)
     pageable = mark_wanted_names(names, lambda name: "pageable" in name.lower())
-    rows = (
-        pageable & mark_rows_of_kind(trace, "device_ops", "memcpy") & (links.call >= 0)
-    ).nonzero()[0]
+    rows = (pageable & mark_rows_of_kind(trace, "device_ops", "memcpy") & (links.call >= 0)).nonzero()[0]
     call: Ints = links.call[rows]
     returned = _compute_row_ends(trace, "host_ops", call)
     ended = _compute_row_ends(trace, "device_ops", rows)

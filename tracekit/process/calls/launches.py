@@ -65,9 +65,7 @@ def _find_launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) 
     op[linked] = trace.derived(build_call_tree).nearest(is_op, call[linked])
     without_call = (call < 0).nonzero()[0]
     if len(without_call):
-        op[without_call] = _match_device_ops_by_key(
-            trace, without_call, is_op.nonzero()[0], "external_id"
-        )
+        op[without_call] = _match_device_ops_by_key(trace, without_call, is_op.nonzero()[0], "external_id")
     return op
 
 
@@ -108,9 +106,7 @@ def find_latest_match(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Int
     pick = low.copy()
     several = (high - low > 1).nonzero()[0]
     if len(several):
-        pick[several] = _find_latest_start(
-            starts, low[several], high[several], limit[asked_groups[several]]
-        )
+        pick[several] = _find_latest_start(starts, low[several], high[several], limit[asked_groups[several]])
     places[asked_groups] = order[pick]
     return places
 

@@ -110,11 +110,7 @@ def build_call_tree_of_rows(trace: Trace, rows: Ints | Mask) -> CallTree:
     dur = trace.numbers("host_ops", "dur_ns")
     order = sort_rows_by_thread(rows, thread, start, dur)
     parent = find_parent_rows(order, thread, start, dur)
-    return CallTree(
-        *_unnest_jittered_neighbors(
-            parent, order, start, dur, trace.derived(measure_time_resolution)
-        )
-    )
+    return CallTree(*_unnest_jittered_neighbors(parent, order, start, dur, trace.derived(measure_time_resolution)))
 
 
 def _unnest_jittered_neighbors(
@@ -152,9 +148,7 @@ def find_parent_rows(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur
         return sweeps.find_parents(rows, thread, start, dur)
     parent = np.full(len(start), -1, sweeps.choose_row_type(len(start)))
     if len(rows):
-        up = find_last_reaching(
-            *_lift_to_one_axis(thread[rows], start[rows], start[rows] + dur[rows])
-        )
+        up = find_last_reaching(*_lift_to_one_axis(thread[rows], start[rows], start[rows] + dur[rows]))
         parent[rows] = np.where(up >= 0, rows[up], -1)
     return parent
 
@@ -178,9 +172,7 @@ def measure_exclusive_times_in_tree(tree: CallTree, start: Ints, dur: Ints) -> I
     rows, own = tree.order, dur.copy()
     place = np.full(len(start) + 1, -1, np.int64)
     place[rows] = np.arange(len(rows))
-    own[rows] -= _measure_child_cover(
-        place[tree.parent[rows]], start[rows], start[rows] + dur[rows]
-    )
+    own[rows] -= _measure_child_cover(place[tree.parent[rows]], start[rows], start[rows] + dur[rows])
     return own
 
 
@@ -189,9 +181,7 @@ def find_innermost_host_rows(trace: Trace, thread: npt.NDArray[np.int32], ts_ns:
     return find_innermost_rows_in_tree(trace, trace.derived(build_call_tree), thread, ts_ns)
 
 
-def find_innermost_rows_in_tree(
-    trace: Trace, tree: CallTree, thread: npt.NDArray[np.int32], ts_ns: Ints
-) -> Ints:
+def find_innermost_rows_in_tree(trace: Trace, tree: CallTree, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """Find the innermost row of one tree that runs at each instant of a thread; -1 for none.
 
     The search starts at the row that started last before the instant and climbs to the nearest ancestor that
@@ -247,9 +237,7 @@ def find_enclosing_intervals(
     return holder
 
 
-def sort_rows_by_thread(
-    rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints
-) -> Rows:
+def sort_rows_by_thread(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
     """Sort rows (numbers or a mask) by thread, start, longest first, position."""
     if sweeps.native is not None:
         ordered = sweeps.sort_by_thread(rows, thread, start, dur)
@@ -257,11 +245,7 @@ def sort_rows_by_thread(
             return ordered
     if rows.dtype == np.bool_:
         rows = rows.nonzero()[0]
-    order = (
-        rows[sort_by_start(thread[rows], start[rows], start[rows] + dur[rows])]
-        if len(rows)
-        else rows
-    )
+    order = rows[sort_by_start(thread[rows], start[rows], start[rows] + dur[rows])] if len(rows) else rows
     return order.astype(sweeps.choose_row_type(len(start)))
 
 

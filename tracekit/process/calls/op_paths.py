@@ -61,9 +61,7 @@ def format_op_paths(trace: Trace, rows: Ints) -> list[str]:
     names = {-1: "(no name)"}
     names |= {code: recorded.texts[code] for code in used[used >= 0].tolist()}
     texts = []
-    for inner, top, steps in zip(
-        parts_.T.tolist(), outermost.tolist(), depth.tolist(), strict=True
-    ):
+    for inner, top, steps in zip(parts_.T.tolist(), outermost.tolist(), depth.tolist(), strict=True):
         path = [names[code][:MAX_NAME] for code in reversed(inner) if code != _NOTHING]
         outer = [names[top][:MAX_NAME]] if steps > INNER else []
         gap = ["…"] if steps > INNER + 1 else []

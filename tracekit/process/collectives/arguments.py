@@ -84,9 +84,7 @@ def _measure_messages_by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Ob
         read_text_argument(trace, "Input Dims", ranges),
         read_text_argument(trace, "Input type", ranges),
     )
-    tensors = map_coded_values(
-        *_number_text_pairs(dims, types), lambda pair: parse_message_size(*pair)
-    )
+    tensors = map_coded_values(*_number_text_pairs(dims, types), lambda pair: parse_message_size(*pair))
     missing = mark_none(tensors)
     messages = tensors[~missing].tolist()
     size_bytes, type_ = np.zeros(len(tensors), np.int64), np.full(len(tensors), None, object)
@@ -95,9 +93,7 @@ def _measure_messages_by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Ob
     return Nullable(size_bytes, missing), type_
 
 
-def _measure_messages_by_metadata(
-    trace: Trace, comms: Ints, op: Objects, type_: Objects
-) -> Nullable:
+def _measure_messages_by_metadata(trace: Trace, comms: Ints, op: Objects, type_: Objects) -> Nullable:
     """Compute elements × element size: of the output for all_gather, else of the input; missing where unknown."""
     in_count = read_count_argument(trace, "In msg nelems", comms)
     out_count = read_count_argument(trace, "Out msg nelems", comms)
@@ -106,16 +102,12 @@ def _measure_messages_by_metadata(
     split[mark_none(split)] = 0
     split_count = Nullable(split.astype(np.int64), np.zeros(len(split), np.bool_))
     # Split sizes count rows of the first dimension, so they never exceed the number of elements.
-    is_whole = (~in_count.missing & (in_count.values >= split_count.values)) | (
-        split_count.values == 0
-    )
+    is_whole = (~in_count.missing & (in_count.values >= split_count.values)) | (split_count.values == 0)
     is_larger = ~in_count.missing & (in_count.values >= out_count.values)
     larger = select_nullable(out_count.missing | is_larger, in_count, out_count)
     either = np.isin(op, ("gather", "scatter", "recv", "other"))
     count = select_nullable(op == "all_gather", out_count, in_count)
-    count = select_nullable(
-        op == "all_to_all", select_nullable(is_whole, in_count, split_count), count
-    )
+    count = select_nullable(op == "all_to_all", select_nullable(is_whole, in_count, split_count), count)
     count = select_nullable(either, larger, count)
     item = np.fromiter((ITEM_BYTES.get(name, 0) for name in type_.tolist()), np.int64, len(type_))
     missing = count.missing | (item == 0) | (count.values > MAX_BYTES // np.maximum(item, 1))
@@ -151,9 +143,7 @@ def _identify_process_groups(trace: Trace, comms: Ints) -> tuple[Objects, Nullab
     key = map_coded_values(place, pairs, lambda pair: make_group_key(*parts(pair)))
     size = read_count_argument(trace, "Group size", comms)
     listed_size = map_coded_values(place, pairs, count).astype(np.int64)
-    return key, select_nullable(
-        ~size.missing & (size.values > 0), size, Nullable(listed_size, listed_size == 0)
-    )
+    return key, select_nullable(~size.missing & (size.values > 0), size, Nullable(listed_size, listed_size == 0))
 
 
 def mark_rows_with_argument(trace: Trace, key: str, ids: Ints) -> Bools:
@@ -184,9 +174,7 @@ def read_count_argument(trace: Trace, key: str, ids: Ints) -> Nullable:
     values, categories, rows = _look_up_argument(trace, key, ids)
     if categories is not None:
         # A file that quotes numbers has few distinct ones.
-        values = map_coded_values(
-            values.astype(np.int64), categories, _parse_argument_number
-        ).astype(np.float64)
+        values = map_coded_values(values.astype(np.int64), categories, _parse_argument_number).astype(np.float64)
     number = values.astype(np.float64)
     sound = (number >= 0) & (number <= MAX_BYTES) & (number == np.round(number))
     whole_number = np.zeros(len(ids), np.int64)
@@ -205,9 +193,7 @@ def _parse_argument_number(value: object) -> float | None:
     return number if abs(number) <= MAX_BYTES else None
 
 
-def _look_up_argument(
-    trace: Trace, key: str, ids: Ints
-) -> tuple[npt.NDArray[Any], Sequence[Any] | None, Ints]:
+def _look_up_argument(trace: Trace, key: str, ids: Ints) -> tuple[npt.NDArray[Any], Sequence[Any] | None, Ints]:
     """Look up an argument: (values of elements that have it, categories or None, their positions in `ids`)."""
     column = trace.sparse.get(key)
     if column is None or not len(column.rows):
@@ -225,9 +211,7 @@ def select_first_known(*columns: Objects) -> Objects:
     return out
 
 
-def _number_text_pairs(
-    first: Coded, second: Coded, unnamed: str = ""
-) -> tuple[Ints, list[tuple[str, str]]]:
+def _number_text_pairs(first: Coded, second: Coded, unnamed: str = "") -> tuple[Ints, list[tuple[str, str]]]:
     """Assign numbers to pairs of texts: (pair number of each row, pairs); a missing text is `unnamed` or ""."""
     width = len(second.texts) + 1
     distinct, place = number_keys((first.codes + 1) * width + second.codes + 1)

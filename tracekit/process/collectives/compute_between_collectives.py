@@ -94,9 +94,7 @@ def measure_collective_segments(trace: Trace) -> CollectiveSegments:
         cut += max(len(came["ts_ns"]) - MAX_ARRIVALS, 0)
         came = {name: select_rows(array, slice(MAX_ARRIVALS)) for name, array in came.items()}
         arrivals.append(_add_device_column(of_device, came))
-        worked.append(
-            _add_device_column(of_device, _measure_own_work(pieces, came["ts_ns"], blocked))
-        )
+        worked.append(_add_device_column(of_device, _measure_own_work(pieces, came["ts_ns"], blocked)))
     return CollectiveSegments(_concatenate_devices(arrivals), _concatenate_devices(worked), cut)
 
 
@@ -108,9 +106,7 @@ def _add_device_column(device: Nullable, columns: Mapping[str, Any]) -> Mapping[
 
 def _concatenate_devices(parts: list[Mapping[str, Any]]) -> Columns:
     """Concatenate the rows of several devices."""
-    arrays: dict[str, Array] = {
-        name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]
-    }
+    arrays: dict[str, Array] = {name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]}
     return Columns(len(arrays["segment"]), arrays)
 
 
@@ -159,9 +155,7 @@ def _find_host_compute_spans(trace: Trace) -> Intervals:
     start = trace.numbers("host_ops", "ts_ns")[rows]
     end = start + trace.numbers("host_ops", "dur_ns")[rows]
     threads, thread = number_keys(trace.numbers("host_ops", "thread")[rows].astype(np.int64))
-    busy_ns = [
-        merge_intervals(start[thread == n], end[thread == n]).total for n in range(len(threads))
-    ]
+    busy_ns = [merge_intervals(start[thread == n], end[thread == n]).total for n in range(len(threads))]
     is_chosen = np.bincount(thread[backward], minlength=len(threads)) > 0
     is_chosen[int(np.argmax(busy_ns))] = True
     chosen = is_chosen[thread]
@@ -169,9 +163,7 @@ def _find_host_compute_spans(trace: Trace) -> Intervals:
     return subtract(working, merge_intervals(start[chosen & waits], end[chosen & waits]))
 
 
-def _list_arrivals(
-    recorded: Collectives, rows: Ints, start: Ints, end: Ints, blocked: Intervals
-) -> dict[str, Any]:
+def _list_arrivals(recorded: Collectives, rows: Ints, start: Ints, end: Ints, blocked: Intervals) -> dict[str, Any]:
     """List the collectives that may wait for other ranks, by start, each with its share of the blocked time.
 
     If several are in flight, the time goes to the one that began first, since it is awaited first.
@@ -182,9 +174,7 @@ def _list_arrivals(
     before = np.concatenate((start[:1], reach[:-1]))
     slot = np.clip(before, start, np.maximum(end, start))
     blocked_inside = measure_coverage(blocked, slot, end)
-    assert int(blocked_inside.sum()) == blocked.total, (
-        "blocked time must be that of the collectives"
-    )
+    assert int(blocked_inside.sum()) == blocked.total, "blocked time must be that of the collectives"
     is_arrival = recorded.numbers("synchronising")[rows]
     is_arrival = is_arrival | np.isin(recorded.numbers("op")[rows], ROOTED)
     arrived = rows[is_arrival]

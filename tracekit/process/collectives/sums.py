@@ -31,9 +31,7 @@ def sum_collectives_per_step(recorded: Collectives) -> Mapping[str, Any]:
     return {name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]}
 
 
-def _sum_collectives(
-    recorded: Collectives, rows: npt.NDArray[np.int64], stage: Coded
-) -> Mapping[str, Any]:
+def _sum_collectives(recorded: Collectives, rows: npt.NDArray[np.int64], stage: Coded) -> Mapping[str, Any]:
     """Sum these rows by step and stage, one metric after the other."""
     step = select_rows(recorded.nullable("step"), rows)
     group, first = group_arrays([step, select_rows(stage, rows)])

@@ -116,15 +116,9 @@ def list_collectives(trace: Trace) -> Collectives:
         return Collectives(Columns(0, _NO_ROWS), 0, on_device)
     ts = trace.numbers("device_ops" if on_device else "host_ops", "ts_ns")[rows]
     first_rows = rows[np.argsort(ts, kind="stable")][:MAX_ROWS]
-    columns = (
-        _list_device_collectives(trace, first_rows)
-        if on_device
-        else _list_host_collectives(trace, first_rows)
-    )
+    columns = _list_device_collectives(trace, first_rows) if on_device else _list_host_collectives(trace, first_rows)
     placed = _place_collectives(trace, columns, on_device)
-    return Collectives(
-        Columns(len(placed["ts_ns"]), placed), len(rows) - len(first_rows), on_device
-    )
+    return Collectives(Columns(len(placed["ts_ns"]), placed), len(rows) - len(first_rows), on_device)
 
 
 def _make_empty_collective_columns() -> Mapping[str, Array]:
@@ -167,16 +161,12 @@ def _list_device_collectives(trace: Trace, rows: Ints) -> dict[str, Any]:
     start = trace.numbers("device_ops", "ts_ns")[rows]
     dur = trace.numbers("device_ops", "dur_ns")[rows]
     columns |= {
-        "size_bytes": Nullable(
-            size.values, size.missing | _mark_kernels_of_shared_group_end(trace, teller)
-        ),
+        "size_bytes": Nullable(size.values, size.missing | _mark_kernels_of_shared_group_end(trace, teller)),
         "ts_ns": start,
         "dur_ns": dur,
         "device": device,
         "stream": stream,
-        "exposed_ns": Nullable(
-            _measure_exposed_time(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)
-        ),
+        "exposed_ns": Nullable(_measure_exposed_time(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)),
         "issue_ns": Nullable(links.ts_ns[rows], ~links.linked[rows]),
         "place_ns": Nullable(place.ts_ns[rows], ~place.known[rows]),
     }
@@ -188,9 +178,7 @@ def _mark_kernels_of_shared_group_end(trace: Trace, teller: Ints) -> Bools:
 
     `teller` is the row of `host_ops` that describes each kernel, -1 for none.
     """
-    ends = np.append(
-        mark_wanted_names(trace.texts("host_ops", "name"), _is_group_end_name), [False]
-    )
+    ends = np.append(mark_wanted_names(trace.texts("host_ops", "name"), _is_group_end_name), [False])
     several: Bools = _mark_repeated_numbers(number_keys(teller)[1]) & ends[teller]
     return several
 
@@ -200,9 +188,7 @@ def _mark_repeated_numbers(number: Ints) -> Bools:
     return np.bincount(number)[number] > 1
 
 
-def _merge_kernels_of_one_call(
-    trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools
-) -> dict[str, Any]:
+def _merge_kernels_of_one_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
     """Merge the kernels that one call launched on one stream into one row; bytes count once.
 
     Kernels of one launch (a graph) remain separate collectives, even if they share a call.
@@ -214,9 +200,7 @@ def _merge_kernels_of_one_call(
         return columns
     keys = (*(columns[name] for name in (*QUEUE, "op", "group", "seq")), external)
     by_call, _ = group_arrays(keys)
-    shared &= ~_mark_repeated_numbers(group_arrays([correlation])[0]) & _mark_repeated_numbers(
-        by_call
-    )
+    shared &= ~_mark_repeated_numbers(group_arrays([correlation])[0]) & _mark_repeated_numbers(by_call)
     if not shared.any():
         return columns
     number, first = group_arrays([np.where(shared, len(rows) + by_call, np.arange(len(rows)))])
@@ -225,9 +209,7 @@ def _merge_kernels_of_one_call(
     np.maximum.at(end, number, start + dur)
     merged = {name: _take_first_present(array, number, first) for name, array in columns.items()}
     merged["dur_ns"] = end - start[first]
-    merged["exposed_ns"] = Nullable(
-        sum_by_group(number, exposed.values, len(first)), np.zeros(len(first), np.bool_)
-    )
+    merged["exposed_ns"] = Nullable(sum_by_group(number, exposed.values, len(first)), np.zeros(len(first), np.bool_))
     return merged
 
 
@@ -237,9 +219,7 @@ def _take_first_present(array: Array, number: Ints, first: Ints) -> Array:
         return select_rows(array, _find_first_known_rows(~array.missing, number, first))
     assert isinstance(array, np.ndarray), "texts are not coded yet"
     is_text = array.dtype == object
-    return select_rows(
-        array, _find_first_known_rows(~mark_none(array), number, first) if is_text else first
-    )
+    return select_rows(array, _find_first_known_rows(~mark_none(array), number, first) if is_text else first)
 
 
 def _find_first_known_rows(is_known: Bools, number: Ints, first: Ints) -> Ints:
@@ -308,10 +288,7 @@ def _find_issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints
     for name in set(op.tolist()):
         rows_of_op, calls_of_op = (op == name).nonzero()[0], (call_op == name).nonzero()[0]
         calls_of_op = calls_of_op[np.argsort(call_start[calls_of_op], kind="stable")]
-        if (
-            len(rows_of_op) == len(calls_of_op)
-            and (call_start[calls_of_op] <= start[rows_of_op]).all()
-        ):
+        if len(rows_of_op) == len(calls_of_op) and (call_start[calls_of_op] <= start[rows_of_op]).all():
             issuing[rows_of_op] = calls[calls_of_op]
     return issuing
 
@@ -336,9 +313,7 @@ def _mark_collective_records(trace: Trace) -> Bools:
     """Mark rows of `host_ops` that record or call a collective and have its name as an argument."""
     is_teller = mark_wanted_names(trace.texts("host_ops", "name"), _is_collective_record_name)
     rows = is_teller.nonzero()[0]
-    is_teller[rows] = mark_rows_with_argument(
-        trace, "Collective name", trace.numbers("host_ops", "id")[rows]
-    )
+    is_teller[rows] = mark_rows_with_argument(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
     return is_teller
 
 
@@ -354,9 +329,7 @@ def _find_records_of_calls(trace: Trace, outermost: Bools, call: Ints) -> Ints:
     return ids_of_calls
 
 
-def _place_collectives(
-    trace: Trace, columns: dict[str, Any], on_device: bool
-) -> Mapping[str, Array]:
+def _place_collectives(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[str, Array]:
     """Add step, stage, ordinal and synchronising, in the column order of the table."""
     issue, start, op = columns["issue_ns"], columns["ts_ns"], columns["op"]
     place = select_nullable(~issue.missing, issue, columns["place_ns"])

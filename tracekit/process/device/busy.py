@@ -73,18 +73,13 @@ def compute_busy_intervals_of_ops(start: Ints, length: Ints, kind: Coded) -> Dev
 
 def break_down_device_windows(state: DeviceBusyIntervals, start: Ints, end: Ints) -> dict[str, Any]:
     """Measure the breakdown of each window [start[i], end[i]): the measured columns of `gpu_time`."""
-    parts = {
-        part: measure_coverage(slot, start, end)
-        for part, slot in zip(PARTS, state.slots, strict=True)
-    }
+    parts = {part: measure_coverage(slot, start, end) for part, slot in zip(PARTS, state.slots, strict=True)}
     busy = sum(parts.values(), np.zeros(len(start), np.int64))
     idle = end - start - busy
     all_busy = measure_coverage(merge_interval_sets(state.slots), start, end)
     assert (busy == all_busy).all(), "the exclusive parts must add up to the busy time"
     assert (idle >= 0).all(), "the busy time must fit into the window"
-    touching = np.searchsorted(state.start, end, "left") - np.searchsorted(
-        state.end, start, "right"
-    )
+    touching = np.searchsorted(state.start, end, "left") - np.searchsorted(state.end, start, "right")
     return {
         "ts_ns": start,
         "window_ns": end - start,

@@ -93,10 +93,7 @@ def _place_ops_by_annotation(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     ops = rows[asks]
     range_queue = [select_rows(trace.nullable("device_ranges", name), ranges) for name in QUEUE]
-    both = [
-        concatenate_like_arrays([a, select_rows(b, ops)])
-        for a, b in zip(range_queue, queue, strict=True)
-    ]
+    both = [concatenate_like_arrays([a, select_rows(b, ops)]) for a, b in zip(range_queue, queue, strict=True)]
     of_range, of_op = np.split(group_arrays(both)[0], [len(ranges)])
     start = trace.numbers("device_ranges", "ts_ns")[ranges]
     first = trace.numbers("device_ops", "ts_ns")[ops]
@@ -126,9 +123,7 @@ def _match_projected_ranges(trace: Trace) -> tuple[Ints, Ints]:
     for name in QUEUE:
         sound &= ~trace.nullable("device_ranges", name).missing
     ranges = sound.nonzero()[0]
-    chosen = mark_rows_of_kind(trace, "host_ops", "range") & (
-        trace.numbers("host_ops", "thread") == thread
-    )
+    chosen = mark_rows_of_kind(trace, "host_ops", "range") & (trace.numbers("host_ops", "thread") == thread)
     chosen &= ~mark_wanted_names(trace.texts("host_ops", "name"), is_collective_range)
     annotations = chosen.nonzero()[0]
     twin = _match_host_ranges_to_projections(trace, ranges, annotations)
@@ -142,9 +137,7 @@ def _match_projected_ranges(trace: Trace) -> tuple[Ints, Ints]:
 def _measure_recording_length(trace: Trace) -> int:
     """Compute the length of the whole recording (ns), plus the slack of a projected range."""
     starts = np.concatenate([trace.numbers(table, "ts_ns") for table in ("host_ops", "device_ops")])
-    durs = np.concatenate(
-        (trace.numbers("host_ops", "dur_ns"), trace.numbers("device_ops", "dur_ns"))
-    )
+    durs = np.concatenate((trace.numbers("host_ops", "dur_ns"), trace.numbers("device_ops", "dur_ns")))
     return int((starts + durs).max() - starts.min()) + LONGER_NS if len(starts) else 0
 
 
@@ -169,9 +162,7 @@ def _match_host_ranges_to_projections(trace: Trace, ranges: Ints, annotations: I
     start = trace.numbers("host_ops", "ts_ns")[annotations]
     limit = trace.numbers("device_ranges", "ts_ns")[ranges] + EARLY_NS
     rows_of_ranges = np.full(len(ranges), -1, np.int64)
-    place = find_latest_match(
-        pair[has_id], start[has_id], pair[len(annotations) + asks], limit[asks]
-    )
+    place = find_latest_match(pair[has_id], start[has_id], pair[len(annotations) + asks], limit[asks])
     rows_of_ranges[asks[place >= 0]] = has_id[place[place >= 0]]
     asks = ((rows_of_ranges < 0) & (name >= 0)).nonzero()[0]
     place = find_latest_match(host_name, start, name[asks], limit[asks])

@@ -90,16 +90,10 @@ def measure_transfers(trace: Trace) -> Mapping[str, Any]:
                 | {"direction": np.full(len(same), way, object)}
                 | {"memory": np.full(len(same), memory, object)}
             )
-    return (
-        {name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]}
-        if parts
-        else {}
-    )
+    return {name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
-def _split_copies_by_device(
-    trace: Trace, copies: Ints, works: Ints
-) -> Iterator[tuple[Nullable, Ints, Ints]]:
+def _split_copies_by_device(trace: Trace, copies: Ints, works: Ints) -> Iterator[tuple[Nullable, Ints, Ints]]:
     """Yield (device, rows of its copies, rows of its other work) for every device with copies, the unknown one last."""
     recorded = trace.derived(number_devices)
     of_copies, of_works = recorded.number[copies], recorded.number[works]
@@ -117,9 +111,7 @@ def _split_copies_by_direction(
     `kinds` has direction and memory of each name; `code` is the name of each row, -1 for none.
     """
     recorded = {kinds[number] for number in find_distinct(code).tolist() if number >= 0}
-    for way, memory in sorted(
-        recorded, key=lambda kind: (kind[0] or "", kind[1] is None, kind[1] or "")
-    ):
+    for way, memory in sorted(recorded, key=lambda kind: (kind[0] or "", kind[1] is None, kind[1] or "")):
         if way is not None:
             yield (
                 way,
@@ -175,9 +167,7 @@ def _split_spans_at(spans: Intervals, at: Ints) -> Intervals:
     return Intervals(start, end)
 
 
-def _sum_copies_by_window(
-    copies: CopySpans, busy: Intervals, places: TransferWindows
-) -> dict[str, Any]:
+def _sum_copies_by_window(copies: CopySpans, busy: Intervals, places: TransferWindows) -> dict[str, Any]:
     """Sum the copies of one kind in every window that any of them touches."""
     running, (begin, end) = merge_intervals(copies.start, copies.end), (places.start, places.end)
     busy_ns = measure_coverage(running, begin, end)

@@ -60,9 +60,7 @@ def _find_issued_ops(trace: Trace, start: Ints, end: Ints) -> tuple[Ints, Ints, 
     return rows, low, high
 
 
-def _measure_busy_time_per_window(
-    trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: Ints
-) -> Nullable:
+def _measure_busy_time_per_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: Ints) -> Nullable:
     """Measure the union per device of the ops `of_place[low:high]` of each window, summed over devices.
 
     Windows may nest, so an op counts once for each. Windows beyond `MAX_WINDOW_ROWS` in total are missing.

@@ -60,11 +60,7 @@ def compute_device_slots(
         got = share_time(ops, low[shared_windows], high[shared_windows], ties)
         del start, end, ops
         work = TimeShares(keys, shared_windows[got.window], key[rows][got.op], got.begun, got.ns)
-        slots.append(
-            concatenate_time_shares(
-                [work, _share_idle_time(trace, idle, low, high, shared_windows)]
-            )
-        )
+        slots.append(concatenate_time_shares([work, _share_idle_time(trace, idle, low, high, shared_windows)]))
     return slots, path_rows
 
 
@@ -92,9 +88,7 @@ def _build_device_slot_keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, 
     return keys, key, path_rows
 
 
-def _share_idle_time(
-    trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints
-) -> TimeShares:
+def _share_idle_time(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> TimeShares:
     """Share the idle time of each window by stage and cause."""
     stages = trace.derived(align_windows_to_device).outer_stages
     cuts = find_distinct(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
@@ -120,7 +114,5 @@ def _share_idle_time(
         )
     where, stages_, causes, counts, ns = (np.concatenate(c) for c in zip(*entries, strict=True))
     none = np.full(len(where), NONE, np.int64)
-    keys, key = number_share_keys(
-        (stages_, np.full(len(where), CLASSES.index("idle")), causes, none, none)
-    )
+    keys, key = number_share_keys((stages_, np.full(len(where), CLASSES.index("idle")), causes, none, none))
     return TimeShares(keys, kept[where], key, counts, ns)

@@ -56,9 +56,7 @@ def compute_host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[TimeSh
     for lane in lanes:
         free = (row < 0).nonzero()[0]
         thread = np.repeat(trace.numbers("host_ops", "thread")[lane[:1]], len(free))
-        row[free] = find_innermost_rows_in_tree(
-            trace, build_call_tree_of_rows(trace, lane), thread, cuts[free]
-        )
+        row[free] = find_innermost_rows_in_tree(trace, build_call_tree_of_rows(trace, lane), thread, cuts[free])
     ops = np.concatenate(lanes)
     nothing = (row < 0).nonzero()[0]
     work = ops[~collective[ops]]
@@ -77,16 +75,10 @@ def compute_host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[TimeSh
     shared_windows = mask_affordable_windows(ts, ts, low, high).nonzero()[0]
     window, place = list_starts_in_windows(ts, low[shared_windows], high[shared_windows])
     keys, key, path_rows = _build_host_slot_keys(trace, ts, row, collective)
-    return [
-        merge_time_shares(
-            TimeShares(keys, shared_windows[window], key[place], count[place], ns[place])
-        )
-    ], path_rows
+    return [merge_time_shares(TimeShares(keys, shared_windows[window], key[place], count[place], ns[place]))], path_rows
 
 
-def _build_host_slot_keys(
-    trace: Trace, ts_ns: Ints, row: Ints, collective: Bools
-) -> tuple[Ints, Ints, Ints]:
+def _build_host_slot_keys(trace: Trace, ts_ns: Ints, row: Ints, collective: Bools) -> tuple[Ints, Ints, Ints]:
     """Build the keys of host time: (distinct keys, key at each instant, a row of `host_ops` for each path)."""
     rows, place = number_keys(row)
     path, path_rows = np.full(len(rows), NO_OP), np.empty(0, np.int64)
@@ -95,9 +87,7 @@ def _build_host_slot_keys(
     kind = np.where(np.append(collective, False)[rows], _COLLECTIVE, _HOST)
     kind = np.where(has_row, kind, _NO_OP)
     none = np.full(len(ts_ns), NONE, np.int64)
-    keys, key = number_share_keys(
-        (find_stage_codes_at(trace, ts_ns), kind[place], none, path[place], none)
-    )
+    keys, key = number_share_keys((find_stage_codes_at(trace, ts_ns), kind[place], none, path[place], none))
     return keys, key, path_rows
 
 
@@ -116,9 +106,7 @@ def _list_compute_threads(trace: Trace, collective: Bools) -> list[Ints]:
     backward_threads, counts = np.unique(thread[backward & (thread != first)], return_counts=True)
     backward_threads = backward_threads[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
     chosen = op | (collective & mark_rows_of_kind(trace, "host_ops", "range"))
-    return [
-        (chosen & (thread == number)).nonzero()[0] for number in (first, *backward_threads.tolist())
-    ]
+    return [(chosen & (thread == number)).nonzero()[0] for number in (first, *backward_threads.tolist())]
 
 
 def _list_collectives_in_flight(trace: Trace) -> Ints:

@@ -70,24 +70,16 @@ def compute_exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> dict
     for number, parts in zip(numbers, shares, strict=True):
         total = sum_by_group(parts.window, parts.ns, len(low))
         used_windows = find_distinct(parts.window)
-        assert (total[used_windows] == (high - low)[used_windows]).all(), (
-            "slots must add up to the step"
-        )
-        bounded_parts = fold_small_time_shares(
-            parts, min(max(share, MIN_KEYS), MAX_KEYS), MAX_STAGES
-        )
-        assert int(bounded_parts.ns.sum()) == int(parts.ns.sum()), (
-            "what is put together keeps its time"
-        )
+        assert (total[used_windows] == (high - low)[used_windows]).all(), "slots must add up to the step"
+        bounded_parts = fold_small_time_shares(parts, min(max(share, MIN_KEYS), MAX_KEYS), MAX_STAGES)
+        assert int(bounded_parts.ns.sum()) == int(parts.ns.sum()), "what is put together keeps its time"
         rows = _label_slots(trace, bounded_parts, steps, path_rows)
         of_devices.append({**rows, "device": repeat_number(number, len(rows["count"]))})
     slots = concatenate_parts(of_devices)
     return slots if len(of_devices) == 1 else {**trim_all_texts(slots), "class": slots["class"]}
 
 
-def _label_slots(
-    trace: Trace, parts: TimeShares, steps: StepWindows, path_rows: Ints
-) -> dict[str, Array]:
+def _label_slots(trace: Trace, parts: TimeShares, steps: StepWindows, path_rows: Ints) -> dict[str, Array]:
     """Replace key numbers by names, and sort by window, stage, class and names."""
     stage, kind, cause, path, kernel = parts.keys
     kernels, stages = trace.texts("device_ops", "name").texts, list_outer_stage_names(trace)

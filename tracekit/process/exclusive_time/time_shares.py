@@ -47,13 +47,8 @@ def concatenate_time_shares(parts: Sequence[TimeShares]) -> TimeShares:
     """Concatenate time shares, and merge equal keys."""
     sizes = np.cumsum([0, *(part.keys.shape[1] for part in parts)])
     keys = np.concatenate([part.keys for part in parts], axis=1)
-    key = np.concatenate(
-        [part.key + offset for part, offset in zip(parts, sizes[:-1], strict=True)]
-    )
-    window, count, ns = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("window", "count", "ns")
-    )
+    key = np.concatenate([part.key + offset for part, offset in zip(parts, sizes[:-1], strict=True)])
+    window, count, ns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("window", "count", "ns"))
     return merge_time_shares(TimeShares(keys, window, key, count, ns))
 
 

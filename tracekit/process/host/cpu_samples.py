@@ -106,9 +106,7 @@ def _merge_cpu_segments(off: ThreadSegments, samples: ThreadSegments) -> ThreadS
     return ThreadSegments(start[chosen], end[chosen], thread[chosen], origin[chosen])
 
 
-def _find_enclosing_segments(
-    axis: ThreadAxis, segments: ThreadSegments, thread: Ints, ts_ns: Ints
-) -> Ints:
+def _find_enclosing_segments(axis: ThreadAxis, segments: ThreadSegments, thread: Ints, ts_ns: Ints) -> Ints:
     """Find the segment that contains each instant of a thread; -1 for none."""
     if not len(segments.start):
         return np.full(len(thread), -1, np.int64)

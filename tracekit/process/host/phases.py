@@ -40,9 +40,7 @@ _LAUNCH, _GRAPH_LAUNCH, _SYNC, _ALLOCATOR, _COMPILING, _LOADER, _OPTIMIZER, _ANN
 _PATTERNS = {
     _LAUNCH: re.compile(r"(?!\w*LaunchHostFunc)(cuda|cu|hip)\w*Launch"),
     _GRAPH_LAUNCH: re.compile(r"(cuda|cu|hip)GraphLaunch"),
-    _SYNC: re.compile(
-        r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize|(cuda|cu|hip)Memcpy(?!\w*Async)"
-    ),
+    _SYNC: re.compile(r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize|(cuda|cu|hip)Memcpy(?!\w*Async)"),
     _ALLOCATOR: re.compile(
         r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister)(?!\w*Async)"
         r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostAlloc|HostRegister"
@@ -215,9 +213,7 @@ def build_host_windows(trace: Trace) -> HostWindows:
     stage = trim_texts(Coded(np.concatenate((no_stage, keys % width - 1)), texts))
     occurrence = np.append(steps.occurrence, np.int32(0))[rows]
     columns: dict[str, Array] = {
-        "window": Coded(
-            np.repeat(np.array([0, 1], np.int8), (len(steps), len(keys))), ("step", "stage")
-        ),
+        "window": Coded(np.repeat(np.array([0, 1], np.int8), (len(steps), len(keys))), ("step", "stage")),
         "step": step,
         "occurrence": occurrence,
         "stage": stage,
@@ -242,9 +238,7 @@ def unite_device_busy_time(trace: Trace) -> dict[int, Intervals]:
     number = trace.derived(number_devices_by_appearance)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
-    return {
-        int(n): merge_intervals(start[number == n], end[number == n]) for n in find_distinct(number)
-    }
+    return {int(n): merge_intervals(start[number == n], end[number == n]) for n in find_distinct(number)}
 
 
 def number_devices_by_appearance(trace: Trace) -> Ints:

@@ -169,9 +169,7 @@ EDGES_AT_ONCE = 2**17
 
 def build_host_tree(trace: Trace, within: Intervals | None = None) -> HostThreadRows:
     """Build the tree of all rows that last; segments are cut at all row bounds, or only those `within` some time."""
-    start, dur, thread = (
-        _concatenate_host_column(trace, column) for column in ("ts_ns", "dur_ns", "thread")
-    )
+    start, dur, thread = (_concatenate_host_column(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
     rows = _find_lasting_host_rows(trace, thread, start, dur)
     pieces = make_cpu_segments(trace)
     of_cpu = pieces.segments
@@ -206,9 +204,7 @@ def _find_lasting_host_rows(trace: Trace, thread: Ints, start: Ints, dur: Ints) 
     return sort_rows_by_thread(is_lasting, thread, start, dur)
 
 
-def _list_row_edges(
-    axis: ThreadAxis, thread: Ints, begin: Ints, end: Ints, within: Intervals | None
-) -> Ints:
+def _list_row_edges(axis: ThreadAxis, thread: Ints, begin: Ints, end: Ints, within: Intervals | None) -> Ints:
     """List when rows start and end, sorted on the axis: those `within` some time, or all."""
     parts = [_NOTHING]
     for first in range(0, len(begin), EDGES_AT_ONCE):
@@ -227,18 +223,14 @@ def _list_row_edges(
 _NOTHING = np.empty(0, np.int64)
 
 
-def _place_rows_on_axis(
-    axis: ThreadAxis, rows: Rows, spans: tuple[Ints, Ints, Ints]
-) -> tuple[Ints, Ints, Rows]:
+def _place_rows_on_axis(axis: ThreadAxis, rows: Rows, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Rows]:
     """Place rows (by thread, start, longest first) on the axis: (position, end, enclosing row or -1).
 
     An enclosing row must outlast the inner one, except for clock jitter. Otherwise a range that outlives the
     call that opened it would seem to be inside that call.
     """
     if sweeps.native is not None and axis.points is None:
-        end, begin, parent = sweeps.place_on_lanes(
-            rows, spans, np.array([axis.low, axis.span, JITTER_NS])
-        )
+        end, begin, parent = sweeps.place_on_lanes(rows, spans, np.array([axis.low, axis.span, JITTER_NS]))
         return begin, end, parent
     thread, start, dur = (column[rows] for column in spans)
     end = start + dur
@@ -272,9 +264,7 @@ def _add_cpu_segments(host: HostThreadRows, pieces: CpuSegments) -> HostThreadRo
     place[order], place[-1] = np.arange(len(order)), -1
     above = place[np.concatenate((host.tree.parent, row))][order]
     lifted = [host.axis.lift(part.thread, times) for times in (part.start, part.end)]
-    name = concatenate_like_arrays(
-        [host.name, Coded(pieces.name.codes[part.origin], pieces.name.texts)]
-    )
+    name = concatenate_like_arrays([host.name, Coded(pieces.name.codes[part.origin], pieces.name.texts)])
     assert isinstance(name, Coded), "names are texts"
     nothing = np.zeros(len(row), np.bool_)
     frame, holds, recorded = (
@@ -301,9 +291,7 @@ def _add_cpu_segments(host: HostThreadRows, pieces: CpuSegments) -> HostThreadRo
     )
 
 
-def _mark_step_and_stage_frames(
-    frame: npt.NDArray[np.int8], parent: Rows, holder: npt.NDArray[np.int8]
-) -> Mask:
+def _mark_step_and_stage_frames(frame: npt.NDArray[np.int8], parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
     """Mark rows that only name a step or stage: steps, and outermost ranges around ops, calls or functions."""
     only_frame = frame > 1
     is_range = np.append(frame == 1, False)  # last element: no row
@@ -365,6 +353,4 @@ def shorten_texts(names: Coded, shorten: Callable[[str], str]) -> Coded:
     """Shorten texts; equal short texts share one code."""
     code_of: dict[str, int] = {}
     place = [code_of.setdefault(shorten(text), len(code_of)) for text in names.texts]
-    return Coded(
-        np.array([*place, -1], choose_narrowest(len(code_of)))[names.codes], tuple(code_of)
-    )
+    return Coded(np.array([*place, -1], choose_narrowest(len(code_of)))[names.codes], tuple(code_of))

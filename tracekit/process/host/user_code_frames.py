@@ -53,11 +53,7 @@ def is_user_code_frame(frame: str) -> bool:
     if match is None or match[1].startswith("<"):
         return False
     module = match[1].lstrip("/").partition("/")[0].removesuffix(".py")
-    return (
-        grade_frame_file(match[1]) != MACHINERY
-        and module not in _STANDARD
-        and match[3] != "<module>"
-    )
+    return grade_frame_file(match[1]) != MACHINERY and module not in _STANDARD and match[3] != "<module>"
 
 
 def find_user_code_around(trace: Trace, rows: Ints) -> Coded:
@@ -78,9 +74,7 @@ def find_user_code_around(trace: Trace, rows: Ints) -> Coded:
         thread,
         middle,
     )
-    ranges = (
-        mark_rows_of_kind(trace, "host_ops", "range") & (mark_window_rows(trace) == 0)
-    ).nonzero()[0]
+    ranges = (mark_rows_of_kind(trace, "host_ops", "range") & (mark_window_rows(trace) == 0)).nonzero()[0]
     in_range = _find_innermost_rows_of_table(trace, "host_ops", ranges, thread, middle)
     count = len(functions.texts)
     codes = np.append(names.codes.astype(np.int64), -1)[in_range]
@@ -90,15 +84,11 @@ def find_user_code_around(trace: Trace, rows: Ints) -> Coded:
     return Coded(codes, (*functions.texts, *names.texts))
 
 
-def _find_innermost_rows_of_table(
-    trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints
-) -> Ints:
+def _find_innermost_rows_of_table(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) -> Ints:
     """Find which of these rows of a table began last on a thread and still runs, at each instant; -1 for none."""
     if not len(rows):
         return np.full(len(ts_ns), -1, np.int64)
-    start, dur, of_row = (
-        trace.numbers(table, name)[rows] for name in ("ts_ns", "dur_ns", "thread")
-    )
+    start, dur, of_row = (trace.numbers(table, name)[rows] for name in ("ts_ns", "dur_ns", "thread"))
     order = sort_by_start(of_row, start, start + dur)
     start, end, of_row = start[order], (start + dur)[order], of_row[order].astype(np.int64)
     axis = ThreadAxis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))

@@ -70,9 +70,7 @@ ON_DEVICE = {
     "": "(not begun, unknown why)",
 }
 
-_WORKS = np.isin(
-    HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu")
-)
+_WORKS = np.isin(HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu"))
 """Holders of another thread that explain why the launching thread waits."""
 
 
@@ -110,16 +108,12 @@ def attribute_idle_time(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str
     tree, nodes = _build_idle_call_tree(names, parent, holder, all_leaves, tuple(notes))
     pools, of_parts = [], iter(nodes)
     for idle, parts in zip(devices, leaves, strict=True):
-        pools.append(
-            _merge_idle_segments(trace, idle, parts, list(itertools.islice(of_parts, len(parts))))
-        )
+        pools.append(_merge_idle_segments(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
     starts, node, length = map(np.concatenate, zip(*pools, strict=True))
     tree, node = _fold_small_nodes(tree, node, length)
     ends = np.cumsum([len(start) for start, *_ in pools])[:-1]
     rows_of = []
-    for idle, *pool in zip(
-        devices, *(np.split(c, ends) for c in (starts, node, length)), strict=True
-    ):
+    for idle, *pool in zip(devices, *(np.split(c, ends) for c in (starts, node, length)), strict=True):
         sums = _sum_nodes_by_window(trace, idle, *pool)
         rows_of.append({"device": repeat_number(idle.device, len(sums["idle_ns"])), **sums})
     rows, tree = _fold_small_rows(concatenate_parts(rows_of), tree)
@@ -132,22 +126,16 @@ def attribute_idle_time(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str
 # Attribution of each nanosecond
 
 
-def _attribute_gaps(
-    trace: Trace, host: HostThreadRows, idle: DeviceIdle, notes: dict[str, int]
-) -> list[_IdleLeaves]:
+def _attribute_gaps(trace: Trace, host: HostThreadRows, idle: DeviceIdle, notes: dict[str, int]) -> list[_IdleLeaves]:
     """Attribute the idle segments of one device to host rows or notes, in several parts."""
     thread, ready = _find_launching_threads(trace, idle)
     gaps, edges = idle.gaps, _list_window_edges(trace, idle)
     place = np.arange(len(gaps.start))
     waits = ThreadSegments(gaps.start, ready, thread, place)
-    waits = _split_segments_at(
-        ThreadSegments(*(column[ready > gaps.start] for column in waits)), edges
-    )
+    waits = _split_segments_at(ThreadSegments(*(column[ready > gaps.start] for column in waits)), edges)
     parts, silence, row = _follow_waits_to_threads(trace, host, idle, waits)
     silent = np.append(host.frame, True)[row].nonzero()[0]
-    note = _note_recorded_neighbors(
-        host, waits.thread[silence.origin[silent]], silence, silent, notes
-    )
+    note = _note_recorded_neighbors(host, waits.thread[silence.origin[silent]], silence, silent, notes)
     nothing = np.full(len(silent), HOLDER["nothing"])
     parts.append(_IdleLeaves(silence.start, silence.end, row, silent, note, nothing))
     is_late = gaps.end > ready
@@ -225,9 +213,7 @@ def _follow_waits_to_threads(
         other_row = np.where((other_row < 0) & (row >= 0), row, other_row)
         thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
         part = ThreadSegments(at_other.start, at_other.end, thread, origin)
-        done.append(
-            _IdleLeaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE)
-        )
+        done.append(_IdleLeaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE))
         part = ThreadSegments(*(column[~works] for column in part))
         own_row, other_row = own_row[~works], other_row[~works]
     return done, part, np.where(own_row >= 0, own_row, other_row)
@@ -272,16 +258,9 @@ def _note_recorded_neighbors(
     number, first = group_arrays(both)
     texts = []
     for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
-        names = [
-            _name_recorded_neighbor(host.name.texts[code]) if code >= 0 else ""
-            for code in (left, right)
-        ]
-        notes_of_pair = [
-            f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
-        ]
-        texts.append(
-            f"(nothing recorded, {', '.join(notes_of_pair)})" if notes_of_pair else NOTHING
-        )
+        names = [_name_recorded_neighbor(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
+        notes_of_pair = [f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name]
+        texts.append(f"(nothing recorded, {', '.join(notes_of_pair)})" if notes_of_pair else NOTHING)
     numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
     return numbers[number]
 
@@ -331,16 +310,12 @@ def _attribute_launched_gaps(
     )
     if not len(unexplained):
         return [leaves_of_cause]
-    start, end, row, _ = host.cut_and_found(
-        ThreadSegments(*(column[unexplained] for column in late))
-    )
+    start, end, row, _ = host.cut_and_found(ThreadSegments(*(column[unexplained] for column in late)))
     row[~np.append(host.holds, False)[row]] = -1
     without_row = (row < 0).nonzero()[0]
     note = np.full(len(without_row), notes.setdefault(ON_DEVICE[""], len(notes)))
     return [
-        _IdleLeaves(
-            start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])
-        ),
+        _IdleLeaves(start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])),
         leaves_of_cause,
     ]
 
@@ -504,9 +479,7 @@ def _fold_small_nodes(tree: _IdleCallTree, node: Ints, length: Ints) -> tuple[_I
     placed[lost] = len(kept_nodes) + number
     parent = tree.parent[kept_nodes]
     parents = np.concatenate((np.where(parent >= 0, new[parent], -1), distinct // len(HOLDERS) - 1))
-    codes = np.concatenate(
-        (tree.text.codes[kept_nodes], np.full(len(distinct), len(tree.text.texts)))
-    )
+    codes = np.concatenate((tree.text.codes[kept_nodes], np.full(len(distinct), len(tree.text.texts))))
     holders = np.concatenate((tree.holder[kept_nodes], distinct % len(HOLDERS)))
     return _IdleCallTree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
 
@@ -543,17 +516,13 @@ def _merge_idle_segments(
     return starts[order], places[order], lengths[order]
 
 
-def _sum_nodes_by_window(
-    trace: Trace, idle: DeviceIdle, start: Ints, node: Ints, length: Ints
-) -> dict[str, Array]:
+def _sum_nodes_by_window(trace: Trace, idle: DeviceIdle, start: Ints, node: Ints, length: Ints) -> dict[str, Array]:
     """Sum the nodes of one device by window: window, step, stage, node, gap_count, idle_ns."""
     keys, low, high = list_idle_windows(trace, idle)
     gap = sweeps.count_below(idle.gaps.start, start, right=True) - 1
     nodes = _sum_pieces_in_windows((start, gap, node, length), low, high)
     totals = sum_by_group(nodes.window, nodes.ns, len(low))
-    assert (totals == measure_coverage(idle.gaps, low, high)).all(), (
-        "each idle nanosecond is blamed once"
-    )
+    assert (totals == measure_coverage(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
     of_row = {name: select_rows(column, nodes.window) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[nodes.first]}
     number, where = group_arrays(list(columns.values()))
@@ -564,9 +533,7 @@ def _sum_nodes_by_window(
     }
 
 
-def _sum_pieces_in_windows(
-    pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints
-) -> sweeps.WindowNodes:
+def _sum_pieces_in_windows(pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints) -> sweeps.WindowNodes:
     """Sum the pieces (start, gap, node, length; in order of start) that begin in each window, by node."""
     start, gap, node, length = pieces
     if sweeps.native is not None:
@@ -583,9 +550,7 @@ def _sum_pieces_in_windows(
     )
 
 
-def _fold_small_rows(
-    rows: dict[str, Array], tree: _IdleCallTree
-) -> tuple[dict[str, Array], _IdleCallTree]:
+def _fold_small_rows(rows: dict[str, Array], tree: _IdleCallTree) -> tuple[dict[str, Array], _IdleCallTree]:
     """Keep the largest rows; merge the others by window and kind, without a node."""
     node = _get_number_column(rows, "node")
     small = np.argsort(-_get_number_column(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
@@ -602,9 +567,7 @@ def _fold_small_rows(
             np.concatenate((tree.holder, np.arange(count))),
         )
         keys = {name: rows[name] for name in rows if name not in SUMMED}
-        rows = sum_by_keys(
-            {**keys, "node": node}, {name: _get_number_column(rows, name) for name in SUMMED}
-        )
+        rows = sum_by_keys({**keys, "node": node}, {name: _get_number_column(rows, name) for name in SUMMED})
     return {
         **rows,
         "holder": make_narrow_coded(tree.holder[_get_number_column(rows, "node")], HOLDERS),

@@ -124,15 +124,11 @@ class IdleTime:
         assert set(causes) == set(CAUSES)
         assert sum(map(attrgetter("total"), causes.values())) == idle.total, "causes must add up"
         shares = {
-            name: _share_gaps_of_cause(idle, of_cause)
-            for name, of_cause in causes.items()
-            if len(of_cause.start)
+            name: _share_gaps_of_cause(idle, of_cause) for name, of_cause in causes.items() if len(of_cause.start)
         }
         return DeviceIdle(number, rows, first, last, idle, before, after, causes, shares)
 
-    def _by_host(
-        self, trace: Trace, rows: Ints, waiting: Intervals, idle: Intervals
-    ) -> dict[str, Intervals]:
+    def _by_host(self, trace: Trace, rows: Ints, waiting: Intervals, idle: Intervals) -> dict[str, Intervals]:
         """Split the time that a device waits for the host by host activity; the first match counts."""
         did: HostActivity = trace.derived(measure_host_activity)
         inside = [
@@ -157,9 +153,7 @@ class IdleTime:
         frame = trace.derived(find_stage_time)
         # Judge a pause that crosses the edge of a stage separately on either side.
         pauses = (intersect(nothing, frame), subtract(nothing, frame))
-        silent = merge_interval_sets(
-            [_select_long_pauses(pause, self.silence_ns) for pause in pauses]
-        )
+        silent = merge_interval_sets([_select_long_pauses(pause, self.silence_ns) for pause in pauses])
         return {
             "host_start_up": starting,
             "host_loader": loader,
@@ -254,16 +248,12 @@ def rank_device_op_names(trace: Trace) -> Rows:
     return ranks
 
 
-def _mark_gaps_held_by_stream_wait(
-    trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Rows
-) -> Mask:
+def _mark_gaps_held_by_stream_wait(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Rows) -> Mask:
     """Mark gaps that end with an op whose stream had to wait: a wait came after the stream's previous launch."""
     is_held = np.zeros(len(after), np.bool_)
     wait_device, wait_stream = (trace.nullable("syncs", name) for name in ("device", "stream"))
     is_wait = mark_wanted_names(trace.texts("syncs", "name"), lambda name: "wait" in name.lower())
-    waits = (is_wait & ~wait_stream.missing & _mark_rows_of_device(wait_device, device)).nonzero()[
-        0
-    ]
+    waits = (is_wait & ~wait_stream.missing & _mark_rows_of_device(wait_device, device)).nonzero()[0]
     streams = trace.nullable("device_ops", "stream")
     links: Launches = trace.derived(find_launches)
     asks = ((after >= 0) & links.linked[after]).nonzero()[0]

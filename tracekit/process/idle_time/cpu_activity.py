@@ -126,9 +126,7 @@ def measure_thread_times(trace: Trace) -> dict[str, Array]:
     start = trace.numbers("host_ops", "ts_ns")[rows]
     end = start + trace.numbers("host_ops", "dur_ns")[rows]
     threads, thread = number_keys(trace.numbers("host_ops", "thread")[rows].astype(np.int64))
-    busy = [
-        merge_intervals(start[thread == n], end[thread == n]).total for n in range(len(threads))
-    ]
+    busy = [merge_intervals(start[thread == n], end[thread == n]).total for n in range(len(threads))]
     op_ns = np.array(busy, np.int64)
     first, last = _find_cpu_recording_bounds(trace)
     chosen = find_largest(op_ns, MAX_THREADS)
@@ -157,9 +155,7 @@ def measure_frame_times(trace: Trace) -> dict[str, Array]:
     if not len(start):
         return {}
     thread = trace.numbers("python_calls", "thread")
-    parent = find_parent_rows(sort_by_start(thread, start, start + dur), thread, start, dur).astype(
-        np.int64
-    )
+    parent = find_parent_rows(sort_by_start(thread, start, start + dur), thread, start, dur).astype(np.int64)
     self_ns = np.maximum(dur - sum_by_group(parent, dur, len(start)), 0)
     names = trace.texts("python_calls", "name")
     present, slot = list_present_codes(names.codes, len(names.texts))

@@ -61,15 +61,11 @@ def measure_launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
         "p95_ns": Nullable(_compute_group_quantile(ascending, first, count, 0.95), none_missing),
     }
     names = texts[codes].tolist()
-    by_stage = sorted(
-        range(len(codes)), key=lambda place: (names[place] is None, names[place] or "")
-    )
+    by_stage = sorted(range(len(codes)), key=lambda place: (names[place] is None, names[place] or ""))
     return {name: select_rows(array, by_stage) for name, array in columns.items()}
 
 
-def _compute_group_quantile(
-    values: Ints, first: Ints, count: Ints, share: float
-) -> npt.NDArray[np.float64]:
+def _compute_group_quantile(values: Ints, first: Ints, count: Ints, share: float) -> npt.NDArray[np.float64]:
     """Compute the quantile of each group of ascending values, with linear interpolation."""
     position = share * (count - 1)
     low = np.floor(position).astype(np.int64)
@@ -94,9 +90,7 @@ def measure_launch_queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     for place in in_order[largest].tolist():
         in_queue = number == place
         by_queue.append(_measure_queue_depth(start[in_queue], end[in_queue]))
-    depths = {
-        name: np.array([depth[name] for depth in by_queue]) for name in next(iter(by_queue), ())
-    }
+    depths = {name: np.array([depth[name] for depth in by_queue]) for name in next(iter(by_queue), ())}
     return {"stream": select_rows(stream, row[in_order[largest]]), **depths} if by_queue else {}
 
 

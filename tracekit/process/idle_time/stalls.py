@@ -193,9 +193,7 @@ def measure_stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -
     explained = merge_interval_sets([*elsewhere, inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(measure_host_activity)
-    busy_host = intersect(
-        unexplained, merge_interval_sets([did.op, causes["host_sync"], causes["host_overhead"]])
-    )
+    busy_host = intersect(unexplained, merge_interval_sets([did.op, causes["host_sync"], causes["host_overhead"]]))
     synced = intersect(unexplained, after_sync)
     within = np.maximum(low, start[pairs + 1])
     inside = measure_coverage(unexplained, within, np.maximum(high, within))

@@ -76,9 +76,7 @@ def list_idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], I
     return keys, start, end
 
 
-def _measure_idle_time_by_cause(
-    idle: DeviceIdle, start: Ints, end: Ints
-) -> tuple[Ints, Ints, Ints, Ints]:
+def _measure_idle_time_by_cause(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Measure idle time by cause and window: (cause, position of the window, gaps, time), for causes that occur."""
     total = measure_coverage(idle.gaps, start, end)
     none = np.empty(0, np.int64)
@@ -153,9 +151,7 @@ def list_longest_gaps(
     parts = [gaps for gaps in all_gaps if len(gaps[0])]
     if not parts:
         return {}
-    place, start, length, cause, cause_ns, before, after = map(
-        np.concatenate, zip(*parts, strict=True)
-    )
+    place, start, length, cause, cause_ns, before, after = map(np.concatenate, zip(*parts, strict=True))
     rows = np.lexsort((place, start, -length))[:MAX_GAPS]
     start, length, cause = start[rows], length[rows], cause[rows]
     of_device: DeviceWindows = trace.derived(align_windows_to_device)
@@ -180,9 +176,7 @@ def list_longest_gaps(
     }
 
 
-def _describe_longest_gaps(
-    idle: DeviceIdle, place: int, main: tuple[Ints, Ints]
-) -> tuple[Rows, ...]:
+def _describe_longest_gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Rows, ...]:
     """Describe the longest gaps of a device: (device position, start, length, cause, its part, op before, op after)."""
     length = idle.gaps.end - idle.gaps.start
     rows = find_largest(length, MAX_GAPS)
@@ -190,9 +184,7 @@ def _describe_longest_gaps(
     return np.full(len(rows), place), *(column[rows] for column in columns)
 
 
-def _find_host_op_in_gaps(
-    trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]
-) -> Coded:
+def _find_host_op_in_gaps(trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]) -> Coded:
     """Find the host op that the launching thread was in halfway through the gap's wait for the next launch.
 
     If the gap is not such a wait (not `waits`), halfway through the rest. None if unknown.

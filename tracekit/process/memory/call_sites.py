@@ -96,9 +96,7 @@ def _shorten_categories(
     column: pd.Series[Any], shortened: Callable[[str], str], missing: str
 ) -> npt.NDArray[np.object_]:
     """Shorten the text of every category of a column; the last element is for code -1."""
-    texts = (
-        truncate_with_hash(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories
-    )
+    texts = (truncate_with_hash(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories)
     return np.array([*texts, missing], object)
 
 

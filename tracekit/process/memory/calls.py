@@ -112,9 +112,7 @@ def find_needless_segments(trace: Trace, replay: Replay, of: MemorySegments) -> 
     return needless_
 
 
-def _number_pools_and_streams(
-    trace: Trace, replay: Replay, of: MemorySegments, asked: Ints
-) -> tuple[Ints, Ints, Ints]:
+def _number_pools_and_streams(trace: Trace, replay: Replay, of: MemorySegments, asked: Ints) -> tuple[Ints, Ints, Ints]:
     """Assign a number to the (pool, stream, kind) of each piece, each segment and each of these requests."""
     pieces = replay.pieces
     entries = trace.get("allocations")
@@ -145,9 +143,7 @@ def _look_up_pool_keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataF
         {
             "pool": pd.Series(pools[codes[row]], dtype=object),
             "stream": pd.arrays.IntegerArray(streams[row], missing[row]),
-            "kind": pd.Series(
-                np.where(round_up_requests(size) <= SMALL, "small", "large"), dtype=object
-            ),
+            "kind": pd.Series(np.where(round_up_requests(size) <= SMALL, "small", "large"), dtype=object),
         }
     )
 
@@ -164,8 +160,7 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
     stages = snapshot_windows.list_snapshot_stages(trace, steps)
     when = replay.ts_ns[entries]
     step, stage = (
-        find_window_at(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy(), when)
-        for f in (steps, stages)
+        find_window_at(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy(), when) for f in (steps, stages)
     )
     history = trace["allocations"]
     site = find_entry_sites(trace, replay.rows[entries])
@@ -188,9 +183,7 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
             {
                 **{name: pd.NA if value is None else value for name, value in details.items()},
                 "step": steps["step"].iloc[int(step[i])] if step[i] >= 0 else pd.NA,
-                "stage": stages["stage"].iloc[int(stage[i])]
-                if stage[i] >= 0 and replay.timed
-                else None,
+                "stage": stages["stage"].iloc[int(stage[i])] if stage[i] >= 0 and replay.timed else None,
                 "ts_ns": int(when[i]) if replay.timed else pd.NA,
                 "entry": entry,
                 "cause": diagnose_oom_cause(details),
@@ -244,11 +237,7 @@ def diagnose_oom_cause(of: dict[str, int | None]) -> str:
     if largest is None or largest >= asked:
         return "unknown"
     # Free memory in other pools, or split over two places, would suffice if it were contiguous.
-    return (
-        "fragmentation"
-        if reserved - in_use_bytes + left >= compute_segment_size(asked)
-        else "capacity"
-    )
+    return "fragmentation" if reserved - in_use_bytes + left >= compute_segment_size(asked) else "capacity"
 
 
 def _sum_bytes_freed_before(replay: Replay, at: int) -> int:

@@ -66,12 +66,8 @@ class MemoryLevels:
         has_rows = high > low
         reserved = self.reserved
         return {
-            "floor_bytes": _mask_unknown_levels(
-                _reduce_slices(np.minimum, self.allocated, low, high), has_rows
-            ),
-            "peak_bytes": _mask_unknown_levels(
-                _reduce_slices(np.maximum, self.allocated, low, high), has_rows
-            ),
+            "floor_bytes": _mask_unknown_levels(_reduce_slices(np.minimum, self.allocated, low, high), has_rows),
+            "peak_bytes": _mask_unknown_levels(_reduce_slices(np.maximum, self.allocated, low, high), has_rows),
             "end_bytes": _mask_unknown_levels(self.allocated[np.maximum(high - 1, 0)], has_rows),
             "reserved_bytes": _compute_reserved_peaks(reserved, low, high, has_rows),
         }
@@ -161,9 +157,7 @@ def _compute_sampled_levels(trace: Trace) -> tuple[MemoryLevels, ...]:
     for device_key in chosen_keys.tolist():
         of_type = _get_number_or_none(type_, int(types[device_key // len(devices)]))
         of_device = _get_number_or_none(device, int(devices[device_key % len(devices)]))
-        sampled.append(
-            _compute_allocator_levels(trace, order[key[order] == device_key], of_type, of_device)
-        )
+        sampled.append(_compute_allocator_levels(trace, order[key[order] == device_key], of_type, of_device))
     return tuple(level for level in sampled if len(level.ts_ns))
 
 
@@ -172,9 +166,7 @@ def _get_number_or_none(numbers: Nullable, row: int) -> int | None:
     return None if numbers.missing[row] else int(numbers.values[row])
 
 
-def _compute_allocator_levels(
-    trace: Trace, rows: Ints, type_: int | None, device: int | None
-) -> MemoryLevels:
+def _compute_allocator_levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> MemoryLevels:
     """Compute the levels of one allocator: recorded totals, else the running sum of recorded changes."""
     size, total, reserved_bytes = (
         select_rows(trace.nullable("memory_ops", name), rows)
@@ -205,9 +197,7 @@ def _compute_allocator_levels(
     )
 
 
-def find_sample_contexts(
-    trace: Trace, level: MemoryLevels, at: Ints
-) -> tuple[list[str | None], list[str | None]]:
+def find_sample_contexts(trace: Trace, level: MemoryLevels, at: Ints) -> tuple[list[str | None], list[str | None]]:
     """Find the (outermost stage, innermost op) around each of these samples, as recorded; None if there is none."""
     if level.replay is not None:
         stages = select_memory_windows(trace, level)[1]
@@ -262,9 +252,7 @@ def _reduce_slices(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> I
     return out
 
 
-def _compute_reserved_peaks(
-    reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]
-) -> Nullable:
+def _compute_reserved_peaks(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
     """Compute the highest reserved level of each slice; missing if none was recorded."""
     if reserved is None:
         return _mask_unknown_levels(np.zeros(len(low), np.int64), np.zeros(len(low), np.bool_))

@@ -53,18 +53,14 @@ def list_live_memory(trace: Trace, replay: Replay, at: int) -> LiveMemory:
     frame = pd.DataFrame(
         {
             "origin": np.array(ORIGINS, object)[origin],
-            "kind": np.array(SITE_KINDS, object)[
-                np.where(nobody, SITE_KINDS.index("unknown"), kind)
-            ],
+            "kind": np.array(SITE_KINDS, object)[np.where(nobody, SITE_KINDS.index("unknown"), kind)],
             "site": site,
             "place": place,
             "category": category,
             "basis": basis,
             "stack": pd.arrays.IntegerArray(stack, no_stack | nobody),
             "size_bytes": size,
-            "age_ns": pd.arrays.IntegerArray(
-                now - since, np.full(len(born), not replay.timed) | (born < 0)
-            ),
+            "age_ns": pd.arrays.IntegerArray(now - since, np.full(len(born), not replay.timed) | (born < 0)),
         }
     )
     total = int(size.sum())
@@ -116,9 +112,7 @@ def sum_live_memory_by_site(found: LiveMemory) -> pd.DataFrame:
                 "place": [None],
                 "stack": pd.array([pd.NA], "Int64"),
                 "oldest_ns": pd.array([smaller["oldest_ns"].max()], "Int64"),
-                **{
-                    n: [int(smaller[n].sum())] for n in ("stack_count", "block_count", "size_bytes")
-                },
+                **{n: [int(smaller[n].sum())] for n in ("stack_count", "block_count", "size_bytes")},
             }
         )
         texts = dict.fromkeys([*_BY, "place"], object)
@@ -127,9 +121,7 @@ def sum_live_memory_by_site(found: LiveMemory) -> pd.DataFrame:
     return table
 
 
-def look_up_sites(
-    trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_], text: str = "site"
-) -> tuple[Any, Ints]:
+def look_up_sites(trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_], text: str = "site") -> tuple[Any, Ints]:
     """Look up the sites of stacks: (text of the site or `place`, None if unknown; code of its kind in SITE_KINDS)."""
     table = trace.derived(build_site_table)
     place, is_there = look_up_keys(table["stack"].to_numpy(), stack)
@@ -143,9 +135,7 @@ def look_up_sites(
     return site, np.where(is_known, kinds[place], np.where(missing, unknown, empty))
 
 
-def find_allocation_stacks(
-    trace: Trace, row: Ints, block: Ints
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def find_allocation_stacks(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Find the stacks that allocated pieces: (stack of each piece, mask of pieces without a recorded stack)."""
     stack = np.zeros(len(row), np.int64)
     missing = np.ones(len(row), np.bool_)
@@ -175,9 +165,7 @@ def _find_memory_purpose(
             texts = _look_up_history_texts(trace.get(name)[column], rows)
             new = (basis == BASES.index("none")) & pd.notna(texts)
             text[new], basis[new] = texts[new], BASES.index(how)
-    stages = snapshot_windows.list_snapshot_stages(
-        trace, snapshot_windows.list_snapshot_steps(trace, replay)
-    )
+    stages = snapshot_windows.list_snapshot_stages(trace, snapshot_windows.list_snapshot_steps(trace, replay))
     if len(stages) and replay.timed and len(replay.ts_ns):
         start = stages["ts_ns"].to_numpy()
         inside = find_window_at(start, start + stages["dur_ns"].to_numpy(), replay.ts_ns[born])

@@ -24,9 +24,7 @@ LEVEL_METRICS = {
 """Metric by column of levels."""
 
 
-def make_level_metrics(
-    trace: Trace, levels: Sequence[pd.DataFrame]
-) -> Mapping[str, Mapping[str, Any]]:
+def make_level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
     """Build the table `metrics` of one snapshot: each level's maximum over its GPUs; {} if unknown.
 
     `LEVEL_METRICS` lists the levels. The step is that of the file. Pinned host memory is not included.
@@ -36,9 +34,7 @@ def make_level_metrics(
     rows = pd.concat(levels, ignore_index=True)
     rows = rows[(rows["memory"] == "device").to_numpy()]
     values_of = {LEVEL_METRICS[n]: rows[n].dropna() for n in rows if n in LEVEL_METRICS}
-    highest_levels = {
-        name: float(values.max()) for name, values in values_of.items() if len(values)
-    }
+    highest_levels = {name: float(values.max()) for name, values in values_of.items() if len(values)}
     if not highest_levels:
         return {}
     return {

@@ -110,9 +110,7 @@ def list_memory_pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     return rows.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)
 
 
-def _classify_pool(
-    trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]
-) -> str:
+def _classify_pool(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]) -> str:
     """Classify a pool by the class of most of its bytes among stacks with a known class."""
     if pool == DEFAULT_POOL:
         return "default"

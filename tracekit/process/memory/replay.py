@@ -167,9 +167,7 @@ def _replay_device(
     if float(size.sum(dtype=np.float64)) + float(block_size.sum(dtype=np.float64)) > 2.0**62:
         return None
     is_alloc = action[usable] == CODE["alloc"]
-    pieces = _build_memory_pieces(
-        trace, usable, is_alloc, address[usable], size[usable], active, rows
-    )
+    pieces = _build_memory_pieces(trace, usable, is_alloc, address[usable], size[usable], active, rows)
     base = int(pieces.size[pieces.born < 0].sum())
     # A free ends the allocation at its address, even if it records another size.
     delta = np.zeros(len(rows), np.int64)
@@ -223,22 +221,16 @@ def _build_memory_pieces(
     ghost = active[~np.isin(addresses, address[last])]
     ghost_size = _read_plausible_sizes(blocks["requested_bytes"].iloc[ghost])[0]
     gone = np.where(ends >= 0, held[ends], NEVER)
-    born = np.concatenate((held[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(
-        np.int64
-    )
+    born = np.concatenate((held[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(np.int64)
     none = np.full(len(ghost), -1, np.int64)
     stays = _find_blocks_at_addresses(addresses, active, address[starts], ends < 0)
     return MemoryPieces(
         born,
         np.concatenate((gone, held[orphan], np.full(len(ghost), NEVER))).astype(np.int64),
-        np.concatenate(
-            (address[starts], address[orphan], read_ints(blocks["address"].iloc[ghost]))
-        ),
+        np.concatenate((address[starts], address[orphan], read_ints(blocks["address"].iloc[ghost]))),
         np.concatenate((size[starts], size[orphan], ghost_size)),
         np.concatenate((rows[held[starts]], np.full(len(orphan), -1), none)).astype(np.int64),
-        np.concatenate(
-            (np.where(ends >= 0, rows[held[ends]], -1), rows[held[orphan]], none)
-        ).astype(np.int64),
+        np.concatenate((np.where(ends >= 0, rows[held[ends]], -1), rows[held[orphan]], none)).astype(np.int64),
         np.concatenate((stays, np.full(len(orphan), -1), ghost)).astype(np.int64),
     )
 

@@ -27,9 +27,7 @@ _STARTER = "starts programs and passes their calls on"
 _WRAPPER = "wraps the functions of others"
 
 MACHINERY_PACKAGES: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("torch", "functorch", "triton", "numpy", "cupy", "opt_einsum", "einops"), _CALLER
-    ),
+    **dict.fromkeys(("torch", "functorch", "triton", "numpy", "cupy", "opt_einsum", "einops"), _CALLER),
     **dict.fromkeys(
         (
             "ray",

@@ -79,31 +79,23 @@ def list_memory_segments(trace: Trace, replay: Replay) -> MemorySegments | None:
     at_end = read_ints(rows["address"])
     ghost = (~np.isin(at_end, replay.address[moved[last]])).nonzero()[0]
     moves = np.concatenate((moved[starts], moved[orphan]))
-    entries = (
-        trace["allocations"].iloc[replay.rows[moves]]
-        if len(moves)
-        else trace.get("allocations").iloc[:0]
-    )
+    entries = trace["allocations"].iloc[replay.rows[moves]] if len(moves) else trace.get("allocations").iloc[:0]
     none = np.full(len(ghost), -1, np.int64)
     size = np.concatenate((replay.size[moves], read_ints(rows["size_bytes"])[ghost]))
     kind = np.where(replay.size[moves] <= SMALL_SEGMENT, "small", "large").astype(object)
     frame = pd.DataFrame(
         {
-            "pool": np.concatenate(
-                (_convert_to_objects(entries["pool"]), _convert_to_objects(rows["pool"])[ghost])
-            ),
-            "stream": pd.array(
-                [*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"
-            ),
+            "pool": np.concatenate((_convert_to_objects(entries["pool"]), _convert_to_objects(rows["pool"])[ghost])),
+            "stream": pd.array([*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"),
             "kind": np.concatenate((kind, _convert_to_objects(rows["kind"])[ghost])),
         }
     )
     frame["pool"] = frame["pool"].where(frame["pool"].notna(), DEFAULT_POOL)
     return MemorySegments(
         np.concatenate((moved[starts], np.full(len(orphan), -1), none)).astype(np.int64),
-        np.concatenate(
-            (np.where(ends >= 0, moved[ends], NEVER), moved[orphan], np.full(len(ghost), NEVER))
-        ).astype(np.int64),
+        np.concatenate((np.where(ends >= 0, moved[ends], NEVER), moved[orphan], np.full(len(ghost), NEVER))).astype(
+            np.int64
+        ),
         np.concatenate((replay.address[moves], at_end[ghost])),
         np.where(size < MAX_BYTES, size, 0),
         frame,
@@ -116,9 +108,7 @@ def _convert_to_objects(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
     return texts
 
 
-def measure_free_space_at(
-    trace: Trace, replay: Replay, of: MemorySegments, at: int
-) -> pd.DataFrame:
+def measure_free_space_at(trace: Trace, replay: Replay, of: MemorySegments, at: int) -> pd.DataFrame:
     """Measure the free space after an entry, by addresses: rows of `free_space` per pool, stream and kind."""
     alive = ((of.born <= at) & (of.died > at)).nonzero()[0]
     alive = alive[np.argsort(of.address[alive], kind="stable")]
@@ -129,9 +119,7 @@ def measure_free_space_at(
     occupied_bytes = compute_occupied_bytes(trace, replay, live)
     inside = np.searchsorted(start, address, side="right") - 1
     within = (inside >= 0) & (address < (start + size)[inside]) if len(start) else inside >= 0
-    inside, address, requested, occupied_bytes = (
-        a[within] for a in (inside, address, requested, occupied_bytes)
-    )
+    inside, address, requested, occupied_bytes = (a[within] for a in (inside, address, requested, occupied_bytes))
     count = len(alive)
     used, asked, pieces = (np.zeros(count, np.int64) for _ in range(3))
     # Overlapping blocks are damage: memory that two of them cover counts once.
@@ -170,9 +158,7 @@ def compute_occupied_bytes(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
     block = replay.pieces.block[pieces]
     has_block = block >= 0
     size = read_ints(trace.get("blocks")["size_bytes"].iloc[block[has_block]])
-    occupied_bytes[has_block] = np.where(
-        (size > 0) & (size < MAX_BYTES), size, occupied_bytes[has_block]
-    )
+    occupied_bytes[has_block] = np.where((size > 0) & (size < MAX_BYTES), size, occupied_bytes[has_block])
     return occupied_bytes
 
 
@@ -205,9 +191,7 @@ def measure_free_space_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
             "stream": of_segments["stream"].array,
             "kind": of_segments["kind"].to_numpy(object),
             "segment_count": 1,
-            "expandable_count": (of_segments["expandable"] == 1)
-            .fillna(value=False)
-            .to_numpy(np.int64),
+            "expandable_count": (of_segments["expandable"] == 1).fillna(value=False).to_numpy(np.int64),
             "reserved_bytes": total,
             "requested_bytes": requested,
             "internal_bytes": used - requested,

@@ -40,15 +40,11 @@ def _measure_snapshot_step_levels(trace: Trace) -> pd.DataFrame:
     rows = trace.derived(list_allocation_history)
     within = len(ends) >= 2 and bool(rows["ts_ns"].notna().all())
     parts = []
-    for device, end_ns, live in zip(
-        windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True
-    ):
+    for device, end_ns, live in zip(windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True):
         of_device = rows[mask_equal(rows["device"], device)]
         if within:
             ts = of_device["ts_ns"].to_numpy(np.int64)
-            size = np.where(of_device["is_alloc"], 1, -1) * of_device["size_bytes"].to_numpy(
-                np.int64
-            )
+            size = np.where(of_device["is_alloc"], 1, -1) * of_device["size_bytes"].to_numpy(np.int64)
             order = np.argsort(ts, kind="stable")
             after = np.append(np.cumsum(size[order][::-1])[::-1], 0)
             level = live - after[np.searchsorted(ts[order], ends, "right")]
@@ -90,9 +86,7 @@ def _copy_memory_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _select_driver_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
     """Select memory amounts from the log of an RL driver: values whose name gives a unit."""
-    quantities = [
-        parse_memory_quantity(str(name)) or ("", 0) for name in rows["name"].cat.categories
-    ]
+    quantities = [parse_memory_quantity(str(name)) or ("", 0) for name in rows["name"].cat.categories]
     factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])
     what = np.array([*map(itemgetter(0), quantities), ""], object)
     code = rows["name"].cat.codes.to_numpy()

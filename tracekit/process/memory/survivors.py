@@ -52,9 +52,7 @@ def find_surviving_memory(trace: Trace) -> SurvivingMemory:
     device, size = _read_ints_or_minus_one(active["device"]), active["size_bytes"].to_numpy()
     born = active["born"].to_numpy()
     untold = active["stack"].isna().to_numpy()
-    code = number_equal_rows(
-        device, _read_ints_or_minus_one(active["stack"]), untold.astype(np.int64)
-    )
+    code = number_equal_rows(device, _read_ints_or_minus_one(active["stack"]), untold.astype(np.int64))
     count = int(code.max(initial=-1)) + 1
     first = np.zeros(count, np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -134,10 +132,7 @@ def list_blocks_in_use(trace: Trace) -> pd.DataFrame:
     live["size_bytes"] = size = size[sound]
     past = trace.derived(list_allocation_history)
     place = number_equal_rows(
-        *(
-            np.append(_read_ints_or_minus_one(past[n]), _read_ints_or_minus_one(live[n]))
-            for n in ("device", "address")
-        )
+        *(np.append(_read_ints_or_minus_one(past[n]), _read_ints_or_minus_one(live[n])) for n in ("device", "address"))
     )
     last = np.full(int(place.max(initial=-1)) + 1, -1, np.int64)
     last[place[: len(past)]] = np.arange(len(past))
@@ -146,11 +141,7 @@ def list_blocks_in_use(trace: Trace) -> pd.DataFrame:
     allocation = np.where(is_known, allocation, 0)
     ts = np.append(_read_ints_or_minus_one(past["ts_ns"]), -1)[allocation]
     same = np.append(past["is_alloc"].to_numpy(), False)[allocation]
-    born = (
-        is_known
-        & same
-        & (np.append(_read_ints_or_minus_one(past["size_bytes"]), -1)[allocation] == size)
-    )
+    born = is_known & same & (np.append(_read_ints_or_minus_one(past["size_bytes"]), -1)[allocation] == size)
     live["born"] = born
     untimed = np.append(past["ts_ns"].isna().to_numpy(), True)[allocation]
     live["born_ns"] = pd.arrays.IntegerArray(ts, ~born | untimed)
@@ -229,9 +220,7 @@ def find_step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
     ts = rows["ts_ns"].to_numpy(np.int64)
     # If the file itself is a step, the ranges that a program numbers are parts of it.
     is_one_step = trace.source.step is not None
-    for number_of in (
-        (parse_profiler_step,) if is_one_step else (parse_profiler_step, parse_numbered_step)
-    ):
+    for number_of in (parse_profiler_step,) if is_one_step else (parse_profiler_step, parse_numbered_step):
         numbers = [number_of(name) for name in names]
         chosen = np.array([n is not None for n in numbers], np.bool_)[code]
         if chosen.any():
@@ -246,9 +235,7 @@ def find_step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
 
 def _compute_block_lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     """Compute the life of every block with a known stack: device, stack, size_bytes, begin_ns, end_ns."""
-    code = number_equal_rows(
-        _read_ints_or_minus_one(rows["device"]), _read_ints_or_minus_one(rows["address"])
-    )
+    code = number_equal_rows(_read_ints_or_minus_one(rows["device"]), _read_ints_or_minus_one(rows["address"]))
     order = compute_stable_order(code)
     code, alloc = code[order], rows["is_alloc"].to_numpy()[order]
     ts = rows["ts_ns"].to_numpy(np.int64)[order]

@@ -94,9 +94,7 @@ def list_snapshot_steps(trace: Trace, replay: Replay) -> pd.DataFrame:
     numbers: list[int | None] = []
     if replay.timed:
         # If the file itself is a step, the ranges that a program numbers are parts of it.
-        for number_of in (parse_profiler_step, parse_numbered_step)[
-            : 1 if trace.source.step is not None else 2
-        ]:
+        for number_of in (parse_profiler_step, parse_numbered_step)[: 1 if trace.source.step is not None else 2]:
             numbers = [number_of(name) for name in names]
             if any(number is not None for number in numbers):
                 break
@@ -132,11 +130,7 @@ def _make_file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 def _is_snapshot_stage_name(name: str) -> bool:
     """Check whether a range of this name may be a stage: neither a step nor a collective."""
-    return (
-        parse_profiler_step(name) is None
-        and parse_numbered_step(name) is None
-        and not is_collective_range(name)
-    )
+    return parse_profiler_step(name) is None and parse_numbered_step(name) is None and not is_collective_range(name)
 
 
 def list_snapshot_stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
@@ -149,9 +143,7 @@ def list_snapshot_stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
     outer = np.append(True, end[1:] > before[:-1])[: len(end)]
     rows = rows[outer]
     start = rows["ts_ns"].to_numpy()
-    row = find_window_at(
-        found["ts_ns"].to_numpy(), (found["ts_ns"] + found["dur_ns"]).to_numpy(), start
-    )
+    row = find_window_at(found["ts_ns"].to_numpy(), (found["ts_ns"] + found["dur_ns"]).to_numpy(), start)
     number = found["step"].array
     step = np.append(number.to_numpy(np.int64, na_value=0), 0)[row]
     missing = (row < 0) | np.append(np.asarray(number.isna()), True)[row]

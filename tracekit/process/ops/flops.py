@@ -123,9 +123,7 @@ def _convert_to_dims(entry: object) -> Dims | None:
 
 
 @lru_cache(4096)
-def compute_matrix_product(
-    name: str, dims_text: object, types_text: object
-) -> MatrixProduct | None:
+def compute_matrix_product(name: str, dims_text: object, types_text: object) -> MatrixProduct | None:
     """Compute the product of a call of this op with these inputs; None if unknown.
 
     >>> compute_matrix_product("aten::addmm", "[[5],[2,3],[3,5]]", '["float","float","float"]')
@@ -136,9 +134,7 @@ def compute_matrix_product(
     dims, kinds = parse_input_shapes(dims_text), parse_input_types(types_text)
     first = _find_first_factor(name)
     first_kind = kinds[first] if first < len(kinds) else ""
-    if first_kind.endswith(
-        "_x2"
-    ):  # two numbers per element: the recorded sizes are not those of the product
+    if first_kind.endswith("_x2"):  # two numbers per element: the recorded sizes are not those of the product
         return None
     if name in FACTORS or name in WEIGHTED:
         sizes = _compute_gemm_sizes(name, dims)
@@ -159,9 +155,7 @@ def _find_first_factor(name: str) -> int:
     return HEADS_FIRST.get(name, LENGTH_FIRST[name][0] if name in LENGTH_FIRST else 0)
 
 
-def _compute_gemm_sizes(
-    name: str, dims: tuple[Dims | None, ...]
-) -> tuple[int, int, int, int] | None:
+def _compute_gemm_sizes(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int] | None:
     """Compute (batch, M, N, K) of a matrix product; None if the shapes do not fit."""
     first_factor, other = FACTORS.get(name, (0, 1))
     if len(dims) <= max(first_factor, other):
@@ -191,9 +185,7 @@ def _broadcast_dims(a: Dims, b: Dims) -> Dims | None:
     return tuple(max(x, y) if min(x, y) else 0 for x, y in zip(a, b, strict=True))
 
 
-def _compute_attention_flops(
-    name: str, dims: tuple[Dims | None, ...]
-) -> tuple[tuple[int, int, int, int] | None, int]:
+def _compute_attention_flops(name: str, dims: tuple[Dims | None, ...]) -> tuple[tuple[int, int, int, int] | None, int]:
     """Compute ((batch × heads, queries, keys, size), FLOPs) of attention.
 
     Forward has 2 products. Backward has 5, since the weights are recomputed: three of the keys' size, two of
@@ -228,9 +220,7 @@ def _extract_attention_tensors(name: str, dims: tuple[Dims | None, ...]) -> list
         first, packed = LENGTH_FIRST[name]
     if packed is not None and any(dims[packed : packed + 1]):
         return []
-    tensors: list[Dims] = [
-        entry for entry in dims[first : first + 3] if entry is not None and len(entry) == 4
-    ]
+    tensors: list[Dims] = [entry for entry in dims[first : first + 3] if entry is not None and len(entry) == 4]
     if name in LENGTH_FIRST:
         tensors = [(b, h, n, d) for b, n, h, d in tensors]
     return tensors

@@ -45,9 +45,7 @@ not rounded to tf32; a Tensile kernel that names its parameters after the tile w
 name that ends with the tile was shortened, and leaves it open.
 """
 
-PLAIN_CONVOLUTION = compile_lazily(
-    r"(?<![a-z])scudnn|(?<!reduce_)(?:dgrad|wgrad)\w*<(?:int, )?float", re.IGNORECASE
-)
+PLAIN_CONVOLUTION = compile_lazily(r"(?<![a-z])scudnn|(?<!reduce_)(?:dgrad|wgrad)\w*<(?:int, )?float", re.IGNORECASE)
 """Names of 32-bit convolutions without tensor cores.
 
 cuDNN's `scudnn` family, and its engines for gradients (`dgrad_engine<float`, `wgrad_alg0_engine<float`).

@@ -26,9 +26,7 @@ Ints = npt.NDArray[np.int64]
 HIERARCHY = "Module Hierarchy"
 
 _PYTHON = re.compile(r"nn\.Module: (.+?)(?:_(\d+))?\Z", re.DOTALL)
-_WRAPPER = re.compile(
-    r"((?:FullyShardedDataParallel|FSDP|DistributedDataParallel)[\w.:]*)", re.IGNORECASE
-)
+_WRAPPER = re.compile(r"((?:FullyShardedDataParallel|FSDP|DistributedDataParallel)[\w.:]*)", re.IGNORECASE)
 
 
 @cache_by_name
@@ -119,9 +117,7 @@ def _find_called_modules(trace: Trace, origin: str, kind: str) -> RecordedModule
         of_code[codes],
         codes,
         measure_exclusive_times_in_tree(tree, *spans)[rows],
-        np.where(inside >= 0, of_code[names.codes[inside]], -1)
-        if _has_ops_on_module_threads(trace, rows)
-        else None,
+        np.where(inside >= 0, of_code[names.codes[inside]], -1) if _has_ops_on_module_threads(trace, rows) else None,
     )
 
 
@@ -137,9 +133,7 @@ def _find_modules_by_hierarchy(trace: Trace) -> RecordedModules | None:
     column: SparseColumn | None = trace.sparse.get(HIERARCHY)
     if column is None or column.categories is None or not len(column.rows):
         return None
-    class_of_text = [
-        parse_innermost_class(text) if isinstance(text, str) else None for text in column.categories
-    ]
+    class_of_text = [parse_innermost_class(text) if isinstance(text, str) else None for text in column.categories]
     if not any(class_of_text):
         return None
     classes = sorted({name for name in class_of_text if name is not None})

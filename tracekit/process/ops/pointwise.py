@@ -89,9 +89,7 @@ def is_pointwise_kernel(name: str) -> bool:
 def find_pointwise_kernels(trace: Trace) -> PointwiseKernels:
     """Find the chains of pointwise kernels of a trace, and its layout copies, by recorded shapes."""
     is_kernel = mark_rows_of_kind(trace, "device_ops", "kernel")
-    kernels = (
-        is_kernel & mark_wanted_names(trace.texts("device_ops", "name"), is_pointwise_kernel)
-    ).nonzero()[0]
+    kernels = (is_kernel & mark_wanted_names(trace.texts("device_ops", "name"), is_pointwise_kernel)).nonzero()[0]
     if len(kernels):
         links: Launches = trace.derived(find_launches)
         kernels = kernels[links.op[kernels] >= 0]
@@ -105,12 +103,8 @@ def find_pointwise_kernels(trace: Trace) -> PointwiseKernels:
     size = count_input_elements(recorded, number)
     side: HostPhases = trace.derived(classify_host_rows)
     is_part = ~copies & (size > 0) & (np.append(side.within_optimizer, -1)[op] < 0)
-    is_part &= ~np.append(
-        mark_wanted_names(trace.texts("host_ops", "name"), _is_in_place_op), False
-    )[op]
-    return PointwiseKernels(
-        *_find_pointwise_chains(trace, kernels[is_part], size[is_part]), kernels[copies]
-    )
+    is_part &= ~np.append(mark_wanted_names(trace.texts("host_ops", "name"), _is_in_place_op), False)[op]
+    return PointwiseKernels(*_find_pointwise_chains(trace, kernels[is_part], size[is_part]), kernels[copies])
 
 
 def _is_in_place_op(name: str) -> bool:
@@ -126,9 +120,7 @@ def _mark_layout_copies(trace: Trace, recorded: InputShapes, op: Ints, number: I
     keeps_type = map_coded_values(number[copies], recorded.types, _has_one_type)
     is_copy[copies] = np.equal(keeps_type, True)  # noqa: FBT003
     copies = is_copy.nonzero()[0]
-    around = trace.derived(build_call_tree).nearest(
-        mark_rows_of_kind(trace, "host_ops", "op"), op[copies]
-    )
+    around = trace.derived(build_call_tree).nearest(mark_rows_of_kind(trace, "host_ops", "op"), op[copies])
     is_own = np.append(mark_wanted_names(names, COPIED_BY.__contains__), True)[around]
     is_copy[copies] = is_own
     return is_copy
@@ -157,9 +149,7 @@ def _find_pointwise_chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Int
     """Find the chains: (their kernels, number of the chain of each, whether it is the longest of its chain)."""
     stream = trace.nullable("device_ops", "stream")
     start = trace.numbers("device_ops", "ts_ns")
-    queue = number_keys(np.where(stream.missing, -1, stream.values))[1] * len(
-        trace.derived(number_devices)
-    )
+    queue = number_keys(np.where(stream.missing, -1, stream.values))[1] * len(trace.derived(number_devices))
     queue += trace.derived(number_devices).number
     order = np.lexsort((start, queue))
     place = np.empty(len(order), np.int64)

@@ -172,9 +172,7 @@ def merge_calls(trace: Trace, rows: Ints, group: Rows, count: int) -> MergedCall
         in_order = in_order[slot[in_order] >= 0]
         if len(in_order) == len(rows):
             return _merge_ordered_calls(trace, in_order, slot, count)
-    thread, start, dur = (
-        trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
-    )
+    thread, start, dur = (trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns"))
     pairs, pair = number_keys(thread.astype(np.int64) * count + group.astype(np.int64))
     totals = measure_group_unions(start, start + dur, pair, len(pairs))
     (first, last), points, width = _map_to_positions(len(pairs), start, start + np.maximum(dur, 1))

@@ -63,17 +63,13 @@ def find_unfused_ops(trace: Trace) -> UnfusedOps:
         """Find the ops with these names and a recorded shape."""
         return (is_op & mark_wanted_names(names, wanted.__contains__)).nonzero()[0]
 
-    first, softmax, last = _find_unfused_attention(
-        trace, recorded, rows_of(PRODUCTS), rows_of(SOFTMAX)
-    )
+    first, softmax, last = _find_unfused_attention(trace, recorded, rows_of(PRODUCTS), rows_of(SOFTMAX))
     losses, copies = rows_of(LOSS), rows_of((COPY,))
     wide = np.array([_has_vocabulary_axis(text) for text in recorded.dims], np.bool_)
     size = np.array(
         [
             _compute_upcast_bytes(dims, types) if is_wide else 0
-            for dims, types, is_wide in zip(
-                recorded.dims, recorded.types, wide.tolist(), strict=True
-            )
+            for dims, types, is_wide in zip(recorded.dims, recorded.types, wide.tolist(), strict=True)
         ],
         np.int64,
     )
@@ -91,9 +87,7 @@ def _find_unfused_attention(
         return none, none, none
     rows = np.concatenate((products, softmax))
     is_softmax = np.repeat([False, True], [len(products), len(softmax)])
-    start, dur, thread = (
-        trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns", "thread")
-    )
+    start, dur, thread = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns", "thread"))
     order = sort_by_start(thread, start, start + dur)
     rows, is_softmax, thread = rows[order], is_softmax[order], thread[order]
     middle = (
@@ -169,9 +163,7 @@ def mark_score_passes(
     """Mark the shortest device op between the products of each attention that passes over all scores."""
     recorded: InputShapes = trace.derived(collect_input_shapes)
     rows = extra.nonzero()[0]
-    softmax = recorded_attention.softmax[
-        np.lexsort(_build_thread_sort_keys(trace, recorded_attention.first))
-    ]
+    softmax = recorded_attention.softmax[np.lexsort(_build_thread_sort_keys(trace, recorded_attention.first))]
     attention = _find_latest_attention(trace, recorded_attention)[rows]
     size, scores = (
         count_input_elements(recorded, np.append(recorded.number, -1)[ops])
@@ -201,9 +193,7 @@ def _find_latest_attention(trace: Trace, recorded_attention: UnfusedOps) -> Ints
     start, thread = _build_thread_sort_keys(trace, recorded_attention.first)
     order = np.lexsort((start, thread))
     thread = thread[order].astype(np.int64)
-    return _find_latest_start_of_thread(
-        thread, start[order], find_launch_threads(trace), links.ts_ns
-    )
+    return _find_latest_start_of_thread(thread, start[order], find_launch_threads(trace), links.ts_ns)
 
 
 def mark_attention_extra_ops(trace: Trace, recorded_attention: UnfusedOps) -> npt.NDArray[np.bool_]:
@@ -212,9 +202,7 @@ def mark_attention_extra_ops(trace: Trace, recorded_attention: UnfusedOps) -> np
     count = len(links.ts_ns)
     if not len(recorded_attention.first) or not count:
         return np.zeros(count, np.bool_)
-    start, dur, thread = (
-        trace.numbers("host_ops", name).astype(np.int64) for name in ("ts_ns", "dur_ns", "thread")
-    )
+    start, dur, thread = (trace.numbers("host_ops", name).astype(np.int64) for name in ("ts_ns", "dur_ns", "thread"))
     order = np.lexsort((start[recorded_attention.first], thread[recorded_attention.first]))
     first, last = recorded_attention.first[order], recorded_attention.last[order]
     latest_product = _find_latest_attention(trace, recorded_attention)
@@ -228,9 +216,7 @@ def mark_attention_extra_ops(trace: Trace, recorded_attention: UnfusedOps) -> np
     return extra
 
 
-def _find_latest_start_of_thread(
-    thread: Ints, start: Ints, asked_thread: Ints, asked_ns: Ints
-) -> Ints:
+def _find_latest_start_of_thread(thread: Ints, start: Ints, asked_thread: Ints, asked_ns: Ints) -> Ints:
     """Find the last of the sorted (thread, start) at or before each instant; -1 for none.
 
     The result may belong to an earlier thread: callers compare threads.

@@ -87,9 +87,7 @@ def sum_host_work_classes(trace: Trace, classes: Mapping[str, NamedThreadSpans])
     keys, group = number_keys(kind * (len(list_outer_stage_names(trace)) + 1) + stage + 1)
     width = int(thread.max(initial=0)) + 1
     pairs, pair = number_keys(group * width + thread)
-    totals = sum_by_group(
-        pairs // width, measure_group_unions(start, end, pair, len(pairs)), len(keys)
-    )
+    totals = sum_by_group(pairs // width, measure_group_unions(start, end, pair, len(pairs)), len(keys))
     names = trace.texts("host_ops", "name").texts
     return {
         **_decode_class_and_stage(trace, ["all", *classes], keys),
@@ -125,9 +123,9 @@ def find_top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, 
     sums = sum_by_group(pair, dur, len(pairs))
     order = np.lexsort((pairs, -sums, pairs // width))
     group_of_pair = pairs[order] // width
-    first = np.concatenate(
-        (group_of_pair[:1] == group_of_pair[:1], group_of_pair[1:] != group_of_pair[:-1])
-    ).nonzero()[0]
+    first = np.concatenate((group_of_pair[:1] == group_of_pair[:1], group_of_pair[1:] != group_of_pair[:-1])).nonzero()[
+        0
+    ]
     out = np.full(count, None, object)
     out[group_of_pair[first]] = np.array([*names, None], object)[pairs[order][first] % width - 1]
     return out
@@ -145,13 +143,9 @@ def _look_up_compute_capabilities(trace: Trace, device: Nullable) -> Nullable:
             _parse_capability_part(entry.get("computeMinor")),
         )
         if major is not None and minor is not None:
-            capabilities[entry.get("id") if isinstance(entry.get("id"), int) else None] = (
-                10 * major + minor
-            )
+            capabilities[entry.get("id") if isinstance(entry.get("id"), int) else None] = 10 * major + minor
     same = set(capabilities.values())
-    if (
-        len(same) == 1
-    ):  # Ordinals may not match (renumbered devices), but one model gives one answer.
+    if len(same) == 1:  # Ordinals may not match (renumbered devices), but one model gives one answer.
         return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
     recorded = make_nullable_numbers(list(map(capabilities.get, device.values.tolist())))
     return Nullable(recorded.values, recorded.missing | device.missing)

@@ -31,16 +31,12 @@ class EngineBatch(NamedTuple):
     attention_pairs: int | None = None
 
 
-_CONTEXT = compile_lazily(
-    r"execute_(?:\d+_)?context_(\d+)\(([^()]*)\)_generation_(\d+)\(([^()]*)\)", re.ASCII
-)
+_CONTEXT = compile_lazily(r"execute_(?:\d+_)?context_(\d+)\(([^()]*)\)_generation_(\d+)\(([^()]*)\)", re.ASCII)
 _NEW = compile_lazily(r"execute_new_(\d+)_cached_(\d+)\Z", re.ASCII)
 _STEP = compile_lazily(r"step\[(\w+)((?: \w+=\d+)*)\]\Z", re.ASCII)
 _FIRST = compile_lazily(r"(?:sq)?(\d+)", re.ASCII)
 _SUMS = compile_lazily(r"sq\d+sk(\d+)sqsq\d+sqsk(\d+)\Z", re.ASCII)
-_ATOM = compile_lazily(
-    r"(?:eager_)?(prefill|decode)\[(bs=[^\]]*(?:\[[^\]]*\][^\]]*)?)\]\Z", re.ASCII
-)
+_ATOM = compile_lazily(r"(?:eager_)?(prefill|decode)\[(bs=[^\]]*(?:\[[^\]]*\][^\]]*)?)\]\Z", re.ASCII)
 _PAIR = compile_lazily(r"(?<![^ ])(\w+)=(\d+)(?:/\d+)?(?![^ ])", re.ASCII)
 _DIFFUSION = compile_lazily(r"execute_diffusion_(\d+)_\d+x\d+\Z", re.ASCII)
 
@@ -89,14 +85,10 @@ def _parse_execute_name(name: str) -> EngineBatch | None:
 def _parse_bracket_name(name: str) -> EngineBatch | None:
     """Parse names of SGLang and ATOM, which list the batch in brackets."""
     if match := _ATOM.match(name):
-        return _make_atom_batch(
-            match[1], {key: int(value) for key, value in _PAIR.findall(match[2])}
-        )
+        return _make_atom_batch(match[1], {key: int(value) for key, value in _PAIR.findall(match[2])})
     if match := _STEP.match(name):
         pairs = dict(pair.split("=") for pair in match[2].split())
-        return _make_sglang_batch(
-            match[1].upper(), {key: int(value) for key, value in pairs.items()}
-        )
+        return _make_sglang_batch(match[1].upper(), {key: int(value) for key, value in pairs.items()})
     return None
 
 
@@ -117,10 +109,7 @@ def _parse_attention_sums(*texts: str) -> tuple[int | None, int | None]:
 
 def _sum_listed_attention(told: dict[str, int]) -> tuple[int | None, int | None]:
     """Sum `sk=` and `sqsk=` of listed values, alone or by kind of request (`c_sk=`, `g_sk=`)."""
-    keys, pairs = (
-        [told[name] for name in (kind, f"c_{kind}", f"g_{kind}") if name in told]
-        for kind in ("sk", "sqsk")
-    )
+    keys, pairs = ([told[name] for name in (kind, f"c_{kind}", f"g_{kind}") if name in told] for kind in ("sk", "sqsk"))
     return (sum(keys) if keys else None), (sum(pairs) if pairs else None)
 
 

@@ -31,9 +31,7 @@ def name_stage_ranges(trace: Trace, rows: Ints, parent: Ints) -> tuple[Ints, tup
     if BATCH not in texts:
         return codes, texts
     is_range = mark_rows_of_kind(trace, "host_ops", "range")
-    updates = is_range & mark_wanted_names(
-        names, lambda name: get_canonical_stage(name) == "update_actor"
-    )
+    updates = is_range & mark_wanted_names(names, lambda name: get_canonical_stage(name) == "update_actor")
     batches = (codes[rows] == texts.index(BATCH)).nonzero()[0]
     batches = batches[trace.derived(build_call_tree).nearest(updates, rows[batches]) < 0]
     if not len(batches):

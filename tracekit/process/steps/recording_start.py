@@ -87,9 +87,7 @@ def _find_start_up_end(trace: Trace, begin_ns: int) -> int:
 def _measure_busy_time_until(busy: Intervals, ts_ns: Ints) -> Ints:
     """Measure the busy time before each instant."""
     first = int(busy.start[0]) if len(busy.start) else 0
-    return measure_coverage(
-        busy, np.full(len(ts_ns), min(first, int(ts_ns.min(initial=first)))), ts_ns
-    )
+    return measure_coverage(busy, np.full(len(ts_ns), min(first, int(ts_ns.min(initial=first)))), ts_ns)
 
 
 def find_early_wait(trace: Trace) -> EarlyWait | None:

@@ -61,12 +61,8 @@ def _list_recurring_kernels(trace: Trace, least_span: float) -> Iterator[pd.Data
     rows = mark_rows_of_kind(trace, "device_ops", "kernel").nonzero()[0]
     number = np.where(device.missing[rows], -1, device.values[rows])
     code = names.codes[rows]
-    for (number_of, of_name), starts in _select_recurring_names(
-        trace, "device_ops", rows, number, code, least_span
-    ):
-        yield _make_recurrence_rows(
-            "launch", names.texts[of_name], None if number_of < 0 else number_of, starts
-        )
+    for (number_of, of_name), starts in _select_recurring_names(trace, "device_ops", rows, number, code, least_span):
+        yield _make_recurrence_rows("launch", names.texts[of_name], None if number_of < 0 else number_of, starts)
 
 
 def _list_recurring_ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
@@ -80,9 +76,7 @@ def _list_recurring_ranges(trace: Trace, least_span: float) -> Iterator[pd.DataF
     code = codes[names.codes[rows]]
     rows, code = rows[code >= 0], code[code >= 0]
     thread = trace.numbers("host_ops", "thread")[rows]
-    for (_, of_name), starts in _select_recurring_names(
-        trace, "host_ops", rows, thread, code, least_span
-    ):
+    for (_, of_name), starts in _select_recurring_names(trace, "host_ops", rows, thread, code, least_span):
         yield _make_recurrence_rows("range", texts[of_name], None, starts)
 
 

@@ -164,9 +164,7 @@ def find_launch_times(trace: Trace) -> Ints:
 def _repeat_by_iterations(trace: Trace) -> Repetition | None:
     """Find engine iterations on the thread with most of them; of nested ranges, the outermost."""
     names = trace.texts("host_ops", "name")
-    is_iteration = mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(
-        names, is_iteration_name
-    )
+    is_iteration = mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(names, is_iteration_name)
     rows = is_iteration.nonzero()[0]
     if len(rows) < 2:
         return None
@@ -215,9 +213,7 @@ def _select_device_ranges(trace: Trace) -> _OutermostRanges:
         rows = rows[np.lexsort((-dur[rows], start[rows]))]
         before = np.maximum.accumulate(np.append(start[rows[:1]], (start + dur)[rows[:-1]]))
         rows = rows[start[rows] >= before]
-    return _OutermostRanges(
-        Coded(names.codes[rows], names.texts), start[rows], (start + dur)[rows], _NO_ROWS
-    )
+    return _OutermostRanges(Coded(names.codes[rows], names.texts), start[rows], (start + dur)[rows], _NO_ROWS)
 
 
 def _is_repeatable_name(name: str) -> bool:
@@ -236,11 +232,7 @@ def _make_repeated_windows(
     if not 2 <= len(begins.ts_ns) <= MOST_WINDOWS:
         return None
     last, end = int(begins.ts_ns[-1]), max(int(begins.end_ns[-1]), until)
-    issued = (
-        trace.derived(find_launch_times)
-        if len(begins.rows)
-        else trace.numbers("device_ops", "ts_ns")
-    )
+    issued = trace.derived(find_launch_times) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
     end = max(end, find_work_end(trace, last, end), last + 1)
     if not _has_issued_work(trace, issued, int(begins.ts_ns[0]), end, least):
         return None
@@ -332,9 +324,7 @@ def _repeat_by_loop_marks(trace: Trace) -> Repetition | None:
     be used for several updates.
     """
     names = trace.texts("host_ops", "name")
-    marks = (
-        mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(names, _is_loop_mark_name)
-    ).nonzero()[0]
+    marks = (mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(names, _is_loop_mark_name)).nonzero()[0]
     if not len(marks):
         return None
     ranges = _select_host_ranges(trace, marks)
@@ -357,9 +347,7 @@ _is_loop_mark_name: Callable[[str], bool] = lambda name: _LOOP.match(name) is no
 def _repeat_by_graphs(trace: Trace) -> Repetition | None:
     """Find graph launches that repeat: every window has as many, of graphs of the same sizes."""
     names = trace.texts("host_ops", "name")
-    is_graph = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(
-        names, _is_graph_launch_name
-    )
+    is_graph = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(names, _is_graph_launch_name)
     calls = is_graph.nonzero()[0]
     if len(calls) < LEAST_TIMES:
         return None

@@ -88,9 +88,7 @@ _CREATES_CONTEXT = re.compile(
 _CREATES_HANDLE = re.compile(
     r"(cu|cuda|hip)(StreamCreate|EventCreate|StreamGetPriority)|(cudnn|cublas\w*|hipblas\w*|rocblas|miopen|nccl)_?\w*(Create|CommInit)"
 )
-_ALLOCATES = re.compile(
-    r"(cu|cuda|hip)(Mem)?(Malloc|Alloc|Create|HostAlloc|HostMalloc|HostRegister)"
-)
+_ALLOCATES = re.compile(r"(cu|cuda|hip)(Mem)?(Malloc|Alloc|Create|HostAlloc|HostMalloc|HostRegister)")
 _LAUNCHES = re.compile(r"(cu|cuda|hip)\w*(Launch|Memset)")
 _DRIVER_LAUNCH = re.compile(r"cuLaunchKernel|hipModuleLaunchKernel|hipExtModuleLaunchKernel")
 _COPIES_OR_WAITS = re.compile(r"memcpy|synchronize|wait|query|peer|prefetch", re.IGNORECASE)
@@ -160,13 +158,9 @@ def find_start_up_calls(trace: Trace) -> StartUpCalls:
     before = trace.numbers("host_ops", "ts_ns") < _find_last_device_begin(trace)
     rows = ((kind >= 0) & before).nonzero()[0]
     names = trace.texts("host_ops", "name")
-    thread, start, dur = (
-        trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
-    )
+    thread, start, dur = (trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns"))
     named = Coded(names.codes[rows], names.texts)
-    calls = _add_compile_frames(
-        trace, StartUpCalls(rows, kind[rows], named, thread, start, dur, usual[rows])
-    )
+    calls = _add_compile_frames(trace, StartUpCalls(rows, kind[rows], named, thread, start, dur, usual[rows]))
     return _add_start_silence(trace, calls)
 
 
@@ -177,9 +171,7 @@ def _recognize_start_up_calls(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]
     is_call = mark_rows_of_kind(trace, "host_ops", "runtime")
     timed = is_call | mark_rows_of_kind(trace, "host_ops", "op", "range", "overhead")
     compiles = timed & ((by_name == COMPILE) | (by_name == CODE))
-    named = (compiles | (is_call & (by_name >= 0)) | (timed & (by_name == LIBRARY))) & (
-        dur >= NAMED_NS
-    )
+    named = (compiles | (is_call & (by_name >= 0)) | (timed & (by_name == LIBRARY))) & (dur >= NAMED_NS)
     rows = named.nonzero()[0]
     yield rows, by_name[rows], np.full(len(rows), -1)
     waits = mark_wanted_names(names, _COPIES_OR_WAITS.search)
@@ -220,9 +212,7 @@ def _find_calls_before_work(trace: Trace, plain: Mask) -> Ints:
     system = mark_rows_of_kind(trace, "host_ops", "other")
     asks = system & early & mark_wanted_names(trace.texts("host_ops", "name"), _DRIVER_CALL.match)
     issued = links.call[links.call >= 0]
-    asks &= np.isin(
-        trace.numbers("host_ops", "thread"), trace.numbers("host_ops", "thread")[issued]
-    )
+    asks &= np.isin(trace.numbers("host_ops", "thread"), trace.numbers("host_ops", "thread")[issued])
     is_much = int(dur[asks].sum()) >= FIRST_CALL_NS
     return np.concatenate((calls, asks.nonzero()[0])) if is_much else calls
 
@@ -335,9 +325,7 @@ def _mark_compiling_ops(trace: Trace, ops: Ints) -> Mask:
     Compiled code is launched by a driver call, or by an op with a telling name.
     """
     names, dur = trace.texts("host_ops", "name"), trace.numbers("host_ops", "dur_ns")
-    runs = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(
-        names, _DRIVER_LAUNCH.match
-    )
+    runs = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(names, _DRIVER_LAUNCH.match)
     runs |= mark_rows_of_kind(trace, "host_ops", "op") & mark_wanted_names(names, _JIT_OP.match)
     rows = runs.nonzero()[0]
     if not len(rows) or not len(ops):
@@ -347,9 +335,7 @@ def _mark_compiling_ops(trace: Trace, ops: Ints) -> Mask:
     mask[ops] = True
     tree: CallTree = trace.derived(build_call_tree)
     around = np.isin(ops, tree.nearest(mask, rows))
-    is_made: Mask = (
-        is_long & around & (2 * trace.derived(measure_exclusive_host_times)[ops] >= dur[ops])
-    )
+    is_made: Mask = is_long & around & (2 * trace.derived(measure_exclusive_host_times)[ops] >= dur[ops])
     return is_made
 
 
@@ -367,9 +353,7 @@ def _add_compile_frames(trace: Trace, calls: StartUpCalls) -> StartUpCalls:
     frames = chosen.nonzero()[0]
     if not len(frames):
         return _keep_outermost_start_up_calls(calls)
-    start, dur, thread = (
-        trace.numbers("python_calls", name)[frames] for name in ("ts_ns", "dur_ns", "thread")
-    )
+    start, dur, thread = (trace.numbers("python_calls", name)[frames] for name in ("ts_ns", "dur_ns", "thread"))
     of_frames = StartUpCalls(
         np.full(len(frames), -1),
         np.full(len(frames), COMPILE),

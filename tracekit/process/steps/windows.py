@@ -227,14 +227,10 @@ def find_steps_and_stages(trace: Trace) -> StepsAndStages:
     named = host.is_range & ~is_step & ~mark_wanted_names(host.names, is_collective_range)
     named &= ~_mark_unnumbered_step_ranges(trace, host)
     plausible = named & mark_wanted_names(host.names, is_possible_stage)
-    thread = _find_busiest_thread(
-        host, next((m for m in (is_step, plausible, named) if m.any()), named)
-    )
+    thread = _find_busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
     on_thread = host.is_range & False if thread is None else host.thread == thread
     is_stage = named & on_thread
-    steps = _make_annotated_steps(
-        trace, host, (is_step & on_thread).nonzero()[0], number_of, origin
-    )
+    steps = _make_annotated_steps(trace, host, (is_step & on_thread).nonzero()[0], number_of, origin)
     if not len(steps) and _is_unmarked_device_recording(trace):
         whole = _find_enclosing_ranges(trace, plausible & on_thread)
         is_stage[whole], plausible[whole] = False, False
@@ -243,17 +239,11 @@ def find_steps_and_stages(trace: Trace) -> StepsAndStages:
             is_stage[repeated.rows] = False
             steps = _keep_windows_after_start_up(trace, _make_repeated_steps(repeated))
     stage_rows = is_stage.nonzero()[0]
-    is_stage[
-        stage_rows[
-            _mark_ranges_around_steps(
-                host, steps, stage_rows, trace.derived(measure_time_resolution)
-            )
-        ]
-    ] = False
+    is_stage[stage_rows[_mark_ranges_around_steps(host, steps, stage_rows, trace.derived(measure_time_resolution))]] = (
+        False
+    )
     if not len(steps):
-        steps = _trim_unmarked_step(
-            trace, _make_file_steps(trace, host, (plausible & on_thread).nonzero()[0])
-        )
+        steps = _trim_unmarked_step(trace, _make_file_steps(trace, host, (plausible & on_thread).nonzero()[0]))
     if len(steps) and any(account.captures for account in trace.source.accounts):
         # A process recorded all the time also went through steps that were not captured.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
@@ -299,9 +289,7 @@ def _clip_stages(stages: StageWindows, begin_ns: int) -> StageWindows:
     return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
 
 
-def _mark_ranges_around_steps(
-    host: _HostColumns, steps: StepWindows, rows: Ints, jitter_ns: int
-) -> Mask:
+def _mark_ranges_around_steps(host: _HostColumns, steps: StepWindows, rows: Ints, jitter_ns: int) -> Mask:
     """Mark ranges that contain more than a whole step, except known stages: they are not stages of a step."""
     long = (steps.dur_ns > 0).nonzero()[0]
     start = host.ts_ns[rows]
@@ -334,9 +322,7 @@ def _find_enclosing_ranges(trace: Trace, plausible: Mask) -> Ints:
         outer = _find_outermost_rows(trace, inside)
         if len(outer) != 1 or np.count_nonzero(inside) < 3 or len(wholes) == MAX_WHOLES:
             return np.array(wholes, np.int64)
-        name = trace.texts("host_ops", "name").texts[
-            trace.texts("host_ops", "name").codes[outer[0]]
-        ]
+        name = trace.texts("host_ops", "name").texts[trace.texts("host_ops", "name").codes[outer[0]]]
         if is_known_stage(name):
             return np.array(wholes, np.int64)
         wholes += outer.tolist()
@@ -381,10 +367,7 @@ def _find_busiest_thread(host: _HostColumns, mask: Mask) -> int | None:
     if (thread == thread[0]).all():
         return int(thread[0])
     end = start + host.dur_ns[rows]
-    totals = {
-        int(t): merge_intervals(start[thread == t], end[thread == t]).total
-        for t in np.unique(thread)
-    }
+    totals = {int(t): merge_intervals(start[thread == t], end[thread == t]).total for t in np.unique(thread)}
     return min(totals, key=lambda t: (-totals[t], t))
 
 
@@ -471,9 +454,7 @@ def _make_file_steps(trace: Trace, host: _HostColumns, plausible: Ints) -> StepW
     captures = _list_captures(trace, start, counted)
     afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
     for (step, first, last), following in zip(captures, afterwards, strict=False):
-        begun_ns, finished = _find_rows_extent(
-            start, length, _mark_rows_between(start, counted, first, last)
-        )
+        begun_ns, finished = _find_rows_extent(start, length, _mark_rows_between(start, counted, first, last))
         begun = host.ts_ns[plausible]
         of_capture = plausible[(begun >= first) & (begun < last)]
         finished = max(finished, min(find_work_end(trace, first, last), following))
@@ -558,9 +539,7 @@ def _find_capture_divisions(trace: Trace, host: _HostColumns, plausible: Ints) -
     return sorted(start[codes == codes[start.argmin()]].tolist())[1:]
 
 
-def _make_stages(
-    trace: Trace, host: _HostColumns, is_stage: Mask, steps: StepWindows
-) -> tuple[StageWindows, int]:
+def _make_stages(trace: Trace, host: _HostColumns, is_stage: Mask, steps: StepWindows) -> tuple[StageWindows, int]:
     """Make stages of ranges: (stages, number beyond the cap); of nested ranges with one name, the outermost."""
     rows = is_stage.nonzero()[0]
     parent = trace.derived(build_call_tree).nearest(is_stage, rows)

@@ -85,9 +85,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
     `on_bytes` is called with counts of compressed bytes as they are read. Raises only `TraceFormatError`.
     """
-    scan = chrome_stream.scan_trace(
-        Path(source.path), _choose_scan_options(want), on_bytes=on_bytes
-    )
+    scan = chrome_stream.scan_trace(Path(source.path), _choose_scan_options(want), on_bytes=on_bytes)
     base, base_is_odd = _parse_base_time(scan.meta)
     labelled = processes.find_rank_labels(scan.pid)
     pid = scan.pid if labelled is None else Codes(scan.pid.codes, list(labelled.pids))
@@ -132,9 +130,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         own_notes = [*notes, *chrome_times.repair_row_times(part, stranded & is_kept, source.name)]
         notes = []
         facts = {**_read_process_facts(meta), **_find_main_pid(part, pid), "rank": rank.number}
-        own_source = replace(
-            apply_file_facts(replace(source, rank=None), facts), topology=rank.topology
-        )
+        own_source = replace(apply_file_facts(replace(source, rank=None), facts), topology=rank.topology)
         own_meta = {**meta, "element_count": int(np.count_nonzero(is_kept))}
         traces.append(_make_chrome_trace(own_source, want, part, own_notes, own_meta))
     return traces
@@ -152,9 +148,7 @@ def _repair_or_reject_rows(
     In the latter case, `facts` loses its rank. Returns notes on the dropped rows.
     """
     if any(note.code == "damaged" for note in notes):
-        interleaved = processes.find_interleaved_processes(
-            chrome_times.collect_runtime_calls(rows), name
-        )
+        interleaved = processes.find_interleaved_processes(chrome_times.collect_runtime_calls(rows), name)
         if interleaved is not None:
             rows.classes[:] = CLASS_CODE["ignored"]
             facts.pop("rank", None)
@@ -239,9 +233,7 @@ def _parse_base_time(meta: Mapping[str, Any]) -> tuple[int, bool]:
     return base, False
 
 
-def _make_chrome_rows(
-    scan: TraceScan, pid: Codes, base: int, source: Source
-) -> tuple[ChromeRows, list[Note]]:
+def _make_chrome_rows(scan: TraceScan, pid: Codes, base: int, source: Source) -> tuple[ChromeRows, list[Note]]:
     """Build the classified rows with absolute times, and notes on those left out."""
     notes: list[Note] = []
 
@@ -323,12 +315,8 @@ def _note_unusable_trace(scan: TraceScan, rows: ChromeRows, name: str) -> Iterat
         "start (ts)": count - int(np.count_nonzero(scan.has_ts[~is_meta])),
         "phase (ph)": int(np.count_nonzero(scan.ph.codes[~is_meta] < 0)),
     }
-    lacking = " and ".join(
-        f"{number:,} have no {what}" for what, number in without.items() if number
-    )
-    message = (
-        f"none of its {count:,} events can be used: {lacking or 'none is of a kind that is read'}"
-    )
+    lacking = " and ".join(f"{number:,} have no {what}" for what, number in without.items() if number)
+    message = f"none of its {count:,} events can be used: {lacking or 'none is of a kind that is read'}"
     no_start, no_phase = without.values()
     data = Data(no_start=no_start, no_phase=no_phase)
     yield Note("error", NO_TIMES, message, name, count, data=data)

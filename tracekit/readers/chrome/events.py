@@ -107,9 +107,7 @@ class TextWindow:
             self._position = separators.end()
 
 
-def read_events(
-    text: TextWindow, scanner: Scanner, losses: ScanLosses, max_event_bytes: int
-) -> bool:
+def read_events(text: TextWindow, scanner: Scanner, losses: ScanLosses, max_event_bytes: int) -> bool:
     """Read the event array; returns whether its closing bracket was found.
 
     Afterwards `text` is at the bytes after the array. The scanner has all complete events, and `losses`
@@ -153,9 +151,7 @@ class _ResumePointSearch:
 class _EventArrayReader:
     """Reader of one event array."""
 
-    def __init__(
-        self, text: TextWindow, scanner: Scanner, losses: ScanLosses, max_event_bytes: int
-    ) -> None:
+    def __init__(self, text: TextWindow, scanner: Scanner, losses: ScanLosses, max_event_bytes: int) -> None:
         self.text = text
         self.places = _ResumePointSearch(text)
         self.scanner = scanner

@@ -52,21 +52,14 @@ class MergedPids:
 
 def find_rank_labels(pid: Codes) -> MergedPids | None:
     """Parse the rank labels of pids; None for a file of one rank, whose pids have none."""
-    matches = [
-        _LABELLED.fullmatch(value) if isinstance(value, str) else None for value in pid.values
-    ]
+    matches = [_LABELLED.fullmatch(value) if isinstance(value, str) else None for value in pid.values]
     labels = sorted({match[1] for match in matches if match is not None})
     if not labels:
         return None
     places = {label: place for place, label in enumerate(labels)}
     rank_of_pid = [places[match[1]] if match is not None else -1 for match in matches]
-    pids = [
-        value if match is None else match[2]
-        for value, match in zip(pid.values, matches, strict=True)
-    ]
-    return MergedPids(
-        _number_merged_ranks(labels), np.array([*rank_of_pid, -1], np.int64), tuple(pids)
-    )
+    pids = [value if match is None else match[2] for value, match in zip(pid.values, matches, strict=True)]
+    return MergedPids(_number_merged_ranks(labels), np.array([*rank_of_pid, -1], np.int64), tuple(pids))
 
 
 def _number_merged_ranks(labels: Sequence[str]) -> tuple[MergedRank, ...]:
@@ -82,9 +75,7 @@ def _number_merged_ranks(labels: Sequence[str]) -> tuple[MergedRank, ...]:
     else:
         order = sorted(range(len(labels)), key=lambda place: _make_rank_sort_key(layouts[place]))
         numbers = list(map(itemgetter(1), sorted(zip(order, range(len(order)), strict=True))))
-    topologies = [
-        "-".join(f"{dim.lower()}{place}" for dim, place in layout.items()) for layout in layouts
-    ]
+    topologies = ["-".join(f"{dim.lower()}{place}" for dim, place in layout.items()) for layout in layouts]
     return tuple(map(MergedRank, labels, numbers, topologies))
 
 
@@ -119,9 +110,7 @@ def select_rank_rows(rows: ChromeRows, is_kept: Mask) -> ChromeRows:
 def note_merged_ranks(ranks: Sequence[MergedRank], source: str) -> Note:
     """Make the note on a file that was split into these ranks."""
     labels = tuple(rank.label for rank in ranks)
-    message = (
-        f"holds {len(ranks):,} merged ranks, read as one process each: {join_first_few(labels, 8)}"
-    )
+    message = f"holds {len(ranks):,} merged ranks, read as one process each: {join_first_few(labels, 8)}"
     return Note("info", MERGED_RANKS, message, source, len(ranks), data=Data(ranks=labels))
 
 

@@ -13,9 +13,7 @@ from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
 from tracekit.readers.chrome.scan import Codes, TraceScan
 from tracekit.readers.chrome.tables import ChromeRows, find_process_names
 
-_OWN_KEYS = frozenset(
-    {"schemaVersion", "deviceProperties", "distributedInfo", "trace_id", "traceName"}
-)
+_OWN_KEYS = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "trace_id", "traceName"})
 """Keys outside the events that identify a trace of PyTorch's profiler."""
 
 _EBPF = re.compile(r"(?<![a-z])e?bpf", re.IGNORECASE)
@@ -41,9 +39,7 @@ def count_recorded_rows(scan: TraceScan, rows: ChromeRows) -> dict[str, Any]:
     if unread.any():
         facts["unread_counts"] = _count_unread_by_label(scan, rows, unread)
     is_event = ~rows.is_of("meta")
-    if is_event.any() and not (
-        scan.skipped or _OWN_KEYS & scan.meta.keys() or _has_profiler_category(scan)
-    ):
+    if is_event.any() and not (scan.skipped or _OWN_KEYS & scan.meta.keys() or _has_profiler_category(scan)):
         facts["producer"] = _identify_producer(scan, rows)
     return facts
 
@@ -59,9 +55,7 @@ def _has_profiler_category(scan: TraceScan) -> bool:
     return any(str(value).lower() in CLASS_OF_CATEGORY for value in scan.cat.values)
 
 
-def _count_unread_by_label(
-    scan: TraceScan, rows: ChromeRows, unread: npt.NDArray[np.bool_]
-) -> dict[str, int]:
+def _count_unread_by_label(scan: TraceScan, rows: ChromeRows, unread: npt.NDArray[np.bool_]) -> dict[str, int]:
     """Count unread rows by category, or by the name of their process if they have none."""
     counts: Counter[str] = Counter()
     codes, number = np.unique(scan.cat.codes[unread], return_counts=True)

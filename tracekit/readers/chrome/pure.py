@@ -27,9 +27,7 @@ _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 _BOUNDARY = re.compile(rb'\}[ \t\n\r]*+,[ \t\n\r]*+(?=\{[ \t\n\r]*+["}])')
 _REST_OF_ESCAPED_STRING = re.compile(rb'\\.[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\n\r]*+:)?', re.DOTALL)
 _MINUS_ZERO = re.compile(rb"-0[ \t\n\r,\]}]")
-_LONE_SURROGATE = re.compile(
-    rb"\\\\u[dD]|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"
-)
+_LONE_SURROGATE = re.compile(rb"\\\\u[dD]|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
 _BRACE, _BRACKET_END = 0x7B, 0x5D
 
 _parse = json.JSONDecoder(parse_float=Number, parse_constant=Number, strict=False).decode

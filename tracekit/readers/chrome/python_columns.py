@@ -116,8 +116,7 @@ def _convert_uniform_times(parsed: list[Any]) -> array[int]:
     if kinds == {Number}:
         # Nearly every time has three decimals: removing the point converts us to ns.
         times = [
-            0 if t is None else (int(t[:-4] + t[-3:]) if t[-4:-3] == "." else _parse_point_time(t))
-            for t in parsed
+            0 if t is None else (int(t[:-4] + t[-3:]) if t[-4:-3] == "." else _parse_point_time(t)) for t in parsed
         ]
         return array("q", times)
     if kinds <= {int}:
@@ -265,9 +264,7 @@ class ValueColumn:
 
     def _mixture(self) -> Sparse:
         """Encode integers, floats and other values in one dictionary, in the order of first use."""
-        integers, integer_codes = np.unique(
-            view_as_numpy(self.integers, np.int64), return_inverse=True
-        )
+        integers, integer_codes = np.unique(view_as_numpy(self.integers, np.int64), return_inverse=True)
         # Compare bits: 0.0 and -0.0 differ, and NaN equals NaN.
         bits = view_as_numpy(self.floats, np.float64).view(np.int64)
         float_bits, float_codes = np.unique(bits, return_inverse=True)

@@ -80,9 +80,7 @@ def judge_element(
         is_last = at_end and isinstance(next_place, int)
         return _judge_unreadable_element(data, stop, place, is_last=is_last, too_long=too_long)
     if is_open and isinstance(next_place, int) and verdict.length > next_place:
-        return RecoveryVerdict(
-            RecoveryAction.MORE
-        )  # a resume point may still appear within the element
+        return RecoveryVerdict(RecoveryAction.MORE)  # a resume point may still appear within the element
     return verdict
 
 
@@ -103,9 +101,7 @@ def _judge_unreadable_element(
 ) -> RecoveryVerdict:
     """Judge an element that cannot be read; `stop` is where form a. stopped in it."""
     if place is not None:
-        return RecoveryVerdict(
-            RecoveryAction.ARRAY_END if place.ends_array else RecoveryAction.RESUME, place.position
-        )
+        return RecoveryVerdict(RecoveryAction.ARRAY_END if place.ends_array else RecoveryAction.RESUME, place.position)
     if too_long and stop.reason == INCOMPLETE:
         return RecoveryVerdict(RecoveryAction.TOO_LONG)
     valid = stop.position
@@ -124,15 +120,11 @@ def judge_text_end(data: memoryview, valid: int) -> RecoveryVerdict:
     return RecoveryVerdict(RecoveryAction.CUT, len(data))
 
 
-def _judge_non_object(
-    data: memoryview, segment: _ElementBytes, *, at_end: bool
-) -> RecoveryVerdict | None:
+def _judge_non_object(data: memoryview, segment: _ElementBytes, *, at_end: bool) -> RecoveryVerdict | None:
     """Judge an element that starts without a brace: skipped, more bytes needed, or None (damage)."""
     limit = len(segment.data)
     try:
-        end = strict.find_value_end(
-            data[: limit + 1], 0
-        )  # one more byte shows where a bare value ends
+        end = strict.find_value_end(data[: limit + 1], 0)  # one more byte shows where a bare value ends
     except Stop as stop:
         if stop.reason == INCOMPLETE and segment.is_open:
             return RecoveryVerdict(RecoveryAction.MORE)
@@ -157,9 +149,7 @@ _AFTER_OBJECT = rb"\}" + SPACE + rb"(?:[,}\]]|\Z)"
 _ANY_KEY = rb'"(?:[^"\\]|\\.){0,256}+"' + SPACE + rb":"
 _AFTER_KEY = compile_lazily(SPACE + rb":")
 _AFTER_COMMA = SPACE + rb"(?:" + _AFTER_OBJECT + rb"|" + _ANY_KEY + rb")"
-_AFTER_VALUE = compile_lazily(
-    SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + _AFTER_COMMA + rb")", re.DOTALL
-)
+_AFTER_VALUE = compile_lazily(SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + _AFTER_COMMA + rb")", re.DOTALL)
 _AFTER_ITEM = compile_lazily(SPACE + rb"[,\]}:]")
 _AFTER_ESCAPED_ITEM = compile_lazily(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
 _LONGEST_CONTEXT_BYTES = 1024
@@ -319,9 +309,7 @@ def _read_lenient_container(segment: _ElementBytes, start: int) -> tuple[int, by
         first = data[stop.start()]
         if first == 0x22:
             parts.append(bytes(data[position : stop.end()]))
-            position, content = _read_lenient_string(
-                segment, stop.start(), _AFTER_ITEM, _AFTER_ESCAPED_ITEM
-            )
+            position, content = _read_lenient_string(segment, stop.start(), _AFTER_ITEM, _AFTER_ESCAPED_ITEM)
             parts.append(content + b'"')
             continue
         length = stop.end() - stop.start()

@@ -117,9 +117,7 @@ class NativeScanner:
         """Check whether the name of each row begins with one of `keep_names`."""
         prefixes = self._keep.keep_names
         codes = _view_label_codes(name)[rows]
-        begins = np.zeros(
-            codes.max(initial=-1) + 2, np.bool_
-        )  # the last element is for code -1, no name
+        begins = np.zeros(codes.max(initial=-1) + 2, np.bool_)  # the last element is for code -1, no name
         for code in np.unique(codes[codes >= 0]).tolist() if prefixes else ():
             raw = _copy_raw_text(name[2], code)
             begins[code] = raw.startswith(b'"') and str(decode_value(raw)).startswith(prefixes)
@@ -198,9 +196,7 @@ def _make_time_column(
     times, has = _view_block(taken[0], np.int64), _view_block(taken[1], np.bool_)
     if taken[2] is not None:
         odd = _view_native_column(taken[2])
-        resolved, is_time = fill_missing_with_zeros(
-            list(map(parse_raw_time, _iterate_raw_texts(odd.texts))), np.int64
-        )
+        resolved, is_time = fill_missing_with_zeros(list(map(parse_raw_time, _iterate_raw_texts(odd.texts))), np.int64)
         times[odd.rows] = resolved[odd.values]
         has[odd.rows] = is_time[odd.values]
     if kept is None:
@@ -217,9 +213,7 @@ def _make_sparse_columns(
     while columns:
         column = columns.pop()
         name = decode_key(column[0][1:-1])
-        if keep is not None and (
-            name in keep.skip_args or (keep.args is not None and name not in keep.args)
-        ):
+        if keep is not None and (name in keep.skip_args or (keep.args is not None and name not in keep.args)):
             continue
         arrays = _view_native_column(column)
         if kept is not None:
@@ -294,14 +288,10 @@ def _list_native_types(column: _NativeColumn) -> set[type]:
     """List the types of the values that C parsed."""
     if column.kinds is None:
         return set()
-    return {
-        kind_of for kind, kind_of in ((INT, int), (FLOAT, float)) if (column.kinds == kind).any()
-    }
+    return {kind_of for kind, kind_of in ((INT, int), (FLOAT, float)) if (column.kinds == kind).any()}
 
 
-def _choose_number_type(
-    decoded: list[Any], plain: npt.NDArray[Any], plain_kinds: set[type]
-) -> type[np.generic] | None:
+def _choose_number_type(decoded: list[Any], plain: npt.NDArray[Any], plain_kinds: set[type]) -> type[np.generic] | None:
     """Choose the type that fits all values, decoded and parsed in C; None if no one type does."""
     types = plain_kinds.union(map(type, decoded))
     if types == {float}:
@@ -325,9 +315,7 @@ def _encode_mixed_values(
     `codes` are those of its texts alone.
     """
     # Texts of numbers become numbers: equal values get equal (kind, value) pairs.
-    pairs = np.array(
-        [_encode_kind_and_value(code, value) for code, value in enumerate(decoded)], np.int64
-    )
+    pairs = np.array([_encode_kind_and_value(code, value) for code, value in enumerate(decoded)], np.int64)
     is_text = kinds == TEXT
     kinds[is_text], values[is_text] = pairs.reshape(-1, 2)[codes].T
     numbered, packed = _scan.distinct(kinds, values)
@@ -375,9 +363,7 @@ def _merge_equal_values(
     return [values[i] for i in _renumber_label_codes(codes, groups)]
 
 
-def _renumber_label_codes(
-    codes: npt.NDArray[np.signedinteger[Any]], groups: npt.NDArray[np.int32]
-) -> list[int]:
+def _renumber_label_codes(codes: npt.NDArray[np.signedinteger[Any]], groups: npt.NDArray[np.int32]) -> list[int]:
     """Renumber `codes` by group, in place; returns the groups in the order of first use."""
     wide = codes.astype(np.int32, copy=False)
     order: list[int] = _view_block(_scan.renumber(wide, groups), np.int32).tolist()

@@ -50,9 +50,7 @@ _LONGEST_EVENTS_KEY = 2 * 4096 + 32
 _FIRST_BYTE = re.compile(rb"[^ \t\n\r]")
 _ARRAY_OF_EVENTS = re.compile(rb'\[\s*\{\s*"')
 _EVENT_KEY = re.compile(rb'"(?:ph|ts|dur|name|cat|pid|tid)"\s*:')
-_TRACE_KEY = re.compile(
-    rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
-)
+_TRACE_KEY = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 
 
 def is_chrome_trace_head(head: bytes) -> bool:
@@ -125,9 +123,7 @@ def _scan_trace_once(
     """Scan a trace file once, with or without `careful` decompression."""
     losses = ScanLosses()
     packing_losses: list[DataLoss] = []  # complete only once all blocks are read
-    blocks = unpack.unpack_blocks(
-        path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
-    )
+    blocks = unpack.unpack_blocks(path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes)
     cores = count_own_cores() if path.stat().st_size >= LARGE_FILE_BYTES else 1
     text = TextWindow(prefetch_blocks(blocks) if cores > 1 else blocks)
     head, head_offset = _read_trace_head(path, text)
@@ -146,9 +142,7 @@ def _scan_trace_once(
     columns["skipped"] = dict(sorted(columns["skipped"].items()))
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
         raise make_format_error(path, _nothing_whole(packing_losses))
-    meta = _parse_trace_metadata(head, head_offset, losses) | _parse_trace_metadata(
-        tail, tail_offset, losses
-    )
+    meta = _parse_trace_metadata(head, head_offset, losses) | _parse_trace_metadata(tail, tail_offset, losses)
     return TraceScan(
         **columns,
         meta=meta,

@@ -135,9 +135,7 @@ def get_byte(data: Data, position: int) -> int:
     return data[position]
 
 
-def _read_object_members(
-    data: Data, position: int, members: dict[bytes, bytes], event: EventElement | None
-) -> int:
+def _read_object_members(data: Data, position: int, members: dict[bytes, bytes], event: EventElement | None) -> int:
     """Read the members of an object into `members`; returns the position after its closing brace.
 
     `event` is given for the top level of an event, where `args` may open one more level.
@@ -182,9 +180,7 @@ def _read_member_key(data: Data, position: int) -> tuple[bytes, int]:
     return bytes(data[position + 1 : end]), skip_space(data, colon + 1)
 
 
-def _read_member_value(
-    data: Data, position: int, key: bytes, event: EventElement | None
-) -> tuple[bytes | None, int]:
+def _read_member_value(data: Data, position: int, key: bytes, event: EventElement | None) -> tuple[bytes | None, int]:
     """Read the raw value at a position: (value or None for the object of `args`, end)."""
     if event is not None and key == b"args" and get_byte(data, position) == 0x7B:
         event.args = {}

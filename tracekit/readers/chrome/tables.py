@@ -106,9 +106,7 @@ def _take_row_tids(rows: ChromeRows, positions: Ints) -> Nullable:
 def _take_thread_numbers(numbers: Nullable, rows: ChromeRows, positions: Ints) -> Nullable:
     """Take a number of each row's thread."""
     thread = _take_positions(rows.thread, positions)
-    return Nullable(
-        _take_positions(numbers.values, thread), _take_positions(numbers.missing, thread)
-    )
+    return Nullable(_take_positions(numbers.values, thread), _take_positions(numbers.missing, thread))
 
 
 def _take_row_kinds(kinds: tuple[str, ...], rows: ChromeRows, positions: Ints) -> Coded:
@@ -122,14 +120,10 @@ def _take_row_kinds(kinds: tuple[str, ...], rows: ChromeRows, positions: Ints) -
 
 def _take_argument_integers(keys: tuple[str, ...], rows: ChromeRows, positions: Ints) -> Nullable:
     """Take the integers of the first of these arguments that occurs in the trace."""
-    return take_sparse_integers(
-        next((rows.args[key] for key in keys if key in rows.args), None), positions
-    )
+    return take_sparse_integers(next((rows.args[key] for key in keys if key in rows.args), None), positions)
 
 
-def _take_device_or_stream(
-    key: str, drawn: ColumnMaker, rows: ChromeRows, positions: Ints
-) -> Nullable:
+def _take_device_or_stream(key: str, drawn: ColumnMaker, rows: ChromeRows, positions: Ints) -> Nullable:
     """Take the device or stream: from an argument, else from the lane of the row.
 
     Profilers draw device rows with the device as pid and the stream as tid.
@@ -160,12 +154,8 @@ _ON_DEVICE: Mapping[str, ColumnMaker] = {
     "device": partial(_take_device_or_stream, "device", _take_row_pids),
     "stream": partial(_take_device_or_stream, "stream", _take_row_tids),
 }
-_CORRELATION: Mapping[str, ColumnMaker] = {
-    "correlation": partial(_take_argument_integers, ("correlation",))
-}
-_EXTERNAL: Mapping[str, ColumnMaker] = {
-    "external_id": partial(_take_argument_integers, ("External id", "external id"))
-}
+_CORRELATION: Mapping[str, ColumnMaker] = {"correlation": partial(_take_argument_integers, ("correlation",))}
+_EXTERNAL: Mapping[str, ColumnMaker] = {"external_id": partial(_take_argument_integers, ("External id", "external id"))}
 
 TABLE_PLANS: Mapping[str, TablePlan] = {
     "host_ops": TablePlan(
@@ -228,27 +218,18 @@ def build_planned_tables(
     of_tables = {n: rows.of(*TABLE_PLANS[n].classes) for n in TABLE_PLANS if n in names}
     has_device_ops = rows.is_of(*DEVICE_OP_KINDS).any()
     of_tables = {
-        n: positions
-        for n, positions in of_tables.items()
-        if len(positions) or (n == "host_ops" and not has_device_ops)
+        n: positions for n, positions in of_tables.items() if len(positions) or (n == "host_ops" and not has_device_ops)
     }
     arrays: dict[str, dict[str, Any]] = {name: {} for name in of_tables}
     for column in _IN_TURN:
         for name, positions in of_tables.items():
             if column in TABLE_PLANS[name].columns:
                 is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
-                make = (
-                    partial(_build_planned_column, name, column)
-                    if is_needed
-                    else _make_missing_column
-                )
+                make = partial(_build_planned_column, name, column) if is_needed else _make_missing_column
                 arrays[name][column] = make(rows, positions)
         rows.times.pop(column, None)
         rows.labels.pop(column, None)
-    return {
-        name: TABLES[name].cast(arrays[name], len(positions))
-        for name, positions in of_tables.items()
-    }
+    return {name: TABLES[name].cast(arrays[name], len(positions)) for name, positions in of_tables.items()}
 
 
 def _build_planned_column(table: str, column: str, rows: ChromeRows, positions: Ints) -> Any:
@@ -377,9 +358,7 @@ def number_threads(
 
 def _take_positions(column: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Take `column[positions]`; no position may be negative or too large."""
-    return column.take(
-        positions, mode="clip"
-    )  # faster than bounds checks: looks at each index once
+    return column.take(positions, mode="clip")  # faster than bounds checks: looks at each index once
 
 
 def take_used_labels(column: Codes, positions: Ints) -> Coded:
@@ -398,9 +377,7 @@ def take_used_labels(column: Codes, positions: Ints) -> Coded:
 
 def convert_codes_to_integers(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
     """Convert codes to the integers that their values stand for; other values (`"Spans"`) are missing."""
-    number, is_integer = fill_missing_with_zeros(
-        [*map(_convert_value_to_int64, column.values), None], np.int64
-    )
+    number, is_integer = fill_missing_with_zeros([*map(_convert_value_to_int64, column.values), None], np.int64)
     return Nullable(number[codes], ~is_integer[codes])
 
 
@@ -422,9 +399,7 @@ def _convert_sparse_to_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_
     """Convert a sparse column to (int64 values, whether each is an integer in range; None: all are)."""
     values = column.values
     if column.categories is not None:
-        number, is_integer = fill_missing_with_zeros(
-            list(map(_convert_value_to_int64, column.categories)), np.int64
-        )
+        number, is_integer = fill_missing_with_zeros(list(map(_convert_value_to_int64, column.categories)), np.int64)
         return number[values], is_integer[values]
     if values.dtype == np.int64:
         return values, None
@@ -435,9 +410,7 @@ def _convert_sparse_to_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_
     return np.where(fits, values, 0).astype(np.int64), fits
 
 
-def _expand_sparse_numbers(
-    column: Sparse, length: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _expand_sparse_numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Expand a sparse column to (value of every row, whether it is a number); text is not a number here."""
     number, is_number = np.zeros(length, np.float64), np.zeros(length, np.bool_)
     if column.categories is None:
@@ -445,9 +418,7 @@ def _expand_sparse_numbers(
         number[column.rows[finite]] = column.values[finite]
         is_number[column.rows[finite]] = True
     else:
-        numbers, is_known = fill_missing_with_zeros(
-            list(map(_accept_number, column.categories)), np.float64
-        )
+        numbers, is_known = fill_missing_with_zeros(list(map(_accept_number, column.categories)), np.float64)
         number[column.rows] = numbers[column.values]
         is_number[column.rows] = is_known[column.values]
     return number, is_number

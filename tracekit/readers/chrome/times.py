@@ -43,9 +43,7 @@ def find_stranded_rows(rows: ChromeRows, base_ns: int) -> Mask:
     stranded[timed] = find_far_rows(ts[timed])
     if at_zero.any():
         start = ts - base_ns
-        stranded |= find_rows_at_time_zero(
-            start, start + rows.times["dur_ns"], is_timed & ~stranded
-        )
+        stranded |= find_rows_at_time_zero(start, start + rows.times["dur_ns"], is_timed & ~stranded)
     return stranded
 
 
@@ -75,9 +73,7 @@ def repair_row_times(rows: ChromeRows, stranded: Mask, source: str) -> Iterator[
     yield from _drop_overlong_ops(rows, positions, source)
 
 
-def _drop_stranded_rows(
-    rows: ChromeRows, stranded: Mask, positions: Ints, source: str
-) -> Generator[Note, None, Ints]:
+def _drop_stranded_rows(rows: ChromeRows, stranded: Mask, positions: Ints, source: str) -> Generator[Note, None, Ints]:
     """Drop stranded rows in place; yields a note, returns the ids of sound launches whose kernels they include."""
     lost = positions[stranded[positions]]
     at_zero = rows.times["dur_ns"] == 0
@@ -152,9 +148,7 @@ def collect_runtime_calls(rows: ChromeRows) -> device_times.LaunchCalls:
     labels = rows.labels["name"]
     names = tuple(map(str, labels.values))
     codes, ts = labels.codes[positions], rows.times["ts_ns"][positions]
-    captures = tuple(
-        _select_call_times(ts, codes, names, edge) for edge in (BEGIN_CAPTURE, END_CAPTURE)
-    )
+    captures = tuple(_select_call_times(ts, codes, names, edge) for edge in (BEGIN_CAPTURE, END_CAPTURE))
     correlation = take_sparse_integers(rows.args.get("correlation"), positions)
     if correlation.missing.any():
         known = (~correlation.missing).nonzero()[0]
@@ -170,9 +164,7 @@ def collect_runtime_calls(rows: ChromeRows) -> device_times.LaunchCalls:
     )
 
 
-def _select_call_times(
-    ts_ns: Ints, codes: Ints, names: Sequence[str], pattern: re.Pattern[str]
-) -> Ints:
+def _select_call_times(ts_ns: Ints, codes: Ints, names: Sequence[str], pattern: re.Pattern[str]) -> Ints:
     """Select the start times of calls with a name of this pattern."""
     matches = device_times.match_call_names(names, pattern)
     return ts_ns[matches[codes]] if matches.any() else ts_ns[:0]

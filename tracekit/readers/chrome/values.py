@@ -61,9 +61,7 @@ class Number(str):
         return str(self)
 
 
-_parse = json.JSONDecoder(
-    parse_float=Number, parse_int=Number, parse_constant=Number, strict=False
-).decode
+_parse = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number, strict=False).decode
 
 
 def decode_value(raw: bytes) -> Scalar | Json:
@@ -72,9 +70,7 @@ def decode_value(raw: bytes) -> Scalar | Json:
     if text.startswith('"'):
         return decode_escapes(text[1:-1])
     if text.startswith(("[", "{")):
-        return (_compact_short_container if len(text) <= MAX_REMEMBERED else compact_container)(
-            text
-        )
+        return (_compact_short_container if len(text) <= MAX_REMEMBERED else compact_container)(text)
     return parse_bare_value(text)
 
 
@@ -97,9 +93,7 @@ def format_label(value: Scalar | Json) -> str | None:
     """Convert a value to text: strings unchanged, others to JSON, null to None; long text is shortened."""
     if value is None:
         return None
-    return truncate_with_hash(
-        str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL
-    )
+    return truncate_with_hash(str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL)
 
 
 def convert_to_id(value: Scalar | Json) -> int | str | None:
@@ -167,9 +161,7 @@ def convert_microseconds_to_ns(text: str) -> int | None:
     decimal = _DECIMAL.fullmatch(text)
     if decimal is not None:
         sign, integer_part, fraction, exponent_sign, exponent = decimal.groups()
-        value = _scale_to_nanoseconds(
-            integer_part, fraction or "", exponent_sign or "", exponent or ""
-        )
+        value = _scale_to_nanoseconds(integer_part, fraction or "", exponent_sign or "", exponent or "")
         if value is not None and sign:
             value = -value
     else:
@@ -207,9 +199,7 @@ def format_compact_json(value: Any) -> str:
         return "[" + ",".join([format_compact_json(item) for item in value]) + "]"
     if isinstance(value, dict):
         # Replacing lone surrogates may make two keys equal: the last one wins.
-        members = {
-            format_compact_json(name): format_compact_json(item) for name, item in value.items()
-        }
+        members = {format_compact_json(name): format_compact_json(item) for name, item in value.items()}
         return "{" + ",".join([name + ":" + item for name, item in members.items()]) + "}"
     return json.dumps(value)
 
@@ -232,9 +222,7 @@ def _decode_escape(match: re.Match[str]) -> str:
     return chr(int(match[1], 16)) if match[1] else _ESCAPED[match[2]]
 
 
-def _scale_to_nanoseconds(
-    whole: str, fraction: str, exponent_sign: str, exponent: str
-) -> int | None:
+def _scale_to_nanoseconds(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int | None:
     """Multiply a decimal by 1000 and round to an integer; None if that has more digits than an int64."""
     digits = (whole + fraction).lstrip("0")
     significant = digits.rstrip("0")

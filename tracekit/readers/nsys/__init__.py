@@ -31,9 +31,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     return [trace for trace, _ in each(source, want, on_bytes)]
 
 
-def each(
-    source: Source, want: Want, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[tuple[Trace, int]]:
+def each(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> Iterator[tuple[Trace, int]]:
     """Yield each Trace with the number of Traces that follow. Only one Trace is in memory at a time."""
     # Imported here because most callers only sniff the file.
     from tracekit.readers.nsys import traces

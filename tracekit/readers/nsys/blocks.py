@@ -117,9 +117,7 @@ def _read_by_sqlite(scan: _TableQuery, last: int) -> Iterator[tuple[dict[str, In
                     last += size
                     yield dense, last
                     continue
-            block, length, high = _read_row_block(
-                scan, f"> {last}" if last != MISSING else None, "", size
-            )
+            block, length, high = _read_row_block(scan, f"> {last}" if last != MISSING else None, "", size)
         except sqlite3.DatabaseError as error:
             if size == 1 or not is_page_damage(error):
                 raise
@@ -173,9 +171,7 @@ def _read_backward(scan: _TableQuery, stop: int) -> Iterator[dict[str, Ints]]:
             return
 
 
-def _read_row_block(
-    scan: _TableQuery, limits: str | None, order: str, size: int
-) -> tuple[dict[str, Ints], int, int]:
+def _read_row_block(scan: _TableQuery, limits: str | None, order: str, size: int) -> tuple[dict[str, Ints], int, int]:
     """Read at most `size` rows: (columns, number of rows, last row id in reading order)."""
     where = _write_where_clause(scan, limits)
     end = "min(r)" if order else "max(r)"
@@ -240,9 +236,7 @@ def _replace_non_integer_in_sql(sql: str) -> str:
     return f"iif(typeof({sql}) = 'integer', {sql}, {MISSING})"
 
 
-def _count_non_integers(
-    scan: _TableQuery, bad: Collection[str], where: str, order: str, size: int
-) -> None:
+def _count_non_integers(scan: _TableQuery, bad: Collection[str], where: str, order: str, size: int) -> None:
     """Count a block's values in these columns that are neither integers nor NULL."""
     cells = ", ".join(f"{scan.sql[name]} AS c{i}" for i, name in enumerate(bad))
     sums = ", ".join(f"sum(typeof(c{i}) NOT IN ('integer', 'null'))" for i in range(len(bad)))

@@ -104,9 +104,7 @@ def open_export(path: Path, *, with_pages: bool = False) -> Iterator[ExportDatab
                 raise _build_database_error(path, error, source) from error
 
 
-def fetch_one_row(
-    db: ExportDatabase, sql: str, parameters: Sequence[int | str] = ()
-) -> tuple[Any, ...]:
+def fetch_one_row(db: ExportDatabase, sql: str, parameters: Sequence[int | str] = ()) -> tuple[Any, ...]:
     """Fetch the only row of a numeric query, through apsw if installed."""
     if db.quick is not None:
         try:
@@ -237,9 +235,7 @@ def _list_stored_columns(connection: sqlite3.Connection, table: str) -> frozense
     if not names or set(map(str.lower, names)).issuperset(_ROW_IDS):
         return frozenset()
     try:
-        connection.execute(
-            f"SELECT {get_row_id_alias(names)} FROM {quote_identifier(table)} LIMIT 0"
-        )
+        connection.execute(f"SELECT {get_row_id_alias(names)} FROM {quote_identifier(table)} LIMIT 0")
     except sqlite3.OperationalError:
         return frozenset()
     return names

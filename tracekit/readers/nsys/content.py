@@ -149,9 +149,7 @@ def _find_nsys_version(text: str | None) -> str | None:
     return match and match[0]
 
 
-def read_device_properties(
-    db: ExportDatabase, pid: int | None, used: Collection[int]
-) -> list[dict[str, Any]]:
+def read_device_properties(db: ExportDatabase, pid: int | None, used: Collection[int]) -> list[dict[str, Any]]:
     """List a process's GPUs as Kineto does: `id` is the CUDA ordinal. Only the `used` ones, or all if none match."""
     if not has_table_columns(db, "TARGET_INFO_GPU", "id"):
         return []
@@ -178,14 +176,10 @@ def read_device_properties(
 
 def _read_cuda_ordinals(db: ExportDatabase, pid: int | None) -> dict[Any, Any]:
     """Map the profiler's GPU numbers to a process's CUDA ordinals. Empty if not recorded."""
-    if pid is None or not has_table_columns(
-        db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"
-    ):
+    if pid is None or not has_table_columns(db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
         return {}
     numbers = ("gpuId", "cudaId")
-    return dict(
-        read_small_table(db, "TARGET_INFO_CUDA_DEVICE", numbers, "pid = ?", (pid,), limit=1024)
-    )
+    return dict(read_small_table(db, "TARGET_INFO_CUDA_DEVICE", numbers, "pid = ?", (pid,), limit=1024))
 
 
 def map_gpu_numbers(db: ExportDatabase, pid: int | None, used: Collection[int]) -> frozenset[int]:
@@ -229,9 +223,7 @@ def _build_warning_note(text: str, count: int) -> Note:
     """Build the note on one profiler warning. Warnings have no codes, so the text is classified."""
     message = f"the profiler says: {text}"
     if not _LOST.search(text):
-        return Note(
-            _classify_warning(text), "profiler-warning", message, count=count, data=Data(says=text)
-        )
+        return Note(_classify_warning(text), "profiler-warning", message, count=count, data=Data(says=text))
     data = Data(says=text, certain=not _PERHAPS.search(text))
     return Note(_classify_warning(text), "lost-rows", message, count=count, data=data)
 
@@ -298,9 +290,7 @@ _OF_EXPORTER = (
     *("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION", "EXPORT_PARAM_TIME_NORMALIZE"),
     *("EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT"),
 )
-_OF_CAPTURE = (
-    *("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE"),
-)
+_OF_CAPTURE = (*("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE"),)
 _OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion")
 
 
@@ -320,9 +310,7 @@ def _read_named_values(db: ExportDatabase, table: str, names: tuple[str, ...]) -
         return {}
     marks = ", ".join("?" * len(names))
     where = f"name IN ({marks}) AND length(value) <= 4096"
-    pairs = read_small_table(
-        db, table, ("name", "value"), where=where, parameters=names, limit=1000
-    )
+    pairs = read_small_table(db, table, ("name", "value"), where=where, parameters=names, limit=1000)
     return {str(name): str(value) for name, value in sorted(pairs, key=str, reverse=True)}
 
 

@@ -55,9 +55,7 @@ class ExportContents:
     notes: tuple[Note, ...] = ()
 
 
-def read_export_contents(
-    db: ExportDatabase, want: Want, advance: Callable[[float], None]
-) -> ExportContents:
+def read_export_contents(db: ExportDatabase, want: Want, advance: Callable[[float], None]) -> ExportContents:
     """Read the wanted tables of a file. Calls `advance` with the share of work done."""
     clock, notes = nsys_content.read_export_clock(db)
     tables = _read_wanted_tables(db, want, clock, advance)
@@ -76,9 +74,7 @@ def read_export_contents(
             merge_unknown_process(rows.processes, known_pids)
     if len(pids) == 1 and [*used] == [UNKNOWN]:
         used = {pids[0]: used[UNKNOWN]}
-    identities = nsys_identity.identify_processes(
-        db, known_pids, nsys_payloads.find_nccl_ranks(db), sorted(used)
-    )
+    identities = nsys_identity.identify_processes(db, known_pids, nsys_payloads.find_nccl_ranks(db), sorted(used))
     notes += nsys_identity.note_rank_rules(identities)
     if tables.samples is not None:
         notes += tables.samples.notes

@@ -159,9 +159,7 @@ def make_thread_states(
         "state": make_text_column(state[rows].astype(np.int32), THREAD_STATES),
     }
     lost = int(np.count_nonzero(leaves & ~returns))
-    return TABLES["thread_states"].cast(table, len(rows)), _note_cpu_row_losses(
-        SWITCHES, process, unusable + lost
-    )
+    return TABLES["thread_states"].cast(table, len(rows)), _note_cpu_row_losses(SWITCHES, process, unusable + lost)
 
 
 def _map_thread_states(number: Ints) -> Ints:
@@ -213,9 +211,7 @@ def _read_call_chains(db: ExportDatabase) -> tuple[Ints, Ints, list[str | None],
     return keys, number, [chain[0] for chain in chains], paths
 
 
-def _read_chain_frames(
-    db: ExportDatabase, names: NameTable
-) -> Iterator[tuple[Ints, Ints, Codes, Codes]]:
+def _read_chain_frames(db: ExportDatabase, names: NameTable) -> Iterator[tuple[Ints, Ints, Codes, Codes]]:
     """Yield (sample, depth, function code, module code) of the innermost functions, in blocks."""
     if not has_table_columns(db, CHAINS, "id", "symbol", "stackDepth"):
         return

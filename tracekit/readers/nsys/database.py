@@ -72,11 +72,7 @@ def read_integer_columns(
     Rows are sorted by the columns `order`, else in file order, which has no meaning.
     """
     names = (*columns, *(expressions or {}))
-    parts = list(
-        read_column_blocks(
-            db, table, columns, where=where, parameters=parameters, expressions=expressions
-        )
-    )
+    parts = list(read_column_blocks(db, table, columns, where=where, parameters=parameters, expressions=expressions))
     values: dict[str, Ints] = {}
     for name in names:
         # Release each block once it is copied: the peak is the result and one column.

@@ -49,8 +49,7 @@ from tracekit.readers.nsys.numbering import list_distinct_integers, list_distinc
 from tracekit.readers.nsys.times import number_streams
 
 KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (
-    f"CUPTI_ACTIVITY_KIND_{name}"
-    for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")
 )
 CONTEXTS = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
 
@@ -82,9 +81,7 @@ class DeviceRows:
 
     def shared(self, pid: int) -> list[int]:
         """List the devices on which a process has several contexts."""
-        devices = Counter(
-            device for (process, _), device in self.recorded.items() if process == pid
-        )
+        devices = Counter(device for (process, _), device in self.recorded.items() if process == pid)
         return [device for device, count in devices.items() if count > 1]
 
 
@@ -137,9 +134,7 @@ def read(db: ExportDatabase, clock: ExportClock, want: Want) -> DeviceRows:
     return DeviceRows(processes, labels, keys, contexts, read_recorded_contexts(db))
 
 
-def _write_device_columns_sql(
-    db: ExportDatabase, table: str, want: Want, keys: Sequence[str]
-) -> dict[str, str]:
+def _write_device_columns_sql(db: ExportDatabase, table: str, want: Want, keys: Sequence[str]) -> dict[str, str]:
     """Build SQL for the wanted columns of a table."""
     sql = {"key": _write_name_key_sql(db, table)}
     if want.column("device"):
@@ -172,9 +167,7 @@ def make_device_ops(
     kind[collective] = _KIND["collective"]
     name = make_text_column(codes, found.labels)
     device, stream = of_process.column("device"), of_process.column("stream")
-    positions, starts = sort_rows_and_starts(
-        ts, partial(_take_tied_rows, (dur, device, stream, kind, name.codes))
-    )
+    positions, starts = sort_rows_and_starts(ts, partial(_take_tied_rows, (dur, device, stream, kind, name.codes)))
     overlong = 0
     if longest_ns is not None and longest_ns > 0 and int(dur.max(initial=0)) > longest_ns:
         is_kept = dur[positions] <= longest_ns
@@ -186,9 +179,7 @@ def make_device_ops(
         streams = number_streams(device[positions], stream[positions], found.shared(pid))
         ids = correlation[positions]
         names = name.codes[positions]
-        repair = check(
-            DeviceOpTimes(starts, lengths, names, streams, Nullable(ids, ids == MISSING))
-        )
+        repair = check(DeviceOpTimes(starts, lengths, names, streams, Nullable(ids, ids == MISSING)))
         lengths[repair.cut], left_out, notes = repair.dur_ns, repair.left_out, repair.notes
     if len(left_out):
         kept = [np.delete(column, left_out) for column in (positions, starts, lengths)]
@@ -205,17 +196,13 @@ def make_device_ops(
     odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0)), OVERLONG: overlong}
     # Release each column before building the next.
     del ts, starts, dur, lengths, codes, kind, name, device, stream, collective
-    columns["correlation"] = narrow_nullable_integers(
-        make_nullable_integers(correlation[positions])
-    )
+    columns["correlation"] = narrow_nullable_integers(make_nullable_integers(correlation[positions]))
     del correlation
     columns["external_id"] = repeat_nullable_value(None, len(positions))
     columns["size_bytes"] = make_nullable_integers(of_process.column("size")[positions])
     args: dict[str, Sparse] = {}
     for key in found.args:
-        argument = make_sparse_argument(
-            of_process.column(key)[positions], columns["id"], _ARGUMENTS[key].text
-        )
+        argument = make_sparse_argument(of_process.column(key)[positions], columns["id"], _ARGUMENTS[key].text)
         if argument is not None:
             args[key] = argument
     return DeviceTable(TABLES["device_ops"].cast(columns), args, odd, notes)
@@ -248,9 +235,7 @@ def read_sync_rows(db: ExportDatabase, clock: ExportClock) -> DeviceRows:
             "correlation": f"nullif({write_column_sql(db, SYNC, 'correlationId')}, 0)",
             "key": write_column_sql(db, SYNC, "syncType"),
         }
-        gather_rows_by_process(
-            db, SYNC, sql, processes, clock, _make_device_converter(names, "sync", 0, ())
-        )
+        gather_rows_by_process(db, SYNC, sql, processes, clock, _make_device_converter(names, "sync", 0, ()))
     return DeviceRows(processes, names.labels(db, {"sync": _name_sync}), ())
 
 
@@ -260,9 +245,7 @@ def make_syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], in
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
     contexts, device = of_process.column("context"), of_process.column("device")
     used, inverse = np.unique(contexts, return_inverse=True)
-    device_of_context = np.array(
-        [devices.get((pid, key), MISSING) for key in used.tolist()], np.int64
-    )
+    device_of_context = np.array([devices.get((pid, key), MISSING) for key in used.tolist()], np.int64)
     device_of_context = device_of_context[inverse]
     device = np.where(device_of_context == MISSING, device, device_of_context)
     stream, correlation = of_process.column("stream"), of_process.column("correlation")
@@ -285,9 +268,7 @@ def read_recorded_contexts(db: ExportDatabase) -> dict[tuple[int, int], int]:
     pairs: dict[tuple[int, int], int] = {}
     for table in CONTEXTS:
         if has_table_columns(db, table, "processId", "contextId", "deviceId"):
-            for process, context, device in read_small_table(
-                db, table, ("processId", "contextId", "deviceId")
-            ):
+            for process, context, device in read_small_table(db, table, ("processId", "contextId", "deviceId")):
                 if all(isinstance(value, int) for value in (process, context, device)):
                     pairs.setdefault((process, context), device)
     return pairs
@@ -296,9 +277,7 @@ def read_recorded_contexts(db: ExportDatabase) -> dict[tuple[int, int], int]:
 _CONTEXT, _OF_CONTEXT = "context of work", "device of context"
 
 
-def _record_context_devices(
-    contexts: dict[tuple[int, int], int], pid: Ints, block: dict[str, Ints]
-) -> None:
+def _record_context_devices(contexts: dict[tuple[int, int], int], pid: Ints, block: dict[str, Ints]) -> None:
     """Record the first device on which each context of these rows ran work."""
     columns = [pid, block.pop(_CONTEXT), block.pop(_OF_CONTEXT)]
     for process, context, device in list_distinct_rows(columns):
@@ -328,9 +307,7 @@ def _write_name_key_sql(db: ExportDatabase, table: str) -> str:
         return write_column_sql(db, table, "graphId")
     if table == MEMSET:
         return _write_small_number_sql(db, table, "memKind")
-    way, source, target = (
-        _write_small_number_sql(db, table, name) for name in ("copyKind", "srcKind", "dstKind")
-    )
+    way, source, target = (_write_small_number_sql(db, table, name) for name in ("copyKind", "srcKind", "dstKind"))
     return f"({way} << 20) | ({source} << 10) | {target}"
 
 

@@ -101,9 +101,7 @@ def build_no_nsys_error(report: Path) -> TraceFormatError:
     wrote = f" (nsys {_format_nsys_version(version)} wrote it)" if version else ""
     text = f"a report of Nsight Systems{wrote}, and there is no nsys here to export it"
     hint = f"put nsys on PATH (or name it in {PROGRAM_VARIABLE}), or run where it is: {command(report)}"
-    return make_format_error(
-        report, Reason("no-nsys", text, Data(wrote=_format_nsys_version(version))), hint
-    )
+    return make_format_error(report, Reason("no-nsys", text, Data(wrote=_format_nsys_version(version))), hint)
 
 
 def command(report: Path) -> str:
@@ -204,9 +202,7 @@ def _defer_signals() -> Iterator[None]:
         return
     received: list[int] = []
     asking = (signal.SIGINT, signal.SIGTERM)
-    before = {
-        asked: signal.signal(asked, lambda number, _: received.append(number)) for asked in asking
-    }
+    before = {asked: signal.signal(asked, lambda number, _: received.append(number)) for asked in asking}
     try:
         yield
     finally:
@@ -237,16 +233,13 @@ def _build_export_error(report: Path, nsys: NsysProgram, says: str) -> TraceForm
         return make_format_error(report, newer, hint)
     if is_whole_report(report):
         hint = (
-            f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: "
-            f"{command(report)}"
+            f"try a newer nsys (or name it in {PROGRAM_VARIABLE}), or compare it with the original: {command(report)}"
         )
         return make_format_error(report, _explain_refused_report(data), hint)
     age_s = max(0.0, time.time() - report.stat().st_mtime)
     if age_s < FRESH_S:
         text = f"still being written? It changed {age_s:.0f} s ago, and nsys says: {says}"
-        return make_format_error(
-            report, Reason("being-written", text, Data(age_s=age_s, says=says)), _LATER
-        )
+        return make_format_error(report, Reason("being-written", text, Data(age_s=age_s, says=says)), _LATER)
     text = f"damaged or cut off: nsys {nsys.version} says: {says}"
     hint = f"copy it again from where it was written, or see: {command(report)}"
     return make_format_error(report, Reason("truncated-report", text, data), hint)

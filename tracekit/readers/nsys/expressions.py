@@ -79,9 +79,7 @@ def _check_expression_node(node: ast.AST) -> None:
     elif isinstance(node, ast.Name):
         admitted = node.id in (*ROW_IDS, "NULL", "nullif", "coalesce", "iif")
     elif isinstance(node, ast.Call):
-        admitted = isinstance(node.func, ast.Name) and len(node.args) == _ARGUMENTS.get(
-            node.func.id, -1
-        )
+        admitted = isinstance(node.func, ast.Name) and len(node.args) == _ARGUMENTS.get(node.func.id, -1)
         admitted = admitted or (isinstance(node.func, ast.Name) and node.func.id == "coalesce")
     elif isinstance(node, ast.Compare):
         admitted = len(node.ops) == 1 and isinstance(node.ops[0], ast.Is)

@@ -157,9 +157,7 @@ def _open_bounded(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _list_sqlite_tables(connection: sqlite3.Connection) -> frozenset[str]:
     """List the table names of a database."""
-    listed = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
-    )
+    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,))
     return frozenset(str(name) for (name,) in listed)
 
 

@@ -46,9 +46,7 @@ _VERSION = re.compile(r"_v[0-9]{4,}(_ptsz|_ptds)?\Z")
 class ProcessRows:
     """Rows of one process: parts of each column, and counts of irregular rows by kind."""
 
-    parts: defaultdict[str, list[npt.NDArray[Any]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    parts: defaultdict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     odd: Counter[str] = field(default_factory=Counter[str])
 
     def column(self, name: str, dtype: Any = np.int64) -> npt.NDArray[Any]:
@@ -83,9 +81,7 @@ class NameTable:
             codes.append(self.codes.setdefault((kind, key), len(self.codes)))
         return np.array(codes, np.int32)[number]
 
-    def labels(
-        self, db: ExportDatabase, others: Mapping[str, Callable[[int], str]]
-    ) -> list[str | None]:
+    def labels(self, db: ExportDatabase, others: Mapping[str, Callable[[int], str]]) -> list[str | None]:
         """Look up the text of every code: in StringIds for keys of kind `string`, else through `others`; None if unknown."""
         ids = [key for kind, key in self.codes if kind == "string" and key != MISSING]
         label_texts = read_texts_by_id(db, "StringIds", "id", "value", ids)
@@ -232,9 +228,7 @@ def make_text_column(codes: npt.NDArray[np.int32], labels: Sequence[str | None])
     occurring = set(compress(labels, used.tolist()))
     texts_ = sorted(label for label in occurring if label is not None)
     place: dict[str | None, int] = {text: number for number, text in enumerate(texts_)}
-    table = np.array(
-        [place.get(label, -1) for label in labels] or [-1], choose_code_type(len(texts_))
-    )
+    table = np.array([place.get(label, -1) for label in labels] or [-1], choose_code_type(len(texts_)))
     return Coded(table[codes], tuple(texts_))
 
 
@@ -243,9 +237,7 @@ def sort_rows_by_start(ts_ns: Ints, *keys: npt.NDArray[Any]) -> Ints:
     return sort_rows_and_starts(ts_ns, lambda rows: [key[rows] for key in keys])[0]
 
 
-def sort_rows_and_starts(
-    ts_ns: Ints, keys: Callable[[Ints], Sequence[npt.NDArray[Any]]]
-) -> tuple[Ints, Ints]:
+def sort_rows_and_starts(ts_ns: Ints, keys: Callable[[Ints], Sequence[npt.NDArray[Any]]]) -> tuple[Ints, Ints]:
     """Sort rows by start: (row order, sorted starts). Ties are broken by `keys(rows)`."""
     by_start = np.argsort(ts_ns, kind="stable")
     starts = ts_ns[by_start]
@@ -261,9 +253,7 @@ def sort_rows_and_starts(
     return by_start, starts
 
 
-def make_sparse_argument(
-    values: Ints, ids: npt.NDArray[np.int32], text: Callable[[int], str] | None
-) -> Sparse | None:
+def make_sparse_argument(values: Ints, ids: npt.NDArray[np.int32], text: Callable[[int], str] | None) -> Sparse | None:
     """Build a sparse argument from the known `values`, as numbers or texts; None if none is known."""
     is_known = values != MISSING
     if not is_known.any():
@@ -293,9 +283,7 @@ def is_wanted_argument(args: Collection[str] | None, key: str) -> bool:
     return args is None or key in args
 
 
-def _merge_equal_texts(
-    rows: npt.NDArray[np.int32], codes: npt.NDArray[np.int32], labels: list[str]
-) -> Sparse:
+def _merge_equal_texts(rows: npt.NDArray[np.int32], codes: npt.NDArray[np.int32], labels: list[str]) -> Sparse:
     """Build a sparse text column, merging equal texts."""
     place: dict[str, int] = {}
     table = np.array([place.setdefault(label, len(place)) for label in labels], np.int32)

@@ -56,9 +56,7 @@ OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
 CATEGORIES = ("cuda_runtime", "cuda_driver", "os_runtime", "overhead")
 _RUNTIME, _DRIVER, _OS, _OVERHEAD = range(4)
-_KINDS = np.array(
-    [HOST_OP_KINDS.index(kind) for kind in ("runtime", "runtime", "other", "overhead")], np.int8
-)
+_KINDS = np.array([HOST_OP_KINDS.index(kind) for kind in ("runtime", "runtime", "other", "overhead")], np.int8)
 _DRIVER_CLASS = 1
 """Event class of driver calls. All other classes in the table are runtime calls."""
 
@@ -90,9 +88,7 @@ def read_cuda_calls(db: ExportDatabase, clock: ExportClock) -> HostCalls:
         }
         _gather_calls(db, RUNTIME, sql, processes, clock, names, _RUNTIME)
     labels = names.labels(db, {})
-    return HostCalls(
-        processes, [None if name is None else strip_call_version(name) for name in labels]
-    )
+    return HostCalls(processes, [None if name is None else strip_call_version(name) for name in labels])
 
 
 def read_other_calls(db: ExportDatabase, clock: ExportClock) -> tuple[HostCalls, HostCalls]:
@@ -137,9 +133,7 @@ def make_host_ops(
         parts.append(_make_range_columns(ranges.pop()))
     ts, dur = _pop_column(parts, "ts_ns"), _pop_column(parts, "dur_ns")
     tid, kind = _pop_column(parts, "tid"), _pop_column(parts, "kind")
-    name, cat = (
-        _join_text_columns([part.pop(column) for part in parts]) for column in ("name", "cat")
-    )
+    name, cat = (_join_text_columns([part.pop(column) for part in parts]) for column in ("name", "cat"))
     positions, starts = sort_rows_and_starts(ts, partial(_make_host_tie_keys, dur, tid, kind, name))
     del ts
     columns: dict[str, Any] = {
@@ -166,10 +160,7 @@ def make_host_ops(
     if range_args:
         place = np.empty(len(positions), np.int32)
         place[positions] = columns["id"]
-        args = {
-            key: _move_host_argument(argument, place[before:])
-            for key, argument in range_args.items()
-        }
+        args = {key: _move_host_argument(argument, place[before:]) for key, argument in range_args.items()}
     return HostTable(TABLES["host_ops"].cast(columns), args)
 
 
@@ -197,9 +188,7 @@ def make_open_ranges(ranges: NvtxHostRows, pid: int, threads: Sequence[int]) -> 
     )
 
 
-def make_threads(
-    db: ExportDatabase, pid: int, tids: Sequence[int], named: Mapping[int, str]
-) -> Columns:
+def make_threads(db: ExportDatabase, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> Columns:
     """Build `threads` of one process. Names set through NVTX (`named`, by thread id) take precedence."""
     process = _read_process_name(db, pid)
     names = _read_thread_names(db, pid, process)
@@ -236,9 +225,7 @@ def look_up_thread_numbers(tids: Ints, thread: npt.NDArray[np.integer[Any]]) -> 
     return Nullable(tids.astype(np.int32)[thread], np.broadcast_to(np.False_, len(thread)))
 
 
-def _find_thread_indices(
-    tid: npt.NDArray[np.int32], threads: Sequence[int]
-) -> npt.NDArray[np.int32]:
+def _find_thread_indices(tid: npt.NDArray[np.int32], threads: Sequence[int]) -> npt.NDArray[np.int32]:
     """Find the index of each thread among all threads of the process."""
     if len(threads) == 1:
         return np.zeros(len(tid), np.int32)
@@ -336,9 +323,7 @@ def _move_host_argument(argument: Sparse, place: npt.NDArray[np.int32]) -> Spars
 
 def _read_process_name(db: ExportDatabase, pid: int) -> str | None:
     """Read the name of a process. The table covers the whole host."""
-    names = read_small_table(
-        db, "PROCESSES", ("name",), where="pid = ?", parameters=(pid,), limit=100
-    )
+    names = read_small_table(db, "PROCESSES", ("name",), where="pid = ?", parameters=(pid,), limit=100)
     return min((name for (name,) in names if isinstance(name, str) and name), default=None)
 
 

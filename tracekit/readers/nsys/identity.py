@@ -46,9 +46,7 @@ _FLAGS = {"nnodes": "nodes", "nproc_per_node": "processes", "node_rank": "node"}
 _BY_ORDER = "the order of the process ids"
 _BY_NCCL = "what NCCL was told when its largest communicator was made"
 _MOST = 1_000_000
-_ROLE_WORDS = re.compile(
-    r"(?:^|_)(?:actor|critic|ref|rollout|reward|rm|teacher|policy|value|trainer)(?:$|_)"
-)
+_ROLE_WORDS = re.compile(r"(?:^|_)(?:actor|critic|ref|rollout|reward|rm|teacher|policy|value|trainer)(?:$|_)")
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _TEXT_LENGTH = 66
 _ENVIRONMENT_LENGTH = 2**20
@@ -81,14 +79,10 @@ def identify_processes(
     """
     variables = read_allowed_environment(db)
     backend = _ROLE.fullmatch(variables.get("WG_BACKEND", ""))
-    everyone = ProcessIdentity(
-        host=read_host_name(db), role=_parse_verl_role(variables.get("WG_PREFIX"))
-    )
+    everyone = ProcessIdentity(host=read_host_name(db), role=_parse_verl_role(variables.get("WG_PREFIX")))
     if backend is not None:
         everyone = replace(everyone, backend=backend[0])
-    by_nccl = {
-        pid: _identify_by_nccl(everyone, pair) for pid, pair in (made or {}).items() if pid in pids
-    }
+    by_nccl = {pid: _identify_by_nccl(everyone, pair) for pid, pair in (made or {}).items() if pid in pids}
     ordered = sorted(pids)
     if len(ordered) == 1:
         identity = _identify_only_process(db, variables, everyone)
@@ -188,23 +182,17 @@ def _read_agent_variable(db: ExportDatabase, name: str) -> set[str]:
     """
     try:
         return {str(value) for (value,) in db.connection.execute(sql, (name,))}
-    except (
-        sqlite3.DatabaseError
-    ):  # `read_small_table` reads the same table and reports damaged pages
+    except sqlite3.DatabaseError:  # `read_small_table` reads the same table and reports damaged pages
         return set()
 
 
-def _select_settings(
-    db: ExportDatabase, where: str, begin: str, columns: tuple[str, ...]
-) -> list[tuple[object, ...]]:
+def _select_settings(db: ExportDatabase, where: str, begin: str, columns: tuple[str, ...]) -> list[tuple[object, ...]]:
     """Select capture settings whose name is like `where` and whose short value begins with `begin`."""
     if not has_table_columns(db, _SETTINGS, "name", "value"):
         return []
     condition = "name LIKE ? AND substr(value, 1, ?) = ? AND length(value) <= ?"
     parameters = (where, len(begin), begin, len(begin) + _TEXT_LENGTH)
-    return read_small_table(
-        db, _SETTINGS, columns, where=condition, parameters=parameters, limit=1000
-    )
+    return read_small_table(db, _SETTINGS, columns, where=condition, parameters=parameters, limit=1000)
 
 
 def _read_torchrun_flags(db: ExportDatabase) -> dict[str, int]:
@@ -228,9 +216,7 @@ def _read_next_argument(db: ExportDatabase, name: str, flag: str) -> set[str]:
     begin, _, place = name.rpartition("_")
     if not place.isdigit() or len(place) > 9:
         return set()
-    if not read_small_table(
-        db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1
-    ):
+    if not read_small_table(db, _SETTINGS, ("name",), "name = ? AND value = ?", (name, flag), limit=1):
         return set()
     following = f"{begin}_{int(place) + 1}"
     condition = "name = ? AND length(value) <= 7 AND value GLOB '[0-9]*'"
@@ -254,9 +240,7 @@ def _identify_only_process(
     return everyone
 
 
-def _find_first_rank(
-    db: ExportDatabase, variables: Mapping[str, str], count: int
-) -> tuple[int | None, int | None]:
+def _find_first_rank(db: ExportDatabase, variables: Mapping[str, str], count: int) -> tuple[int | None, int | None]:
     """Find (rank of the first process, world size) if `count` processes are all of a node or of the job."""
     flags = _read_torchrun_flags(db)
     nodes, process_count = flags.get("nodes", 1), flags.get("processes")

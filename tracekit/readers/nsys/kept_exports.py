@@ -44,9 +44,7 @@ def open_export_of_report(report: Path) -> Iterator[CachedExport]:
         except OSError as error:
             text = f"cannot be exported: {error.strerror or type(error).__name__}"
             reason = replace(explain_os_error(error), text=text)
-            raise make_format_error(
-                report, reason, f"see {cache.CACHE_VARIABLE}, and the free space"
-            ) from error
+            raise make_format_error(report, reason, f"see {cache.CACHE_VARIABLE}, and the free space") from error
         yield export
 
 

@@ -53,9 +53,7 @@ def _read_metric_table(db: ExportDatabase, clock: ExportClock) -> GpuSamples | N
     untimed = unnamed = 0
     # Values are integers, except in hand-made files.
     thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
-    for block in read_column_blocks(
-        db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth
-    ):
+    for block in read_column_blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
         pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
         codes, distinct = pd.factorize(pair)
         table = []
@@ -81,9 +79,7 @@ def _read_metric_table(db: ExportDatabase, clock: ExportClock) -> GpuSamples | N
 def _read_metric_names(db: ExportDatabase) -> dict[tuple[int, int], str]:
     """Read the series name of each (type, metric)."""
     names: dict[tuple[int, int], str] = {}
-    for type_, metric, name in sorted(
-        read_small_table(db, NAMES, ("typeId", "metricId", "metricName")), key=str
-    ):
+    for type_, metric, name in sorted(read_small_table(db, NAMES, ("typeId", "metricId", "metricName")), key=str):
         if isinstance(type_, int) and isinstance(metric, int) and isinstance(name, str) and name:
             names[type_, metric] = name_metric_series(type_, name)
     return names

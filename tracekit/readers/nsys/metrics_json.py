@@ -138,14 +138,11 @@ def _find_metric_event_types(db: ExportDatabase) -> list[int]:
     if not has_columns or not has_table_columns(db, TYPES, "typeId", "sourceId"):
         return []
     listed = read_small_table(db, SOURCES, ("sourceId", "data", "nameId"), limit=10_000)
-    names = read_texts_by_id(
-        db, "StringIds", "id", "value", [i for *_, i in listed if isinstance(i, int)]
-    )
+    names = read_texts_by_id(db, "StringIds", "id", "value", [i for *_, i in listed if isinstance(i, int)])
     sources = {
         source
         for source, data, name in listed
-        if isinstance(source, int)
-        and _SOURCE.fullmatch(_parse_source_name(data) or names.get(name, ""))
+        if isinstance(source, int) and _SOURCE.fullmatch(_parse_source_name(data) or names.get(name, ""))
     }
     of_type = read_small_table(db, TYPES, ("typeId", "sourceId"))
     types = {t for t, source in of_type if isinstance(t, int) and source in sources}
@@ -160,17 +157,13 @@ def _parse_source_name(data: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _read_event_blocks(
-    db: ExportDatabase, types: Sequence[int]
-) -> Iterator[tuple[Ints, Ints, list[str | None]]]:
+def _read_event_blocks(db: ExportDatabase, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, list[str | None]]]:
     """Yield (recorded time, type, text) of the samples in blocks; `MISSING` and None for unusable values.
 
     The time is the session time if recorded. Exporters that did not know it wrote 0; then the raw time is the session time.
     """
     present = [name for name in _TIMES if has_table_columns(db, TABLE, name)]
-    fallbacks = [f"nullif({quote_identifier(name)}, 0)" for name in present] + [
-        quote_identifier(present[-1])
-    ]
+    fallbacks = [f"nullif({quote_identifier(name)}, 0)" for name in present] + [quote_identifier(present[-1])]
     time = f"coalesce({', '.join(fallbacks)})"
     sql = (
         f"SELECT iif(typeof({time}) = 'integer', {time}, {MISSING}), typeId,"
@@ -226,9 +219,7 @@ def _decode_samples(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]
     return text_rows[object_rows], [record for record in decoded if record is not None]
 
 
-def _add_json_samples(
-    found: _JsonSamples, ts: Ints, type_: Ints, objects: list[dict[str, Any]]
-) -> None:
+def _add_json_samples(found: _JsonSamples, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
     """Add the samples of one block. Samples with the same keys are parsed together."""
     if not objects:
         return

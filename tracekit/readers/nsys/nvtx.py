@@ -116,9 +116,7 @@ class NvtxHostRows:
     args: Mapping[str, Sparse] = field(default_factory=dict[str, Sparse])
 
 
-def read_nvtx_ranges(
-    db: ExportDatabase, clock: ExportClock, args: Collection[str] | None = None
-) -> NvtxRanges | None:
+def read_nvtx_ranges(db: ExportDatabase, clock: ExportClock, args: Collection[str] | None = None) -> NvtxRanges | None:
     """Read the ranges of a file; None if NVTX was not recorded. `args` names the wanted arguments, None for all."""
     if not has_table_columns(db, TABLE, "start", "eventType"):
         return None
@@ -131,11 +129,7 @@ def read_nvtx_ranges(
     placed = (start > -MAX_NS) & (start < MAX_NS)
     count("marks", rows.type == MARK)
     count("no-time", is_range & ~placed)
-    last = (
-        max(_find_latest_time(start), _find_latest_time(end))
-        if clock.end_ns is None
-        else clock.end_ns
-    )
+    last = max(_find_latest_time(start), _find_latest_time(end)) if clock.end_ns is None else clock.end_ns
     thread_names, before = _read_nvtx_thread_names(rows), _find_early_processes(rows, clock)
     positions = np.flatnonzero(is_range & placed).astype(np.int32)
     ts, until = start[positions], end[positions]
@@ -209,9 +203,7 @@ def _count_by_process(
 
 def select_complete_ranges(found: NvtxRanges, pid: int | None) -> NvtxHostRows:
     """Select the complete ranges of one process (None: all), for `host_ops`."""
-    return _make_range_rows(
-        found, np.flatnonzero(_mark_process_ranges(found, pid) & ~found.is_open)
-    )
+    return _make_range_rows(found, np.flatnonzero(_mark_process_ranges(found, pid) & ~found.is_open))
 
 
 def select_open_ranges(found: NvtxRanges, pid: int | None) -> NvtxHostRows:

@@ -119,9 +119,7 @@ def _read_name_tail(db: ExportDatabase, marker: str, where: RowPositions) -> Spa
     return _read_integer_argument(db, value, condition, where)
 
 
-def _read_integer_argument(
-    db: ExportDatabase, value: str, condition: str, where: RowPositions
-) -> Sparse:
+def _read_integer_argument(db: ExportDatabase, value: str, condition: str, where: RowPositions) -> Sparse:
     """Evaluate an SQL expression as integers in the rows that satisfy a condition."""
     row, values = _select_integer_pairs(db, value, condition)
     position, which = find_row_positions(where, row)
@@ -149,9 +147,7 @@ def _list_wanted_keys(db: ExportDatabase, args: Collection[str] | None) -> list[
 
 def may_have_shapes(db: ExportDatabase) -> bool:
     """Check whether any name may end in shapes. Exact if names were read from the pages."""
-    return (
-        has_table_columns(db, TABLE, "text") and db.looked.get((TABLE, "text", SIZES)) is not False
-    )
+    return has_table_columns(db, TABLE, "text") and db.looked.get((TABLE, "text", SIZES)) is not False
 
 
 def _read_input_dims(db: ExportDatabase, where: RowPositions) -> Sparse | None:
@@ -180,9 +176,7 @@ def _read_input_dims(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     # Pages of a damaged file may repeat, and their rows with them.
     row_ids, first = np.unique(np.concatenate(ids), return_index=True)
     # Texts that differ only after the list (input ids) are the same shapes.
-    return _make_json_column(
-        row_ids, np.concatenate(codes)[first], map(_parse_shape_list, code_of), where
-    )
+    return _make_json_column(row_ids, np.concatenate(codes)[first], map(_parse_shape_list, code_of), where)
 
 
 def _make_json_column(row: Ints, code: Ints, values: Iterable[str], where: RowPositions) -> Sparse:
@@ -192,9 +186,7 @@ def _make_json_column(row: Ints, code: Ints, values: Iterable[str], where: RowPo
     new_code = np.array(table, np.int32)[code]
     has_text = new_code >= 0
     position, which = find_row_positions(where, row[has_text])
-    return compact_sparse_column(
-        position.astype(np.int32), new_code[has_text][which], list(map(Json, number))
-    )
+    return compact_sparse_column(position.astype(np.int32), new_code[has_text][which], list(map(Json, number)))
 
 
 def _parse_shape_list(text: str) -> str:
@@ -233,9 +225,7 @@ def _read_payload_fields(db: ExportDatabase, where: RowPositions) -> Sparse | No
     if not nsys_payload_texts.has_json_payloads(db):
         return None
     fields = nsys_payload_texts.read(db)
-    return _make_json_column(
-        fields.row, fields.code, map(_compact_json_container, fields.texts), where
-    )
+    return _make_json_column(fields.row, fields.code, map(_compact_json_container, fields.texts), where)
 
 
 def _compact_json_container(text: str) -> str:

@@ -47,9 +47,7 @@ _NONE = b"0"
 """Key of a row without text: an empty name without a tail."""
 
 _OP_NAME = re.compile(r"[a-z_][a-z_0-9.]*::")
-_PLAIN_OPS = frozenset(
-    {"record_param_comms", "detach", "detach_", "set_data", "requires_grad_", "retain_grad"}
-)
+_PLAIN_OPS = frozenset({"record_param_comms", "detach", "detach_", "set_data", "requires_grad_", "retain_grad"})
 """Operators without a namespace that have no sequence number."""
 
 
@@ -173,10 +171,7 @@ def _write_inline_name_sql() -> str:
         for marker, kind in ((SEQUENCE, 1), (OP_ID, 2), (SIZES, 2))
     )
     # If the op number comes first, `_parse_inline_key` cuts off the rest of the tail.
-    return (
-        f"CASE WHEN typeof(text) <> 'text' THEN '0'{cases} ELSE '0' || substr(text, 1, {MAX_NAME})"
-        " END"
-    )
+    return f"CASE WHEN typeof(text) <> 'text' THEN '0'{cases} ELSE '0' || substr(text, 1, {MAX_NAME}) END"
 
 
 def _code_inline_names(db: ExportDatabase, row: Ints, keys: defaultdict[bytes, int]) -> Codes:

@@ -29,9 +29,7 @@ class OpeningWarning:
     text: str
 
 
-_NO_LOG = OpeningWarning(
-    "no-log", "written with a write-ahead log, which is not there: its last rows may be missing"
-)
+_NO_LOG = OpeningWarning("no-log", "written with a write-ahead log, which is not there: its last rows may be missing")
 _INTERRUPTED = OpeningWarning(
     "interrupted-writer", "a writer was interrupted, or is still at work: read as it was before"
 )
@@ -50,13 +48,9 @@ class Opening:
     plain: Path | None = None
 
 
-_EMPTY = Reason(
-    "empty-file", "empty file (0 bytes): the export was interrupted, or the disk was full"
-)
+_EMPTY = Reason("empty-file", "empty file (0 bytes): the export was interrupted, or the disk was full")
 _POINTER = Reason("lfs-pointer", "Git LFS pointer: the file itself was not downloaded")
-_NEVER_ENDED = Reason(
-    "interrupted-export", "the export was interrupted: its first page was never written"
-)
+_NEVER_ENDED = Reason("interrupted-export", "the export was interrupted: its first page was never written")
 _OTHER = Reason("no-database", "not an SQLite database")
 
 
@@ -100,9 +94,7 @@ def prepare_opening(path: Path) -> Iterator[Opening]:
         raise make_os_read_error(path, error) from error
     reason = explain_unreadable_database(head, size)
     if reason is not None:
-        raise make_format_error(
-            path, reason, "fetch it: git lfs pull" if reason == _POINTER else _AGAIN
-        )
+        raise make_format_error(path, reason, "fetch it: git lfs pull" if reason == _POINTER else _AGAIN)
     full_bytes = read_database_size(head)
     wal, journal = _find_companion(path, "-wal"), _find_companion(path, "-journal")
     logged = head[18] == 2 or head[19] == 2
@@ -164,9 +156,7 @@ def _copy_privately(path: Path) -> Iterator[Path]:
 def _build_copy_error(path: Path, error: OSError) -> TraceFormatError:
     """Build the error for a file that could not be copied."""
     text = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
-    return make_format_error(
-        path, replace(explain_os_error(error), text=text), "make room in $TMPDIR"
-    )
+    return make_format_error(path, replace(explain_os_error(error), text=text), "make room in $TMPDIR")
 
 
 def _find_companion(path: Path, suffix: str) -> Path | None:

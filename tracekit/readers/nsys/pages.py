@@ -127,10 +127,7 @@ class PageRows:
             if not len(row):
                 return
             values = dict(zip(columns, map(_view_integers, parts), strict=True))
-            block = {
-                name: _own_array(evaluate_expression(tree, values, row))
-                for name, tree in trees.items()
-            }
+            block = {name: _own_array(evaluate_expression(tree, values, row)) for name, tree in trees.items()}
             if self.names is not None:
                 numbers = _append_name_codes(numbers, pages.names(len(numbers)), self.names.keys)
                 block[CODES] = numbers[np.frombuffer(codes, np.int32)].astype(np.int64)

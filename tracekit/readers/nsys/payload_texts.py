@@ -146,9 +146,7 @@ def _code_payload_text(code_of: dict[str | int, int], key: str | int) -> int:
     return code_of.setdefault(key, len(code_of))
 
 
-def _resolve_text_ids(
-    db: ExportDatabase, codes: Sequence[Ints], keys: Sequence[str | int]
-) -> tuple[Ints, list[str]]:
+def _resolve_text_ids(db: ExportDatabase, codes: Sequence[Ints], keys: Sequence[str | int]) -> tuple[Ints, list[str]]:
     """Resolve text ids: (text code of each row, -1 for none; the texts)."""
     # StringIds texts are cut at `MAX_TEXT`. A text of that length may be cut, so it is not valid JSON.
     ids = [key for key in keys if isinstance(key, int)]

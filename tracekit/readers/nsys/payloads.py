@@ -91,9 +91,7 @@ def has_payloads(db: ExportDatabase) -> bool:
 
 def has_payload_columns(db: ExportDatabase) -> bool:
     """Check whether the file has columns for readable payloads, even if they are empty."""
-    return _has_blob_columns(db) or any(
-        has_table_columns(db, TABLE, name) for name in nsys_payload_texts.COLUMNS
-    )
+    return _has_blob_columns(db) or any(has_table_columns(db, TABLE, name) for name in nsys_payload_texts.COLUMNS)
 
 
 def _has_blob_columns(db: ExportDatabase) -> bool:
@@ -140,9 +138,7 @@ def read_collective_args(
     own_rows = frame[(call >= 0) & (size >= 0)]
     if not len(own_rows):
         return {}
-    combined = pd.concat(
-        [own_rows, _merge_nccl_groups(frame, found.thread[at[rows_of]], size)]
-    ).sort_index()
+    combined = pd.concat([own_rows, _merge_nccl_groups(frame, found.thread[at[rows_of]], size)]).sort_index()
     row = combined.index.to_numpy(np.int32)
     name, names = pd.factorize(combined["call"].to_numpy())
     is_known = combined["communicator"].to_numpy() != _UNTOLD
@@ -172,9 +168,7 @@ def _classify_nccl_calls(found: NvtxRows, at: npt.NDArray[np.int32]) -> Ints:
     return calls
 
 
-def _merge_nccl_groups(
-    frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints
-) -> pd.DataFrame:
+def _merge_nccl_groups(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> pd.DataFrame:
     """Merge the calls of each NCCL group into the launch at its end, by position.
 
     A group of one call is that call. A group that sends to and receives from every rank is an all-to-all. Several calls of
@@ -224,18 +218,10 @@ def find_nccl_ranks(db: ExportDatabase) -> dict[int, tuple[int, int]]:
     if not has_table_columns(db, TABLE, "globalTid") or not has_payloads(db):
         return {}
     described = _read_all_payloads(db)
-    sound = (
-        (described.rank >= 0)
-        & (described.rank_count > described.rank)
-        & (described.thread != MISSING)
-    )
+    sound = (described.rank >= 0) & (described.rank_count > described.rank) & (described.thread != MISSING)
     pid = (described.thread[sound] >> 24) & 0xFFFFFF
-    frame = pd.DataFrame(
-        {"pid": pid, "rank": described.rank[sound], "count": described.rank_count[sound]}
-    )
-    largest = frame[
-        frame["count"] == frame.groupby("pid")["count"].transform("max")
-    ].drop_duplicates()
+    frame = pd.DataFrame({"pid": pid, "rank": described.rank[sound], "count": described.rank_count[sound]})
+    largest = frame[frame["count"] == frame.groupby("pid")["count"].transform("max")].drop_duplicates()
     single = largest[~largest["pid"].duplicated(keep=False)].sort_values("pid")
     pairs = zip(single["rank"].tolist(), single["count"].tolist(), strict=True)
     return dict(zip(single["pid"].tolist(), pairs, strict=True))
@@ -365,9 +351,7 @@ def _decode_blobs(
             if name == COMMUNICATOR:  # an id is any 64 bits
                 columns.append(values)
                 continue
-            columns.append(
-                np.where((end <= room) & (values >= 0) & (values <= _MAX_BYTES), values, -1)
-            )
+            columns.append(np.where((end <= room) & (values >= 0) & (values <= _MAX_BYTES), values, -1))
         yield columns
 
 

@@ -64,9 +64,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 def _convert_to_report_error(path: Path, error: TracekitError) -> TraceFormatError:
     """Convert an error to one about this report."""
     if isinstance(error, TraceFormatError):
-        return make_format_error(
-            path, Reason(error.code, error.problem, error.data), error.hint, error.where
-        )
+        return make_format_error(path, Reason(error.code, error.problem, error.data), error.hint, error.where)
     return TraceFormatError(path, error.problem, error.hint)
 
 

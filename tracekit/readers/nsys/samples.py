@@ -40,9 +40,7 @@ def name_metric_series(type_: int, metric: str) -> str:
     return f"GPU {type_ & GPU_MASK} {metric}"
 
 
-def join_sample_parts(
-    parts: Sequence[Part], names: list[str], counts: Sequence[tuple[str, str, int]]
-) -> GpuSamples:
+def join_sample_parts(parts: Sequence[Part], names: list[str], counts: Sequence[tuple[str, str, int]]) -> GpuSamples:
     """Concatenate and sort the samples of all parts. `counts` are (code, text, count) of dropped samples, for notes."""
     ts_ns, gpu, name, value = map(np.concatenate, zip(_NOTHING, *parts, strict=True))
     order = _sort_samples(ts_ns, name, value, names)

@@ -34,9 +34,7 @@ def extract_launch_calls(host: Columns | None) -> LaunchCalls:
     assert isinstance(correlation, Nullable), "rows may lack it"
     ts_ns = np.asarray(host["ts_ns"], np.int64)
     is_call = kind.codes == kind.texts.index("runtime")
-    begins, ends = (
-        _find_call_times(ts_ns, is_call, name, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE)
-    )
+    begins, ends = (_find_call_times(ts_ns, is_call, name, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE))
     rows = np.flatnonzero(is_call > correlation.missing)
     return LaunchCalls(
         ts_ns[rows],
@@ -48,9 +46,7 @@ def extract_launch_calls(host: Columns | None) -> LaunchCalls:
     )
 
 
-def _find_call_times(
-    ts_ns: Ints, is_call: npt.NDArray[np.bool_], name: Coded, pattern: re.Pattern[str]
-) -> Ints:
+def _find_call_times(ts_ns: Ints, is_call: npt.NDArray[np.bool_], name: Coded, pattern: re.Pattern[str]) -> Ints:
     """Find the start times of calls whose name matches the pattern."""
     matches = device_times.match_call_names(name.texts, pattern)
     return ts_ns[matches[name.codes] & is_call] if matches.any() else ts_ns[:0]

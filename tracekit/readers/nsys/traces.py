@@ -159,9 +159,7 @@ def _make_process_trace(
     """Build the Trace of one process."""
     draft = _TraceDraft(source, want, pid)
     if file_contents.ranges is not None:
-        draft.notes.extend(
-            nsys_nvtx.note_nvtx_ranges(file_contents.ranges, _find_range_owner(file_contents, pid))
-        )
+        draft.notes.extend(nsys_nvtx.note_nvtx_ranges(file_contents.ranges, _find_range_owner(file_contents, pid)))
     memory = _get_process_memory(file_contents, pid)
     threads = _list_thread_numbers(file_contents, pid, ranges.tids, memory)
     if want.table("host_ops") and (ranges.complete or nsys_host.has_call_tables(db)):
@@ -231,9 +229,7 @@ def _count_draft_rows(draft: _TraceDraft) -> int:
 
 def _count_rows_of_kind(draft: _TraceDraft, table: str, kind: str) -> int:
     """Count the rows of a kind in a table."""
-    return (
-        int(_mark_columns_of_kind(draft.tables[table], kind).sum()) if table in draft.tables else 0
-    )
+    return int(_mark_columns_of_kind(draft.tables[table], kind).sum()) if table in draft.tables else 0
 
 
 def _mark_columns_of_kind(columns: Columns, kind: str) -> npt.NDArray[np.bool_]:
@@ -253,9 +249,7 @@ def _add_table(
     first = _count_draft_rows(draft)
     if first + len(columns) > _MAX_ROWS:
         problem = f"more than {_MAX_ROWS:,} rows of one process"
-        raise make_format_error(
-            draft.source.path, Reason("too-many", problem, Data(most=_MAX_ROWS))
-        )
+        raise make_format_error(draft.source.path, Reason("too-many", problem, Data(most=_MAX_ROWS)))
     if first:
         ids = columns["id"]
         assert isinstance(ids, np.ndarray), "no row lacks its number"
@@ -300,9 +294,7 @@ def _add_device_tables(draft: _TraceDraft, file_contents: ExportContents) -> Non
     if file_contents.device is not None and draft.pid in file_contents.device.processes:
         clock = file_contents.clock
         longest_ns = None if clock.end_ns is None else clock.end_ns - clock.start_ns
-        device = nsys_device.make_device_ops(
-            file_contents.device, draft.pid, longest_ns, _make_time_check(draft)
-        )
+        device = nsys_device.make_device_ops(file_contents.device, draft.pid, longest_ns, _make_time_check(draft))
         draft.notes.extend((*_note_odd_rows(device.odd, "rows of GPU work"), *device.notes))
         if len(device.columns):
             _add_table(draft, "device_ops", device.columns, device.args)
@@ -322,9 +314,7 @@ def _make_time_check(draft: _TraceDraft) -> nsys_device.Check | None:
     return lambda ops: device_times.check_device_times(ops, calls, no_ids, draft.source.name)
 
 
-def _add_cpu_tables(
-    draft: _TraceDraft, file_contents: ExportContents, threads: Sequence[int]
-) -> None:
+def _add_cpu_tables(draft: _TraceDraft, file_contents: ExportContents, threads: Sequence[int]) -> None:
     """Add `cpu_samples` and `thread_states`."""
     if file_contents.cpu_samples is not None:
         samples, notes = nsys_cpu.make_cpu_samples(file_contents.cpu_samples, draft.pid, threads)
@@ -332,9 +322,7 @@ def _add_cpu_tables(
         _add_table(draft, "cpu_samples", samples if len(samples) else None)
     if file_contents.switches is not None:
         clock = file_contents.clock
-        states, notes = nsys_cpu.make_thread_states(
-            file_contents.switches, draft.pid, threads, clock
-        )
+        states, notes = nsys_cpu.make_thread_states(file_contents.switches, draft.pid, threads, clock)
         draft.notes.extend(notes)
         _add_table(draft, "thread_states", states if len(states) else None)
 
@@ -370,9 +358,7 @@ def _make_trace_metadata(
     if gpus := nsys_content.read_device_properties(db, get_known_pid(pid), used):
         meta["deviceProperties"] = gpus
     if file_contents.ranges is not None:
-        marks = nsys_nvtx.get_nvtx_count(
-            file_contents.ranges, "marks", _find_range_owner(file_contents, pid)
-        )
+        marks = nsys_nvtx.get_nvtx_count(file_contents.ranges, "marks", _find_range_owner(file_contents, pid))
         if marks:
             meta["mark_count"] = marks
     if group := nsys_content.drop_unknown_facts(group):
@@ -397,9 +383,7 @@ def _note_unmatched_launches(tables: Mapping[str, Columns]) -> list[Note]:
     host, device = (tables[name]["correlation"] for name in ("host_ops", "device_ops"))
     assert isinstance(host, Nullable), "rows may lack it"
     assert isinstance(device, Nullable), "rows may lack it"
-    calls = np.sort(
-        host.values[~host.missing & _mark_columns_of_kind(tables["host_ops"], "runtime")]
-    )
+    calls = np.sort(host.values[~host.missing & _mark_columns_of_kind(tables["host_ops"], "runtime")])
     if not len(calls):
         return []
     _, has_call = look_up_keys(calls, device.values)
@@ -436,9 +420,7 @@ def _make_memory_ops(memory: MemoryOps, pid: int, thread: int) -> Columns:
     )
 
 
-def _make_gpu_counters(
-    db: ExportDatabase, file_contents: ExportContents, pid: int
-) -> Columns | None:
+def _make_gpu_counters(db: ExportDatabase, file_contents: ExportContents, pid: int) -> Columns | None:
     """Build `counters`: GPU metric samples of this process's GPUs; None if there are none."""
     if file_contents.samples is None:
         return None

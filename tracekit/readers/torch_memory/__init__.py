@@ -80,9 +80,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     return [Trace(source, tables, (*notes, *odd), meta)]
 
 
-def _convert_snapshot(
-    root: object, path: Path, max_dicts: int
-) -> tuple[SnapshotTables, dict[str, Any]]:
+def _convert_snapshot(root: object, path: Path, max_dicts: int) -> tuple[SnapshotTables, dict[str, Any]]:
     """Convert a snapshot's objects to (tables, allocator settings)."""
     try:
         return make_snapshot_tables(root, path, max_dicts), _read_allocator_settings(root)
@@ -115,15 +113,9 @@ def _simplify_setting(value: object, most: int) -> object:
     """Convert a setting to a plain value: one level of lists and dictionaries, at most `most` values."""
     if type(value) is dict:
         inner = islice(value.items(), max(most, 0))
-        return {
-            _clean_setting_text(str(k)): _simplify_setting(v, 0)
-            for k, v in inner
-            if type(v) not in (dict, list)
-        }
+        return {_clean_setting_text(str(k)): _simplify_setting(v, 0) for k, v in inner if type(v) not in (dict, list)}
     if type(value) is list:
-        return [
-            _simplify_setting(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)
-        ]
+        return [_simplify_setting(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)]
     if type(value) is str:
         return _clean_setting_text(value)
     if type(value) in (int, float, bool):
@@ -172,9 +164,7 @@ def _note_unknown_elements(snapshot: SnapshotTables, name: str) -> list[Note]:
     unknown: Counter[str] = snapshot.unknown
     if not unknown:
         return []
-    counted = [
-        f"{_clean_setting_text(what)} ({count:,})" for what, count in sorted(unknown.items())
-    ]
+    counted = [f"{_clean_setting_text(what)} ({count:,})" for what, count in sorted(unknown.items())]
     message = f"not understood and left aside: {', '.join(counted[:_MOST_NAMED])}"
     if len(counted) > _MOST_NAMED:
         message += f" and {len(counted) - _MOST_NAMED:,} more"

@@ -8,9 +8,7 @@ import numpy.typing as npt
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # Count the rows read into `values` and `missing` (bool) before the first that Python must check; all rows if none.
-def integers(
-    rows: list[dict[str, Any]], key: str, values: Ints, missing: npt.NDArray[np.bool_], /
-) -> int: ...
+def integers(rows: list[dict[str, Any]], key: str, values: Ints, missing: npt.NDArray[np.bool_], /) -> int: ...
 
 # Count the distinct objects (None if absent) of the rows at a key: `place` is the number of each row's object, in order
 # of appearance, `first` the first row of each number.

@@ -60,9 +60,7 @@ def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]
     )
     of_history[~(is_alloc | is_free) | _mark_incomplete_rows(history)] = -1
     of_blocks, _ = _list_row_devices(blocks)
-    in_use = _mark_category(blocks["state"], "active") | _mark_category(
-        blocks["state"], "pending_free"
-    )
+    in_use = _mark_category(blocks["state"], "active") | _mark_category(blocks["state"], "pending_free")
     of_blocks[~in_use | _mark_incomplete_rows(blocks)] = -1
     address, size = _convert_to_ints(history["address"]), _convert_to_ints(history["size_bytes"])
     where, requested = (
@@ -73,9 +71,7 @@ def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]
     for number in numbers:
         rows, active = np.flatnonzero(of_history == number), of_blocks == number
         past = _DeviceHistory(address[rows], size[rows], is_alloc[rows])
-        device_balances.append(
-            _compute_device_balance(number, past, where[active], requested[active])
-        )
+        device_balances.append(_compute_device_balance(number, past, where[active], requested[active]))
     return device_balances
 
 
@@ -113,9 +109,7 @@ def _mark_category(column: pd.Series[Any], value: str) -> Bools:
     return same
 
 
-def _compute_device_balance(
-    device: int, past: _DeviceHistory, where: Ints, requested: Ints
-) -> HistoryBalance:
+def _compute_device_balance(device: int, past: _DeviceHistory, where: Ints, requested: Ints) -> HistoryBalance:
     """Compute the balance of one device. `where` and `requested` are addresses and request sizes of its blocks in use."""
     order = compute_stable_order(past.address)
     place, allocated = past.address[order], past.is_alloc[order]
@@ -190,9 +184,7 @@ def _note_imbalance(balance: HistoryBalance, name: str) -> list[Note]:
             "are no block in use of the same size"
         )
         data = Data(device=balance.device)
-        device_notes.append(
-            Note("warning", "unlike-blocks", message, name, balance.unlike_count, data=data)
-        )
+        device_notes.append(Note("warning", "unlike-blocks", message, name, balance.unlike_count, data=data))
     return device_notes
 
 
@@ -212,9 +204,7 @@ def _note_odd_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[No
     odd = int(np.count_nonzero(wrong))
     if odd:
         message = f"{odd:,} of {count:,} segments are not the sum of their blocks"
-        segment_notes.append(
-            Note("warning", "odd-segments", message, name, odd, data=Data(segments=count))
-        )
+        segment_notes.append(Note("warning", "odd-segments", message, name, odd, data=Data(segments=count)))
     pending = (state == "pending_free").to_numpy()
     if pending.any():
         message = (
@@ -222,9 +212,7 @@ def _note_odd_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[No
             "for other streams (record_stream)"
         )
         data = Data(size_bytes=sum_exactly(size[pending]))
-        segment_notes.append(
-            Note("info", "pending-free", message, name, int(np.count_nonzero(pending)), data=data)
-        )
+        segment_notes.append(Note("info", "pending-free", message, name, int(np.count_nonzero(pending)), data=data))
     return segment_notes
 
 
@@ -235,23 +223,17 @@ def _sum_per_segment(segment: npt.NDArray[np.int32], size: Ints, count: int) -> 
     return sums
 
 
-def _note_cut_history(
-    number: int, ts_ns: Any, settings: Mapping[str, Any], name: str
-) -> list[Note]:
+def _note_cut_history(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) -> list[Note]:
     """Note a history whose start was dropped, or probably was, and times that go backwards."""
     ring_notes = []
     count = len(ts_ns)
     overflowed = _get_device_setting(settings.get("trace_alloc_overflowed"), number)
     max_entries = _get_device_setting(settings.get("trace_alloc_max_entries"), number)
     if overflowed is True:
-        message = (
-            f"device {number}: the history was full at {count:,} entries: older ones were dropped"
-        )
+        message = f"device {number}: the history was full at {count:,} entries: older ones were dropped"
         data = Data(device=number, entries=count, certain=True)
         ring_notes.append(Note("data_loss", "ring-buffer", message, name, data=data))
-    elif overflowed is None and (
-        count == max_entries or (max_entries is None and is_probable_limit(count))
-    ):
+    elif overflowed is None and (count == max_entries or (max_entries is None and is_probable_limit(count))):
         message = (
             f"device {number}: the history has {count:,} entries, "
             f"{'as many as it can hold' if max_entries else 'a round number'}: older ones were probably dropped"
@@ -262,9 +244,7 @@ def _note_cut_history(
     back = int(np.count_nonzero(np.diff(times) < 0))
     if back:
         message = f"device {number}: the time goes back {back:,} times in the history"
-        ring_notes.append(
-            Note("warning", "time-order", message, name, back, data=Data(device=number))
-        )
+        ring_notes.append(Note("warning", "time-order", message, name, back, data=Data(device=number)))
     return ring_notes
 
 

@@ -48,9 +48,7 @@ def is_pickled_snapshot(head: bytes) -> bool:
     return head.lstrip()[:1] == b"<" and any(mark in head for mark in _PAGE)
 
 
-def read_pickle(
-    path: Path, on_bytes: Callable[[int], None] | None = None, max_bytes: int = MAX_BYTES
-) -> bytes:
+def read_pickle(path: Path, on_bytes: Callable[[int], None] | None = None, max_bytes: int = MAX_BYTES) -> bytes:
     """Read the bytes of the pickle in a file. Raises `TraceFormatError` if there is none, or if it exceeds `max_bytes`.
 
     `on_bytes` is called with the bytes of the file read so far.
@@ -75,9 +73,7 @@ def read_pickle(
 _SMALLER = "record fewer entries (max_entries of _record_memory_history)"
 
 
-def _read_inflated(
-    path: Path, size: int, max_bytes: int, on_bytes: Callable[[int], None] | None
-) -> bytes:
+def _read_inflated(path: Path, size: int, max_bytes: int, on_bytes: Callable[[int], None] | None) -> bytes:
     """Read the file's bytes, inflated."""
     with path.open("rb") as file:
         packed = unpack.is_packed(file.read(_MAGIC_BYTES))
@@ -98,9 +94,7 @@ def _read_inflated(
         return _inflate_snapshot(path, max_size, on_bytes, careful=True)
 
 
-def _inflate_snapshot(
-    path: Path, most: int, on_bytes: Callable[[int], None] | None, *, careful: bool
-) -> bytes:
+def _inflate_snapshot(path: Path, most: int, on_bytes: Callable[[int], None] | None, *, careful: bool) -> bytes:
     """Decompress at most `most` bytes. Raises `TraceFormatError` at any loss, because part of a pickle is useless."""
     pieces = bytearray()
     losses: list[DataLoss] = []
@@ -133,14 +127,10 @@ def _decode_page(data: bytes, path: Path) -> bytes:
         return base64.b64decode(snapshots[0], validate=True)
     except binascii.Error as error:
         problem = f"the snapshot in the page is damaged: {error}"
-        raise make_format_error(
-            path, Reason("damaged-snapshot", problem), "write the page again"
-        ) from error
+        raise make_format_error(path, Reason("damaged-snapshot", problem), "write the page again") from error
 
 
 def _build_pickle_limit_error(path: Path, size: int, max_size: int) -> TraceFormatError:
     """Build the error for a file above the size limit."""
     problem = f"a pickle of {size:,} bytes or more: over {max_size:,}"
-    return make_format_error(
-        path, Reason("too-many", problem, Data(count=size, most=max_size)), _SMALLER
-    )
+    return make_format_error(path, Reason("too-many", problem, Data(count=size, most=max_size)), _SMALLER)

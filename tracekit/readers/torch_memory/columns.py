@@ -102,15 +102,11 @@ def build_shape_error(path: Path, where: str, problem: str) -> TraceFormatError:
     return TraceFormatError(path, problem, hint, where, code="no-snapshot")
 
 
-def join_records(
-    path: Path, name_of: NameOf, lists: Sequence[object], most: int
-) -> SnapshotRecords:
+def join_records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> SnapshotRecords:
     """Concatenate lists of dictionaries. Raises `TraceFormatError` if there are more than `most`, or for another type."""
     if set(map(type, lists)) - {list}:
         odd = _find_other_type(lists, list)
-        raise build_shape_error(
-            path, name_of(odd), f"expected a list, found {_name_value_type(lists[odd])}"
-        )
+        raise build_shape_error(path, name_of(odd), f"expected a list, found {_name_value_type(lists[odd])}")
     groups = cast(Sequence[list[Any]], lists)
     starts = [0, *accumulate(map(len, groups))]
     if starts[-1] > most:
@@ -159,9 +155,7 @@ def read_keys_natively(
     return replace(of, taken=taken)
 
 
-def _make_distinct_objects(
-    of: SnapshotRecords, key: str, number: Ints, first: Ints, count: int
-) -> DistinctObjects:
+def _make_distinct_objects(of: SnapshotRecords, key: str, number: Ints, first: Ints, count: int) -> DistinctObjects:
     """Build the distinct objects of a key. `first` has room for one per row."""
     first = first[:count].copy()
     return DistinctObjects(number, first, [of.rows[row].get(key) for row in first.tolist()])
@@ -174,17 +168,13 @@ def list_record_keys(of: SnapshotRecords) -> set[str]:
     keys: set[str] = set()
     for start in range(0, len(of.rows), _CHUNK):
         rows = of.rows[start : start + _CHUNK]
-        if sum(map(len, rows)) > _FEW_KEYS * len(
-            rows
-        ):  # a dictionary with many keys may be referenced many times
+        if sum(map(len, rows)) > _FEW_KEYS * len(rows):  # a dictionary with many keys may be referenced many times
             rows = list({id(row): row for row in rows}.values())
         keys.update(*rows)
     odd = next((key for key in keys if type(key) is not str), "")
     if odd != "":
         row = next(i for i, value in enumerate(of.rows) if odd in value)
-        raise build_shape_error(
-            of.path, of.place(row), f"expected text as key, found {_name_value_type(odd)}"
-        )
+        raise build_shape_error(of.path, of.place(row), f"expected text as key, found {_name_value_type(odd)}")
     return keys
 
 
@@ -215,9 +205,7 @@ def find_distinct_objects(of: SnapshotRecords, key: str) -> DistinctObjects:
         return of.taken.things[key]
     if native is not None:
         number, first = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.int64)
-        return _make_distinct_objects(
-            of, key, number, first, native.identified(of.rows, key, number, first)
-        )
+        return _make_distinct_objects(of, key, number, first, native.identified(of.rows, key, number, first))
     recorded = get_record_values(of, key)
     number, first = factorize_in_order(np.fromiter(map(id, recorded), np.int64, len(recorded)))
     return DistinctObjects(number, first, [recorded[row] for row in first.tolist()])
@@ -231,9 +219,7 @@ def factorize_in_order(keys: Ints) -> tuple[Ints, Ints]:
     return number, first
 
 
-def check_value_types(
-    of: SnapshotRecords, key: str, recorded: DistinctObjects, *kinds: type
-) -> set[type]:
+def check_value_types(of: SnapshotRecords, key: str, recorded: DistinctObjects, *kinds: type) -> set[type]:
     """Collect the types of the values. Raises `TraceFormatError` for a type other than `kinds` and None."""
     types = set(map(type, recorded.things))
     if types - {*kinds, type(None)}:
@@ -288,9 +274,7 @@ def _check_integers(of: SnapshotRecords, key: str, low: int, high: int) -> Snaps
     return SnapshotIntegers(array, missing)
 
 
-def require_numbers(
-    of: SnapshotRecords, key: str, found: SnapshotIntegers, what: str
-) -> SnapshotIntegers:
+def require_numbers(of: SnapshotRecords, key: str, found: SnapshotIntegers, what: str) -> SnapshotIntegers:
     """Raise `TraceFormatError` if a number is missing; else return the numbers."""
     if found.missing.any():
         place = of.place(int(found.missing.argmax()))
@@ -333,9 +317,7 @@ def read_distinct_texts(of: SnapshotRecords, key: str) -> tuple[npt.NDArray[np.i
     return _code_seen_keys(recorded, recorded.things, seen), list(seen)
 
 
-def _code_seen_keys(
-    recorded: DistinctObjects, keys: Iterable[Any], seen: Iterable[Any]
-) -> npt.NDArray[np.int32]:
+def _code_seen_keys(recorded: DistinctObjects, keys: Iterable[Any], seen: Iterable[Any]) -> npt.NDArray[np.int32]:
     """Find the index of each row's key among those seen, -1 for None. `keys` are those of the things."""
     place: dict[Any, int] = _number_elements(seen)
     place[None] = -1
@@ -381,9 +363,7 @@ def read_pool_ids(of: SnapshotRecords, key: str) -> pd.Categorical:
     except TypeError:
         seen = {}
     seen.pop(None, None)
-    if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (
-        not seen and types - {type(None)}
-    ):
+    if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (not seen and types - {type(None)}):
         raise build_shape_error(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
     codes = _code_seen_keys(recorded, pairs, seen)
     return encode_categorical((codes, [f"{first},{second}" for first, second in seen]))

@@ -47,9 +47,7 @@ def load_json_snapshot(data: bytes, path: Path) -> tuple[Any, int]:
         raise make_format_error(path, reason, "torch.cuda.memory._dump_snapshot writes less")
     dicts, lists = data.count(b"{"), data.count(b"[")
     if has_too_many_containers(len(data), dicts, lists):
-        problem = (
-            f"some {dicts + lists:,} objects and arrays in {len(data):,} bytes are no snapshot"
-        )
+        problem = f"some {dicts + lists:,} objects and arrays in {len(data):,} bytes are no snapshot"
         raise build_too_many_error(path, problem)
     frames: dict[tuple[str, str, int], dict[str, Any]] = {}
 

@@ -137,9 +137,7 @@ def _count_byte(data: bytes, code: bytes) -> int:
 def has_too_many_containers(size: int, dicts: int, lists: int) -> bool:
     """Check whether a file of this size has more dictionaries and lists than any snapshot."""
     max_containers, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
-    return (
-        dicts + lists > max_containers + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
-    )
+    return dicts + lists > max_containers + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
 
 
 def _find_instruction_end(data: bytes, at: int, code: bytes, path: Path) -> int:
@@ -206,9 +204,7 @@ def _is_instruction_cut(data: bytes, at: int, code: bytes) -> bool:
 
 def _build_cut_instruction_error(path: Path, at: int, code: bytes) -> TraceFormatError:
     """Build the error for an instruction that exceeds the rest of the file."""
-    problem = (
-        f"instruction {_name_instruction(code)} at byte {at:,} goes beyond the end of the file"
-    )
+    problem = f"instruction {_name_instruction(code)} at byte {at:,} goes beyond the end of the file"
     return _build_cut_pickle_error(path, problem, at)
 
 

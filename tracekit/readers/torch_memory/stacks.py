@@ -80,9 +80,7 @@ def make_stack_column(stacks: SnapshotStacks, of: SnapshotRecords, key: str) -> 
         return SnapshotIntegers(np.zeros(len(of.rows), np.int64), np.ones(len(of.rows), np.bool_))
     stacks.recorded = True
     where = f"{key} of {of.name_of(0)}"
-    hashes = (
-        _hash_distinct_lists(stacks, lists, where) if taken else _hash_lists(stacks, lists, where)
-    )
+    hashes = _hash_distinct_lists(stacks, lists, where) if taken else _hash_lists(stacks, lists, where)
     unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
     return SnapshotIntegers(hashes[recorded.number], unrecorded[recorded.number])
 
@@ -114,9 +112,7 @@ def _hash_lists(stacks: SnapshotStacks, lists: list[Any], where: str) -> npt.NDA
     return _hash_distinct_lists(stacks, [lists[row] for row in first.tolist()], where)[number]
 
 
-def _hash_distinct_lists(
-    stacks: SnapshotStacks, lists: list[Any], where: str
-) -> npt.NDArray[np.int64]:
+def _hash_distinct_lists(stacks: SnapshotStacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
     """Hash lists that are already distinct. Adds new stacks."""
     hashes = np.zeros(len(lists), np.int64)
     for place, frames in enumerate(lists):
@@ -150,8 +146,7 @@ def _identify_lists(lists: Sequence[Any]) -> list[bytes | None]:
     data = np.fromiter(frames_of_all, object, int(filled.sum())).tobytes()
     ends = (_ID_BYTES * np.cumsum(filled)).tolist()
     return [
-        None if length < 0 else data[end - _ID_BYTES * length : end]
-        for length, end in zip(lengths, ends, strict=True)
+        None if length < 0 else data[end - _ID_BYTES * length : end] for length, end in zip(lengths, ends, strict=True)
     ]
 
 
@@ -168,9 +163,7 @@ def _hash_stack(stacks: SnapshotStacks, frames: list[Any], where: str) -> int:
     if value not in stacks.frame_codes:
         stacks.frame_count += len(frames)
         if stacks.frame_count > MAX_FRAMES:
-            raise build_shape_error(
-                stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all"
-            )
+            raise build_shape_error(stacks.path, where, f"stacks of over {MAX_FRAMES:,} frames in all")
         stacks.frame_codes[value] = codes
     return value
 
@@ -201,9 +194,7 @@ def _parse_stack_frame(stacks: SnapshotStacks, frame: Any, where: str) -> Frame:
         and type(file) in (str, type(None))
         and (line is None or (type(line) is int and -(2**63) <= line < 2**63))
     ):
-        raise build_shape_error(
-            stacks.path, where, "a frame's name, filename or line is of a wrong kind"
-        )
+        raise build_shape_error(stacks.path, where, "a frame's name, filename or line is of a wrong kind")
     return _intern_text(stacks, name), _intern_text(stacks, file), line
 
 

@@ -112,9 +112,7 @@ def make_snapshot_tables(root: object, path: Path, most: int) -> SnapshotTables:
     _make_segments(snapshot, stacks, top, path, most)
     if ranges:
         rows = [Columns.of(frame) for frame in ranges]
-        snapshot.tables["annotations"] = concatenate_table_parts(
-            TABLES["annotations"], rows
-        ).frame()
+        snapshot.tables["annotations"] = concatenate_table_parts(TABLES["annotations"], rows).frame()
     if stacks.recorded:
         snapshot.tables["stacks"] = make_stacks_table(stacks)
     snapshot.unknown.update(stacks.unknown)
@@ -124,9 +122,7 @@ def make_snapshot_tables(root: object, path: Path, most: int) -> SnapshotTables:
 _HOST = ("host_segments", "host_traces")
 
 
-def _count_unknown_keys(
-    made: SnapshotTables, place: str, of: SnapshotRecords, known: frozenset[str]
-) -> set[str]:
+def _count_unknown_keys(made: SnapshotTables, place: str, of: SnapshotRecords, known: frozenset[str]) -> set[str]:
     """List all keys of the records. Counts the unknown ones."""
     keys = list_record_keys(of)
     odd = sorted(keys - known)
@@ -208,9 +204,7 @@ def _make_allocations(
     columns: dict[str, Any] = {
         "memory": _encode_fixed_categorical(host[group].astype(np.int8), MEMORIES),
         "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
-        "action": _make_fixed_categorical(
-            codes, [a if a in ACTIONS else "other" for a in names], ACTIONS
-        ),
+        "action": _make_fixed_categorical(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
         **_make_planned_columns(entries, keys, _OF_ENTRIES),
         **_make_context_columns(stacks, entries, keys),
     }
@@ -235,9 +229,7 @@ _OF_ENTRIES: _Plan = (
 )
 
 
-def _make_context_columns(
-    stacks: SnapshotStacks, of: SnapshotRecords, keys: set[str]
-) -> dict[str, Any]:
+def _make_context_columns(stacks: SnapshotStacks, of: SnapshotRecords, keys: set[str]) -> dict[str, Any]:
     """Build the columns that actions and blocks share: stacks and context."""
     stack = partial(make_stack_column, stacks)
     plan: _Plan = (
@@ -260,9 +252,7 @@ def _make_planned_columns(of: SnapshotRecords, keys: set[str], plan: _Plan) -> d
     return columns
 
 
-def _make_segments(
-    made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[str, Any], path: Path, most: int
-) -> None:
+def _make_segments(made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[str, Any], path: Path, most: int) -> None:
     """Build the tables `memory_segments` and `blocks`, if recorded."""
     names = [key for key in ("segments", "host_segments") if key in top]
     if not names:
@@ -273,23 +263,17 @@ def _make_segments(
     on_host = np.repeat([key == "host_segments" for key in names], segments.lengths())
     memory = _encode_fixed_categorical(on_host.astype(np.int8), MEMORIES)
     device = read_bounded_integers(segments, "device", 0, 2**31)
-    start = require_numbers(
-        segments, "address", read_addresses(segments, "address"), "an integer of 64 bits"
-    )
+    start = require_numbers(segments, "address", read_addresses(segments, "address"), "an integer of 64 bits")
     columns: dict[str, Any] = {
         "memory": memory,
         "device": device.nullable(),
         "address": start.nullable(),
         **_make_planned_columns(segments, keys, _OF_SEGMENTS),
-        **_make_planned_columns(
-            segments, keys, (("stack", "frames", partial(make_stack_column, stacks)),)
-        ),
+        **_make_planned_columns(segments, keys, (("stack", "frames", partial(make_stack_column, stacks)),)),
     }
     made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
     lists = [[] if blocks is None else blocks for blocks in get_record_values(segments, "blocks")]
-    inner = (
-        join_records(path, lambda i: f"{segments.place(i)}.blocks", lists, most) if lists else None
-    )
+    inner = join_records(path, lambda i: f"{segments.place(i)}.blocks", lists, most) if lists else None
     if inner is None:
         made.tables["blocks"] = TABLES["blocks"].frame()
         return
@@ -299,9 +283,7 @@ def _make_segments(
         "memory": memory[segment],
         "device": SnapshotIntegers(device.values[segment], device.missing[segment]).nullable(),
     }
-    _make_blocks(
-        made, stacks, inner, outer, SnapshotIntegers(start.values[segment], start.missing[segment])
-    )
+    _make_blocks(made, stacks, inner, outer, SnapshotIntegers(start.values[segment], start.missing[segment]))
 
 
 def _make_blocks(
@@ -326,12 +308,8 @@ def _make_blocks(
         **outer,
         "address": SnapshotIntegers(start_of_block, address.missing & start.missing).nullable(),
         "size_bytes": size.nullable(),
-        **_make_planned_columns(
-            of, keys, (("requested_bytes", "requested_size", read_byte_sizes),)
-        ),
-        "state": _make_fixed_categorical(
-            codes, [_STATE_OF.get(name, "other") for name in names], STATES
-        ),
+        **_make_planned_columns(of, keys, (("requested_bytes", "requested_size", read_byte_sizes),)),
+        "state": _make_fixed_categorical(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
         **_make_context_columns(stacks, of, keys),
     }
     if "history" in keys:  # torch 2.0: the owners of the block, latest first
@@ -348,30 +326,22 @@ def _take_last_owner(of: SnapshotRecords, key: str) -> SnapshotRecords:
     rows: list[Any] = []
     for row, each in enumerate(lists):
         if each is not None and (type(each) is not list or (each and type(each[0]) is not dict)):
-            raise build_shape_error(
-                of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries"
-            )
+            raise build_shape_error(of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries")
         rows.append(each[0] if each else {})
     return SnapshotRecords(of.path, rows, of.name_of, of.starts)
 
 
-def _make_annotations(
-    made: SnapshotTables, top: Mapping[str, Any], path: Path, most: int
-) -> list[pd.DataFrame]:
+def _make_annotations(made: SnapshotTables, top: Mapping[str, Any], path: Path, most: int) -> list[pd.DataFrame]:
     """Build the annotations table from `external_annotations`, in a list; empty if not recorded."""
     if top.get("external_annotations") is None:
         return []
-    entries = join_records(
-        path, ["external_annotations"].__getitem__, [top["external_annotations"]], most
-    )
+    entries = join_records(path, ["external_annotations"].__getitem__, [top["external_annotations"]], most)
     _count_unknown_keys(made, "external_annotations[].", entries, _ANNOTATION)
     codes, names = read_distinct_texts(entries, "stage")
     columns = {
         "ts_ns": read_record_times(entries, "time_us").nullable(),
         "device": read_bounded_integers(entries, "device", -(2**31), 2**31).nullable(),
-        "stage": _make_fixed_categorical(
-            codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES
-        ),
+        "stage": _make_fixed_categorical(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
         "name": read_record_texts(entries, "name"),
     }
     return [TABLES["annotations"].frame(columns, len(entries.rows))]
@@ -380,9 +350,7 @@ def _make_annotations(
 _STAGES = ("start", "end", "other")
 
 
-def _make_user_annotations(
-    of: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints
-) -> pd.DataFrame:
+def _make_user_annotations(of: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
     """Build the annotations from torch 2.4's actions: the frame's name is START or END, its file the annotation."""
     rows = list(compress(of.rows, is_range))
     first: list[Any] = []
@@ -398,9 +366,7 @@ def _make_user_annotations(
     columns = {
         "ts_ns": read_record_times(ranges, "time_us").nullable(),
         "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
-        "stage": _make_fixed_categorical(
-            codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES
-        ),
+        "stage": _make_fixed_categorical(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
         "name": read_record_texts(first_frames, "filename"),
     }
     return TABLES["annotations"].frame(columns, len(rows))
@@ -412,9 +378,7 @@ def _drop_records(of: SnapshotRecords, is_removed: npt.NDArray[np.bool_]) -> Sna
     starts = np.array([*of.starts, len(of.rows)], np.int64)
     gone = np.append(before, np.count_nonzero(is_removed))[starts]
     shifted_starts = (starts - gone)[:-1]
-    return SnapshotRecords(
-        of.path, list(compress(of.rows, ~is_removed)), of.name_of, shifted_starts.tolist()
-    )
+    return SnapshotRecords(of.path, list(compress(of.rows, ~is_removed)), of.name_of, shifted_starts.tolist())
 
 
 def _read_booleans(of: SnapshotRecords, key: str) -> SnapshotIntegers:
@@ -423,9 +387,7 @@ def _read_booleans(of: SnapshotRecords, key: str) -> SnapshotIntegers:
     for row, value in enumerate(recorded):
         if type(value) not in (bool, type(None)):
             raise build_shape_error(of.path, f"{of.place(row)}.{key}", "expected a truth value")
-    return SnapshotIntegers(
-        np.fromiter(map(bool, recorded), np.int64, len(recorded)), mark_none_values(recorded)
-    )
+    return SnapshotIntegers(np.fromiter(map(bool, recorded), np.int64, len(recorded)), mark_none_values(recorded))
 
 
 _OF_SEGMENTS: _Plan = (
@@ -440,16 +402,12 @@ _OF_SEGMENTS: _Plan = (
 )
 
 
-def _make_fixed_categorical(
-    codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]
-) -> Any:
+def _make_fixed_categorical(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Any:
     """Build a categorical with fixed categories from codes of `names`. Missing names become `other`."""
     place = np.array([*(closed.index(name) for name in names), closed.index("other")], np.int8)
     return _encode_fixed_categorical(place[codes], closed)
 
 
-def _encode_fixed_categorical(
-    codes: npt.NDArray[np.int8], closed: tuple[str, ...]
-) -> pd.Categorical:
+def _encode_fixed_categorical(codes: npt.NDArray[np.int8], closed: tuple[str, ...]) -> pd.Categorical:
     """Build a categorical with fixed categories."""
     return encode_categorical((codes.astype(np.int32), closed))

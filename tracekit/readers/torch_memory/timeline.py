@@ -125,9 +125,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     losses: list[DataLoss] = []
     try:
         try:
-            timeline = _read_timeline(
-                ArrayText(unpack.unpack_blocks(path, [], on_bytes=on_bytes)), path
-            )
+            timeline = _read_timeline(ArrayText(unpack.unpack_blocks(path, [], on_bytes=on_bytes)), path)
         except unpack.Unproven:
             careful = unpack.unpack_blocks(path, losses, careful=True, on_bytes=on_bytes)
             timeline = _read_timeline(ArrayText(careful), path)
@@ -143,9 +141,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         "text_bytes": timeline.offset,
     }
     tables = {"memory_categories": frame} if want.table("memory_categories") else {}
-    return [
-        Trace(source, tables, tuple(_note_timeline_losses(timeline, losses, source.name)), meta)
-    ]
+    return [Trace(source, tables, tuple(_note_timeline_losses(timeline, losses, source.name)), meta)]
 
 
 def _read_timeline(text: ArrayText, path: Path) -> _TimelineChanges:
@@ -167,9 +163,7 @@ def _read_timeline(text: ArrayText, path: Path) -> _TimelineChanges:
         timeline.ended = "truncated" if cut else "damaged"
     timeline.offset = text.offset
     if not is_complete and not timeline.rows:
-        problem = (
-            f"nothing whole is in it: it is {timeline.ended or 'damaged'} before the first level"
-        )
+        problem = f"nothing whole is in it: it is {timeline.ended or 'damaged'} before the first level"
         reason = Reason("damaged-snapshot", problem, Data(offset=text.offset))
         raise make_format_error(path, reason, "copy it again", f"byte {text.offset}")
     return timeline
@@ -193,9 +187,7 @@ def _add_raw_changes(text: ArrayText, timeline: _TimelineChanges) -> None:
         odd = unknown | (action < 1) | (action > 4)
         timeline.odd += int(np.count_nonzero(odd[:sound_count]))
         known_category = np.where(unknown, CATEGORIES.index("unknown"), category)
-        timeline.add(
-            ts[:sound_count].copy(), known_category[:sound_count], change[:sound_count].copy()
-        )
+        timeline.add(ts[:sound_count].copy(), known_category[:sound_count], change[:sound_count].copy())
         timeline.rows += sound_count
         if timeline.ended:
             return
@@ -260,9 +252,7 @@ def _make_categories_table(timeline: _TimelineChanges) -> pd.DataFrame:
         return table.frame()
     ts, change = np.concatenate(timeline.ts_ns), np.concatenate(timeline.change)
     category = np.concatenate(timeline.category)
-    sound_count = min(
-        _find_impossible_level(change, category == code) for code in range(len(CATEGORIES))
-    )
+    sound_count = min(_find_impossible_level(change, category == code) for code in range(len(CATEGORIES)))
     if sound_count < len(ts):
         timeline.ended = "damaged"
         ts, category, change = ts[:sound_count], category[:sound_count], change[:sound_count]
@@ -280,9 +270,7 @@ def _make_categories_table(timeline: _TimelineChanges) -> pd.DataFrame:
     before = ts[rows] < 0
     columns: dict[str, Any] = {
         "ts_ns": pd.arrays.IntegerArray(np.where(before, 0, ts[rows]), before),
-        "category": pd.Categorical.from_codes(
-            category, categories=pd.Index(list(CATEGORIES), dtype="str")
-        ),
+        "category": pd.Categorical.from_codes(category, categories=pd.Index(list(CATEGORIES), dtype="str")),
         "change_bytes": net,
         "level_bytes": level,
     }
@@ -297,9 +285,7 @@ def _find_impossible_level(change: Ints, is_category: npt.NDArray[np.bool_]) -> 
     return int(rows[far.argmax()]) if far.any() else len(change)
 
 
-def _note_timeline_losses(
-    timeline: _TimelineChanges, losses: list[DataLoss], source: str
-) -> Iterator[Note]:
+def _note_timeline_losses(timeline: _TimelineChanges, losses: list[DataLoss], source: str) -> Iterator[Note]:
     """Build the notes on data loss and unknown values."""
     for loss in losses:
         yield Note("data_loss", loss.kind, _LOSSES[loss.kind], source, loss.count, loss.offset)

@@ -91,6 +91,4 @@ def _count_tick_decimals(step: Fraction) -> int:
 def _format_tick(value: Fraction, scale: Scale, digits: int) -> str:
     """Format a tick with its unit."""
     exactly = Scale(scale.label, Decimal(scale.factor), digits, scale.unit)
-    return shorten_middle(
-        append_unit_label(format_cell(to_plain_number(value), exactly), exactly), _LABEL
-    )
+    return shorten_middle(append_unit_label(format_cell(to_plain_number(value), exactly), exactly), _LABEL)

@@ -45,9 +45,7 @@ _BESIDE = 170
 _EXACT_FLOAT = 2**53
 
 
-def draw_intervals_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_intervals_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw one point per ratio on a whisker for its interval, with an arrow if the interval exceeds the plot."""
     rows = lay_out_rows(chart, top, 24, _BESIDE)
     factors = make_log_axis(marks, chart.within)
@@ -55,11 +53,7 @@ def draw_intervals_chart(
     if chart.within > 0:
         parts.append(_draw_negligible_band(chart, rows, factors))
     parts += draw_axis_below(factors.linear(), rows.left, rows.width, rows.top, rows.bottom)
-    parts.append(
-        LineStroke(
-            "base", draw_down_to(_get_factor_x(rows, factors, Fraction(1)), rows.top, rows.bottom)
-        )
-    )
+    parts.append(LineStroke("base", draw_down_to(_get_factor_x(rows, factors, Fraction(1)), rows.top, rows.bottom)))
     for mark in marks:
         assert mark.value is not None
         x, y = _get_factor_x(rows, factors, mark.value), rows.middle(mark.row)
@@ -68,11 +62,7 @@ def draw_intervals_chart(
         glyph = SeriesGlyph(f"glyph {tone}", mark.series, x, y, min(5.0, rows.pitch / 2.6))
         parts.append(ShapeGroup(tip, (*_draw_whisker(mark, factors, rows, tone), glyph)))
         if rows.pitch >= _ROOMY:
-            parts.append(
-                PlacedText(
-                    rows.left + rows.width + 10, y + 4, shorten_for_tooltip(words), "value", "start"
-                )
-            )
+            parts.append(PlacedText(rows.left + rows.width + 10, y + 4, shorten_for_tooltip(words), "value", "start"))
     return PlotDrawing(tuple(parts), rows.bottom + AXIS)
 
 
@@ -109,9 +99,7 @@ def _format_factor(value: Fraction) -> str:
     return format_quantity(float(number) if abs(number) < _EXACT_FLOAT else number, "factor")
 
 
-def _draw_whisker(
-    mark: Mark, factors: LogAxis, rows: RowLayout, tone: str
-) -> tuple[LineStroke, ...]:
+def _draw_whisker(mark: Mark, factors: LogAxis, rows: RowLayout, tone: str) -> tuple[LineStroke, ...]:
     """Draw an interval as a line with caps, or with arrows if it exceeds the plot; empty if it is outside."""
     if mark.start is None or mark.end is None or mark.end <= 0 or mark.start > mark.end:
         return ()
@@ -130,9 +118,7 @@ def _draw_whisker(
     return (LineStroke(f"whisker line {tone}", tuple(steps)),)
 
 
-def draw_strips_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_strips_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw one dot per value, hollow if it does not count, and a line at the mean of those that do."""
     rows = lay_out_rows(chart, top, 24, 24)
     values = make_axis(list_mark_numbers(marks)[0], chart.x_unit, wide=True)
@@ -146,9 +132,7 @@ def draw_strips_chart(
         role, note = "glyph", ""
         if not mark.value:
             role, note = "glyph hollow", ", does not count"
-        name = shorten_for_tooltip(chart.rows[mark.row]) + shorten_for_tooltip(
-            _format_dot_number(mark)
-        )
+        name = shorten_for_tooltip(chart.rows[mark.row]) + shorten_for_tooltip(_format_dot_number(mark))
         tip = f"{name}: {shorten_for_tooltip(_format_x_value(mark.place, chart))}{note}"
         x, y = rows.x(values, mark.place), rows.middle(mark.row)
         parts.append(SeriesGlyph(f"{role} {tones[mark.series]}", mark.series, x, y, size, tip))
@@ -164,9 +148,7 @@ def average_row_marks(marks: Sequence[Mark]) -> dict[int, Fraction]:
     return {row: sum(values, Fraction(0)) / len(values) for row, values in rows.items()}
 
 
-def draw_waterfall_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_waterfall_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw bars that each start where the last one ended, with connecting lines and the change beside each."""
     rows = lay_out_rows(chart, top, 24, 96, names=330)
     ends = filter(None, chain.from_iterable(map(attrgetter("span"), marks)))

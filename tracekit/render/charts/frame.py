@@ -30,9 +30,7 @@ TONES = 8
 MAX_TOOLTIPS = 600
 """Number of marks with a tooltip, the largest; the others are merged into one shape per role."""
 
-_NOTHING = frozenset(
-    {"idle", "free", "other", "unattributed", "unknown", "in no stage", "none", "no change"}
-)
+_NOTHING = frozenset({"idle", "free", "other", "unattributed", "unknown", "in no stage", "none", "no change"})
 _STRONG = frozenset({"s0", "s1", "s4", "s6", "s7"})
 _LEGEND = 16
 
@@ -55,9 +53,7 @@ def get_text_role(tone: str) -> str:
     return "on" if tone in _STRONG else "off"
 
 
-def draw_legend(
-    series: Sequence[str], roles: Sequence[str], sample: str
-) -> tuple[list[Part], float]:
+def draw_legend(series: Sequence[str], roles: Sequence[str], sample: str) -> tuple[list[Part], float]:
     """Draw the names of the series with samples, and get where the plot may start; empty for one series."""
     keys: list[Part] = []
     if len(series) < 2 or not sample:
@@ -80,9 +76,7 @@ def draw_legend(
     return keys, y + 16
 
 
-def _draw_legend_sample(
-    kind: str, series: int, tone: str, x: float, y: float
-) -> SeriesGlyph | LineStroke | ToneSwatch:
+def _draw_legend_sample(kind: str, series: int, tone: str, x: float, y: float) -> SeriesGlyph | LineStroke | ToneSwatch:
     """Draw a sample of a series."""
     if kind == "glyph":
         return SeriesGlyph(f"glyph {tone}", series, x + 6, y - 4)
@@ -91,9 +85,7 @@ def _draw_legend_sample(
     return ToneSwatch(tone, x, y - 10)
 
 
-def draw_axis_below(
-    axis: LinearAxis, left: float, width: float, top: float, bottom: float
-) -> list[Part]:
+def draw_axis_below(axis: LinearAxis, left: float, width: float, top: float, bottom: float) -> list[Part]:
     """Draw the axis under a plot: a line through the plot at every tick, the number below it."""
     lines: list[PenStep] = []
     labels: list[Part] = []
@@ -105,9 +97,7 @@ def draw_axis_below(
     return [LineStroke("grid", tuple(lines)), *labels]
 
 
-def draw_axis_left(
-    axis: LinearAxis, left: float, width: float, top: float, height: float
-) -> list[Part]:
+def draw_axis_left(axis: LinearAxis, left: float, width: float, top: float, height: float) -> list[Part]:
     """Draw the axis left of a plot: a line across the plot at every tick, the number before it."""
     lines: list[PenStep] = []
     labels: list[Part] = []

@@ -140,9 +140,7 @@ def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
     if chosen is None:
         ids = list(charts)
         near = did_you_mean(chart, ids)
-        raise TracekitError(
-            f"no chart {chart!r} in the report{near}", f"there are: {', '.join(ids) or 'none'}"
-        )
+        raise TracekitError(f"no chart {chart!r} in the report{near}", f"there are: {', '.join(ids) or 'none'}")
     matplotlib = import_matplotlib()
     picture = lay_out_chart(chosen, assign_stage_tones(own_charts.values()))
     with matplotlib.style.context(_SETTINGS):
@@ -170,9 +168,7 @@ def _draw_on_axes(axes: Any, picture: shapes.ChartLayout, matplotlib: Any) -> No
 
 def _paint_picture(axes: Any, picture: shapes.ChartLayout, matplotlib: Any) -> None:
     """Paint the picture on the axes, its title above and its caption below."""
-    axes.text(
-        0, -_TITLE / 2, fit_text(picture.title, 0.8 * CHART_WIDTH), fontsize=1.2 * FONT * _POINT
-    )
+    axes.text(0, -_TITLE / 2, fit_text(picture.title, 0.8 * CHART_WIDTH), fontsize=1.2 * FONT * _POINT)
     for shape, parts in groupby(_flatten_parts(picture.parts), type):
         if shape is shapes.FilledArea:
             _paint_areas(axes, parts, matplotlib)
@@ -209,9 +205,7 @@ def _paint_areas(axes: Any, areas: Iterable[Any], matplotlib: Any) -> None:
             colors.append(_COLORS[area.role])
             edges.append(_EDGES.get(colors[-1], "none"))
     axes.add_collection(
-        matplotlib.collections.PolyCollection(
-            corners, facecolors=colors, edgecolors=edges, linewidths=0.4, zorder=2
-        ),
+        matplotlib.collections.PolyCollection(corners, facecolors=colors, edgecolors=edges, linewidths=0.4, zorder=2),
         autolim=False,
     )
 

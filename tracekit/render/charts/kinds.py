@@ -134,9 +134,7 @@ def _describe_chart(chart: Chart, count: int) -> str:
     parts = [f"{KINDS[chart.kind].sentence}: {format_quantity(count, 'count')} marks"]
     for names, word in ((chart.rows, "rows"), (chart.series, "series")):
         if names:
-            parts.append(
-                f"{format_quantity(len(names), 'count')} {word}, {_join_chart_names(names)}"
-            )
+            parts.append(f"{format_quantity(len(names), 'count')} {word}, {_join_chart_names(names)}")
     return "; ".join(parts) + "."
 
 

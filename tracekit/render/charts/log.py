@@ -43,9 +43,7 @@ def make_log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     One very wide interval would make all others too short to see.
     """
     band = 1 + Fraction(within) * 2
-    factors, lows, highs = (
-        _select_positive_numbers(marks, name) for name in ("value", "start", "end")
-    )
+    factors, lows, highs = (_select_positive_numbers(marks, name) for name in ("value", "start", "end"))
     smallest, largest = min([*factors, 1 / band]), max([*factors, band])
     low = min(smallest, max(min([*lows, smallest]), smallest / _ROOM))
     high = max(largest, min(max([*highs, largest]), largest * _ROOM))
@@ -54,11 +52,7 @@ def make_log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
     ends = (_log_of_fraction(low), _log_of_fraction(high))
     pad = (ends[1] - ends[0]) * 0.03
     bare = LogAxis(ends[0] - pad, ends[1] + pad, ())
-    ticks = (
-        _make_even_ticks(bare, low, high)
-        if high < low * _NARROW
-        else _make_decade_ticks(bare, low, high)
-    )
+    ticks = _make_even_ticks(bare, low, high) if high < low * _NARROW else _make_decade_ticks(bare, low, high)
     return replace(bare, ticks=ticks)
 
 
@@ -80,9 +74,7 @@ def _make_even_ticks(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tupl
     return tuple(ticks)
 
 
-def _make_decade_ticks(
-    bare: LogAxis, low: Fraction, high: Fraction
-) -> tuple[tuple[float, str], ...]:
+def _make_decade_ticks(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
     """Make ticks at 1, 2 and 5 times powers of ten, or at every n-th power."""
     first, last = _get_power_of_ten(low), _get_power_of_ten(high) + 1
     powers, multiples = range(first, last + 1), [1, 2, 5]

@@ -109,8 +109,6 @@ def to_plain_number(value: Fraction) -> int | float:
 def _make_mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:
     """Make a mark from its numbers."""
     named = dict(zip(fields, raw, strict=True))
-    start, end, value, label = map(
-        to_exact_fraction, map(named.get, ("start", "end", "value", "label"))
-    )
+    start, end, value, label = map(to_exact_fraction, map(named.get, ("start", "end", "value", "label")))
     row, series = (int(named.get(name) or 0) for name in ("row", "series"))
     return Mark(row, series, start, end, value, label)

@@ -86,9 +86,7 @@ def make_row_id(chart: Chart, row: int) -> str:
     return f"chart-{make_slug(chart.id)}--row-{row}"
 
 
-def draw_gantt_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_gantt_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw bars on one time axis, one row each; overlapping bars of a row are drawn in lanes."""
     lanes = assign_lanes(marks)
     lane_count = max(lanes) + 1
@@ -107,9 +105,7 @@ def draw_gantt_chart(
     return frame_row_plot(chart, rows, time, [*merge_bars(bars), *words])
 
 
-def draw_bars_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_bars_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw amounts as stacked bars, one per row; negative ones are stacked to the left of zero."""
     is_single = len(chart.series) == 1
     rows = lay_out_rows(chart, top, 24, 84 if is_single else 12)
@@ -133,17 +129,13 @@ def draw_bars_chart(
         if rows.pitch < _ROOMY:
             continue
         if is_single or not pair:
-            words.append(
-                PlacedText(end + 6, middle + 4, shorten_for_tooltip(value), "value", "start")
-            )
+            words.append(PlacedText(end + 6, middle + 4, shorten_for_tooltip(value), "value", "start"))
         else:
             words += _label_bar(value, x, end - x, middle + 4, get_text_role(tone))
     return frame_row_plot(chart, rows, amounts, [*merge_bars(bars), *words])
 
 
-def draw_heatmap_chart(
-    chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_heatmap_chart(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw cells by row and interval, darker for larger values; unknown ones are outlined."""
     rows = lay_out_rows(chart, top + 24, 22)
     places, values = list_mark_numbers(marks)
@@ -162,9 +154,7 @@ def draw_heatmap_chart(
     return PlotDrawing((*key, *drawing.parts), drawing.height)
 
 
-def draw_matrix_chart(
-    chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_matrix_chart(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw cells by row and series, darker for larger values, with column names; unknown ones are outlined."""
     rows = lay_out_rows(chart, top + 24 + _COLUMN_NAMES, 22)
     values = list_mark_numbers(marks)[1]
@@ -190,13 +180,9 @@ def draw_matrix_chart(
 
 _AMOUNT = ("row", "series", "value")
 KINDS = (
-    ChartKindLayout(
-        "gantt", ("row", "series", "start", "end"), "Bars on one time axis", draw_gantt_chart
-    ),
+    ChartKindLayout("gantt", ("row", "series", "start", "end"), "Bars on one time axis", draw_gantt_chart),
     ChartKindLayout("bars", _AMOUNT, "Bars of amounts", draw_bars_chart, is_placed=lambda _: True),
-    ChartKindLayout(
-        "heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""
-    ),
+    ChartKindLayout("heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""),
     ChartKindLayout(
         "matrix",
         _AMOUNT,
@@ -208,17 +194,13 @@ KINDS = (
 )
 
 
-def frame_row_plot(
-    chart: Chart, rows: RowLayout, axis: LinearAxis, parts: Sequence[Part]
-) -> PlotDrawing:
+def frame_row_plot(chart: Chart, rows: RowLayout, axis: LinearAxis, parts: Sequence[Part]) -> PlotDrawing:
     """Frame a plot of rows with row names and an axis below."""
     grid = draw_axis_below(axis, rows.left, rows.width, rows.top, rows.bottom)
     return PlotDrawing((*draw_row_names(chart, rows), *grid, *parts), rows.bottom + AXIS)
 
 
-def lay_out_rows(
-    chart: Chart, top: float, pitch: float, room: float = 12, names: float = 210
-) -> RowLayout:
+def lay_out_rows(chart: Chart, top: float, pitch: float, room: float = 12, names: float = 210) -> RowLayout:
     """Lay out rows at this pitch, or closer if they would exceed a screen; names get at most this width."""
     pitch = min(pitch, max(760 / len(chart.rows), 3))
     longest = max(estimate_text_width(fit_text(name, names)) for name in chart.rows)
@@ -291,16 +273,13 @@ def _get_cell_role(value: Fraction | None, low: Fraction, high: Fraction) -> str
     return f"l{min(int((value - low) / (high - low) * HEATMAP_LEVELS), HEATMAP_LEVELS - 1)}"
 
 
-def _draw_cell_scale(
-    chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool
-) -> list[Part]:
+def _draw_cell_scale(chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool) -> list[Part]:
     """Draw the scale of cell tones from the smallest to the largest value."""
     lowest = make_printable(format_quantity(to_plain_number(low), chart.unit), _END)
     highest = make_printable(format_quantity(to_plain_number(high), chart.unit), _END)
     x, y = estimate_text_width(lowest) + 6, top + 12
     samples = tuple(
-        FilledArea(f"l{level}", (make_mark_box(x + level * 18, top + 2, 18, 12, 0),))
-        for level in range(HEATMAP_LEVELS)
+        FilledArea(f"l{level}", (make_mark_box(x + level * 18, top + 2, 18, 12, 0),)) for level in range(HEATMAP_LEVELS)
     )
     x += HEATMAP_LEVELS * 18 + 6
     parts: list[Part] = [
@@ -324,19 +303,13 @@ def _label_bar(name: str, x: float, width: float, y: float, role: str) -> list[P
 
 def _format_mark_value(mark: Mark, chart: Chart) -> str:
     """Format the value of a mark."""
-    return (
-        UNKNOWN if mark.value is None else format_quantity(to_plain_number(mark.value), chart.unit)
-    )
+    return UNKNOWN if mark.value is None else format_quantity(to_plain_number(mark.value), chart.unit)
 
 
 def _name_mark(chart: Chart, mark: Mark) -> str:
     """Name a mark by its row, and its series if there are several."""
     row = shorten_for_tooltip(chart.rows[mark.row])
-    return (
-        f"{row} · {shorten_for_tooltip(chart.series[mark.series])}"
-        if len(chart.series) > 1
-        else row
-    )
+    return f"{row} · {shorten_for_tooltip(chart.series[mark.series])}" if len(chart.series) > 1 else row
 
 
 def _describe_gantt_bar(chart: Chart, mark: Mark, name: str) -> str:

@@ -118,9 +118,7 @@ class ShapeGroup:
     parts: tuple[LineStroke | SeriesGlyph, ...]
 
 
-Part = (
-    FilledArea | LineStroke | SeriesGlyph | LineDot | PlacedText | LegendKey | ChartRow | ShapeGroup
-)
+Part = FilledArea | LineStroke | SeriesGlyph | LineDot | PlacedText | LegendKey | ChartRow | ShapeGroup
 
 
 @dataclass(frozen=True, slots=True)

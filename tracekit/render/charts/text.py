@@ -29,9 +29,7 @@ def fit_text(value: str, width: float) -> str:
     """Cut text in its middle to fit a width."""
     text = make_printable(value, TITLE)
     while text and estimate_text_width(text) > width:
-        text = shorten_middle(
-            text, min(len(text) - 1, int(len(text) * width / estimate_text_width(text)))
-        )
+        text = shorten_middle(text, min(len(text) - 1, int(len(text) * width / estimate_text_width(text))))
     return text
 
 

@@ -76,9 +76,7 @@ def _make_xy_plot(across: LinearAxis, up: LinearAxis, top: float) -> _XYPlot:
     return _XYPlot(across, up, left, CHART_WIDTH - left - 24, top)
 
 
-def draw_lines_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_lines_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw one line per series through its points in the order of x; an unknown y interrupts it."""
     places, values = list_mark_numbers(marks)
     up = make_axis(values, chart.unit, about=4, zero=True, wide=True)
@@ -121,9 +119,7 @@ def _draw_line_dots(plot: _XYPlot, chart: Chart, points: Sequence[Mark], tone: s
     return dots
 
 
-def draw_histogram_chart(
-    chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
-) -> PlotDrawing:
+def draw_histogram_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw bars over intervals; bars of one interval are stacked in the order of the series."""
     marks = sorted(marks, key=lambda mark: mark.series)
     tops: dict[tuple[Fraction, Fraction], Fraction] = {}
@@ -144,18 +140,12 @@ def draw_histogram_chart(
         tip = shorten_for_tooltip(
             f"{_name_mark_series(chart, mark)}{interval}: {_format_xy_number(mark.value, chart.unit)}"
         )
-        bars.append(
-            WeightedBar(
-                mark.size, tones[mark.series], make_mark_box(x, high, end - x, low - high), tip
-            )
-        )
+        bars.append(WeightedBar(mark.size, tones[mark.series], make_mark_box(x, high, end - x, low - high), tip))
     return plot.drawing(merge_bars(bars))
 
 
 KINDS = (
-    ChartKindLayout(
-        "lines", ("series", "start", "value"), "Lines", draw_lines_chart, "line", has_mark_start
-    ),
+    ChartKindLayout("lines", ("series", "start", "value"), "Lines", draw_lines_chart, "line", has_mark_start),
     ChartKindLayout(
         "histogram",
         ("series", "start", "end", "value"),
