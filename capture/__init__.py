@@ -27,13 +27,7 @@ from capture.config import (
     TorchProfilerToolConfig,
 )
 from capture.extension import DistProfilerExtension
-from capture.marks import (
-    mark_annotate,
-    mark_end_range,
-    mark_start_range,
-    marked_timer,
-    simple_timer,
-)
+from capture.marks import mark_annotate, mark_end_range, mark_start_range, marked_timer, simple_timer
 from capture.profiler import DistProfiler
 
 __all__ = [

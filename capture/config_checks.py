@@ -6,14 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from capture.config import ProfilerConfig
-from capture.run_blocks import (
-    ROLES,
-    GlobalProfile,
-    get_config_block,
-    get_config_value,
-    read_role,
-    read_shared,
-)
+from capture.run_blocks import ROLES, GlobalProfile, get_config_block, get_config_value, read_role, read_shared
 
 _TOKENS = ("profile_token_start", "profile_token_end")
 _OLD_GLOBAL = {

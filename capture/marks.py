@@ -35,22 +35,7 @@ COLOURS = {
 }
 """Colours that nvtx takes as numbers only."""
 
-_NAMED = frozenset(
-    {
-        *(
-            "blue",
-            "cyan",
-            "darkgreen",
-            "green",
-            "orange",
-            "purple",
-            "rapids",
-            "red",
-            "white",
-            "yellow",
-        )
-    }
-)
+_NAMED = frozenset({*("blue", "cyan", "darkgreen", "green", "orange", "purple", "rapids", "red", "white", "yellow")})
 
 
 @functools.cache
@@ -90,10 +75,7 @@ def mark_end_range(range_id: Any) -> None:
 
 @contextmanager
 def marked(
-    message: str,
-    color: str | int | None = None,
-    domain: str | None = None,
-    category: str | int | None = None,
+    message: str, color: str | int | None = None, domain: str | None = None, category: str | int | None = None
 ) -> Iterator[None]:
     """Put the body into an NVTX range, closed even if the body raises."""
     range_id = mark_start_range(message, color, domain, category)

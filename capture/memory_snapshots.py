@@ -185,10 +185,7 @@ class MemorySnapshots(NoTool):
 def _stacks(shared: Mapping[str, Any]) -> str:
     """Which frames a history has: Python's, unless the configuration asks for others."""
     stacks = str(shared.get("stacks", "python"))
-    untouched = {
-        "context": "all",
-        "stacks": "all",
-    }.items() <= shared.items() and "kw_args" in shared
+    untouched = {"context": "all", "stacks": "all"}.items() <= shared.items() and "kw_args" in shared
     return "python" if untouched and not plain(shared["kw_args"]) else stacks
 
 

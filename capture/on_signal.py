@@ -65,10 +65,7 @@ def own_name() -> str:
 def announce_watched_folder(folder: Path) -> None:
     """Announce the watched directory to the driver, and log how to ask for a profile. Never raises."""
     pid, _, host = driver_name().partition(" on ")
-    warn(
-        "to profile a step of this run: python -m capture.trigger %s, or on %s: kill -USR2 %s",
-        *(folder, host, pid),
-    )
+    warn("to profile a step of this run: python -m capture.trigger %s, or on %s: kill -USR2 %s", *(folder, host, pid))
     try:
         ray = _started_ray()
         if ray is not None:

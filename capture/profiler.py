@@ -35,12 +35,7 @@ class DistProfiler:
     """
 
     def __new__(
-        cls,
-        rank: int,
-        config: Any = None,
-        tool_config: Any = None,
-        save_file_prefix: str | None = None,
-        **kwargs: Any,
+        cls, rank: int, config: Any = None, tool_config: Any = None, save_file_prefix: str | None = None, **kwargs: Any
     ) -> Any:
         """Create a profiler of this class, or verl's for tools that only verl has."""
         settings = plain(config)
@@ -56,12 +51,7 @@ class DistProfiler:
         return super().__new__(cls)
 
     def __init__(
-        self,
-        rank: int,
-        config: Any = None,
-        tool_config: Any = None,
-        save_file_prefix: str | None = None,
-        **kwargs: Any,
+        self, rank: int, config: Any = None, tool_config: Any = None, save_file_prefix: str | None = None, **kwargs: Any
     ) -> None:
         self._on_demand = bool(kwargs.get("on_demand"))
         if config is None:
@@ -87,10 +77,7 @@ class DistProfiler:
             rank, bool(config.get("all_ranks")), config.get("ranks"), self._enable and rank == 0
         )
         self._hook_here = _selected(
-            rank,
-            bool(config.get("finish_hook_all_ranks")),
-            config.get("finish_hook_ranks"),
-            self._this_rank,
+            rank, bool(config.get("finish_hook_all_ranks")), config.get("finish_hook_ranks"), self._this_rank
         )
         settings = _settings(self._tool, self.tool_config)
         self._discrete = bool(settings.get("discrete", False))
@@ -165,10 +152,7 @@ class DistProfiler:
 
         profiling = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
         if any(p.is_discrete_mode() != self._discrete for p in profiling):
-            self._tell(
-                "start",
-                "another worker in this process has the other value of discrete: set the same for both",
-            )
+            self._tell("start", "another worker in this process has the other value of discrete: set the same for both")
             return
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))
@@ -452,11 +436,7 @@ def _nsys(target: Target) -> Tool:
     return NsysRanges(target)
 
 
-_TOOLS: Mapping[str, Callable[[Target], Tool]] = {
-    "nsys": _nsys,
-    "torch": _torch,
-    "torch_memory": _torch_memory,
-}
+_TOOLS: Mapping[str, Callable[[Target], Tool]] = {"nsys": _nsys, "torch": _torch, "torch_memory": _torch_memory}
 """Modules of the tools, imported on first use."""
 
 

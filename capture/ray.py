@@ -81,10 +81,7 @@ def _get_worker_rank(worker: object, arguments: Mapping[str, Any]) -> int:
     for value in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
             return int(value)
-    log.warning(
-        "%s has no rank and counts as rank 0: give it an attribute or argument `rank`",
-        type(worker).__name__,
-    )
+    log.warning("%s has no rank and counts as rank 0: give it an attribute or argument `rank`", type(worker).__name__)
     return 0
 
 
@@ -153,13 +150,7 @@ def profiling(
 @contextmanager
 def _on_demand(workers: Any, step: int, request: Request, role: str | None, timeout_s: float) -> Iterator[None]:
     """Profile the body as one step that a request asks for."""
-    start(
-        workers,
-        step,
-        role=role,
-        timeout_s=min(timeout_s, START_TIMEOUT_S),
-        on_demand=request.settings(),
-    )
+    start(workers, step, role=role, timeout_s=min(timeout_s, START_TIMEOUT_S), on_demand=request.settings())
     try:
         yield
     finally:
@@ -250,8 +241,7 @@ def nsight_runtime_env(
         name = nsight_options.pop("output")
         nsight_options.setdefault("o", os.path.basename(str(name)))  # noqa: PTH119 - text
         log.warning(
-            "nsight option output: Ray writes reports to logs/nsight of its session, as %s",
-            nsight_options["o"],
+            "nsight option output: Ray writes reports to logs/nsight of its session, as %s", nsight_options["o"]
         )
     by_range = nsight_options.get("capture-range") == "cudaProfilerApi"
     if plan is not None and by_range and "capture-range-end" not in nsight_options:

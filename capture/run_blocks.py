@@ -91,10 +91,7 @@ def read_role(config: Mapping[str, Any], role: str) -> ProfilerConfig:
     `ranks`) is enabled when steps are given. Raises `AssertionError` for values that verl refuses.
     """
     shared, block = read_shared(config), get_config_block(config, f"{role}.profiler") or {}
-    tool, enable = (
-        get_config_value(block, "tool") or shared.tool,
-        bool(get_config_value(block, "enable")),
-    )
+    tool, enable = (get_config_value(block, "tool") or shared.tool, bool(get_config_value(block, "enable")))
     old = "enable" not in block and "tool" not in block
     if old:
         tool, enable = shared.tool, bool(block and shared.plan.steps)

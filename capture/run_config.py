@@ -13,16 +13,7 @@ from capture.config import ProfilerConfig
 from capture.config_checks import find_problems, is_discrete
 from capture.run_blocks import ROLES, GlobalProfile, read_role, read_shared
 
-__all__ = [
-    "ROLES",
-    "GlobalProfile",
-    "colocated",
-    "read_global",
-    "read_role",
-    "surprises",
-    "warn_of",
-    "without_effect",
-]
+__all__ = ["ROLES", "GlobalProfile", "colocated", "read_global", "read_role", "surprises", "warn_of", "without_effect"]
 
 log = logging.getLogger("capture")
 

@@ -460,11 +460,7 @@ class _Capture:
             self._target.manifest.lose(self.account, reason)
             return
         self._target.manifest.add(
-            path,
-            step=self._step,
-            stage=self._scope,
-            start_unix_ns=self._start_ns,
-            captures=[self.account],
+            path, step=self._step, stage=self._scope, start_unix_ns=self._start_ns, captures=[self.account]
         )
 
 

@@ -113,23 +113,14 @@ class Watch:
             return
         ranks = "all ranks" if request.ranks is None else f"ranks {request.ranks}"
         steps = f"step {self._first}" if request.steps == 1 else f"{request.steps} steps from {self._first}"
-        warn(
-            "profiling on request: %s, %s, tool %s, into %s",
-            steps,
-            ranks,
-            request.tool,
-            self._folder,
-        )
+        warn("profiling on request: %s, %s, tool %s, into %s", steps, ranks, request.tool, self._folder)
 
     def _take(self, step: int) -> None:
         """Read the request and choose its first step."""
         request = _read(Path(self._path), self._folder)
         first = step if self._alone else _agreed(self._folder, request.id, step + AHEAD)
         if first < step:
-            warn(
-                "request for a profile from step %s came too late: this is step %s; ask again",
-                *(first, step),
-            )
+            warn("request for a profile from step %s came too late: this is step %s; ask again", *(first, step))
             return
         self._request, self._first = request, first
 
@@ -185,17 +176,14 @@ def main(arguments: Sequence[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        prog="python -m capture.trigger",
-        description="Ask a running job for a profile of one of its next steps.",
+        prog="python -m capture.trigger", description="Ask a running job for a profile of one of its next steps."
     )
     parser.add_argument("folder", help="the directory that the job watches: its save_path")
     parser.add_argument("--tool", choices=TOOLS, default="torch", help="default: torch")
     parser.add_argument("--ranks", default="0", help="0,4 or: all (default: 0)")
     parser.add_argument("--steps", type=int, default=1, help="steps in a row (default: 1)")
     parser.add_argument(
-        "--contents",
-        default="",
-        help="what torch records: cpu,cuda,memory,shapes,stack (default: cpu,cuda)",
+        "--contents", default="", help="what torch records: cpu,cuda,memory,shapes,stack (default: cpu,cuda)"
     )
     options = parser.parse_args(arguments)
     try:

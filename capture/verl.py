@@ -229,10 +229,7 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 _add_global(config, result)
             except Exception as error:  # noqa: BLE001 - a configuration of another form
-                log.warning(
-                    "cannot read global_profiler, so settings of torch_memory in it have no effect: %s",
-                    error,
-                )
+                log.warning("cannot read global_profiler, so settings of torch_memory in it have no effect: %s", error)
         return result
 
     return converted

@@ -306,12 +306,7 @@ def nsys(probes):
     def timed(*, fails):
         log.clear()
         times = {"gen": 1.0}
-        with (
-            begins,
-            ends,
-            contextlib.suppress(ValueError),
-            probes.marked_timer("gen", times, color="red"),
-        ):
+        with begins, ends, contextlib.suppress(ValueError), probes.marked_timer("gen", times, color="red"):
             if fails:
                 raise ValueError
         return [list(log), sorted(times), 1.0 < times["gen"] < 1.5]

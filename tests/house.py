@@ -25,16 +25,7 @@ much of one others ours own rest said shown some taken theirs there these those 
 EMPTY_WORDS = frozenset(_WORDS.split())
 """Function words and past participles: a function or parameter of this name does not say what it does or holds."""
 
-FUNCTIONAL_TOOLS = (
-    "attrgetter",
-    "filter",
-    "filterfalse",
-    "itemgetter",
-    "map",
-    "methodcaller",
-    "partial",
-    "starmap",
-)
+FUNCTIONAL_TOOLS = ("attrgetter", "filter", "filterfalse", "itemgetter", "map", "methodcaller", "partial", "starmap")
 PROTOCOL_NAMES = {"command", "fold", "judge", "load", "main", "measure", "read", "sniff"}
 """Names that every module of a kind defines: questions, readers, commands."""
 

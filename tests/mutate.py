@@ -50,15 +50,9 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/model/keys.py": ("tests/model/test_grouping.py", "tracekit/model/keys.py"),
     "tracekit/job/collectives/matching.py": ("tests/job/test_matching.py",),
     "tracekit/job/stragglers/detection.py": ("tests/analyses/test_stragglers.py",),
-    "tracekit/job/frames.py": (
-        "tests/process/test_shared_time.py",
-        "tests/analyses/test_steps_section.py",
-    ),
+    "tracekit/job/frames.py": ("tests/process/test_shared_time.py", "tests/analyses/test_steps_section.py"),
     "tracekit/job/gpu_shares.py": ("tests/job/test_gpu_shares.py",),
-    "tracekit/job/idle_time/causes.py": (
-        "tests/analyses/test_idle.py",
-        "tests/analyses/test_idle_rules.py",
-    ),
+    "tracekit/job/idle_time/causes.py": ("tests/analyses/test_idle.py", "tests/analyses/test_idle_rules.py"),
     "tracekit/model/faults.py": ("tests/pipeline/test_faults.py",),
     "tracekit/process/collectives/table.py": ("tests/process/test_collectives.py",),
     "tracekit/process/ops/flops.py": ("tests/process/test_flops.py",),
@@ -66,10 +60,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/process/calls/launches.py": ("tests/process/test_launches.py",),
     "tracekit/process/calls/nesting.py": ("tests/process/test_nesting.py",),
     "tracekit/process/collectives/compute_between_collectives.py": ("tests/process/test_segments.py",),
-    "tracekit/process/exclusive_time/summary.py": (
-        "tests/process/test_slots.py",
-        "tests/process/test_slot_sums.py",
-    ),
+    "tracekit/process/exclusive_time/summary.py": ("tests/process/test_slots.py", "tests/process/test_slot_sums.py"),
     "tracekit/process/memory/replay.py": ("tests/process/test_snapshot_replay.py",),
     "tracekit/process/steps/windows.py": ("tests/process/test_steps.py",),
     "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py",),
@@ -257,17 +248,7 @@ def killed(mutant: Mutant, tree: Path, most_s: int) -> bool:
 
 def passes(tests: Sequence[str], tree: Path, most_s: int | None = None) -> bool:
     """Whether these tests pass in this tree, in time; what they compile is kept where there is no bound."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-m",
-        "not slow",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
     # Without real profiles: they take long, and a skipped test is no failure then.
     unset = ("TRACEKIT_REAL_DATA", "PYTHONDONTWRITEBYTECODE")
     rest = {name: value for name, value in os.environ.items() if name not in unset}

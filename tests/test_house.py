@@ -15,17 +15,10 @@ from house import (
     upward_import_strings,
 )
 
-AIM = {
-    "in_cycles": 0,
-    "long_functions": 0,
-    "complex_functions": 0,
-    "fmt_skips": 0,
-}
+AIM = {"in_cycles": 0, "long_functions": 0, "complex_functions": 0, "fmt_skips": 0}
 """What every package is held to, unless it has a limit of its own below."""
 
-NOT_YET = {
-    "capture": {"in_cycles": 2},
-}
+NOT_YET = {"capture": {"in_cycles": 2}}
 """Packages that are not there yet, with a limit just above what they have: limits here only fall, and go where the aim is met."""
 
 PACKAGES = {

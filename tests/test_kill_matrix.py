@@ -25,8 +25,7 @@ def cases(tmp_path_factory):
     return {
         "analyze": matrix.Case(["analyze", base, "-j", "2", "-q", "-o", "out/report.json"], ("out/report.json",)),
         "compare": matrix.Case(
-            ["compare", base, opt, "-j", "2", "-q", "-o", "out/compared.json"],
-            ("out/compared.json",),
+            ["compare", base, opt, "-j", "2", "-q", "-o", "out/compared.json"], ("out/compared.json",)
         ),
         "sql": matrix.Case(["sql", base, statement, "-j", "2", "-q", "-o", "out/rows.csv"], ("out/rows.csv",)),
         "sql-printed": matrix.Case(["sql", base, statement, "-j", "2", "-q"]),

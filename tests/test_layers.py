@@ -59,16 +59,8 @@ def test_the_contracts_hold_as_things_are(house):
     [
         ("tracekit/render/grid.py", "import tracekit.cli", "eight layers"),
         ("tracekit/render/grid.py", "import tracekit.model.tables", "renderers do not know"),
-        (
-            "tracekit/readers/chrome/__init__.py",
-            "import tracekit.analyses",
-            "eight layers",
-        ),
-        (
-            "tracekit/analyses/ops/copies.py",
-            "import tracekit.analyses.time.steps",
-            "questions do not know",
-        ),
+        ("tracekit/readers/chrome/__init__.py", "import tracekit.analyses", "eight layers"),
+        ("tracekit/analyses/ops/copies.py", "import tracekit.analyses.time.steps", "questions do not know"),
         ("tracekit/model/tables/table.py", "import tracekit.model.trace", "no package has a cycle"),
         ("capture/config.py", "import tracekit.model.errors", "share files, not code"),
         ("tracekit/stray.py", "", "eight layers"),
@@ -182,11 +174,7 @@ def test_a_new_question_with_its_table_threshold_and_rule_is_one_file_its_page_a
     page = "# R99 many-ops: More ops than anybody reads\n\n**What it measures.** Ops.\n"
     (house / "tracekit/analyses/trust/many-ops.md").write_text(page)
     registry = house / "tracekit/analyses/__init__.py"
-    edit(
-        registry,
-        '    "ops.copies",\n',
-        '    "ops.copies",\n    "trust.host_op_count",\n',
-    )
+    edit(registry, '    "ops.copies",\n', '    "ops.copies",\n    "trust.host_op_count",\n')
     code = (
         "import sys, tracekit; report = tracekit.analyze(sys.argv[1]);"
         "section = next(s for s in report.sections if s.id == 'host-op-count');"
@@ -228,11 +216,7 @@ def test_a_new_output_is_one_file_and_one_line(house):
     (house / "tracekit/render/shout.py").write_text(RENDERER)
     registry = house / "tracekit/render/__init__.py"
     line = '    _renderer("shout", "shout", ".shout"),\n'
-    edit(
-        registry,
-        "RENDERERS: tuple[Renderer, ...] = (\n",
-        f"RENDERERS: tuple[Renderer, ...] = (\n{line}",
-    )
+    edit(registry, "RENDERERS: tuple[Renderer, ...] = (\n", f"RENDERERS: tuple[Renderer, ...] = (\n{line}")
     done = python(house, "-m", "tracekit", "analyze", PROFILE, "-q", "--export", "shout=-")
     assert (done.returncode, done.stdout) == (0, f"{str(PROFILE).upper()}!\n")
     done = python(house, "-m", "tracekit", "analyze", PROFILE, "-q", "-o", house / "a.shout")

@@ -71,10 +71,7 @@ def test_collectives_are_known_by_the_names_of_their_kernels(tmp_path):
 def test_captures_that_only_nsys_numbers_are_matched_in_order_and_that_is_said(tmp_path):
     for rank, pid in ((0, 100), (1, 101)):
         for part in (1, 2, 3):
-            found = [
-                nsys.variable("RANK", rank),
-                nsys.nvtx("update_actor", 1000, 1000 + part * MS, pid=pid, tid=pid),
-            ]
+            found = [nsys.variable("RANK", rank), nsys.nvtx("update_actor", 1000, 1000 + part * MS, pid=pid, tid=pid)]
             nsys.write(
                 tmp_path / f"worker_process_{pid}.{part}.sqlite", found, duration_ns=10 * MS,
                 utc_ns=nsys.BASE_NS + part * 10**9,

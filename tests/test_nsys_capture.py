@@ -16,11 +16,7 @@ import nsys_tool
 import pytest
 
 STEPS = 3
-CANONICAL = {
-    "generate_sequences": "gen",
-    "actor_compute_log_prob": "old_log_prob",
-    "actor_update": "update_actor",
-}
+CANONICAL = {"generate_sequences": "gen", "actor_compute_log_prob": "old_log_prob", "actor_update": "update_actor"}
 
 
 def ray_python():
@@ -37,10 +33,7 @@ PYTHON = ray_python()
 def capture(program, folder):
     """The folder with one report of each rank and step, as Ray and nsys leave it."""
     places = (program.parent, PYTHON.parent, os.environ["PATH"])
-    environment = os.environ | {
-        "PATH": os.pathsep.join(map(str, places)),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+    environment = os.environ | {"PATH": os.pathsep.join(map(str, places)), "RAY_USAGE_STATS_ENABLED": "0"}
     command = [PYTHON, nsys_ray_run.__file__, folder, STEPS]
     done = nsys_tool.run(command, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -59,10 +52,7 @@ if nsys_tool.found() and PYTHON:  # else not even collected: no parameters would
         """(the report, all that was printed, the folder before and after) of one command."""
         scratch = tmp_path_factory.mktemp("nsys")
         written = scratch / "report.json"
-        environment = os.environ | {
-            "TRACEKIT_NSYS": str(request.param),
-            "TRACEKIT_CACHE": str(scratch / "cache"),
-        }
+        environment = os.environ | {"TRACEKIT_NSYS": str(request.param), "TRACEKIT_CACHE": str(scratch / "cache")}
         with tempfile.TemporaryDirectory(prefix="ray") as short:
             reports = capture(request.param, Path(short))
             before = listing(reports)

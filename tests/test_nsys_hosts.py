@@ -25,19 +25,11 @@ def capture(path, rank, host, *, ahead_ns=0, late_ns=(0,)):
 
 def test_the_clock_of_another_host_is_off_by_what_matched_collectives_say(tmp_path):
     capture(tmp_path / "worker_process_100.sqlite", 0, "node-a")
-    late = (
-        -1000,
-        0,
-        1000,
-    )  # a third of the ends at the median: half of them are 1 µs off it, or more
+    late = (-1000, 0, 1000)  # a third of the ends at the median: half of them are 1 µs off it, or more
     capture(tmp_path / "worker_process_101.sqlite", 1, "node-b", ahead_ns=7 * MS, late_ns=late)
     (section,) = [s for s in tracekit.analyze(tmp_path, questions=QUESTIONS).sections if s.id == "stragglers"]
     table = next(s for s in section.sheets if s.name == "clocks")
     names = [heading.name for heading in table.headings]
     told = {row["rank"]: row for row in (dict(zip(names, r, strict=True)) for r in table.rows)}
     assert (told[0]["offset_ns"], told[0]["count"]) == (0, COUNT)
-    assert (told[1]["offset_ns"], told[1]["uncertainty_ns"], told[1]["count"]) == (
-        7 * MS,
-        1000,
-        COUNT,
-    )
+    assert (told[1]["offset_ns"], told[1]["uncertainty_ns"], told[1]["count"]) == (7 * MS, 1000, COUNT)

@@ -225,8 +225,7 @@ def test_hosts_of_a_run_lie_in_directories_that_say_so(tmp_path):
 @pytest.mark.slow
 def test_a_directory_of_reports_is_analyzed_at_once(tmp_path, monkeypatch):
     export = put_export(
-        tmp_path / "good.sqlite",
-        [("update_actor", n * 1_000_000, n * 1_000_000 + 900_000) for n in range(1, 5)],
+        tmp_path / "good.sqlite", [("update_actor", n * 1_000_000, n * 1_000_000 + 900_000) for n in range(1, 5)]
     )
     nsys = install(tmp_path, monkeypatch, copies(export))
     for pid in (7, 8):

@@ -72,11 +72,7 @@ def test_every_command_of_a_page_prints_what_it_shows(page, checkout):
 
 
 def test_readme_shows_the_three_answers():
-    assert [arguments[0] for arguments, _ in sessions("README.md")] == [
-        "analyze",
-        "analyze",
-        "compare",
-    ]
+    assert [arguments[0] for arguments, _ in sessions("README.md")] == ["analyze", "analyze", "compare"]
 
 
 def test_what_is_shown_has_to_be_printed():

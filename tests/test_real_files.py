@@ -82,13 +82,7 @@ READABLE = {
 
 
 MANY = {
-    *(
-        "chrome/gloo_cpu",
-        "chrome/hta",
-        "chrome/kineto_tb_plugin",
-        "chrome/tracelens",
-        "chrome/verl_cpu",
-    ),
+    *("chrome/gloo_cpu", "chrome/hta", "chrome/kineto_tb_plugin", "chrome/tracelens", "chrome/verl_cpu"),
     *("memory/NiuHuangxiaozi+assignment2-systems", "memory/SIMULATED_cpu_allocsim"),
     *("nsys/GindaChen_nsys-ai", "nsys/real_cpu"),
 }

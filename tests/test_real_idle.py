@@ -16,16 +16,7 @@ from tracekit.pipeline.run import analyze_uncached
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 
-QUESTIONS = (
-    "steps",
-    "gpu-time",
-    "idle",
-    "start-up",
-    "syncs",
-    "stage-edges",
-    "host",
-    "data-quality",
-)
+QUESTIONS = ("steps", "gpu-time", "idle", "start-up", "syncs", "stage-edges", "host", "data-quality")
 TIMESFORMER = "more/chrome/tracelens/h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz"
 ALEXNET = "more/chrome/hta/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz"
 CLAIMS = {

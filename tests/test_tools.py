@@ -31,23 +31,9 @@ def test_every_module_that_asks_for_a_tool_is_run_with_the_tools():
 @pytest.mark.parametrize("asked", ["nosuchtool", "verl nosuchtool"])
 def test_a_tool_that_is_asked_for_and_not_here_ends_the_run(asked):
     assert "nosuchtool" in tools.missing(asked)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--co",
-        "-p",
-        "no:xdist",
-        "tests/test_tools.py",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "--co", "-p", "no:xdist", "tests/test_tools.py"]
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"TRACEKIT_TOOLS": asked},
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=ROOT, env=os.environ | {"TRACEKIT_TOOLS": asked}, capture_output=True, text=True, check=False
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "nosuchtool" in done.stderr

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracekit.agents import bounds, statements, tools
-from tracekit.agents.bounds import (
-    limit_answer_rows,
-    limit_sentences,
-    truncate_answer_cell,
-    truncate_answer_text,
-)
+from tracekit.agents.bounds import limit_answer_rows, limit_sentences, truncate_answer_cell, truncate_answer_text
 from tracekit.agents.roots import resolve_roots
 from tracekit.agents.working import format_work_error
 from tracekit.model.errors import TracekitError
@@ -47,11 +42,7 @@ def test_a_long_cell_is_cut_and_stays_apart_from_others():
     first, second = truncate_answer_cell("x" * 1_000 + "a"), truncate_answer_cell("x" * 1_000 + "b")
     assert first != second
     assert len(first) == len(second) == bounds.MAX_CELL_CHARACTERS
-    assert (truncate_answer_cell(3), truncate_answer_cell(None), truncate_answer_cell("abc")) == (
-        3,
-        None,
-        "abc",
-    )
+    assert (truncate_answer_cell(3), truncate_answer_cell(None), truncate_answer_cell("abc")) == (3, None, "abc")
 
 
 def test_a_long_list_says_how_many_more_there_are():

@@ -16,11 +16,7 @@ from tracekit.agents.server import is_notification
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-HELLO = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "by-hand", "version": "0"},
-}
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "by-hand", "version": "0"}}
 
 
 def calling(path):

@@ -147,10 +147,7 @@ def test_documents(asked):
     assert [str(page.uri) for page in listed] == [f"tracekit://rule/{rule.id}" for rule in RULES]
     assert asked.read("tracekit://rule/straggler") == asked.read("tracekit://rule/R09")
     templates = asked.portal.call(asked.client.list_resource_templates).resource_templates
-    assert [t.uri_template for t in templates] == [
-        "tracekit://report/{+path}",
-        "tracekit://rule/{name}",
-    ]
+    assert [t.uri_template for t in templates] == ["tracekit://report/{+path}", "tracekit://rule/{name}"]
 
 
 @pytest.mark.parametrize("path", ["../../etc", "%2e%2e/x", "/etc/passwd", "~/x", "no/such", "file:///etc/passwd"])

@@ -38,10 +38,7 @@ def test_a_step_counts_allocations_and_calls_of_the_driver(tmp_path):
     made = table(analysis.measure(loaded(tmp_path, one)), "allocator_steps")
     columns = ["step", "alloc_count", "alloc_bytes", "driver_alloc_count", "driver_alloc_bytes", "driver_free_count", "driver_free_bytes"]  # fmt: skip
     # The 3 MiB come from the segment of 30, which is then in use.
-    assert made[columns].to_numpy().tolist() == [
-        [1, 1, 30 * MIB, 1, 30 * MIB, 0, 0],
-        [2, 1, 3 * MIB, 0, 0, 0, 0],
-    ]
+    assert made[columns].to_numpy().tolist() == [[1, 1, 30 * MIB, 1, 30 * MIB, 0, 0], [2, 1, 3 * MIB, 0, 0, 0, 0]]
 
 
 def test_five_calls_in_a_steady_step_are_a_finding(tmp_path):

@@ -1,20 +1,7 @@
 """Whatever rows a trace holds, every question has an answer or a reason, and shares are shares."""
 
 import pytest
-from chrome_builder import (
-    BACKWARD,
-    BASE_NS,
-    MAIN,
-    annotation,
-    kernel,
-    launch,
-    memcpy,
-    memory,
-    memset,
-    op,
-    step,
-    write,
-)
+from chrome_builder import BACKWARD, BASE_NS, MAIN, annotation, kernel, launch, memcpy, memory, memset, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,11 +10,7 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.firing import write_sources
-from rules.traces_communication import (
-    LARGE,
-    nccl,
-    small_ones,
-)
+from rules.traces_communication import LARGE, nccl, small_ones
 
 from tracekit.analyses import load_default_thresholds
 from tracekit.job.collectives.traffic import (
@@ -88,13 +84,7 @@ def test_size_classes(tmp_path, size, label):
 
 def test_the_histogram_goes_from_power_to_power(tmp_path):
     """0; 1; 1023 in [512, 1024); 1024 in [1024, 2048); a barrier and an unknown size not at all."""
-    sizes = [
-        ("broadcast", 0),
-        ("broadcast", 1),
-        ("allreduce", 1023),
-        ("allreduce", 1024),
-        ("barrier", 0),
-    ]
+    sizes = [("broadcast", 0), ("broadcast", 1), ("allreduce", 1023), ("allreduce", 1024), ("barrier", 0)]
     rows = [op("a", 0, 900)]
     for at, (name, size) in enumerate(sizes, start=1):
         rows += nccl(name, at, 20 * at, 5, at, size)
@@ -132,12 +122,7 @@ def test_a_rank_s_communication_is_a_union_and_so_is_the_time_of_its_bytes(tmp_p
     ]  # fmt: skip
     found = section(tmp_path, rows)
     (row,) = rows_of(found, "communication_by_rank")
-    assert [row[n] for n in ("window_ns", "comm_ns", "exposed_ns", "count")] == [
-        50_000,
-        30_000,
-        20_000,
-        2,
-    ]
+    assert [row[n] for n in ("window_ns", "comm_ns", "exposed_ns", "count")] == [50_000, 30_000, 20_000, 2]
     assert (row["comm_ratio"], row["exposed_ratio"], row["wire_gb_per_s"]) == (0.6, 0.4, 2)
     metrics = {metric.name: metric.value for metric in found.metrics}
     assert metrics == {"comm_ratio": 0.6, "exposed_comm_ratio": 0.4, "wire_gb_per_s": 2}
@@ -150,10 +135,7 @@ def test_what_waits_for_another_rank_is_told_apart(tmp_path):
     """Rank 0 comes at 40, rank 1 at 90, both leave at 100: rank 0 waits 50 of its 60."""
     found = section(tmp_path, late(rank1_at=90))
     rows = rows_of(found, "communication_by_rank")
-    assert [(r["rank"], r["comm_ns"], r["wait_ns"]) for r in rows] == [
-        (0, 70_000, 50_000),
-        (1, 20_000, 0),
-    ]
+    assert [(r["rank"], r["comm_ns"], r["wait_ns"]) for r in rows] == [(0, 70_000, 50_000), (1, 20_000, 0)]
     (row,) = rows_of(found, "collectives")
     # Each moves 1 MiB four times; over 10 µs each where nobody waits, over 90 µs in all.
     assert row["busbw"] == pytest.approx(4 * 2**20 / 90_000)
@@ -281,10 +263,7 @@ def test_rates_of_a_real_nccl_trace():
     (row,) = sum_traffic_by_rank(found).to_dict("records")
     assert (row["comm_ns"], row["exposed_ns"], row["count"]) == (46_876_493, 39_559_468, 21)
     per = compute_collective_rates(list_rated_collectives(found), ["op"]).set_index("op")
-    assert (per["size_bytes"]["all_reduce"], per["dur_ns"]["all_reduce"]) == (
-        306_684_384,
-        46_762_159,
-    )
+    assert (per["size_bytes"]["all_reduce"], per["dur_ns"]["all_reduce"]) == (306_684_384, 46_762_159)
     assert per["busbw"]["all_reduce"] == pytest.approx(306_684_384 / 46_762_159)
     (one,) = QUESTION.judge(found, load_default_thresholds()).findings
     assert (one.rule, one.places[0].name) == ("exposed-communication", "all_reduce")

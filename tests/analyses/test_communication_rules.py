@@ -1,25 +1,10 @@
 """What R05, R06 and R07 say of communication, and where they say nothing."""
 
 import pytest
-from analyses.communication_sections import (
-    QUESTION,
-    answers,
-    evidence,
-    late,
-    measured,
-    rules,
-    section,
-)
+from analyses.communication_sections import QUESTION, answers, evidence, late, measured, rules, section
 from chrome_builder import BASE_NS, annotation, launched, op, step, write
 from rules.traces import exposed_in_update
-from rules.traces_communication import (
-    FIRES,
-    LARGE,
-    NEAR_MISSES,
-    hardly_overlapped,
-    nccl,
-    small_ones,
-)
+from rules.traces_communication import FIRES, LARGE, NEAR_MISSES, hardly_overlapped, nccl, small_ones
 
 from tracekit.analyses import load_default_thresholds
 
@@ -73,10 +58,7 @@ def test_the_finding_names_the_operation_and_where_it_is_longest(tmp_path):
     (found,) = section(tmp_path, rows).findings
     assert found.places[0].stage == "update_actor"
     assert [place.name for place in found.places] == ["all_reduce", "all_reduce"]
-    assert (found.places[1].start_ns, found.places[1].end_ns) == (
-        BASE_NS + 150_000,
-        BASE_NS + 200_000,
-    )
+    assert (found.places[1].start_ns, found.places[1].end_ns) == (BASE_NS + 150_000, BASE_NS + 200_000)
     assert "no_sync" in found.advice
     assert evidence(found)["busbw"] == pytest.approx(2**21 / 90_000)
 
@@ -87,11 +69,7 @@ def test_the_finding_names_the_operation_and_where_it_is_longest(tmp_path):
 def test_the_rules_fire_with_the_numbers_worked_out_by_hand(tmp_path):
     for rule, expected in FIRES.items():
         (found,) = section(tmp_path / rule, expected.rows).findings
-        assert (found.rule, found.claim, found.severity) == (
-            rule,
-            expected.claim,
-            expected.severity,
-        )
+        assert (found.rule, found.claim, found.severity) == (rule, expected.claim, expected.severity)
         assert found.recoverable_ns == expected.recoverable_ns
         assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
         assert evidence(found) == pytest.approx(expected.evidence)
@@ -120,11 +98,7 @@ def test_below_three_per_cent_of_the_step_it_is_information(tmp_path, whole, sev
     rows = [row for row in hardly_overlapped() if not row["name"].startswith("ProfilerStep")]
     rows += [step(1, 0, whole)]
     (found,) = section(tmp_path, rows).findings
-    assert (found.rule, found.severity, found.recoverable_ns) == (
-        "no-comm-overlap",
-        severity,
-        40_000,
-    )
+    assert (found.rule, found.severity, found.recoverable_ns) == ("no-comm-overlap", severity, 40_000)
 
 
 def test_a_stage_that_only_communicates_is_meant_to(tmp_path):

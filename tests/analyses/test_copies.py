@@ -126,20 +126,14 @@ def test_over_processes_bytes_and_times_are_added_before_they_are_divided(tmp_pa
 
 
 def test_rows_come_by_time(tmp_path):
-    rows = [
-        memcpy(HTOD, 0, 1, 9),
-        memset(5, 8, 1),
-        memcpy("Memcpy DtoD (Device -> Device)", 20, 3, 1),
-    ]
+    rows = [memcpy(HTOD, 0, 1, 9), memset(5, 8, 1), memcpy("Memcpy DtoD (Device -> Device)", 20, 3, 1)]
     assert [row["direction"] for row in sheet(tmp_path, {"rank0.json": rows})] == [
         "memset", "DtoD", "HtoD",
     ]  # fmt: skip
 
 
 drawn_copies = st.lists(
-    st.tuples(st.sampled_from(["HtoD", "DtoH"]), st.integers(0, 50), st.integers(0, 10**6)),
-    min_size=1,
-    max_size=12,
+    st.tuples(st.sampled_from(["HtoD", "DtoH"]), st.integers(0, 50), st.integers(0, 10**6)), min_size=1, max_size=12
 )
 
 

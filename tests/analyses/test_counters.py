@@ -9,11 +9,7 @@ QUESTIONS = ("counters", "steps")
 
 SM, TENSOR, PCIE = "SMs Active [Throughput %]", "Tensor Active [Throughput %]", "PCIe RX [Bytes]"
 NAMES = (SM, TENSOR, PCIE)
-SAMPLES = {
-    SM: [(5, 20), (25, 20), (45, 80), (65, 100), (90, 0)],
-    TENSOR: [(45, 30), (65, 50)],
-    PCIE: [(45, 12345)],
-}
+SAMPLES = {SM: [(5, 20), (25, 20), (45, 80), (65, 100), (90, 0)], TENSOR: [(45, 30), (65, 50)], PCIE: [(45, 12345)]}
 
 
 def recording(path, *, top=100, gpu=0, annotated=True):
@@ -88,9 +84,7 @@ def test_shares_are_compared_step_by_step(tmp_path):
     assert "32.0 %" in row
 
 
-def test_without_nsys_the_question_does_not_arise_and_without_samples_it_says_how_to_take_some(
-    tmp_path,
-):
+def test_without_nsys_the_question_does_not_arise_and_without_samples_it_says_how_to_take_some(tmp_path):
     plain = nsys.write(tmp_path / "worker_process_1.sqlite", [nsys.nvtx("gen", 0, 10)], duration_ns=100)
     found = section(tracekit.analyze(plain, questions=QUESTIONS))
     assert (found.status, "--gpu-metrics" in found.reason) == ("skipped", True)

@@ -43,11 +43,7 @@ def rows(found, name):
 def test_the_mean_of_ranks_and_what_the_longest_takes_beyond_it(tmp_path):
     """Rank 0: gen 0–60 of a step of 100, 40 of it in an op. Rank 1: gen 0–80 of a step of 120, 60 in an op."""
     for rank, more in ((0, 0), (1, 20)):
-        told = [
-            step(1, 0, 100 + more),
-            annotation("gen", 0, 60 + more),
-            op("aten::mm", 10, 40 + more),
-        ]
+        told = [step(1, 0, 100 + more), annotation("gen", 0, 60 + more), op("aten::mm", 10, 40 + more)]
         write(tmp_path / f"rank{rank}.json", told, rank=rank, world_size=2)
     found = section(tmp_path)
     stages = {row["stage"]: row for row in rows(found, "exclusive_stages")}

@@ -34,10 +34,7 @@ def test_shares_and_overlap_are_of_the_time_that_both_were_captured(tmp_path):
     assert (table["rollout"]["busy"], table["rollout"]["GPUs"]) == (0.5, 1)
     assert (table["actor"]["busy"], table["actor"]["GPUs"]) == (pytest.approx(0.4375), 2)
     assert table["actor"]["all idle"] == pytest.approx(0.375)
-    assert (table["actor"]["first work after"], table["rollout"]["first work after"]) == (
-        200_000,
-        0,
-    )
+    assert (table["actor"]["first work after"], table["rollout"]["first work after"]) == (200_000, 0)
     assert table["actor"]["captured"] == 800_000
     (overlap,) = section(report, "fleets").metrics
     assert overlap.value == pytest.approx(0.5)
@@ -59,10 +56,7 @@ def test_roles_captured_one_after_the_other_are_not_compared(tmp_path):
     fleet(tmp_path, "rollout", [(0, 600)])
     fleet(tmp_path, "actor", [(5_000, 600)], 0, 5_000, 6_000)
     found = section(result(tmp_path).report, "fleets")
-    assert (found.status, found.reason) == (
-        "skipped",
-        "the roles were not captured at the same time",
-    )
+    assert (found.status, found.reason) == ("skipped", "the roles were not captured at the same time")
 
 
 def test_without_a_gpu_it_says_so(tmp_path):
@@ -81,10 +75,7 @@ def test_spans_past_the_cap_close_the_shortest_gaps_and_lose_no_busy_time(tmp_pa
     assert int(closed.sum()) == 500 * 1_000
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 30)), min_size=1, max_size=40),
-    st.integers(1, 8),
-)
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 30)), min_size=1, max_size=40), st.integers(1, 8))
 def test_at_most_so_many_spans_hold_all_that_is_busy(pieces, most):
     start = np.array([at for at, _ in pieces], np.int64)
     spans = merge_intervals(start, start + np.array([dur for _, dur in pieces], np.int64))

@@ -106,10 +106,7 @@ def test_whether_the_largest_requests_would_fit(tmp_path):
     allocator.alloc(700, [frame("small", "/job/a.py", 3)])
     found = section(report(written(tmp_path, {1: allocator})), "fragmentation")
     told = [(r["size_bytes"], r["request_count"], r["site"], r["answer"]) for r in rows(found, "requests")]  # fmt: skip
-    assert told == [
-        (4 * MIB, 10, "job/train.py:1 load", "fits"),
-        (700, 1, "job/a.py:3 small", "fits"),
-    ]
+    assert told == [(4 * MIB, 10, "job/train.py:1 load", "fits"), (700, 1, "job/a.py:3 small", "fits")]
     full = Allocator()
     full.alloc(30 * MIB)
     (row,) = rows(section(report(written(tmp_path, {1: full})), "fragmentation"), "requests")

@@ -47,11 +47,7 @@ def test_parts_by_priority_worked_by_hand(tmp_path):
 
 
 def test_each_gpu_of_a_file_has_a_breakdown_of_its_own(tmp_path):
-    rows = [
-        kernel("a", 0, 10, device=0),
-        kernel("b", 0, 30, device=1),
-        kernel("c", 20, 10, device=0),
-    ]
+    rows = [kernel("a", 0, 10, device=0), kernel("b", 0, 30, device=1), kernel("c", 20, 10, device=0)]
     found = breakdown(load(tmp_path, rows)["device_ops"])
     assert found["device"].tolist() == [0, 1]
     assert found["idle_ns"].tolist() == [10_000, 0]

@@ -155,8 +155,7 @@ def ranks_in_a_host_s_collective(*late, unit=100, calls=10):
 
 
 @pytest.mark.parametrize(
-    ("late", "said"),
-    [((2,), ", waiting for rank 2"), ((0, 1), ""), ((1, *[2] * 9), ", waiting for rank 2")],
+    ("late", "said"), [((2,), ", waiting for rank 2"), ((0, 1), ""), ((1, *[2] * 9), ", waiting for rank 2")]
 )
 @pytest.mark.parametrize(("unit", "rule"), [(100, "low-gpu-utilization"), (1, "launch-bound")], ids=["long", "short"])
 def test_idle_time_in_a_collective_of_the_host_is_waiting_for_the_rank_that_came_last(tmp_path, late, said, unit, rule):
@@ -194,10 +193,7 @@ def one_by_one(gap, count=40, length=20):
     """A step of kernels of 20 µs, each launched by an op as long as the gap before it."""
     rows, at = [], 0
     for number in range(count):
-        rows += [
-            op("aten::mul", at, gap),
-            *launched("k", at + gap - 2, at + gap, length, number + 1),
-        ]
+        rows += [op("aten::mul", at, gap), *launched("k", at + gap - 2, at + gap, length, number + 1)]
         at += gap + length
     return [step(1, 0, at), annotation("update_actor", 0, at), *rows]
 
@@ -314,11 +310,7 @@ def test_the_loaders_wait_names_what_it_waits_in(tmp_path):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(1, 400), st.integers(5, 4_000), st.sampled_from("opsn")),
-        min_size=1,
-        max_size=12,
-    )
+    st.lists(st.tuples(st.integers(1, 400), st.integers(5, 4_000), st.sampled_from("opsn")), min_size=1, max_size=12)
 )
 def test_idle_time_above_three_percent_has_a_finding_or_a_reason(tmp_path_factory, pieces):
     """Whatever the host is in, whatever the lengths: what is idle is claimed, or told of."""

@@ -41,11 +41,7 @@ def test_only_the_idle_part_of_a_wait_is_given_back(tmp_path):
         rows += launched("k", 100 * k, 100 * k, 8, 2 * k + 1)
         rows += launched("k", 100 * k, 100 * k + 6, 6, 2 * k + 2, device=1)
     (found,) = on(tmp_path, rows, "data-loader-wait")
-    assert (found.severity, found.recoverable_ns, found.recoverable_ratio) == (
-        "medium",
-        8_000,
-        0.08,
-    )
+    assert (found.severity, found.recoverable_ns, found.recoverable_ratio) == ("medium", 8_000, 0.08)
     assert evidence(found)["wait_ns"] == 20_000
 
 
@@ -94,15 +90,8 @@ def test_without_a_loader_the_rule_does_not_apply(tmp_path):
 
 
 def test_a_call_within_a_call_and_stream_ordered_calls_do_not_count(tmp_path):
-    rows = [
-        step(1, 0, 100),
-        launch(1, 1, 10, name="cudaMalloc"),
-        launch(2, 2, 3, name="cuMemAlloc_v2"),
-    ]
-    rows += [
-        launch(20, 3, 5, name="cudaMallocAsync"),
-        launch(30, 4, 5, name="cudaFreeAsync_v11020"),
-    ]
+    rows = [step(1, 0, 100), launch(1, 1, 10, name="cudaMalloc"), launch(2, 2, 3, name="cuMemAlloc_v2")]
+    rows += [launch(20, 3, 5, name="cudaMallocAsync"), launch(30, 4, 5, name="cudaFreeAsync_v11020")]
     rows += [launch(40, 5, 5, name="hipFree")]
     found = table(tmp_path, rows, interruptions, "interruptions").set_index("name")
     assert found["dur_ns"].to_dict() == {"cudaMalloc": 10_000, "hipFree": 5_000}

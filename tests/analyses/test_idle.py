@@ -41,10 +41,7 @@ def test_causes_add_up_to_the_idle_share_of_every_row(tmp_path):
     )
     assert stage["idle_ratio"] == pytest.approx(50 / 300)
     shown = section(path, "idle")
-    assert {m.name: m.value for m in shown.metrics} == {
-        "host_wait_ratio": 0.1,
-        "launch_unknown_ratio": 0.0,
-    }
+    assert {m.name: m.value for m in shown.metrics} == {"host_wait_ratio": 0.1, "launch_unknown_ratio": 0.0}
     bars = next(chart for chart in shown.charts if chart.id == "idle-causes")
     assert [(bars.rows[r], bars.series[s], v) for r, s, v in bars.marks] == [
         ("gen", "host op", 10_000), ("gen", "between ops", 20_000), ("gen", "launch latency", 20_000),
@@ -142,9 +139,7 @@ def test_the_causes_add_up_to_an_independent_brute_force_on_real_files(name):
     by = ["window", "step", "stage"]
     whole = found["gpu_time"].astype({"window": object, "stage": object})
     both = pd.concat(
-        [f.groupby(by, dropna=False)["idle_ns"].sum() for f in (idle, whole)],
-        axis=1,
-        keys=("a", "b"),
+        [f.groupby(by, dropna=False)["idle_ns"].sum() for f in (idle, whole)], axis=1, keys=("a", "b")
     ).fillna(0)
     assert both["a"].tolist() == both["b"].tolist()
     assert len(found["idle_gaps"]) <= 200

@@ -50,10 +50,7 @@ def test_one_long_wait_at_the_end_of_a_stage_is_normal(tmp_path):
     """The GPU works through 2000; 20 events are waited for meanwhile, and the last call waits for all of it."""
     rows = [step(1, 0, 2000), annotation("update_actor", 0, 2000), *launched("gemm", 0, 0, 1900, 1)]
     rows += [launch(50 * i, 100 + i, 40, name="cudaEventSynchronize") for i in range(1, 21)]
-    rows += [
-        launch(1100, 99, 800, name="cudaStreamSynchronize"),
-        *launched("gemm", 1990, 1995, 5, 2),
-    ]
+    rows += [launch(1100, 99, 800, name="cudaStreamSynchronize"), *launched("gemm", 1990, 1995, 5, 2)]
     assert findings(tmp_path, rows, "host-sync-stalls") == []
 
 
@@ -222,11 +219,7 @@ def test_recorded_garbage_collection_counts_however_short(tmp_path):
         "garbage-collection",
         "GPUs wait 10.0 ms of 1,000 ms per step while Python collects garbage (1 collection)",
     )
-    assert evidence(found) == {
-        "collection_ns": 10_000_000,
-        "collections": 1,
-        "longest_ns": 10_000_000,
-    }
+    assert evidence(found) == {"collection_ns": 10_000_000, "collections": 1, "longest_ns": 10_000_000}
     assert found.places[0].stage == "update_actor"
 
 
@@ -241,10 +234,7 @@ def test_a_capture_that_nobody_divided_is_not_judged(tmp_path):
     path = write_sources(tmp_path, rows)
     assert findings(tmp_path, rows) == []
     ((answer, reason),) = answers(path, "host-silence")
-    assert (answer, reason.split(":")[0]) == (
-        "insufficient data",
-        "no stage and no counted step is annotated",
-    )
+    assert (answer, reason.split(":")[0]) == ("insufficient data", "no stage and no counted step is annotated")
 
 
 def test_without_the_host_two_rules_abstain(tmp_path):
@@ -273,7 +263,4 @@ def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_pa
     waited = next(metric.value for metric in found.evidence if metric.name == "waited_ns")
     assert waited == pytest.approx(8_000_000, rel=0.01)
     assert found.recoverable_ns == pytest.approx(truth["all_faults_ns"], rel=0.02)
-    assert {place.stage for place in found.places} == {
-        "update_actor",
-        "old_log_prob",
-    }  # where the gaps begin
+    assert {place.stage for place in found.places} == {"update_actor", "old_log_prob"}  # where the gaps begin

@@ -128,11 +128,7 @@ def test_one_rank_with_another_base_is_at_the_same_time(tmp_path, usual):
 
 @pytest.mark.parametrize("bases", [{0: SECOND_NS, 1: SECOND_NS}, {0: 0, 1: SECOND_NS}])
 def test_a_run_at_another_time_or_with_one_clock_astray_gives_the_same_report(tmp_path, usual, bases):
-    moved = written(
-        tmp_path,
-        {0: rank_rows(), 1: rank_rows(late=25)},
-        {r: BASE_NS + by for r, by in bases.items()},
-    )
+    moved = written(tmp_path, {0: rank_rows(), 1: rank_rows(late=25)}, {r: BASE_NS + by for r, by in bases.items()})
     assert timeless(moved) == timeless(usual)
 
 
@@ -202,16 +198,7 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
 UNSCALED = {"ts_ns", "issue_ns", "peak_ts_ns", "work_end_ns"}
 """Instants: these do not grow with durations."""
 
-ABSOLUTE = {
-    "idle",
-    "idle_blame",
-    "idle_frames",
-    "idle_gaps",
-    "idle_histogram",
-    "host_counts",
-    "slots",
-    "stage_edges",
-}
+ABSOLUTE = {"idle", "idle_blame", "idle_frames", "idle_gaps", "idle_histogram", "host_counts", "slots", "stage_edges"}
 """Tables whose causes are told apart by fixed lengths (30 µs, 1 ms, 20 ms) or by size."""
 
 

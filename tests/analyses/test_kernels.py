@@ -171,8 +171,7 @@ def test_the_share_is_of_all_device_time(tmp_path):
     """30, 60 and 10 of 100 µs; copies and fills are kernels of their own kind here."""
     rows = [*launched("gemm", 0, 0, 30, 1), memcpy("Memcpy DtoD (Device -> Device)", 50, 60, 1)]
     report = analyze_uncached(
-        write(tmp_path / "r.json", [*rows, memset(200, 10, 1)]),
-        Options(jobs=1, questions=QUESTIONS),
+        write(tmp_path / "r.json", [*rows, memset(200, 10, 1)]), Options(jobs=1, questions=QUESTIONS)
     ).report
     sheet = next(s for s in report.sections if s.id == "kernels").sheets[0]
     at = [heading.name for heading in sheet.headings].index("share_ratio")

@@ -10,15 +10,7 @@ import pytest
 from analyses.in_depth import report_of, result_of, rows_of, section, text_of, verdicts
 from chrome_builder import BACKWARD, annotation, launched, op, step
 from rules.firing import Document
-from rules.traces_matmuls import (
-    A100,
-    attention,
-    micro_batches,
-    on_units,
-    shaped,
-    sized,
-    update,
-)
+from rules.traces_matmuls import A100, attention, micro_batches, on_units, shaped, sized, update
 
 QUESTIONS = ("forward-batches", "matmuls", "modules", "operators", "shapes", "unfused")
 
@@ -47,12 +39,7 @@ def test_a_rate_is_all_flops_over_all_gpu_time_of_the_calls(tmp_path):
     """2·8·16·32 = 8,192 in 2 µs, three times that in 2 µs: 32,768 FLOPs in 4,000 ns = 0.008192 TFLOP/s."""
     found = section(report_of(tmp_path, products((8, 16, 32, 2), (24, 16, 32, 2))), "matmuls")
     (row,) = rows_of(found, "flop_rates")
-    assert (row["kind"], row["type"], row["count"], row["time_ns"]) == (
-        "gemm",
-        "BFloat16",
-        2,
-        4_000,
-    )
+    assert (row["kind"], row["type"], row["count"], row["time_ns"]) == ("gemm", "BFloat16", 2, 4_000)
     assert row["tflop_per_s"] == pytest.approx(32_768 / 4_000 / 1_000)
     (metric,) = found.metrics
     assert metric.value == pytest.approx(32_768 / 4_000 / 1_000)
@@ -172,10 +159,7 @@ def test_without_an_aligned_product_beside_it_half_of_its_time_is_taken_for_lost
 
 def test_an_odd_number_of_tokens_is_no_unaligned_size(tmp_path):
     """M = 577: on an H100 such products ran at 746 beside 720 TFLOP/s of aligned ones."""
-    rows = update(
-        shaped("aten::addmm", 0, 10, [[64], [577, 64], [64, 64]]),
-        *launched(TENSOR_KERNEL, 1, 0, 1000, 1),
-    )
+    rows = update(shaped("aten::addmm", 0, 10, [[64], [577, 64], [64, 64]]), *launched(TENSOR_KERNEL, 1, 0, 1000, 1))
     report = report_of(tmp_path, Document(rows, deviceProperties=A100))
     assert not found_by(report, "unaligned-gemm")
 
@@ -189,11 +173,7 @@ def test_the_gradient_of_a_weight_sums_over_tokens_that_are_no_row(tmp_path):
 
 @pytest.mark.parametrize(
     ("kernel", "fires"),
-    [
-        (ALIGN1, True),
-        (ALIGN1.replace("align1", "align8"), False),
-        ("nvjet_tst_128x8_64x4_2x1_v_bz_TNT", False),
-    ],
+    [(ALIGN1, True), (ALIGN1.replace("align1", "align8"), False), ("nvjet_tst_128x8_64x4_2x1_v_bz_TNT", False)],
 )
 def test_a_kernel_that_says_how_it_loads_is_believed_more_than_sizes(tmp_path, kernel, fires):
     rows = update(shaped("aten::bmm", 0, 10, [[4, 25, 64], [4, 64, 25]]), *launched(kernel, 1, 0, 1000, 1))
@@ -213,10 +193,7 @@ def test_tf32_is_aligned_at_four_elements(tmp_path):
     """N = 12 of 4 bytes is 48 bytes, a multiple of 16; of 2 bytes 24, which is none."""
     kernel = "sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tensor16x8x8"
     for kind, fires in (("float", False), ("c10::BFloat16", True)):
-        rows = update(
-            shaped("aten::mm", 0, 10, [[8, 64], [64, 12]], kind),
-            *launched(kernel, 1, 0, 1000, 1),
-        )
+        rows = update(shaped("aten::mm", 0, 10, [[8, 64], [64, 12]], kind), *launched(kernel, 1, 0, 1000, 1))
         report = report_of(tmp_path / kind[-5:], Document(rows, deviceProperties=A100))
         assert bool(found_by(report, "unaligned-gemm")) == fires
 

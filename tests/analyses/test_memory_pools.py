@@ -45,12 +45,7 @@ def pools_in(report):
     return {row[0]: row[1:] for row in rows}
 
 
-SLEEPING = (
-    (100, 76, (0, 0), stack("forward")),
-    (24, 14, (0, 1), WEIGHTS),
-    (64, 64, (0, 2), KV),
-    (3, 3, (0, 3), GRAPH),
-)
+SLEEPING = ((100, 76, (0, 0), stack("forward")), (24, 14, (0, 1), WEIGHTS), (64, 64, (0, 2), KV), (3, 3, (0, 3), GRAPH))
 
 
 def test_pools_of_a_sleeping_engine_are_told_apart_and_bounded(tmp_path):
@@ -117,11 +112,7 @@ def test_a_graph_pool_that_is_in_use_needs_no_word(tmp_path):
 @pytest.mark.parametrize(
     ("name", "file", "kind"),
     [
-        (
-            "load_model_with_memory_saver",
-            "sglang/srt/model_loader/load_model_utils.py",
-            "paused region",
-        ),
+        ("load_model_with_memory_saver", "sglang/srt/model_loader/load_model_utils.py", "paused region"),
         ("load_model", "/x/sglang/srt/model_executor/model_runner.py", "paused region"),
         ("load_model", "/job/model_runner.py", "engine weights"),
         ("capture_model", "/opt/vllm/v1/worker/gpu_model_runner.py", "graph"),

@@ -47,15 +47,7 @@ def block(**_):
 
 def test_a_module_has_its_own_part_and_that_of_the_modules_it_calls(tmp_path):
     found = modules(load(tmp_path, block()))
-    columns = [
-        "instance_count",
-        "count",
-        "total_ns",
-        "self_ns",
-        "device_ns",
-        "device_total_ns",
-        "launch_count",
-    ]
+    columns = ["instance_count", "count", "total_ns", "self_ns", "device_ns", "device_total_ns", "launch_count"]
     assert found.loc["Block", columns].tolist() == [1, 1, 100_000, 50_000, 8_000, 58_000, 1]
     assert found.loc["Linear", columns].tolist() == [2, 2, 50_000, 50_000, 50_000, 50_000, 2]
 

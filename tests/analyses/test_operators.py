@@ -6,17 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from chrome_builder import (
-    BACKWARD,
-    annotation,
-    kernel,
-    launch,
-    launched,
-    memory,
-    op,
-    step,
-    write,
-)
+from chrome_builder import BACKWARD, annotation, kernel, launch, launched, memory, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,9 +170,7 @@ def test_ranks_are_added(tmp_path):
 
 
 nested = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 30), st.booleans()),
-    min_size=1,
-    max_size=14,
+    st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 30), st.booleans()), min_size=1, max_size=14
 )
 
 

@@ -85,10 +85,7 @@ def test_copies_for_their_own_sake_are_named_with_what_encloses_them(tmp_path, a
 
 @pytest.mark.parametrize(
     "rows",
-    [
-        copied(300, types=("float", BF16, "Scalar")),
-        copied(300, around=("aten::pad", "aten::constant_pad_nd")),
-    ],
+    [copied(300, types=("float", BF16, "Scalar")), copied(300, around=("aten::pad", "aten::constant_pad_nd"))],
     ids=["another type", "part of padding"],
 )
 def test_a_copy_that_does_something_else_is_none_into_another_layout(tmp_path, rows):
@@ -97,9 +94,7 @@ def test_a_copy_that_does_something_else_is_none_into_another_layout(tmp_path, r
 
 def test_the_sheet_has_a_line_for_each_kind(tmp_path):
     rows = update(
-        *chain(*SILU)[2:],
-        shaped("aten::copy_", 600, 10, [[64, 64], [64, 64], []]),
-        *launched(COPY, 601, 1000, 50, 60),
+        *chain(*SILU)[2:], shaped("aten::copy_", 600, 10, [[64, 64], [64, 64], []]), *launched(COPY, 601, 1000, 50, 60)
     )
     report = report_of(tmp_path, rows, only=QUESTIONS)
     by_kind = {row["what"]: row for row in rows_of(section(report, "unfused"), "unfused")}

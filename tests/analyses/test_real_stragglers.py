@@ -11,10 +11,7 @@ from analyses.waiting_traces import measure_folder, rows_of, section
 from tracekit.job.rank_groups import measure_own_work_of_ranks
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
-pytestmark = [
-    pytest.mark.skipif(REAL is None, reason="real profiles are not here"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(REAL is None, reason="real profiles are not here"), pytest.mark.slow]
 
 
 def findings(measured):

@@ -68,12 +68,7 @@ def test_runs_are_what_is_repeated_where_there_are_several(tmp_path):
 def test_steps_are_repeated_where_there_is_one_run(tmp_path):
     section = judged(write_run(tmp_path / "a", [900, 100, 104, 96, 100]))
     found = rows_of(section)[0]
-    assert (found["runs"], found["steps"], found["mean"], found["covers"]) == (
-        1,
-        4,
-        100e3,
-        "within-run",
-    )
+    assert (found["runs"], found["steps"], found["mean"], found["covers"]) == (1, 4, 100e3, "within-run")
     assert found["sd"] == pytest.approx(np.std([100e3, 104e3, 96e3, 100e3], ddof=1))
     assert section.caveats == ()
     assert [(row["step"], row["reason"]) for row in rows_of(section, "repeats-left-out")] == [(1, "the first after the profiler began")]  # fmt: skip
@@ -181,10 +176,7 @@ def test_unknown_tokens_or_ranks_give_no_rate():
     assert set(rates([[1e9]], [[5.0]], ranks=None)) == {("time_per_token", None, None)}
 
 
-@given(
-    st.lists(st.tuples(st.floats(1e3, 1e12), st.floats(1, 1e9)), min_size=1, max_size=20),
-    st.integers(1, 64),
-)
+@given(st.lists(st.tuples(st.floats(1e3, 1e12), st.floats(1, 1e9)), min_size=1, max_size=20), st.integers(1, 64))
 def test_the_mean_is_the_ratio_of_sums_whatever_the_steps(pairs, ranks):
     found = rates([[t for t, _ in pairs]], [[n for _, n in pairs]], ranks)
     ns, tokens = (sum(values) for values in zip(*pairs, strict=True))

@@ -15,11 +15,7 @@ from hypothesis import given, settings
 import tracekit
 from tracekit.job.frames import list_stage_rows
 from tracekit.job.logs.driver_log import map_run_driver_logs, parse_timed_stage
-from tracekit.job.stages.matrix import (
-    average_stage_walls_by_rank,
-    build_stage_cells,
-    measure_stage_residuals,
-)
+from tracekit.job.stages.matrix import average_stage_walls_by_rank, build_stage_cells, measure_stage_residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import get_canonical_stage
 
@@ -149,10 +145,7 @@ def test_what_no_stage_covers_is_shown_by_step_and_by_rank(tmp_path):
 
 def test_the_rest_is_unknown_where_stages_were_captured_one_by_one(tmp_path):
     write(tmp_path / verl(1, scope="actor-update"), [annotation("actor_update", 0, 60)])
-    write(
-        tmp_path / verl(1, scope="ref-compute-log-prob"),
-        [annotation("ref_compute_log_prob", 100, 30)],
-    )
+    write(tmp_path / verl(1, scope="ref-compute-log-prob"), [annotation("ref_compute_log_prob", 100, 30)])
     found = result(tmp_path)
     row = rows(found.report, "rl-matrix", "matrix")[-1]
     assert (row["stage"], row["mean"]) == ("(in no stage)", None)
@@ -320,8 +313,7 @@ GLOO = ("base_run1", "base_run2", "base_run3", "opt_run1", "opt_run2", "opt_run3
 
 @needs_data
 @pytest.mark.parametrize(
-    "run",
-    [pytest.param(n, marks=() if n in ("opt_run1", "straggler") else pytest.mark.slow) for n in GLOO],
+    "run", [pytest.param(n, marks=() if n in ("opt_run1", "straggler") else pytest.mark.slow) for n in GLOO]
 )
 def test_real_gloo_runs_have_the_walls_that_were_timed_without_the_profiler(run):
     """Within 1 % or 1 ms, the median over all ranks and steps."""

@@ -157,11 +157,7 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
 
 
 def test_small_copies_and_copies_behind_compute_are_not_exposed(tmp_path):
-    small = [
-        step(1, 0, 100),
-        launch(0, 1),
-        memcpy("Memcpy DtoH (Device -> Pinned)", 1, 90, 64_000, 1),
-    ]
+    small = [step(1, 0, 100), launch(0, 1), memcpy("Memcpy DtoH (Device -> Pinned)", 1, 90, 64_000, 1)]
     assert findings(tmp_path / "a", small, "offload") == []
     hidden = [*offload_of(10_000), *launched("gemm", 5, 80_000, 20_000, 9)]
     assert findings(tmp_path / "b", hidden, "offload") == []

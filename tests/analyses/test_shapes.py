@@ -51,15 +51,7 @@ def two_shapes():
 
 def test_each_shape_of_an_op_is_a_row_of_its_own(tmp_path):
     found = by_shape(tmp_path, two_shapes())
-    columns = [
-        "count",
-        "self_ns",
-        "total_ns",
-        "device_ns",
-        "device_busy_ns",
-        "launch_count",
-        "shape_count",
-    ]
+    columns = ["count", "self_ns", "total_ns", "device_ns", "device_busy_ns", "launch_count", "shape_count"]
     # Of 20 the launch takes 2; of 30 too.
     assert found.loc[("aten::mm", A), columns].tolist() == [1, 18_000, 20_000, 40_000, 40_000, 1, 1]
     assert found.loc[("aten::mm", B), columns].tolist() == [1, 28_000, 30_000, 10_000, 10_000, 1, 1]
@@ -100,10 +92,7 @@ def test_times_that_lie_hours_apart_change_nothing(tmp_path):
     ages = 23 * 3600 * 10**6
     far = [shaped("f", ages + 10 * i, 5, [[i]], tid=200 + i) for i in range(20)]
     far += launched("k", ages + 1, ages + 20, 7, 99, tid=200)
-    near, both = (
-        by_shape(tmp_path / "a", two_shapes()),
-        by_shape(tmp_path / "b", [*two_shapes(), *far]),
-    )
+    near, both = (by_shape(tmp_path / "a", two_shapes()), by_shape(tmp_path / "b", [*two_shapes(), *far]))
     for column in ("total_ns", "device_total_ns", "device_ns", "self_ns"):
         assert both.loc[near.index, column].tolist() == near[column].tolist()
     assert both.loc[("f", "[[0]]"), ["total_ns", "device_total_ns"]].tolist() == [5_000, 7_000]

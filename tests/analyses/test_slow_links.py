@@ -52,8 +52,7 @@ def test_what_waits_for_another_collective_beside_it_is_not_due_to_the_link(tmp_
 
 
 @pytest.mark.parametrize(
-    "durations",
-    [[9, 10, 40, 10, 40], [9, 10, 10, 10, 40], [9, 40, 40, 10, 10], [9, 10, 10, 19, 19]],
+    "durations", [[9, 10, 40, 10, 40], [9, 10, 10, 10, 40], [9, 40, 40, 10, 10], [9, 10, 10, 19, 19]]
 )
 def test_a_rate_that_comes_and_goes_or_rises_is_no_slow_link(tmp_path, durations):
     assert not found_by(report_of(tmp_path, getting_slower(durations)), "slow-link")

@@ -5,13 +5,7 @@ from chrome_builder import annotation, op, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.stages import (
-    STAGES,
-    get_canonical_stage,
-    get_scope_stage,
-    is_collective_range,
-    is_possible_stage,
-)
+from tracekit.model.stages import STAGES, get_canonical_stage, get_scope_stage, is_collective_range, is_possible_stage
 from tracekit.pipeline.run import Options, analyze_uncached
 
 RECORDED = {

@@ -227,12 +227,7 @@ def test_stages_that_do_not_come_equally_often_divide_nothing(tmp_path):
 
 def test_gpu_work_is_by_launch_and_per_step_and_rank(tmp_path):
     """Two ranks, two steps: 60 of work launched in gen each time, although it runs after gen's 10."""
-    rows = [
-        step(1, 0, 100),
-        step(2, 100, 100),
-        annotation("gen", 0, 10),
-        annotation("gen", 100, 10),
-    ]
+    rows = [step(1, 0, 100), step(2, 100, 100), annotation("gen", 0, 10), annotation("gen", 100, 10)]
     rows += [*launched("k", 1, 20, 60, 1), *launched("k", 101, 120, 60, 2)]
     report = report_on(tmp_path, {f"rank{r}.json": (rows, r) for r in (0, 1)})
     (row,) = sheet(report, "stages")

@@ -17,10 +17,7 @@ from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_g
 from tracekit.analyses import load_default_thresholds, rules
 from tracekit.job.frames import summarize_job_steps
 from tracekit.job.rank_groups import compute_medians_of_others, measure_own_work_of_ranks
-from tracekit.job.stragglers.collective_waits import (
-    attribute_collective_waits,
-    estimate_wait_savings,
-)
+from tracekit.job.stragglers.collective_waits import attribute_collective_waits, estimate_wait_savings
 
 QUESTIONS = ("imbalance", "stragglers")
 

@@ -15,11 +15,7 @@ from tracekit.pipeline.run import Options, analyze_uncached
 MS = 1_000_000
 STEPS = 8
 LAST = 3 + STEPS - 1
-LATE = {
-    "clock": {"clock": 1.13},
-    "pause": {"gc_at": ("update_actor",), "gc_ns": 12 * MS},
-    "none": {},
-}
+LATE = {"clock": {"clock": 1.13}, "pause": {"gc_at": ("update_actor",), "gc_ns": 12 * MS}, "none": {}}
 
 
 def late_job(change, rank=1):
@@ -64,11 +60,7 @@ def test_a_rank_with_fewer_steps_changes_no_finding(tmp_path, change, rank, miss
 
 @pytest.mark.parametrize(
     ("change", "rank"),
-    [
-        ("clock", 1),
-        pytest.param("pause", 2, marks=pytest.mark.slow),
-        pytest.param("none", 2, marks=pytest.mark.slow),
-    ],
+    [("clock", 1), pytest.param("pause", 2, marks=pytest.mark.slow), pytest.param("none", 2, marks=pytest.mark.slow)],
 )
 def test_a_file_that_ends_in_its_device_rows_changes_no_finding(tmp_path, change, rank):
     documents = changed_jobs.documents_of(late_job(change))

@@ -51,14 +51,7 @@ def step(number: int, begin: float, dur: float, stage: str = "update_actor") -> 
     yield event("user_annotation", stage, begin + 1, dur - 2)
 
 
-def work(
-    number: int,
-    begin: float,
-    name: str = "gemm",
-    stream: int = 7,
-    thread: int = THREAD,
-    **args: Any,
-) -> Rows:
+def work(number: int, begin: float, name: str = "gemm", stream: int = 7, thread: int = THREAD, **args: Any) -> Rows:
     """An operator of 20 µs that launches a kernel of 10 µs, which begins 15 µs after the operator."""
     link = {"correlation": number + 1}
     yield event("cpu_op", f"aten::{name}", begin, 20, tid=thread, **{"External id": number + 1})

@@ -13,11 +13,7 @@ import sys
 import numpy as np
 
 from tracekit.model.stats.certainty import choose_words, compute_half_width, is_certain_change
-from tracekit.model.stats.designs import (
-    compute_between_run_terms,
-    compute_design_terms,
-    list_error_spreads,
-)
+from tracekit.model.stats.designs import compute_between_run_terms, compute_design_terms, list_error_spreads
 from tracekit.model.stats.estimate import compute_t_quantiles
 from tracekit.model.stats.speedup import compute_speedup
 from tracekit.model.stats.verdict import list_caps

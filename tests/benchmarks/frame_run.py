@@ -54,10 +54,7 @@ def in_polars(frame: pd.DataFrame) -> pl.DataFrame:
 def operations(rows: int) -> dict[str, Calls]:
     """Name what judges do, in pandas, polars and our own frame."""
     measured = Columns(rows, columns(rows))
-    hosts: dict[str, Array] = {
-        "source": texts([f"rank{n}.json.gz" for n in range(8)]),
-        "host": np.arange(8),
-    }
+    hosts: dict[str, Array] = {"source": texts([f"rank{n}.json.gz" for n in range(8)]), "host": np.arange(8)}
     own, own_hosts = Frame.of(measured), Frame.of(hosts)
     old, old_hosts = measured.judged(), Columns(8, hosts).judged()
     new, new_hosts = in_polars(old), in_polars(old_hosts)

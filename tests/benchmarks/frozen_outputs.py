@@ -17,17 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROFILE_SUFFIXES = (
-    ".json",
-    ".gz",
-    ".sqlite",
-    ".pickle",
-    ".nsys-rep",
-    ".zip",
-    ".zst",
-    ".bz2",
-    ".xz",
-)
+PROFILE_SUFFIXES = (".json", ".gz", ".sqlite", ".pickle", ".nsys-rep", ".zip", ".zst", ".bz2", ".xz")
 SHOWN_LINES = 6
 
 

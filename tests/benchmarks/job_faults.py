@@ -78,14 +78,7 @@ def case(work: Work) -> dict[str, Any]:
         truth = make(job, Path(folder), switch)
         report = analyze_uncached(Path(folder) / "profile", Options(jobs=1, cache=False)).report
     findings = [facts(finding) for finding in report.findings]
-    result = {
-        "kind": kind,
-        "size": size,
-        "seed": seed,
-        "switch": switch,
-        "truth": truth,
-        "findings": findings,
-    }
+    result = {"kind": kind, "size": size, "seed": seed, "switch": switch, "truth": truth, "findings": findings}
     return result | ({} if size == "clean" else score(kind, truth, findings))
 
 

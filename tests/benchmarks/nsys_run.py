@@ -62,10 +62,7 @@ def report_of_nsys(program: Path, report: str, export: Path, folder: Path) -> tu
     command = [program, "stats", "-q", "-r", name, "--format", "csv", "--output", prefix, export]
     start, before = time.perf_counter(), children_cpu()
     process = subprocess.Popen(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         said, _ = process.communicate(timeout=LIMIT_S)

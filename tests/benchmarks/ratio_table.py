@@ -22,15 +22,7 @@ from bench_runs import (
     best_backend,
 )
 
-EXACT_READERS = {
-    "load",
-    "load-pure",
-    "scan-gz",
-    "scan-raw",
-    "scan-pure",
-    "orjson",
-    "simdjson",
-}
+EXACT_READERS = {"load", "load-pure", "scan-gz", "scan-raw", "scan-pure", "orjson", "simdjson"}
 """Must find the same kernels. HTA leaves out the last step, Perfetto drops overlapping slices."""
 
 

@@ -56,12 +56,7 @@ def print_reading(reading: Reading, figures: str, differences: list[str], said: 
 def main() -> int:
     """1 where a profile fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=Path(os.environ.get("TRACEKIT_REAL_DATA", ".")).parent,
-    )
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(os.environ.get("TRACEKIT_REAL_DATA", ".")).parent)
     parser.add_argument("--only", default="", help="only paths with this in them")
     options = parser.parse_args()
     readings = [each for each in READINGS if options.only in each.path]

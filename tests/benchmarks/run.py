@@ -23,14 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import make_traces
-from bench_runs import (
-    WHOLE_PROCESS_MB,
-    Bench,
-    measure_many_files,
-    measure_questions,
-    measure_start,
-    measure_traces,
-)
+from bench_runs import WHOLE_PROCESS_MB, Bench, measure_many_files, measure_questions, measure_start, measure_traces
 from ratio_table import disagreements, markdown, notes_of, rows_of
 
 RESULTS = make_traces.BENCH_DATA / "results.json"

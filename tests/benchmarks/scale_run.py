@@ -83,10 +83,7 @@ def rows_of_ranks(bench: Bench, counts: list[int], engine: str) -> list[Row]:
         told = (text_of(mine, "s"), text_of(base, "s"), ratio, MOST_CPU)
         against, of_engine = f"{few} ranks", f"{name} ranks, {engine}"
         rows.append(Row("CPU per file", against, of_engine, *told, str(n), at_least=False))
-        for what, figure in (
-            ("reduce, render", "frame_cpu"),
-            ("reduce, judge, render", "after_cpu"),
-        ):
+        for what, figure in (("reduce, render", "frame_cpu"), ("reduce, judge, render", "after_cpu")):
             took = bench.best(engine, name, figure)
             rows.append(upper(f"{what}: CPU", of_engine, took, MOST_SECONDS, "s", n))
         peak = worst(bench, engine, name, "driver_mb")

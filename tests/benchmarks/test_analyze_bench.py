@@ -52,11 +52,7 @@ def test_as_many_files_are_written_as_ranks_and_steps_ask_for(analyze_run, tmp_p
 def test_a_ratio_is_of_the_least_cpu_seconds_and_missed_below_what_is_required(analyze_run):
     bench = analyze_run.Bench()
     item = analyze_run.Input("few", "some ranks", Path, least=5.0)
-    for candidate, cpu in (
-        (analyze_run.FIRST, 2.0),
-        (analyze_run.FIRST, 1.0),
-        (analyze_run.HTA, 4.0),
-    ):
+    for candidate, cpu in ((analyze_run.FIRST, 2.0), (analyze_run.FIRST, 1.0), (analyze_run.HTA, 4.0)):
         figures = {"process_cpu": cpu, "process_seconds": cpu, "process_peak_mb": 100 * cpu}
         bench.runs.append(analyze_run.Run(candidate, "few", 0, figures))
     assert analyze_run.ratio(bench, item) == 4.0

@@ -37,15 +37,7 @@ EVENTS = [
         "dur": "3.250",
         "args": {"External id": 9, "correlation": 20, "Ev Idx": 4},
     },
-    {
-        "ph": "s",
-        "id": 20,
-        "pid": 7,
-        "tid": 7,
-        "ts": "1712195495519689.047",
-        "cat": "ac2g",
-        "name": "ac2g",
-    },
+    {"ph": "s", "id": 20, "pid": 7, "tid": 7, "ts": "1712195495519689.047", "cat": "ac2g", "name": "ac2g"},
     {
         "ph": "X",
         "cat": "kernel",
@@ -164,8 +156,7 @@ def test_the_fastest_run_counts_and_disagreement_shows(script):
 
 
 @pytest.mark.parametrize(
-    ("cpu", "verdict"),
-    [((0.25, 2.0), "pass"), ((0.25, 1.25), "MISSED (by CPU)"), ((0.15, 1.8), "pass")],
+    ("cpu", "verdict"), [((0.25, 2.0), "pass"), ((0.25, 1.25), "MISSED (by CPU)"), ((0.15, 1.8), "pass")]
 )
 def test_a_disturbed_run_is_judged_by_cpu_as_well(script, cpu, verdict):
     bench_runs, ratio_table = script("bench_runs"), script("ratio_table")
@@ -182,20 +173,13 @@ def plain_json(path):
     with gzip.open(path, "rt", encoding="utf-8") as file:
         events = json.load(file, parse_float=Decimal)["traceEvents"]
     kernels = [event for event in events if event.get("cat") == "kernel"]
-    return {
-        "kernels": len(kernels),
-        "kernel_ns": sum(round(event["dur"] * 1000) for event in kernels),
-    }
+    return {"kernels": len(kernels), "kernel_ns": sum(round(event["dur"] * 1000) for event in kernels)}
 
 
 def printed(*command, **environment):
     """The line that a runner prints."""
     done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | environment,
+        [sys.executable, *map(str, command)], capture_output=True, text=True, check=True, env=os.environ | environment
     )
     return json.loads(done.stdout.splitlines()[-1])
 

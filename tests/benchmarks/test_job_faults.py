@@ -118,10 +118,7 @@ def test_the_command_prints_a_line_a_kind_and_the_totals(monkeypatch, capsys, tm
 
 def test_each_of_two_faults_is_scored_and_the_costlier_has_to_come_first():
     """10 ms of a loader, 4 of a pause: the pause first is wrong, the loader first is right; 9 of 10 and 8 of 4 ms."""
-    planted = [
-        {"kind": "sleeping_loader", "stage": ""},
-        {"kind": "silent_pause", "stage": "update_actor"},
-    ]
+    planted = [{"kind": "sleeping_loader", "stage": ""}, {"kind": "silent_pause", "stage": "update_actor"}]
     costs = {"sleeping_loader": 10 * MS, "silent_pause": 4 * MS}
     both = {"all_faults_ns": 14 * MS, "step_ns": 100 * MS, "faults": planted, "costs": costs}
     found = [finding("host-silence", 8 * MS, "update_actor"), finding("data-loader-wait", 9 * MS)]
@@ -141,12 +138,7 @@ def test_what_is_too_small_to_find_is_not_required():
     assert totals([scored], [], 0.1)["named"] == 0
     assert (
         totals(
-            [
-                scored,
-                score("silent_pause", truth(8 * MS), [finding("host-silence", 8 * MS, "update_actor")]),
-            ],
-            [],
-            0.1,
+            [scored, score("silent_pause", truth(8 * MS), [finding("host-silence", 8 * MS, "update_actor")])], [], 0.1
         )["named"]
         == 1
     )

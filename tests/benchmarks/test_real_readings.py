@@ -44,12 +44,7 @@ def said_of(headline, *tables, screen=SCREEN, findings=(), recordings=(), overvi
     """A report with these figures, tables and findings."""
     metrics = [{"name": name, "value": value} for name, value in headline.items()]
     sections = [{"sheets": list(tables), "findings": list(findings)}]
-    report = {
-        "headline": metrics,
-        "sections": sections,
-        "recordings": list(recordings),
-        "overview": overview,
-    }
+    report = {"headline": metrics, "sections": sections, "recordings": list(recordings), "overview": overview}
     return Said(report, screen)
 
 
@@ -63,21 +58,11 @@ def test_a_difference_is_seen():
     rows = Rows()
     rows.ops = [(0, 60, "sgemm", "kernel", 0, None), (90, 100, "ncclAllReduce", "kernel", 0, None)]
     reading = gpu.GpuReading(path="", rules=("launch-bound",), place="forward", why="")
-    ratios = {
-        "compute_ratio": 0.55,
-        "exposed_comm_ratio": 0.1,
-        "copy_ratio": 0.0,
-        "idle_ratio": 0.3,
-    }
+    ratios = {"compute_ratio": 0.55, "exposed_comm_ratio": 0.1, "copy_ratio": 0.0, "idle_ratio": 0.3}
     kernels = a_table("kernels", ["name", "total_ns"], ["sgemm", 60])
     gaps = a_table("idle_gaps", ["why", "dur_ns"], ["other", 30])
     said = said_of(
-        {"step_wall": 102, **ratios},
-        kernels,
-        gaps,
-        findings=[FINDING],
-        recordings=[GPU_KIND],
-        overview=ANY_TABLE,
+        {"step_wall": 102, **ratios}, kernels, gaps, findings=[FINDING], recordings=[GPU_KIND], overview=ANY_TABLE
     )
     assert gpu.gpu_misses(reading, rows, said) == [
         "window 0.00 ms, not 0.00",
@@ -90,21 +75,13 @@ def test_idle_time_and_kernels_are_compared_after_the_start_up():
     """A copy of 3 ms at 6 ms, a product of 1 ms at 9 ms: of 10 ms 8.5 are start-up, then 0.5 of 1.5 ms are idle."""
     rows = Rows()
     ms = 1_000_000
-    rows.ops = [
-        (6 * ms, 9 * ms - 500_000, "Memcpy", "copy", 0, 1),
-        (9 * ms, 10 * ms, "sgemm", "kernel", 0, 2),
-    ]
+    rows.ops = [(6 * ms, 9 * ms - 500_000, "Memcpy", "copy", 0, 1), (9 * ms, 10 * ms, "sgemm", "kernel", 0, 2)]
     rows.launches = {1: (5 * ms, 6 * ms, 7), 2: (8 * ms, 8 * ms + 1, 7)}
     rows.host = [(0, 6 * ms, "cudaFree", 7, "cuda_runtime")]
     reading = gpu.GpuReading(path="", rules=("start-up", ""), why="", start_up=(8, 9))
     gaps = a_table("idle_gaps", ["why", "dur_ns"], ["other", 500_000])
     kernels = a_table("kernels", ["name", "total_ns"], ["sgemm", ms])
-    headline = {
-        "step_wall": 10 * ms,
-        "compute_ratio": 0.1,
-        "copy_ratio": 0.25,
-        "exposed_comm_ratio": 0,
-    }
+    headline = {"step_wall": 10 * ms, "compute_ratio": 0.1, "copy_ratio": 0.25, "exposed_comm_ratio": 0}
     tables = gaps, kernels
     recordings = [GPU_KIND]
     told = said_of(
@@ -115,13 +92,7 @@ def test_idle_time_and_kernels_are_compared_after_the_start_up():
         overview=ANY_TABLE,
     )
     assert gpu.gpu_misses(reading, rows, told) == []
-    untold = said_of(
-        {**headline, "idle_ratio": 0.65},
-        *tables,
-        screen="",
-        recordings=recordings,
-        overview=ANY_TABLE,
-    )
+    untold = said_of({**headline, "idle_ratio": 0.65}, *tables, screen="", recordings=recordings, overview=ANY_TABLE)
     assert gpu.gpu_misses(reading, rows, untold)[0] == "start-up 0.0 ms, not 8 to 9"
 
 
@@ -133,12 +104,7 @@ def test_kind_command_table_and_mentions_are_held():
         "the first screen has no table",
         "the screen does not mention rank 1",
     ]
-    silent = said_of(
-        {},
-        findings=[FINDING],
-        recordings=[{"kind": "cpu-only", "command": ""}],
-        overview=ANY_TABLE,
-    )
+    silent = said_of({}, findings=[FINDING], recordings=[{"kind": "cpu-only", "command": ""}], overview=ANY_TABLE)
     assert first_line_misses(reading, silent)[0] == "no command goes with that kind"
 
 

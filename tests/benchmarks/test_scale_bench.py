@@ -86,10 +86,7 @@ def test_a_share_above_the_limit_is_missed(scale_run, tmp_path):
     (tmp_path / "ranks" / "a.gz").write_bytes(packed)
     bench = scale_run.Bench()
     run = sys.modules["bench_runs"].Run
-    for candidate, figures in (
-        ("loaded", {"size_mb": 0.04, "cpu": 1.0}),
-        ("local", {"analyze_cpu": 25.0}),
-    ):
+    for candidate, figures in (("loaded", {"size_mb": 0.04, "cpu": 1.0}), ("local", {"analyze_cpu": 25.0})):
         bench.runs.append(run(candidate, "ranks", 0, figures))
     share, ratio = scale_run.rows_of_saved(bench, tmp_path / "ranks")
     assert (share.ratio, share.verdict) == (0.04, "MISSED")

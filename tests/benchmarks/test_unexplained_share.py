@@ -4,14 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.unexplained_share import (
-    TABLE,
-    profiles,
-    read_table,
-    risen,
-    share_of,
-    written,
-)
+from benchmarks.unexplained_share import TABLE, profiles, read_table, risen, share_of, written
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 SHARES = read_table(TABLE.read_text("utf-8"))

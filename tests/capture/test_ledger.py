@@ -134,9 +134,7 @@ def test_the_trace_of_another_role_in_this_process_holds_it(tmp_path, call):
 def test_another_profiler_costs_the_trace_and_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(other_profiles, "under_way", lambda: True)
     Worker(tmp_path).step(1)
-    assert outcomes(tmp_path) == [
-        ("lost", None, ["another torch.profiler was running in this process"]),
-    ]
+    assert outcomes(tmp_path) == [("lost", None, ["another torch.profiler was running in this process"])]
 
 
 @pytest.mark.parametrize("what", ["start", "stage"])
@@ -253,10 +251,7 @@ def test_a_report_that_was_moved_is_a_file(tmp_path, session, under_nsys):
     assert [one[0] for one in outcomes(tmp_path / "profile")] == ["file", "elsewhere"]
 
 
-EVENTS = st.lists(
-    st.sampled_from(["start", "stop", "update", "full", "room", "other", "alone", "close"]),
-    max_size=25,
-)
+EVENTS = st.lists(st.sampled_from(["start", "stop", "update", "full", "room", "other", "alone", "close"]), max_size=25)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)

@@ -27,10 +27,7 @@ def group(monkeypatch):
     """This process is rank 1 of 2."""
     module = types.ModuleType("torch.distributed")
     vars(module).update(
-        is_available=lambda: True,
-        is_initialized=lambda: True,
-        get_rank=lambda: 1,
-        get_world_size=lambda: 2,
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
     )
     monkeypatch.setitem(sys.modules, "torch.distributed", module)
 
@@ -101,10 +98,7 @@ def test_what_the_log_is_told_stands_in_it(tmp_path, monkeypatch):
 def test_two_tools_of_one_worker_have_a_manifest_each(tmp_path):
     for tool in ("torch", "torch_memory"):
         Worker(tmp_path, tool=tool).step(1)
-    assert {json.loads(path.read_text())["tool"] for path in tmp_path.glob("*.manifest")} == {
-        "torch",
-        "torch_memory",
-    }
+    assert {json.loads(path.read_text())["tool"] for path in tmp_path.glob("*.manifest")} == {"torch", "torch_memory"}
 
 
 def test_it_is_open_from_the_start_on(tmp_path):

@@ -24,14 +24,7 @@ UNLIKE = re.compile(r"pid\d+")
 
 def outcome(**changes):
     """What a cell gives that writes one trace."""
-    return {
-        "error": None,
-        "exit": 0,
-        "values": [1.0],
-        "files": ["a.json.gz"],
-        "ranges": [],
-        **changes,
-    }
+    return {"error": None, "exit": 0, "values": [1.0], "files": ["a.json.gz"], "ranges": [], **changes}
 
 
 def test_a_difference_is_told_with_the_reason_that_covers_it_and_with_none_where_none_does():
@@ -50,8 +43,7 @@ def test_a_reason_covers_its_versions_and_cells_and_what_must_hold_all_the_same(
 
 
 @pytest.mark.parametrize(
-    ("ours", "covered"),
-    [(["work_step1", "log"], True), (["work_step1", "log", "seen"], True), (["work_step1"], False)],
+    ("ours", "covered"), [(["work_step1", "log"], True), (["work_step1", "log", "seen"], True), (["work_step1"], False)]
 )
 def test_a_reason_may_say_what_makes_both_alike(ours, covered):
     alike = [["_step[0-9]+", ""], ["^seen$", ""]]
@@ -91,11 +83,7 @@ if verl_python.PYTHON and "TRACEKIT_VERLS" in os.environ:
     def test_in_verls_worker_group_both_ranks_do_the_same(tmp_path, verl):
         told = {}
         for modules in ("", "capture.verl"):
-            paths = [
-                *([verl] if verl else []),
-                verl_python.ROOT,
-                verl_python.ROOT / "tests" / "support",
-            ]
+            paths = [*([verl] if verl else []), verl_python.ROOT, verl_python.ROOT / "tests" / "support"]
             more = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "VERL_USE_EXTERNAL_MODULES": modules}  # fmt: skip
             done = verl_python.run(GROUP, tmp_path / (modules or "verl"), **more)
             told[modules] = json.loads(done.stdout.splitlines()[-1])

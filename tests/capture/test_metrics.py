@@ -202,8 +202,7 @@ def test_all_gpus_and_the_cpu_are_told_where_they_can_be_read(monkeypatch):
         nvmlDeviceGetMemoryInfo=lambda device: types.SimpleNamespace(used=1_000 + device),
     )
     psutil = types.SimpleNamespace(
-        cpu_percent=lambda: 12.5,
-        virtual_memory=lambda: types.SimpleNamespace(percent=50.0, total=100, available=40),
+        cpu_percent=lambda: 12.5, virtual_memory=lambda: types.SimpleNamespace(percent=50.0, total=100, available=40)
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setitem(sys.modules, "psutil", psutil)

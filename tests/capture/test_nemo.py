@@ -3,13 +3,7 @@
 import pytest
 
 from capture import nemo
-from capture.nemo import (
-    maybe_gpu_profile_step,
-    nsight_config,
-    step_range,
-    vllm_tp_nsight_config,
-    wrap_with_nvtx_name,
-)
+from capture.nemo import maybe_gpu_profile_step, nsight_config, step_range, vllm_tp_nsight_config, wrap_with_nvtx_name
 
 
 def variables(steps="2:4", patterns="*policy*,vllm_generation_worker", extra=None):
@@ -62,11 +56,7 @@ def test_what_nemo_refuses_is_refused(environment, error, message):
 
 @pytest.mark.parametrize(
     ("worker", "matches"),
-    [
-        ("dtensor_policy_worker", True),
-        ("vllm_generation_worker", True),
-        ("vllm_async_generation_worker", False),
-    ],
+    [("dtensor_policy_worker", True), ("vllm_generation_worker", True), ("vllm_async_generation_worker", False)],
 )
 def test_workers_are_chosen_by_their_names(worker, matches):
     found = nsight_config(worker, variables())

@@ -15,11 +15,7 @@ from capture.nsys_ranges import RAY_NSIGHT_LOG_DIR, nsight_folder
 class Worker:
     def __init__(self, folder, *, discrete=False, role="actor", **changes):
         config = ProfilerConfig(
-            tool="nsys",
-            enable=True,
-            save_path=str(folder),
-            tool_config={"discrete": discrete},
-            **changes,
+            tool="nsys", enable=True, save_path=str(folder), tool_config={"discrete": discrete}, **changes
         )
         self.profiler = DistProfiler(0, config, save_file_prefix=role)
 

@@ -125,10 +125,7 @@ def test_a_coroutine_is_a_stage_until_it_is_done(tmp_path, torch):
     assert asyncio.run(worker.wait()) == "waited"
     worker.profiler.start()
     assert asyncio.run(worker.wait()) == "waited"
-    assert torch.log == [
-        "+wait",
-        "-wait",
-    ]  # now, not when the profiler stops: what comes next is not in it
+    assert torch.log == ["+wait", "-wait"]  # now, not when the profiler stops: what comes next is not in it
     worker.compute_log_prob(1)
     with pytest.raises(RuntimeError, match="of the coroutine") as caught:
         asyncio.run(worker.fail_later())

@@ -131,10 +131,7 @@ def test_a_step_of_the_plan_is_profiled_and_consecutive_ones_together():
 
 def test_a_step_that_raises_closes_what_would_have_gone_on():
     log, handles = workers("alive")
-    with (
-        pytest.raises(ZeroDivisionError),
-        profiling(handles, 2, StepPlan.of([2, 3], continuous=True)),
-    ):
+    with pytest.raises(ZeroDivisionError), profiling(handles, 2, StepPlan.of([2, 3], continuous=True)):
         raise ZeroDivisionError
     assert [name for _, name, _ in log] == ["start_profile", "stop_profile"]
     with pytest.raises(ZeroDivisionError), profiling(handles, 5, StepPlan.of([2])):

@@ -97,9 +97,7 @@ if verl_python.PYTHON:
         assert f'"env_vars": {{"PATH": "{verl_python.PYTHON.parent}:${{PATH}}"}}' in done.stderr
 
     @pytest.mark.slow
-    def test_the_example_gives_a_profile_of_every_rank_the_times_of_all_steps_and_its_straggler(
-        tmp_path,
-    ):
+    def test_the_example_gives_a_profile_of_every_rank_the_times_of_all_steps_and_its_straggler(tmp_path):
         verl_python.run(verl_python.ROOT / "examples" / "ray_cpu.py", tmp_path, timeout=180)
         found = discover(tmp_path / "outputs" / "profile", sniff=sniff)
         traces = [source for source in found.sources if source.reader == "chrome"]
@@ -107,12 +105,7 @@ if verl_python.PYTHON:
             ("actor-rollout", rank, 3, step) for rank in (0, 1, 2) for step in (2, 3, 4, 5)
         }
         ranges = set(load(traces[0].path)["host_ops"]["name"])
-        assert {
-            "rollout_generate",
-            "actor_compute_log_prob",
-            "actor_update",
-            "mini_batch1",
-        } <= ranges
+        assert {"rollout_generate", "actor_compute_log_prob", "actor_update", "mini_batch1"} <= ranges
         log = tmp_path / "metrics.jsonl"
         (trace,) = driver_log.read(Source(log, log.name, "driver_log", "log"), Want())
         report = analyze(tmp_path / "outputs" / "profile")

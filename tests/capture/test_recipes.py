@@ -51,30 +51,18 @@ if verl_python.PYTHON:
     @pytest.mark.slow
     def test_verls_configuration_takes_every_recipe(composed):
         submitted, whole, switched, by_stage, memory, nsys = composed
-        assert (submitted["tool"], submitted["steps"], submitted["enable"]) == (
-            "torch",
-            [2, 4],
-            True,
-        )
+        assert (submitted["tool"], submitted["steps"], submitted["enable"]) == ("torch", [2, 4], True)
         assert (whole["tool"], whole["steps"], whole["enable"]) == ("torch", [1, 2, 5], True)
         assert whole["tool_config"]["contents"] == ["cpu", "cuda"]
         assert switched["target"] == "verl.utils.profiler.ProfilerConfig"  # nothing is edited
-        assert (switched["tool"], switched["steps"], switched["enable"]) == (
-            "torch",
-            [1, 2, 5],
-            True,
-        )
+        assert (switched["tool"], switched["steps"], switched["enable"]) == ("torch", [1, 2, 5], True)
         assert by_stage["tool_config"]["discrete"] is True
         assert by_stage["tool_config"]["schedule"]["active"] == 2
         assert memory["tool"] == "torch_memory"
         assert nsys["range_end"] == f"repeat-shutdown:{nsys['captures']}"
         # verl's rollout inherits `enable` and `discrete` from the actor, and its servers need both.
         assert by_stage["surprises"] == []
-        for recipe, why in (
-            (whole, "in discrete mode"),
-            (memory, "with torch"),
-            (nsys, "with torch"),
-        ):
+        for recipe, why in ((whole, "in discrete mode"), (memory, "with torch"), (nsys, "with torch")):
             (text,) = recipe["surprises"]
             assert text.startswith(
                 (

@@ -85,10 +85,7 @@ def test_a_role_takes_what_it_leaves_open_from_the_global_block():
     block = read_role(NEW, "actor_rollout_ref.actor")
     assert isinstance(block, ProfilerConfig)
     assert (block.tool, block.enable, block.all_ranks, block.save_path) == ("torch_memory", True, True, "out")  # fmt: skip
-    assert (block.tool_config.stack_depth, block.tool_config.trace_alloc_max_entries) == (
-        8,
-        100_000,
-    )
+    assert (block.tool_config.stack_depth, block.tool_config.trace_alloc_max_entries) == (8, 100_000)
     assert block.global_tool_config["torch_memory"]["stacks"] == "python"
     ref = read_role(NEW, "actor_rollout_ref.ref")
     assert (ref.tool, ref.enable) == ("torch_memory", False)

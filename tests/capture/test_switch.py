@@ -125,18 +125,9 @@ def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(ver
     switch._tell_that_it_is_active.cache_clear()
     switch.install()
     made = sys.modules["verl.utils.profiler.profile"].build_rollout_dist_profiler
-    block = {
-        "tool": "torch",
-        "enable": True,
-        "save_path": str(tmp_path),
-        "tool_config": {"discrete": True},
-    }
+    block = {"tool": "torch", "enable": True, "save_path": str(tmp_path), "tool_config": {"discrete": True}}
     server = made(0, 2, config=block, tool_config={"discrete": True})
-    assert (server.check_enable(), server.check_this_rank(), server.is_discrete_mode()) == (
-        True,
-        True,
-        True,
-    )
+    assert (server.check_enable(), server.check_this_rank(), server.is_discrete_mode()) == (True, True, True)
     assert not made(1, 2, config=block, tool_config={"discrete": True}).check_this_rank()
     assert caplog.text == ""
     assert endings.live == []
@@ -266,10 +257,7 @@ if verl_python.PYTHON:
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tracekit-rl-capture\nVersion: 9\n")
         (info / "entry_points.txt").write_text("[verl.plugins]\ncapture = capture.plugin\n")
         code = "import sys, verl; switch = sys.modules.get('capture.verl'); print(bool(switch and switch.active()))"
-        more = {
-            "PYTHONPATH": f"{tmp_path}:{verl_python.ROOT}",
-            "VERL_USE_EXTERNAL_MODULES": modules,
-        }
+        more = {"PYTHONPATH": f"{tmp_path}:{verl_python.ROOT}", "VERL_USE_EXTERNAL_MODULES": modules}
         if policy is not None:
             more["VERL_USE_EXTERNAL_PLUGINS"] = policy
         assert verl_python.run("-c", code, **more).stdout.split()[-1] == str(switched)
@@ -287,10 +275,7 @@ if verl_python.PYTHON:
         done = verl_python.run("-c", code, VERL_USE_EXTERNAL_MODULES="capture.verl")
         merged = json.loads(done.stdout.splitlines()[-1])
         assert re.fullmatch(r"[0-9]+ on .+", merged["env_vars"].pop("CAPTURE_DRIVER"))
-        assert merged == {
-            "env_vars": {"VERL_USE_EXTERNAL_MODULES": "capture.verl", "A": "1"},
-            "working_dir": "/x",
-        }
+        assert merged == {"env_vars": {"VERL_USE_EXTERNAL_MODULES": "capture.verl", "A": "1"}, "working_dir": "/x"}
 
     @pytest.fixture(scope="module")
     def runs(tmp_path_factory):

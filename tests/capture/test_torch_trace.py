@@ -88,11 +88,7 @@ def test_a_stage_has_a_trace_of_its_own_where_that_is_wanted(tmp_path):
     ("schedule", "mini_batches", "windows"),
     [
         ({"active": 1, "wait": 1}, 4, {"_mb1": ["mini_batch1"], "_mb3": ["mini_batch3"]}),
-        (
-            {"skip_first": 1, "wait": 1, "active": 2},
-            4,
-            {"_mb2-3": ["mini_batch2", "mini_batch3"]},
-        ),
+        ({"skip_first": 1, "wait": 1, "active": 2}, 4, {"_mb2-3": ["mini_batch2", "mini_batch3"]}),
         ({"skip_first": 1, "wait": 1, "active": 4}, 3, {"_mb2": ["mini_batch2"]}),
         ({"active": 2, "repeat": 1}, 5, {"_mb0-1": ["actor_update", "mini_batch0", "mini_batch1"]}),
     ],
@@ -176,10 +172,7 @@ def test_names_tell_rank_and_place_where_they_are_known(monkeypatch):
     assert TIME.sub("", trace_stem(3, place={})) == f"rank3_pid{os.getpid()}"
     group = types.ModuleType("torch.distributed")
     vars(group).update(
-        is_available=lambda: True,
-        is_initialized=lambda: True,
-        get_rank=lambda: 1,
-        get_world_size=lambda: 2,
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
     )
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
     assert trace_stem(0).startswith("rank1-of-2_pid")

@@ -220,10 +220,7 @@ def test_short_operators_may_be_those_of_a_gpu_program_without_its_launches(tmp_
 
 @pytest.mark.parametrize(
     ("code", "severity", "data"),
-    [
-        ("merged-ranks", "info", (RecordingCount("ranks", 2),)),
-        ("interleaved-processes", "data_loss", ()),
-    ],
+    [("merged-ranks", "info", (RecordingCount("ranks", 2),)), ("interleaved-processes", "data_loss", ())],
 )
 def test_how_a_file_was_written_is_a_kind(code, severity, data):
     source = Source(None, "a.json", "chrome")

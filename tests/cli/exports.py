@@ -4,15 +4,7 @@ import gzip
 import json
 from decimal import Decimal
 
-from chrome_builder import (
-    BASE_NS,
-    HOST_PID,
-    annotation,
-    launched,
-    op,
-    step,
-    write,
-)
+from chrome_builder import BASE_NS, HOST_PID, annotation, launched, op, step, write
 
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.timeline import document, lanes

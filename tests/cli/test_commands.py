@@ -60,13 +60,7 @@ def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
 def test_inspect_prints_json_for_programs(call, found):
     value = json.loads(call("inspect", "x", "--json", "--exclude", "*.bak").stdout)
     assert [source["file"] for source in value["sources"]] == ["a.json", "b.json"]
-    assert value["ignored"] == [
-        {
-            "file": "notes.txt",
-            "reason": "no format that tracekit reads",
-            "code": "no-format",
-        }
-    ]
+    assert value["ignored"] == [{"file": "notes.txt", "reason": "no format that tracekit reads", "code": "no-format"}]
     assert value["notes"][0]["code"] == "left-out"
     assert found.calls[0][1].exclude == ("*.bak",)
 
@@ -244,13 +238,7 @@ def test_every_command_is_called_without_arguments(call):
     """The table above, the four commands that list everything and the example are all there are."""
     from tracekit.cli import COMMANDS
 
-    assert {name for name in COMMANDS if call(name).exit_code == 0} == {
-        "cache",
-        "demo",
-        "explain",
-        "schema",
-        "tables",
-    }
+    assert {name for name in COMMANDS if call(name).exit_code == 0} == {"cache", "demo", "explain", "schema", "tables"}
 
 
 @pytest.mark.parametrize(
@@ -258,21 +246,9 @@ def test_every_command_is_called_without_arguments(call):
     [
         (["analyse"], "no command 'analyse'; did you mean 'analyze'?", "tracekit --help"),
         (["xyzzy"], "no command 'xyzzy'", "tracekit --help"),
-        (
-            ["explain", "straggle"],
-            "no rule 'straggle'; did you mean 'straggler'?",
-            "tracekit explain lists all rules",
-        ),
-        (
-            ["tables", "Kernel"],
-            "no table 'Kernel'; did you mean 'kernels'?",
-            "tracekit tables shows all",
-        ),
-        (
-            ["analyze", "x", "--rank", "3"],
-            "no option '--rank'; did you mean '--ranks'?",
-            "tracekit analyze --help",
-        ),
+        (["explain", "straggle"], "no rule 'straggle'; did you mean 'straggler'?", "tracekit explain lists all rules"),
+        (["tables", "Kernel"], "no table 'Kernel'; did you mean 'kernels'?", "tracekit tables shows all"),
+        (["analyze", "x", "--rank", "3"], "no option '--rank'; did you mean '--ranks'?", "tracekit analyze --help"),
         (["analyze", "x", "--wibble"], "no option '--wibble'", "tracekit analyze --help"),
         (
             ["analyze", "x", "--export", "cvs=d"],

@@ -81,13 +81,7 @@ def test_of_two_logs_without_a_side_the_first_is_of_base(call, sides):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        ("a.csv",),
-        ("a.csv", "base=a.csv"),
-        ("a.csv", "a.csv", "a.csv"),
-        ("before=a.csv", "opt=a.csv"),
-        ("base=a.csv",),
-    ],
+    [("a.csv",), ("a.csv", "base=a.csv"), ("a.csv", "a.csv", "a.csv"), ("before=a.csv", "opt=a.csv"), ("base=a.csv",)],
 )
 def test_a_log_of_no_known_side_is_refused_with_what_to_type(call, sides, given):
     log("a.csv", [1.0, 1.0])
@@ -102,10 +96,7 @@ def test_logs_alone_are_compared_and_what_they_cannot_tell_is_said(call, logs):
     compared = found(call, *given)
     assert interval(compared) == EXPECTED
     assert compared["verdict"] == "improvement"
-    assert compared["reading"] == [
-        "base, un-profiled: 3 logs × 3–5 steps",
-        "opt, un-profiled: 3 logs × 2–5 steps",
-    ]
+    assert compared["reading"] == ["base, un-profiled: 3 logs × 3–5 steps", "opt, un-profiled: 3 logs × 2–5 steps"]
     assert any("logs alone" in line for line in compared["warnings"])
     assert "a log tells no more" in compared["origin"]["missing"]
     text = call("compare", *given, "--drop-first", "0").stdout

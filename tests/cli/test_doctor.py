@@ -42,10 +42,7 @@ def test_what_is_wrong_is_told_with_cause_and_remedy_the_gravest_first(call, hea
     assert result.exit_code == 2
     lines = result.stdout.splitlines()
     assert lines[0] == f"{healthy}: 2 things to know"
-    assert lines[2:4] == [
-        "lost: 5 files of 0 bytes",
-        "  files: rank4.json, rank5.json, rank6.json and 2 more",
-    ]
+    assert lines[2:4] == ["lost: 5 files of 0 bytes", "  files: rank4.json, rank5.json, rank6.json and 2 more"]
     assert lines[4].startswith("  cause: still being written, the disk was full")
     assert lines[5].startswith("  to do: wait until the job has ended")
     assert lines[7] == "careful: 1 rank of 4 missing: 2"
@@ -83,11 +80,7 @@ def test_programs_get_json(call, healthy):
     (healthy / "rank2.json").touch()
     value = json.loads(call("doctor", "--json", healthy).stdout)
     (found,) = value["diagnoses"]
-    assert (found["code"], found["severity"], found["places"]) == (
-        "empty-file",
-        "data_loss",
-        ["rank2.json"],
-    )
+    assert (found["code"], found["severity"], found["places"]) == ("empty-file", "data_loss", ["rank2.json"])
     assert (value["file_count"], value["read_count"], value["ignored_count"]) == (2, 2, 1)
     assert value["held"][0] == "3 files: 2 read, 1 refused"
 

@@ -8,27 +8,8 @@ from pathlib import Path
 
 import nsys_builder as nsys
 import pytest
-from chrome_builder import (
-    BASE_NS,
-    HOST_PID,
-    kernel,
-    launch,
-    memory,
-    op,
-    step,
-    write,
-)
-from cli.exports import (
-    LEAD_US,
-    STEP,
-    arrow,
-    exported,
-    named,
-    processes,
-    rows_of,
-    two_ranks,
-    with_collectives,
-)
+from chrome_builder import BASE_NS, HOST_PID, kernel, launch, memory, op, step, write
+from cli.exports import LEAD_US, STEP, arrow, exported, named, processes, rows_of, two_ranks, with_collectives
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,15 +108,7 @@ def test_what_was_recorded_comes_back_with_its_arguments(tmp_path):
 def test_no_name_breaks_the_file(tmp_path):
     evil = ['"', "\\", "%s %d", "</script>", "\u2028", "\x07", "}],", "表", "a" * 5000, "{0}"]
     rows = [op(name, 10 * at, 5, **{name: name, "%d": 1}) for at, name in enumerate(evil)]
-    text = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "\ud800",
-        "pid": 100,
-        "tid": 100,
-        "ts": 500,
-        "dur": 1,
-    }
+    text = {"ph": "X", "cat": "cpu_op", "name": "\ud800", "pid": 100, "tid": 100, "ts": 500, "dur": 1}
     write(tmp_path / "in" / "rank0.json", [*rows, text], rank=0, world_size=1)
     exported(tmp_path / "in", tmp_path / "out.json.gz")
     _, rows = rows_of(tmp_path / "out.json.gz")

@@ -6,10 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from chrome_builder import (
-    launched,
-    write,
-)
+from chrome_builder import launched, write
 from cli.exports import exported, named, rows_of, two_ranks, with_collectives
 
 import tracekit

@@ -71,8 +71,7 @@ def test_a_rule_that_only_warns_need_not_be_tested(call, slow, fast):
 
 
 @pytest.mark.parametrize(
-    ("stage", "hint"),
-    [("gne", "did you mean gen?"), ("update_actr", "did you mean update_actor?"), ("q", "")],
+    ("stage", "hint"), [("gne", "did you mean gen?"), ("update_actr", "did you mean update_actor?"), ("q", "")]
 )
 def test_a_stage_that_there_is_none_of_is_3_and_those_there_are_are_named(call, slow, fast, stage, hint):
     done = call("compare", slow, fast, "-q", "--fail-on", f"stage.{stage}.time>3%")

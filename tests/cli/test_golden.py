@@ -25,9 +25,7 @@ QUICK = {("verl_cpu", "text"), ("verl_cpu", "inspect")}
 
 ALL = [
     pytest.param(
-        example,
-        kind,
-        marks=() if example == "simulated_gpu" or (example, kind) in QUICK else pytest.mark.slow,
+        example, kind, marks=() if example == "simulated_gpu" or (example, kind) in QUICK else pytest.mark.slow
     )
     for example in EXAMPLES
     for kind in RUNS

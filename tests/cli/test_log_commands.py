@@ -137,10 +137,7 @@ def test_data_on_standard_output_is_data_alone(profile):
 def test_outside_a_job_there_is_no_token(profile, monkeypatch):
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     done = subprocess.run(
-        [sys.executable, "-m", "tracekit", "inspect", str(profile)],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "tracekit", "inspect", str(profile)], capture_output=True, text=True, check=False
     )
     assert "stop-commands::" not in done.stderr
     assert commands(done.stdout) == []

@@ -10,10 +10,7 @@ def test_plots_are_written_into_their_directory(call, pipeline, tmp_path, monkey
     monkeypatch.setattr(plots, "paint_report_charts", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")]))
     result = call("analyze", "x", "--plots", tmp_path / "images")
     assert result.exit_code == 0
-    assert {p.name: p.read_bytes() for p in (tmp_path / "images").iterdir()} == {
-        "a-b.png": b"1",
-        "a-b.svg": b"2",
-    }
+    assert {p.name: p.read_bytes() for p in (tmp_path / "images").iterdir()} == {"a-b.png": b"1", "a-b.svg": b"2"}
     assert f"wrote 2 images to {tmp_path / 'images'}" in result.stderr
 
 

@@ -35,12 +35,7 @@ def test_what_needs_no_data_imports_nothing_heavy(args):
         f"    print('heavy:', sorted({HEAVY!r} & set(sys.modules)))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
@@ -59,11 +54,7 @@ def test_the_version_is_told_at_once():
 @pytest.mark.parametrize("args", [["tables"], ["--help"], ["--version"], ["explain"]])
 def test_a_reader_that_leaves_early_is_no_error(args):
     process = subprocess.Popen(
-        [*TRACEKIT, *args],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [*TRACEKIT, *args], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.close()
     errors = process.stderr.read()
@@ -82,10 +73,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(args):
 
 def test_closed_streams_are_no_error():
     done = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} -m tracekit tables >&- 2>&-"],
-        env=ENVIRONMENT,
-        timeout=60,
-        check=False,
+        ["sh", "-c", f"exec {sys.executable} -m tracekit tables >&- 2>&-"], env=ENVIRONMENT, timeout=60, check=False
     )
     assert done.returncode == 0
 
@@ -93,12 +81,7 @@ def test_closed_streams_are_no_error():
 def test_characters_that_the_terminal_lacks_are_no_error():
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
-        [*TRACEKIT, "tables", "counters"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [*TRACEKIT, "tables", "counters"], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0
     assert done.stdout.startswith("counters ? one row")
@@ -124,8 +107,7 @@ main()
 
 @pytest.mark.parametrize("whole_group", [True, False])
 @pytest.mark.parametrize(
-    ("number", "status", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    ("number", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_a_signal_ends_a_run_with_its_status_within_seconds(tmp_path, number, status, word, whole_group):
     script = tmp_path / "stand_in.py"

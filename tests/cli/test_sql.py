@@ -109,33 +109,13 @@ def test_an_option_that_is_not_there_is_still_refused(call):
 @pytest.mark.parametrize(
     ("args", "problem", "hint"),
     [
-        (
-            [ONE, "SELECT * FROM kernls"],
-            "no table 'kernls'; did you mean 'kernels'?",
-            "SHOW TABLES",
-        ),
+        ([ONE, "SELECT * FROM kernls"], "no table 'kernls'; did you mean 'kernels'?", "SHOW TABLES"),
         ([ONE, "SELECT dur FROM host_ops"], "no column 'dur'; did you mean 'dur_ns'?", "DESCRIBE"),
         ([ONE, "COPY kernels TO 'x.csv'"], "COPY: only queries run here", "-o FILE"),
-        (
-            [ONE, "SELECT * FROM read_csv('x.csv')"],
-            "files, networks and extensions are out",
-            "-o FILE",
-        ),
-        (
-            [ONE, "--recipe", "cuda_gpu_kern_summ"],
-            "no recipe 'cuda_gpu_kern_summ'; did you mean",
-            "--recipes",
-        ),
-        (
-            [ONE, "SELECT 1", "--recipe", "files"],
-            "--recipe files: a statement is given as well",
-            "leave out",
-        ),
-        (
-            [ONE, "SELECT 1; SELECT 2", "-o", "x.csv"],
-            "-o takes the rows of one statement",
-            "give one",
-        ),
+        ([ONE, "SELECT * FROM read_csv('x.csv')"], "files, networks and extensions are out", "-o FILE"),
+        ([ONE, "--recipe", "cuda_gpu_kern_summ"], "no recipe 'cuda_gpu_kern_summ'; did you mean", "--recipes"),
+        ([ONE, "SELECT 1", "--recipe", "files"], "--recipe files: a statement is given as well", "leave out"),
+        ([ONE, "SELECT 1; SELECT 2", "-o", "x.csv"], "-o takes the rows of one statement", "give one"),
         ([ONE, "SELECT 1 AS a", "-o", "x.xls"], "x.xls: no format of rows ends in '.xls'", ".csv"),
         ([ONE, "SELECT 1 AS a", "--format", "parquet"], "parquet goes to a file", "-o"),
         ([ONE, "SELECT 1 AS a", "--memory", "much"], "--memory much: not a size", "4GiB"),
@@ -179,10 +159,7 @@ def test_recipes_are_listed_printed_and_run(call):
 def test_a_file_that_cannot_be_read_is_named_and_strict_makes_it_the_status(call, tmp_path):
     shutil.copy(ONE, tmp_path / "good.pt.trace.json.gz")
     (tmp_path / "bad.pt.trace.json").write_text('{"traceEvents": "none", "schemaVersion": 1}')
-    for statement in (
-        "SELECT count(*) AS count FROM device_ops",
-        "SELECT count(*) AS count FROM kernels",
-    ):
+    for statement in ("SELECT count(*) AS count FROM device_ops", "SELECT count(*) AS count FROM kernels"):
         result = call("sql", tmp_path, statement)
         assert result.exit_code == 0
         assert "bad.pt.trace.json" in result.stderr
@@ -208,11 +185,7 @@ def test_names_of_columns_that_a_profile_made_up_are_safe_to_print(call):
 def test_a_narrow_terminal_shortens_texts_and_no_number(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     result = call("sql", ONE, "--recipe", "short_kernels")
-    wide = call(
-        "sql",
-        ONE,
-        "SELECT name, 123456789 AS total_ns FROM device_ops ORDER BY length(name) DESC LIMIT 2",
-    )
+    wide = call("sql", ONE, "SELECT name, 123456789 AS total_ns FROM device_ops ORDER BY length(name) DESC LIMIT 2")
     assert max(map(len, wide.stdout.splitlines())) <= 60
     assert "123,456,789" in wide.stdout
     assert "…" in wide.stdout

@@ -94,10 +94,7 @@ def test_the_split_of_the_method_is_reproduced():
 
 
 def test_ops_of_one_side_stand_for_one_another_and_carry_their_full_time(tmp_path):
-    base = folder(
-        tmp_path / "a",
-        gen_step(1, 0, 100, 60, ("aten::mul_", 20), ("aten::sqrt", 10), ("aten::mm", 5)),
-    )
+    base = folder(tmp_path / "a", gen_step(1, 0, 100, 60, ("aten::mul_", 20), ("aten::sqrt", 10), ("aten::mm", 5)))
     opt = folder(tmp_path / "b", gen_step(1, 0, 84, 44, ("aten::_fused_adamw_", 14), ("aten::mm", 5)))
     found = attribution(base, opt)
     title = "replaced: aten::mul_, aten::sqrt → aten::_fused_adamw_"
@@ -289,11 +286,7 @@ def test_swapping_the_sides_turns_every_difference_round(table):
 
 def real_pairs():
     chrome = Path(REAL or ".") / "chrome"
-    gloo, kineto, lens = (
-        chrome / "gloo_cpu",
-        chrome / "kineto_tb_plugin/samples",
-        chrome / "tracelens",
-    )
+    gloo, kineto, lens = (chrome / "gloo_cpu", chrome / "kineto_tb_plugin/samples", chrome / "tracelens")
     verl_cpu = chrome / "verl_cpu"
     return {
         "gloo": ([gloo / f"base_run{n}" for n in (1, 2, 3)], [gloo / f"opt_run{n}" for n in (1, 2, 3)]),
@@ -315,8 +308,7 @@ def real_comparison(name):
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in ("files", "workers") else pytest.mark.slow) for n in real_pairs()],
+    "name", [pytest.param(n, marks=() if n in ("files", "workers") else pytest.mark.slow) for n in real_pairs()]
 )
 def test_real_pairs_add_up_within_a_microsecond(name):
     found = real_comparison(name)

@@ -50,10 +50,7 @@ def test_the_number_of_identical_ranks_changes_no_interval():
     """Stage times of ranks as the analyses record them, twice as many of the same."""
 
     def rows(runs, ranks):
-        return [
-            *step_rows(*runs),
-            *(r for k in range(ranks) for r in step_rows(*runs, name="gpu_busy", rank=k)),
-        ]
+        return [*step_rows(*runs), *(r for k in range(ranks) for r in step_rows(*runs, name="gpu_busy", rank=k))]
 
     few = compared(rows(BASE_RUNS, 1), rows(OPT_RUNS, 1))
     many = compared(rows(BASE_RUNS, 8), rows(OPT_RUNS, 8))
@@ -75,12 +72,7 @@ def test_exact_numbers_are_the_same_or_changed_without_an_interval():
     found = compared(rows(152, 1 << 30), rows(152, 3 << 29))
     count, peak = change_of(found, "comm_count"), change_of(found, "device_peak_allocated")
     assert (count.word, count.base, count.ratio, count.low) == ("same", 152, 1, None)
-    assert (peak.word, peak.base, peak.opt, peak.difference) == (
-        "changed",
-        1 << 30,
-        3 << 29,
-        1 << 29,
-    )
+    assert (peak.word, peak.base, peak.opt, peak.difference) == ("changed", 1 << 30, 3 << 29, 1 << 29)
     assert peak.ratio == pytest.approx(2 / 3)
 
 
@@ -106,32 +98,15 @@ def test_an_absent_stage_is_on_one_side_alone_and_never_faster():
     with_it, without = [*staged("ref", 2, 2), *both], [*STEADY, *both]
     gone = change_of(compared(with_it, without), "stage_time", "ref")
     new = change_of(compared(without, with_it), "stage_time", "ref")
-    assert (gone.word, gone.base, gone.opt, gone.ratio, gone.difference) == (
-        "only before",
-        2e9,
-        None,
-        None,
-        None,
-    )
-    assert (new.word, new.base, new.opt, new.ratio, new.difference) == (
-        "only after",
-        None,
-        2e9,
-        None,
-        None,
-    )
+    assert (gone.word, gone.base, gone.opt, gone.ratio, gone.difference) == ("only before", 2e9, None, None, None)
+    assert (new.word, new.base, new.opt, new.ratio, new.difference) == ("only after", None, 2e9, None, None)
     assert (gone.base_runs, gone.base_steps, gone.opt_runs, gone.opt_steps) == (1, 2, 0, 0)
 
 
 def test_a_time_that_is_zero_in_some_steps_has_means_but_no_ratio():
     base, opt = ([*STEADY, *step_rows(v, name="exposed_comm", rank=0)] for v in ([0, 2], [1, 1]))
     change = change_of(compared(base, opt), "exposed_comm")
-    assert (change.word, change.base, change.opt, change.difference) == (
-        "inconclusive",
-        1e9,
-        1e9,
-        0,
-    )
+    assert (change.word, change.base, change.opt, change.difference) == ("inconclusive", 1e9, 1e9, 0)
     assert (change.ratio, change.low, change.label) == (None, None, "no interval")
 
 

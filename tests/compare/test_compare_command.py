@@ -75,8 +75,7 @@ def test_a_missing_side_or_no_step_is_no_verdict(call, tmp_path, pair):
 
 
 @pytest.mark.parametrize(
-    "option",
-    [("--min-effect", "-1"), ("--level", "20"), ("--drop-first", "-1"), ("--pair", "rank")],
+    "option", [("--min-effect", "-1"), ("--level", "20"), ("--drop-first", "-1"), ("--pair", "rank")]
 )
 def test_senseless_choices_are_refused(call, pair, option):
     assert call("compare", *pair, *option).exit_code == 2

@@ -173,12 +173,7 @@ def test_captures_of_one_process_are_runs(tmp_path):
             for count, dur in enumerate(lasting, 1):
                 rows.append(step(count, at, dur))
                 at += dur
-            write(
-                tmp_path / side / f"worker0.{1_700_000_000_000 + number}.pt.trace.json",
-                rows,
-                rank=0,
-                world_size=1,
-            )
+            write(tmp_path / side / f"worker0.{1_700_000_000_000 + number}.pt.trace.json", rows, rank=0, world_size=1)
     step_change = compare(tmp_path / "base", tmp_path / "opt").headline
     assert (step_change.base_runs, step_change.opt_runs) == (2, 2)
     assert (step_change.base_steps, step_change.opt_steps) == (5 + 3, 5 + 2)
@@ -198,10 +193,7 @@ def test_stages_without_step_numbers_are_compared(tmp_path):
 
 
 def test_a_profile_without_a_single_step_is_an_error(tmp_path, kept):
-    write(
-        tmp_path / "empty" / "rank0.json",
-        [{"ph": "i", "name": "x", "ts": 1, "pid": 1, "tid": 1, "s": "t"}],
-    )
+    write(tmp_path / "empty" / "rank0.json", [{"ph": "i", "name": "x", "ts": 1, "pid": 1, "tid": 1, "s": "t"}])
     with pytest.raises(TracekitError):
         compare(tmp_path / "empty", kept["report", "opt"])
 

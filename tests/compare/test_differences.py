@@ -50,26 +50,13 @@ def test_what_is_alike_or_unknown_is_no_difference(name):
 
 def test_the_blocking_ones_stand_first():
     base, opt = (made(backend=x, gpu=x, versions=x, world_size=x) for x in "ab")
-    assert names(base, opt) == [
-        ("gpu", True),
-        ("world_size", True),
-        ("backend", False),
-        ("versions", False),
-    ]
+    assert names(base, opt) == [("gpu", True), ("world_size", True), ("backend", False), ("versions", False)]
 
 
 def test_runs_of_one_side_on_two_gpus_are_not_those_of_one():
-    mixed = build_side(
-        "side",
-        [ComparedInput(g, report(step_rows([1, 1]), gpu=g), None) for g in ("A100", "H100")],
-        0,
-    )
+    mixed = build_side("side", [ComparedInput(g, report(step_rows([1, 1]), gpu=g), None) for g in ("A100", "H100")], 0)
     assert names(mixed, made(gpu="H100")) == [("gpu", True)]
-    again = build_side(
-        "side",
-        [ComparedInput(g, report(step_rows([1, 1]), gpu=g), None) for g in ("H100", "A100")],
-        0,
-    )
+    again = build_side("side", [ComparedInput(g, report(step_rows([1, 1]), gpu=g), None) for g in ("H100", "A100")], 0)
     assert names(mixed, again) == []
 
 
@@ -105,11 +92,7 @@ def test_one_common_stage_is_enough():
 
 def test_what_a_profiler_records_besides_is_told_where_it_differs(tmp_path):
     sides = [
-        read_side(
-            name,
-            [write_run(tmp_path / name, [1000, 1100], with_stack=on, record_shapes=1)],
-            Options(jobs=1),
-        )
+        read_side(name, [write_run(tmp_path / name, [1000, 1100], with_stack=on, record_shapes=1)], Options(jobs=1))
         for name, on in (("a", 0), ("b", 1))
     ]
     (one,) = list_side_differences(*sides)

@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from tracekit.compare.gate_file import combine_gate_rules, find_gate_file, read
-from tracekit.compare.gate_rules import (
-    MOST_RULES,
-    RULE_METRIC_ALIASES,
-    parse_rule_text,
-    resolve_rule_metric,
-)
+from tracekit.compare.gate_rules import MOST_RULES, RULE_METRIC_ALIASES, parse_rule_text, resolve_rule_metric
 from tracekit.model.errors import TracekitError
 
 WHOLE = """
@@ -70,10 +65,7 @@ def test_a_word_that_says_what_a_rule_says_adds_no_second_rule(tmp_path):
     """Twice the same would count twice among the rules that Holm's correction is for."""
     text = '[gate]\nfail-on = ["regression", "step_time>3%", "step_time>5%"]\n'
     found = gate_of(tmp_path, text + entry('metric = "step_time"\nmax-increase = "3%"'), "tracekit.toml")
-    assert [str(one) for one in found.rules.rules] == [
-        "step_time: at most +3 %",
-        "step_time: at most +5 %",
-    ]
+    assert [str(one) for one in found.rules.rules] == ["step_time: at most +3 %", "step_time: at most +5 %"]
 
 
 def test_new_oom_is_a_rule(tmp_path):
@@ -116,11 +108,7 @@ def entry(text):
         ("[gate", "not TOML", "--isolated"),
         ('[[gate.accept]]\nmetric = "step_time"\nreason = "x"', "no last day", "until"),
         ('[[gate.accept]]\nmetric = "step_time"\nuntil = "soon"\nreason = "x"', "no last day", ""),
-        (
-            '[[gate.accept]]\nmetric = "step_time"\nuntil = 2026-12-31',
-            "reason is missing",
-            "reason",
-        ),
+        ('[[gate.accept]]\nmetric = "step_time"\nuntil = 2026-12-31', "reason is missing", "reason"),
         ('[[gate.accept]]\nmetric = "stp"\nuntil = 2026-12-31\nreason = "x"', "no metric", ""),
     ],
 )
@@ -166,8 +154,7 @@ def test_rules_of_the_command_line_join_those_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["step_time", "step_time<3%", ">3%", "step_time>", "step_time>>3%", "step_time>3", "a\nb>3%"],
+    "text", ["step_time", "step_time<3%", ">3%", "step_time>", "step_time>>3%", "step_time>3", "a\nb>3%"]
 )
 def test_what_is_no_rule_is_refused(text):
     with pytest.raises(TracekitError):
@@ -177,10 +164,7 @@ def test_what_is_no_rule_is_refused(text):
 def test_every_other_name_means_a_recorded_metric():
     for name in RULE_METRIC_ALIASES:
         assert resolve_rule_metric(name if name != "time" else "stage.x.time")
-    assert resolve_rule_metric("stage.a.b.memory.peak_allocated") == (
-        "device_peak_allocated",
-        "a.b",
-    )
+    assert resolve_rule_metric("stage.a.b.memory.peak_allocated") == ("device_peak_allocated", "a.b")
 
 
 def test_the_example_is_a_gate():

@@ -225,18 +225,13 @@ def test_the_idle_share_is_of_busy_and_idle_in_each_step():
 
 def test_a_change_needs_a_baseline():
     found = apply_gate_rules(
-        GateRules((parse_rule_text("step_time>3%"),)),
-        None,
-        made_side("a", SLOWER[0]),
-        ComparisonChoices(),
+        GateRules((parse_rule_text("step_time>3%"),)), None, made_side("a", SLOWER[0]), ComparisonChoices()
     )
     assert [gate.outcome for gate in found] == ["not tested"]
 
 
 def test_sides_that_must_not_be_compared_break_budgets_alone():
-    rules = GateRules(
-        (parse_rule_text("step_time>3%"), make_gate_rule("step_time", "9 s", "budget", rise=True)),
-    )
+    rules = GateRules((parse_rule_text("step_time>3%"), make_gate_rule("step_time", "9 s", "budget", rise=True)))
     sides = made_side("a", SLOWER[0], world_size="8"), made_side("b", SLOWER[1], world_size="16")
     found = compared(*sides, gate=rules)
     assert [gate.outcome for gate in found.gates] == ["not comparable", "fail"]

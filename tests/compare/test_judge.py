@@ -80,16 +80,10 @@ def test_runs_with_equal_step_times_on_one_side_are_said():
 
 def test_how_the_sides_were_read_is_told():
     base = made_side(
-        "before",
-        [*step_rows([9, 1, 2], [9, 1]), row("first_of_window", 1, run="run1", step=1)],
-        None,
-        ranks="0, 1",
+        "before", [*step_rows([9, 1, 2], [9, 1]), row("first_of_window", 1, run="run1", step=1)], None, ranks="0, 1"
     )
     opt = made_side("after", step_rows([1]))
-    assert compared(base, opt).reading == (
-        "before: 2 runs × 2 steps, 2 ranks, 1 left out",
-        "after: 1 run × 1 step",
-    )
+    assert compared(base, opt).reading == ("before: 2 runs × 2 steps, 2 ranks, 1 left out", "after: 1 run × 1 step")
 
 
 def test_every_step_that_does_not_count_is_listed_with_its_side():

@@ -102,21 +102,14 @@ def test_categories_add_up_as_well_and_are_told_where_anything_tells_them(tmp_pa
 
     sides = of_one(tmp_path / "base", made(3000, 100)), of_one(tmp_path / "opt", made(2000, 600))
     (peak, _) = memory_of(*sides).sites
-    assert told(peak.categories) == [
-        ("weights", "", 3000, 2000, -1000),
-        ("not told", "", 100, 600, 500),
-    ]
+    assert told(peak.categories) == [("weights", "", 3000, 2000, -1000), ("not told", "", 100, 600, 500)]
     plain = of_one(tmp_path / "plain", holding((10, "f")))
     assert memory_of(plain, plain).sites[0].categories == ()
 
 
 def test_files_that_a_compiler_calls_by_a_hash_are_one_place():
     hashes = ("c" + "a2" * 25 + "b", "c" + "z7" * 25 + "y")
-    files = [f"/tmp/torchinductor/{h[1:3]}/{h}.py" for h in hashes] + [
-        "/job/cab.py",
-        "??",
-        "/job/m.py",
-    ]
+    files = [f"/tmp/torchinductor/{h[1:3]}/{h}.py" for h in hashes] + ["/job/cab.py", "??", "/job/m.py"]
     stacks = TABLES["stacks"].frame(
         {
             "stack": np.arange(5), "depth": np.zeros(5, np.int32), "name": ["call"] * 5, "file": files,
@@ -161,12 +154,7 @@ def fields(one):
 
 
 SIDES = st.lists(
-    st.tuples(
-        st.integers(0, 12),
-        st.integers(1, 3),
-        st.sampled_from([None, "weights", "cache"]),
-        st.integers(0, 5000),
-    ),
+    st.tuples(st.integers(0, 12), st.integers(1, 3), st.sampled_from([None, "weights", "cache"]), st.integers(0, 5000)),
     max_size=40,
 )
 
@@ -221,9 +209,6 @@ def test_whatever_is_held_rows_add_up_and_none_is_called_new_or_gone_that_is_not
             before, after = (side.get(row.site) for side in true)
             assert before is None or row.state != "new"
             assert after is None or row.state != "gone"
-            for truth, size, most in (
-                (before, row.base_bytes, row.base_most),
-                (after, row.opt_bytes, row.opt_most),
-            ):
+            for truth, size, most in ((before, row.base_bytes, row.base_most), (after, row.opt_bytes, row.opt_most)):
                 assert size <= (truth or 0) <= (size if most is None and named == 200 else 10**9)
                 assert most is None or (truth or 0) <= most

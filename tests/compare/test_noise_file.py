@@ -4,26 +4,13 @@ import json
 import math
 
 import pytest
-from compare.made import (
-    BASE_RUNS,
-    OPT_RUNS,
-    change_of,
-    compared,
-    made_side,
-    row,
-    step_rows,
-    write_run,
-)
+from compare.made import BASE_RUNS, OPT_RUNS, change_of, compared, made_side, row, step_rows, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.cli import main
 from tracekit.compare.noise import NoiseFile, calibrated, check_noise_fits, read, write_noise_json
-from tracekit.compare.noise_report import (
-    build_noise_report,
-    find_resolvable_change,
-    list_noise_notes,
-)
+from tracekit.compare.noise_report import build_noise_report, find_resolvable_change, list_noise_notes
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.stats.noise import Noise
 from tracekit.pipeline.comparing import read_side

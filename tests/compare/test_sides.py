@@ -33,12 +33,7 @@ def test_runs_with_equal_names_are_called_by_their_label():
 
 def test_of_several_runs_each_keeps_its_name_below_the_label():
     found = made(("a", report(step_rows([1], [2]))), ("b", report(step_rows([3], [4]))))
-    assert runs_of(found) == {
-        "a/run1": (1e9,),
-        "a/run2": (2e9,),
-        "b/run1": (3e9,),
-        "b/run2": (4e9,),
-    }
+    assert runs_of(found) == {"a/run1": (1e9,), "a/run2": (2e9,), "b/run1": (3e9,), "b/run2": (4e9,)}
 
 
 def test_inputs_with_equal_names_and_labels_are_different_runs_still():
@@ -48,9 +43,7 @@ def test_inputs_with_equal_names_and_labels_are_different_runs_still():
 
 def test_a_label_that_is_the_name_of_another_run_is_not_taken_twice():
     found = made(
-        ("x1", report(step_rows([1]))),
-        ("b", report(step_rows([2]))),
-        ("c", report(step_rows([3], label="x"))),
+        ("x1", report(step_rows([1]))), ("b", report(step_rows([2]))), ("c", report(step_rows([3], label="x")))
     )
     assert sorted(runs_of(found).values()) == [(1e9,), (2e9,), (3e9,)]
 
@@ -67,10 +60,7 @@ def test_the_order_of_inputs_changes_nothing():
 
 
 def test_facts_on_which_inputs_disagree_are_all_told():
-    found = made(
-        ("a", report(step_rows([1]), gpu="H100", ranks="0")),
-        ("b", report(step_rows([2]), gpu="A100")),
-    )
+    found = made(("a", report(step_rows([1]), gpu="H100", ranks="0")), ("b", report(step_rows([2]), gpu="A100")))
     assert found.fingerprint == {"gpu": "A100 / H100", "ranks": "0"}
 
 
@@ -106,10 +96,7 @@ def test_numbers_where_text_belongs_are_text():
         (
             "a",
             report(
-                [
-                    row("step_time", 5.0, run=7, part=3, step=1),
-                    row("stage_time", 5.0, run=7, step=1, stage=2, role=4),
-                ]
+                [row("step_time", 5.0, run=7, part=3, step=1), row("stage_time", 5.0, run=7, step=1, stage=2, role=4)]
             ),
         )
     )

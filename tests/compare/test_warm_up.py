@@ -22,11 +22,7 @@ FIRST, COMPILES = "the first after the profiler began", "compiles or loads code"
 
 
 def test_by_rule_the_first_step_after_the_profiler_began_does_not_count():
-    rows = [
-        *step_rows([9, 1, 1], [8, 1, 1]),
-        *marks("first_of_window", 1),
-        *marks("first_of_window", 1, run="run2"),
-    ]
+    rows = [*step_rows([9, 1, 1], [8, 1, 1]), *marks("first_of_window", 1), *marks("first_of_window", 1, run="run2")]
     side = made_side("base", rows, None)
     assert counting(side) == [[2, 3], [2, 3]]
     assert left_out(side) == [("run1", 1, FIRST), ("run2", 1, FIRST)]
@@ -78,11 +74,7 @@ def test_so_many_first_steps_are_left_out_of_every_run_as_were_asked_for(first, 
 
 
 def test_a_step_that_does_not_count_counts_for_no_metric():
-    rows = [
-        *step_rows([9, 1]),
-        *step_rows([8, 2], name="gpu_busy", rank=0),
-        *marks("first_of_window", 1),
-    ]
+    rows = [*step_rows([9, 1]), *step_rows([8, 2], name="gpu_busy", rank=0), *marks("first_of_window", 1)]
     side = made_side("base", rows, None)
     assert {key[0]: one.values for key, one in side.samples.items()} == {
         "step_time": ((1e9,),), "gpu_busy": ((2e9,),),
@@ -90,11 +82,7 @@ def test_a_step_that_does_not_count_counts_for_no_metric():
 
 
 def test_marks_of_steps_without_a_number_leave_nothing_out():
-    rows = [
-        row("step_time", 5.0, part="a"),
-        row("step_time", 6.0, part="b"),
-        row("first_of_window", 1),
-    ]
+    rows = [row("step_time", 5.0, part="a"), row("step_time", 6.0, part="b"), row("first_of_window", 1)]
     assert made_side("base", rows, None).dropped == ()
 
 

@@ -105,11 +105,7 @@ def test_the_stages_that_changed_most_are_told_op_by_op(tmp_path):
     """gen 91 → 46 (mm 40 → 10, add 49 → 34), update 100 → 99: under a twentieth of all change, not told."""
     sides = []
     for name, (mm, add, fast) in (("a", (40, 49, 99)), ("b", (10, 34, 98))):
-        stages = [
-            ("gen", "aten::mm", mm),
-            ("gen", "aten::add", add),
-            ("update_actor", "aten::pow", fast),
-        ]
+        stages = [("gen", "aten::mm", mm), ("gen", "aten::add", add), ("update_actor", "aten::pow", fast)]
         sides.append(profile(tmp_path / name, stages))
     found = compared(*sides)
     (one,) = found.origin.within

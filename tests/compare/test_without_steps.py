@@ -52,10 +52,7 @@ def test_a_recording_is_no_step(call):
     status, found = compared(call, window("a.json", 1000), window("b.json", 1117))
     assert status == 0
     step = found["headline"]
-    assert (step["name"], step["title"]) == (
-        "launch_cadence",
-        "launch of attention (flash_fwd_kernel)",
-    )
+    assert (step["name"], step["title"]) == ("launch_cadence", "launch of attention (flash_fwd_kernel)")
     assert (step["base"], step["opt"]) == (1_000_000, 1_117_000)
     assert found["verdict"] == "inconclusive"
     assert not any(change["name"] == "step_time" for change in found["changes"])

@@ -3,16 +3,7 @@
 import json
 
 import pytest
-from compare.made import (
-    BASE_RUNS,
-    OPT_RUNS,
-    change_of,
-    compared,
-    made_side,
-    row,
-    step_rows,
-    write_run,
-)
+from compare.made import BASE_RUNS, OPT_RUNS, change_of, compared, made_side, row, step_rows, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.discover.arguments import (
-    parse_path_arguments,
-    refuse_missing,
-    refuse_special,
-    split_label,
-)
+from tracekit.discover.arguments import parse_path_arguments, refuse_missing, refuse_special, split_label
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements

@@ -57,10 +57,7 @@ def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile,
 
 def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp_path):
     saved_measurements.save(analyze_uncached(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm")
-    with (
-        zipfile.ZipFile(tmp_path / "new.tkm") as new,
-        zipfile.ZipFile(tmp_path / "old.tkm", "w") as old,
-    ):
+    with zipfile.ZipFile(tmp_path / "new.tkm") as new, zipfile.ZipFile(tmp_path / "old.tkm", "w") as old:
         for entry in new.infolist():
             data = new.read(entry)
             if entry.filename == "manifest.json":

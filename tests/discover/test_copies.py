@@ -66,10 +66,7 @@ def test_the_note_names_both_files(profile):
     shutil.copy(profile / "rank1.json", profile / "a copy.json")
     (note,) = copies(discover_sources(profile))
     assert note.severity == "warning"
-    assert (note.source, note.message) == (
-        "a copy.json",
-        "the same content as rank1.json, which counts",
-    )
+    assert (note.source, note.message) == ("a copy.json", "the same content as rank1.json, which counts")
 
 
 def test_a_copied_directory_is_no_second_run_and_one_note(profile):

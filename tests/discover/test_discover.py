@@ -7,18 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from discovered import (
-    T1,
-    T2,
-    T3,
-    TRACE,
-    by_run,
-    codes,
-    find,
-    manifest,
-    put,
-    sniff,
-)
+from discovered import T1, T2, T3, TRACE, by_run, codes, find, manifest, put, sniff
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,17 +21,9 @@ from tracekit.model.trace import Source
 def test_a_directory_is_searched_to_the_bottom_in_natural_order(tmp_path):
     put(tmp_path, "rank10.json.gz", "rank2.json.gz", "actor_update/x/rank1.json")
     got = find(tmp_path)
-    assert [s.name for s in got.sources] == [
-        "actor_update/x/rank1.json",
-        "rank2.json.gz",
-        "rank10.json.gz",
-    ]
+    assert [s.name for s in got.sources] == ["actor_update/x/rank1.json", "rank2.json.gz", "rank10.json.gz"]
     assert [s.size_bytes for s in got.sources] == [s.path.stat().st_size for s in got.sources]
-    assert (got.title, got.sources[0].reader, got.sources[0].tool) == (
-        str(tmp_path),
-        "chrome",
-        "torch",
-    )
+    assert (got.title, got.sources[0].reader, got.sources[0].tool) == (str(tmp_path), "chrome", "torch")
 
 
 def test_one_file_is_one_source_called_by_its_name(tmp_path):
@@ -206,11 +187,7 @@ def test_windows_of_one_capture_are_told_apart_by_their_part_alone(tmp_path):
 def test_the_same_capture_twice_is_kept_and_noted_on_both(tmp_path):
     put(tmp_path, "rank0.json", "rank0.json.gz", "rank1.json")
     got = find(tmp_path)
-    assert [(s.rank, codes(s)) for s in got.sources] == [
-        (0, ["duplicate"]),
-        (0, ["duplicate"]),
-        (1, []),
-    ]
+    assert [(s.rank, codes(s)) for s in got.sources] == [(0, ["duplicate"]), (0, ["duplicate"]), (1, [])]
     assert got.sources[1].name in got.sources[0].notes[0].message
 
 
@@ -331,11 +308,5 @@ def test_any_tree_is_discovered_the_same_way_twice(tmp_path_factory, names):
 def test_rows_hold_plain_values_and_unknown_is_none(tmp_path):
     put(tmp_path, "rank0.json")
     (row,) = list_inspect_rows(find(tmp_path))
-    assert (row["file"], row["reader"], row["rank"], row["step"], row["notes"]) == (
-        "rank0.json",
-        "chrome",
-        0,
-        None,
-        "",
-    )
+    assert (row["file"], row["reader"], row["rank"], row["step"], row["notes"]) == ("rank0.json", "chrome", 0, None, "")
     assert list(row)[:5] == ["file", "reader", "run", "role", "scope"]

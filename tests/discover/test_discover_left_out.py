@@ -6,14 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from discovered import (
-    T1,
-    by_run,
-    find,
-    put,
-    reasons,
-    sniff,
-)
+from discovered import T1, by_run, find, put, reasons, sniff
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,19 +20,9 @@ from tracekit.model.trace import Source
 
 def test_what_no_reader_takes_is_ignored_with_a_plain_reason(tmp_path):
     put(tmp_path, "rank0.json")
-    put(
-        tmp_path,
-        "metrics.jsonl",
-        "c.yaml",
-        "step1/m.pickle",
-        data=b"x",
-    )
+    put(tmp_path, "metrics.jsonl", "c.yaml", "step1/m.pickle", data=b"x")
     got = find(tmp_path)
-    assert reasons(got) == {
-        "metrics.jsonl": "no-format",
-        "c.yaml": "no-format",
-        "m.pickle": "no-snapshot",
-    }
+    assert reasons(got) == {"metrics.jsonl": "no-format", "c.yaml": "no-format", "m.pickle": "no-snapshot"}
     assert got.ignored_counts()["not a trace"] == 2
     assert not got.notes
 
@@ -47,11 +30,7 @@ def test_what_no_reader_takes_is_ignored_with_a_plain_reason(tmp_path):
 def test_a_reader_that_takes_a_format_is_believed_whatever_the_suffix(tmp_path):
     put(tmp_path, "step1/m.pickle", data=b"x")
     got = discover([tmp_path], sniff=lambda _: Sniffed("snapshot", "torch_memory"))
-    assert (got.sources[0].reader, got.sources[0].tool, got.sources[0].step) == (
-        "snapshot",
-        "torch_memory",
-        1,
-    )
+    assert (got.sources[0].reader, got.sources[0].tool, got.sources[0].step) == ("snapshot", "torch_memory", 1)
 
 
 def test_hidden_and_temporary_files_are_left_alone(tmp_path):
@@ -90,10 +69,7 @@ def test_empty_files_and_lfs_pointers_are_named_as_such_and_noted_where_a_trace_
 
 def test_exclude_matches_names_and_relative_paths_and_prunes_directories(tmp_path):
     put(tmp_path, "rank0.json", "rank1.json", "old/rank2.json", "new/rank3.json", "new/rank4.json")
-    assert [s.rank for s in find(tmp_path, exclude=["rank1*", "old", "new/rank3*"]).sources] == [
-        4,
-        0,
-    ]
+    assert [s.rank for s in find(tmp_path, exclude=["rank1*", "old", "new/rank3*"]).sources] == [4, 0]
 
 
 def test_links_are_followed_once_and_loops_end(tmp_path):
@@ -216,23 +192,14 @@ def test_sources_of_unknown_rank_and_step_are_kept_for_the_reader_to_decide(tmp_
 
 def test_stages_are_matched_by_glob_as_recorded_or_as_known_and_whole_steps_are_kept(tmp_path):
     names = ("actor-update", "actor-compute-log-prob", "ref-compute-log-prob", "train")
-    put(
-        tmp_path,
-        *(f"x_{n}_step1_rank0_pid1_{T1}.json" for n in names),
-        f"v_step1_rank0_pid2_{T1}.json",
-    )
+    put(tmp_path, *(f"x_{n}_step1_rank0_pid1_{T1}.json" for n in names), f"v_step1_rank0_pid2_{T1}.json")
 
     def scopes(*stages):
         return {s.scope for s in find(tmp_path, stages=stages).sources}
 
     assert scopes("*log_prob") == {"actor-compute-log-prob", "ref-compute-log-prob", "train", None}
     assert scopes("actor*prob") == {"actor-compute-log-prob", "train", None}
-    assert scopes("Actor_Update", "ref-*") == {
-        "actor-update",
-        "ref-compute-log-prob",
-        "train",
-        None,
-    }
+    assert scopes("Actor_Update", "ref-*") == {"actor-update", "ref-compute-log-prob", "train", None}
     assert scopes("update_actor", "ref") == {"actor-update", "ref-compute-log-prob", "train", None}
     assert scopes("log_prob", "actor", "date") == {"train", None}
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from discovered import (
-    REAL,
-    by_run,
-    find,
-    real,
-    sniff,
-)
+from discovered import REAL, by_run, find, real, sniff
 
 from tracekit.discover import discover
 from tracekit.discover import nsys_files as nsys_pairs

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from discovered import (
-    T1,
-    T2,
-    by_run,
-    codes,
-    find,
-    manifest,
-    put,
-    reasons,
-)
+from discovered import T1, T2, by_run, codes, find, manifest, put, reasons
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,10 +52,7 @@ def test_role_stage_step_and_replica_folders_belong_to_one_run(tmp_path, names):
 
 
 def test_runs_within_runs_are_called_by_the_shortest_unique_end_of_their_path(tmp_path):
-    put(
-        tmp_path,
-        *(f"{side}/{run}/rank0.json" for side in ("base", "opt") for run in ("run1", "run2")),
-    )
+    put(tmp_path, *(f"{side}/{run}/rank0.json" for side in ("base", "opt") for run in ("run1", "run2")))
     assert sorted(by_run(find(tmp_path))) == ["base/run1", "base/run2", "opt/run1", "opt/run2"]
 
 

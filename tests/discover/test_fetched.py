@@ -132,9 +132,7 @@ def test_what_did_not_change_is_not_fetched_again(store, monkeypatch):
     opened = []
     kept_open = type(store).open
     monkeypatch.setattr(
-        type(store),
-        "open",
-        lambda self, path, *a, **k: opened.append(path) or kept_open(self, path, *a, **k),
+        type(store), "open", lambda self, path, *a, **k: opened.append(path) or kept_open(self, path, *a, **k)
     )
     tracekit.analyze("memory://runs/a")
     assert opened == []

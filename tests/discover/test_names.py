@@ -300,24 +300,14 @@ def test_the_file_name_is_believed_before_its_directory():
 
 
 @pytest.mark.parametrize(
-    "folder",
-    [
-        "e2e",
-        "actor_update",
-        "critic",
-        "step3",
-        "rank0",
-        "agent_loop_rollout_replica_1",
-        "value-model",
-    ],
+    "folder", ["e2e", "actor_update", "critic", "step3", "rank0", "agent_loop_rollout_replica_1", "value-model"]
 )
 def test_role_stage_step_rank_and_replica_folders_say_something(folder):
     assert states_any_fact(folder)
 
 
 @pytest.mark.parametrize(
-    "folder",
-    ["run1", "outputs", "profile", "base", "reference", "v080_e2e", "20261120", "train", ""],
+    "folder", ["run1", "outputs", "profile", "base", "reference", "v080_e2e", "20261120", "train", ""]
 )
 def test_other_folders_say_nothing(folder):
     assert not states_any_fact(folder)
@@ -337,8 +327,7 @@ def test_suffixes_that_say_only_how_a_file_is_written_are_not_part_of_the_stem()
 
 
 names = st.text(max_size=80) | st.from_regex(
-    r"(rank|step|pid|TP|prof_rank|_|-|\.|of|[0-9]{1,30}|dp|mb|json|gz|\n|%|\u0663){0,14}",
-    fullmatch=True,
+    r"(rank|step|pid|TP|prof_rank|_|-|\.|of|[0-9]{1,30}|dp|mb|json|gz|\n|%|\u0663){0,14}", fullmatch=True
 )
 
 

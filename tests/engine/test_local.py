@@ -130,13 +130,7 @@ def test_no_more_sources_run_at_once_than_jobs(work, make_sources):
 
 def test_no_more_sources_run_at_once_than_memory_holds(work, make_sources, monkeypatch):
     monkeypatch.setattr(local, "read_available_memory", lambda: 1000)
-    outcomes = collect(
-        work.running_at_once,
-        make_sources(*"abcd"),
-        where="processes",
-        jobs=4,
-        cost_bytes=lambda _: 400,
-    )
+    outcomes = collect(work.running_at_once, make_sources(*"abcd"), where="processes", jobs=4, cost_bytes=lambda _: 400)
     assert [o.value for o in outcomes] == [1, 1, 1, 1]
 
 

@@ -55,11 +55,7 @@ def test_files_of_one_name_get_a_directory_of_their_host(tmp_path, see):
     put(tmp_path / "a", "p/step1/rank0.json", "p/step1/rank1.json")
     put(tmp_path / "b", "p/step1/rank0.json")
     found = find(see("$NODE/p", "a", "b"))
-    assert names(found) == [
-        "step1/host=a/rank0.json",
-        "step1/host=b/rank0.json",
-        "step1/rank1.json",
-    ]
+    assert names(found) == ["step1/host=a/rank0.json", "step1/host=b/rank0.json", "step1/rank1.json"]
     assert [s.host for s in found.sources] == ["a", "b", None]
     assert len({s.run for s in found.sources}) == 1
 
@@ -80,8 +76,7 @@ def test_a_copy_of_a_file_is_not_the_same_file(tmp_path, see):
 
 
 @pytest.mark.parametrize(
-    ("there", "expected"),
-    [(("x1", "x2"), ["x1/rank0.json", "x2/rank0.json"]), (("x1", "x1"), None)],
+    ("there", "expected"), [(("x1", "x2"), ["x1/rank0.json", "x2/rank0.json"]), (("x1", "x1"), None)]
 )
 def test_a_pattern_is_relative_to_what_it_means_on_all_nodes(tmp_path, see, there, expected):
     put(tmp_path / "a", f"logs/{there[0]}/rank0.json")

@@ -12,20 +12,7 @@ import nsys_programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sick_runs import (
-    CALLS,
-    LFS,
-    LOST,
-    NSYS,
-    TORCH,
-    export,
-    healthy,
-    put,
-    session,
-    trace,
-    two,
-    without,
-)
+from sick_runs import CALLS, LFS, LOST, NSYS, TORCH, export, healthy, put, session, trace, two, without
 
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.trust import data_quality
@@ -199,10 +186,7 @@ def test_ranks_of_a_huge_world_are_counted_not_listed(tmp_path):
     for rank in (0, 7):
         trace(tmp_path / f"rank{rank}.json", rank, 10**12)
     found = diagnoses(tmp_path)["missing-ranks"]
-    assert (found.count, found.what) == (
-        10**12 - 2,
-        "999,999,999,998 ranks of 1,000,000,000,000 missing: 1–6, 8–201 …",
-    )
+    assert (found.count, found.what) == (10**12 - 2, "999,999,999,998 ranks of 1,000,000,000,000 missing: 1–6, 8–201 …")
 
 
 def test_runs_are_named_where_there_are_several(tmp_path):
@@ -228,12 +212,7 @@ def test_the_captures_of_a_rank_count_from_one_whatever_they_are_called():
     captures = [Capture(s, 0, 1, True, 1, 0) for s in sources]
     assert diagnose(captures, ()) == ()
     third = Capture(
-        Source(Path("x"), "r0c3", "chrome", rank=0, pid=0, part="capture3", scope="train"),
-        0,
-        1,
-        True,
-        1,
-        0,
+        Source(Path("x"), "r0c3", "chrome", rank=0, pid=0, part="capture3", scope="train"), 0, 1, True, 1, 0
     )
     (found,) = diagnose([*captures, third], ())
     assert found.what == "rank 1 lacks capture 2 of train, which other ranks have"
@@ -242,11 +221,7 @@ def test_the_captures_of_a_rank_count_from_one_whatever_they_are_called():
 def test_braces_in_names_and_problems_are_left_as_they_are():
     problem = Failure("{count}{0}.json", "odd {files} %s", "try {this}")
     (found,) = diagnose((), (), (problem,))
-    assert (found.what, found.remedy, found.places) == (
-        "odd {files} %s",
-        "try {this}",
-        ("{count}{0}.json",),
-    )
+    assert (found.what, found.remedy, found.places) == ("odd {files} %s", "try {this}", ("{count}{0}.json",))
 
 
 EMPTY = Data(why="empty-file")
@@ -279,10 +254,7 @@ def test_a_listed_gpu_without_calls_is_worth_a_note_and_calls_without_work_a_war
 def test_nsys_that_only_may_have_lost_something_is_no_loss(tmp_path):
     export(tmp_path / "may" / "a.sqlite", more=[nsys.diagnostic(LOST)])
     assert diagnoses(tmp_path / "may")["lost-rows"].severity == "warning"
-    export(
-        tmp_path / "did" / "a.sqlite",
-        more=[nsys.diagnostic("CUPTI buffer overrun: 7 records dropped")],
-    )
+    export(tmp_path / "did" / "a.sqlite", more=[nsys.diagnostic("CUPTI buffer overrun: 7 records dropped")])
     assert diagnoses(tmp_path / "did")["lost-rows"].severity == "data_loss"
 
 
@@ -306,10 +278,7 @@ def test_a_fault_of_ours_is_told_as_such():
     assert (found.code, found.severity in GRAVE) == ("broken-question", True)
     (other,) = diagnose((), [Note("data_loss", "metadata", "lost", "a.json")])
     assert (other.code, other.what) == ("other-loss", "lost")
-    (hot,) = diagnose(
-        (),
-        [Note("warning", "opened", "?", "a.sqlite", data=Data(state="interrupted-writer"))],
-    )
+    (hot,) = diagnose((), [Note("warning", "opened", "?", "a.sqlite", data=Data(state="interrupted-writer"))])
     assert hot.code == "open-database"
 
 

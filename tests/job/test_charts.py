@@ -49,20 +49,11 @@ def meeting(ahead, lengths=(40, 55, 30), shared=True):
     """The rows of ranks whose clocks are `ahead`: `gen` of `lengths`, then three all-reduces that end together."""
     rows = {}
     for rank, (by, length) in enumerate(zip(ahead, lengths, strict=True)):
-        rows[rank] = [
-            step(1, by, 1000),
-            annotation("gen", by + rank, length),
-            annotation("ref", by + 100, 800),
-        ]
+        rows[rank] = [step(1, by, 1000), annotation("gen", by + rank, length), annotation("ref", by + 100, 800)]
         for k, end in enumerate((200, 500, 900) if shared else ()):
             begin = end - 20 - 10 * rank
             rows[rank] += launched(
-                "ncclDevKernel_AllReduce",
-                begin + by - 5,
-                begin + by,
-                end - begin,
-                10 + k,
-                **ALL_REDUCE,
+                "ncclDevKernel_AllReduce", begin + by - 5, begin + by, end - begin, 10 + k, **ALL_REDUCE
             )
     return rows  # fmt: skip
 
@@ -80,21 +71,13 @@ def test_a_clock_that_is_off_changes_no_picture(tmp_path_factory, lengths, moved
         base = {} if epoch else {"base_ns": None}
         rows = meeting([a + 2_000_000 for a in ahead], lengths)
         report = report_of(tmp_path_factory.mktemp("clocks"), rows, **base)
-        pictures.append(
-            [
-                chart(report, "steps", "gantt-1").marks,
-                chart(report, "gpu-time", "utilisation").marks,
-            ]
-        )
+        pictures.append([chart(report, "steps", "gantt-1").marks, chart(report, "gpu-time", "utilisation").marks])
     assert pictures[0] == pictures[1]
 
 
 def notes(folder, rows, **meta):
     report = report_of(folder, rows, **meta)
-    found = (
-        chart(report, "steps", "gantt-1").caption,
-        chart(report, "gpu-time", "utilisation").caption,
-    )
+    found = (chart(report, "steps", "gantt-1").caption, chart(report, "gpu-time", "utilisation").caption)
     assert found[0] == found[1]
     return found[0]
 
@@ -143,13 +126,7 @@ def test_one_process_needs_no_word_about_clocks(tmp_path):
 
 def test_a_step_without_stages_has_no_picture(tmp_path):
     """The slowest step has none; the median of the three has one."""
-    rows = [
-        step(1, 0, 100),
-        annotation("gen", 0, 50),
-        step(2, 100, 300),
-        step(3, 400, 110),
-        annotation("gen", 400, 9),
-    ]
+    rows = [step(1, 0, 100), annotation("gen", 0, 50), step(2, 100, 300), step(3, 400, 110), annotation("gen", 400, 9)]
     report = report_of(tmp_path, {0: rows})
     titles = [c.title for s in report.sections if s.id == "steps" for c in s.charts]
     assert titles == ["Stages of step 3, the median step", "Wall of each step"]
@@ -174,12 +151,7 @@ def test_of_many_steps_the_slowest_and_the_median_are_drawn(tmp_path):
 
 
 def test_a_step_is_what_its_stages_cover_and_the_rest(tmp_path):
-    rows = [
-        step(1, 0, 100),
-        annotation("gen", 10, 40),
-        step(2, 100, 60),
-        annotation("gen", 100, 60),
-    ]
+    rows = [step(1, 0, 100), annotation("gen", 10, 40), step(2, 100, 60), annotation("gen", 100, 60)]
     found = chart(report_of(tmp_path, {0: rows}), "steps", "steps")
     assert found.rows == ("step 1", "step 2")
     assert found.series == ("in stages", "in no stage")

@@ -19,11 +19,7 @@ def test_few_ranks_are_all_drawn_and_sort_as_numbers():
 def test_of_one_more_those_that_differ_and_one_of_the_others():
     found = choose_rows_to_plot(values(MAX_ROWS + 1, r7=90, r8=10), "work")
     # 63 ranks of 50 are left, numbered 0 to 6 and 9 to 64: the 32nd is 33.
-    assert dict(found.rows) == {
-        "rank 7": "rank 7",
-        "rank 8": "rank 8",
-        "rank 33": "rank 33, like 62 more",
-    }
+    assert dict(found.rows) == {"rank 7": "rank 7", "rank 8": "rank 8", "rank 33": "rank 33, like 62 more"}
     assert found.omitted == 62
     assert found.note == (
         "3 of 65 are drawn, by work: the most, the least and those that differ; of those alike the middle one."

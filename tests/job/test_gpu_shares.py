@@ -51,9 +51,6 @@ def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(t
     recorded(tmp_path, "actor", [])
     recorded(tmp_path, "critic", [("values", 100, 400)], start=5000)
     found = list_judged_windows(measure_folder(tmp_path, ("steps", "gpu-time")))
-    assert [(window.role, window.canonical) for window in found] == [
-        ("critic", "values"),
-        ("actor", None),
-    ]
+    assert [(window.role, window.canonical) for window in found] == [("critic", "values"), ("actor", None)]
     assert [window.gpu_time["idle_ns"] for window in found] == [300_000, 990_000]
     assert found[0].per_step(found[0].gpu_time["idle_ns"]) == (300_000, 0.3)

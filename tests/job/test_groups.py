@@ -5,12 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.job.groups import (
-    find_group_maxima,
-    find_group_minima,
-    find_mixed_groups,
-    number_rows_within_groups,
-)
+from tracekit.job.groups import find_group_maxima, find_group_minima, find_mixed_groups, number_rows_within_groups
 
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**61), 2**61)), min_size=1, max_size=30)
 

@@ -40,11 +40,7 @@ def two_ranks(tmp_path_factory):
     for rank, (lasting, second) in enumerate([((1000, 1000, 1000), 200), ((1000, 1500, 1000), 250)]):
         rows, at = [], 0
         for number, dur in enumerate(lasting, 1):
-            rows += [
-                step(number, at, dur),
-                annotation("gen", at + 10, 100),
-                annotation("gen", at + 400, second),
-            ]
+            rows += [step(number, at, dur), annotation("gen", at + 10, 100), annotation("gen", at + 400, second)]
             rows += [op("aten::mm", at + 20, 50)]
             at += dur
         write(folder / f"rank{rank}.json", rows, rank=rank, world_size=2)
@@ -52,11 +48,7 @@ def two_ranks(tmp_path_factory):
 
 
 def test_a_step_lasts_as_long_as_its_longest_rank(two_ranks):
-    assert told(two_ranks[1], "step_time") == {
-        (1, None): 1_000_000,
-        (2, None): 1_500_000,
-        (3, None): 1_000_000,
-    }
+    assert told(two_ranks[1], "step_time") == {(1, None): 1_000_000, (2, None): 1_500_000, (3, None): 1_000_000}
 
 
 def test_a_stage_lasts_as_long_as_all_its_passes_on_the_longest_rank(two_ranks):
@@ -86,11 +78,7 @@ def test_equal_numbers_in_two_captures_of_a_process_are_other_steps(tmp_path):
     """Both windows hold steps 7 and 8; a merged step would be the longer of two."""
     for number in (1, 2):
         at = number * 60_000_000
-        rows = [
-            step(7, at, 100 * number),
-            annotation("gen", at + 10, 10 * number),
-            step(8, at + 500, 100),
-        ]
+        rows = [step(7, at, 100 * number), annotation("gen", at + 10, 10 * number), step(8, at + 500, 100)]
         name = f"worker0.{1_700_000_000_000 + number}.pt.trace.json"
         write(tmp_path / name, rows, rank=0, world_size=1)
     values = values_of(tmp_path)[1]
@@ -106,11 +94,7 @@ def test_equal_numbers_in_two_captures_of_a_process_are_other_steps(tmp_path):
 def test_shifting_the_clock_of_a_file_changes_no_value(tmp_path):
     frames = []
     for name, origin in (("a", 0), ("b", 3_600_000_000)):
-        rows = [
-            step(1, origin, 100),
-            annotation("gen", origin + 10, 30),
-            step(2, origin + 100, 120),
-        ]
+        rows = [step(1, origin, 100), annotation("gen", origin + 10, 30), step(2, origin + 100, 120)]
         write(tmp_path / name / "run" / "rank0.json", rows, rank=0, world_size=1, base_ns=BASE_NS)
         frames.append(values_of(tmp_path / name / "run")[1])
     pd.testing.assert_frame_equal(*frames)

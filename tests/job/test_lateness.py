@@ -70,10 +70,7 @@ def test_late_ranks_together_cost_no_more_than_the_latest_of_them_works_longer()
     most = measure_excess_work(work, work, arrivals, members(0, 1))
     assert most == ({0: 30, 1: 40}, 40)
     is_late = np.array([True, True, False] * 2)
-    assert sum_wait_cost_by_rank(arrivals, is_late, most) == {
-        0: round(30 * 40 / 70),
-        1: round(40 * 40 / 70),
-    }
+    assert sum_wait_cost_by_rank(arrivals, is_late, most) == {0: round(30 * 40 / 70), 1: round(40 * 40 / 70)}
 
 
 def test_what_the_late_rank_waits_too_is_not_its_cost():

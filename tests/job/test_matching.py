@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.collectives.matching import (
-    compute_group_medians,
-    match_collectives,
-    measure_clock_offsets,
-)
+from tracekit.job.collectives.matching import compute_group_medians, match_collectives, measure_clock_offsets
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 
@@ -108,10 +104,7 @@ def test_rows_keep_the_order_of_the_table():
 
 def test_a_clock_is_off_by_the_median_of_the_ends():
     """Rank 1 is 1,000 ahead; its last end is 3 early, which moves neither the median nor the spread."""
-    rows = [
-        *on_rank(0, [(0, 100), (200, 300), (400, 500)]),
-        *on_rank(1, [(1010, 1100), (1250, 1300), (1430, 1497)]),
-    ]
+    rows = [*on_rank(0, [(0, 100), (200, 300), (400, 500)]), *on_rank(1, [(1010, 1100), (1250, 1300), (1430, 1497)])]
     table = measure_clock_offsets(measured(rows))
     assert table["offset_ns"].tolist() == [0, 1000]
     assert table["uncertainty_ns"].tolist() == [0, 0]
@@ -134,10 +127,7 @@ def test_a_skew_within_the_uncertainty_of_the_clocks_makes_nobody_last():
 
 def test_a_wait_is_no_longer_than_the_collective():
     """Rank 0 seems to leave the third before rank 1 has come: the clocks cannot be that right."""
-    rows = [
-        *on_rank(0, [(0, 100), (200, 300), (400, 420)]),
-        *on_rank(1, [(50, 100), (250, 300), (450, 500)]),
-    ]
+    rows = [*on_rank(0, [(0, 100), (200, 300), (400, 420)]), *on_rank(1, [(50, 100), (250, 300), (450, 500)])]
     assert by_rank(rows, "wait_ns")[0] == [50, 50, 20]
 
 
@@ -234,10 +224,7 @@ def test_a_sequence_number_is_the_key_where_it_is_recorded():
 
 
 def test_several_of_one_sequence_number_match_in_order_if_they_are_equally_many():
-    both = [
-        *on_rank(0, [(0, 10), (20, 30)], seq=5),
-        *on_rank(1, [(5, 10), (25, 30)], seq=5),
-    ]
+    both = [*on_rank(0, [(0, 10), (20, 30)], seq=5), *on_rank(1, [(5, 10), (25, 30)], seq=5)]
     assert by_rank(both, "match") == {0: [0, 1], 1: [0, 1]}
     assert by_rank(both[:-1], "match") == {0: [None, None], 1: [None]}
     assert by_rank(both[:-1], "reason")[1] == ["counts"]

@@ -40,25 +40,14 @@ def rows_of(steps, *, between=False):
 def result_of(folder, *ranks, **options):
     """What analyzing these ranks gives."""
     for rank, steps in enumerate(ranks):
-        write(
-            Path(folder) / f"rank{rank}.json",
-            rows_of(steps, **options),
-            rank=rank,
-            world_size=len(ranks),
-        )
+        write(Path(folder) / f"rank{rank}.json", rows_of(steps, **options), rank=rank, world_size=len(ranks))
     return analyze_uncached(folder, Options(jobs=1, questions=QUESTIONS))
 
 
 def shares(measured):
     """The share of the step of each stage."""
     walls = measure_stage_walls(measured)
-    return dict(
-        zip(
-            walls["canonical"],
-            map(float, compute_stage_shares_of_step(walls).fillna(-1)),
-            strict=True,
-        )
-    )
+    return dict(zip(walls["canonical"], map(float, compute_stage_shares_of_step(walls).fillna(-1)), strict=True))
 
 
 def with_validation(count, every, length=TEST):
@@ -105,10 +94,7 @@ def test_validation_of_one_rank_alone_is_told_as_long_as_it_takes(tmp_path):
 
 def test_ranks_in_different_stages_at_one_time_do_not_make_more_than_the_step(tmp_path):
     """gen 60 and 30, old_log_prob 20 and 50 of 80: the longest add up to 110; means 45 and 35."""
-    ranks = (
-        [[("gen", 60_000), ("old_log_prob", 20_000)]] * 4,
-        [[("gen", 30_000), ("old_log_prob", 50_000)]] * 4,
-    )
+    ranks = ([[("gen", 60_000), ("old_log_prob", 20_000)]] * 4, [[("gen", 30_000), ("old_log_prob", 50_000)]] * 4)
     found = shares(result_of(tmp_path, *ranks).measurements)
     assert found == {"gen": pytest.approx(45 / 80), "old_log_prob": pytest.approx(35 / 80)}
 
@@ -168,11 +154,7 @@ def test_a_period_is_found_whatever_the_first_recorded_step(every, phase, count,
 
 def test_periodic_stages_of_a_job_that_was_captured_stage_by_stage_are_not_guessed(tmp_path):
     """What one capture lacks may have run all the same."""
-    for number, scopes in (
-        (1, ("gen", "actor-update")),
-        (2, ("gen",)),
-        (3, ("gen", "actor-update")),
-    ):
+    for number, scopes in ((1, ("gen", "actor-update")), (2, ("gen",)), (3, ("gen", "actor-update"))):
         for scope in scopes:
             name = f"actor-rollout-ref_{scope}_step{number}_rank0-of-1_pid7_20260101000000000.json"
             write(tmp_path / name, [annotation(scope, 0, 50)], rank=0, world_size=1)

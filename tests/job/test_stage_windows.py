@@ -57,10 +57,7 @@ def idle_for_780(steps):
     return [
         row
         for number in steps
-        for row in (
-            step(number, 1000 * number, 1000),
-            *launched("gemm", 1000 * number, 1000 * number, 220, number),
-        )
+        for row in (step(number, 1000 * number, 1000), *launched("gemm", 1000 * number, 1000 * number, 220, number))
     ]
 
 
@@ -159,10 +156,7 @@ TOLD_TWICE = {
         "stage_edges",
         lambda rows: {"edge_idle_ns": column(rows, "host_ns") + column(rows, "unseen_ns")},
     ),
-    "launch-bound": (
-        "host_counts",
-        lambda rows: {"kernels": column(rows, "kernel_count_each", canonical="gen")},
-    ),
+    "launch-bound": ("host_counts", lambda rows: {"kernels": column(rows, "kernel_count_each", canonical="gen")}),
     "unfused-optimizer": ("optimizer", lambda rows: {"dur_ns": column(rows, "dur_each_ns")}),
     "offload": (
         "host_copies",
@@ -182,8 +176,7 @@ TOLD_TWICE = {
 @pytest.mark.slow
 @settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
 @given(
-    st.sampled_from(sorted(TOLD_TWICE)),
-    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=2, max_size=3),
+    st.sampled_from(sorted(TOLD_TWICE)), st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=2, max_size=3)
 )
 def test_what_a_finding_says_of_a_step_its_table_says_too(tmp_path_factory, name, ranks):
     """On ranks of unevenly many steps and GPUs."""

@@ -51,10 +51,7 @@ def test_the_summary_has_the_headline_and_what_each_rule_would_give_back():
     headline = (Metric("step", 3 * 10**9, "ns"), Metric("unknown", None, "ns"))
     section = tracekit.analyze(EXAMPLE).sections[0]
     report = of(headline=headline, sections=(type(section)("s", "s", findings=findings),))
-    assert summarize_for_tracker(report) == {
-        "tracekit/step_s": 3.0,
-        "tracekit/recoverable/idle_s": 2.0,
-    }
+    assert summarize_for_tracker(report) == {"tracekit/step_s": 3.0, "tracekit/recoverable/idle_s": 2.0}
 
 
 def test_a_real_report_has_a_number_for_each_of_its_steps():

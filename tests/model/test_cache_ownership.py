@@ -59,12 +59,7 @@ def files(folder):
 def run(place, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "tracekit", *arguments],
-        env={
-            **os.environ,
-            "TRACEKIT_CACHE": str(place),
-            "TRACEKIT_CACHE_LIMIT": "1 B",
-            "TRACEKIT_NO_CACHE": "",
-        },
+        env={**os.environ, "TRACEKIT_CACHE": str(place), "TRACEKIT_CACHE_LIMIT": "1 B", "TRACEKIT_NO_CACHE": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -1,12 +1,7 @@
 import pytest
 
 from tracekit.model import capacity
-from tracekit.model.capacity import (
-    count_cores,
-    count_own_cores,
-    limit_cores,
-    read_available_memory,
-)
+from tracekit.model.capacity import count_cores, count_own_cores, limit_cores, read_available_memory
 
 GIB = 1 << 30
 
@@ -67,20 +62,14 @@ def test_the_older_kind_of_limit_counts_and_its_no_limit_does_not(machine):
         "sys/fs/cgroup/memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {2 * GIB}\n",
     }
     assert read_available_memory(machine(MEMINFO | files)) == GIB
-    unlimited = files | {
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-    }
+    unlimited = files | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}
     assert read_available_memory(machine(MEMINFO | unlimited)) == 16 * GIB
 
 
 def test_a_group_that_is_over_its_limit_leaves_nothing(machine):
     root = machine(
         MEMINFO
-        | {
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/memory.max": "100\n",
-            "sys/fs/cgroup/memory.current": "200\n",
-        }
+        | {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "100\n", "sys/fs/cgroup/memory.current": "200\n"}
     )
     assert read_available_memory(root) == 0
 
@@ -92,11 +81,7 @@ def test_without_such_files_memory_is_what_posix_tells(tmp_path):
 def test_a_group_path_that_climbs_out_is_not_followed(machine):
     root = machine(
         MEMINFO
-        | {
-            "proc/self/cgroup": "0::/../../other\n",
-            "sys/other/memory.max": "1\n",
-            "sys/other/memory.current": "0\n",
-        }
+        | {"proc/self/cgroup": "0::/../../other\n", "sys/other/memory.max": "1\n", "sys/other/memory.current": "0\n"}
     )
     assert read_available_memory(root) == 16 * GIB
 
@@ -107,8 +92,7 @@ def eight_cores(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("quota", "cores"),
-    [("max 100000", 8), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1)],
+    ("quota", "cores"), [("max 100000", 8), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1)]
 )
 def test_cores_are_limited_by_the_quota_of_the_container(machine, eight_cores, quota, cores):
     root = machine({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota})
@@ -131,9 +115,7 @@ def test_there_is_always_a_core_and_some_memory_here():
     assert read_available_memory() > 0
 
 
-def test_work_beside_other_work_has_its_share_of_the_cores_and_never_more_than_there_are(
-    monkeypatch,
-):
+def test_work_beside_other_work_has_its_share_of_the_cores_and_never_more_than_there_are(monkeypatch):
     monkeypatch.setattr(capacity, "count_cores", lambda: 6)
     assert count_own_cores() == 6
     with limit_cores(2):

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracekit.model import codes
-from tracekit.model.codes import (
-    CODES,
-    NO_DATA,
-    Data,
-    Reason,
-    UnsupportedPackingError,
-    explain_os_error,
-)
+from tracekit.model.codes import CODES, NO_DATA, Data, Reason, UnsupportedPackingError, explain_os_error
 from tracekit.model.errors import TraceFormatError, make_format_error
 from tracekit.readers import chrome, unpack
 from tracekit.readers.nsys import memory, nvtx
@@ -86,11 +79,7 @@ def test_a_refusal_keeps_its_code_and_data_between_processes():
         (OSError(errno.EIO, "no"), "cannot-be-read", Data(errno=errno.EIO)),
         (OSError("no"), "cannot-be-read", NO_DATA),
         (OSError(errno.ENOMEM, "no"), "out-of-memory", NO_DATA),
-        (
-            UnsupportedPackingError("a box", "open it"),
-            "archive",
-            Data(what="a box", remedy="open it"),
-        ),
+        (UnsupportedPackingError("a box", "open it"), "archive", Data(what="a box", remedy="open it")),
     ],
 )
 def test_what_the_system_says_becomes_a_code_by_its_number(error, code, data):

@@ -150,10 +150,7 @@ def test_a_column_of_one_value_is_one_key():
     for value in ("actor", None):
         column = np.full(MIN_TABLE_ROOM + 1, value, object)
         frame = make_frame({"role": column}, MIN_TABLE_ROOM + 1)
-        assert [part.tolist() for part in group_rows_by(frame, ["role"])] == [
-            [0] * (MIN_TABLE_ROOM + 1),
-            [0],
-        ]
+        assert [part.tolist() for part in group_rows_by(frame, ["role"])] == [[0] * (MIN_TABLE_ROOM + 1), [0]]
         assert mask_equal(frame["role"], value).all()
         assert not mask_equal(frame["role"], "ref").any()
 
@@ -186,10 +183,7 @@ def test_values_are_plain_and_missing_ones_none(column):
 
 
 def test_rows_come_as_python_has_them():
-    assert list(iterate_records(KEYED, ("role", "rank", "share")))[:2] == [
-        ("actor", 0, 0.5),
-        (None, None, None),
-    ]
+    assert list(iterate_records(KEYED, ("role", "rank", "share")))[:2] == [("actor", 0, 0.5), (None, None, None)]
 
 
 def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones():
@@ -204,19 +198,11 @@ def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones()
 @pytest.mark.parametrize("amount", [2**20, 2**52, 2**62])
 def test_sums_are_exact_however_large(amount):
     values = np.array([amount, 1, -amount, 3, amount], np.int64)
-    assert sum_by_group(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [
-        amount + 1,
-        3 - amount,
-        0,
-    ]
+    assert sum_by_group(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [amount + 1, 3 - amount, 0]
 
 
 RANKS = pd.DataFrame(
-    {
-        "host": ["a", "a", None],
-        "rank": pd.array([0, 1, 1], dtype="Int64"),
-        "wall_ns": np.array([5, 7, 9], np.int64),
-    }
+    {"host": ["a", "a", None], "rank": pd.array([0, 1, 1], dtype="Int64"), "wall_ns": np.array([5, 7, 9], np.int64)}
 )
 
 
@@ -232,12 +218,7 @@ def test_rows_that_lack_a_key_match_nothing():
 
 def test_a_missing_optional_key_equals_a_missing_one():
     rows = rows_of(("a", 1), (None, 1), (None, 0), ("a", None))
-    assert find_matching_rows(rows, RANKS, ["host", "rank"], optional=["host"]).tolist() == [
-        1,
-        2,
-        -1,
-        -1,
-    ]
+    assert find_matching_rows(rows, RANKS, ["host", "rank"], optional=["host"]).tolist() == [1, 2, -1, -1]
 
 
 def test_a_key_that_stands_in_several_rows_of_the_table_is_refused():

@@ -60,13 +60,7 @@ def test_what_is_filled_in_is_the_same() -> None:
         return [dataclasses.asdict(record) for record in records]
 
     each(contents)
-    assert contents(sample(dataclass))[1] == {
-        "name": "B",
-        "sizes": (1,),
-        "seen": [],
-        "cache": {},
-        "limit": 7,
-    }
+    assert contents(sample(dataclass))[1] == {"name": "B", "sizes": (1,), "seen": [], "cache": {}, "limit": 7}
 
 
 def test_every_record_has_its_own_default() -> None:
@@ -88,14 +82,7 @@ def test_equality_hash_and_text_are_the_same() -> None:
     def answers(kind: Any) -> list[Any]:
         one, same, other = kind("a", (1,)), kind("a", (1,)), kind("a", (2,))
         one.cache["hits"] = 3
-        return [
-            one == same,
-            one == other,
-            one == "a",
-            one != same,
-            repr(one),
-            raised(lambda: hash(one)),
-        ]
+        return [one == same, one == other, one == "a", one != same, repr(one), raised(lambda: hash(one))]
 
     each(answers)
     each(lambda kind: answers(kind)[:4], eq=False)
@@ -122,21 +109,13 @@ def test_a_record_of_one_field_or_none_is_compared_and_shown() -> None:
         class Nothing:
             pass
 
-        return [
-            One(1) == One(1),
-            One(1) == One(2),
-            hash(One(1)) == hash(One(1)),
-            Nothing() == Nothing(),
-        ]
+        return [One(1) == One(1), One(1) == One(2), hash(One(1)) == hash(One(1)), Nothing() == Nothing()]
 
     assert answers(dataclass) == answers(dataclasses.dataclass) == [True, False, True, True]
 
 
 def test_nothing_is_assigned_nor_deleted() -> None:
-    for change in (
-        lambda record: setattr(record, "sizes", (1,)),
-        lambda record: delattr(record, "sizes"),
-    ):
+    for change in (lambda record: setattr(record, "sizes", (1,)), lambda record: delattr(record, "sizes")):
         each(lambda kind, change=change: raised(lambda: change(kind("a"))))
     assert raised(lambda: setattr(sample(dataclass)("a"), "sizes", ())) is dataclasses.FrozenInstanceError
 

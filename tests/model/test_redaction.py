@@ -104,12 +104,7 @@ def test_the_password_of_an_argument_is_removed_wherever_it_is_quoted(before, sa
     remember_secrets(f"https://me:{quote(secret, safe='')}@host/x")
     remember_secrets(f"ssh://me:{secret}@host/x")
     for spelling in (secret, quote(secret), repr(secret)):
-        for sink in (
-            redact,
-            make_displayable,
-            make_printable,
-            lambda text_: str(TracekitError(text_)),
-        ):
+        for sink in (redact, make_displayable, make_printable, lambda text_: str(TracekitError(text_))):
             assert SECRET not in sink(f"{said}login of me with {spelling} failed")
 
 

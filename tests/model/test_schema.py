@@ -100,8 +100,7 @@ def test_values_that_do_not_fit_are_refused(change, said):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [({"more": [1, 2]}, r"unknown \['more'\]"), ({"kind": None}, r"missing \['kind'\]")],
+    ("change", "said"), [({"more": [1, 2]}, r"unknown \['more'\]"), ({"kind": None}, r"missing \['kind'\]")]
 )
 def test_missing_and_unknown_columns_are_named(change, said):
     data = {name: values for name, values in {**ROWS, **change}.items() if values is not None}
@@ -174,10 +173,7 @@ def test_joining_nothing_is_the_empty_table_and_joining_one_is_that_one():
 
 
 def test_joining_does_not_change_what_is_joined():
-    one, other = (
-        SMALL.cast({**ROWS, "name": ["x", "z"]}),
-        SMALL.cast({**ROWS, "name": ["y", "x"]}),
-    )
+    one, other = (SMALL.cast({**ROWS, "name": ["x", "z"]}), SMALL.cast({**ROWS, "name": ["y", "x"]}))
     before = one.frame().copy(deep=True)
     concatenate_table_parts(SMALL, [one, other])
     assert one.frame().equals(before)

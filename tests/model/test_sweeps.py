@@ -174,10 +174,7 @@ def test_passes_take_rows_of_either_type():
         spans, asked = (thread, start, length), np.array([0, 1], np.int32)
         assert sweeps.find_innermost_rows(rows, spans, above, asked, np.array([12, 99])).tolist() == [1, -1]
         lanes = sweeps.place_on_lanes(rows, spans, np.array([0, 1000, 0]))
-        assert [column.tolist() for column in lanes[1:]] == [
-            [1000, 1005, 1010, 2000],
-            [-1, 0, 1, -1],
-        ]
+        assert [column.tolist() for column in lanes[1:]] == [[1000, 1005, 1010, 2000], [-1, 0, 1, -1]]
         assert (lanes[0].tolist(), lanes[2].dtype) == ([100, 55, 15, 7], np.int32)
         tree = np.array([-1, 0, 1, -1], kind)
         assert [found if type(found) is int else found.tolist() for found in sweeps.compute_depths(tree)] == [[0, 1, 2, 0], 2]  # fmt: skip

@@ -51,11 +51,7 @@ class Nodes:
         """Start a node; the first one is the head."""
         (self.root(name) / "marks").mkdir(parents=True, exist_ok=True)
         paths = [str(HERE), str(HERE.parent / "engine")]
-        variables = {
-            "NODE_ROOT": str(self.root(name)),
-            "PYTHONPATH": os.pathsep.join(paths),
-            **more,
-        }
+        variables = {"NODE_ROOT": str(self.root(name)), "PYTHONPATH": os.pathsep.join(paths), **more}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.members[name] = self.cluster.add_node(

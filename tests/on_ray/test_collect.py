@@ -17,10 +17,7 @@ SESSION = "session_2026-11-20_07-33-03_123456_42"
 @pytest.fixture
 def reports(nodes):
     """A report of one name on two of the nodes, larger than a chunk on one: {node: bytes}."""
-    made = {
-        "one": random.Random(1).randbytes(1000),
-        "two": random.Random(2).randbytes(node_collecting.CHUNK_BYTES + 1),
-    }
+    made = {"one": random.Random(1).randbytes(1000), "two": random.Random(2).randbytes(node_collecting.CHUNK_BYTES + 1)}
     for name, data in made.items():
         folder = nodes.root(name) / "ray" / SESSION / "logs" / "nsight"
         folder.mkdir(parents=True, exist_ok=True)

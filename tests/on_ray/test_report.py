@@ -205,10 +205,7 @@ def test_a_pattern_that_no_node_finds_anything_at_is_an_error(nodes):
 
 @pytest.mark.parametrize(
     ("module", "said"),
-    [
-        ("VERSION = '9.9.9'", "it has tracekit 9.9.9, and here is"),
-        ("1 / 0", "cannot be imported there"),
-    ],
+    [("VERSION = '9.9.9'", "it has tracekit 9.9.9, and here is"), ("1 / 0", "cannot be imported there")],
 )
 def test_a_node_with_another_tracekit_is_named_before_anything_is_read(nodes, tmp_path, monkeypatch, module, said):
     (tmp_path / "elsewhere").mkdir()

@@ -30,12 +30,7 @@ from tracekit.pipeline.options import Options
 from tracekit.readers import READERS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROFILES = [
-    "verl_cpu/outputs/profile",
-    "simulated_gpu/outputs/profile",
-    "simulated_memory/leaking",
-    "compare_cpu/base",
-]
+PROFILES = ["verl_cpu/outputs/profile", "simulated_gpu/outputs/profile", "simulated_memory/leaking", "compare_cpu/base"]
 OF_PROFILES = [PROFILES[0], *(pytest.param(p, marks=pytest.mark.slow) for p in PROFILES[1:])]
 RANKS = 4
 FORMS = ("md", "html", "json", "txt")
@@ -69,11 +64,7 @@ def is_kept(path, **options):
     result = report_cache.analyze_cached(path, Options(**options))
     fresh = pipeline.analyze_uncached(path, Options(**{**options, "cache": False, "jobs": 1}))
     assert repr(asdict(result.report)) == repr(asdict(fresh.report))
-    assert (result.read, result.failures, result.failed) == (
-        fresh.read,
-        fresh.failures,
-        fresh.failed,
-    )
+    assert (result.read, result.failures, result.failed) == (fresh.read, fresh.failures, fresh.failed)
     return isinstance(result, report_cache.CachedResult)
 
 
@@ -157,13 +148,7 @@ def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
 
 @pytest.mark.parametrize("example", OF_PROFILES)
 def test_a_report_holds_plain_values_alone(example):
-    assert kinds_in(pipeline.analyze_uncached(EXAMPLES / example).report) <= {
-        int,
-        float,
-        str,
-        bool,
-        type(None),
-    }
+    assert kinds_in(pipeline.analyze_uncached(EXAMPLES / example).report) <= {int, float, str, bool, type(None)}
 
 
 def kinds_in(value):

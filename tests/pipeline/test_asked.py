@@ -175,8 +175,7 @@ def test_what_was_saved_for_all_can_be_asked_less(profile, tmp_path):
 def test_what_is_put_together_is_asked_what_all_parts_hold(profile, tmp_path):
     for name, questions in (("a", ("kernels", "steps")), ("b", ("kernels", "host"))):
         saved_measurements.save(
-            analyze_uncached(profile, Options(questions=questions)).measurements,
-            tmp_path / f"{name}.tkm",
+            analyze_uncached(profile, Options(questions=questions)).measurements, tmp_path / f"{name}.tkm"
         )
     several = [tmp_path / "a.tkm", tmp_path / "b.tkm", f"c={profile}"]
     result = analyze_uncached(several)

@@ -74,10 +74,7 @@ def test_what_is_counted_over_all_ranks_and_stages_has_its_causes_anywhere():
         finding("step-variance", 70, Place(step=4)),
         finding("straggler", 200, RANK), finding("recompilation", 60, gen),
     )  # fmt: skip
-    assert (uneven.recoverable_ns, uneven.caveats) == (
-        50,
-        ("200 ns of it is counted by straggler",),
-    )
+    assert (uneven.recoverable_ns, uneven.caveats) == (50, ("200 ns of it is counted by straggler",))
     assert (unlike.recoverable_ns, unlike.severity) == (10, "low")
 
 

@@ -159,10 +159,7 @@ def test_hosts_of_a_session_are_one_run_and_sessions_are_several(ray, tmp_path):
     for copy in out.rglob("*.nsys-rep"):  # two nodes never write the same
         copy.write_bytes(copy.read_bytes() + str(copy.relative_to(out)).encode())
     got = discover([out / TWO], sniff=sniff)
-    assert [(s.run, s.host, s.pid) for s in got.sources] == [
-        (TWO, "node1", 1),
-        (TWO, "node2", 1),
-    ]
+    assert [(s.run, s.host, s.pid) for s in got.sources] == [(TWO, "node1", 1), (TWO, "node2", 1)]
     assert not any(note.code == "duplicate" for s in got.sources for note in s.notes)
     assert {s.run for s in discover([out], sniff=sniff).sources} == {ONE, TWO}
 
@@ -212,11 +209,7 @@ def test_a_link_where_the_copy_should_be_is_not_written_through(ray, tmp_path):
 def test_one_that_fails_does_not_end_the_others(ray, tmp_path):
     plan = collecting.plan_copies([ray], tmp_path / "out")
     plan.wanted[0].path.unlink()
-    assert [k.outcome for k in collecting.copy_reports(plan.wanted)] == [
-        "failed",
-        "copied",
-        "copied",
-    ]
+    assert [k.outcome for k in collecting.copy_reports(plan.wanted)] == ["failed", "copied", "copied"]
 
 
 def test_a_file_that_changes_meanwhile_is_not_copied(tmp_path, monkeypatch):

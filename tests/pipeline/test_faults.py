@@ -281,11 +281,7 @@ def test_a_fold_that_breaks_fails_for_that_process_alone(snapshots):
     first, second, other = (part for (part,) in fold_sources(sources, few))
     for part in (first, second):
         (fault,) = part.faults
-        assert (fault.question, fault.action, fault.error) == (
-            "leaks",
-            "folded",
-            "ValueError: boom",
-        )
+        assert (fault.question, fault.action, fault.error) == ("leaks", "folded", "ValueError: boom")
         assert (fault.source, fault.pid, fault.tables) == (part.source.name, 1, LEAKS.tables)
         assert set(part.tables) == {"data-quality"}
     assert not other.faults
@@ -345,13 +341,7 @@ def test_a_gate_does_not_pass_on_what_failed(parts, reduced, failing, ranks):
 def test_of_several_processes_in_one_source_only_the_rows_of_the_failed_one_are_left_out(failed, left):
     """One of them has no number."""
     pids = [1, 2, None]
-    known = {
-        "source": ["f"] * 3,
-        "pid": pids,
-        "ts_ns": [0] * 3,
-        "dur_ns": [1] * 3,
-        "synchronising": [True] * 3,
-    }
+    known = {"source": ["f"] * 3, "pid": pids, "ts_ns": [0] * 3, "dur_ns": [1] * 3, "synchronising": [True] * 3}
     columns = {name: [None] * 3 for name in TABLES["collectives"].columns} | known
     rows = TABLES["collectives"].cast(columns)
     whole = Measurements(

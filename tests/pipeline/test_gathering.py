@@ -49,13 +49,7 @@ def parts():
 def test_rows_are_the_same_when_their_columns_have_travelled(parts):
     joined = concatenate_table_parts(OPS, pickle.loads(pickle.dumps(parts))).frame()
     OPS.check(joined)
-    assert joined["name"].astype(object).where(joined["name"].notna(), None).tolist() == [
-        "a",
-        None,
-        "c",
-        "a",
-        "b",
-    ]
+    assert joined["name"].astype(object).where(joined["name"].notna(), None).tolist() == ["a", None, "c", "a", "b"]
     assert joined["kind"].tolist() == ["kernel", "copy", "kernel", "kernel", "kernel"]
     assert joined["ts_ns"].tolist() == [1, 2, 3, 4, 5]
     assert joined["stream"].tolist() == [7, pd.NA, pd.NA, 8, 9]

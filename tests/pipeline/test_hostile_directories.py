@@ -17,10 +17,7 @@ SLACK = 1e-9
 
 SIGNED = {
     ("clocks", "offset_ns"): "a clock lies before or behind another",
-    (
-        "ranks",
-        "beyond_ns",
-    ): "how much longer a rank takes than the others do: the fast ones take less",
+    ("ranks", "beyond_ns"): "how much longer a rank takes than the others do: the fast ones take less",
 }
 """Times that are differences, and why they may be below zero; all others are how long something took."""
 

@@ -32,17 +32,7 @@ NAMES = {
     "combining": "e" + "\u0301" * 200,
 }
 
-AT_ONCE = (
-    "long",
-    "surrogate",
-    "control",
-    "invisible",
-    "empty",
-    "markup",
-    "table",
-    "formula",
-    "step",
-)
+AT_ONCE = ("long", "surrogate", "control", "invisible", "empty", "markup", "table", "formula", "step")
 """The others are slow tests: one more report each."""
 
 
@@ -58,10 +48,7 @@ def rows(name):
     ]  # fmt: skip
 
 
-@pytest.fixture(
-    params=[n if n in AT_ONCE else pytest.param(n, marks=pytest.mark.slow) for n in NAMES],
-    scope="module",
-)
+@pytest.fixture(params=[n if n in AT_ONCE else pytest.param(n, marks=pytest.mark.slow) for n in NAMES], scope="module")
 def profile(request, tmp_path_factory):
     name = NAMES[request.param]
     document = {
@@ -82,11 +69,7 @@ def report(profile):
 
 def test_a_name_is_kept_as_recorded(profile):
     name, path = profile
-    kept = re.sub(
-        "[\ud800-\udfff]",
-        "\ufffd",
-        name.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
-    )
+    kept = re.sub("[\ud800-\udfff]", "\ufffd", name.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     trace = tracekit.load(path)
     assert trace["device_ops"]["name"].iloc[0] == kept
     assert trace.arg("Collective name", "device_ops").iloc[0] == kept

@@ -97,11 +97,7 @@ def test_the_second_look_measures_nothing_and_gives_the_same(profile, tmp_path, 
         "verl_cpu/outputs/profile",
         *(
             pytest.param(example, marks=pytest.mark.slow)
-            for example in (
-                "simulated_gpu/outputs/profile",
-                "simulated_memory/leaking",
-                "compare_cpu/base",
-            )
+            for example in ("simulated_gpu/outputs/profile", "simulated_memory/leaking", "compare_cpu/base")
         ),
     ],
 )
@@ -269,11 +265,7 @@ def test_a_file_that_changes_within_a_tick_of_the_clock_is_not_kept(profile, tmp
         return parts
 
     moment = time.time_ns()
-    monkeypatch.setattr(
-        measurement_cache,
-        "_get_source_sign",
-        lambda path: (1, 1, path.stat().st_size, moment, moment),
-    )
+    monkeypatch.setattr(measurement_cache, "_get_source_sign", lambda path: (1, 1, path.stat().st_size, moment, moment))
     monkeypatch.setattr(pipeline, "measure_source", quickly)
     look(profile, tmp_path)
     assert list(cache.iterdir()) == []

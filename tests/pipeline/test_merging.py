@@ -31,9 +31,7 @@ def names(result):
 
 
 @pytest.mark.parametrize(
-    "path",
-    [pytest.param(PROFILES[0], marks=pytest.mark.slow), PROFILES[1]],
-    ids=lambda p: p.parts[-3],
+    "path", [pytest.param(PROFILES[0], marks=pytest.mark.slow), PROFILES[1]], ids=lambda p: p.parts[-3]
 )
 def test_saved_measurements_give_the_report_they_were_saved_with(path, tmp_path):
     result = analyze_uncached(path, Options(questions=QUESTIONS))
@@ -54,8 +52,7 @@ def make_runs(folder):
             path = folder / run / "profile" / f"rank{rank}.json"
             write(path, rank_rows(rank, steps), rank=rank, world_size=2)
         saved_measurements.save(
-            analyze_uncached(path.parent, Options(questions=QUESTIONS)).measurements,
-            folder / f"{run}.tkm",
+            analyze_uncached(path.parent, Options(questions=QUESTIONS)).measurements, folder / f"{run}.tkm"
         )
     return folder
 
@@ -106,8 +103,7 @@ def test_what_two_nodes_saved_of_one_run_is_one_run_under_one_label(tmp_path):
         write(tmp_path / f"node{rank // 2}" / f"rank{rank}.json", rows, rank=rank, world_size=4)
     for node in ("node0", "node1"):
         saved_measurements.save(
-            analyze_uncached(tmp_path / node, Options(questions=QUESTIONS)).measurements,
-            tmp_path / f"{node}.tkm",
+            analyze_uncached(tmp_path / node, Options(questions=QUESTIONS)).measurements, tmp_path / f"{node}.tkm"
         )
         halves.append(f"job={tmp_path / node}.tkm")
     saved_measurements.save(analyze_uncached(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm")
@@ -136,8 +132,7 @@ def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
         path = folder / "rank0.json"
         path.write_bytes(path.read_bytes()[:-40])
         saved_measurements.save(
-            analyze_uncached(folder, Options(questions=QUESTIONS)).measurements,
-            two_runs / f"{run}.tkm",
+            analyze_uncached(folder, Options(questions=QUESTIONS)).measurements, two_runs / f"{run}.tkm"
         )
     measured = analyze_uncached(
         [two_runs / "base.tkm", two_runs / "new.tkm"], Options(questions=QUESTIONS)

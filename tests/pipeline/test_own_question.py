@@ -86,14 +86,8 @@ def test_one_that_fails_is_named_with_its_line_and_loses_nothing_else(profile, t
     [
         ("x = ", "mine.py: it cannot be loaded: SyntaxError"),
         ("x = 1", "mine.py: it holds no question"),
-        (
-            EXAMPLE.read_text().replace('"named-time"', '"steps"'),
-            "there is a question 'steps' already",
-        ),
-        (
-            EXAMPLE.read_text().replace('"named_times",\n    "one', '"kernels",\n    "one'),
-            "a table 'kernels' already",
-        ),
+        (EXAMPLE.read_text().replace('"named-time"', '"steps"'), "there is a question 'steps' already"),
+        (EXAMPLE.read_text().replace('"named_times",\n    "one', '"kernels",\n    "one'), "a table 'kernels' already"),
     ],
     ids=["syntax", "no record", "id", "table"],
 )

@@ -77,11 +77,7 @@ def test_load_takes_one_file(profile):
         (lambda p: p.mkdir(), "is a directory", "tracekit.analyze"),
         (lambda p: None, "No such file", "tracekit inspect"),
         (lambda p: p.write_bytes(b""), "holds no text", "tracekit inspect"),
-        (
-            lambda p: p.write_bytes(b"PK\x03\x04 a zip"),
-            "its zip stream is empty, cut off or damaged",
-            "",
-        ),
+        (lambda p: p.write_bytes(b"PK\x03\x04 a zip"), "its zip stream is empty, cut off or damaged", ""),
         (lambda p: p.write_bytes(gzip.compress(b'{"a": 1}')), "no format", "inspect"),
         (lambda p: p.write_bytes(b'{"traceEvents": [{"ph": "X", "ts"'), "no complete event", ""),
         (lambda p: p.write_bytes(b'{"traceEvents": 5}'), "no array of events", ""),
@@ -332,10 +328,7 @@ def test_the_order_in_which_files_were_made_does_not_matter(tmp_path, some_profi
 
 def test_files_named_one_by_one_are_read_in_any_order(profile):
     one, two = profile / "rank0.json", profile / "rank1.json"
-    forth, back = (
-        analyze_uncached([one, two]).measurements,
-        analyze_uncached([two, one]).measurements,
-    )
+    forth, back = (analyze_uncached([one, two]).measurements, analyze_uncached([two, one]).measurements)
     key = ["rank", "step"]
     columns = [*key, "dur_ns", "work_ns", "launch_count"]
     assert forth["steps"].sort_values(key)[columns].astype("str").values.tolist() == (
@@ -345,9 +338,7 @@ def test_files_named_one_by_one_are_read_in_any_order(profile):
 
 @pytest.mark.parametrize("renderer", RENDERERS, ids=lambda r: r.name)
 @pytest.mark.parametrize(
-    "path",
-    [pytest.param(PROFILES[0], marks=pytest.mark.slow), PROFILES[1]],
-    ids=lambda p: p.parts[-3],
+    "path", [pytest.param(PROFILES[0], marks=pytest.mark.slow), PROFILES[1]], ids=lambda p: p.parts[-3]
 )
 def test_every_output_of_an_example_is_the_same_after_its_json_form(path, renderer, reports):
     report, again = reports(path)
@@ -379,9 +370,7 @@ print([name for name in sys.modules if name.startswith("tracekit.readers.chrome.
 """
 
 
-def test_without_the_extension_the_report_is_the_same_and_the_extension_is_not_even_looked_at(
-    some_profile,
-):
+def test_without_the_extension_the_report_is_the_same_and_the_extension_is_not_even_looked_at(some_profile):
     found = []
     for pure in ("0", "1"):
         run = subprocess.run(

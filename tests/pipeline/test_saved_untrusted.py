@@ -231,11 +231,7 @@ def test_additions_of_a_later_version_are_passed_over(path):
     rewrite(path, add)
     after = saved_measurements.load(path)
     assert after["counters"].equals(before["counters"])
-    assert (after.sources, after.failures, after.notes) == (
-        before.sources,
-        before.failures,
-        before.notes,
-    )
+    assert (after.sources, after.failures, after.notes) == (before.sources, before.failures, before.notes)
 
 
 def test_a_nullable_column_that_came_later_is_all_missing(path):

@@ -92,8 +92,7 @@ def test_a_sentence_names_the_largest_cause(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
-    [("cudaGetDevice", "between calls (ops were not recorded)"), ("aten::mm", "between ops")],
+    ("first", "said"), [("cudaGetDevice", "between calls (ops were not recorded)"), ("aten::mm", "between ops")]
 )
 def test_where_no_ops_are_recorded_nothing_is_said_to_lie_between_them(tmp_path, first, said):
     """Kernels of 92 µs, each launched 8 µs after the one before has ended: 7 % of the time."""
@@ -192,11 +191,7 @@ def test_steps_that_differ_are_unexplained(tmp_path):
     rows = []
     for n, length in ((1, 100), (2, 100), (3, 160)):
         at = 1_000 * n
-        rows += [
-            step(n, at, length),
-            annotation("update_actor", at, length),
-            op("aten::mm", at, length),
-        ]
+        rows += [step(n, at, length), annotation("update_actor", at, length), op("aten::mm", at, length)]
     report = analyze_uncached(write(tmp_path / "rank0.json", rows, rank=0, world_size=1), Options()).report
     (sentence,) = [text for text in report.cautions if "step-to-step" in text]
     assert sentence == (

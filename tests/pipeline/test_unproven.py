@@ -60,8 +60,7 @@ def test_the_most_expensive_comes_first_and_three_are_shown():
 
 
 @pytest.mark.parametrize(
-    ("price", "others", "shown"),
-    [(10, [], 1), (9, [], 0), (9, [8], 1), (9, [9], 0), (9, [200, 8], 1), (9, [None], 0)],
+    ("price", "others", "shown"), [(10, [], 1), (9, [], 0), (9, [8], 1), (9, [9], 0), (9, [200, 8], 1), (9, [None], 0)]
 )
 def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_finding(price, others, shown):
     findings = tuple(finding(ns) if ns else replace(finding(1), recoverable_ns=None) for ns in others)
@@ -70,11 +69,7 @@ def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_fin
 
 
 def test_what_has_no_claim_or_no_price_is_no_line():
-    silent = (
-        abstention(claim=""),
-        abstention(price=None),
-        Verdict("drift", "clear", "", None, 9, 1.0),
-    )
+    silent = (abstention(claim=""), abstention(price=None), Verdict("drift", "clear", "", None, 9, 1.0))
     assert phrases.list_unproven_claims(report(*silent), []) == []
 
 

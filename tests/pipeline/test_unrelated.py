@@ -36,12 +36,7 @@ def runs_of(result):
 def models(tmp_path):
     """Three models, profiled one after the other."""
     for number, name in enumerate(("bert", "owl", "llama")):
-        put(
-            tmp_path / "models" / f"{name}.json",
-            1000 + number,
-            HOUR * (1 + number),
-            100 * 4**number,
-        )
+        put(tmp_path / "models" / f"{name}.json", 1000 + number, HOUR * (1 + number), 100 * 4**number)
     return tmp_path / "models"
 
 
@@ -108,22 +103,12 @@ def test_two_worlds_of_one_rank_each_are_two_runs(tmp_path):
     for number in (0, 1):
         path = tmp_path / "run" / f"{'ab'[number]}.json"
         put(path, 7 + number, HOUR * (1 + number), 100 + number, rank=0, world_size=1)
-    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == [
-        "a",
-        "b",
-    ]
+    assert list(runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS)))) == ["a", "b"]
 
 
 def test_one_that_belongs_to_none_of_those_with_names_leaves_them_as_they_are(tmp_path):
     for rank in (0, 1):
-        put(
-            tmp_path / "run" / f"rank{rank}.json",
-            7 + rank,
-            HOUR,
-            100 + rank,
-            rank=rank,
-            world_size=2,
-        )
+        put(tmp_path / "run" / f"rank{rank}.json", 7 + rank, HOUR, 100 + rank, rank=rank, world_size=2)
     put(tmp_path / "run" / "other.json", 90, 9 * HOUR, 300)
     assert runs_of(analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))) == {
         "other": ["other.json"],
@@ -156,9 +141,7 @@ def caution_of(result):
 SECOND = 10**9
 
 
-def test_before_and_after_of_one_program_are_two_runs_and_the_screen_says_which_rank_shows_it(
-    tmp_path,
-):
+def test_before_and_after_of_one_program_are_two_runs_and_the_screen_says_which_rank_shows_it(tmp_path):
     for place, when in enumerate(("before", "after")):
         for rank in (0, 1):
             start_ns = HOUR * (1 + place) + rank * 10_000
@@ -166,10 +149,7 @@ def test_before_and_after_of_one_program_are_two_runs_and_the_screen_says_which_
                 tmp_path / "run" / f"{when}_{'ab'[rank]}.json", 144 + 4 * place + rank, start_ns, rank=rank, world_size=2
             )  # fmt: skip
     result = analyze_uncached(tmp_path / "run", Options(questions=QUESTIONS))
-    assert sorted(runs_of(result).values()) == [
-        ["after_a.json", "after_b.json"],
-        ["before_a.json", "before_b.json"],
-    ]
+    assert sorted(runs_of(result).values()) == [["after_a.json", "after_b.json"], ["before_a.json", "before_b.json"]]
     (caution,) = caution_of(result)
     assert "rank 0 is pid 144, and 3,600 s later pid 148" in caution
 

@@ -65,10 +65,7 @@ def test_a_host_that_does_the_work_has_one(tmp_path, rows):
 
 def test_a_rank_without_gpu_rows_has_no_part_in_the_rate_of_the_others(tmp_path):
     """Rank 0: 1.787822 GFLOP in a kernel of 20 µs = 89.4 TFLOP/s; rank 1 recorded no kernel."""
-    ranks = {
-        "rank0.json": [PRODUCT, *launched("nvjet", 1, 30, 20, 1)],
-        "rank1.json": [PRODUCT, launch(2, 1)],
-    }
+    ranks = {"rank0.json": [PRODUCT, *launched("nvjet", 1, 30, 20, 1)], "rank1.json": [PRODUCT, launch(2, 1)]}
     for host_only in (ranks["rank1.json"], [PRODUCT]):
         report = report_of(tmp_path, {**ranks, "rank1.json": host_only}, only=QUESTIONS)
         (metric,) = section(report, "matmuls").metrics

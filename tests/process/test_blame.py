@@ -6,17 +6,7 @@ import nsys_builder as nsys
 import numpy as np
 import pandas as pd
 import pytest
-from chrome_builder import (
-    BACKWARD,
-    BASE_NS,
-    annotation,
-    kernel,
-    launch,
-    launched,
-    op,
-    step,
-    write,
-)
+from chrome_builder import BACKWARD, BASE_NS, annotation, kernel, launch, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.blame_traces import TABLES, held, kinds, paths, python, tables, traced
@@ -128,11 +118,7 @@ def test_ops_and_calls_within_python_are_below_it(tmp_path):
 
 def test_a_range_is_not_within_the_call_that_opened_it(tmp_path):
     """As Python's profiler records it: the step's range begins inside the function that opens it, and outlives it."""
-    rows = [
-        python("train.py(3): main", 0, 300),
-        python("p.py(7): enter", 95, 10),
-        step(6, 100, 150),
-    ]
+    rows = [python("train.py(3): main", 0, 300), python("p.py(7): enter", 95, 10), step(6, 100, 150)]
     found = held(traced(tmp_path, between(*rows, python("data.py(9): prep", 110, 40), **WAIT)))
     assert found["train.py(3): main > ProfilerStep#6 > data.py(9): prep"] == 40
 
@@ -140,10 +126,7 @@ def test_a_range_is_not_within_the_call_that_opened_it(tmp_path):
 def test_a_silent_backward_thread_is_followed_to_the_one_that_calls_it(tmp_path):
     """The kernel is launched by the thread of backward, of which nothing is recorded before 130."""
     rows = [op("aten::prepare", 100, 30), op("MulBackward0", 130, 30, tid=BACKWARD)]
-    trace = traced(
-        tmp_path,
-        [*launched("a", 0, 0, 100, 1), *rows, *launched("b", 150, 152, 50, 2, tid=BACKWARD)],
-    )
+    trace = traced(tmp_path, [*launched("a", 0, 0, 100, 1), *rows, *launched("b", 150, 152, 50, 2, tid=BACKWARD)])
     assert held(trace) == {
         "aten::prepare": 30, "MulBackward0": 20, f"MulBackward0 > {LAUNCH}": 2,
     }  # fmt: skip
@@ -163,19 +146,10 @@ def test_a_thread_that_waits_is_followed_to_the_one_that_works(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wait",
-    [
-        LOCK,
-        "queue.py(154): get",
-        "threading.py(655): wait",
-        "multiprocessing/connection.py(200): poll",
-    ],
+    "wait", [LOCK, "queue.py(154): get", "threading.py(655): wait", "multiprocessing/connection.py(200): poll"]
 )
 def test_waits_of_python_lead_to_the_thread_that_works(tmp_path, wait):
-    worker = [
-        python("data.py(5): load", 90, 100, tid=77),
-        python("data.py(8): decode", 110, 20, tid=77),
-    ]
+    worker = [python("data.py(5): load", 90, 100, tid=77), python("data.py(8): decode", 110, 20, tid=77)]
     rows = [python("train.py(3): main", 0, 300), python(wait, 100, 40), *worker]
     found = held(traced(tmp_path, between(*rows, start=140, at=142)))
     assert found["data.py(5): load > data.py(8): decode"] == 20
@@ -210,10 +184,7 @@ def test_a_function_of_a_name_like_gc_is_no_collection(tmp_path):
 def test_where_nothing_is_recorded_its_neighbours_are_named_and_nothing_is_guessed(tmp_path):
     rows = [op("aten::first", 80, 20), op("aten::second", 140, 10)]
     trace = traced(tmp_path, between(*rows, start=150, at=150))
-    assert held(trace) == {
-        "(nothing recorded, after aten::first, before aten::second)": 40,
-        "aten::second": 10,
-    }
+    assert held(trace) == {"(nothing recorded, after aten::first, before aten::second)": 40, "aten::second": 10}
     assert kinds(trace) == {"nothing": 40, "op": 10}
 
 
@@ -295,11 +266,7 @@ def test_instances_addresses_and_numbers_make_one_place():
 
 
 def test_numbered_ranges_add_up_and_one_alone_keeps_its_name(tmp_path):
-    rows = [
-        annotation("decode 1", 100, 20),
-        annotation("decode 2", 120, 20),
-        annotation("top 3", 140, 10),
-    ]
+    rows = [annotation("decode 1", 100, 20), annotation("decode 2", 120, 20), annotation("top 3", 140, 10)]
     assert held(traced(tmp_path, between(*rows, **WAIT))) == {"decode #": 40, "top 3": 10}
 
 
@@ -307,10 +274,7 @@ def test_the_sums_stay_exact_where_there_are_too_many_places(tmp_path):
     """2,000 functions of 10 each, in 60 steps."""
     rows = []
     for n in range(2_000):
-        rows += [
-            python(f"f.py({n}): f{n}", 20 * n, 10),
-            *launched("k", 20 * n + 10, 20 * n + 12, 8, n + 1),
-        ]
+        rows += [python(f"f.py({n}): f{n}", 20 * n, 10), *launched("k", 20 * n + 10, 20 * n + 12, 8, n + 1)]
     rows += [step(n, 600 * n, 600) for n in range(60)]
     found, frames = tables(traced(tmp_path, rows))
     assert len(frames) <= MAX_NODES + 24
@@ -348,9 +312,7 @@ def on_cpu(tmp_path, *rows, schema="3.25", **options):
     return tracekit.load(path, tables=CPU)
 
 
-def test_a_sample_of_the_cpu_stands_below_the_range_until_the_next_or_for_their_median_distance(
-    tmp_path,
-):
+def test_a_sample_of_the_cpu_stands_below_the_range_until_the_next_or_for_their_median_distance(tmp_path):
     """Idle 1 to 9 µs, samples at 3, 4 and 7: 1 and 3 apart, so that each stands for at most 2, the last to 8.9.
 
     The range ends at 5, and the sample at 4 with it; the call of the system from 7.5 to 8 is no sample's.
@@ -440,17 +402,7 @@ def test_each_idle_nanosecond_is_blamed_once_whatever_is_known_of_the_cpu(tmp_pa
     assert all(len(frame) <= 160 for frame in frames["frame"] if frame is not None)
 
 
-NAMES = (
-    "aten::mm",
-    LOCK,
-    "a.py(1): f",
-    "gc",
-    "",
-    "ProfilerStep#3",
-    "|`<b>\u202e",
-    "cudaStreamSynchronize",
-    "x" * 400,
-)
+NAMES = ("aten::mm", LOCK, "a.py(1): f", "gc", "", "ProfilerStep#3", "|`<b>\u202e", "cudaStreamSynchronize", "x" * 400)
 
 
 @settings(max_examples=60, deadline=None)
@@ -458,10 +410,7 @@ NAMES = (
 def test_each_idle_nanosecond_of_every_window_is_blamed_once(tmp_path_factory, data):
     """Whatever overlaps whatever, on any threads, with launches known or not."""
     draw = data.draw
-    rows = [
-        step(1, 0, draw(st.integers(0, 400))),
-        annotation("gen", draw(st.integers(0, 200)), 150),
-    ]
+    rows = [step(1, 0, draw(st.integers(0, 400))), annotation("gen", draw(st.integers(0, 200)), 150)]
     spans = st.tuples(st.integers(0, 500), st.integers(0, 200))
     for _ in range(draw(st.integers(0, 25))):
         at, dur = draw(spans)

@@ -29,10 +29,7 @@ class _Trace:
         return self.kept[function]
 
 
-@given(
-    st.lists(st.integers(-1, len(HOST_OP_KINDS) - 1), max_size=20),
-    st.sets(st.sampled_from(HOST_OP_KINDS)),
-)
+@given(st.lists(st.integers(-1, len(HOST_OP_KINDS) - 1), max_size=20), st.sets(st.sampled_from(HOST_OP_KINDS)))
 def test_rows_are_of_a_kind_by_their_code_and_those_without_one_of_none(codes, kinds):
     expected = [code >= 0 and HOST_OP_KINDS[code] in kinds for code in codes]
     mask = mark_rows_of_kind(_Trace(codes), "host_ops", *kinds)
@@ -44,11 +41,7 @@ def test_masks_are_shared_and_not_to_be_written_to(tmp_path):
     trace = tracekit.load(write(tmp_path / "t.json", rows))
     ops = mark_rows_of_kind(trace, "host_ops", "op")
     assert ops is mark_rows_of_kind(trace, "host_ops", "op", "overhead")
-    for mask in (
-        ops,
-        mark_rows_of_kind(trace, "host_ops", *HOST_OP_KINDS),
-        mark_rows_of_kind(trace, "host_ops"),
-    ):
+    for mask in (ops, mark_rows_of_kind(trace, "host_ops", *HOST_OP_KINDS), mark_rows_of_kind(trace, "host_ops")):
         assert len(mask) == 3
         with pytest.raises(ValueError, match="read-only"):
             mask[0] = True

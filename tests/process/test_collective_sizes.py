@@ -5,12 +5,7 @@ import pytest
 from process.collective_traces import found, only
 from rules.traces_communication import nccl
 
-from tracekit.process.collectives.names import (
-    ITEM_BYTES,
-    normalize_dtype,
-    parse_collective_op,
-    parse_message_size,
-)
+from tracekit.process.collectives.names import ITEM_BYTES, normalize_dtype, parse_collective_op, parse_message_size
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from chrome_builder import (
-    BACKWARD,
-    BASE_NS,
-    HOST_PID,
-    annotation,
-    kernel,
-    launch,
-    launched,
-    op,
-    step,
-    write,
-)
+from chrome_builder import BACKWARD, BASE_NS, HOST_PID, annotation, kernel, launch, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.collective_traces import COMMS, found, gloo, only
@@ -92,22 +81,14 @@ def ranged(name, dims, types='["float"]'):
 
 
 def test_a_range_around_the_launch_tells_the_operation_and_the_input(tmp_path):
-    rows = [
-        ranged("nccl:all_to_all", "[[25]]"),
-        launch(5, 1),
-        kernel("ncclKernel_SendRecv", 60, 10, 1),
-    ]
+    rows = [ranged("nccl:all_to_all", "[[25]]"), launch(5, 1), kernel("ncclKernel_SendRecv", 60, 10, 1)]
     row = only(tmp_path, rows)
     assert (row["op"], row["size_bytes"], row["dtype"]) == ("all_to_all", 100, "float32")
 
 
 def test_what_one_rank_puts_into_an_all_gather_is_not_its_size(tmp_path):
     """The number of ranks is not known, so neither is the whole."""
-    rows = [
-        ranged("nccl:_all_gather_base", "[[25]]"),
-        launch(5, 1),
-        kernel("ncclKernel_AllGather", 60, 10, 1),
-    ]
+    rows = [ranged("nccl:_all_gather_base", "[[25]]"), launch(5, 1), kernel("ncclKernel_AllGather", 60, 10, 1)]
     assert found(tmp_path, rows).rows.frame()["size_bytes"].isna().all()
 
 
@@ -180,10 +161,7 @@ def test_step_and_stage_are_those_of_the_issue_not_of_the_run(tmp_path):
 
 def test_on_a_device_ordinals_count_in_the_order_in_which_collectives_ran(tmp_path):
     """What was launched at 0 ran at 60, what was launched at 10 ran at 20."""
-    rows = [
-        *nccl("allreduce", 0, 60, 10, 1, 1, ranks=(0, 1)),
-        *nccl("allreduce", 10, 20, 10, 2, 1, ranks=(0, 1)),
-    ]
+    rows = [*nccl("allreduce", 0, 60, 10, 1, 1, ranks=(0, 1)), *nccl("allreduce", 10, 20, 10, 2, 1, ranks=(0, 1))]
     frame = found(tmp_path, rows).rows.frame().sort_values("ts_ns")
     assert frame["issue_ns"].is_monotonic_decreasing
     assert frame["ordinal"].tolist() == [0, 1]
@@ -222,11 +200,7 @@ def test_a_trace_without_collectives_has_none(tmp_path, rows):
 
 
 def test_an_absurd_duration_is_no_collective(tmp_path):
-    rows = [
-        op("a", 0, 100),
-        *nccl("allreduce", 1, 10, 5, 1, 1),
-        *nccl("allreduce", 2, 20, 10**6, 2, 1),
-    ]
+    rows = [op("a", 0, 100), *nccl("allreduce", 1, 10, 5, 1, 1), *nccl("allreduce", 2, 20, 10**6, 2, 1)]
     assert found(tmp_path, rows).rows.frame()["dur_ns"].tolist() == [5_000]
 
 
@@ -254,9 +228,7 @@ def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
 
 
 HOSTILE = st.one_of(
-    st.none(),
-    st.integers(-5, 5),
-    st.sampled_from((2**63, 1.5, "x", "[]", "[1, 2]", "0", True, "NaN", "\x1f")),
+    st.none(), st.integers(-5, 5), st.sampled_from((2**63, 1.5, "x", "[]", "[1, 2]", "0", True, "NaN", "\x1f"))
 )
 
 

@@ -46,10 +46,7 @@ def test_windows_stay_with_a_host_that_waits_in_most_steps(tmp_path):
     """The first of five steps ends before its work, which is done at 102 in the second; the others wait for theirs."""
     ends = [10, 210, 320, 430, 540]
     trace = load(tmp_path, queued_steps(ends, [100] * 5))
-    on_device, on_host = (
-        trace.derived(align_windows_to_device),
-        trace.derived(find_steps_and_stages),
-    )
+    on_device, on_host = (trace.derived(align_windows_to_device), trace.derived(find_steps_and_stages))
     expected = list(zip([0, *ends[:-1]], ends, strict=True))
     assert bounds(on_device.step_rows) == bounds(on_host.step_rows) == expected
     assert bounds(on_device.stage_rows) == bounds(on_host.stage_rows)

@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.process.ops.flops import (
-    OPS,
-    MatrixProduct,
-    compute_matrix_product,
-    parse_input_shapes,
-    parse_input_types,
-)
+from tracekit.process.ops.flops import OPS, MatrixProduct, compute_matrix_product, parse_input_shapes, parse_input_types
 
 F = "float"
 

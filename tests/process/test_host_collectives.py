@@ -1,22 +1,13 @@
 """Collectives that the host carries out itself: which ranges they are, and when they were issued."""
 
 import pytest
-from chrome_builder import (
-    BASE_NS,
-    annotation,
-    op,
-    step,
-)
+from chrome_builder import BASE_NS, annotation, op, step
 from process.collective_traces import COMMS, found, gloo, only
 from rules.traces_communication import nccl
 
 
 def test_without_a_device_ranges_of_the_host_are_the_collectives(tmp_path):
-    rows = [
-        step(1, 0, 100),
-        annotation("update_actor", 0, 40),
-        gloo("all_reduce", 50, 10, "[[100]]"),
-    ]
+    rows = [step(1, 0, 100), annotation("update_actor", 0, 40), gloo("all_reduce", 50, 10, "[[100]]")]
     rows += [op("c10d::allreduce_", 30, 5)]
     row = only(tmp_path, rows)
     told = ("op", "size_bytes", "dur_ns", "issue_ns", "stage", "step", "synchronising")
@@ -49,12 +40,7 @@ def test_the_call_may_tell_what_the_range_does_not(tmp_path):
     rows = [op("c10d::_allgather_base_", 0, 9), op("record_param_comms", 1, 5, **COMMS)]
     rows += [gloo("all_gather", 20, 10, "[[5]]")]
     row = only(tmp_path, rows)
-    assert (row["seq"], row["group_size"], row["size_bytes"], row["dtype"]) == (
-        17,
-        2,
-        20,
-        "float16",
-    )
+    assert (row["seq"], row["group_size"], row["size_bytes"], row["dtype"]) == (17, 2, 20, "float16")
 
 
 def test_a_range_within_one_is_part_of_it(tmp_path):

@@ -2,16 +2,7 @@
 
 import numpy as np
 import pytest
-from chrome_builder import (
-    BACKWARD,
-    annotation,
-    kernel,
-    launch,
-    launched,
-    memcpy,
-    op,
-    step,
-)
+from chrome_builder import BACKWARD, annotation, kernel, launch, launched, memcpy, op, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import LIMITS, between, causes, frame_of, load, only, stream_wait, sync
@@ -66,10 +57,7 @@ def test_devices_come_in_order_of_their_number_those_of_unknown_number_last(tmp_
     ]
     trace = load(tmp_path, rows)
     device = trace["device_ops"]["device"].mask(trace["device_ops"]["device"] == 2)
-    unknown = Trace(
-        trace.source,
-        {**trace.tables, "device_ops": trace["device_ops"].assign(device=device)},
-    )
+    unknown = Trace(trace.source, {**trace.tables, "device_ops": trace["device_ops"].assign(device=device)})
     assert [idle.device for idle in unknown.derived(LIMITS)] == [0, 1, None]
     assert [idle.device for idle in trace.derived(LIMITS)] == [0, 1, 2]
 
@@ -315,10 +303,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     limits = IdleTime(kernel_wait_ns=3_000, silence_ns=8_000)
     devices = trace.derived(limits)
     ops = trace.get("device_ops")
-    framed = {
-        "step": trace.derived(find_steps_and_stages).steps,
-        "stage": make_outer_range_frame(trace),
-    }
+    framed = {"step": trace.derived(find_steps_and_stages).steps, "stage": make_outer_range_frame(trace)}
     for idle in devices:
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
         _shares_are_parts_of_their_gaps(idle)

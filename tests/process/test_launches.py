@@ -28,10 +28,7 @@ def test_a_kernel_belongs_to_the_op_around_the_call_with_its_correlation(tmp_pat
 
 
 def test_every_kernel_of_a_graph_goes_to_its_one_launch(tmp_path):
-    rows = [
-        launch(0, 9, name="cudaGraphLaunch"),
-        *(kernel(f"k{i}", 10 + i, 1, 9) for i in range(4)),
-    ]
+    rows = [launch(0, 9, name="cudaGraphLaunch"), *(kernel(f"k{i}", 10 + i, 1, 9) for i in range(4))]
     trace = load(tmp_path, rows)
     assert names(trace, find_launches(trace).call) == ["cudaGraphLaunch"] * 4
 
@@ -44,11 +41,7 @@ def test_of_calls_with_one_correlation_the_last_one_before_the_kernel_counts(tmp
 
 def test_a_call_that_is_the_first_row_of_the_host_is_not_looked_for_again(tmp_path):
     """No op is around it, and the one with the kernel's external id did not launch it."""
-    rows = [
-        launch(0, 5),
-        op("aten::mul", 3, 2, **{"External id": 77}),
-        kernel("k", 20, 5, 5, **{"External id": 77}),
-    ]
+    rows = [launch(0, 5), op("aten::mul", 3, 2, **{"External id": 77}), kernel("k", 20, 5, 5, **{"External id": 77})]
     trace = load(tmp_path, rows)
     found = find_launches(trace)
     assert names(trace, found.op) == [None]
@@ -56,10 +49,7 @@ def test_a_call_that_is_the_first_row_of_the_host_is_not_looked_for_again(tmp_pa
 
 
 def test_without_correlation_the_external_id_leads_to_the_op(tmp_path):
-    rows = [
-        op("aten::mul", 0, 10, **{"External id": 77}),
-        kernel("k", 20, 5, **{"External id": 77}),
-    ]
+    rows = [op("aten::mul", 0, 10, **{"External id": 77}), kernel("k", 20, 5, **{"External id": 77})]
     trace = load(tmp_path, rows)
     found = find_launches(trace)
     assert LINKS[found.link[0]] == "external_id"

@@ -124,10 +124,7 @@ def test_nothing_is_innermost_where_the_tree_has_no_rows():
     nothing = CallTree(none, none)
     thread = np.zeros(2, np.int32)
     trace = SimpleNamespace(numbers=lambda *_: none)
-    assert find_innermost_rows_in_tree(trace, nothing, thread, np.array([5, 7])).tolist() == [
-        -1,
-        -1,
-    ]
+    assert find_innermost_rows_in_tree(trace, nothing, thread, np.array([5, 7])).tolist() == [-1, -1]
     assert find_innermost_rows_in_tree(trace, nothing, thread[:0], none).tolist() == []
 
 
@@ -179,21 +176,12 @@ def test_numbers_of_rows_take_four_bytes(monkeypatch, in_c):
     assert (made.parent.dtype, made.order.dtype) == (np.int32, np.int32)
     assert made.parent.tolist() == [-1, 2, 0]
     assert made.order.tolist() == [0, 2, 1]
-    assert measure_exclusive_times_in_tree(made, start, np.array([100, 5, 50])).tolist() == [
-        50,
-        5,
-        45,
-    ]
+    assert measure_exclusive_times_in_tree(made, start, np.array([100, 5, 50])).tolist() == [50, 5, 45]
 
 
 @pytest.fixture
 def trace(tmp_path):
-    rows = [
-        annotation("stage", 0, 100),
-        op("aten::mm", 10, 50),
-        launch(20, 1),
-        op("aten::add", 200, 10, tid=BACKWARD),
-    ]
+    rows = [annotation("stage", 0, 100), op("aten::mm", 10, 50), launch(20, 1), op("aten::add", 200, 10, tid=BACKWARD)]
     return tracekit.load(write(tmp_path / "t.json", rows))
 
 
@@ -218,8 +206,4 @@ def test_threads_beyond_two_bytes_are_in_order_and_none_at_all_is_an_order():
     none = np.empty(0, np.int64)
     assert sort_by_start(none.astype(np.int32), none, none).tolist() == []
     start = np.array([0, 0, 0])
-    assert sort_by_start(np.array([40_000, 1, 32_768], np.int32), start, start + 1).tolist() == [
-        1,
-        2,
-        0,
-    ]
+    assert sort_by_start(np.array([40_000, 1, 32_768], np.int32), start, start + 1).tolist() == [1, 2, 0]

@@ -86,13 +86,7 @@ def test_without_annotation_the_time_at_which_it_ran_decides(tmp_path):
 
 def test_an_op_that_the_range_holds_only_in_part_is_not_of_it(tmp_path):
     """The range is of 55-75; ops fill it exactly, leave it, and begin before it."""
-    rows = [
-        *TWO,
-        projected("gen", 55, 20),
-        kernel("fills", 55, 20),
-        kernel("leaves", 60, 16),
-        kernel("early", 54, 5),
-    ]
+    rows = [*TWO, projected("gen", 55, 20), kernel("fills", 55, 20), kernel("leaves", 60, 16), kernel("early", 54, 5)]
     found = places(load(tmp_path, rows))
     assert found == {"fills": ("annotation", 0), "leaves": ("time", 60), "early": ("time", 54)}
 
@@ -123,13 +117,7 @@ def test_of_equal_ranges_that_of_the_inner_host_range_counts(tmp_path):
 
 
 def test_ranges_that_overlap_without_nesting_give_the_one_that_began_last(tmp_path):
-    rows = [
-        *TWO,
-        projected("gen", 100, 50),
-        projected("ref", 120, 80),
-        kernel("k", 130, 5),
-        kernel("j", 105, 5),
-    ]
+    rows = [*TWO, projected("gen", 100, 50), projected("ref", 120, 80), kernel("k", 130, 5), kernel("j", 105, 5)]
     assert places(load(tmp_path, rows)) == {"k": ("annotation", 50), "j": ("annotation", 0)}
 
 
@@ -175,22 +163,12 @@ def test_a_range_without_a_host_range_on_the_step_thread_says_nothing(tmp_path, 
 
 
 def test_a_range_that_begins_before_every_host_range_of_its_name_says_nothing(tmp_path):
-    rows = [
-        annotation("gen", 100, 30),
-        op("late", 0, 300),
-        projected("gen", 55, 20),
-        kernel("k", 60, 5),
-    ]
+    rows = [annotation("gen", 100, 30), op("late", 0, 300), projected("gen", 55, 20), kernel("k", 60, 5)]
     assert places(load(tmp_path, rows)) == {"k": ("time", 60)}
 
 
 def test_a_step_is_told_by_its_range_too(tmp_path):
-    rows = [
-        step(1, 0, 100),
-        step(2, 100, 100),
-        projected("ProfilerStep#1", 90, 60),
-        kernel("k", 120, 5),
-    ]
+    rows = [step(1, 0, 100), step(2, 100, 100), projected("ProfilerStep#1", 90, 60), kernel("k", 120, 5)]
     trace = load(tmp_path, rows)
     steps = find_steps_and_stages(trace).steps
     start = steps["ts_ns"].to_numpy()
@@ -266,11 +244,7 @@ def test_questions_about_launches_take_no_place_for_a_launch(tmp_path):
     rows = [*TWO, *launched("k", 1, 10, 10, 1), kernel("lost", 60, 5), projected("gen", 5, 100)]
     rows += [kernel("ncclDevKernel_AllReduce", 70, 5)]
     trace = load(tmp_path, rows)
-    assert [PLACED[how] for how in place_device_ops(trace).how] == [
-        "launch",
-        "annotation",
-        "annotation",
-    ]
+    assert [PLACED[how] for how in place_device_ops(trace).how] == ["launch", "annotation", "annotation"]
     assert find_launches(trace).linked.tolist() == [True, False, False]
     (idle,) = trace.derived(IdleTime(kernel_wait_ns=3_000, silence_ns=1_000_000))
     gap = {name: part.total for name, part in idle.causes.items() if part.total}
@@ -309,10 +283,7 @@ def made(ops, ranges, shift=0):
     for number, (at, dur, how, device, stream) in enumerate(ops):
         where = {"device": device, "stream": stream}
         if how == "launch":
-            rows += [
-                launch(at, 100 + number),
-                kernel(f"k{number}", at + 3, dur, 100 + number, **where),
-            ]
+            rows += [launch(at, 100 + number), kernel(f"k{number}", at + 3, dur, 100 + number, **where)]
         else:
             ids = {"none": None, "low id": 1 + number, "high id": 500 + number}
             rows.append(kernel(f"k{number}", at, dur, ids[how], **where))

@@ -26,10 +26,7 @@ def trace_of(folder, rows, **meta):
     [
         ([0, 17, 33, 1005], 1000),  # whole microseconds
         ([0, 17.5, 33.25, 1005.75], 250),  # a double of microseconds since 1970
-        (
-            [n * 3 + (0, 0.2, 0.5, 0.8)[n % 4] for n in range(64)],
-            300,
-        ),  # the same in its shortest form
+        ([n * 3 + (0, 0.2, 0.5, 0.8)[n % 4] for n in range(64)], 300),  # the same in its shortest form
         ([0.001, 17.123, 33.456], 1),
         ([], 1),
     ],
@@ -77,10 +74,7 @@ def test_own_times_of_overlapping_neighbours_add_up_to_what_is_covered(tmp_path)
 def test_a_range_as_long_as_its_step_but_for_rounding_is_a_stage(tmp_path):
     """A name that is not known, 1 µs longer than the step."""
     rows = [step(1, 0, 100), annotation("my_stage", 0, 101), step(2, 150, 100), annotation("my_stage", 150, 100)]  # fmt: skip
-    assert find_steps_and_stages(trace_of(tmp_path, rows)).stages["stage"].tolist() == [
-        "my_stage",
-        "my_stage",
-    ]
+    assert find_steps_and_stages(trace_of(tmp_path, rows)).stages["stage"].tolist() == ["my_stage", "my_stage"]
 
 
 def test_validation_behind_a_step_that_ends_late_by_rounding_is_not_in_it(tmp_path):

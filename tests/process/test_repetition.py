@@ -65,10 +65,7 @@ def test_profiler_steps_stay_windows_by_time(tmp_path):
 
 
 def test_iterations_of_an_engine_last_from_one_to_the_next(tmp_path):
-    rows = [
-        op("aten::warm", 0, 4),
-        *iterations("execute_context_0(0)_generation_{}(8)", 4, begin=10),
-    ]
+    rows = [op("aten::warm", 0, 4), *iterations("execute_context_0(0)_generation_{}(8)", 4, begin=10)]
     rows += launched("sample", 345, 350, 25, 7)  # of the last iteration: the range ends at 350, its work at 375
     origin, name, spans = told(found(tmp_path, rows))
     assert (origin, name) == ("iteration", "execute_context_#(#)_generation_#(#)")
@@ -196,10 +193,7 @@ def test_unlike_ranges_that_come_in_no_order_divide_nothing(tmp_path):
     assert told(found(tmp_path, rows))[0] == "file"
 
 
-LOADER, STEP = (
-    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-    "Optimizer.step#AdamW.step",
-)
+LOADER, STEP = ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "Optimizer.step#AdamW.step")
 
 
 def test_calls_of_the_data_loader_divide_a_loop_without_ranges_of_its_own(tmp_path):

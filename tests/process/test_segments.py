@@ -43,10 +43,7 @@ def test_a_host_is_blocked_from_its_last_op_until_the_collective_ends(tmp_path):
     """Works 40, waits until 100, works on: 60 of 150 are blocked."""
     rows = [step(1, 0, 150), op("mm", 0, 40), gloo(30, 100), op("mm", 105, 45)]
     part = found(tmp_path, rows)
-    assert table(part.arrivals, "segment", "ts_ns", "dur_ns", "blocked_ns")[0][2:] == (
-        70_000,
-        60_000,
-    )
+    assert table(part.arrivals, "segment", "ts_ns", "dur_ns", "blocked_ns")[0][2:] == (70_000, 60_000)
     # Until it comes, at 30, it has done 30; the 10 in flight are work, and so are the 50 after the wait.
     assert table(part.segments, "segment", "own_ns", "blocked_ns") == [
         (0, 30_000, 0), (1, 60_000, 60_000),

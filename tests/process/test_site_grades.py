@@ -7,11 +7,7 @@ import pytest
 from memory_builder import Allocator, frame
 from snapshot_traces import loaded
 
-from tracekit.process.memory.call_sites import (
-    build_allocation_tree,
-    build_site_table,
-    shorten_function_name,
-)
+from tracekit.process.memory.call_sites import build_allocation_tree, build_site_table, shorten_function_name
 from tracekit.process.memory.site_grades import (
     ANYTHING,
     FRAMEWORK,

@@ -145,13 +145,7 @@ def test_a_long_path_tells_its_outermost_and_its_six_innermost_ops(tmp_path):
     """Nine ops within one another, o0 to o8; and seven, of which none is left out."""
     nine = [op(f"o{k}", 1 + k, 40 - 2 * k) for k in range(9)]
     seven = [op(f"p{k}", 51 + k, 40 - 2 * k) for k in range(7)]
-    rows = [
-        step(1, 0, 100),
-        *nine,
-        *launched("a", 15, 20, 5, 1),
-        *seven,
-        *launched("b", 60, 70, 5, 2),
-    ]
+    rows = [step(1, 0, 100), *nine, *launched("a", 15, 20, 5, 1), *seven, *launched("b", 60, 70, 5, 2)]
     work = table(load(tmp_path, rows)).query("`class` == 'compute'")
     assert set(work["op"]) == {
         "o0 > … > o3 > o4 > o5 > o6 > o7 > o8", "p0 > p1 > p2 > p3 > p4 > p5 > p6",

@@ -14,12 +14,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.memory import replay as snapshot_replay
 from tracekit.process.memory.calls import find_allocation_retries, find_needless_segments
 from tracekit.process.memory.live import list_live_memory, sum_live_memory_by_site
-from tracekit.process.memory.replay import (
-    NEVER,
-    has_allocator_segments,
-    is_synthetic_segments,
-    replay_all_devices,
-)
+from tracekit.process.memory.replay import NEVER, has_allocator_segments, is_synthetic_segments, replay_all_devices
 from tracekit.process.memory.space import (
     list_memory_segments,
     measure_free_space_at,
@@ -382,8 +377,7 @@ def test_the_level_before_a_history_of_one_free_is_its_peak(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("times", "timed", "expected"),
-    [([50, 30, 80], True, [50, 50, 80]), ([50, None, 80], False, [0, 1, 2])],
+    ("times", "timed", "expected"), [([50, 30, 80], True, [50, 50, 80]), ([50, None, 80], False, [0, 1, 2])]
 )
 def test_times_never_go_back_and_are_all_known_or_none(tmp_path, times, timed, expected):
     allocator = Allocator()

@@ -1,15 +1,7 @@
 """What synchronising calls cost, what lies between stages, how long launched work waits: worked out by hand."""
 
 import pytest
-from chrome_builder import (
-    annotation,
-    kernel,
-    launch,
-    launched,
-    memcpy,
-    op,
-    step,
-)
+from chrome_builder import annotation, kernel, launch, launched, memcpy, op, step
 from process.idle_traces import between, frame_of, load, only, sync
 
 from tracekit.process.calls.activity import find_sync_calls
@@ -84,12 +76,7 @@ def test_what_follows_counts_until_the_host_is_ahead_again(tmp_path, rows, later
     ("name", "copy", "dur", "counts"),
     [
         ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", 10, True),
-        (
-            "cudaMemcpyAsync",
-            "Memcpy DtoH (Device -> Pageable)",
-            9,
-            False,
-        ),  # returned before the end
+        ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", 9, False),  # returned before the end
         ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pinned)", 10, False),
         ("cudaMemcpy", "Memcpy DtoH (Device -> Pinned)", 3, True),
         ("hipMemcpyWithStream", "CopyDeviceToHost", 3, True),

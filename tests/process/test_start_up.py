@@ -90,12 +90,7 @@ def test_the_first_launch_of_a_kernel_takes_twenty_times_the_median(tmp_path, us
 
 def test_a_launch_that_waits_for_a_full_queue_is_no_first_call(tmp_path):
     """The device works meanwhile: of 2 ms more than one, then half."""
-    full = [
-        *steady(0),
-        kernel("b", 3_000, 1_001, 40),
-        launch(2_990, 40),
-        launch(3_000, 900, 2 * MS),
-    ]
+    full = [*steady(0), kernel("b", 3_000, 1_001, 40), launch(2_990, 40), launch(3_000, 900, 2 * MS)]
     rows = [*full, kernel("late", 5 * MS, 10, 900), *steady(6 * MS, 3, 500)]
     assert calls(tmp_path, rows) == []
     rows[len(steady(0))]["dur"] = 1_000
@@ -106,10 +101,7 @@ def cold(*lengths, late=0):
     """A launch of each length after the other, each of a kernel of its own that begins `late` after it returns."""
     rows, at = [], 0
     for number, length in enumerate(lengths):
-        rows += [
-            launch(at, 40 + number, length),
-            kernel(f"k{number}", at + length + 5 + late, 2, 40 + number),
-        ]
+        rows += [launch(at, 40 + number, length), kernel(f"k{number}", at + length + 5 + late, 2, 40 + number)]
         at += length + late + 50
     return rows  # fmt: skip
 
@@ -150,10 +142,7 @@ def test_a_program_that_starts_records_nothing(tmp_path):
     assert [call[0] for call in calls(tmp_path, [*rows, busy])] == ["code"]
     busy["dur"] = 74 * MS
     assert [call[0] for call in calls(tmp_path, [*rows, busy])] == ["program", "code"]
-    assert [call[0] for call in calls(tmp_path, [*rows, python("load", 10, 140 * MS)])] == [
-        "program",
-        "code",
-    ][1:]
+    assert [call[0] for call in calls(tmp_path, [*rows, python("load", 10, 140 * MS)])] == ["program", "code"][1:]
 
 
 def test_a_silence_is_start_up_only_before_a_cold_call_and_before_any_work(tmp_path):
@@ -230,24 +219,14 @@ def test_python_functions_that_compile_count_once(tmp_path):
 
 def test_a_capture_begins_when_its_last_first_call_returns(tmp_path):
     """34: 30 µs, a launch of 300 ms, 2 ms of work."""
-    rows = [
-        op("aten::add", 0, 300_060),
-        launch(30, 1, 300_000),
-        kernel("a", 300_034, 50, 1),
-        *steady(300_100),
-    ]
+    rows = [op("aten::add", 0, 300_060), launch(30, 1, 300_000), kernel("a", 300_034, 50, 1), *steady(300_100)]
     start, length, before, skew = window(tmp_path, rows)
     # The last kernel ends 1,900 + 95 after 300,100.
     assert (start, start + length, before, skew) == (300_030, 302_095, 300_030, 0)
 
 
 def test_a_marked_step_keeps_its_length(tmp_path):
-    rows = [
-        step(1, 0, 400_000),
-        launch(30, 1, 300_000),
-        kernel("a", 300_034, 50, 1),
-        *steady(300_100),
-    ]
+    rows = [step(1, 0, 400_000), launch(30, 1, 300_000), kernel("a", 300_034, 50, 1), *steady(300_100)]
     assert window(tmp_path, rows) == (0, 400_000, 0, 0)
 
 
@@ -264,11 +243,7 @@ def test_start_up_takes_half_of_the_time_until_its_last_call(tmp_path, pause, en
 def test_a_device_that_worked_before_had_started_up(tmp_path):
     """Of 20 kernels two ran before the call, then three."""
     for before, begin in ((2, 1_300), (3, 0)):
-        rows = [
-            *steady(0, before),
-            launch(300, 50, MS, name="cuModuleLoadData"),
-            *steady(2 * MS, 20 - before, 400),
-        ]
+        rows = [*steady(0, before), launch(300, 50, MS, name="cuModuleLoadData"), *steady(2 * MS, 20 - before, 400)]
         assert window(tmp_path, rows)[0] == begin
 
 
@@ -336,9 +311,5 @@ def test_a_first_collective_like_others_is_part_of_the_capture(tmp_path, change)
 
 
 def test_a_host_alone_has_no_start_up(tmp_path):
-    rows = [
-        op("aten::addmm", 0, 50 * MS),
-        annotation("gen", 0, 60 * MS),
-        launch(50 * MS, 1, 9 * MS),
-    ]
+    rows = [op("aten::addmm", 0, 50 * MS), annotation("gen", 0, 60 * MS), launch(50 * MS, 1, 9 * MS)]
     assert calls(tmp_path, rows) == []

@@ -86,13 +86,7 @@ def test_stages_are_the_ranges_of_the_step_thread_with_their_parents(tmp_path):
         annotation("nccl:all_gather", 71, 3),
     ]  # fmt: skip
     found = find_steps_and_stages(load(tmp_path, rows)).stages
-    pairs = list(
-        zip(
-            found["stage"],
-            found["parent"].astype(object).where(found["parent"].notna(), None),
-            strict=True,
-        )
-    )
+    pairs = list(zip(found["stage"], found["parent"].astype(object).where(found["parent"].notna(), None), strict=True))
     assert pairs == [
         ("gen", None), ("actor_update", None),
         ("mini_batch0", "actor_update"), ("micro_batch0", "mini_batch0"),

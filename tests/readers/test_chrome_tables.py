@@ -80,11 +80,7 @@ def test_host_categories_of_every_era_have_their_kind(load, kind):
     assert host["cat"].tolist() == list(cats)
 
 
-DEVICE_KINDS = {
-    "kernel": ("kernel", "Kernel"),
-    "memcpy": ("gpu_memcpy", "Memcpy"),
-    "memset": ("gpu_memset", "Memset"),
-}
+DEVICE_KINDS = {"kernel": ("kernel", "Kernel"), "memcpy": ("gpu_memcpy", "Memcpy"), "memset": ("gpu_memset", "Memset")}
 
 
 @pytest.mark.parametrize("kind", DEVICE_KINDS)
@@ -131,10 +127,7 @@ def test_a_trace_of_2021_has_its_steps_launches_and_work(load):
 )
 def test_allocator_instants_of_every_form_are_memory_and_have_no_length(load, form):
     args = {"Bytes": -256, "Total Allocated": 1024, "Total Reserved": 2048, "Device Type": 0}
-    rows = [
-        op("aten::empty", 0, 10),
-        {**form, "name": "[memory]", "pid": HOST_PID, "tid": MAIN, "ts": 4, "args": args},
-    ]
+    rows = [op("aten::empty", 0, 10), {**form, "name": "[memory]", "pid": HOST_PID, "tid": MAIN, "ts": 4, "args": args}]
     trace = load(rows)
     assert trace["host_ops"]["name"].tolist() == ["aten::empty"]
     found = trace["memory_ops"].iloc[0]
@@ -381,16 +374,7 @@ events = st.lists(st.tuples(st.sampled_from("XiIMCsft?"), cats, st.integers(0, 9
 @given(events)
 def test_no_element_is_in_two_tables_and_none_is_lost_unsaid(tmp_path, drawn):
     rows = [
-        {
-            "ph": ph,
-            "cat": cat,
-            "name": "n",
-            "pid": 1,
-            "tid": 1,
-            "ts": ts,
-            "dur": d,
-            "args": {"v": 1},
-        }
+        {"ph": ph, "cat": cat, "name": "n", "pid": 1, "tid": 1, "ts": ts, "dur": d, "args": {"v": 1}}
         for ph, cat, ts, d in drawn
     ]
     path = write(tmp_path / "trace.json", rows)

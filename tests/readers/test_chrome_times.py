@@ -160,10 +160,7 @@ def test_where_few_kernels_were_recorded_none_is_called_lost(tmp_path):
 
 
 def test_an_op_that_outlasts_the_recording_is_left_out(tmp_path):
-    trace = load(
-        tmp_path,
-        [op("a", AT, 100), *launched("k", AT + 1, AT + 10, 5, 1), kernel("x", AT + 20, 2_500_000)],
-    )
+    trace = load(tmp_path, [op("a", AT, 100), *launched("k", AT + 1, AT + 10, 5, 1), kernel("x", AT + 20, 2_500_000)])
     assert notes(trace) == {"overlong-ops": (1, {})}
     assert ops(trace) == [("k", 10, 5)]
 

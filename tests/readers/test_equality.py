@@ -77,11 +77,7 @@ def test_damaged_text_is_read_alike(tmp_path, seed):
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    pieces=st.lists(st.sampled_from(PIECES), max_size=30),
-    block=st.integers(1, 80),
-    bridge=st.integers(1, 20),
-)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), block=st.integers(1, 80), bridge=st.integers(1, 20))
 def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, pieces, block, bridge):
     path = tmp_path / "trace.json"
     path.write_bytes(b"[" + b"".join(pieces) + b"," + EVENT % (1, 2) + b"]")

@@ -141,13 +141,7 @@ def test_text_before_a_fault_does_not_depend_on_the_block_size(path):
 @pytest.mark.skipif(gunzip.fast_zlib is None, reason="isal is not installed")
 def test_the_fast_library_asks_for_care_at_any_fault(path):
     data = gzip.compress(TEXT)
-    for broken in (
-        data[:-1],
-        data[:100],
-        data[:-6] + b"\0" * 6,
-        data + b"x",
-        data[:50] + data[60:],
-    ):
+    for broken in (data[:-1], data[:100], data[:-6] + b"\0" * 6, data + b"x", data[:50] + data[60:]):
         with pytest.raises(unpack.Unproven):
             read(path, broken, careful=False)
 

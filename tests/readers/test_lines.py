@@ -14,11 +14,7 @@ BOM = b"\xef\xbb\xbf"
 def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path):
     path = tmp_path / "a.log"
     path.write_bytes(BOM + b"one\n" + BOM + b"two\nthree")
-    assert list(read_bounded_lines(path, [], careful=False)) == [
-        (1, "one"),
-        (2, "\ufefftwo"),
-        (3, "three"),
-    ]
+    assert list(read_bounded_lines(path, [], careful=False)) == [(1, "one"), (2, "\ufefftwo"), (3, "three")]
     path.write_bytes(BOM + b"alone")
     assert list(read_bounded_lines(path, [], careful=False)) == [(1, "alone")]
 

@@ -7,20 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from timeline_files import (
-    CHANGES,
-    LEVELS,
-    OURS,
-    TIMES,
-    US,
-    T,
-    codes,
-    held,
-    put,
-    read,
-    rows,
-    walked,
-)
+from timeline_files import CHANGES, LEVELS, OURS, TIMES, US, T, codes, held, put, read, rows, walked
 
 from tracekit import load
 from tracekit.model.errors import TracekitError
@@ -81,10 +68,7 @@ def test_a_timeline_of_a_device_that_did_nothing_is_empty(tmp_path, made):
 
 def test_categories_and_actions_of_later_versions_are_unknown_and_counted(tmp_path):
     trace = read(put(tmp_path, [*CHANGES, [T + 9001, 2, 7, 8], [T + 9002, 5, -7, 99]]))
-    assert rows(trace)[-2:] == [
-        (T + 9001, "unknown", 7, 1007),
-        (T + 9002, "unknown", -7, 1000),
-    ]
+    assert rows(trace)[-2:] == [(T + 9001, "unknown", 7, 1007), (T + 9002, "unknown", -7, 1000)]
     assert [(n.code, n.count) for n in trace.notes] == [("not-understood", 2)]
 
 

@@ -6,20 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from timeline_files import (
-    CHANGES,
-    LEVELS,
-    OURS,
-    PARAMETER,
-    TIMES,
-    US,
-    T,
-    codes,
-    put,
-    read,
-    rows,
-    walked,
-)
+from timeline_files import CHANGES, LEVELS, OURS, PARAMETER, TIMES, US, T, codes, put, read, rows, walked
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.tables.snapshots import CATEGORIES

@@ -46,10 +46,7 @@ def test_every_part_of_an_event_reaches_its_column():
     assert values(columns["tid"]) == ["a"]
     assert columns["ts_ns"].tolist() == [1500]
     assert columns["dur_ns"].tolist() == [250]
-    assert {key: values(column) for key, column in columns["args"].items()} == {
-        "x": [1],
-        "y": ["t"],
-    }
+    assert {key: values(column) for key, column in columns["args"].items()} == {"x": [1], "y": ["t"]}
     assert {key: values(column) for key, column in columns["fields"].items()} == {"id": [7]}
     assert columns["skipped"] == {}
 
@@ -197,12 +194,7 @@ def test_a_text_that_a_repeated_key_replaced_is_no_category():
 
 
 def test_a_repeated_time_wins_whichever_form_it_has():
-    assert ns('1,"ts":2e0', '1e0,"ts":2', '1,"ts":null', 'null,"ts":"3"') == [
-        2000,
-        2000,
-        None,
-        3000,
-    ]
+    assert ns('1,"ts":2e0', '1e0,"ts":2', '1,"ts":null', 'null,"ts":"3"') == [2000, 2000, None, 3000]
 
 
 def test_a_repeated_args_replaces_all_of_the_first():
@@ -227,10 +219,7 @@ def test_keys_that_are_equal_once_decoded_are_one_key():
     columns = read(
         b'{"args":{"\xff":1,"\xfe":2}},{"args":{"\xef\xbf\xbd":4,"\xff":3}},{"args":{"a\xe2\x82b":1,"a\xef\xbf\xbdb":2}}'
     )
-    assert {key: values(column) for key, column in columns["args"].items()} == {
-        "\ufffd": [2, 3],
-        "a\ufffdb": [2],
-    }
+    assert {key: values(column) for key, column in columns["args"].items()} == {"\ufffd": [2, 3], "a\ufffdb": [2]}
 
 
 @settings(deadline=None, max_examples=500)
@@ -268,10 +257,7 @@ def test_names_that_no_text_has_match_nothing():
 
 
 def test_fields_are_kept_whatever_args_are():
-    assert read(b'{"id":1,"a":2}', ScanOptions(args=(), skip_args=("id",)))["fields"].keys() == {
-        "id",
-        "a",
-    }
+    assert read(b'{"id":1,"a":2}', ScanOptions(args=(), skip_args=("id",)))["fields"].keys() == {"id", "a"}
 
 
 def test_args_left_out_still_have_to_be_sound():
@@ -282,12 +268,7 @@ def test_args_left_out_still_have_to_be_sound():
 
 
 @pytest.mark.parametrize(
-    "event",
-    [
-        b'{"cat":"c","args":{"a":1},"id":1}',
-        b'{"id":1,"args":{"a":1},"cat":"c"}',
-        b'{"cat":"x","cat":"c"}',
-    ],
+    "event", [b'{"cat":"c","args":{"a":1},"id":1}', b'{"id":1,"args":{"a":1},"cat":"c"}', b'{"cat":"x","cat":"c"}']
 )
 def test_events_of_a_skipped_category_leave_no_row(event):
     columns = read(event + b',{"cat":"d","args":{"a":2}},' + event, ScanOptions(skip_cats=("c", "unused")))
@@ -339,8 +320,7 @@ def test_a_limit_that_cannot_be_kept_is_refused(limit):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [(), ((), (), ()), (1, (), (), 9), (("a",), (), (), 9), ((), [], (), 9), (None, (), (1,), 9)],
+    "arguments", [(), ((), (), ()), (1, (), (), 9), (("a",), (), (), 9), ((), [], (), 9), (None, (), (1,), 9)]
 )
 def test_arguments_of_other_types_are_refused(arguments):
     with pytest.raises(TypeError):

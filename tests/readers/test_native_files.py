@@ -58,12 +58,7 @@ def rebuilt(columns: dict) -> list[dict]:
 def exactly(events: list[dict]) -> list[str]:
     """Texts that are equal only for equal values of equal types."""
     return [
-        repr(
-            [
-                sorted(event["args"].items()),
-                sorted((key, event[key]) for key in event.keys() - {"args"}),
-            ]
-        )
+        repr([sorted(event["args"].items()), sorted((key, event[key]) for key in event.keys() - {"args"})])
         for event in events
     ]
 

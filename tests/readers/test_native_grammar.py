@@ -71,10 +71,7 @@ def test_a_cut_or_bad_event_leaves_nothing_behind():
     scanner = NativeScanner(ScanOptions())
     scanner.feed(b'{"name":"a","args":{"x":1}}')
     assert scanner.feed(b'{"name":"b","ts":5,"args":{"x":"t","y":2},"z":1') == (0, MORE)
-    assert scanner.feed(b'{"name":"c","ts":1e9,"args":{"x":2.5,"w":2},"z":1}}'[:-2] + b";") == (
-        0,
-        BAD,
-    )
+    assert scanner.feed(b'{"name":"c","ts":1e9,"args":{"x":2.5,"w":2},"z":1}}'[:-2] + b";") == (0, BAD)
     scanner.feed(b'{"name":"d","args":{"x":3}}')
     columns = scanner.finish()
     assert columns["name"].values == ["a", "d"]
@@ -86,11 +83,7 @@ def test_a_cut_or_bad_event_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [
-        b'{"a":1, "b" : "x","args":{ "c":[2], "d":3 } }',
-        b'{\n  "a": 1,\n  "args": {\n    "c": 2,}\n}',
-    ],
+    "layout", [b'{"a":1, "b" : "x","args":{ "c":[2], "d":3 } }', b'{\n  "a": 1,\n  "args": {\n    "c": 2,}\n}']
 )
 @pytest.mark.parametrize("byte", [b"", b" ", b",", b"\x00", b'"', b"1"])
 def test_events_that_look_alike_excuse_no_damage(layout, byte):

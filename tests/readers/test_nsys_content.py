@@ -4,20 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from nsys_builder import (
-    BASE_NS,
-    PID,
-    api,
-    captured,
-    diagnostic,
-    domain,
-    gpu,
-    kernel,
-    nvtx,
-    system,
-    variable,
-    write,
-)
+from nsys_builder import BASE_NS, PID, api, captured, diagnostic, domain, gpu, kernel, nvtx, system, variable, write
 
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys.content import (
@@ -49,10 +36,7 @@ def database(tmp_path):
 
 
 def test_times_count_from_the_start_of_the_capture(database):
-    assert read_export_clock(database([nvtx("a", 1, 2)], duration_ns=900)) == (
-        ExportClock(BASE_NS, 0, 900, True),
-        [],
-    )
+    assert read_export_clock(database([nvtx("a", 1, 2)], duration_ns=900)) == (ExportClock(BASE_NS, 0, 900, True), [])
 
 
 @pytest.mark.parametrize(
@@ -62,11 +46,7 @@ def test_times_count_from_the_start_of_the_capture(database):
         ({"EXPORT_PARAM_TIME_SHIFT": "-7"}, BASE_NS + 7, -7),
         ({"EXPORT_PARAM_TIME_NORMALIZE": "true"}, 0, BASE_NS),
         ({"EXPORT_PARAM_TIME_NORMALIZE": "true", "EXPORT_PARAM_TIME_SHIFT": "3"}, -3, BASE_NS + 3),
-        (
-            {"EXPORT_PARAM_TIME_NORMALIZE": "true", "EXPORT_CONFIG_TIME_SHIFT": str(BASE_NS)},
-            0,
-            BASE_NS,
-        ),
+        ({"EXPORT_PARAM_TIME_NORMALIZE": "true", "EXPORT_CONFIG_TIME_SHIFT": str(BASE_NS)}, 0, BASE_NS),
         ({"EXPORT_PARAM_TIME_NORMALIZE": "false", "EXPORT_CONFIG_TIME_SHIFT": "0"}, BASE_NS, 0),
     ],
 )

@@ -117,11 +117,7 @@ def test_texts_are_read_by_their_ids_and_cut(tmp_path):
 def test_rows_of_small_tables_hold_values_as_stored(tmp_path):
     path = filled(tmp_path / "x.sqlite", [(1, "x"), (None, 1.5), (b"\x01", 3)])
     with open_export(path) as db:
-        assert read_small_table(db, "t", ("a", "none", "b")) == [
-            (1, None, "x"),
-            (None, None, 1.5),
-            (b"\x01", None, 3),
-        ]
+        assert read_small_table(db, "t", ("a", "none", "b")) == [(1, None, "x"), (None, None, 1.5), (b"\x01", None, 3)]
         assert read_small_table(db, "t", ("b",), where="a = ?", parameters=(1,)) == [("x",)]
         assert read_small_table(db, "t", ("a",), limit=1) == [(1,)]
 
@@ -129,11 +125,7 @@ def test_rows_of_small_tables_hold_values_as_stored(tmp_path):
 def test_names_of_tables_and_columns_are_quoted(tmp_path):
     name = 'a"b; DROP TABLE StringIds --'
     quoted = '"' + name.replace('"', '""') + '"'
-    path = database(
-        tmp_path / "x.sqlite",
-        f"CREATE TABLE {quoted} ({quoted})",
-        f"INSERT INTO {quoted} VALUES (5)",
-    )
+    path = database(tmp_path / "x.sqlite", f"CREATE TABLE {quoted} ({quoted})", f"INSERT INTO {quoted} VALUES (5)")
     with open_export(path) as db:
         assert read_integer_columns(db, name, (name,)).values[name].tolist() == [5]
         assert read_small_table(db, name, (name,)) == [(5,)]
@@ -149,11 +141,7 @@ def test_a_query_that_would_never_end_is_stopped(tmp_path, monkeypatch):
 
 def test_nothing_can_be_written_through_the_connection(tmp_path):
     path = database(tmp_path / "x.sqlite")
-    for statement in (
-        "CREATE TABLE y (a)",
-        "DELETE FROM StringIds",
-        f"ATTACH '{tmp_path}/new' AS n",
-    ):
+    for statement in ("CREATE TABLE y (a)", "DELETE FROM StringIds", f"ATTACH '{tmp_path}/new' AS n"):
         with pytest.raises(TraceFormatError), open_export(path) as db:
             db.connection.execute(statement)
     assert [p.name for p in tmp_path.iterdir()] == ["x.sqlite"]

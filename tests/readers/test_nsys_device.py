@@ -51,23 +51,14 @@ def test_a_kernel_is_the_same_in_every_version_of_the_schema(tmp_path, schema):
     assert (kernel["name"], kernel["kind"]) == ("gemm<float>(int)", "kernel")
     assert (kernel["device"], kernel["stream"], kernel["correlation"]) == (1, 13, 11)
     (call,) = trace["host_ops"].to_dict("records")
-    assert (call["name"], call["kind"], call["cat"]) == (
-        "cudaLaunchKernel",
-        "runtime",
-        "cuda_runtime",
-    )
+    assert (call["name"], call["kind"], call["cat"]) == ("cudaLaunchKernel", "runtime", "cuda_runtime")
     assert (call["ts_ns"], call["dur_ns"], call["correlation"]) == (BASE + 100, 2_000, 11)
     assert (call["pid"], call["tid"], call["thread"]) == (nsys.PID, nsys.TID, 0)
     assert trace.derived(find_launches).call.tolist() == [0]
     assert trace.meta["absolute_time"] is True
     assert (trace.source.pid, trace.source.host) == (nsys.PID, nsys.HOST)
     if schema != "2021":
-        assert trace["windows"].iloc[0].to_dict() == {
-            "id": 2,
-            "ts_ns": BASE,
-            "dur_ns": 9_000,
-            "name": "nsys capture",
-        }
+        assert trace["windows"].iloc[0].to_dict() == {"id": 2, "ts_ns": BASE, "dur_ns": 9_000, "name": "nsys capture"}
 
 
 def test_every_row_of_a_trace_has_an_id_of_its_own(tmp_path):
@@ -83,19 +74,9 @@ def test_every_row_of_a_trace_has_an_id_of_its_own(tmp_path):
 
 
 def test_kernels_of_collectives_are_told_by_name(tmp_path):
-    names = [
-        "ncclDevKernel_AllReduce_Sum(x)",
-        "gemm(x)",
-        "void nvshmem_put()",
-        "cross_device_reduce_1stage",
-    ]
+    names = ["ncclDevKernel_AllReduce_Sum(x)", "gemm(x)", "void nvshmem_put()", "cross_device_reduce_1stage"]
     trace = only(tmp_path, [nsys.kernel(name, i, i + 1) for i, name in enumerate(names)])
-    assert trace["device_ops"]["kind"].tolist() == [
-        "collective",
-        "kernel",
-        "collective",
-        "collective",
-    ]
+    assert trace["device_ops"]["kind"].tolist() == ["collective", "kernel", "collective", "collective"]
 
 
 def test_a_kernel_without_its_long_name_has_its_short_one(tmp_path):
@@ -230,30 +211,19 @@ def test_calls_lose_the_version_of_their_interface_and_nothing_else(tmp_path):
 
 
 def test_calls_of_the_system_and_the_profilers_own_work_lie_beside_the_calls_of_cuda(tmp_path):
-    rows = [
-        nsys.api("cudaFree_v3020", 0, 9, 1),
-        nsys.os_call("poll", 2, 8, tid=7),
-        nsys.overhead("flush", 3, 4),
-    ]
+    rows = [nsys.api("cudaFree_v3020", 0, 9, 1), nsys.os_call("poll", 2, 8, tid=7), nsys.overhead("flush", 3, 4)]
     trace = only(tmp_path, rows)
     host = trace["host_ops"]
     assert list(zip(host["name"], host["kind"], host["cat"], host["tid"], strict=True)) == [
         ("cudaFree", "runtime", "cuda_runtime", nsys.TID), ("poll", "other", "os_runtime", 7),
         ("flush", "overhead", "overhead", nsys.TID),
     ]  # fmt: skip
-    assert trace["threads"][["thread", "pid", "tid"]].to_numpy().tolist() == [
-        [0, 100, 7],
-        [1, 100, 100],
-    ]
+    assert trace["threads"][["thread", "pid", "tid"]].to_numpy().tolist() == [[0, 100, 7], [1, 100, 100]]
     assert host["thread"].tolist() == [1, 0, 1]
 
 
 def test_a_process_with_calls_of_the_system_alone_is_counted_and_left_out(tmp_path):
-    rows = [
-        *nsys.launched("a", 0, 10, 20, 1),
-        nsys.os_call("poll", 2, 8, pid=300),
-        nsys.os_call("poll", 2, 8, pid=301),
-    ]
+    rows = [*nsys.launched("a", 0, 10, 20, 1), nsys.os_call("poll", 2, 8, pid=300), nsys.os_call("poll", 2, 8, pid=301)]
     trace = only(tmp_path, rows)
     assert trace.source.pid == nsys.PID
     assert notes(trace)["other-processes"] == 2
@@ -281,11 +251,7 @@ def test_rows_of_an_unknown_process_are_those_of_the_only_one(tmp_path):
     assert only(tmp_path, rows)["device_ops"]["name"].tolist() == ["a", "b"]
     two = [*rows, *nsys.launched("c", 0, 10, 20, 1, pid=200)]
     first, second, unknown = traces(tmp_path / "two", two)
-    assert [t["device_ops"]["name"].tolist() for t in (first, second, unknown)] == [
-        ["a"],
-        ["c"],
-        ["b"],
-    ]
+    assert [t["device_ops"]["name"].tolist() for t in (first, second, unknown)] == [["a"], ["c"], ["b"]]
     assert unknown.source.pid is None
 
 

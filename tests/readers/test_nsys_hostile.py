@@ -152,8 +152,7 @@ def test_rows_on_both_sides_of_a_damaged_page_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a?b#c%d.sqlite", "new\nline.sqlite", "-rf.sqlite", 'it\'s "x".sqlite', "&mode=rw.sqlite"],
+    "name", ["a?b#c%d.sqlite", "new\nline.sqlite", "-rf.sqlite", 'it\'s "x".sqlite', "&mode=rw.sqlite"]
 )
 def test_hostile_names_of_files_name_that_file_alone(tmp_path, name):
     path = export(tmp_path / name, 2)

@@ -14,11 +14,7 @@ from tracekit.pipeline.cache import saved_measurements
 from tracekit.readers import nsys
 from tracekit.readers.nsys import identity as nsys_identity
 from tracekit.readers.nsys.database import open_export
-from tracekit.readers.nsys.identity import (
-    ProcessIdentity,
-    identify_processes,
-    read_allowed_environment,
-)
+from tracekit.readers.nsys.identity import ProcessIdentity, identify_processes, read_allowed_environment
 from tracekit.render import RENDERERS, RenderOptions
 
 SECRET = "hf_abcdefSECRET"
@@ -69,10 +65,7 @@ def test_one_process_is_what_its_environment_says(database):
 
 @pytest.mark.parametrize("separator", [";", "\0"])
 def test_old_captures_hold_the_environment_as_one_text(database, separator):
-    db = database(
-        [agent(separator, HOME="/root", LOCAL_RANK=1, RANK=5, WORLD_SIZE=6, PATH="/bin")],
-        schema="3.0",
-    )
+    db = database([agent(separator, HOME="/root", LOCAL_RANK=1, RANK=5, WORLD_SIZE=6, PATH="/bin")], schema="3.0")
     assert read_allowed_environment(db) == {"LOCAL_RANK": "1", "RANK": "5", "WORLD_SIZE": "6"}
 
 

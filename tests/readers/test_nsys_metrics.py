@@ -2,18 +2,7 @@
 
 import numpy as np
 import pytest
-from nsys_builder import (
-    BASE_NS,
-    PID,
-    execute,
-    gpu,
-    kernel,
-    memory,
-    metric,
-    metric_name,
-    nvtx,
-    write,
-)
+from nsys_builder import BASE_NS, PID, execute, gpu, kernel, memory, metric, metric_name, nvtx, write
 
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import memory as nsys_memory
@@ -73,10 +62,7 @@ def test_an_address_that_is_handed_out_again_at_once_is_freed_first(path):
 def test_processes_are_kept_apart_and_host_memory_is_left_out(path):
     rows = [memory(10, 5, 0xA), memory(11, 6, 0xA, pid=7), memory(12, 100, 0xC, kind=1)]
     found = read(nsys_memory, path(rows))
-    assert {pid: rows_of(ops) for pid, ops in found.items()} == {
-        7: [(11, 0, 6, 6)],
-        PID: [(10, 0, 5, 5)],
-    }
+    assert {pid: rows_of(ops) for pid, ops in found.items()} == {7: [(11, 0, 6, 6)], PID: [(10, 0, 5, 5)]}
     assert [note.code for note in found[PID].notes] == ["host-memory"]
 
 
@@ -104,13 +90,7 @@ NAMES = [metric_name("SM Active [Throughput %]", 3), metric_name("Tensor Active 
 
 
 def test_samples_are_named_by_gpu_and_metric(path):
-    rows = [
-        *NAMES,
-        metric(20, 3, 55),
-        metric(20, 4, 7),
-        metric(-10, 3, 1),
-        metric(15, 9, 99, gpu=1),
-    ]
+    rows = [*NAMES, metric(20, 3, 55), metric(20, 4, 7), metric(-10, 3, 1), metric(15, 9, 99, gpu=1)]
     found = read(nsys_metrics, path(rows[::-1]))
     told = [
         (int(ts) - BASE_NS, found.names[code], value, gpu)

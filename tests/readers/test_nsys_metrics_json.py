@@ -4,17 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from nsys_builder import (
-    BASE_NS,
-    METRICS,
-    execute,
-    generic,
-    generic_source,
-    metric,
-    metric_name,
-    nvtx,
-    write,
-)
+from nsys_builder import BASE_NS, METRICS, execute, generic, generic_source, metric, metric_name, nvtx, write
 
 from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys
@@ -71,11 +61,7 @@ def test_samples_are_named_by_gpu_and_metric(path, schema):
 
 
 def test_the_time_of_the_session_counts_before_the_raw_one_and_zero_is_none(path):
-    rows = [
-        generic(1000, {"a": 1}, timestamp=7),
-        generic(2000, {"a": 2}, timestamp=0),
-        generic(3000, {"a": 3}),
-    ]
+    rows = [generic(1000, {"a": 1}, timestamp=7), generic(2000, {"a": 2}, timestamp=0), generic(3000, {"a": 3})]
     assert [row[0] for row in told(read(path(rows)))] == [7, 2000, 3000]
     shifted = {"EXPORT_CONFIG_TIME_SHIFT": "1000"}
     assert told(read(path(rows[2:], exported=shifted.items())))[0][0] == 2000
@@ -87,21 +73,12 @@ def test_numbers_may_be_numbers_and_what_never_is_one_is_no_metric(path):
         generic(2, '{"a": "2", "b": "x", "type": 3, "GPU id": "0", "unit": "%", "c": true, "d": [1]}'),
     ]  # fmt: skip
     found = read(path(rows))
-    assert told(found) == [
-        (1, "GPU 0 a", 1.5, 0),
-        (1, "GPU 0 b", -2000.0, 0),
-        (2, "GPU 0 a", 2.0, 0),
-    ]
+    assert told(found) == [(1, "GPU 0 a", 1.5, 0), (1, "GPU 0 b", -2000.0, 0), (2, "GPU 0 a", 2.0, 0)]
     assert counts(found) == {"no-name": 1}
 
 
 def test_events_of_other_sources_are_left_out_and_counted(path):
-    rows = [
-        *FTRACE,
-        generic(1, {"a": 1}),
-        generic(2, {"common_pid": 0, "irq": 66}, 77),
-        generic(3, {"b": 1}, 99),
-    ]
+    rows = [*FTRACE, generic(1, {"a": 1}), generic(2, {"common_pid": 0, "irq": 66}, 77), generic(3, {"b": 1}, 99)]
     file = path(rows)
     assert [row[1] for row in told(read(file))] == ["GPU 0 a"]
     with open_export(file) as db:
@@ -121,11 +98,7 @@ def test_without_metrics_among_the_generic_events_none_were_recorded(path):
 def test_the_table_of_newer_exports_counts_before_json(path):
     both = [metric_name("SM Active", 3), metric(20, 3, 5), generic(20, {"SM Active": 6})]
     assert [row[2] for row in told(read(path(both, schema="3.11")))] == [5.0]
-    empty = path(
-        [metric_name("SM Active", 3), generic(20, {"SM Active": 6})],
-        schema="3.11",
-        tables=["GPU_METRICS"],
-    )
+    empty = path([metric_name("SM Active", 3), generic(20, {"SM Active": 6})], schema="3.11", tables=["GPU_METRICS"])
     assert [row[2] for row in told(read(empty))] == [6.0]
 
 

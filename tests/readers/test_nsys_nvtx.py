@@ -8,19 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nsys_builder import (
-    PID,
-    TID,
-    Text,
-    category,
-    domain,
-    execute,
-    global_tid,
-    mark,
-    nvtx,
-    system,
-    write,
-)
+from nsys_builder import PID, TID, Text, category, domain, execute, global_tid, mark, nvtx, system, write
 from nsys_nvtx_reading import argument, listed, of_file
 
 from tracekit.model.stages import is_collective_range
@@ -77,26 +65,11 @@ def test_the_order_does_not_depend_on_that_of_the_rows(read):
 
 
 def test_every_way_of_naming_is_read(read):
-    odd = [
-        "",
-        "x" * 5000,
-        "é中文 \U0001f642",
-        "a\x1fb",
-        "tab\tnew\nline",
-        "'; DROP TABLE x; --",
-        "0",
-        "1seq",
-    ]
+    odd = ["", "x" * 5000, "é中文 \U0001f642", "a\x1fb", "tab\tnew\nline", "'; DROP TABLE x; --", "0", "1seq"]
     inline = [nvtx(name, 10 * i, 10 * i + 5) for i, name in enumerate(odd)]
     kept = [nvtx(name, 10 * i, 10 * i + 5, registered=True) for i, name in enumerate(odd[2:])]
-    nameless = (
-        "NVTX_EVENTS",
-        {"start": 1000, "end": 1001, "eventType": 59, "globalTid": global_tid()},
-    )
-    assert nsys_nvtx.select_complete_ranges(read([*inline, nameless]), PID).name.tolist() == [
-        *odd,
-        "",
-    ]
+    nameless = ("NVTX_EVENTS", {"start": 1000, "end": 1001, "eventType": 59, "globalTid": global_tid()})
+    assert nsys_nvtx.select_complete_ranges(read([*inline, nameless]), PID).name.tolist() == [*odd, ""]
     assert nsys_nvtx.select_complete_ranges(read(kept), PID).name.tolist() == odd[2:]
     assert nsys_nvtx.select_complete_ranges(read([*inline, *kept]), PID).name.value_counts().max() == 2
 
@@ -173,11 +146,7 @@ def test_many_numbered_names_are_few_names(read):
 
 def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
     rows = [domain("mine", 3), nvtx("aten::mm, seq = 7", 1, 2, domain=3)]
-    assert listed(nsys_nvtx.select_complete_ranges(read(rows), PID))[0][2:5] == (
-        "aten::mm",
-        "mine",
-        "range",
-    )
+    assert listed(nsys_nvtx.select_complete_ranges(read(rows), PID))[0][2:5] == ("aten::mm", "mine", "range")
 
 
 def test_payloads_of_every_kind_and_categories_are_arguments(read):
@@ -208,11 +177,7 @@ def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(
 
 
 def test_names_that_threads_were_given_are_found(read):
-    rows = [
-        nvtx("old", 1, None, kind=39, tid=5),
-        nvtx("loader", 9, None, kind=39, tid=5),
-        nvtx("a", 1, 2),
-    ]
+    rows = [nvtx("old", 1, None, kind=39, tid=5), nvtx("loader", 9, None, kind=39, tid=5), nvtx("a", 1, 2)]
     assert read(rows).thread_names == {global_tid(tid=5): "loader"}
 
 
@@ -223,18 +188,7 @@ def test_rows_without_a_thread_belong_to_no_process(read):
 
 
 @pytest.mark.parametrize(
-    "column",
-    [
-        "start",
-        "end",
-        "eventType",
-        "text",
-        "textId",
-        "globalTid",
-        "domainId",
-        "category",
-        "int64Value",
-    ],
+    "column", ["start", "end", "eventType", "text", "textId", "globalTid", "domainId", "category", "int64Value"]
 )
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1e300", "NULL", "9223372036854775807", "-9223372036854775808"])
 def test_a_value_of_any_type_anywhere_is_read_or_left_out(path, column, value):

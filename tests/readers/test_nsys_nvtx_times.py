@@ -67,10 +67,7 @@ def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_comple
     found = read(rows, "3.0", duration_ns=5000)
     assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["update_actor", "fwd"]
     assert nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["loader"]
-    assert [n.code for n in nsys_nvtx.note_nvtx_ranges(found, PID)] == [
-        "open-ranges",
-        "capture-range",
-    ]
+    assert [n.code for n in nsys_nvtx.note_nvtx_ranges(found, PID)] == ["open-ranges", "capture-range"]
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,7 @@ def test_pages_and_sqlite_give_the_same_traces(tmp_path, monkeypatch, page_size)
 
 def test_every_row_of_a_plain_table_comes_from_its_pages(tmp_path):
     path = export(tmp_path / "x.sqlite")
-    sql = {
-        "row": "rowid",
-        "start": '"start"',
-        "lasts": '"end" - "start"',
-        "of": 'nullif("correlationId", 0)',
-    }
+    sql = {"row": "rowid", "start": '"start"', "lasts": '"end" - "start"', "of": 'nullif("correlationId", 0)'}
     columns, ended = rows_of(path, "CUPTI_ACTIVITY_KIND_KERNEL", sql)
     assert ended
     assert columns["row"] == list(range(1, 900))

@@ -26,14 +26,7 @@ def spelled(size, communicator=COMMUNICATOR, **more):
 
 
 def init(rank, world=WORLD, communicator=COMMUNICATOR):
-    return json.dumps(
-        {
-            "NCCL communicator ID": communicator,
-            "No. of ranks": world,
-            "Rank": rank,
-            "CUDA device": 0,
-        }
-    )
+    return json.dumps({"NCCL communicator ID": communicator, "No. of ranks": world, "Rank": rank, "CUDA device": 0})
 
 
 def json_call(name, start, text, **more):
@@ -41,10 +34,7 @@ def json_call(name, start, text, **more):
 
 
 def test_what_a_call_of_nccl_tells_is_the_same_from_json_as_from_bytes(export):
-    rows = [
-        json_call("ncclCommInitRank", 10, init(2)),
-        json_call("ncclAllGather", 30, spelled(100)),
-    ]
+    rows = [json_call("ncclCommInitRank", 10, init(2)), json_call("ncclAllGather", 30, spelled(100))]
     found = told(export(rows))
     assert {key: value for key, value in found["ncclAllGather", 30].items() if key != "payload fields"} == {
         "Collective name": "allgather", "In msg nelems": 100, "Out msg nelems": 400, "Group size": WORLD,
@@ -57,10 +47,7 @@ def test_what_a_call_of_nccl_tells_is_the_same_from_json_as_from_bytes(export):
 
 
 def test_a_binary_payload_counts_before_its_json(export):
-    rows = [
-        call("ncclAllReduce", 10, sized(8), jsonText=spelled(9)),
-        json_call("ncclAllReduce", 30, spelled(7)),
-    ]
+    rows = [call("ncclAllReduce", 10, sized(8), jsonText=spelled(9)), json_call("ncclAllReduce", 30, spelled(7))]
     found = told(export([*rows, *layout()], "3.25"))
     assert [found["ncclAllReduce", at]["In msg nelems"] for at in (10, 30)] == [8, 7]
     unknown = told(export(rows, "3.25"))
@@ -102,10 +89,7 @@ BAD = [
 @pytest.mark.parametrize("column", ["jsonText", "jsonTextId"])
 def test_json_that_tells_no_size_tells_nothing_of_a_collective(export, text, column):
     value = Text(text) if column == "jsonTextId" else text
-    rows = [
-        call("ncclAllReduce", 10, **{column: value}),
-        json_call("ncclAllReduce", 30, spelled(8)),
-    ]
+    rows = [call("ncclAllReduce", 10, **{column: value}), json_call("ncclAllReduce", 30, spelled(8))]
     found = told(export(rows))
     assert found.get(("ncclAllReduce", 10), {}).keys() <= {"payload fields"}
     assert found["ncclAllReduce", 30]["In msg nelems"] == 8

@@ -44,11 +44,7 @@ def test_the_other_side_of_a_gather_and_a_scatter_needs_the_number_of_ranks(expo
 
 
 def test_the_end_of_a_group_carries_its_only_call(export):
-    rows = [
-        call("ncclGroupStart", 10),
-        call("ncclAllReduce", 30, sized(64)),
-        call("ncclGroupEnd", 50),
-    ]
+    rows = [call("ncclGroupStart", 10), call("ncclAllReduce", 30, sized(64)), call("ncclGroupEnd", 50)]
     found = told(export(rows))
     assert found["ncclGroupEnd", 50] == found["ncclAllReduce", 30]
 
@@ -60,26 +56,11 @@ def group(*calls):
 
 
 def test_the_end_of_a_group_carries_what_calls_of_one_kind_move_together(export):
-    found = told(
-        export(
-            group(
-                ("ncclAllReduce", sized(1)),
-                ("ncclAllReduce", sized(2)),
-                ("ncclAllReduce", sized(4)),
-            )
-        )
-    )
+    found = told(export(group(("ncclAllReduce", sized(1)), ("ncclAllReduce", sized(2)), ("ncclAllReduce", sized(4)))))
     end = found["ncclGroupEnd", 900]
-    assert (end["Collective name"], end["In msg nelems"], end["Out msg nelems"]) == (
-        "allreduce",
-        7,
-        7,
-    )
+    assert (end["Collective name"], end["In msg nelems"], end["Out msg nelems"]) == ("allreduce", 7, 7)
     gathers = told(export(group(("ncclAllGather", sized(10)), ("ncclAllGather", sized(20)))))
-    assert [gathers["ncclGroupEnd", 900][f"{side} msg nelems"] for side in ("In", "Out")] == [
-        30,
-        30 * WORLD,
-    ]
+    assert [gathers["ncclGroupEnd", 900][f"{side} msg nelems"] for side in ("In", "Out")] == [30, 30 * WORLD]
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,7 @@ def test_what_is_no_number_is_told_alike(export, monkeypatch, damage):
 
 def test_the_quicker_library_may_not_run_for_ever_either(export):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    with (
-        pytest.raises(nsys_connection.TraceFormatError, match="interrupted"),
-        open_export(export) as db,
-    ):
+    with pytest.raises(nsys_connection.TraceFormatError, match="interrupted"), open_export(export) as db:
         fetch_one_row(db, endless)
 
 

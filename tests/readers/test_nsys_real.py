@@ -113,8 +113,7 @@ def test_waits_are_on_the_device_of_their_context():
 def test_ranges_of_one_process_are_in_unix_time():
     (trace,) = traces("real_cpu/ray_steps/worker_process_24151.1.sqlite")
     (start,) = asked(
-        "real_cpu/ray_steps/worker_process_24151.1.sqlite",
-        "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME",
+        "real_cpu/ray_steps/worker_process_24151.1.sqlite", "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
     )[0]
     first = asked(
         "real_cpu/ray_steps/worker_process_24151.1.sqlite",

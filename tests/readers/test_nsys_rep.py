@@ -9,15 +9,7 @@ from pathlib import Path
 
 import pytest
 from killing import Program, wait_until
-from nsys_programs import (
-    copies,
-    everything,
-    install,
-    put_export,
-    put_report,
-    uninstall,
-    whole_report,
-)
+from nsys_programs import copies, everything, install, put_export, put_report, uninstall, whole_report
 
 import tracekit
 from tracekit.model.errors import TraceFormatError, TracekitError
@@ -75,8 +67,7 @@ def error_of(path):
 
 
 @pytest.mark.parametrize(
-    ("rest", "version"),
-    [(b" 1.\0\0\0Local", None), (b" 2025@5@1@121-255136380782v0", (2025, 5, 1, 121)), (b"", None)],
+    ("rest", "version"), [(b" 1.\0\0\0Local", None), (b" 2025@5@1@121-255136380782v0", (2025, 5, 1, 121)), (b"", None)]
 )
 def test_reports_of_every_version_are_told_by_their_head(tmp_path, rest, version):
     head = b"NVIDIA Tegra Profiler Report" + rest
@@ -121,8 +112,7 @@ def test_the_variable_names_an_nsys_that_is_not_on_path(tmp_path, monkeypatch, g
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["two words", 'it\'s "quoted"', "-rf", "new\nline", "a?b#c%d%20", "$(touch x)", "%p", "\udcff"],
+    "name", ["two words", 'it\'s "quoted"', "-rf", "new\nline", "a?b#c%d%20", "$(touch x)", "%p", "\udcff"]
 )
 def test_hostile_names_reach_nsys_as_no_option_and_no_macro(
     tmp_path, monkeypatch, good, name
@@ -165,10 +155,7 @@ def test_the_command_asks_for_payloads_where_that_nsys_exports_them(tmp_path, mo
     )
 
 
-@pytest.mark.parametrize(
-    "does",
-    ["exit 0", "echo text > $OUT", "head -c 4096 /dev/zero > $OUT", ": > $OUT", "exit 3"],
-)
+@pytest.mark.parametrize("does", ["exit 0", "echo text > $OUT", "head -c 4096 /dev/zero > $OUT", ": > $OUT", "exit 3"])
 def test_success_is_not_believed_without_an_export(tmp_path, monkeypatch, cache, report, does):
     install(tmp_path, monkeypatch, does)
     assert "damaged or cut off: nsys 2024.2.3.38 says: " in error_of(report).problem
@@ -296,11 +283,7 @@ def test_an_nsys_that_hangs_is_stopped_with_all_it_started(tmp_path, monkeypatch
 
 
 def test_an_interrupt_stops_nsys_and_leaves_nothing(tmp_path, monkeypatch, cache, report):
-    install(
-        tmp_path,
-        monkeypatch,
-        f"sleep 61 & echo $! > {tmp_path}/child; kill -INT {os.getpid()}; wait",
-    )
+    install(tmp_path, monkeypatch, f"sleep 61 & echo $! > {tmp_path}/child; kill -INT {os.getpid()}; wait")
     with pytest.raises(KeyboardInterrupt):
         export(report)
     assert _has_ended(int((tmp_path / "child").read_text()))

@@ -176,8 +176,7 @@ def normal(rows, report, columns):
 
 
 @pytest.mark.parametrize(
-    ("name", "report"),
-    [(name, report) for name, told in STORED.items() for report in told["reports"]],
+    ("name", "report"), [(name, report) for name, told in STORED.items() for report in told["reports"]]
 )
 def test_a_summary_equals_what_nsys_printed(name, report):
     content = (Path(REAL) / "nsys" / name).read_bytes()

@@ -118,11 +118,7 @@ def test_a_repaired_event_keeps_its_other_values_exact(read):
         b'{"ph": "X", "name": "a "b"", "pid": 7, "ts": 1712195495519689.047, "dur": 1e-1,'
         b' "id": [1, "x "y" z"], "args": {"n": 18446744073709551615, "s": "\\u00e9\xff"}}'
     )
-    assert (scan.pid.values, scan.ts_ns.tolist(), scan.dur_ns.tolist()) == (
-        [7],
-        [1712195495519689047],
-        [100],
-    )
+    assert (scan.pid.values, scan.ts_ns.tolist(), scan.dur_ns.tolist()) == ([7], [1712195495519689047], [100])
     assert arg(scan, "n") == [2**64 - 1]
     assert arg(scan, "s") == ["é\ufffd"]
     assert json.loads(scan.fields["id"].categories[0]) == [1, 'x "y" z']

@@ -195,10 +195,7 @@ def test_of_other_keys_nothing_is_kept_unless_it_is_asked_for(read):
     assert scan.args["k"].values.tolist() == [2]
 
 
-@pytest.mark.parametrize(
-    ("count", "dtype"),
-    [(127, np.int8), (128, np.int16), (32767, np.int16), (32768, np.int32)],
-)
+@pytest.mark.parametrize(("count", "dtype"), [(127, np.int8), (128, np.int16), (32767, np.int16), (32768, np.int32)])
 def test_codes_take_as_few_bytes_as_so_many_values_need(read, count, dtype):
     names = [f"n{i}" for i in range(count)]
     events = ",".join(f'{{"name":"{name}"}}' for name in [*names, "n0", names[-1]])
@@ -272,13 +269,7 @@ def test_rule_4_a_key_that_does_not_parse_costs_only_itself(read):
     head = rb'{"a": 1, "b": [1 2], "c": "C:\Users", "d": oops, "e": 18446744073709551615, '
     tail = b', "a": 2, "f": {"g": [1.5, null]}, h, "i": N/A, "j": "cut'
     scan = read(head + b'"traceEvents": [' + EVENTS[0] + b"]" + tail)
-    assert scan.meta == {
-        "a": 2,
-        "c": r"C:\Users",
-        "e": 2**64 - 1,
-        "f": {"g": [1.5, None]},
-        "i": None,
-    }
+    assert scan.meta == {"a": 2, "c": r"C:\Users", "e": 2**64 - 1, "f": {"g": [1.5, None]}, "i": None}
     (loss,) = scan.losses
     assert (loss.kind, loss.offset, loss.count) == ("metadata", head.index(b'"b"'), 4)
 

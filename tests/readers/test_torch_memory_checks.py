@@ -76,11 +76,7 @@ def test_memory_that_ran_out_is_recorded_with_what_was_free(tables_of):
         made.alloc(15 * MIB, stack("too much"))
     trace = tables_of(snapshot(made))
     last = trace["allocations"].iloc[-1]
-    assert (last["action"], last["size_bytes"], last["device_free_bytes"]) == (
-        "oom",
-        15 * MIB,
-        14 * MIB,
-    )
+    assert (last["action"], last["size_bytes"], last["device_free_bytes"]) == ("oom", 15 * MIB, 14 * MIB)
     assert pd.isna(last["address"])
     assert trace.notes == ()
 

@@ -25,12 +25,7 @@ PIECES = (
 )  # fmt: skip
 
 
-@given(
-    st.lists(st.sampled_from(PIECES), max_size=12),
-    st.integers(0, 9),
-    st.integers(0, 3),
-    st.binary(max_size=3),
-)
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.integers(0, 9), st.integers(0, 3), st.binary(max_size=3))
 def test_the_run_of_harmless_instructions_ends_where_the_pattern_ends_it(pieces, cut, place_bytes, tail):
     data = b"".join(pieces)
     data = data[: max(len(data) - cut, 0)] + tail

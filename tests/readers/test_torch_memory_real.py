@@ -88,16 +88,7 @@ GOLDEN = {
         426_733_056,
         1_205_862_400,
     ),
-    f"{MANY}forward_memory_snapshot_150.pickle": (
-        2_317,
-        44,
-        77,
-        0,
-        626_943_088,
-        99_317_472,
-        100_300_800,
-        666_894_336,
-    ),
+    f"{MANY}forward_memory_snapshot_150.pickle": (2_317, 44, 77, 0, 626_943_088, 99_317_472, 100_300_800, 666_894_336),
     "SIMULATED_cpu_allocsim/step3/torch_memory_rank0_pid1.pickle": (
         323,
         10,
@@ -247,22 +238,10 @@ def test_the_model_of_the_allocator_replays_a_complete_history_address_by_addres
     assert next(got, None) is None
 
     def plain(segments):
-        kept = (
-            "address",
-            "total_size",
-            "allocated_size",
-            "active_size",
-            "requested_size",
-            "segment_type",
-        )
+        kept = ("address", "total_size", "allocated_size", "active_size", "requested_size", "segment_type")
         return {
             tuple(s[key] for key in kept): [
-                (
-                    b["address"],
-                    b["size"],
-                    b["state"],
-                    b["requested_size"] * (b["state"] != "inactive"),
-                )
+                (b["address"], b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive"))
                 for b in s["blocks"]
             ]
             for s in segments

@@ -50,10 +50,7 @@ def patching():
         yield patch
 
 
-@given(
-    st.one_of(rows_of(LEAVES), rows_of(INTEGERS)),
-    st.sampled_from(["sizes", "addresses", "nanoseconds"]),
-)
+@given(st.one_of(rows_of(LEAVES), rows_of(INTEGERS)), st.sampled_from(["sizes", "addresses", "nanoseconds"]))
 def test_integers(patching, rows, column):
     def made():
         numbers = getattr(columns, column)(records(rows), "key")

@@ -233,10 +233,7 @@ def test_no_public_trace_is_near_the_limit():
 
 
 def test_a_decoder_may_not_ask_for_gigabytes(path):
-    wide = {
-        zstd.CompressionParameter.window_log: 30,
-        zstd.CompressionParameter.enable_long_distance_matching: 1,
-    }
+    wide = {zstd.CompressionParameter.window_log: 30, zstd.CompressionParameter.enable_long_distance_matching: 1}
     compressor = zstd.ZstdCompressor(options=wide)
     path.write_bytes(compressor.compress(TEXT) + compressor.flush())
     with pytest.raises(OSError, match="more memory to unpack"):

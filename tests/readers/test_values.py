@@ -9,14 +9,7 @@ from fractions import Fraction
 import pytest
 
 from tracekit.readers.chrome.scan import Json
-from tracekit.readers.chrome.values import (
-    TOO_DEEP,
-    decode_id,
-    decode_key,
-    decode_label,
-    decode_value,
-    parse_raw_time,
-)
+from tracekit.readers.chrome.values import TOO_DEEP, decode_id, decode_key, decode_label, decode_value, parse_raw_time
 
 
 @pytest.mark.parametrize(

@@ -159,12 +159,7 @@ sections = st.builds(
     tuples(charts(), 2),
 )
 remarks = st.builds(
-    Remark,
-    st.sampled_from(("info", "warning", "data_loss", "error")),
-    texts,
-    texts,
-    texts,
-    st.integers(0, 10**9),
+    Remark, st.sampled_from(("info", "warning", "data_loss", "error")), texts, texts, texts, st.integers(0, 10**9)
 )
 reports = st.builds(
     Report,

@@ -2,18 +2,7 @@
 
 from dataclasses import replace
 
-from tracekit.model.report import (
-    Chart,
-    Finding,
-    Heading,
-    Metric,
-    Place,
-    Remark,
-    Report,
-    Section,
-    Sheet,
-    Verdict,
-)
+from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Remark, Report, Section, Sheet, Verdict
 
 MS = 1_000_000
 HOSTILE = (
@@ -66,14 +55,7 @@ def stages() -> Sheet:
 
 def kernels() -> Sheet:
     rows = [
-        (
-            name,
-            index % 8,
-            (40 - index) * 1_234_567,
-            0.21 / (index + 1),
-            3_000 - index,
-            index % 2 == 0,
-        )
+        (name, index % 8, (40 - index) * 1_234_567, 0.21 / (index + 1), 3_000 - index, index % 2 == 0)
         for index, name in enumerate(HOSTILE)
     ]
     rows += [(f"kernel_{index}", index % 8, 900_000 - index * 1_000, 0.0005, 7, None) for index in range(120)]
@@ -128,13 +110,7 @@ def findings() -> tuple[Finding, ...]:
                 Metric("collectives", 412, "count"),
             ),
             places=(
-                Place(
-                    rank=5,
-                    step=3,
-                    stage="update_actor",
-                    start_ns=12_345_678_901,
-                    end_ns=12_407_678_901,
-                ),
+                Place(rank=5, step=3, stage="update_actor", start_ns=12_345_678_901, end_ns=12_407_678_901),
                 Place(source="actor_rank5.json.gz", role="actor", rank=5, device=1),
             ),
             recoverable_ns=61 * MS,
@@ -157,16 +133,7 @@ def findings() -> tuple[Finding, ...]:
             recoverable_ns=20 * MS,
             recoverable_ratio=0.011,
         ),
-        Finding(
-            "host-sync",
-            "info",
-            "42 calls of .item() wait for the GPU",
-            "",
-            (),
-            (Place(),),
-            3 * MS,
-            0.0016,
-        ),
+        Finding("host-sync", "info", "42 calls of .item() wait for the GPU", "", (), (Place(),), 3 * MS, 0.0016),
         Finding("idle-gap", "info", f"gap after {HOSTILE[3]}{HOSTILE[4]}", HOSTILE[0], (), (), 40, 1e-8),
         Finding("odd-clock", "info", "clock of rank 2 drifts", "sync the clocks"),
         Finding(
@@ -183,11 +150,7 @@ def values() -> Sheet:
     return Sheet(
         "values",
         "Values by process and step",
-        (
-            Heading("rank", "rank", "id"),
-            Heading("step", "step", "id"),
-            Heading("wall", "wall", "ns"),
-        ),
+        (Heading("rank", "rank", "id"), Heading("step", "step", "id"), Heading("wall", "wall", "ns")),
         tuple((rank, step, 1_800_000_000 + rank * 7 + step) for rank in range(8) for step in (2, 3, 5)),
     )
 
@@ -233,12 +196,7 @@ def sample_report() -> Report:
             Section("power", "Power & clocks", "failed", "KeyError: 'clock'\x1b[2J"),
         ),
         remarks=(
-            Remark(
-                "data_loss",
-                "truncated",
-                "file ends at 71 %, 412,887 events kept",
-                "rank3_step5.json.gz",
-            ),
+            Remark("data_loss", "truncated", "file ends at 71 %, 412,887 events kept", "rank3_step5.json.gz"),
             Remark("warning", "clock", "no clock pair; offsets from collectives", count=3),
             Remark("error", "unreadable", HOSTILE[4], HOSTILE[5]),
             Remark("info", "alias", "stage names mapped by the verl table", count=11),
@@ -334,14 +292,7 @@ def histogram() -> Chart:
         for series in range(2)
         for at, count in enumerate(counts)
     ]
-    return Chart(
-        "durations",
-        "How long kernels run",
-        "histogram",
-        tuple(marks),
-        ("gemm", "elementwise"),
-        unit="count",
-    )
+    return Chart("durations", "How long kernels run", "histogram", tuple(marks), ("gemm", "elementwise"), unit="count")
 
 
 def hostile_chart() -> Chart:

@@ -24,10 +24,7 @@ def numbers():
 def samples():
     many = tuple(Finding("r", "low", f"claim {at}", "try") for at in range(12))
     yield "sample", charted_report()
-    yield (
-        "numbers",
-        Report("t", "0", sections=(Section("s", "S", sheets=(numbers(),), findings=many),)),
-    )
+    yield ("numbers", Report("t", "0", sections=(Section("s", "S", sheets=(numbers(),), findings=many),)))
     yield "empty", Report("nothing", "0")
     for name in ("verl_cpu", "simulated_gpu"):
         yield name, tracekit.analyze(ROOT / "examples" / name / "outputs" / "profile")
@@ -233,10 +230,7 @@ def test_the_colours_follow_the_reader_and_print_is_on_white(page, files):
     fill = "getComputedStyle(document.querySelector('figure path.s0')).fill"
     light = page.open(files["sample"]).ask(background), page.ask(fill)
     dark = page.look(dark=True).open(files["sample"]).ask(background), page.ask(fill)
-    printed = (
-        page.look(dark=True, media="print").open(files["sample"]).ask(background),
-        page.ask(fill),
-    )
+    printed = (page.look(dark=True, media="print").open(files["sample"]).ask(background), page.ask(fill))
     assert len({light[0], dark[0], printed[0]}) == 3
     assert light[1] == printed[1] != dark[1]
     assert printed[0] == "rgb(255, 255, 255)"

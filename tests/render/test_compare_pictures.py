@@ -95,13 +95,7 @@ def test_an_attribution_that_says_nothing_gives_way_to_the_stages():
 
 
 def test_a_stage_of_one_side_is_a_part_of_its_own_size():
-    rows = dict(
-        zip(
-            (c := build_waterfall_chart(comparison(change("new", None, 7)))).rows,
-            c.marks,
-            strict=True,
-        )
-    )
+    rows = dict(zip((c := build_waterfall_chart(comparison(change("new", None, 7)))).rows, c.marks, strict=True))
     assert rows["new"][3] - rows["new"][2] == 7 * MS
 
 

@@ -65,8 +65,7 @@ def test_a_word_follows_the_direction_and_not_the_ratio():
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"),
-    [("step_time>3%", "step_time: at most +3 %"), ("throughput>3%", "throughput: at least −3 %")],
+    ("text", "rule"), [("step_time>3%", "step_time: at most +3 %"), ("throughput>3%", "throughput: at least −3 %")]
 )
 def test_a_limit_is_told_on_the_side_that_is_worse(text, rule):
     assert str(parse_rule_text(text)) == rule

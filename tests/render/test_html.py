@@ -9,18 +9,7 @@ from any_report import reports
 from hypothesis import given, settings
 from sample_report import HOSTILE, charted_report, gantt, sample_report
 
-from tracekit.model.report import (
-    Chart,
-    Finding,
-    Heading,
-    Metric,
-    Place,
-    Remark,
-    Report,
-    Section,
-    Sheet,
-    Verdict,
-)
+from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Remark, Report, Section, Sheet, Verdict
 from tracekit.render import render
 from tracekit.render.escape import make_printable
 from tracekit.render.html import MAX_PAGE_BYTES
@@ -86,16 +75,7 @@ def test_any_report_gives_a_well_formed_page_that_loads_nothing(report):
     assert page.tags.count("script") == page.tags.count("style") == 1
     for tag, name, value in page.attributes:
         assert not name.startswith("on")
-        assert name not in (
-            "src",
-            "srcset",
-            "action",
-            "formaction",
-            "poster",
-            "data",
-            "style",
-            "xlink:href",
-        )
+        assert name not in ("src", "srcset", "action", "formaction", "poster", "data", "style", "xlink:href")
         if name == "href":
             assert re.fullmatch(r"#[a-z0-9-]+", value), (tag, value)
     ids = [value for _, name, value in page.attributes if name == "id"]
@@ -122,8 +102,7 @@ def test_style_and_script_load_nothing_and_build_no_markup_from_text(sample):
     style, script = parts(render(sample, "html"))
     assert not re.search(r"url\(|@import|https?:|//[a-z]", style)
     assert not re.search(
-        r"https?:|fetch|XMLHttp|import\(|eval|innerHTML|outerHTML|insertAdjacent|document\.write",
-        script,
+        r"https?:|fetch|XMLHttp|import\(|eval|innerHTML|outerHTML|insertAdjacent|document\.write", script
     )
 
 
@@ -162,14 +141,7 @@ def test_the_answer_is_the_one_heading_of_the_first_rank(sample):
 
 def test_the_order_is_answer_overview_findings_gaps_sections_method(sample):
     text = render(sample, "html")
-    marks = [
-        "<h1",
-        'id="overview"',
-        'id="findings"',
-        'id="not-analysed"',
-        'id="section-kernels"',
-        'id="method"',
-    ]
+    marks = ["<h1", 'id="overview"', 'id="findings"', 'id="not-analysed"', 'id="section-kernels"', 'id="method"']
     found = [text.index(mark) for mark in marks]
     assert found == sorted(found)
 
@@ -188,20 +160,13 @@ def test_a_share_has_a_bar_of_its_width_and_an_unknown_one_has_none(sample):
 
 
 def wide(rows):
-    headings = (
-        Heading("name", "name"),
-        Heading("time", "time", "ns"),
-        Heading("share", "share", "ratio"),
-    )
+    headings = (Heading("name", "name"), Heading("time", "time", "ns"), Heading("share", "share", "ratio"))
     return Sheet("t", "T", headings, tuple((f"kernel_{i}_" + "n" * 60, i * 1_000, 0.5) for i in range(rows)))
 
 
 def test_a_huge_report_stays_under_the_limit_and_says_what_is_cut():
     small = Sheet("small", "Small", (Heading("a", "a"),), tuple((f"row {i}",) for i in range(100)))
-    sections = (
-        Section("big", "Big", sheets=(wide(90_000), wide(60_000))),
-        Section("s", "S", sheets=(small,)),
-    )
+    sections = (Section("big", "Big", sheets=(wide(90_000), wide(60_000))), Section("s", "S", sheets=(small,)))
     text = render(Report("huge", "0", sections=sections), "html")
     page = Page(text)
     assert MAX_PAGE_BYTES * 0.6 < len(text.encode()) <= MAX_PAGE_BYTES
@@ -233,11 +198,7 @@ def one(section, **more):
 
 
 def test_a_number_is_sorted_by_its_exact_value_and_an_unknown_one_has_none():
-    headings = (
-        Heading("name", "name"),
-        Heading("time", "time", "ns"),
-        Heading("on", "on", "count"),
-    )
+    headings = (Heading("name", "name"), Heading("time", "time", "ns"), Heading("on", "on", "count"))
     rows = (("7", 1_234_567, True), ("x", None, 2**60), ("y", float("inf"), 0.1))
     text = one(Section("s", "S", sheets=(Sheet("t", "T", headings, rows),)))
     cells = re.findall(r"<td[^>]*>[^<]*</td>", text)
@@ -259,10 +220,7 @@ def test_every_chart_is_on_the_page_with_its_title_caption_and_what_is_left_out(
 
 def test_two_charts_of_one_name_are_two_on_the_page():
     text = one(Section("s", "S", charts=(gantt(), gantt())))
-    assert re.findall(r'<figure class="picture" id="([^"]+)"', text) == [
-        "chart-stages",
-        "chart-stages-2",
-    ]
+    assert re.findall(r'<figure class="picture" id="([^"]+)"', text) == ["chart-stages", "chart-stages-2"]
 
 
 def test_a_chart_that_cannot_be_drawn_says_so_and_the_others_are_there():

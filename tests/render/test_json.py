@@ -41,12 +41,7 @@ def test_a_report_reads_back_as_it_was_written(report):
 
 
 def test_keys_stand_in_the_order_of_the_dataclass(sample):
-    assert list(json.loads(write_report_json(sample)))[:4] == [
-        "title",
-        "tool_version",
-        "identity",
-        "headline",
-    ]
+    assert list(json.loads(write_report_json(sample)))[:4] == ["title", "tool_version", "identity", "headline"]
 
 
 def test_a_number_that_is_not_finite_is_written_as_unknown():
@@ -106,16 +101,10 @@ HEAD = '{"schema": "tracekit.report/1", "title": "t", "tool_version": "0"'
         (HEAD + ', "fingerprint": [["a"]]}', r"fingerprint\[0\] is a list of 1, not 2 items"),
         (HEAD + ', "overview": []}', r"overview is a list of 0, not an object"),
         (HEAD + ', "headline": [{"name": "n", "value": true, "unit": ""}]}', r"value is bool"),
-        (
-            HEAD + ', "headline": [{"name": "n", "value": 1, "unit": "mile"}]}',
-            r"unit is 'mile', not one of",
-        ),
+        (HEAD + ', "headline": [{"name": "n", "value": 1, "unit": "mile"}]}', r"unit is 'mile', not one of"),
         (HEAD + ', "headline": [{"name": "n", "value": NaN, "unit": ""}]}', "NaN"),
         (HEAD + ', "headline": [{"name": "n", "value": 1e999, "unit": ""}]}', "range"),
-        (
-            HEAD + ', "headline": [{"name": "n", "value": ' + "9" * 5000 + ', "unit": ""}]}',
-            "not a report",
-        ),
+        (HEAD + ', "headline": [{"name": "n", "value": ' + "9" * 5000 + ', "unit": ""}]}', "not a report"),
         (HEAD + ', "title": "u"}', "twice"),
         ("[" * 200_000, "not a report"),
         (

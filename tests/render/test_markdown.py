@@ -92,11 +92,7 @@ def test_a_long_report_fits_a_comment_and_says_what_was_cut():
 
 
 def test_a_table_that_is_too_long_loses_rows_before_it_is_dropped():
-    text = render(
-        Report("long", "0.1.0", sections=(Section("s", "S", sheets=(many(900),) * 8),)),
-        "md",
-        verbose=True,
-    )
+    text = render(Report("long", "0.1.0", sections=(Section("s", "S", sheets=(many(900),) * 8),)), "md", verbose=True)
     assert "10 of 900 rows shown" in text or "50 of 900 rows shown" in text
     assert "rows of long tables" in text
 

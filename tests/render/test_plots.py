@@ -9,17 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 from any_report import charts
 from hypothesis import given, settings
-from sample_report import (
-    HOSTILE,
-    bars,
-    gantt,
-    heatmap,
-    histogram,
-    hostile_chart,
-    lines,
-    sample_report,
-    single_bars,
-)
+from sample_report import HOSTILE, bars, gantt, heatmap, histogram, hostile_chart, lines, sample_report, single_bars
 
 import tracekit.render
 from tracekit.model.errors import TracekitError

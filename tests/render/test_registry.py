@@ -15,13 +15,7 @@ NAMES = [renderer.name for renderer in RENDERERS]
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [
-        ("out/r.HTML", "html"),
-        ("r.md", "md"),
-        ("r.json", "json"),
-        ("r.txt", "text"),
-        (Path("r.csv"), "csv"),
-    ],
+    [("out/r.HTML", "html"), ("r.md", "md"), ("r.json", "json"), ("r.txt", "text"), (Path("r.csv"), "csv")],
 )
 def test_the_suffix_chooses_the_format(path, name):
     assert get_format_of_path(path) == name

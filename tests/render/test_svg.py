@@ -8,16 +8,7 @@ import pytest
 from any_report import charts, ints, numbers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sample_report import (
-    HOSTILE,
-    bars,
-    gantt,
-    heatmap,
-    histogram,
-    hostile_chart,
-    lines,
-    single_bars,
-)
+from sample_report import HOSTILE, bars, gantt, heatmap, histogram, hostile_chart, lines, single_bars
 
 import tracekit.render
 from tracekit.model.errors import TracekitError
@@ -69,14 +60,7 @@ def test_a_time_line_has_bars_as_long_as_their_time_on_one_axis():
     assert second[2] > first[2]
     assert first[5] == "rank 0 · a: 40.0 ms, from 0 ns"
     assert second[5] == "rank 1 · b: 40.0 ms, from 60.00 ms"
-    assert [text for text in words(root) if "ms" in text][:6] == [
-        "0 ms",
-        "20 ms",
-        "40 ms",
-        "60 ms",
-        "80 ms",
-        "100 ms",
-    ]
+    assert [text for text in words(root) if "ms" in text][:6] == ["0 ms", "20 ms", "40 ms", "60 ms", "80 ms", "100 ms"]
 
 
 def test_bars_that_overlap_within_a_row_lie_below_one_another():
@@ -140,10 +124,7 @@ def test_a_histogram_stacks_the_series_of_one_interval():
     marks = ((0, 0, 10, 6), (1, 0, 10, 3), (0, 10, 20, 2))
     root = picture(Chart("c", "C", "histogram", marks, ("a", "b"), unit="count", x_unit="count"))
     low, alone, high = boxes(root)
-    assert (low[4], high[4]) == (
-        pytest.approx(alone[4] * 3, abs=0.2),
-        pytest.approx(alone[4] * 1.5, abs=0.2),
-    )
+    assert (low[4], high[4]) == (pytest.approx(alone[4] * 3, abs=0.2), pytest.approx(alone[4] * 1.5, abs=0.2))
     assert high[2] + high[4] == pytest.approx(low[2], abs=0.2)
     assert alone[1] == pytest.approx(low[1] + low[3] + 0.5, abs=0.2)
     assert high[5] == "b, 0 – 10: 3"

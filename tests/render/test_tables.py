@@ -101,14 +101,7 @@ def read_parquet(data):
 
 def test_parquet_columns_are_typed_and_say_their_unit(sample):
     table = read_parquet(render(sample, "parquet")["stages.parquet"])
-    assert [str(field.type) for field in table.schema] == [
-        "string",
-        "string",
-        "int64",
-        "double",
-        "double",
-        "string",
-    ]
+    assert [str(field.type) for field in table.schema] == ["string", "string", "int64", "double", "double", "string"]
     assert table.schema.field("wall_ns").metadata[b"unit"] == b"ns"
     assert table.column("gpu_busy_ratio").to_pylist()[6] is None
 

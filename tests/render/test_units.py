@@ -74,13 +74,7 @@ def test_a_column_has_one_unit_chosen_by_its_largest_value():
     times = [1_021_400_000, 498_700_000, 30_000, 0, None]
     scale = choose_scale(times, "ns")
     assert scale.label == "ms"
-    assert [format_cell(time, scale) for time in times] == [
-        "1,021.4",
-        "498.7",
-        "<0.1",
-        "0.0",
-        UNKNOWN,
-    ]
+    assert [format_cell(time, scale) for time in times] == ["1,021.4", "498.7", "<0.1", "0.0", UNKNOWN]
 
 
 def test_a_column_without_any_number_still_has_a_unit():
@@ -153,28 +147,14 @@ def test_reads_a_time(text, ns):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("512MiB", 512 << 20), ("1.5 GB", 1_500_000_000), ("4096", 4096), ("10 kB", 10_000)],
+    ("text", "size"), [("512MiB", 512 << 20), ("1.5 GB", 1_500_000_000), ("4096", 4096), ("10 kB", 10_000)]
 )
 def test_reads_a_size(text, size):
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "ms",
-        "3",
-        "3 parsec",
-        "1e9999s",
-        "--3ms",
-        "٣ms",
-        "3ms\n4ms",
-        "nan s",
-        "x" * 10_000,
-        "9" * 99 + "s",
-    ],
+    "text", ["", "ms", "3", "3 parsec", "1e9999s", "--3ms", "٣ms", "3ms\n4ms", "nan s", "x" * 10_000, "9" * 99 + "s"]
 )
 def test_what_is_no_time_is_refused_on_one_line_with_an_example(text):
     with pytest.raises(TracekitError) as caught:

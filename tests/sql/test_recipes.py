@@ -376,10 +376,7 @@ def figures(folder, sheet):
         return list(csv.DictReader(file))
 
 
-TRACELENS = {
-    "h100_Qwen_Qwen1.5-0.5B-Chat__1016005": H100,
-    "mi300_Qwen_Qwen1.5-0.5B-Chat__1016005": MI300,
-}
+TRACELENS = {"h100_Qwen_Qwen1.5-0.5B-Chat__1016005": H100, "mi300_Qwen_Qwen1.5-0.5B-Chat__1016005": MI300}
 tracelens = pytest.mark.parametrize("folder", TRACELENS)
 
 
@@ -450,11 +447,7 @@ def test_gemms(folder):
     for row in rows("gemms", TRACELENS[folder]):
         key = row["name"], row["m"], row["n"], row["k"]
         before = given[key]
-        given[key] = (
-            before[0] + row["count"],
-            before[1] + row["device_busy_ns"],
-            before[2] + row["flop_count"],
-        )
+        given[key] = (before[0] + row["count"], before[1] + row["device_busy_ns"], before[2] + row["flop_count"])
     assert len(expected) >= 3
     for key, (count, time, _) in expected.items():
         assert given[key][0] == count
@@ -478,13 +471,7 @@ def test_kernel_launchers(trace):
 
 @traces
 def test_short_kernels(trace):
-    bounds = {
-        "below 2 us": 0,
-        "2 to 5 us": 2000,
-        "5 to 10 us": 5000,
-        "10 to 100 us": 10_000,
-        "100 us or more": 100_000,
-    }
+    bounds = {"below 2 us": 0, "2 to 5 us": 2000, "5 to 10 us": 5000, "10 to 100 us": 10_000, "100 us or more": 100_000}
     lengths = [e["dur"] for e in of(trace, "kernel") if not e["name"].startswith("nccl")]
     ends = [*list(bounds.values())[1:], float("inf")]
     expected = {}
@@ -533,13 +520,7 @@ def test_collectives_by_group():
         given[row["group_size"], dtype, "count"] += row["count"]
         given[row["group_size"], dtype, "ns"] += row["total_ns"]
         bytes_of[row["op"]].add(row["size_bytes"])
-    torch_names = {
-        "BFloat16": "bfloat16",
-        "Float": "float32",
-        "Long": "int64",
-        "Int": "int32",
-        "Byte": "uint8",
-    }
+    torch_names = {"BFloat16": "bfloat16", "Float": "float32", "Long": "int64", "Int": "int32", "Byte": "uint8"}
     assert given == {(size, torch_names[dtype], what): count for (size, dtype, what), count in expected.items()}
     reduced = {
         int(e["args"]["In msg nelems"]) * sizes[e["args"]["dtype"]]
@@ -646,8 +627,7 @@ def test_longest_idle():
 
 def test_sync_stalls():
     measured = answer(
-        "SELECT op, call, count, call_ns, stall_count, idle_ns FROM sync_stalls WHERE \"window\" = 'step'",
-        SIMULATED,
+        "SELECT op, call, count, call_ns, stall_count, idle_ns FROM sync_stalls WHERE \"window\" = 'step'", SIMULATED
     )
     totals = defaultdict(Counter)
     for row in measured:
@@ -675,11 +655,7 @@ def test_step_by_rank():
     assert [row["step"] for row in given] == sorted(lengths)
     for row in given:
         of_ranks = lengths[row["step"]]
-        assert (row["rank_count"], row["min_ns"], row["max_ns"]) == (
-            2,
-            min(of_ranks.values()),
-            max(of_ranks.values()),
-        )
+        assert (row["rank_count"], row["min_ns"], row["max_ns"]) == (2, min(of_ranks.values()), max(of_ranks.values()))
         assert of_ranks[row["slowest_rank"]] == row["max_ns"]
         assert row["spread_ns"] == row["max_ns"] - row["min_ns"]
 
@@ -722,11 +698,7 @@ def test_kernels_by_step():
 def test_copies_by_direction(trace):
     found = grouped((e["name"].removeprefix("Memcpy ")[:4], e) for e in of(trace, "gpu_memcpy"))
     expected = {
-        direction: (
-            len(copies),
-            sum(e["dur"] for e in copies),
-            sum(e["args"]["bytes"] for e in copies),
-        )
+        direction: (len(copies), sum(e["dur"] for e in copies), sum(e["args"]["bytes"] for e in copies))
         for direction, copies in found.items()
     }
     given = defaultdict(lambda: (0, 0, 0))
@@ -822,10 +794,7 @@ def test_memory_peaks():
 
 def test_memory_by_stage():
     given = [row for row in rows("memory_by_stage", SIMULATED) if row["rank"] == 0]
-    raw = answer(
-        "SELECT ts_ns, allocated_bytes FROM memory_ops WHERE device_type = 1 ORDER BY ts_ns, id",
-        RANK0,
-    )
+    raw = answer("SELECT ts_ns, allocated_bytes FROM memory_ops WHERE device_type = 1 ORDER BY ts_ns, id", RANK0)
     expected = {}
     for step in TRUTH["0"]["steps"].values():
         for stage, told in step["stages"].items():

@@ -14,11 +14,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
 NSYS = Path(REAL or "") / "nsys"
 TWO_GPUS = NSYS / "GindaChen_nsys-ai/mfu_2gpu_before.sqlite"
-HOST = (
-    "real_cpu/steps_nsys24.sqlite",
-    "real_cpu/sampled_nsys24.sqlite",
-    "real_cpu/spawn_nsys23.sqlite",
-)
+HOST = ("real_cpu/steps_nsys24.sqlite", "real_cpu/sampled_nsys24.sqlite", "real_cpu/spawn_nsys23.sqlite")
 
 KERNELS = """
     SELECT s.value, k.start, k.end, k.correlationId, k.globalPid, k.deviceId, k.streamId

@@ -441,8 +441,7 @@ def test_a_duckdb_of_your_own_reads_the_parquet_files_as_the_page_says(tmp_path)
         (tmp_path / name).write_bytes(data)
     rows = duckdb.sql(statement.replace("DIR", str(tmp_path))).fetchall()
     expected = answer(
-        "SELECT name, sum(total_ns) AS total_ns FROM kernels GROUP BY name ORDER BY total_ns DESC LIMIT 3",
-        SIMULATED,
+        "SELECT name, sum(total_ns) AS total_ns FROM kernels GROUP BY name ORDER BY total_ns DESC LIMIT 3", SIMULATED
     )
     assert [(name, round(ms * 1e6)) for name, ms, _ in rows] == [(row["name"], row["total_ns"]) for row in expected]
     assert all(0 < share < 1 for _, _, share in rows)

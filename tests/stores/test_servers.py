@@ -168,11 +168,7 @@ if tools.HERE["stores"]():
         assert "s3://bucket/runs: access is refused: " in problem
 
     def test_what_is_not_there(addresses, tracekit):
-        for address in (
-            "s3://bucket/none",
-            f"{addresses['ssh']}/none",
-            f"{addresses['http']}/none",
-        ):
+        for address in ("s3://bucket/none", f"{addresses['ssh']}/none", f"{addresses['http']}/none"):
             problem, hint = refused(tracekit("analyze", address))
             assert problem.endswith("/none: nothing is there")
             assert hint == "try: check the address"
@@ -181,11 +177,7 @@ if tools.HERE["stores"]():
         assert hint == "try: check its name"
 
     def test_a_host_that_does_not_answer(tracekit):
-        for address in (
-            "http://127.0.0.1:9/run",
-            "ssh://me:secret@127.0.0.1:9/run",
-            "s3://bucket/x",
-        ):
+        for address in ("http://127.0.0.1:9/run", "ssh://me:secret@127.0.0.1:9/run", "s3://bucket/x"):
             done = tracekit("analyze", address, AWS_ENDPOINT_URL="http://127.0.0.1:9")
             problem, hint = refused(done)
             assert ": cannot be reached: " in problem

@@ -44,10 +44,7 @@ def _with_rows(document: Document, rows: list[dict[str, Any]]) -> Document:
 def without_stages(document: Document) -> Document:
     """Without the ranges of the training program."""
     rows = document["traceEvents"]
-    return _with_rows(
-        document,
-        [r for r in rows if r.get("cat") not in RANGES or not OF_TRAINER.match(r["name"])],
-    )
+    return _with_rows(document, [r for r in rows if r.get("cat") not in RANGES or not OF_TRAINER.match(r["name"])])
 
 
 def without_steps(document: Document) -> Document:

@@ -38,35 +38,13 @@ def kernel(name, ts, dur, correlation=None, device=0, stream=7, **args):
 
 def memcpy(name, ts, dur, size, correlation=None, device=0, stream=20):
     link = {} if correlation is None else {"correlation": correlation}
-    return _x(
-        "gpu_memcpy",
-        name,
-        ts,
-        dur,
-        device,
-        stream,
-        device=device,
-        stream=stream,
-        bytes=size,
-        **link,
-    )
+    return _x("gpu_memcpy", name, ts, dur, device, stream, device=device, stream=stream, bytes=size, **link)
 
 
 def memset(ts, dur, size, correlation=None, device=0, stream=7):
     link = {} if correlation is None else {"correlation": correlation}
     name = "Memset (Device)"
-    return _x(
-        "gpu_memset",
-        name,
-        ts,
-        dur,
-        device,
-        stream,
-        device=device,
-        stream=stream,
-        bytes=size,
-        **link,
-    )
+    return _x("gpu_memset", name, ts, dur, device, stream, device=device, stream=stream, bytes=size, **link)
 
 
 def projected(name, ts, dur, device=0, stream=7, external=None):

@@ -100,10 +100,7 @@ class Torch:
 
             def __enter__(self):
                 fake.log.append(f"+{self.name}")
-                if fake.running and fake.running.current_action in (
-                    Action.RECORD,
-                    Action.RECORD_AND_SAVE,
-                ):
+                if fake.running and fake.running.current_action in (Action.RECORD, Action.RECORD_AND_SAVE):
                     fake.running.ranges.append(self.name)
 
             def __exit__(self, *error):

@@ -585,10 +585,7 @@ def memory_of_a_disabled_worker(box):
     return len(log)
 
 
-@fault(
-    "a window of mini-batches that had just begun: no empty trace",
-    [{"mini_batch2": 1, "mini_batch3": 1}],
-)
+@fault("a window of mini-batches that had just begun: no empty trace", [{"mini_batch2": 1, "mini_batch3": 1}])
 def a_window_that_just_began(box):
     worker = box.worker(discrete=True, schedule={"skip_first": 1, "wait": 1, "active": 2})
     worker.profiler.start(role="train", profile_step=1)

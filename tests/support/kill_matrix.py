@@ -182,11 +182,7 @@ def mcp_lines(profile, statement):
         {"id": 0, "method": "initialize", "params": hello},
         {"method": "notifications/initialized"},
         {"id": 1, "method": "tools/call", "params": {"name": "sql", "arguments": asked}},
-        {
-            "id": 2,
-            "method": "tools/call",
-            "params": {"name": "analyze", "arguments": {"path": profile}},
-        },
+        {"id": 2, "method": "tools/call", "params": {"name": "analyze", "arguments": {"path": profile}}},
     ]
     return b"".join(json.dumps({"jsonrpc": "2.0", **m}).encode() + b"\n" for m in messages)
 

@@ -16,14 +16,7 @@ HOST = "node-a"
 METRICS = 0x1000000000000
 """The type of samples of GPU 0."""
 
-SCHEMAS = {
-    "2021": (0, 0),
-    "2.9": (2, 9),
-    "3.0": (3, 0),
-    "3.7": (3, 7),
-    "3.11": (3, 11),
-    "3.25": (3, 25),
-}
+SCHEMAS = {"2021": (0, 0), "2.9": (2, 9), "3.0": (3, 0), "3.7": (3, 7), "3.11": (3, 11), "3.25": (3, 25)}
 PRODUCTS = {
     "2.9": "2022.1.3.3",
     "3.0": "2022.4.2.1",
@@ -112,19 +105,7 @@ def kernel(name, start, end, correlation=None, *, pid=PID, device=0, context=Non
 
 
 def memcpy(
-    start,
-    end,
-    size,
-    correlation=None,
-    *,
-    kind=1,
-    source=0,
-    target=2,
-    pid=PID,
-    device=0,
-    context=None,
-    stream=7,
-    **more,
+    start, end, size, correlation=None, *, kind=1, source=0, target=2, pid=PID, device=0, context=None, stream=7, **more
 ):
     values = {
         **_on_device(start, end, correlation, pid, device, context, stream),
@@ -186,13 +167,7 @@ def os_call(name, start, end, *, pid=PID, tid=TID, **more):
 
 def sampled(number, at, *names, pid=PID, tid=TID, module="/usr/lib/libx.so"):
     """A sample of what a thread ran: functions from the innermost on, None for one without a name."""
-    values = {
-        "id": number,
-        "start": at,
-        "cpu": 1,
-        "threadState": 1,
-        "globalTid": global_tid(pid, tid),
-    }
+    values = {"id": number, "start": at, "cpu": 1, "threadState": 1, "globalTid": global_tid(pid, tid)}
     rows = [("COMPOSITE_EVENTS", values | {"cpuCycles": 1})]
     for depth, name in enumerate(names):
         values = {
@@ -279,10 +254,7 @@ def diagnostic(text, *, severity=2, at=0, pid=None):
 def variable(name, value, *, process=0):
     """A variable of the environment, as the capture's own metadata has it."""
     recorded = f'{name}="{value}"'
-    return "META_DATA_CAPTURE", {
-        "name": f"PROCESS_{process}:ENVIRONMENT_VARIABLE",
-        "value": recorded,
-    }
+    return "META_DATA_CAPTURE", {"name": f"PROCESS_{process}:ENVIRONMENT_VARIABLE", "value": recorded}
 
 
 def captured(name, value):
@@ -342,12 +314,7 @@ def write(
         rows.append(system("Hostname", host))
     rows.append(("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc_ns, "utcTime": "", "localTime": ""}))
     if duration_ns is not None:
-        times = {
-            "globalVid": 1 << 48,
-            "duration": duration_ns,
-            "startTime": 5,
-            "stopTime": 5 + duration_ns,
-        }
+        times = {"globalVid": 1 << 48, "duration": duration_ns, "startTime": 5, "stopTime": 5 + duration_ns}
         rows.append(("ANALYSIS_DETAILS", times))
     if schema != "2021":
         about = "META_DATA_EXPORT" if version >= (3, 4) else "EXPORT_META_DATA"

@@ -66,12 +66,7 @@ def main():
     remote = ray.remote(num_cpus=0.5)(Worker)
     workers = []
     for rank in range(2):
-        names = {
-            "RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "WG_PREFIX": "actor_rollout",
-            "API_KEY": SECRET,
-        }
+        names = {"RANK": str(rank), "WORLD_SIZE": "2", "WG_PREFIX": "actor_rollout", "API_KEY": SECRET}
         environment = {"nsight": options(steps), "env_vars": names}
         worker = remote.options(runtime_env=environment).remote()
         # One after the other: of two nsys that start in the same instant one often fails.

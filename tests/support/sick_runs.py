@@ -26,18 +26,7 @@ def trace(path, rank=None, world=None, steps=(1, 2), gpu=True, collective=False,
     return chrome.write(path, rows, **named, **meta)
 
 
-def export(
-    path,
-    *,
-    pid=100,
-    rank=None,
-    world=None,
-    at=1_000,
-    length=1_000,
-    session=None,
-    more=(),
-    **options,
-):
+def export(path, *, pid=100, rank=None, world=None, at=1_000, length=1_000, session=None, more=(), **options):
     """An export of one process with one NVTX range."""
     rows = [nsys.nvtx("update_actor", at, at + length, pid=pid, tid=pid), *more]
     rows += [nsys.variable("RANK", str(rank))] if rank is not None else []
@@ -202,54 +191,24 @@ TORCH = {
     "temporary-file": (beside("rank2.json.gz.tmp", b"x"), beside("x.tmp", b"x")),
     "truncated-trace": (lambda f: (healthy(f), cut(f / "rank1.json")), healthy),
     "archive": (beside("rank2.tar.xz", TAR), beside("rank2.bin", b"no tar")),
-    "other-text": (
-        beside("rank2.json", '{"traceEvents": []}'.encode("utf-16")),
-        beside("rank2.txt", b"text"),
-    ),
-    "empty-trace": (
-        lambda f: (healthy(f), chrome.write(f / "rank2.json", [])),
-        healthy,
-    ),
+    "other-text": (beside("rank2.json", '{"traceEvents": []}'.encode("utf-16")), beside("rank2.txt", b"text")),
+    "empty-trace": (lambda f: (healthy(f), chrome.write(f / "rank2.json", [])), healthy),
     "no-times": (
         lambda f: (healthy(f), chrome.write(f / "rank2.json", without("ts"))),
         lambda f: (healthy(f), chrome.write(f / "rank2.json", without("tid"))),
     ),
-    "impossible-times": (
-        lambda f: timed(f, host_at_zero=3),
-        timed,
-    ),
-    "unusable-kernels": (
-        lambda f: timed(f, early=2),
-        lambda f: timed(f, shift=-200_000),
-    ),
-    "lost-kernels": (
-        lambda f: timed(f, without=range(3)),
-        lambda f: timed(f, without=range(7, 10)),
-    ),
-    "late-ends": (
-        lambda f: timed(f, length=95),
-        lambda f: timed(f, length=50),
-    ),
-    "filtered-rows": (
-        lambda f: with_operators(f, range(0, 300, 3)),
-        lambda f: with_operators(f, range(100)),
-    ),
-    "interleaved-processes": (
-        lambda f: interleaved(f, 0),
-        lambda f: interleaved(f, 100),
-    ),
-    "merged-ranks": (
-        lambda f: merged(f, "[TP00] ", "[TP01-DP00] "),
-        lambda f: merged(f, "[worker] ", "rank 1 "),
-    ),
+    "impossible-times": (lambda f: timed(f, host_at_zero=3), timed),
+    "unusable-kernels": (lambda f: timed(f, early=2), lambda f: timed(f, shift=-200_000)),
+    "lost-kernels": (lambda f: timed(f, without=range(3)), lambda f: timed(f, without=range(7, 10))),
+    "late-ends": (lambda f: timed(f, length=95), lambda f: timed(f, length=50)),
+    "filtered-rows": (lambda f: with_operators(f, range(0, 300, 3)), lambda f: with_operators(f, range(100))),
+    "interleaved-processes": (lambda f: interleaved(f, 0), lambda f: interleaved(f, 100)),
+    "merged-ranks": (lambda f: merged(f, "[TP00] ", "[TP01-DP00] "), lambda f: merged(f, "[worker] ", "rank 1 ")),
     "odd-times": (
         lambda f: (healthy(f), chrome.write(f / "rank2.json", [chrome.op("a", 1, -5)])),
         lambda f: (healthy(f), chrome.write(f / "rank2.json", [chrome.op("a", 1, 0)])),
     ),
-    "never-closed": (
-        told('[{"path": "rank0.json"}]', "open"),
-        told('[{"path": "rank0.json"}]'),
-    ),
+    "never-closed": (told('[{"path": "rank0.json"}]', "open"), told('[{"path": "rank0.json"}]')),
     "capture-problem": (
         told('[{"path": "rank0.json"}], "problems": ["stop: OSError: no space left"]'),
         told('[{"path": "rank0.json"}], "problems": []'),
@@ -280,14 +239,8 @@ TORCH = {
         lambda f: [trace(f / f"rank{r}.json", r, 4) for r in (0, 3)],
         lambda f: [trace(f / f"rank{r}.json", r, 3) for r in range(3)],
     ),
-    "few-ranks": (
-        lambda f: trace(f / "rank0.json", 0, 4),
-        lambda f: trace(f / "rank0.json", 0, 1),
-    ),
-    "missing-steps": (
-        lambda f: two(f, {"steps": (1, 2, 3)}),
-        lambda f: two(f, {"steps": (1, 2)}, {"steps": (2, 1)}),
-    ),
+    "few-ranks": (lambda f: trace(f / "rank0.json", 0, 4), lambda f: trace(f / "rank0.json", 0, 1)),
+    "missing-steps": (lambda f: two(f, {"steps": (1, 2, 3)}), lambda f: two(f, {"steps": (1, 2)}, {"steps": (2, 1)})),
     "same-content": (copied("rank1 (1).json"), beside("rank1.txt", b"no trace")),
     "same-identity": (
         processes(("actor", 7, ".json"), ("actor", 7, ".json.gz")),
@@ -302,14 +255,8 @@ TORCH = {
         lambda f: (healthy(f), trace(f / "worker_pid9.json")),
         lambda f: trace(f / "worker_pid9.json", collective=True),
     ),
-    "no-device-rows": (
-        lambda f: two(f, {}, {"gpu": False}),
-        lambda f: two(f, {"gpu": False}, {"gpu": False}),
-    ),
-    "no-common-clock": (
-        lambda f: two(f, {}, {"base_ns": None}),
-        lambda f: trace(f / "rank0.json", 0, 1, base_ns=None),
-    ),
+    "no-device-rows": (lambda f: two(f, {}, {"gpu": False}), lambda f: two(f, {"gpu": False}, {"gpu": False})),
+    "no-common-clock": (lambda f: two(f, {}, {"base_ns": None}), lambda f: trace(f / "rank0.json", 0, 1, base_ns=None)),
     "unread-rows": (
         lambda f: chrome.write(f / "rank0.json", [*NPU, chrome.op("aten::mm", 1, 50)]),
         lambda f: trace(f / "rank0.json", 0, 1),
@@ -322,10 +269,7 @@ TORCH = {
         lambda f: chrome.write(f / "rank0.json", SLOW_OPS, deviceProperties=[{"name": "H100"}]),
         lambda f: chrome.write(f / "rank0.json", SLOW_OPS),
     ),
-    "cpu-only": (
-        lambda f: trace(f / "rank0.json", 0, 1, gpu=False),
-        lambda f: trace(f / "rank0.json", 0, 1),
-    ),
+    "cpu-only": (lambda f: trace(f / "rank0.json", 0, 1, gpu=False), lambda f: trace(f / "rank0.json", 0, 1)),
     "front-end": (
         lambda f: (healthy(f), trace(f / "host_7.async_llm.pt.trace.json", gpu=False)),
         lambda f: (healthy(f), trace(f / "host_7.async_llm.pt.trace.json")),
@@ -343,10 +287,7 @@ TORCH = {
         beside("timeline.json", b"[1, 2]"),
     ),
     "log-only": (lambda f: put(f / "metrics.jsonl", LOG), beside("metrics.jsonl", LOG)),
-    "unreadable": (
-        beside("rank2.json", b'{"schemaVersion": 1, "traceEvents": 5}'),
-        beside("rank2.json", b"no trace"),
-    ),
+    "unreadable": (beside("rank2.json", b'{"schemaVersion": 1, "traceEvents": 5}'), beside("rank2.json", b"no trace")),
 }
 
 
@@ -400,26 +341,14 @@ WORK = [*CALLS, nsys.kernel("gemm", 1_300, 1_400, 1)]
 LOST = "Not all NVTX events might have been collected."
 NSYS = {
     "no-nsys": (report("worker_process_2.nsys-rep"), stale(-10)),
-    "interrupted-export": (
-        with_export(lambda data: bytes(4096) + data[4096:]),
-        with_export(),
-    ),
+    "interrupted-export": (with_export(lambda data: bytes(4096) + data[4096:]), with_export()),
     "truncated-database": (with_export(lambda data: data[:-4096]), with_export()),
-    "truncated-report": (
-        report("worker_process_2.nsys-rep", b"no report"),
-        report("notes.txt", b"no report"),
-    ),
-    "stream-only": (
-        report("worker_process_2.qdstrm", b"stream"),
-        report("worker_process_1.txt", b"text"),
-    ),
+    "truncated-report": (report("worker_process_2.nsys-rep", b"no report"), report("notes.txt", b"no report")),
+    "stream-only": (report("worker_process_2.qdstrm", b"stream"), report("worker_process_1.txt", b"text")),
     "ray-check": (report("empty.nsys-rep"), report("notes_empty.txt")),
     "wal-missing": (lambda f: wal(f, copied=False), lambda f: wal(f, copied=True)),
     "stale-export": (stale(60), stale(-60)),
-    "no-kernels": (
-        with_export(more=[*CALLS, nsys.memset(1_300, 1_310, 64, 1)]),
-        with_export(more=WORK),
-    ),
+    "no-kernels": (with_export(more=[*CALLS, nsys.memset(1_300, 1_310, 64, 1)]), with_export(more=WORK)),
     "open-ranges": (
         with_export(more=[nsys.nvtx("left", 2_000, 10_000_000, kind=60)]),
         with_export(more=[nsys.nvtx("closed", 2_000, 3_000, kind=60)]),
@@ -437,9 +366,7 @@ NSYS = {
     "empty-domains": (
         lambda f: nsys.write(f / "a.sqlite", [nsys.domain("verl", 1)], duration_ns=10**7),
         lambda f: nsys.write(
-            f / "a.sqlite",
-            [nsys.domain("verl", 1), nsys.nvtx("x", 1, 2, domain=1)],
-            duration_ns=10**7,
+            f / "a.sqlite", [nsys.domain("verl", 1), nsys.nvtx("x", 1, 2, domain=1)], duration_ns=10**7
         ),
     ),
     "empty-capture": (

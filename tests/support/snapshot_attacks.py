@@ -102,24 +102,15 @@ def attacks() -> dict[str, tuple[bytes, str]]:
         "next buffer": (b"\x80\x05\x97.", "NEXT_BUFFER at byte 2 is not allowed"),
         "frame": (P4 + b"\x95" + u64(1 << 40) + b"N.", "FRAME at byte 2 goes beyond the end"),
         "long integer": (P4 + b"\x8b" + u32(0x7FFFFFFF) + b".", "LONG4 at byte 2 is not allowed"),
-        "deep lists": (
-            P4 + b"]" * MANY + b"a" * (MANY - 1) + b".",
-            "2,000,000 dictionaries and lists",
-        ),
+        "deep lists": (P4 + b"]" * MANY + b"a" * (MANY - 1) + b".", "2,000,000 dictionaries and lists"),
         "many dictionaries": (P4 + b"](" + b"}" * MANY + b"e.", "2,000,001 dictionaries and lists"),
         "laughs": (laughs(200), "expected a dictionary, found a list"),
         "shared blocks": (shared_blocks(50_000, 50_000), "the file has"),
         "shared entries": (shared_entries(1_000_000), "the file has"),
         # stack and time
-        "many devices": (
-            snapshot(traces=b"](" + b"]\x94" + b"h\x00" * 9999 + b"e"),
-            "10,000 devices",
-        ),
+        "many devices": (snapshot(traces=b"](" + b"]\x94" + b"h\x00" * 9999 + b"e"), "10,000 devices"),
         "deep tuples": (P4 + b")" + b"\x85" * MANY + b".", "EMPTY_TUPLE at byte 2 is not allowed"),
-        "deep tuples as a key": (
-            P4 + b"})" + b"\x85" * MANY + b"Ns.",
-            "EMPTY_TUPLE at byte 3 is not allowed",
-        ),
+        "deep tuples as a key": (P4 + b"})" + b"\x85" * MANY + b"Ns.", "EMPTY_TUPLE at byte 3 is not allowed"),
         "deep pairs as a key": (
             P4 + b"}K\x01K\x01\x86" + b"K\x01\x86" * MANY + b"Ns.",
             "TUPLE2 at byte 10 is not allowed: only a pair of small integers is",
@@ -132,10 +123,7 @@ def attacks() -> dict[str, tuple[bytes, str]]:
             P4 + b"}(" + (b"K\x01\x8a\x08" + u64(2**62) + b"\x86N") * 1000 + b"u.",
             "TUPLE2 at byte 16 is not allowed",
         ),
-        "contains itself": (
-            P4 + b"]\x94h\x00a.",
-            "segments: 1 entries, but the file has 0 dictionaries",
-        ),
+        "contains itself": (P4 + b"]\x94h\x00a.", "segments: 1 entries, but the file has 0 dictionaries"),
         "snapshot that contains itself": (
             P4 + b"}\x94(" + text("segments") + b"](h\x00eu.",
             "segments[0].address: expected an integer of 64 bits, found nothing",
@@ -144,10 +132,7 @@ def attacks() -> dict[str, tuple[bytes, str]]:
         # no pickle at all
         "empty": (b"", "not a pickle of protocol 2 to 5"),
         "one byte": (b"\x80", "not a pickle of protocol 2 to 5"),
-        "pointer": (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
-            "a Git LFS pointer",
-        ),
+        "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "a Git LFS pointer"),
         "archive": (b"PK\x03\x04" + bytes(100), "not a pickle of protocol 2 to 5"),
         "protocol 9": (b"\x80\x09}.", "not a pickle of protocol 2 to 5"),
         "unknown instruction": (P4 + b"\xff.", "0xff at byte 2 is not allowed"),
@@ -163,10 +148,7 @@ def attacks() -> dict[str, tuple[bytes, str]]:
         "list as a key": (P4 + b"}]Ns.", "does not load: TypeError"),
         # what it lies in
         "gzip bomb": (gzip.compress(P4 + b"N" * (3 * 10**7), 9), "bytes or more: over"),
-        "gzip cut off": (
-            gzip.compress(pickle.dumps({"segments": []}))[:-12],
-            "cut off or damaged at byte",
-        ),
+        "gzip cut off": (gzip.compress(pickle.dumps({"segments": []}))[:-12], "cut off or damaged at byte"),
         "page with code": (page(reduce_system), "GLOBAL at byte 2 is not allowed"),
         "page without a snapshot": (b"<html><body>local_files</body></html>", "holds 0 snapshots"),
     }

@@ -13,12 +13,7 @@ from tracekit.pipeline.options import Options
 from tracekit.sql import recipes
 from tracekit.sql.session import SqlSession
 
-WORK = {
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Runtime": "cuda_runtime",
-}
+WORK = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime"}
 """Categories of 2021 as they are called since."""
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -25,11 +25,7 @@ from capture import DistProfiler, DistProfilerExtension
 
 def configuration(folder, mode, configs):
     """The block of a role as Hydra hands it to a worker, with the classes of one of the two packages."""
-    tool = {
-        "_target_": f"{configs}.config.TorchProfilerToolConfig",
-        "contents": ["cpu"],
-        **MODES[mode],
-    }
+    tool = {"_target_": f"{configs}.config.TorchProfilerToolConfig", "contents": ["cpu"], **MODES[mode]}
     if "schedule" in tool:
         named = {"_target_": f"{configs}.config.TorchProfilerScheduleConfig"}
         tool["schedule"] = named | tool["schedule"]
@@ -85,11 +81,7 @@ def main():
     out = Path(sys.argv[1])
     ray.init(num_cpus=2 * 3, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     verl, ours = worker_class(VerlProfiler, VerlExtension), worker_class(DistProfiler, DistProfilerExtension)  # fmt: skip
-    kinds = {
-        "verl": (verl, "verl.utils.profiler"),
-        "target": (verl, "capture"),
-        "capture": (ours, "capture"),
-    }
+    kinds = {"verl": (verl, "verl.utils.profiler"), "target": (verl, "capture"), "capture": (ours, "capture")}
     for who, (kind, configs) in kinds.items():
         made = RayClassWithInitArgs(cls=ray.remote(kind))
         pool = RayResourcePool(process_on_nodes=[2], use_gpu=False, max_colocate_count=1)

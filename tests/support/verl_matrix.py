@@ -190,10 +190,7 @@ def _trained(role, worker, work, *, continuous):
     values, timing = [], {}
     for step in range(1, LAST + 1):
         trainer = types.SimpleNamespace(
-            actor_rollout_wg=Absent(),
-            use_reference_policy=False,
-            use_critic=False,
-            global_steps=step,
+            actor_rollout_wg=Absent(), use_reference_policy=False, use_critic=False, global_steps=step
         )
         vars(trainer).update(GROUPS.get(role, dict.fromkeys(["actor_rollout_wg"], WORKER)))
         vars(trainer).update({name: worker for name, what in vars(trainer).items() if what is WORKER})

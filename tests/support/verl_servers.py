@@ -166,12 +166,7 @@ def driven(kind, block, rank=0, world_size=2):
         await made.stop_profile()
 
     asyncio.run(step())
-    return {
-        "server": kind_class.__name__,
-        "asked": asked,
-        "arguments": arguments,
-        "told": engine.told,
-    }
+    return {"server": kind_class.__name__, "asked": asked, "arguments": arguments, "told": engine.told}
 
 
 def _vllm_arguments(profiler, rank):

@@ -73,11 +73,7 @@ class Multiplying(BaseEngine):
     def infer_batch(self, data, loss_function=None):
         """The values, multiplied."""
         del loss_function
-        return {
-            "model_output": {"log_probs": data["x"] * self.weight},
-            "loss": [0.0],
-            "metrics": {},
-        }
+        return {"model_output": {"log_probs": data["x"] * self.weight}, "loss": [0.0], "metrics": {}}
 
     def train_batch(self, data, loss_function):
         """The loss of the values; the weight is another afterwards."""

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from tracekit.agents.bounds import limit_sentences, truncate_answer_text
-from tracekit.agents.reports import (
-    AnswerTable,
-    Ranks,
-    Stages,
-    Steps,
-    Top,
-    make_agent_options,
-    make_answer_table,
-)
+from tracekit.agents.reports import AnswerTable, Ranks, Stages, Steps, Top, make_agent_options, make_answer_table
 from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Change, Comparison, Difference, Word

@@ -45,11 +45,7 @@ def _find_line_problem(line: bytes, is_notification: Callable[[bytes], bool]) ->
 
 def _format_error_response(code: int, message: str, line: bytes) -> str:
     """Build an error response with the request's id, if the line contains one."""
-    answer = {
-        "jsonrpc": "2.0",
-        "id": find_request_id(line),
-        "error": {"code": code, "message": message},
-    }
+    answer = {"jsonrpc": "2.0", "id": find_request_id(line), "error": {"code": code, "message": message}}
     return json.dumps(answer)
 
 

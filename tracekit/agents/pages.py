@@ -16,10 +16,9 @@ RULES_HINT = "call explain without a rule to list all"
 class ExplainArguments:
     """Arguments of the tool `explain`."""
 
-    rule: Annotated[
-        str | None,
-        "The rule's id ('straggler') or number ('R09'). Without it, all rules are listed.",
-    ] = None
+    rule: Annotated[str | None, "The rule's id ('straggler') or number ('R09'). Without it, all rules are listed."] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,15 +31,11 @@ MAX_FINDING_PLACES = 20
 """Places per finding."""
 
 Path = Annotated[
-    str,
-    "What to read: a directory of profiles, one file, or saved measurements (.tkm), relative to a root.",
+    str, "What to read: a directory of profiles, one file, or saved measurements (.tkm), relative to a root."
 ]
 Ranks = Annotated[str | None, "Only these ranks: '0,2,8-15'. Without it, all."]
 Steps = Annotated[str | None, "Only these training steps: '3,10-20'. Without it, all."]
-Stages = Annotated[
-    tuple[str, ...],
-    "Only stages whose names match one of these patterns: ['update_actor', 'gen*'].",
-]
+Stages = Annotated[tuple[str, ...], "Only stages whose names match one of these patterns: ['update_actor', 'gen*']."]
 Top = Annotated[int, "Rows of the table of stages, and findings.", range(1, 51)]
 
 
@@ -86,8 +82,7 @@ class FindingBrief:
     severity: Severity
     claim: str
     recoverable_ns: Annotated[
-        int | None,
-        "At most so many nanoseconds of a step would be saved; null: not a matter of time, or unknown.",
+        int | None, "At most so many nanoseconds of a step would be saved; null: not a matter of time, or unknown."
     ]
     recoverable_ratio: Annotated[float | None, "The same as a share of the step, 0 to 1."]
 
@@ -235,11 +230,7 @@ def _limit_findings(numbered: Sequence[NumberedFinding]) -> tuple[NumberedFindin
 
 
 def analyze_path(
-    roots: Roots,
-    given: str,
-    ranks: str | None = None,
-    steps: str | None = None,
-    stages: Sequence[str] = (),
+    roots: Roots, given: str, ranks: str | None = None, steps: str | None = None, stages: Sequence[str] = ()
 ) -> tuple[str, Report, tuple[Failure, ...]]:
     """Analyze a path: (path as the tools name it, report, files that could not be read).
 
@@ -251,10 +242,7 @@ def analyze_path(
 
 
 def make_agent_options(
-    roots: Roots,
-    ranks: str | None = None,
-    steps: str | None = None,
-    stages: Sequence[str] = (),
+    roots: Roots, ranks: str | None = None, steps: str | None = None, stages: Sequence[str] = ()
 ) -> Options:
     """Build the reading options of a tool, which allow nothing outside the roots."""
     return parse_options({"ranks": ranks, "steps": steps, "stages": stages, "within": roots.within})
@@ -263,12 +251,7 @@ def make_agent_options(
 def _summarize_finding(number: int, finding: Finding) -> FindingBrief:
     """Summarize a finding in one line."""
     return FindingBrief(
-        number,
-        finding.rule,
-        finding.severity,
-        finding.claim,
-        finding.recoverable_ns,
-        finding.recoverable_ratio,
+        number, finding.rule, finding.severity, finding.claim, finding.recoverable_ns, finding.recoverable_ratio
     )
 
 

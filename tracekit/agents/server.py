@@ -164,12 +164,7 @@ def make_mcp_server(roots: Roots) -> Server[Any]:
     handlers: dict[str, Any] = {name: _make_constant_handler(result) for name, result in listed.items()}
     instructions = _INSTRUCTIONS.format(roots=", ".join(roots.names))
     return Server(
-        "tracekit",
-        version=VERSION,
-        instructions=instructions,
-        on_call_tool=call,
-        on_read_resource=read,
-        **handlers,
+        "tracekit", version=VERSION, instructions=instructions, on_call_tool=call, on_read_resource=read, **handlers
     )
 
 
@@ -178,10 +173,7 @@ async def _run_in_worker(work: Callable[[], T], turn: anyio.CapacityLimiter) -> 
     try:
         return await anyio.to_process.run_sync(try_work, work, os.getpid(), cancellable=True, limiter=turn)
     except anyio.BrokenWorkerProcess:
-        return (
-            None,
-            "the process that worked on it died, maybe for memory\ntry: fewer ranks or steps",
-        )
+        return (None, "the process that worked on it died, maybe for memory\ntry: fewer ranks or steps")
 
 
 def _make_constant_handler(result: Any) -> Callable[..., Any]:
@@ -214,8 +206,5 @@ def _convert_resource(page: resources.Resource) -> types.Resource:
 
 def _convert_template(template: resources.Resource) -> types.ResourceTemplate:
     return types.ResourceTemplate(
-        uri_template=template.uri,
-        name=template.name,
-        description=template.description,
-        mime_type=resources.MARKDOWN,
+        uri_template=template.uri, name=template.name, description=template.description, mime_type=resources.MARKDOWN
     )

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from tracekit.agents.bounds import (
-    MAX_ANSWER_ROWS,
-    MAX_LIST_ENTRIES,
-    limit_answer_rows,
-    truncate_answer_text,
-)
+from tracekit.agents.bounds import MAX_ANSWER_ROWS, MAX_LIST_ENTRIES, limit_answer_rows, truncate_answer_text
 from tracekit.agents.reports import Path, Ranks, Stages, Steps, UnreadAnswerFile, make_agent_options
 from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.agents.table_rows import format_table_lines

@@ -6,21 +6,8 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Annotated
 
-from tracekit.agents.bounds import (
-    MAX_ANSWER_ROWS,
-    limit_answer_rows,
-    truncate_answer_cell,
-    truncate_answer_text,
-)
-from tracekit.agents.reports import (
-    ColumnNote,
-    Path,
-    Ranks,
-    Stages,
-    Steps,
-    analyze_path,
-    describe_sheet_columns,
-)
+from tracekit.agents.bounds import MAX_ANSWER_ROWS, limit_answer_rows, truncate_answer_cell, truncate_answer_text
+from tracekit.agents.reports import ColumnNote, Path, Ranks, Stages, Steps, analyze_path, describe_sheet_columns
 from tracekit.agents.roots import Roots
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean

@@ -39,10 +39,7 @@ def format_work_error(error: Exception) -> str:
     elif isinstance(error, MemoryError):
         lines = ["memory ran out", "ask for fewer ranks or steps"]
     elif isinstance(error, RecursionError):
-        lines = [
-            "an argument or a file is nested too deeply",
-            "give the value itself, not its JSON text",
-        ]
+        lines = ["an argument or a file is nested too deeply", "give the value itself, not its JSON text"]
     elif isinstance(error, OSError) and error.strerror:
         lines = [make_printable(f"{error.filename or 'a file'}: {error.strerror}", 1_000), ""]
     else:

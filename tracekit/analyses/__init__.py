@@ -106,11 +106,7 @@ class Analysis:
         )
         findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
         verdicts = tuple(outcome for outcome in outcomes if isinstance(outcome, Verdict))
-        return replace(
-            section,
-            findings=(*findings, *section.findings),
-            verdicts=(*verdicts, *section.verdicts),
-        )
+        return replace(section, findings=(*findings, *section.findings), verdicts=(*verdicts, *section.verdicts))
 
 
 def load_analysis(name: str) -> Analysis:

@@ -136,18 +136,8 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 
 
 # Print the help ourselves: click's stream and exit status differ between its versions.
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version.",
-)
+@click.group(cls=CommandGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, callback=_print_version, help="Print the version.")
 @click.option(
     "-v",
     "--verbose",

@@ -116,10 +116,7 @@ def _print_work(read: Read, elapsed_s: float) -> None:
     """Print how much was read."""
     from tracekit.model.units import format_quantity
 
-    size, duration = (
-        format_quantity(read.size_bytes, "bytes"),
-        format_quantity(round(elapsed_s * 1e9), "ns"),
-    )
+    size, duration = (format_quantity(read.size_bytes, "bytes"), format_quantity(round(elapsed_s * 1e9), "ns"))
     terminal.print_message(f"read {read.count:,} {choose_plural(read.count, 'file')}, {size} in {duration}")
 
 

@@ -81,8 +81,7 @@ def run_in_child(work: Callable[[], int], is_verbose: bool, statements: Statemen
         name = signal.Signals(-status).name
         cause = ", usually by the OOM killer" if -status == signal.SIGKILL else ""
         raise TracekitError(
-            f"the process that ran the statement was killed ({name}{cause})",
-            "limit its memory: --memory 2GiB",
+            f"the process that ran the statement was killed ({name}{cause})", "limit its memory: --memory 2GiB"
         )
     return status
 
@@ -154,12 +153,7 @@ def _owns_streams() -> bool:
 
 
 def _run_child_work(
-    work: Callable[[], int],
-    is_verbose: bool,
-    parent: int,
-    mask: set[int | signal.Signals],
-    *,
-    is_shell: bool,
+    work: Callable[[], int], is_verbose: bool, parent: int, mask: set[int | signal.Signals], *, is_shell: bool
 ) -> NoReturn:
     """Do the work in the child and exit with its status; print nothing after SIGTERM."""
     is_asked = threading.Event()

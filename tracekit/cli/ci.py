@@ -54,26 +54,13 @@ def list_comparison_targets(outputs: Sequence[str], exports: Sequence[str], *, q
 
 
 def write_comparison(
-    comparison: Comparison,
-    wanted: Sequence[out.OutputTarget],
-    *,
-    top: int,
-    verbose: bool,
-    quiet: bool,
+    comparison: Comparison, wanted: Sequence[out.OutputTarget], *, top: int, verbose: bool, quiet: bool
 ) -> None:
     """Write the comparison to every target, and its results to the outputs and the summary of a GitHub job."""
     from tracekit.compare.report import build_comparison_report
 
     report = build_comparison_report(comparison)
-    write_gate_targets(
-        report,
-        comparison.gates,
-        wanted,
-        comparison=comparison,
-        top=top,
-        verbose=verbose,
-        quiet=quiet,
-    )
+    write_gate_targets(report, comparison.gates, wanted, comparison=comparison, top=top, verbose=verbose, quiet=quiet)
     write_step_outputs(make_step_outputs(comparison), wanted)
     write_job_summary(report, (comparison.base, comparison.opt))
 

@@ -16,13 +16,7 @@ from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.pipeline.collecting.file_copies import CopyResult
-    from tracekit.pipeline.collecting.ray_sessions import (
-        CopyOutcome,
-        CopyPlan,
-        CopyRequest,
-        ReportFolder,
-        SkippedFile,
-    )
+    from tracekit.pipeline.collecting.ray_sessions import CopyOutcome, CopyPlan, CopyRequest, ReportFolder, SkippedFile
 
 _MAX_LISTED_FILES = 20
 _COPY_OUTCOMES = ("copied", "already there", "failed")
@@ -84,8 +78,7 @@ def command(  # noqa: PLR0913 - one per option
         return _collect_from_nodes(roots, folder, host, ray_address, on_every_node, manner)
     if on_every_node or ray_address:
         raise TracekitError(
-            "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
-            "add --engine ray",
+            "--on-every-node and --ray-address are for Ray, and the local engine was asked for", "add --engine ray"
         )
     opt.require_paths(roots, (), "ROOT")
     plan = collecting.plan_copies(roots, folder, host)
@@ -172,9 +165,7 @@ def _group_by_session(wanted: Sequence[CopyRequest]) -> dict[ReportFolder, list[
 
 
 def _format_copies(
-    wanted: Sequence[CopyRequest],
-    kept: Sequence[CopyOutcome] | None,
-    suspects: Sequence[SkippedFile],
+    wanted: Sequence[CopyRequest], kept: Sequence[CopyOutcome] | None, suspects: Sequence[SkippedFile]
 ) -> str:
     """Format one row per session and host: number of files, and their outcomes; `kept` is None for a dry run."""
     from tracekit.model.units import format_quantity
@@ -184,12 +175,7 @@ def _format_copies(
     place = "would be copied into" if kept is None else "into"
     for session, files in _group_by_session(wanted).items():
         size = format_quantity(sum(file.size_bytes for file in files), "bytes")
-        row = {
-            "session": session.name,
-            "host": session.host or "",
-            "files": len(files),
-            "size": size,
-        }
+        row = {"session": session.name, "host": session.host or "", "files": len(files), "size": size}
         row |= _count_copy_outcomes(session, kept)
         row["suspect"] = sum((file.node, file.path) in suspicious for file in files)
         if not suspicious:

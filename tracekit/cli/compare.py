@@ -91,25 +91,12 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
     "base first. A driver's log, or CSV of step,seconds. Repeatable, one a run.",
 )
 @click.option(
-    "--base-steps",
-    multiple=True,
-    type=click.Path(),
-    metavar="FILE",
-    help="The same as --steps-from base=FILE.",
+    "--base-steps", multiple=True, type=click.Path(), metavar="FILE", help="The same as --steps-from base=FILE."
 )
 @click.option(
-    "--opt-steps",
-    multiple=True,
-    type=click.Path(),
-    metavar="FILE",
-    help="The same as --steps-from opt=FILE.",
+    "--opt-steps", multiple=True, type=click.Path(), metavar="FILE", help="The same as --steps-from opt=FILE."
 )
-@click.option(
-    "--noise",
-    type=click.Path(),
-    metavar="FILE",
-    help="How much equal runs differ, from `tracekit noise`.",
-)
+@click.option("--noise", type=click.Path(), metavar="FILE", help="How much equal runs differ, from `tracekit noise`.")
 @opt.drop_first
 @click.option(
     "--min-effect",
@@ -134,9 +121,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
     help="Steps (same batches) or runs (alternated) of both sides belong together in pairs.",
 )
 @click.option(
-    "--assume-independent-steps",
-    is_flag=True,
-    help="Let one run a side reach a verdict: as if its steps were runs.",
+    "--assume-independent-steps", is_flag=True, help="Let one run a side reach a verdict: as if its steps were runs."
 )
 @opt.work_of_two
 @click.option("--force", is_flag=True, help="Compare what is not comparable.")

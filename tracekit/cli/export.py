@@ -96,10 +96,7 @@ def _print_clocks(exported: ExportedTimeline, *, verbose: bool) -> None:
     lanes = list({lane.name: lane for lane in exported.lanes if lane.offset_ns}.values())
     limit = len(lanes) if verbose else _MAX_LISTED_CLOCKS
     for lane in lanes[:limit]:
-        correction, spread = (
-            format_quantity(-(lane.offset_ns or 0), "ns"),
-            format_quantity(lane.uncertainty_ns, "ns"),
-        )
+        correction, spread = (format_quantity(-(lane.offset_ns or 0), "ns"), format_quantity(lane.uncertainty_ns, "ns"))
         terminal.print_message(f"clock of {make_printable(lane.name)} corrected by {correction} (± {spread})")
     if len(lanes) > limit:
         terminal.print_message(f"  and of {len(lanes) - limit:,} more (-v shows all)")

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 @opt.add_exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
 @opt.drop_first
 @click.option(
-    "--assume-independent-steps",
-    is_flag=True,
-    help="With --self-test: let one run decide, as if its steps were runs.",
+    "--assume-independent-steps", is_flag=True, help="With --self-test: let one run decide, as if its steps were runs."
 )
 @opt.jobs
 @opt.cache
@@ -97,12 +95,7 @@ def _refuse_untestable_rules(rules: GateRules, *, self_test: bool) -> None:
 
 
 def _run_self_test(
-    rules: GateRules,
-    side: ComparedSide,
-    choices: ComparisonChoices,
-    targets: Sequence[OutputTarget],
-    *,
-    quiet: bool,
+    rules: GateRules, side: ComparedSide, choices: ComparisonChoices, targets: Sequence[OutputTarget], *, quiet: bool
 ) -> int:
     """Compare a side with a slowed copy of itself, write the result, and return the exit status."""
     from tracekit.compare.slowed import run_gate_self_test
@@ -112,19 +105,13 @@ def _run_self_test(
     if tested.fails:
         return gating.PASSED
     terminal.print_problem(
-        "the gate does not fail where every step takes 20 % longer: it guards nothing",
-        _suggest_gate_fix(tested),
+        "the gate does not fail where every step takes 20 % longer: it guards nothing", _suggest_gate_fix(tested)
     )
     return gating.FAILED
 
 
 def _check_budgets(
-    rules: GateRules,
-    side: ComparedSide,
-    choices: ComparisonChoices,
-    targets: Sequence[OutputTarget],
-    *,
-    quiet: bool,
+    rules: GateRules, side: ComparedSide, choices: ComparisonChoices, targets: Sequence[OutputTarget], *, quiet: bool
 ) -> tuple[Gate, ...]:
     """Check every budget, write the outcomes, and print those that did not pass."""
     from tracekit.compare.gate import apply_gate_rules, summarize_gates
@@ -173,11 +160,7 @@ def _report_self_test(side: ComparedSide, tested: GateSelfTest) -> Report:
     from tracekit.compare.gate_sheet import format_gate_outcome
     from tracekit.model.report import Heading, Section, Sheet
 
-    headings = (
-        Heading("rule", "rule"),
-        Heading("outcome", "of steps 20 % longer"),
-        Heading("can", "can fail"),
-    )
+    headings = (Heading("rule", "rule"), Heading("outcome", "of steps 20 % longer"), Heading("can", "can fail"))
     rows: list[tuple[str, str, bool]] = []
     powerless, failing = [], []
     for rule in tested.rules:

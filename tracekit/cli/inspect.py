@@ -28,14 +28,7 @@ _MAX_LISTED_IGNORED = 20
 @opt.add_exports("list", "json=FILE, json=- (standard output)")
 @opt.verbose
 @opt.reading
-def command(
-    *,
-    paths: tuple[str, ...],
-    options: Options,
-    as_json: bool,
-    exports: tuple[str, ...],
-    verbose: bool,
-) -> int:
+def command(*, paths: tuple[str, ...], options: Options, as_json: bool, exports: tuple[str, ...], verbose: bool) -> int:
     """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
 
     Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
@@ -62,20 +55,11 @@ def _encode_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]]
         "title": discovery.title,
         "sources": rows,
         "ignored": [
-            {
-                "file": _shorten_path(ignored.path),
-                "reason": ignored.reason.text,
-                "code": ignored.reason.code,
-            }
+            {"file": _shorten_path(ignored.path), "reason": ignored.reason.text, "code": ignored.reason.code}
             for ignored in discovery.ignored
         ],
         "notes": [
-            {
-                "severity": note.severity,
-                "code": note.code,
-                "source": note.source,
-                "message": note.message,
-            }
+            {"severity": note.severity, "code": note.code, "source": note.source, "message": note.message}
             for note in discovery.notes
         ],
         "schema": INSPECT,
@@ -119,7 +103,4 @@ def _format_ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
     table = []
     for entry in discovery.ignored:
         table.append({"file": _shorten_path(entry.path), "reason": entry.reason.text})
-    return [
-        "",
-        *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose),
-    ]
+    return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose)]

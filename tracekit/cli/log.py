@@ -37,14 +37,7 @@ if TYPE_CHECKING:
 @opt.work
 @opt.quiet
 @opt.reading
-def command(
-    *,
-    paths: tuple[str, ...],
-    targets: tuple[str, ...],
-    run: str | None,
-    options: Options,
-    quiet: bool,
-) -> int:
+def command(*, paths: tuple[str, ...], targets: tuple[str, ...], run: str | None, options: Options, quiet: bool) -> int:
     """Send the report on PATH to the systems of a team: metrics by step, and the report as a page.
 
     PATH is what `tracekit analyze` takes. Times are in seconds, sizes in bytes;

@@ -169,11 +169,7 @@ cluster = chain_decorators(
         show_default=True,
         help="Read here, or with Ray on the nodes where the files lie (needs ray).",
     ),
-    click.option(
-        "--ray-address",
-        metavar="ADDR",
-        help="The cluster [default: RAY_ADDRESS, else one is started here].",
-    ),
+    click.option("--ray-address", metavar="ADDR", help="The cluster [default: RAY_ADDRESS, else one is started here]."),
     click.option(
         "--on-every-node",
         multiple=True,
@@ -192,10 +188,7 @@ _WORK = {
 work = chain_decorators(
     *(
         click.option(
-            f"--{name}",
-            type=click.FloatRange(min=0, min_open=True, max=_MAX_WORK),
-            metavar="N",
-            help=text.format(""),
+            f"--{name}", type=click.FloatRange(min=0, min_open=True, max=_MAX_WORK), metavar="N", help=text.format("")
         )
         for name, text in _WORK.items()
     )
@@ -211,12 +204,7 @@ def _get_both_work(given: Mapping[str, Any]) -> dict[str, str | None]:
 work_of_two = chain_decorators(
     collect_options("both_work", _get_both_work, [f"both_{name}" for name in _WORK]),
     *(
-        click.option(
-            f"--{name}",
-            f"both_{name}",
-            metavar="N[,N]",
-            help=text.format(", or before,after"),
-        )
+        click.option(f"--{name}", f"both_{name}", metavar="N[,N]", help=text.format(", or before,after"))
         for name, text in _WORK.items()
     ),
 )
@@ -238,14 +226,7 @@ _READING_OPTIONS = (
     "skip",
     "question_files",
 )
-_STATISTICS_OPTIONS = (
-    "drop_first",
-    "min_effect",
-    "level",
-    "paired",
-    "assume_independent_steps",
-    "force",
-)
+_STATISTICS_OPTIONS = ("drop_first", "min_effect", "level", "paired", "assume_independent_steps", "force")
 
 
 def _make_reading_options(given: Mapping[str, Any]) -> Options:

@@ -95,6 +95,5 @@ def _decode_saved_json(text: str) -> tuple[Report, Comparison | None]:
         with contextlib.suppress(ArithmeticError):
             return value.report(), value
     raise TracekitError(
-        "not a comparison: its numbers are none that one has",
-        "write it again: tracekit compare … -o comparison.json",
+        "not a comparison: its numbers are none that one has", "write it again: tracekit compare … -o comparison.json"
     )

@@ -70,11 +70,7 @@ def _protect_comment(text: str) -> str:
     help="The form of the rows [default: by the suffix of -o, else text].",
 )
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(),
-    metavar="FILE",
-    help="Write the rows here (.txt .csv .json .parquet).",
+    "-o", "--output", type=click.Path(), metavar="FILE", help="Write the rows here (.txt .csv .json .parquet)."
 )
 @click.option(
     "--limit",
@@ -156,13 +152,7 @@ class _StatementRunner:
     """A session over the tables of some paths, and the output of its results."""
 
     def __init__(
-        self,
-        paths: tuple[str, ...],
-        options: Options,
-        memory: str | None,
-        form: RowOutput,
-        *,
-        quiet: bool,
+        self, paths: tuple[str, ...], options: Options, memory: str | None, form: RowOutput, *, quiet: bool
     ) -> None:
         from tracekit.pipeline import sql_session, table_reading
 

@@ -43,10 +43,7 @@ def run_sql_shell(
 
 
 def _read_statements(
-    session: SqlSession,
-    show: Callable[[str], None],
-    running: AbstractContextManager[None],
-    prompt: _Prompt,
+    session: SqlSession, show: Callable[[str], None], running: AbstractContextManager[None], prompt: _Prompt
 ) -> None:
     """Read and answer statements until the terminal ends."""
     from tracekit.sql import statements
@@ -142,10 +139,7 @@ def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> bool:
 
 
 def _run_guarded(
-    prompt: _Prompt,
-    running: AbstractContextManager[None],
-    function: Callable[..., None],
-    *arguments: object,
+    prompt: _Prompt, running: AbstractContextManager[None], function: Callable[..., None], *arguments: object
 ) -> None:
     """Call a function within `running`, and print its errors: the shell continues."""
     try:

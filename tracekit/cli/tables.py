@@ -51,10 +51,7 @@ def _format_all_tables(*, markdown: bool) -> str:
     from tracekit.model.tables import ARGS, KEYS, RAW
 
     heading = "## " * markdown + "{}"
-    parts = [
-        heading.format("Read from a trace"),
-        *_format_table_pages((*RAW, ARGS), (), markdown=markdown),
-    ]
+    parts = [heading.format("Read from a trace"), *_format_table_pages((*RAW, ARGS), (), markdown=markdown)]
     parts += [
         heading.format("Measured; every row begins with"),
         _format_column_docs(KEYS, markdown=markdown),

@@ -17,13 +17,7 @@ import pandas as pd
 
 from tracekit.compare import renames
 from tracekit.compare.kernels import find_kernel_changes
-from tracekit.compare.origins import (
-    Attribution,
-    AttributionRow,
-    Presence,
-    StageByOp,
-    shorten_attribution_rows,
-)
+from tracekit.compare.origins import Attribution, AttributionRow, Presence, StageByOp, shorten_attribution_rows
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.slot_table import (
     RESIDUALS,
@@ -246,10 +240,7 @@ def _build_attribution_level(
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
     titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
     size = len(titles)
-    base_ns, opt_ns = (
-        _sum_rows_by_group(base.ns, group, size),
-        _sum_rows_by_group(opt.ns, group, size),
-    )
+    base_ns, opt_ns = (_sum_rows_by_group(base.ns, group, size), _sum_rows_by_group(opt.ns, group, size))
     low, high = compute_difference_intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
     before, after = base_ns @ base.weights, opt_ns @ opt.weights
     base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights

@@ -11,12 +11,7 @@ from tracekit.compare.comparison import Change, Word
 from tracekit.compare.gate_rules import NO_RULES, GateRules
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import ComparedSide, average_runs, is_all_positive
-from tracekit.compare.work_units import (
-    WINDOW_KEY,
-    choose_work_unit,
-    has_no_steps,
-    is_whole_recording_sum,
-)
+from tracekit.compare.work_units import WINDOW_KEY, choose_work_unit, has_no_steps, is_whole_recording_sum
 from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
@@ -220,9 +215,7 @@ def judge_headline_step(
     key = choose_headline_metric(base, opt, force=choices.force)
     ratio, _ = compute_metric_speedup(base.samples[key], opt.samples[key], choices)
     judgement = choose_verdict(
-        ratio,
-        min_effect=choices.min_effect,
-        assume_independent_steps=choices.assume_independent_steps,
+        ratio, min_effect=choices.min_effect, assume_independent_steps=choices.assume_independent_steps
     )
     return ratio, judgement
 
@@ -290,13 +283,7 @@ def _add_sample_counts(change: Change, base: MetricSamples | None, opt: MetricSa
     """Add the runs and steps of both sides to a change."""
     base_runs, base_steps = _count_samples(base)
     opt_runs, opt_steps = _count_samples(opt)
-    return replace(
-        change,
-        base_runs=base_runs,
-        base_steps=base_steps,
-        opt_runs=opt_runs,
-        opt_steps=opt_steps,
-    )
+    return replace(change, base_runs=base_runs, base_steps=base_steps, opt_runs=opt_runs, opt_steps=opt_steps)
 
 
 def _count_samples(samples: MetricSamples | None) -> tuple[int, int]:

@@ -31,11 +31,7 @@ def describe_comparison_basis(comparison: Comparison) -> tuple[str, ...]:
         attributed = "profiled step" if step.name == UNPROFILED else "step"
         from_stage += describe_largest_stage_effect(comparison.changes, attributed)
     counts = ", ".join(filter(None, (step.label, _format_sample_counts(step))))
-    lines = [
-        " · ".join(filter(None, (counts, seen))),
-        *_describe_detection_chances(comparison),
-        *from_stage,
-    ]
+    lines = [" · ".join(filter(None, (counts, seen))), *_describe_detection_chances(comparison), *from_stage]
     if comparison.needed:
         lines.append(comparison.needed[0].upper() + comparison.needed[1:])
     return tuple(lines)

@@ -11,11 +11,7 @@ from difflib import get_close_matches
 from math import copysign, inf, log1p
 from typing import Literal
 
-from tracekit.compare.changes import (
-    ComparisonChoices,
-    choose_headline_metric,
-    compute_metric_speedup,
-)
+from tracekit.compare.changes import ComparisonChoices, choose_headline_metric, compute_metric_speedup
 from tracekit.compare.gate_rules import (
     IDLE_SHARE,
     STAGE_ALIASES,
@@ -42,13 +38,7 @@ from tracekit.model.report import Gate, Outcome, Unit
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.stats.estimate import Estimate, compute_t_tail, estimate_side
 from tracekit.model.stats.speedup import Speedup, compare_exact
-from tracekit.model.stats.verdict import (
-    CAPS,
-    ComparisonVerdict,
-    choose_verdict,
-    correct_verdicts,
-    list_caps,
-)
+from tracekit.model.stats.verdict import CAPS, ComparisonVerdict, choose_verdict, correct_verdicts, list_caps
 from tracekit.model.units import MINUS
 
 Overall = Literal["", "pass", "fail", "expired", "not comparable", "not tested", "inconclusive"]
@@ -166,11 +156,7 @@ def _make_unrecorded_gate(rule: GateRule, sides: _GatedSides) -> Gate:
 
 
 def _apply_rule_to_role(
-    rule: GateRule,
-    metric: str,
-    before: MetricSamples | None,
-    after: MetricSamples | None,
-    sides: _GatedSides,
+    rule: GateRule, metric: str, before: MetricSamples | None, after: MetricSamples | None, sides: _GatedSides
 ) -> _JudgedGate:
     """Apply one rule to the samples of one role."""
     if rule.test == "budget" and after is not None:
@@ -444,13 +430,7 @@ def _judge_budget(rule: GateRule, metric: str, opt: MetricSamples, choices: Comp
         value, low, high = _get_worst_value(number, rule), None, None
     else:
         value, low, high = number.mean, number.low, number.high
-    gate = replace(
-        _make_undecided_gate(rule, metric, "inconclusive"),
-        value=value,
-        low=low,
-        high=high,
-        opt=value,
-    )
+    gate = replace(_make_undecided_gate(rule, metric, "inconclusive"), value=value, low=low, high=high, opt=value)
     outcome: Outcome = "pass"
     if value * rule.sign > rule.limit * rule.sign:
         outcome = "fail"
@@ -512,10 +492,7 @@ def _describe_budget(gate: Gate, rule: GateRule) -> str:
     interval = ""
     if gate.low is not None and gate.high is not None:
         interval = f" [{format_short_amount(gate.low, gate.unit)}, {format_short_amount(gate.high, gate.unit)}]"
-    value, limit = (
-        format_short_amount(gate.value, gate.unit),
-        format_short_amount(rule.limit, gate.unit),
-    )
+    value, limit = (format_short_amount(gate.value, gate.unit), format_short_amount(rule.limit, gate.unit))
     return f"{gate.metric} is {value}{interval}; {rule.bound} {limit} is allowed"
 
 

@@ -35,16 +35,7 @@ from tracekit.model.stats.verdict import LEAST_EFFECT
 OWN_FILE, PROJECT_FILE = "tracekit.toml", "pyproject.toml"
 
 _GATE_KEYS = ("fail-on", "on-inconclusive", "level", "min-effect", "rule", "accept")
-_RULE_KEYS = (
-    "metric",
-    "max-increase",
-    "max-decrease",
-    "max",
-    "min",
-    "severity",
-    "scope",
-    "role",
-)
+_RULE_KEYS = ("metric", "max-increase", "max-decrease", "max", "min", "severity", "scope", "role")
 _ACCEPT_KEYS = ("metric", "until", "reason")
 INCONCLUSIVE = "inconclusive"
 _WORDS = ("regression", INCONCLUSIVE, "not-comparable", NEW_OOM_RULE, "missing-baseline")
@@ -208,12 +199,7 @@ def _parse_gate_rule(entry: Mapping[str, object]) -> list[GateRule]:
         test, rise = _TESTS[key]
         rules.append(
             make_gate_rule(
-                metric,
-                entry[key],
-                test,
-                rise=rise,
-                severity="warn" if severity == "warn" else "error",
-                role=role,
+                metric, entry[key], test, rise=rise, severity="warn" if severity == "warn" else "error", role=role
             )
         )
     return [] if severity == "off" else rules

@@ -22,10 +22,7 @@ IDLE_SHARE = "gpu_idle_share"
 NEW_OOM_RULE = "new-oom"
 """OOM count of a run, which may not rise on the second side; it needs memory snapshots with a history."""
 
-RULE_METRICS = {
-    **METRICS,
-    IDLE_SHARE: MetricKind("GPU idle share", "ratio", "lower", "mean"),
-}
+RULE_METRICS = {**METRICS, IDLE_SHARE: MetricKind("GPU idle share", "ratio", "lower", "mean")}
 """Metrics that rules can test, by recorded name."""
 
 RULE_METRIC_ALIASES = {
@@ -167,13 +164,7 @@ def parse_rule_text(text: str) -> GateRule:
 
 
 def make_gate_rule(
-    metric: str,
-    limit: object,
-    test: Test,
-    *,
-    rise: bool,
-    severity: GateSeverity = "error",
-    role: str | None = None,
+    metric: str, limit: object, test: Test, *, rise: bool, severity: GateSeverity = "error", role: str | None = None
 ) -> GateRule:
     """Make a rule; raises `TracekitError` for an unknown metric or an invalid limit."""
     name, stage = resolve_rule_metric(metric)

@@ -16,20 +16,9 @@ from tracekit.compare.changes import (
     judge_headline_step,
     list_unequal_step_work,
 )
-from tracekit.compare.comparison import (
-    Change,
-    Comparison,
-    Difference,
-    ExcludedStep,
-    StepValue,
-    VerdictOutlook,
-)
+from tracekit.compare.comparison import Change, Comparison, Difference, ExcludedStep, StepValue, VerdictOutlook
 from tracekit.compare.design import describe_session_order, list_confounder_warnings
-from tracekit.compare.differences import (
-    has_blocking_difference,
-    has_uneven_work,
-    list_side_differences,
-)
+from tracekit.compare.differences import has_blocking_difference, has_uneven_work, list_side_differences
 from tracekit.compare.gate import apply_gate_rules
 from tracekit.compare.memory import compare_memory, judge_memory_level
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel
@@ -37,11 +26,7 @@ from tracekit.compare.noise import check_noise_fits
 from tracekit.compare.origins import Attribution
 from tracekit.compare.planning import predict_verdicts, recommend_recording
 from tracekit.compare.sides import ComparedSide, is_all_positive
-from tracekit.compare.step_log import (
-    describe_logs,
-    format_steps_per_run,
-    measure_profiler_overheads,
-)
+from tracekit.compare.step_log import describe_logs, format_steps_per_run, measure_profiler_overheads
 from tracekit.compare.work_units import STEP_MARK_HINT as UNIT_HINT
 from tracekit.compare.work_units import choose_work_unit, has_no_steps
 from tracekit.compare.work_units import describe_unmarked_recordings as recording_reading
@@ -108,11 +93,7 @@ def _refuse_unmeasured_side(key: Key, side: ComparedSide) -> None:
 
 
 def _compare_step_sides(
-    base: ComparedSide,
-    opt: ComparedSide,
-    key: Key,
-    memory: MemoryChange | None,
-    choices: ComparisonChoices,
+    base: ComparedSide, opt: ComparedSide, key: Key, memory: MemoryChange | None, choices: ComparisonChoices
 ) -> Comparison:
     """Compare two sides that both have steps, or the unit `key` in their place."""
     unlike = list_side_differences(base, opt)
@@ -132,10 +113,7 @@ def _compare_step_sides(
         if judgement.word == "inconclusive":
             effect = judgement.effect or choices.min_effect
             needed = recommend_recording(ratio, effect, alone=choices.assume_independent_steps)
-    warnings = [
-        *_warn_of_oom(base, opt, memory),
-        *_list_comparison_warnings(base, opt, step, unlike, metrics),
-    ]
+    warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
     warnings += choice_notes
     if origin is not None:
         warnings += origin.kernels.warnings
@@ -377,10 +355,7 @@ def _warn_of_same_files(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     """Warn of runs with the same files on both sides, and of step times equal to the nanosecond."""
     profiled = bool(base.contents or opt.contents)
     what = "profile" if profiled else "log"
-    before, after = (
-        _collect_run_contents(base, profiled=profiled),
-        _collect_run_contents(opt, profiled=profiled),
-    )
+    before, after = (_collect_run_contents(base, profiled=profiled), _collect_run_contents(opt, profiled=profiled))
     both = len(before & after)
     if both and before == after:
         yield f"both sides are the same files: the same {what} was given twice"

@@ -67,10 +67,7 @@ def find_kernel_changes(table: SlotTable) -> KernelChanges:
     by_run = bool(table.base.run.max() > 0 and table.opt.run.max() > 0)
     base, opt = times.base, times.opt
     if by_run:
-        base, opt = (
-            average_steps_by_run(base, table.base.run),
-            average_steps_by_run(opt, table.opt.run),
-        )
+        base, opt = (average_steps_by_run(base, table.base.run), average_steps_by_run(opt, table.opt.run))
     tests = compare_kernels(base, opt, times.kinds, base_step=base_step, opt_step=opt_step)
     rows = sorted(
         _list_changed_kernels(table, times, tests, base_step),

@@ -8,13 +8,7 @@ from operator import attrgetter
 from statistics import median
 
 from tracekit.compare.comparison import Word
-from tracekit.compare.memory_change import (
-    MemoryChange,
-    MemoryLevel,
-    MemoryPair,
-    MemorySites,
-    Moment,
-)
+from tracekit.compare.memory_change import MemoryChange, MemoryLevel, MemoryPair, MemorySites, Moment
 from tracekit.compare.memory_pairs import match_snapshots
 from tracekit.compare.memory_sites import compare_memory_sites
 from tracekit.compare.memory_snapshots import (

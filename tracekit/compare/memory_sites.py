@@ -156,12 +156,7 @@ def shorten_sites(rows: Sequence[SiteChange], limit: int = MAX_PLACES) -> tuple[
     places = sorted(_select_site_kind(rows, "place"), key=_rank_site_change)
     smaller = [*places[limit:], *_select_site_kind(rows, "others")]
     joined = [_merge_site_rows(smaller)] if smaller else []
-    return (
-        *places[:limit],
-        *joined,
-        *_select_site_kind(rows, "untold"),
-        *_select_site_kind(rows, "rest"),
-    )
+    return (*places[:limit], *joined, *_select_site_kind(rows, "untold"), *_select_site_kind(rows, "rest"))
 
 
 def _select_site_kind(rows: Iterable[SiteChange], kind: SiteKind) -> list[SiteChange]:

@@ -13,13 +13,7 @@ from tracekit.compare.design import list_run_spans
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import ComparedSide
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.metrics import (
-    STAGE_TIME,
-    STEP_TIME,
-    UNPROFILED,
-    UNPROFILED_STAGE,
-    get_metric_title,
-)
+from tracekit.model.metrics import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, get_metric_title
 from tracekit.model.report import Report
 from tracekit.model.stats.certainty import ErrorSpread
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
@@ -63,11 +57,7 @@ def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:
         identity=(f"{len(noise.runs)} runs of one setting", *_describe_calibrated_hardware(noise)),
         answer=_describe_step_noise(frame.iloc[0], few=len(noise.runs) < LEAST_RUNS),
         overview=make_sheet(
-            "overview",
-            "How much equal runs differ",
-            _HEADINGS,
-            frame,
-            caption=" · ".join(noise.notes),
+            "overview", "How much equal runs differ", _HEADINGS, frame, caption=" · ".join(noise.notes)
         ),
     )
 

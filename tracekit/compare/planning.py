@@ -8,13 +8,7 @@ from math import log1p
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import VerdictOutlook
 from tracekit.model.stats.certainty import ErrorSpread
-from tracekit.model.stats.needed import (
-    ENOUGH_STEPS,
-    MOST_RUNS,
-    NeededRuns,
-    compute_needed_runs,
-    predict_run_spreads,
-)
+from tracekit.model.stats.needed import ENOUGH_STEPS, MOST_RUNS, NeededRuns, compute_needed_runs, predict_run_spreads
 from tracekit.model.stats.outlook import POWER, SILENT, compute_chances, find_detectable_change
 from tracekit.model.stats.speedup import Speedup
 from tracekit.model.stats.verdict import compute_effect_threshold, list_caps
@@ -124,9 +118,6 @@ def _describe_detected_change(ratio: Speedup, effect: float, runs: int | None) -
     if runs is None:
         return ""
     seen = find_detectable_change(
-        predict_run_spreads(ratio, runs),
-        compute_effect_threshold(ratio, effect),
-        ratio.level,
-        bound=False,
+        predict_run_spreads(ratio, runs), compute_effect_threshold(ratio, effect), ratio.level, bound=False
     )
     return "" if seen is None else f", or a change of {format_quantity(seen, 'ratio')}"

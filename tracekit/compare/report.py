@@ -155,15 +155,9 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     for change in comparison.changes:
         if change.name not in FIRST_TABLE_METRICS:
             (of_step if change.stage is None else of_stages).append(change)
+    yield Section("metrics", "Other metrics of a step", sheets=tuple(_split_changes_by_unit("metrics", of_step)))
     yield Section(
-        "metrics",
-        "Other metrics of a step",
-        sheets=tuple(_split_changes_by_unit("metrics", of_step)),
-    )
-    yield Section(
-        "stage-metrics",
-        "The same by stage",
-        sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages)),
+        "stage-metrics", "The same by stage", sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages))
     )
 
 
@@ -184,10 +178,7 @@ def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:
 
 
 def _append_sheet_columns(
-    sheet: Sheet,
-    headings: tuple[Heading, ...],
-    columns: Sequence[tuple[Cell, ...]],
-    meaning: str,
+    sheet: Sheet, headings: tuple[Heading, ...], columns: Sequence[tuple[Cell, ...]], meaning: str
 ) -> Sheet:
     """Append columns and their explanation to a table."""
     rows = [(*row, *cells) for row, cells in zip(sheet.rows, columns, strict=True)]
@@ -259,11 +250,7 @@ def _explain_ratio(changes: Iterable[Change]) -> str:
 
 
 def _make_attribute_sheet(
-    name: str,
-    title: str,
-    headings: Sequence[Heading],
-    rows: Iterable[object],
-    caption: str = "",
+    name: str, title: str, headings: Sequence[Heading], rows: Iterable[object], caption: str = ""
 ) -> Sheet:
     """Make a table with one row per object; the headings name the attributes."""
     cells = map(attrgetter(*map(attrgetter("name"), headings)), rows)

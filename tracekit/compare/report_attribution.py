@@ -43,10 +43,7 @@ _HOW = Heading(
     "moving data and waiting for other ranks take more or less, hidden time included.",
 )
 
-_PAIRS = {
-    "step": "Intervals are of pairs of steps.",
-    "run": "Intervals are of pairs of runs.",
-}
+_PAIRS = {"step": "Intervals are of pairs of steps.", "run": "Intervals are of pairs of runs."}
 
 _CAPTION = (
     "Each instant of a step counts once, for what took it; rows add up, their intervals do not. This is where the "
@@ -126,27 +123,16 @@ def build_attribution_sections(origin: Attribution | None, stages: Sheet, step: 
 
 
 def _make_attribution_sheet(
-    name: str,
-    title: str,
-    rows: Sequence[AttributionRow],
-    moved: Mapping[tuple[str, str], str] | None = None,
+    name: str, title: str, rows: Sequence[AttributionRow], moved: Mapping[tuple[str, str], str] | None = None
 ) -> Sheet:
     """Make a table of rows by stage and item; `moved` describes the change of collectives."""
     what = Heading(
-        "what",
-        "what",
-        doc="Ops by the outermost one, communication by the innermost; idle time by its cause.",
+        "what", "what", doc="Ops by the outermost one, communication by the innermost; idle time by its cause."
     )
     hows = moved or {}
     cells = []
     for row in rows:
-        cells.append(
-            (
-                row.what,
-                *_get_row_times(row),
-                hows.get((row.stage, row.what), _describe_row_change(row)),
-            )
-        )
+        cells.append((row.what, *_get_row_times(row), hows.get((row.stage, row.what), _describe_row_change(row))))
     return _add_stage_column(Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells)), rows)
 
 
@@ -228,11 +214,7 @@ def _format_presence(row: AttributionRow | KernelChange) -> str:
 
 def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
     headings = (
-        Heading(
-            "what",
-            "op path · kernel",
-            doc="Ops on the host from outermost to innermost, then the kernel.",
-        ),
+        Heading("what", "op path · kernel", doc="Ops on the host from outermost to innermost, then the kernel."),
         *_TIMES,
         Heading("base_count", "times before", "", _CALLS),
         Heading("opt_count", "times after", "", _CALLS),

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.memory import judge_memory_level
-from tracekit.compare.memory_change import (
-    MemoryChange,
-    MemoryLevel,
-    MemoryPair,
-    MemorySites,
-    SiteChange,
-)
+from tracekit.compare.memory_change import MemoryChange, MemoryLevel, MemoryPair, MemorySites, SiteChange
 from tracekit.compare.memory_sites import shorten_sites
 from tracekit.compare.pictures import make_waterfall
 from tracekit.job.tables import parse_headings, select_filled_sheets
@@ -229,12 +223,7 @@ def _make_memory_categories_sheet(sites: MemorySites) -> Sheet | None:
 
 def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
     """Make the table of the sites that changed most in other processes and on other devices."""
-    headings = (
-        Heading("who", "process"),
-        Heading("site", "place in the program"),
-        Heading("state", "is"),
-        *_CHANGED,
-    )
+    headings = (Heading("who", "process"), Heading("site", "place in the program"), Heading("state", "is"), *_CHANGED)
     rows: list[tuple[Cell, ...]] = []
     for sites in memory.elsewhere:
         places = [site for site in sites.rows if site.kind == "place" and site.difference]

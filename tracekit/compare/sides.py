@@ -251,9 +251,7 @@ def _is_step_number(cell: object) -> bool:
     return isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63
 
 
-def _combine_input_values(
-    inputs: Sequence[ComparedInput],
-) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     """Combine the rows of all inputs, with a unique name for every run; returns the rows and the names.
 
     Names do not depend on the order of the inputs.

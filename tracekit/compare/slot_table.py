@@ -257,9 +257,7 @@ def _measure_residual_time(steps: CountedSteps, rows: pd.DataFrame) -> pd.DataFr
     return pd.DataFrame({"unit": left, "class": kind[left], "ns": residual[left], "count": 0.0})
 
 
-def _choose_step_roles(
-    sides: Sequence[tuple[CountedSteps, pd.DataFrame]],
-) -> tuple[list[str], list[str]]:
+def _choose_step_roles(sides: Sequence[tuple[CountedSteps, pd.DataFrame]]) -> tuple[list[str], list[str]]:
     """Choose the roles that make up the step: those that take turns, the longest first.
 
     Roles that run concurrently cannot all add up to the step; the longest role with a device represents them.

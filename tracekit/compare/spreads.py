@@ -7,13 +7,7 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.stats.designs import WELCH_FROM, combine_variances_welch
-from tracekit.model.stats.estimate import (
-    ROUNDING,
-    Floats,
-    average_rho,
-    compute_mean_variance,
-    compute_t_quantiles,
-)
+from tracekit.model.stats.estimate import ROUNDING, Floats, average_rho, compute_mean_variance, compute_t_quantiles
 from tracekit.model.stats.speedup import Pairing
 
 Ints = npt.NDArray[np.int64]
@@ -38,10 +32,7 @@ def average_steps_by_run(values: Floats, run: Ints) -> Floats:
 
 
 def compute_difference_intervals(
-    base: tuple[Floats, Ints],
-    opt: tuple[Floats, Ints],
-    level: float,
-    paired: Pairing | None = None,
+    base: tuple[Floats, Ints], opt: tuple[Floats, Ints], level: float, paired: Pairing | None = None
 ) -> tuple[Floats, Floats]:
     """Compute the bounds of second minus first for each key; NaN if nothing varies or a side has one step.
 
@@ -96,10 +87,7 @@ def _estimate_run_spread(base: Floats, opt: Floats) -> _DifferenceSpread:
     """Estimate the spread of runs, separately for each side."""
     base_runs, opt_runs = base.shape[1], opt.shape[1]
     variance, df = combine_variances_welch(
-        base.var(axis=1, ddof=1) / base_runs,
-        base_runs - 1.0,
-        opt.var(axis=1, ddof=1) / opt_runs,
-        opt_runs - 1.0,
+        base.var(axis=1, ddof=1) / base_runs, base_runs - 1.0, opt.var(axis=1, ddof=1) / opt_runs, opt_runs - 1.0
     )
     return _DifferenceSpread(variance, df, base, opt)
 

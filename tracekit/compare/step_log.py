@@ -224,10 +224,7 @@ def add_step_logs(
     Raises `TracekitError` if no step of a side's logs is left. The first step of a log, which includes start-up,
     and profiled steps are excluded; `drop_first` sets the number of first steps.
     """
-    before, after = (
-        _build_logged_side(base_logs, drop_first),
-        _build_logged_side(opt_logs, drop_first),
-    )
+    before, after = (_build_logged_side(base_logs, drop_first), _build_logged_side(opt_logs, drop_first))
     profiled = _collect_metric_stages(base.samples, STAGE_TIME) | _collect_metric_stages(opt.samples, STAGE_TIME)
     stages = set()
     for key in before.samples.keys() | after.samples.keys():
@@ -263,10 +260,7 @@ def _build_logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _Lo
 
 
 def _add_logged_metrics(
-    side: ComparedSide,
-    logged: _LoggedSide,
-    stages: Collection[Key],
-    rates: Mapping[Key, MetricSamples],
+    side: ComparedSide, logged: _LoggedSide, stages: Collection[Key], rates: Mapping[Key, MetricSamples]
 ) -> ComparedSide:
     """Add the logged step, stages and `rates` to a side; raises `TracekitError` if no step is left."""
     if KEY not in logged.samples:
@@ -291,10 +285,7 @@ def _compute_logged_rates(
     counts = {key: metric for key, metric in logged.items() if key[0] in PER_WORK}
     times = _select_metrics(logged, {KEY, *stages})
     ranks = parse_world_size(side.fingerprint)
-    return {
-        **counts,
-        **compute_work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE),
-    }
+    return {**counts, **compute_work_rates({**counts, **times}, ranks, UNPROFILED, UNPROFILED_STAGE)}
 
 
 def add_step_log(side: ComparedSide, logged: Sequence[StepLog], drop_first: int | None = None) -> ComparedSide:

@@ -31,12 +31,7 @@ def compare_transfers(base: ComparedSide, opt: ComparedSide) -> tuple[TransferCh
     rows = []
     for stage, op in before.index.union(after.index):
         rows.append(
-            TransferChange(
-                stage,
-                op,
-                _get_transfer_parts(before, (stage, op)),
-                _get_transfer_parts(after, (stage, op)),
-            )
+            TransferChange(stage, op, _get_transfer_parts(before, (stage, op)), _get_transfer_parts(after, (stage, op)))
         )
     return tuple(sorted(rows, key=_rank_transfer))
 

@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
-from tracekit.discover.arguments import (
-    FoundFile,
-    PathArgument,
-    State,
-    UnreadFile,
-    parse_path_arguments,
-)
+from tracekit.discover.arguments import FoundFile, PathArgument, State, UnreadFile, parse_path_arguments
 from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
 from tracekit.discover.ledgers import note_capture_outcomes
 from tracekit.discover.manifests import (
@@ -163,11 +157,7 @@ def discover(  # noqa: PLR0913 - one per option
     findings.notes += note_capture_outcomes(findings.manifests, sources, names_of_others)
     if not sources and may_be_empty:
         return Discovery(
-            (),
-            tuple(findings.ignored),
-            tuple(findings.notes),
-            _format_arguments(arguments),
-            tuple(findings.manifests),
+            (), tuple(findings.ignored), tuple(findings.notes), _format_arguments(arguments), tuple(findings.manifests)
         )
     if not sources:
         raise _build_no_profile_error(arguments, findings)
@@ -467,11 +457,7 @@ def _apply_manifests(findings: _Findings) -> None:
 
 
 def _apply_manifest_entry(
-    findings: _Findings,
-    claimed: dict[int, str],
-    place: int,
-    manifest: Manifest,
-    listed: ManifestEntry,
+    findings: _Findings, claimed: dict[int, str], place: int, manifest: Manifest, listed: ManifestEntry
 ) -> None:
     """Apply a manifest to the source that it lists. If another manifest already lists the source, adds a note instead."""
     if place in claimed:

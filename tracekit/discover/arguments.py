@@ -24,10 +24,7 @@ from tracekit.model.sources import Note
 
 _MAGIC = frozenset("*?[")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".swp", "~", ".crdownload")
-_BROKEN_LINKS = {
-    errno.ELOOP: "a link in a circle of links",
-    errno.ENOENT: "a link to nothing",
-}
+_BROKEN_LINKS = {errno.ELOOP: "a link in a circle of links", errno.ENOENT: "a link to nothing"}
 _OUT_OF_REACH = Reason("link", "a link out of the directories that may be read")
 _TEMPORARY_NAME = Reason("temporary", "temporary: being written, or left by a process that died")
 
@@ -174,10 +171,7 @@ def _refuse_special_mode(text: str, mode: int) -> None:
         return
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     kind = kinds.get(stat.S_IFMT(mode), "a device")
-    raise TracekitError(
-        f"{text}: {kind}, and a file is wanted",
-        "write what comes out of it to a file, and give that",
-    )
+    raise TracekitError(f"{text}: {kind}, and a file is wanted", "write what comes out of it to a file, and give that")
 
 
 def expand_path_pattern(pattern: str) -> str:

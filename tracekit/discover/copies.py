@@ -148,9 +148,7 @@ def _ignore_duplicate(member: PlacedSource, reason: Reason) -> UnreadFile:
     return UnreadFile(member.source.path, reason, member.nodes, "duplicate")
 
 
-def _list_duplicate_folders(
-    pair: tuple[PlacedSource, PlacedSource],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _list_duplicate_folders(pair: tuple[PlacedSource, PlacedSource]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """List the directories of a duplicate and of the file that is read instead."""
     copy, original = pair
     return copy.parts[:-1], original.parts[:-1]

@@ -111,17 +111,9 @@ def _extract_archive_state(path: Path, sign: Sign) -> Path:
                 raise TracekitError(problem, "unpack a part of them")
             most = expansion.limit_unpacked_bytes(path.stat().st_size)
             return _copy_originals(str(path), RemoteListing(tuple(members), (name,)), most)
-    except (
-        OSError,
-        EOFError,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        ValueError,
-        RuntimeError,
-    ) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, ValueError, RuntimeError) as error:
         raise TracekitError(
-            f"{make_displayable(str(path))}: the archive cannot be read: {error}",
-            "unpack what can be had of it first",
+            f"{make_displayable(str(path))}: the archive cannot be read: {error}", "unpack what can be had of it first"
         ) from error
 
 
@@ -193,13 +185,7 @@ def _copy_originals(text: str, found: RemoteListing, most_bytes: int | None = No
         entry = [original.size_bytes, original.sign]
         if original.sign is None or before.get(below) != entry or not target.is_file():
             try:
-                _fetch_copy(
-                    shown_text,
-                    original,
-                    target,
-                    left,
-                    _build_copy_limit_error(shown_text, is_bomb=is_bomb),
-                )
+                _fetch_copy(shown_text, original, target, left, _build_copy_limit_error(shown_text, is_bomb=is_bomb))
             except TracekitError:
                 if original.is_asked:
                     raise

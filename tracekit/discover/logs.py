@@ -18,10 +18,7 @@ T = TypeVar("T")
 
 
 def find_nearest_log(
-    argument: PathArgument,
-    exclude: Sequence[str],
-    look: Callable[[FoundFile], T | None],
-    within: Sequence[str] = (),
+    argument: PathArgument, exclude: Sequence[str], look: Callable[[FoundFile], T | None], within: Sequence[str] = ()
 ) -> tuple[FoundFile, T] | Note | None:
     """Find the only log above the argument's directory, with the result of `look`. Returns a note if it is ambiguous.
 

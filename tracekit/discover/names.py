@@ -146,13 +146,11 @@ _HOST_PID = compile_lazily(r"(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*)_(?P<pid>[0-9]{1
 _NOT_A_HOST = compile_lazily(r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?")
 
 _RANK = compile_lazily(
-    r"(?<![0-9A-Za-z])(?:global[-_]?)?rank[-_]?([0-9]{1,6})(?![0-9A-Za-z])(?:-of-([0-9]{1,6}))?",
-    re.IGNORECASE,
+    r"(?<![0-9A-Za-z])(?:global[-_]?)?rank[-_]?([0-9]{1,6})(?![0-9A-Za-z])(?:-of-([0-9]{1,6}))?", re.IGNORECASE
 )
 _OTHER_RANK = compile_lazily(r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE)
 _STEP = compile_lazily(
-    r"(?<![0-9A-Za-z])(?:global[-_]?)?(?:step|iteration|iter)[-_]?([0-9]{1,9})(?![0-9A-Za-z])",
-    re.IGNORECASE,
+    r"(?<![0-9A-Za-z])(?:global[-_]?)?(?:step|iteration|iter)[-_]?([0-9]{1,9})(?![0-9A-Za-z])", re.IGNORECASE
 )
 _PID = compile_lazily(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
 _STEP_FOLDER = compile_lazily(r"(?:global[-_]?)?(?:step|iteration)[-_]?([0-9]{1,9})(?:_exit)?", re.IGNORECASE)

@@ -20,8 +20,7 @@ FOREIGN = Reason("foreign-database", "SQLite database, not an nsys export")
 RAY_CHECK = Reason("ray-check", "Ray's check that nsys works: no profile")
 EXPORT_IS_READ = Reason("export-read", "Nsight Systems report whose export beside it is read instead")
 REPORT_IS_READ = Reason(
-    "stale-export",
-    "export that is older than its Nsight Systems report, or damaged: the report is read",
+    "stale-export", "export that is older than its Nsight Systems report, or damaged: the report is read"
 )
 STREAM_OF_REPORT = Reason("stream-of-report", "Nsight Systems stream of a report that is here too")
 LONE_STREAM = Reason(
@@ -29,10 +28,7 @@ LONE_STREAM = Reason(
     "Nsight Systems stream that was never made a report: run QdstrmImporter -i FILE.qdstrm, "
     "of the nsys version that wrote it",
 )
-NO_REPORT = Reason(
-    "no-report",
-    "named like an Nsight Systems report, and holds none: damaged, or still being written?",
-)
+NO_REPORT = Reason("no-report", "named like an Nsight Systems report, and holds none: damaged, or still being written?")
 
 CLOCK_SLACK_NS = 2_000_000_000
 """Copying a folder writes its files within moments of each other, in any order."""

@@ -12,12 +12,7 @@ from typing import TypeVar
 from tracekit.discover.names import WHOLE_STEP
 from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import (
-    join_first_few,
-    make_displayable,
-    make_natural_key,
-    normalize_label_words,
-)
+from tracekit.model.labels import join_first_few, make_displayable, make_natural_key, normalize_label_words
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 from tracekit.model.stages import get_scope_stage, make_stage_filter

@@ -191,10 +191,7 @@ def _walk_store(store: Any, base: str) -> Iterator[tuple[str, Mapping[str, Any]]
                 continue
             count += 1
             if count > MOST_FILES:
-                raise TracekitError(
-                    f"{_format_address(base)}: more than {MOST_FILES:,} files",
-                    "name a part of them",
-                )
+                raise TracekitError(f"{_format_address(base)}: more than {MOST_FILES:,} files", "name a part of them")
             yield full, detail
 
 
@@ -344,8 +341,7 @@ def _build_nothing_there_error(address: str, scheme: str, store: Any) -> Traceki
             is_there = True
         if not is_there:
             return TracekitError(
-                f"{_format_address(address)}: there is no bucket {make_displayable(bucket)!r}",
-                "check its name",
+                f"{_format_address(address)}: there is no bucket {make_displayable(bucket)!r}", "check its name"
             )
     return TracekitError(f"{_format_address(address)}: nothing is there", "check the address")
 

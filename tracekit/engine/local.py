@@ -10,13 +10,7 @@ from typing import Any, Literal
 
 from tracekit.engine import OnProgress, Outcome, R, Work
 from tracekit.engine.attempts import attempt_call, call_with_cores
-from tracekit.engine.batches import (
-    Combine,
-    SourceBatch,
-    count_batch_failures,
-    group_into_batches,
-    run_batch,
-)
+from tracekit.engine.batches import Combine, SourceBatch, count_batch_failures, group_into_batches, run_batch
 from tracekit.engine.schedule import (
     EXPORTED_FIRST,
     ProgressTally,
@@ -88,11 +82,7 @@ def _make_process_workers(function: Any) -> Any:
 
 
 def _run_in_batches(
-    function: Work[R],
-    combine: Combine[R],
-    batches: Sequence[SourceBatch],
-    schedule: Schedule,
-    tally: ProgressTally,
+    function: Work[R], combine: Combine[R], batches: Sequence[SourceBatch], schedule: Schedule, tally: ProgressTally
 ) -> Iterator[Outcome[R]]:
     """Yield the outcomes of all sources of all batches; sources of a lost batch are retried one by one."""
     several: Any = partial(run_batch, function, combine)

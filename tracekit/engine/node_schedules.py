@@ -16,11 +16,7 @@ class NodeSchedules:
     """
 
     def __init__(
-        self,
-        costs: Sequence[int],
-        places: Sequence[Sequence[str]],
-        cluster: Cluster,
-        jobs: int | None,
+        self, costs: Sequence[int], places: Sequence[Sequence[str]], cluster: Cluster, jobs: int | None
     ) -> None:
         self._cluster = cluster
         self._places = places

@@ -17,13 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing import (
-    connection,
-    current_process,
-    get_all_start_methods,
-    get_context,
-    parent_process,
-)
+from multiprocessing import connection, current_process, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path

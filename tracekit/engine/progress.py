@@ -128,10 +128,7 @@ def format_progress(progress: Progress, elapsed_s: float, doing: str = "reading"
     if progress.failure_count:
         parts[0] += f" ({progress.failure_count:,} failed)"
     if progress.byte_count:
-        done, total = (
-            format_quantity(progress.bytes_done, "bytes"),
-            format_quantity(progress.byte_count, "bytes"),
-        )
+        done, total = (format_quantity(progress.bytes_done, "bytes"), format_quantity(progress.byte_count, "bytes"))
         if done.partition(" ")[2] == total.partition(" ")[2]:
             done = done.partition(" ")[0]
         parts.append(f"{done} of {total}")

@@ -25,12 +25,7 @@ from tracekit.model.capacity import count_cores
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.labels import make_displayable, make_natural_key
-from tracekit.model.lifetime import (
-    find_descendants,
-    find_marked_descendants,
-    read_start_time,
-    start_guard,
-)
+from tracekit.model.lifetime import find_descendants, find_marked_descendants, read_start_time, start_guard
 from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
 
@@ -99,12 +94,7 @@ def connect_cluster(address: str | None = None) -> Iterator[Cluster]:
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     is_ours = address == "local"
-    with (
-        _sigterm_as_interrupt(),
-        _restore_token_mode(ray),
-        _silence_ray(),
-        _kill_leftover_processes(is_ours=is_ours),
-    ):
+    with _sigterm_as_interrupt(), _restore_token_mode(ray), _silence_ray(), _kill_leftover_processes(is_ours=is_ours):
         _start_or_join_cluster(ray, address)
         try:
             yield _probe_cluster(ray)
@@ -173,11 +163,7 @@ def _wait_for_tasks(ray: Any, tasks: Sequence[Any], timeout_s: float) -> list[An
 
 
 def _ask_nodes(
-    ray: Any,
-    nodes: Sequence[str],
-    function: Callable[..., T],
-    args: Sequence[object],
-    timeout_s: float | None,
+    ray: Any, nodes: Sequence[str], function: Callable[..., T], args: Sequence[object], timeout_s: float | None
 ) -> dict[str, NodeAnswer[T]]:
     """Run a function on each node and collect the answers; raise a `TracekitError` that a node raised."""
     remote = ray.remote(num_cpus=0, max_retries=0)(function)
@@ -391,10 +377,7 @@ def _silence_ray() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _QUIET}
     os.environ.update({name: value for name, value in _QUIET.items() if before[name] is None})
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(_StreamWithoutRay(sys.stdout)),
-        ):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(_StreamWithoutRay(sys.stdout)):
             warnings.simplefilter("ignore")
             yield
     finally:

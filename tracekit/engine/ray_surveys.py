@@ -87,10 +87,7 @@ def survey_node(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting 
 
 
 def merge_sightings(
-    pattern: str,
-    sightings: Mapping[str, Sighting],
-    names: Mapping[str, str],
-    hosts: Mapping[str, str],
+    pattern: str, sightings: Mapping[str, Sighting], names: Mapping[str, str], hosts: Mapping[str, str]
 ) -> Survey:
     """Merge the nodes' surveys of `pattern` into one, with files named as in a single directory.
 
@@ -127,8 +124,7 @@ def _merge_arguments(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[P
     """Build the merged argument and its base relative to the anchors, as for one pattern over the files of all nodes."""
     first = next(iter(sightings.values()))
     tops = sorted(
-        {top for seen in sightings.values() for top in seen.tops},
-        key=lambda top: tuple(map(make_natural_key, top)),
+        {top for seen in sightings.values() for top in seen.tops}, key=lambda top: tuple(map(make_natural_key, top))
     )
     folder = any(seen.tops == (seen.base,) for seen in sightings.values())
     if len(tops) == 1:

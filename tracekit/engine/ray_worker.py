@@ -8,13 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from tracekit.engine.attempts import (
-    Attempt,
-    attempt_call,
-    make_internal_failure,
-    make_oom_attempt,
-    throttle_progress,
-)
+from tracekit.engine.attempts import Attempt, attempt_call, make_internal_failure, make_oom_attempt, throttle_progress
 from tracekit.model.trace import Source
 
 _TELL_EVERY_S = 0.5

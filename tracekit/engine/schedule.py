@@ -129,11 +129,7 @@ class Schedule:
     """
 
     def __init__(
-        self,
-        costs: Sequence[int],
-        workers: int,
-        budget: int | None,
-        members: Iterable[int] | None = None,
+        self, costs: Sequence[int], workers: int, budget: int | None, members: Iterable[int] | None = None
     ) -> None:
         self._costs = costs
         self._sizes = costs if len(costs) <= MAX_STRICT_SOURCES else list(map(int.bit_length, costs))

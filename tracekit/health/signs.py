@@ -39,10 +39,7 @@ class Symptom:
     severity: NoteSeverity | None = None
 
 
-_PROFILES = (
-    *(".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".json", ".json.gz"),
-    *(".pickle", ".pkl", ".snap"),
-)
+_PROFILES = (*(".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".json", ".json.gz"), *(".pickle", ".pkl", ".snap"))
 _PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|zip)\Z")
 
 NAMED = frozenset({"archive", "other-text"})

@@ -401,9 +401,5 @@ _CHECKS: tuple[Check, ...] = (
     _find_unknown_ranks,
     _find_separate_clocks,
 )
-_CHECKS_OF_ABSENCE: tuple[Check, ...] = (
-    _find_missing_ranks,
-    _find_missing_steps,
-    _find_missing_ranges,
-)
+_CHECKS_OF_ABSENCE: tuple[Check, ...] = (_find_missing_ranks, _find_missing_steps, _find_missing_ranges)
 """Checks for missing parts. They are skipped if the user selected a part."""

@@ -30,14 +30,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.rank_groups import measure_own_work_of_ranks
 from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
-from tracekit.model.keys import (
-    IN_RUN,
-    PROCESS,
-    group_rows_by,
-    iterate_records,
-    list_python_values,
-    mask_equal,
-)
+from tracekit.model.keys import IN_RUN, PROCESS, group_rows_by, iterate_records, list_python_values, mask_equal
 from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.report import Chart
 from tracekit.model.tables.arrays import make_frame
@@ -65,10 +58,7 @@ def _draw_charts_by_run(frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str],
     return tuple(filter(None, drawn))
 
 
-_STAGE_COLUMNS = [
-    *("run", "step", "part", *IN_RUN, "source", "replica"),
-    *("canonical", "ts_ns", "dur_ns"),
-]
+_STAGE_COLUMNS = [*("run", "step", "part", *IN_RUN, "source", "replica"), *("canonical", "ts_ns", "dur_ns")]
 """Columns of the stages that charts read."""
 
 
@@ -156,8 +146,7 @@ def _sum_values_by_name(names: npt.NDArray[np.object_], values: pd.Series[Any]) 
 def draw_step_strips(measured: Measurements) -> tuple[Chart, ...]:
     """Draw the wall of every step of each run, split into time in stages and the rest."""
     return _draw_charts_by_run(
-        summarize_job_steps(measured).walls,
-        lambda mine, suffix: _draw_step_strip(measured, mine, suffix),
+        summarize_job_steps(measured).walls, lambda mine, suffix: _draw_step_strip(measured, mine, suffix)
     )
 
 
@@ -216,8 +205,7 @@ def _draw_device_bars_of_run(measured: Measurements, rows: pd.DataFrame, suffix:
         _SERIES,
         tuple(names.rows.values()),
         caption=join_phrase(
-            "From the first to the last device op of each source; the parts and idle add up to it.",
-            names.note,
+            "From the first to the last device op of each source; the parts and idle add up to it.", names.note
         ),
         omitted=names.omitted,
     )
@@ -281,10 +269,7 @@ def _align_row_clocks(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.Da
     if not len(rows):
         return rows.assign(begin=rows["ts_ns"]), ""
     number, first_rows = group_rows_by(rows, CLOCK)
-    owners, known_corrections = (
-        rows[[*CLOCK, "host"]].iloc[first_rows],
-        compute_clock_corrections(measured),
-    )
+    owners, known_corrections = (rows[[*CLOCK, "host"]].iloc[first_rows], compute_clock_corrections(measured))
     corrected = list(map(known_corrections.get, iterate_records(owners, CLOCK)))
     moved_ns = np.array([0 if clock is None else clock.offset_ns for clock in corrected], np.int64)
     compared = None not in corrected and len(set(map(attrgetter("set"), corrected))) == 1
@@ -330,11 +315,7 @@ def _name_row_processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     number, first = group_rows_by(rows, keys)
     once = rows[[*keys]].iloc[first]
     names = [
-        join_phrase(
-            format_numbered_word("rank", rank) or "rank ?",
-            format_numbered_word("replica", replica),
-            role,
-        )
+        join_phrase(format_numbered_word("rank", rank) or "rank ?", format_numbered_word("replica", replica), role)
         for rank, replica, role in iterate_records(once, keys)
     ]
     return np.array([*names, ""], object)[number]

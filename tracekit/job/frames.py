@@ -31,15 +31,7 @@ from tracekit.model.keys import (
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
-from tracekit.model.tables.arrays import (
-    OBJECT,
-    Coded,
-    Nullable,
-    convert_for_pandas,
-    make_bare,
-    make_frame,
-    select_rows,
-)
+from tracekit.model.tables.arrays import OBJECT, Coded, Nullable, convert_for_pandas, make_bare, make_frame, select_rows
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -362,11 +354,7 @@ def select_staged_rows(rows: pd.DataFrame, column: str = "stage", name: str = "c
 
 
 def find_canonical_stages(
-    rows: pd.DataFrame,
-    column: str = "stage",
-    *,
-    in_file: bool = False,
-    any_range: bool = False,
+    rows: pd.DataFrame, column: str = "stage", *, in_file: bool = False, any_range: bool = False
 ) -> npt.NDArray[np.object_]:
     """Find the canonical stage of every row from its recorded one; None outside all stages.
 

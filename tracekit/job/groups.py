@@ -31,10 +31,7 @@ def find_mixed_groups(number: Ints, values: Ints, count: int) -> npt.NDArray[np.
     >>> find_mixed_groups(np.array([0, 1, 0]), np.array([5, 7, 6]), 2).tolist()
     [True, False]
     """
-    return np.asarray(
-        find_group_minima(number, values, count) != find_group_maxima(number, values, count),
-        np.bool_,
-    )
+    return np.asarray(find_group_minima(number, values, count) != find_group_maxima(number, values, count), np.bool_)
 
 
 def number_rows_within_groups(number: Ints, order: Ints) -> Ints:

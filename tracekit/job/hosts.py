@@ -87,8 +87,4 @@ def _look_up_row_hosts(owners: Sequence[Row], sheet: Sheet, member: str) -> list
 def _name_process_with_role(owner: Row) -> str:
     """Name a process like tables do: `rank 3 actor`."""
     _, role, replica, rank, _ = owner
-    return join_phrase(
-        format_numbered_word("rank", rank),
-        format_numbered_word("replica", replica),
-        str(role or ""),
-    )
+    return join_phrase(format_numbered_word("rank", rank), format_numbered_word("replica", replica), str(role or ""))

@@ -20,13 +20,7 @@ from tracekit.job.frames import (
 from tracekit.job.steps.steady_steps import Steps, drop_left_out_steps
 from tracekit.job.steps.step_values import list_marked_step_values
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
-from tracekit.model.keys import (
-    CAPTURE,
-    find_matching_rows,
-    group_rows_by,
-    mask_matching_rows,
-    sum_by_group,
-)
+from tracekit.model.keys import CAPTURE, find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 from tracekit.model.metrics import RAN_AHEAD, STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric

@@ -27,13 +27,7 @@ from tracekit.job.frames import (
     summarize_job_steps,
     to_text_or_none,
 )
-from tracekit.model.keys import (
-    group_rows_by,
-    iterate_records,
-    left_join,
-    mask_matching_rows,
-    number_frames_alike,
-)
+from tracekit.model.keys import group_rows_by, iterate_records, left_join, mask_matching_rows, number_frames_alike
 from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Verdict
@@ -119,10 +113,7 @@ class EvidenceLack:
 
 
 def list_rank_group_abstentions(
-    measured: Measurements,
-    rule: str,
-    min_ranks: float,
-    lacking: Callable[[list[RankGroup]], EvidenceLack | None],
+    measured: Measurements, rule: str, min_ranks: float, lacking: Callable[[list[RankGroup]], EvidenceLack | None]
 ) -> Iterator[Verdict]:
     """List the runs that a rule on rank groups cannot judge: too few ranks, or the reason that `lacking` finds."""
     by_run: dict[str | None, list[RankGroup]] = {}

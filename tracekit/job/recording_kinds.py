@@ -15,9 +15,7 @@ def summarize_recordings(measured: Measurements) -> tuple[Recording, ...]:
     return summarize_by_kind(map_classified_processes(measured).values(), measured.notes)
 
 
-def map_classified_processes(
-    measured: Measurements,
-) -> dict[tuple[str, int | None], ClassifiedSource]:
+def map_classified_processes(measured: Measurements) -> dict[tuple[str, int | None], ClassifiedSource]:
     """Map each (source, process id) to its classified process."""
     counts: dict[tuple[str, int | None], list[RecordingCount]] = {}
     kinds: dict[tuple[str, int | None], tuple[str, str]] = {}

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.job.frames import (
-    UNIT,
-    clear_parts_of_numbered_steps,
-    split_by_keys,
-    summarize_job_steps,
-)
+from tracekit.job.frames import UNIT, clear_parts_of_numbered_steps, split_by_keys, summarize_job_steps
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 

@@ -61,6 +61,5 @@ def send_report(logged: ExportedReport, name: str, target: str, run: str | None)
         raise
     except Exception as error:
         raise TracekitError(
-            f"{name} at {target}: {type(error).__name__}: {error}",
-            f"the target of {name} is {system.target}",
+            f"{name} at {target}: {type(error).__name__}: {error}", f"the target of {name} is {system.target}"
         ) from error

@@ -24,10 +24,7 @@ def write(logged: ExportedReport, target: str, run: str | None) -> str:
         for step, numbers in logged.by_step().items():
             _add_step_event(writer, _make_scalar_summaries(numbers), step)
         last = max(logged.by_step(), default=0)
-        values = [
-            *_make_scalar_summaries(logged.summary),
-            _make_text_summary("tracekit/report", logged.markdown),
-        ]
+        values = [*_make_scalar_summaries(logged.summary), _make_text_summary("tracekit/report", logged.markdown)]
         _add_step_event(writer, values, last)
     finally:
         writer.close()

@@ -18,12 +18,7 @@ def places_right(values: Ints, points: Ints, place: Ints, /) -> None: ...
 
 # What a sparse column, whose rows ascend, holds at ascending rows, and where it holds nothing.
 def values_at(
-    rows: npt.NDArray[np.int32],
-    values: Ints,
-    asked: Ints,
-    found: Ints,
-    missing: npt.NDArray[np.bool_],
-    /,
+    rows: npt.NDArray[np.int32], values: Ints, asked: Ints, found: Ints, missing: npt.NDArray[np.bool_], /
 ) -> None: ...
 
 # The last window to begin before each point, in order of start, if it holds the point; else -1.
@@ -55,12 +50,7 @@ def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints, row: Ints, /) -> 
 # threads have other numbers than 0 to 65535, and where too many start together. `thread` may be of int32, and so may `order`.
 # Quick where rows are nearly in order.
 def by_thread(
-    rows: Ints | npt.NDArray[np.bool_],
-    thread: Threads,
-    start: Ints,
-    length: Ints,
-    order: Rows,
-    /,
+    rows: Ints | npt.NDArray[np.bool_], thread: Threads, start: Ints, length: Ints, order: Rows, /
 ) -> int: ...
 
 # The sums of the values of each group, added to the totals; a group below 0 counts nowhere. `group` may be of int32.
@@ -94,15 +84,7 @@ def outermost(
 # every other edge (a row a class, which is one longer), by the numbers of starts, ends and other edges in order of time; and
 # the places, classes and remainders of what could not be shared out: how many.
 def swept(
-    sequence: Ints,
-    times: Ints,
-    kind: Ints,
-    got: Ints,
-    edges: Ints,
-    place: Ints,
-    of_class: Ints,
-    remainder: Ints,
-    /,
+    sequence: Ints, times: Ints, kind: Ints, got: Ints, edges: Ints, place: Ints, of_class: Ints, remainder: Ints, /
 ) -> int: ...
 
 # The row that encloses each op, where there is one; `rows` are in order of thread, start, longest first, and of the type of
@@ -148,16 +130,7 @@ def pieces(
 # The pieces of a node that begin between the same two of the ascending `points`, those that stand apart for themselves and
 # those below 0 nowhere: the first piece and the sum of the lengths of each, and how many there are, which may be more than there
 # is room for. `of_node` has room for a number a node; `node` may be of int32.
-def pooled(
-    start: Ints,
-    end: Ints,
-    node: Rows,
-    points: Ints,
-    of_node: Ints,
-    first: Ints,
-    length: Ints,
-    /,
-) -> int: ...
+def pooled(start: Ints, end: Ints, node: Rows, points: Ints, of_node: Ints, first: Ints, length: Ints, /) -> int: ...
 
 # The union of the chosen rows, in order of start; how many intervals it has, which may be more than there is room for. Of rows
 # in another order that of each run of rows in order, and -1 less the number of all their intervals.
@@ -189,27 +162,11 @@ def in_windows(
 # thread follows thread, and the last one before it that ends after it begins and not earlier by `axis[2]` than it.
 # Rows, threads and what encloses a row may be of int32.
 def lanes(
-    rows: Rows,
-    thread: Threads,
-    start: Ints,
-    length: Ints,
-    axis: Ints,
-    ended: Ints,
-    begin: Ints,
-    parent: Rows,
-    /,
+    rows: Rows, thread: Threads, start: Ints, length: Ints, axis: Ints, ended: Ints, begin: Ints, parent: Rows, /
 ) -> None: ...
 
 # The row that each asked thread is in innermost at each time, -1 for none, and how many are not there yet after 64 steps up;
 # `rows` are in order of thread and start, and of the type of `parent`. Both may be of int32, and so may threads.
 def innermost(
-    rows: Rows,
-    thread: Threads,
-    start: Ints,
-    length: Ints,
-    parent: Rows,
-    asked: Threads,
-    times: Ints,
-    row: Ints,
-    /,
+    rows: Rows, thread: Threads, start: Ints, length: Ints, parent: Rows, asked: Threads, times: Ints, row: Ints, /
 ) -> int: ...

@@ -59,11 +59,7 @@ IGNORED, MISSED = "ignored", "not-read"
 RECOGNIZED = "recognized"
 """Code of notes on recognized files that are not read; their data contains the `kind` of recording."""
 
-IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS = (
-    "impossible-times",
-    "unusable-kernels",
-    "lost-kernels",
-)
+IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS = ("impossible-times", "unusable-kernels", "lost-kernels")
 """Codes of notes on rows with impossible times, and on launches whose kernels are missing for that reason."""
 
 OVERLONG = "overlong-ops"

@@ -55,14 +55,7 @@ class TraceFormatError(TracekitError):
 
     def __reduce__(self) -> tuple[Callable[..., TraceFormatError], tuple[str | Data, ...]]:
         """Pickle all fields, to send the error between processes; exceptions otherwise lose all but their message."""
-        return _rebuild_format_error, (
-            self.path,
-            self.problem,
-            self.hint,
-            self.where,
-            self.code,
-            self.data,
-        )
+        return _rebuild_format_error, (self.path, self.problem, self.hint, self.where, self.code, self.data)
 
 
 def _rebuild_format_error(path: str, problem: str, hint: str, where: str, code: str, data: Data) -> TraceFormatError:

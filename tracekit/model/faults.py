@@ -44,10 +44,7 @@ class SoundJudgement(Generic[T]):
 
 
 def judge_without_faults(
-    measured: Measurements,
-    judge: Callable[[Measurements], T],
-    question: str = "",
-    writes: Collection[str] = (),
+    measured: Measurements, judge: Callable[[Measurements], T], question: str = "", writes: Collection[str] = ()
 ) -> SoundJudgement[T]:
     """Compute `judge(measured)` without the captures for which an accessed table has failed.
 

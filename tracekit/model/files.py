@@ -37,13 +37,7 @@ Sign = tuple[int, int, int, int, int]
 
 def make_file_sign(status: os.stat_result) -> Sign:
     """List the values that reveal a change of a file; programs cannot set the last one (ctime)."""
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def is_sign_settled(sign: Sign, now_ns: int) -> bool:

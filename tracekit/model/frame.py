@@ -27,15 +27,7 @@ import numpy.typing as npt
 from tracekit.model import keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables import arrays as columns_of
-from tracekit.model.tables.arrays import (
-    Array,
-    Coded,
-    Columns,
-    Nullable,
-    mask_value,
-    select_all_rows,
-    select_rows,
-)
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, mask_value, select_all_rows, select_rows
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

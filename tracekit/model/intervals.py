@@ -266,12 +266,7 @@ def share_time(
 
 
 def _compute_op_shares(
-    sweep: sweeps.SweepResult,
-    ops: tuple[Ints, Ints, Ints],
-    low: Ints,
-    high: Ints,
-    op: Ints,
-    window: Ints,
+    sweep: sweeps.SweepResult, ops: tuple[Ints, Ints, Ints], low: Ints, high: Ints, op: Ints, window: Ints
 ) -> Ints:
     """Compute the time of each (op, window) pair from a sweep."""
     start, end, kind = ops

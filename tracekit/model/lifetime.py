@@ -158,10 +158,7 @@ _GATE = 'read -r _ && exec "$@" </dev/null'
 def _start_guarded(guard: subprocess.Popen[bytes], arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a program that begins only when the guard knows it, so that no moment is left to kill us between."""
     child = subprocess.Popen(  # noqa: S603 - the program that the caller names
-        ["/bin/sh", "-c", _GATE, "sh", *arguments],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-        **options,
+        ["/bin/sh", "-c", _GATE, "sh", *arguments], stdin=subprocess.PIPE, start_new_session=True, **options
     )
     entrust(guard, child.pid)
     assert child.stdin is not None

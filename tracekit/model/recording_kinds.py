@@ -117,8 +117,7 @@ def _format_count(count: int, noun: str, nouns: str = "") -> str:
 
 
 _TORCH_GPU = Remedy(
-    "record GPU activity as well",
-    "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+    "record GPU activity as well", "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 )
 _NSYS_CUDA = Remedy("trace CUDA over real steps", "nsys profile --trace=cuda,nvtx -o run python train.py")
 _NSYS_KERNELS = Remedy(
@@ -126,16 +125,14 @@ _NSYS_KERNELS = Remedy(
     "nsys profile --trace=cuda,nvtx --trace-fork-before-exec=true --cuda-graph-trace=node -o run python train.py",
 )
 _NSYS_LATER = Remedy(
-    "record later, around real steps",
-    "nsys profile --trace=cuda,nvtx --delay=60 -o run python train.py",
+    "record later, around real steps", "nsys profile --trace=cuda,nvtx --delay=60 -o run python train.py"
 )
 _SCHEDULE = Remedy(
     "record later, around real steps, and call prof.step() after each",
     "torch.profiler.schedule(wait=1, warmup=1, active=3)",
 )
 _NSYS_ANY = Remedy(
-    "record the program with nsys, which tracekit reads",
-    "nsys profile --trace=cuda,nvtx -o run python train.py",
+    "record the program with nsys, which tracekit reads", "nsys profile --trace=cuda,nvtx -o run python train.py"
 )
 
 
@@ -198,10 +195,7 @@ def _describe_empty_recording(group: RecordingGroup) -> str:
 def _describe_unusable_events(group: RecordingGroup) -> str:
     lacking = [
         f"{count:,} have no {what}"
-        for count, what in (
-            (group.count("no_start"), "start (ts)"),
-            (group.count("no_phase"), "phase (ph)"),
-        )
+        for count, what in ((group.count("no_start"), "start (ts)"), (group.count("no_phase"), "phase (ph)"))
         if count
     ]
     reason = " and ".join(lacking) or "tracekit reads no event of these kinds"
@@ -256,10 +250,7 @@ def _describe_interleaved(group: RecordingGroup) -> str:
 
 
 def _suggest_separate_files(_: RecordingGroup) -> Remedy:
-    return Remedy(
-        "give each rank a file of its own",
-        'prof.export_chrome_trace(f"trace_rank{rank}.json.gz")',
-    )
+    return Remedy("give each rank a file of its own", 'prof.export_chrome_trace(f"trace_rank{rank}.json.gz")')
 
 
 def _describe_front_end(group: RecordingGroup) -> str:
@@ -432,13 +423,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "ran-on-cpu",
         ),
         RecordingKind(
-            "cpu-only",
-            "CPU activity only",
-            "all",
-            _describe_cpu_only,
-            _suggest_cpu_recording,
-            "info",
-            "cpu-only",
+            "cpu-only", "CPU activity only", "all", _describe_cpu_only, _suggest_cpu_recording, "info", "cpu-only"
         ),
         RecordingKind(
             "front-end",
@@ -450,13 +435,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "front-end",
         ),
         RecordingKind(
-            "start-up",
-            "Start-up only",
-            "all",
-            _describe_start_up,
-            _suggest_later_recording,
-            "warning",
-            "no-kernels",
+            "start-up", "Start-up only", "all", _describe_start_up, _suggest_later_recording, "warning", "no-kernels"
         ),
         RecordingKind(
             "unusable",

@@ -42,28 +42,10 @@ CONFIDENCE: Mapping[Basis, float] = {"measured": 1.0, "modelled": 0.8, "bound": 
 `measured`: the lost time itself and its cause were recorded. `modelled`: the saving compares with a model (equal
 ranks, the best rate seen). `bound`: an upper bound; the share that comes back is unknown.
 """
-Outcome = Literal[
-    "pass",
-    "fail",
-    "inconclusive",
-    "not comparable",
-    "not tested",
-    "accepted",
-    "expired",
-]
+Outcome = Literal["pass", "fail", "inconclusive", "not comparable", "not tested", "accepted", "expired"]
 """Result of a gate rule: `not tested` lacks the metric or a baseline, `expired` is an outdated exception."""
 ChartKind = Literal[
-    "gantt",
-    "bars",
-    "heatmap",
-    "matrix",
-    "lines",
-    "histogram",
-    "intervals",
-    "strips",
-    "waterfall",
-    "extents",
-    "icicle",
+    "gantt", "bars", "heatmap", "matrix", "lines", "histogram", "intervals", "strips", "waterfall", "extents", "icicle"
 ]
 
 

@@ -41,13 +41,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         "get_reference_policy_logprobs_presharded",
     ),
     "teacher": ("teacher", "infer_teacher_batch", "get_topk_logits", "get_topk_logits_presharded"),
-    "values": (
-        "values",
-        "compute_values",
-        "critic_compute_values",
-        "get_values",
-        "get_values_presharded",
-    ),
+    "values": ("values", "compute_values", "critic_compute_values", "get_values", "get_values_presharded"),
     "adv": ("adv", "advantage_calculation", "compute_advantage"),
     "update_critic": ("update_critic", "critic_update", "value_training"),
     "update_actor": ("update_actor", "actor_update", "update_policy", "policy_training"),
@@ -72,17 +66,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Canonical stage → names that frameworks record for it."""
 
-RL_STAGES = (
-    "gen",
-    "reward",
-    "old_log_prob",
-    "ref",
-    "values",
-    "adv",
-    "update_critic",
-    "update_actor",
-    "update_weights",
-)
+RL_STAGES = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights")
 """Stages of an RL step in execution order."""
 
 VALIDATION = "test"
@@ -110,7 +94,7 @@ _NOT_A_STAGE = re.compile(
     r"Optimizer\.|enumerate\(Data|ProfilerStep|<class |"
     r"DistributedDataParallel|FullyShardedDataParallel|FSDP|Call CompiledFxGraph|"
     r"Torch-Compiled|TorchDynamo|CompiledFunction|PyTorch Profiler|mini_batch|micro_batch|"
-    r"execute_(new_|context|diffusion_|\d)|step\[[A-Za-z_]+[ \]]|(eager_)?(prefill|decode|draft)\[|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z",
+    r"execute_(new_|context|diffusion_|\d)|step\[[A-Za-z_]+[ \]]|(eager_)?(prefill|decode|draft)\[|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z"
 )
 
 _FRAMED = re.compile(r"##\s+(\S.*?)\s+##\Z")
@@ -247,10 +231,7 @@ def make_stage_filter(patterns: Sequence[str]) -> Callable[[str, str | None], bo
     }
 
     def is_wanted(name: str, role: str | None) -> bool:
-        names = {
-            _normalize_stage_spelling(name),
-            _normalize_stage_spelling(get_canonical_stage(name, role)),
-        }
+        names = {_normalize_stage_spelling(name), _normalize_stage_spelling(get_canonical_stage(name, role))}
         return any(fnmatchcase(spelt, pattern) for spelt in names for pattern in globs)
 
     return is_wanted

@@ -165,10 +165,7 @@ def find_latest_times(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Int
 
 
 def sort_by_thread(
-    rows: Ints | npt.NDArray[np.bool_],
-    thread: npt.NDArray[np.integer[Any]],
-    start: Ints,
-    length: Ints,
+    rows: Ints | npt.NDArray[np.bool_], thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
 ) -> Rows | None:
     """Sort rows (indices, or a mask) by thread, start, longest first.
 
@@ -209,12 +206,7 @@ def find_running_ancestors(parent: Rows, end: Ints, times: Ints, rows: Ints) -> 
 
 
 def measure_outermost_times(
-    rows: Rows,
-    thread: npt.NDArray[np.integer[Any]],
-    start: Ints,
-    length: Ints,
-    group: Rows,
-    count: int,
+    rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints, group: Rows, count: int
 ) -> Ints:
     """Measure the time in which any op of each group runs, summed over threads; rows are sorted by thread and start."""
     totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
@@ -233,12 +225,7 @@ def _convert_group_columns(
 
 
 def list_united_calls(
-    rows: Rows,
-    thread: npt.NDArray[np.integer[Any]],
-    start: Ints,
-    length: Ints,
-    group: Rows,
-    count: int,
+    rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints, group: Rows, count: int
 ) -> tuple[Ints, Ints, Ints, Rows]:
     """Measure like `measure_outermost_times`, and list (start, end, first row) of the intervals in which a group runs.
 
@@ -249,12 +236,7 @@ def list_united_calls(
     first = np.empty(len(rows), choose_row_type(len(start)))
     columns = _convert_group_columns(rows, thread, start, length, group)
     united_count = native.outermost(*columns, totals, low, high, first)
-    return (
-        totals,
-        _take_first(low, united_count),
-        _take_first(high, united_count),
-        _take_first(first, united_count),
-    )
+    return (totals, _take_first(low, united_count), _take_first(high, united_count), _take_first(first, united_count))
 
 
 def find_parents(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints) -> Rows:
@@ -355,11 +337,7 @@ def number_call_paths(parent: Rows, rows: Ints, key: Ints) -> tuple[npt.NDArray[
 
 
 def cut_segments(
-    edges: Ints,
-    rows: tuple[Ints, Ints, Rows],
-    axis: Ints,
-    segments: tuple[Ints, Ints, Ints, Ints, Ints],
-    count: int,
+    edges: Ints, rows: tuple[Ints, Ints, Rows], axis: Ints, segments: tuple[Ints, Ints, Ints, Ints, Ints], count: int
 ) -> tuple[Ints, Ints, Rows] | None:
     """Cut segments into `count` pieces (start, end, row), row -1 for none; None if rows are nested too deeply.
 

@@ -22,17 +22,7 @@ from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import fill_metric_units
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
-from tracekit.model.sources import (
-    Account,
-    Failure,
-    Fault,
-    Note,
-    NoteSeverity,
-    ReportedCapture,
-    Source,
-    Tool,
-    Want,
-)
+from tracekit.model.sources import Account, Failure, Fault, Note, NoteSeverity, ReportedCapture, Source, Tool, Want
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, Nullable, make_bare
 from tracekit.model.tables.table import get_column_unit
@@ -109,11 +99,7 @@ class Trace:
     def _repr_html_(self) -> str:
         """Render the tables for a notebook: name, row count, and meaning of a row."""
         rows = [(name, self._row_count(name), TABLES[name].row) for name in self.tables]
-        headings = (
-            Heading("table", "table"),
-            Heading("rows", "rows", "count"),
-            Heading("row", "a row is"),
-        )
+        headings = (Heading("table", "table"), Heading("rows", "rows", "count"), Heading("row", "a row is"))
         return import_display().make_notebook_html(
             Sheet("trace", f"Trace of {self.source.name}", headings, tuple(rows))
         )
@@ -179,8 +165,7 @@ class Trace:
         """
         if key not in self.sparse:
             raise TracekitError(
-                f"{self.source.name}: no argument {key!r} was read",
-                f"read: {', '.join(sorted(self.sparse)) or 'none'}",
+                f"{self.source.name}: no argument {key!r} was read", f"read: {', '.join(sorted(self.sparse)) or 'none'}"
             )
         column = self.sparse[key]
         ids, index = column.rows, pd.Index(column.rows, name="id")
@@ -304,11 +289,7 @@ class Measurements:
     def _repr_html_(self) -> str:
         """Render the tables for a notebook: name, row count, and meaning of a row."""
         rows = [(name, len(columns), TABLES[name].row) for name, columns in self.arrays.items()]
-        headings = (
-            Heading("table", "table"),
-            Heading("rows", "rows", "count"),
-            Heading("row", "a row is"),
-        )
+        headings = (Heading("table", "table"), Heading("rows", "rows", "count"), Heading("row", "a row is"))
         title = f"Measured of {len(self.sources):,} sources"
         return import_display().make_notebook_html(Sheet("measurements", title, headings, tuple(rows)))
 

@@ -29,12 +29,7 @@ _ONE = Decimal(1)
 
 # (lower limit, factor, label), largest first; a column takes the first one that its largest value reaches.
 _LADDERS: dict[str, tuple[tuple[int, int, str], ...]] = {
-    "ns": (
-        (10_000_000_000, 1_000_000_000, "s"),
-        (1_000_000, 1_000_000, "ms"),
-        (1_000, 1_000, "µs"),
-        (0, 1, "ns"),
-    ),
+    "ns": ((10_000_000_000, 1_000_000_000, "s"), (1_000_000, 1_000_000, "ms"), (1_000, 1_000, "µs"), (0, 1, "ns")),
     "bytes": (
         (1 << 40, 1 << 40, "TiB"),
         (1 << 30, 1 << 30, "GiB"),
@@ -43,15 +38,7 @@ _LADDERS: dict[str, tuple[tuple[int, int, str], ...]] = {
         (0, 1, "B"),
     ),
 }
-_LABELS = {
-    "ratio": "%",
-    "factor": "×",
-    "gb_per_s": "GB/s",
-    "count": "",
-    "": "",
-    "id": "",
-    "text": "",
-}
+_LABELS = {"ratio": "%", "factor": "×", "gb_per_s": "GB/s", "count": "", "": "", "id": "", "text": ""}
 
 _TIME_UNITS = {
     "ns": 1,

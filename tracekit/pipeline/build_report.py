@@ -14,17 +14,7 @@ from tracekit.analyses.own import describe_load_error
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import faults
-from tracekit.model.report import (
-    CONFIDENCE,
-    MADE_LATER,
-    Finding,
-    Metric,
-    Recording,
-    Remark,
-    Report,
-    Section,
-    Sheet,
-)
+from tracekit.model.report import CONFIDENCE, MADE_LATER, Finding, Metric, Recording, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION

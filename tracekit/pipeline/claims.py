@@ -49,13 +49,7 @@ PAUSE_RULES = (
     *("host-silence", "data-loader-wait", "host-sync-stalls", "launch-bound", "stage-edge-idle"),
     *("allocator-calls", "pageable-copies", "straggler", "rollout-tail"),
 )
-LATE_RANK_RULES = (
-    "straggler",
-    "rank-imbalance",
-    "replica-imbalance",
-    "rollout-tail",
-    "data-loader-wait",
-)
+LATE_RANK_RULES = ("straggler", "rank-imbalance", "replica-imbalance", "rollout-tail", "data-loader-wait")
 EVIDENCE_CAUSES: Mapping[tuple[str, str], tuple[str, ...]] = {
     (symptom, part): causes
     for symptom in ("step-variance", "drift")
@@ -130,11 +124,7 @@ def _rescale_section(section: Section, scales: Mapping[str | None, float], thres
         ratio = share(verdict.price_ratio, named)
         return replace(verdict, price_ratio=ratio)
 
-    return replace(
-        section,
-        findings=tuple(map(rated, section.findings)),
-        verdicts=tuple(map(priced, section.verdicts)),
-    )
+    return replace(section, findings=tuple(map(rated, section.findings)), verdicts=tuple(map(priced, section.verdicts)))
 
 
 def _drop_estimates(section: Section, rules: set[str]) -> Section:
@@ -168,11 +158,7 @@ def _deduct_causes(symptom: Finding, findings: Sequence[Finding], thresholds: Th
     names = ", ".join(dict.fromkeys(cause.rule for cause in causes))
     told = f"{format_quantity(taken, 'ns')} of it is counted by {names}"
     return replace(
-        symptom,
-        severity=severity,
-        recoverable_ns=left,
-        recoverable_ratio=ratio,
-        caveats=(*symptom.caveats, told),
+        symptom, severity=severity, recoverable_ns=left, recoverable_ratio=ratio, caveats=(*symptom.caveats, told)
     )
 
 

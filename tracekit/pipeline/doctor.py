@@ -15,12 +15,7 @@ import numpy as np
 from tracekit.analyses.trust.data_quality import count_nsys_recorded_rows
 from tracekit.discover import Discovery
 from tracekit.discover import discover as find
-from tracekit.discover.arguments import (
-    FileCounts,
-    UnreadFile,
-    count_found_files,
-    format_file_counts,
-)
+from tracekit.discover.arguments import FileCounts, UnreadFile, count_found_files, format_file_counts
 from tracekit.discover.manifests import Manifest
 from tracekit.discover.nsys_files import REPORT_SUFFIXES
 from tracekit.engine import Advance, local

@@ -31,12 +31,7 @@ from tracekit.pipeline.wire_format.worker_tables import (
     concatenate_by_name,
     use_python_strings,
 )
-from tracekit.process.slice_trace import (
-    drop_start_up,
-    list_stage_names,
-    list_step_numbers,
-    slice_trace,
-)
+from tracekit.process.slice_trace import drop_start_up, list_stage_names, list_step_numbers, slice_trace
 from tracekit.readers import find_reader
 
 RECORDING_OPTIONS = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
@@ -209,16 +204,7 @@ def _make_measuring_fault(
     analysis: Analysis, action: Literal["measured", "folded"], source: Source, error: str
 ) -> Fault:
     """Make the fault of a question that raised on one process of a source."""
-    return Fault(
-        analysis.id,
-        action,
-        error,
-        source.name,
-        source.pid,
-        analysis.tables,
-        analysis.metrics,
-        analysis.file,
-    )
+    return Fault(analysis.id, action, error, source.name, source.pid, analysis.tables, analysis.metrics, analysis.file)
 
 
 def measure_selection(

@@ -54,10 +54,7 @@ def select_measured_questions(
 
 
 def make_selection_facts(
-    only: Collection[str] | None,
-    skip: Collection[str],
-    tables: Iterable[str],
-    analyses: Sequence[Analysis],
+    only: Collection[str] | None, skip: Collection[str], tables: Iterable[str], analyses: Sequence[Analysis]
 ) -> Mapping[str, Any]:
     """Make the facts that record a selection of questions; only `own_questions` if all were asked."""
     ids = select_question_ids(only, skip, analyses)
@@ -71,20 +68,14 @@ def make_selection_facts(
 
 
 def select_saved_questions(
-    ids: tuple[str, ...] | None,
-    tables: Iterable[str],
-    saved: Mapping[str, Measurements],
-    analyses: Sequence[Analysis],
+    ids: tuple[str, ...] | None, tables: Iterable[str], saved: Mapping[str, Measurements], analyses: Sequence[Analysis]
 ) -> tuple[str, ...] | None:
     """Select the questions to ask of saved measurements, by file name; by default those that all files contain.
 
     Raises `TracekitError` if a file lacks a requested question or table, or if the files share no question.
     """
     for name, part in saved.items():
-        if lacking := [
-            *_list_missing_questions(part, ids, analyses),
-            *_list_unmeasured(part, tables),
-        ]:
+        if lacking := [*_list_missing_questions(part, ids, analyses), *_list_unmeasured(part, tables)]:
             raise TracekitError(
                 f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
                 _suggest_saving(get_asked_ids(part)),
@@ -94,10 +85,7 @@ def select_saved_questions(
         return ids
     common = frozenset(limited[0]).intersection(*limited[1:])
     if not common:
-        raise TracekitError(
-            "the saved measurements have no question in common",
-            "save them without --only and --skip",
-        )
+        raise TracekitError("the saved measurements have no question in common", "save them without --only and --skip")
     return tuple(analysis.id for analysis in analyses if analysis.id in common)
 
 

@@ -28,15 +28,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(nouns.Metric, nouns.Place, nouns.Finding, nouns.Verdict, nouns.Gate, nouns.Heading),
-        *(
-            nouns.Ranked,
-            nouns.Sheet,
-            nouns.Chart,
-            nouns.Section,
-            nouns.Remark,
-            nouns.Recording,
-            nouns.Report,
-        ),
+        *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Recording, nouns.Report),
     )
 }
 _ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}

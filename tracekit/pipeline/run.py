@@ -42,11 +42,7 @@ from tracekit.pipeline import question_selection
 from tracekit.pipeline.build_report import build_report_of_sections, judge_section
 from tracekit.pipeline.cache import measurement_cache, saved_measurements
 from tracekit.pipeline.cache.file_index import discover_with_options
-from tracekit.pipeline.claims import (
-    deduct_causes_from_symptoms,
-    drop_duplicate_estimates,
-    rescale_after_start_up,
-)
+from tracekit.pipeline.claims import deduct_causes_from_symptoms, drop_duplicate_estimates, rescale_after_start_up
 from tracekit.pipeline.measure_source import (
     READING_SHARE,
     ProcessId,
@@ -129,9 +125,7 @@ class RunResult:
 
 
 def analyze_uncached(
-    paths: str | Path | Sequence[str | Path],
-    options: Options = Options(),
-    discovery: Discovery | None = None,
+    paths: str | Path | Sequence[str | Path], options: Options = Options(), discovery: Discovery | None = None
 ) -> RunResult:
     """Analyze files, directories or globs without the report cache; see `report_cache.analyze_cached`.
 
@@ -139,19 +133,12 @@ def analyze_uncached(
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
     measured = measure_all(paths, options, discovery)
-    report = judge(
-        measured,
-        progress=options.progress,
-        question_files=options.question_files,
-        details=options.details,
-    )
+    report = judge(measured, progress=options.progress, question_files=options.question_files, details=options.details)
     return RunResult(report, measured)
 
 
 def measure_all(
-    paths: str | Path | Sequence[str | Path],
-    options: Options = Options(),
-    discovery: Discovery | None = None,
+    paths: str | Path | Sequence[str | Path], options: Options = Options(), discovery: Discovery | None = None
 ) -> Measurements:
     """Measure files, directories or globs, and load saved measurements; see `analyze_uncached` for the arguments."""
     questions = load_every_question(options.question_files)
@@ -189,8 +176,7 @@ def measure_all(
         # Merging the nodes' files of one run drops the record of the questions asked: restore it.
         all_parts = [*saved_parts.values(), *parts]
         measured = replace(
-            measured,
-            facts=replace(measured.facts, **question_selection.merge_selection_facts(ids, all_parts)),
+            measured, facts=replace(measured.facts, **question_selection.merge_selection_facts(ids, all_parts))
         )
     if options.work:
         measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
@@ -211,16 +197,13 @@ def _measure_profiles(profiles: Sequence[str | Path], options: Options, discover
             return replace(measured, failures=(*holes, *measured.failures))
     if options.on_every_node or options.ray_address:
         raise TracekitError(
-            "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
-            "add --engine ray",
+            "--on-every-node and --ray-address are for Ray, and the local engine was asked for", "add --engine ray"
         )
     return measure(discovery or discover_sources(profiles, options), options)
 
 
 def discover_sources(
-    paths: str | Path | Sequence[str | Path],
-    options: Options = Options(),
-    elsewhere: Sequence[Survey] = (),
+    paths: str | Path | Sequence[str | Path], options: Options = Options(), elsewhere: Sequence[Survey] = ()
 ) -> Discovery:
     """Find the sources among files, directories and globs, with how each was recognized.
 
@@ -368,11 +351,7 @@ def list_wanted_inputs(analyses: Sequence[Analysis] | None = None) -> Want:
 
 
 def reduce_outcomes(
-    outcomes: Iterable[MeasuredOutcome],
-    found: Discovery,
-    options: Options,
-    *,
-    already_folded: bool = False,
+    outcomes: Iterable[MeasuredOutcome], found: Discovery, options: Options, *, already_folded: bool = False
 ) -> Measurements:
     """Merge the measurements of all sources: split runs, fold per process, concatenate, add failures and notes.
 
@@ -404,20 +383,12 @@ def reduce_outcomes(
     tables = _concatenate_tables(tables_of_sources, new_runs)
     release_freed_memory()
     measured = _make_measurements(tables, light_parts, found, options)
-    notes = (
-        *measured.notes,
-        *found.notes,
-        *run_notes,
-        *_note_empty_selection(light_parts, found, options),
-    )
+    notes = (*measured.notes, *found.notes, *run_notes, *_note_empty_selection(light_parts, found, options))
     return replace(measured, failures=tuple(failures), notes=notes)
 
 
 def _make_measurements(
-    tables: Mapping[str, Columns],
-    light_parts: Sequence[MeasuredSource],
-    found: Discovery,
-    options: Options,
+    tables: Mapping[str, Columns], light_parts: Sequence[MeasuredSource], found: Discovery, options: Options
 ) -> Measurements:
     """Make measurements of these tables, with their sources and notes; copies contribute only notes."""
     copies: list[MeasuredSource] = []
@@ -448,11 +419,7 @@ def _note_empty_selection(parts: Sequence[MeasuredSource], found: Discovery, opt
     """Make the notes on sources without the selected ranks, steps or stages."""
     originals = filterfalse(attrgetter("original"), parts)
     holdings = list(filter(None, map(attrgetter("holding"), originals)))
-    cuts = (
-        parse_optional_numbers(options.ranks),
-        parse_optional_numbers(options.steps),
-        options.stages,
-    )
+    cuts = (parse_optional_numbers(options.ranks), parse_optional_numbers(options.steps), options.stages)
     return note_unselected(holdings, found.left_out, *cuts)
 
 

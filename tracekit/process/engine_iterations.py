@@ -21,11 +21,7 @@ from tracekit.process.device.placement import Placement, place_device_ops
 from tracekit.process.device.work_per_window import measure_work_per_window
 from tracekit.process.name_filters import mark_rows_of_kind
 from tracekit.process.steps.engine_batches import EngineBatch, parse_engine_batch
-from tracekit.process.steps.windows import (
-    StepsAndStages,
-    find_steps_and_stages,
-    look_up_step_numbers,
-)
+from tracekit.process.steps.windows import StepsAndStages, find_steps_and_stages, look_up_step_numbers
 
 Ints = npt.NDArray[np.int64]
 

@@ -103,13 +103,7 @@ def has_overlapping_stream_ops(start: Ints, end: Ints, stream: Ints) -> bool:
 
 
 def find_late_stream_ends(
-    start: Ints,
-    end: Ints,
-    stream: Ints,
-    launch: Ints,
-    *,
-    may_overlap: Mask,
-    is_in_order: bool,
+    start: Ints, end: Ints, stream: Ints, launch: Ints, *, may_overlap: Mask, is_in_order: bool
 ) -> tuple[Ints, Ints]:
     """Find device ops that outlast a later op of their stream: (their rows, the ends to cut them to).
 

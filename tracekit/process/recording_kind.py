@@ -15,10 +15,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import measure_exclusive_host_times
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
-READS = (
-    *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
-    "log_values",
-)
+READS = (*("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"), "log_values")
 """Raw tables that the classification needs."""
 
 UNREAD_RATIO = 0.01

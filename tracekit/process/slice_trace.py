@@ -10,12 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
-from tracekit.model.stages import (
-    get_scope_stage,
-    is_possible_stage,
-    parse_numbered_step,
-    parse_profiler_step,
-)
+from tracekit.model.stages import get_scope_stage, is_possible_stage, parse_numbered_step, parse_profiler_step
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note, Trace
 from tracekit.process.calls.launches import Launches, find_launches
@@ -26,12 +21,7 @@ from tracekit.process.name_filters import mark_wanted_names
 from tracekit.process.steps.recording_start import find_early_collective
 from tracekit.process.steps.stage_lookup import select_outer_ranges
 from tracekit.process.steps.start_up import find_start_up_calls, renumber_start_up_calls
-from tracekit.process.steps.windows import (
-    StageWindows,
-    StepsAndStages,
-    StepWindows,
-    find_steps_and_stages,
-)
+from tracekit.process.steps.windows import StageWindows, StepsAndStages, StepWindows, find_steps_and_stages
 
 READS = frozenset(
     [

@@ -117,10 +117,7 @@ def check_device_times(ops: DeviceOpTimes, calls: LaunchCalls, lost: Ints, sourc
     cut, dur = _find_late_ops(ops, calls, is_kept)
     lost = np.concatenate((lost, ops.correlation.values[early]))
     kept_ids = ops.correlation.values[is_kept & ~ops.correlation.missing]
-    notes = (
-        *_note_missing_kernels(calls, kept_ids, lost, source),
-        *_note_late_ends(ops.dur_ns[cut] - dur, source),
-    )
+    notes = (*_note_missing_kernels(calls, kept_ids, lost, source), *_note_late_ends(ops.dur_ns[cut] - dur, source))
     return DeviceTimeRepair(early, cut, dur, notes)
 
 

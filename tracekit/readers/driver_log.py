@@ -50,10 +50,7 @@ _TIMERS = ("timing_s/", "timing/train/", "perf/")
 _LOGGED_NUMBER = compile_lazily(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
 STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
 TIME_KEYS = ("_timestamp", "timestamp", "time")
-_PRINTED = {
-    "Total step time": "total_step_time",
-    "Total validation time": "total_validation_time",
-}
+_PRINTED = {"Total step time": "total_step_time", "Total validation time": "total_validation_time"}
 """Totals that NeMo-RL prints in words, with the names of their timers."""
 
 _MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
@@ -170,12 +167,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
 
 def _read_driver_lines(
-    path: Path,
-    losses: list[DataLoss],
-    log: _DriverLog,
-    *,
-    careful: bool,
-    on_bytes: Callable[[int], None] | None,
+    path: Path, losses: list[DataLoss], log: _DriverLog, *, careful: bool, on_bytes: Callable[[int], None] | None
 ) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text); skip and count lines over the size limit.
 

@@ -17,10 +17,7 @@ _MAGICS = (
     (b"LZIP", "an lzip file", "decompress it first (lzip -d)"),
 )
 _TAR, _TAR_PLACE = b"ustar", 257
-_UTF16 = re.compile(
-    rb"\xff\xfe|\xfe\xff|(?:[\[{ \t\n\r]\0){2}|(?:\0[\[{ \t\n\r\"]){2}|[\[{]\0[ \t\n\r\"]\0",
-    re.DOTALL,
-)
+_UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\[{ \t\n\r]\0){2}|(?:\0[\[{ \t\n\r\"]){2}|[\[{]\0[ \t\n\r\"]\0", re.DOTALL)
 _UTF32 = re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[\[{]\0\0\0|\0\0\0[\[{]", re.DOTALL)
 
 

@@ -67,9 +67,7 @@ class _GzipMembers:
         self.delivered = 0
 
     def blocks(
-        self,
-        inflate: Callable[[FileBytes, int], Iterator[bytes]],
-        checksum: Callable[[bytes, int], int],
+        self, inflate: Callable[[FileBytes, int], Iterator[bytes]], checksum: Callable[[bytes, int], int]
     ) -> Iterator[bytes]:
         """Yield the text of all members up to the first fault that ends reading."""
         try:

@@ -15,11 +15,7 @@ MAX_LINE_BYTES = 2**20
 
 
 def read_bounded_lines(
-    path: Path,
-    losses: list[DataLoss],
-    *,
-    careful: bool,
-    on_bytes: Callable[[int], None] | None = None,
+    path: Path, losses: list[DataLoss], *, careful: bool, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, str | None]]:
     """Yield (line number from 1, text); the text is None for a line over the size limit.
 

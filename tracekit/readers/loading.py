@@ -53,8 +53,7 @@ def load(
     path = get_local_path(path)
     if path.is_dir() and rank is None and pid is None:
         raise TracekitError(
-            f"{path} is a directory",
-            "load(path, rank=0), or load_all(path), or tracekit.analyze(path)",
+            f"{path} is a directory", "load(path, rank=0), or load_all(path), or tracekit.analyze(path)"
         )
     traces: list[Trace] = []
     want = _make_want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)

@@ -81,10 +81,7 @@ STREAM_FORMATS: tuple[StreamFormat, ...] = (
     StreamFormat("Zstandard", (b"\x28\xb5\x2f\xfd", *_SKIPPED), _make_zstandard_decoder, ".zst"),
     StreamFormat("xz", (b"\xfd7zXZ\0",), _make_xz_decoder, ".xz", padded=True),
     StreamFormat(
-        "bzip2",
-        tuple(b"BZh%d%s" % pair for pair in product(range(1, 10), _BZIP2_BLOCKS)),
-        bz2.BZ2Decompressor,
-        ".bz2",
+        "bzip2", tuple(b"BZh%d%s" % pair for pair in product(range(1, 10), _BZIP2_BLOCKS)), bz2.BZ2Decompressor, ".bz2"
     ),
 )
 LONGEST_MAGIC = max(len(max(form.magics, key=len)) for form in STREAM_FORMATS)

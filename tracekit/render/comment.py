@@ -32,11 +32,7 @@ def make_pull_request_comment(
     """
     identity = " · ".join(map(escape_markdown, phrases.list_identity_facts(report)))
     below = map(escape_line_start, map(escape_markdown, report.basis))
-    head = [
-        make_comment_marker(*sides),
-        f"**tracekit: {escape_markdown(report.answer).strip()}**",
-        *below,
-    ]
+    head = [make_comment_marker(*sides), f"**tracekit: {escape_markdown(report.answer).strip()}**", *below]
     blocks = [("answer", ["\n\n".join([*head, escape_line_start(identity)])])]
     blocks.append(make_caveats_block(report))
     folded = []

@@ -13,11 +13,7 @@ _LONGEST = 2_000
 
 
 def make_gate_junit(
-    title: str,
-    gates: Sequence[Gate],
-    *,
-    inconclusive_fails: bool = False,
-    untested_passes: bool = False,
+    title: str, gates: Sequence[Gate], *, inconclusive_fails: bool = False, untested_passes: bool = False
 ) -> str:
     """Make the JUnit XML of a gate.
 

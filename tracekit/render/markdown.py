@@ -170,10 +170,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
     if finding.recoverable_ns is not None:
         time, share = map(escape_markdown, amount)
         head += f" — up to **{time}** per step ({share})"
-    lines = [
-        f"{head}<br>",
-        f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}",
-    ]
+    lines = [f"{head}<br>", f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}"]
     if finding.advice:
         lines.append(f"   <br>→ {escape_markdown(finding.advice)}")
     if finding.parts:

@@ -9,16 +9,7 @@ from operator import attrgetter
 
 from tracekit.model.kernel_labels import is_template_name, shorten_kernel_name
 from tracekit.model.labels import choose_plural
-from tracekit.model.report import (
-    SEVERITIES,
-    Finding,
-    Metric,
-    Place,
-    Remark,
-    Report,
-    Sheet,
-    Verdict,
-)
+from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet, Verdict
 from tracekit.model.units import (
     UNKNOWN,
     Scale,
@@ -89,11 +80,7 @@ def format_place(place: Place) -> str:
     name = place.name or ""
     if is_template_name(name):
         name = shorten_kernel_name(name)
-    parts += [
-        make_printable(place.stage or "", 80),
-        make_printable(name, 160),
-        _format_place_time(place),
-    ]
+    parts += [make_printable(place.stage or "", 80), make_printable(name, 160), _format_place_time(place)]
     return " · ".join(filter(None, parts)) or "everywhere"
 
 

@@ -15,13 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_SCALARS: Mapping[Any, str] = {
-    NoneType: "null",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-}
+_SCALARS: Mapping[Any, str] = {NoneType: "null", bool: "boolean", int: "integer", float: "number", str: "string"}
 
 _Records = dict[type, dict[str, Any]]
 

@@ -57,10 +57,7 @@ def render_text(report: Report, options: RenderOptions) -> str:
         lines += [*_format_text_headline(report, width), []]
     lines += _format_text_recordings(report, min(width, WIDEST))
     if report.overview:
-        lines += [
-            *_format_text_table(make_grid(report.overview, options.overview_rows), width, titled=False),
-            [],
-        ]
+        lines += [*_format_text_table(make_grid(report.overview, options.overview_rows), width, titled=False), []]
     lines += _format_text_cautions(report, min(width, WIDEST))
     lines += _format_text_findings(report, options, min(width, WIDEST))
     lines += _format_text_gaps(report, options, width)
@@ -162,11 +159,7 @@ def _measure_column_widths(table: TextGrid, longest_name: int) -> list[int]:
     """Measure the widest cell of each column; names are limited to `longest_name`, numbers are not."""
     widths = []
     for index, column in enumerate(table.columns):
-        size = max(
-            _count_terminal_cells(column.title),
-            *(_count_terminal_cells(row[index]) for row in table.rows),
-            0,
-        )
+        size = max(_count_terminal_cells(column.title), *(_count_terminal_cells(row[index]) for row in table.rows), 0)
         if not column.numeric:
             size = min(size, longest_name)
         widths.append(size)
@@ -354,10 +347,7 @@ def _format_text_section(section: Section, options: RenderOptions, width: int) -
         lines += [*_pack_items(list(map(phrases.format_metric, section.metrics)), " · ", width), []]
     for sheet in section.sheets:
         where = "--top for more"
-        lines += [
-            *_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where),
-            [],
-        ]
+        lines += [*_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where), []]
     for caveat in section.caveats:
         lines += _wrap_text(f"Careful: {make_printable(caveat, phrases.SENTENCE)}", width)
     if lines[-1]:

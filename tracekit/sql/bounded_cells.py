@@ -9,27 +9,8 @@ from tracekit.sql.schema import quote_sql_name
 
 _SHORT = frozenset(
     {
-        *(
-            "BOOLEAN",
-            "TINYINT",
-            "SMALLINT",
-            "INTEGER",
-            "BIGINT",
-            "HUGEINT",
-            "UTINYINT",
-            "USMALLINT",
-        ),
-        *(
-            "UINTEGER",
-            "UBIGINT",
-            "UHUGEINT",
-            "FLOAT",
-            "DOUBLE",
-            "DATE",
-            "TIME",
-            "TIMESTAMP",
-            "UUID",
-        ),
+        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT"),
+        *("UINTEGER", "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "DATE", "TIME", "TIMESTAMP", "UUID"),
         *("INTERVAL", "TIMESTAMP WITH TIME ZONE", "TIME WITH TIME ZONE", "TIMESTAMP_NS"),
         *("TIMESTAMP_MS", "TIMESTAMP_S"),
     }
@@ -52,10 +33,7 @@ def limit_query_cells(statement: str, types: Sequence[str], rows: int, character
         text = f"CAST({name} AS VARCHAR)"
         is_long = f"length({text}) > {characters}"
         shown = f"left({text}, 250) || format('… ({{:,}} characters, {{}})', length({text}), left(md5({text}), 16))"
-        columns += [
-            f"CASE WHEN {is_long} THEN NULL ELSE {name} END",
-            f"CASE WHEN {is_long} THEN {shown} END",
-        ]
+        columns += [f"CASE WHEN {is_long} THEN NULL ELSE {name} END", f"CASE WHEN {is_long} THEN {shown} END"]
     listed = ", ".join(map(quote_sql_name, names))
     # On its own lines, because the statement may end in a comment.
     return f"SELECT {', '.join(columns)} FROM (\n{statement}\n) AS bounded({listed}) LIMIT {rows}"

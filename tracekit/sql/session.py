@@ -20,14 +20,7 @@ import numpy as np
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import (
-    Array,
-    Coded,
-    Columns,
-    Nullable,
-    convert_for_pandas,
-    make_frame,
-)
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, convert_for_pandas, make_frame
 from tracekit.model.tables.table import Table
 from tracekit.sql import statements
 from tracekit.sql.bounded_cells import limit_query_cells, merge_cell_columns

@@ -10,16 +10,7 @@ from pathlib import Path
 import pytest
 from chrome_builder import annotation, kernel, launched, memcpy, memset, op, step, write
 from rules.firing import write_sources
-from rules.traces import (
-    FIRES,
-    MIB,
-    NEAR_MISSES,
-    busy_in_gen,
-    exposed_in_update,
-    pageable,
-    steps_of,
-    unlinked,
-)
+from rules.traces import FIRES, MIB, NEAR_MISSES, busy_in_gen, exposed_in_update, pageable, steps_of, unlinked
 
 import tracekit
 from tracekit.analyses import ANALYSES, load_default_thresholds, rules
@@ -382,10 +373,7 @@ def test_an_op_ten_times_longer_than_the_capture_is_high(tmp_path):
 
 
 def test_a_rank_without_gpu_activity_among_others_with_it(tmp_path):
-    files = {
-        "rank0.json": [op("a", 0, 9), *launched("k", 1, 2, 3, 1)],
-        "rank1.json": [op("a", 0, 9)],
-    }
+    files = {"rank0.json": [op("a", 0, 9), *launched("k", 1, 2, 3, 1)], "rank1.json": [op("a", 0, 9)]}
     (found,) = artefacts(tmp_path, files)
     assert found == ("info", "1 of 2 sources have no GPU activity while others do", ["rank1.json"])
 

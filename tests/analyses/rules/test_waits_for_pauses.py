@@ -68,12 +68,7 @@ def test_collections_are_counted_once_beside_a_late_rank(tmp_path, seed):
 
 def interruptions(folder, call):
     """The time of interruptions by name: one call of 20 µs in a step of 200."""
-    rows = [
-        step(9, 0, 200),
-        launch(50, 1, 20, name=call),
-        op("aten::mm", 80, 60),
-        *launched("k", 2, 90, 40, 7),
-    ]
+    rows = [step(9, 0, 200), launch(50, 1, 20, name=call), op("aten::mm", 80, 60), *launched("k", 2, 90, 40, 7)]
     write(folder / "rank0.json", rows)
     table = tracekit.measure(folder).tables["interruptions"]
     return dict(zip(table["name"], table["dur_ns"], strict=True))

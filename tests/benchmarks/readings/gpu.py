@@ -176,15 +176,7 @@ def kernel_misses(rows: Rows, begin: int, said: Said) -> list[str]:
     return [f"most time in {of_report.most_common(1)[0][0]}, not {time.most_common(1)[0][0]}"]
 
 
-NO_HOST = (
-    "other",
-    "stream wait",
-    "start-up",
-    "launch unknown",
-    "after the last op",
-    "between ops",
-    "host silent",
-)
+NO_HOST = ("other", "stream wait", "start-up", "launch unknown", "after the last op", "between ops", "host silent")
 
 
 def gap_misses(rows: Rows, windows: list[Interval], said: Said) -> list[str]:

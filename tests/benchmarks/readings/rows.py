@@ -30,13 +30,7 @@ class Rows:
     memory: list[Interval] = field(default_factory=list)
 
 
-DEVICE = {
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "fill",
-    "memcpy": "copy",
-    "memset": "fill",
-}
+DEVICE = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill", "memcpy": "copy", "memset": "fill"}
 LAUNCHING = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
 NO_HOST_ROW = (None, "Trace", "gpu_user_annotation")
 
@@ -79,20 +73,10 @@ def read_nsys(path: Path) -> Rows:
     tables = {name for (name,) in database.execute("select name from sqlite_master")}
     texts = dict(database.execute("select id, value from StringIds"))
     rows = Rows()
-    for kind, name in (
-        ("KERNEL", "demangledName"),
-        ("MEMCPY", "copyKind"),
-        ("MEMSET", "value"),
-        ("GRAPH_TRACE", "0"),
-    ):
+    for kind, name in (("KERNEL", "demangledName"), ("MEMCPY", "copyKind"), ("MEMSET", "value"), ("GRAPH_TRACE", "0")):
         table = f"CUPTI_ACTIVITY_KIND_{kind}"
         if table in tables:
-            what = {
-                "KERNEL": "kernel",
-                "MEMCPY": "copy",
-                "MEMSET": "fill",
-                "GRAPH_TRACE": "kernel",
-            }[kind]
+            what = {"KERNEL": "kernel", "MEMCPY": "copy", "MEMSET": "fill", "GRAPH_TRACE": "kernel"}[kind]
             columns = {column[1] for column in database.execute(f"pragma table_info({table})")}
             owner = "globalPid" if "globalPid" in columns else "0"
             query = f"select start, end, {name}, deviceId, correlationId, {owner} from {table}"

@@ -79,16 +79,7 @@ def analyze(path: Path) -> Said:
     """Run the command on a path."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        command = [
-            sys.executable,
-            "-m",
-            "tracekit",
-            "analyze",
-            "--no-cache",
-            str(path),
-            "-o",
-            str(file),
-        ]
+        command = [sys.executable, "-m", "tracekit", "analyze", "--no-cache", str(path), "-o", str(file)]
         environment = os.environ | {"COLUMNS": "200"}
         ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if ended.returncode > 2 or "internal error" in ended.stderr:

@@ -212,10 +212,7 @@ def test_gates_raise_no_more_false_alarms_than_the_reference(name):
     for row, wanted, shipped in zip(found, GATES[name][4:], SHIPPED[name], strict=True):
         if wanted is None:
             continue
-        print(
-            f"{name:15}",
-            *(f"{value:6.1f} ({want})" for value, want in zip(row, wanted, strict=True)),
-        )
+        print(f"{name:15}", *(f"{value:6.1f} ({want})" for value, want in zip(row, wanted, strict=True)))
         # False alarms: at most the reference's. Power: less with one run, as that is the price of
         # counting correlated steps; more with three, as one pooled spread has more degrees of freedom.
         assert row[0] <= wanted[0] + POINTS + sampling_error(wanted[0], 2_000)
@@ -289,12 +286,7 @@ def test_kernels_that_changed_are_told_from_a_clock_that_did(n):
                 np.exp(sd * random.standard_normal((300, n)) + clock * random.standard_normal()) for _ in range(2)
             )
             found = compare_kernels(
-                base,
-                opt * np.exp(effect),
-                [""] * 300,
-                base_step=300.0,
-                opt_step=300.0,
-                limits=limits,
+                base, opt * np.exp(effect), [""] * 300, base_step=300.0, opt_step=300.0, limits=limits
             ).kernels
             raw = [kernel.q <= 0.05 for kernel in found]
             if clock:

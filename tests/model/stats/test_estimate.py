@@ -5,13 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.estimate import (
-    average_rho,
-    check_runs,
-    compute_lag_one,
-    count_effective_steps,
-    estimate_side,
-)
+from tracekit.model.stats.estimate import average_rho, check_runs, compute_lag_one, count_effective_steps, estimate_side
 
 values = st.floats(0.5, 2.0)
 runs = st.lists(st.lists(values, min_size=1, max_size=8), min_size=1, max_size=5)
@@ -51,25 +45,13 @@ def test_the_correlation_is_clipped_and_so_many_steps_remain():
 
 def test_one_step_has_no_spread():
     found = estimate_side([[3.0]])
-    assert (found.n, found.mean, found.sd, found.low, found.label) == (
-        1,
-        3,
-        None,
-        None,
-        "no interval",
-    )
+    assert (found.n, found.mean, found.sd, found.low, found.label) == (1, 3, None, None, "no interval")
 
 
 @pytest.mark.parametrize("same", [[[0.1] * 3], [[0, 0]], [[0.1, 0.1], [0.1]]])
 def test_what_never_varied_is_not_certain(same):
     found = estimate_side(same)
-    assert (found.sd, found.se, found.low, found.df, found.label) == (
-        0,
-        0,
-        None,
-        None,
-        "no interval",
-    )
+    assert (found.sd, found.se, found.low, found.df, found.label) == (0, 0, None, None, "no interval")
 
 
 def test_shares_may_be_zero_and_differences_below_it():
@@ -80,10 +62,7 @@ def test_shares_may_be_zero_and_differences_below_it():
 @settings(deadline=None)
 @given(runs, st.floats(1e-9, 1e9))
 def test_a_unit_of_measure_changes_nothing_else(sides, factor):
-    one, two = (
-        estimate_side(sides),
-        estimate_side([[factor * value for value in run] for run in sides]),
-    )
+    one, two = (estimate_side(sides), estimate_side([[factor * value for value in run] for run in sides]))
     assert (one.label, one.n) == (two.label, two.n)
     assert two.mean == pytest.approx(factor * one.mean)
     if one.low is not None and one.sd > 1e-6:

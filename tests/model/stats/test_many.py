@@ -150,10 +150,7 @@ def test_the_shift_goes_by_share():
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=40),
-    st.floats(-0.5, 0.5),
-)
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=40), st.floats(-0.5, 0.5))
 def test_a_shift_moves_with_all_kernels(rows, by):
     change, share = np.array(rows).T
     one, two = compute_common_shift(change, share), compute_common_shift(change + by, share)

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from tracekit.model.stats.certainty import ErrorSpread
 from tracekit.model.stats.needed import compute_needed_runs
 from tracekit.model.stats.noise import Noise
-from tracekit.model.stats.outlook import (
-    compute_chances,
-    compute_upper_factor,
-    find_detectable_change,
-)
+from tracekit.model.stats.outlook import compute_chances, compute_upper_factor, find_detectable_change
 from tracekit.model.stats.speedup import compute_speedup
 from tracekit.model.stats.verdict import choose_verdict
 
@@ -93,8 +89,7 @@ def drawn_words(runs, sd, worse, count, steps=1, step_sd=0.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("runs", "sd", "change"),
-    [((3, 3), 0.01, 0.05), ((2, 2), 0.01, 0.1), ((5, 5), 0.015, 0.05), ((5, 5), 0.008, 0.0)],
+    ("runs", "sd", "change"), [((3, 3), 0.01, 0.05), ((2, 2), 0.01, 0.1), ((5, 5), 0.015, 0.05), ((5, 5), 0.008, 0.0)]
 )
 def test_the_chances_are_those_of_simulated_comparisons(runs, sd, change):
     """To 3 points, where the spread is known: 1,500 comparisons of runs from raw numbers."""
@@ -170,9 +165,7 @@ def test_pairs_are_counted_in_pairs():
 
 
 @pytest.mark.parametrize(
-    "found",
-    [compute_speedup([[1.0]], [[2.0]]), compute_speedup([[1.0] * 5], [[2.0] * 5])],
-    ids=["one", "still"],
+    "found", [compute_speedup([[1.0]], [[2.0]]), compute_speedup([[1.0] * 5], [[2.0] * 5])], ids=["one", "still"]
 )
 def test_without_any_spread_nobody_knows_what_it_takes(found):
     plan = compute_needed_runs(found)
@@ -184,18 +177,12 @@ def test_the_hopeless_is_not_recommended():
     assert (
         compute_needed_runs(wild, effect=0.001, alone=True).steps,
         compute_needed_runs(wild, effect=0.001).runs,
-    ) == (
-        None,
-        None,
-    )
+    ) == (None, None)
 
 
 @settings(deadline=None, max_examples=25)
 @given(SIDES, SIDES, st.floats(0.01, 0.3))
 def test_twice_the_effect_never_takes_more(base, opt, effect):
     found = compute_speedup(base, opt)
-    one, two = (
-        compute_needed_runs(found, effect=effect),
-        compute_needed_runs(found, effect=2 * effect),
-    )
+    one, two = (compute_needed_runs(found, effect=effect), compute_needed_runs(found, effect=2 * effect))
     assert one.runs is None or two.runs <= one.runs

@@ -118,10 +118,7 @@ def test_shared_work_of_paired_steps_does_not_widen_the_interval():
 
 def test_the_wider_of_steps_and_noise_stands():
     noisy = [5.0, 15.0, 9.0, 14.0, 6.0]
-    within, calibrated = (
-        compute_speedup([noisy], [OPT]),
-        compute_speedup([noisy], [OPT], noise=NOISE),
-    )
+    within, calibrated = (compute_speedup([noisy], [OPT]), compute_speedup([noisy], [OPT], noise=NOISE))
     assert (calibrated.low, calibrated.df) == (within.low, within.df)
     assert calibrated.label == "run-to-run (A/A noise)"
     # Paired steps cannot see how runs differ either.
@@ -131,11 +128,7 @@ def test_the_wider_of_steps_and_noise_stands():
 def test_noise_of_few_runs_is_not_used():
     few = Noise(sd=0.01, df=2.0, runs=3, steps=5, rho=None)
     found = compute_speedup([BASE], [OPT], noise=few)
-    assert (found.label, found.noise, found.footnotes) == (
-        "within-run",
-        None,
-        ("noise of few runs",),
-    )
+    assert (found.label, found.noise, found.footnotes) == ("within-run", None, ("noise of few runs",))
     none = compute_speedup([BASE], [OPT], noise=Noise(0.0, 7.0, 8, 5, None))
     assert (none.label, none.footnotes) == ("within-run", ("noise without spread",))
     longer = compute_speedup([BASE], [OPT], noise=Noise(0.01, 7.0, 8, 20, None))

@@ -55,14 +55,7 @@ def test_the_ends_and_what_is_no_probability():
     assert compute_student_quantile(1, 3) == math.inf
     assert compute_student_quantile(0, 3) == -math.inf
     assert compute_student_quantile(0.975, math.inf) == pytest.approx(1.959963984540054, rel=1e-15)
-    for probability, df in (
-        (1.5, 3),
-        (-0.1, 3),
-        (0.9, 0),
-        (0.9, -1),
-        (math.nan, 3),
-        (0.9, math.nan),
-    ):
+    for probability, df in ((1.5, 3), (-0.1, 3), (0.9, 0), (0.9, -1), (math.nan, 3), (0.9, math.nan)):
         assert math.isnan(compute_student_quantile(probability, df))
 
 

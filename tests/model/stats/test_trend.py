@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.trend import (
-    MAX_POINTS,
-    GrowthLimits,
-    compute_theil_sen,
-    holm,
-    label_growth,
-    measure_growth,
-)
+from tracekit.model.stats.trend import MAX_POINTS, GrowthLimits, compute_theil_sen, holm, label_growth, measure_growth
 
 LIMITS = GrowthLimits(6, 0.25, 1e-5, 1.0, 0.05, 0.01, 0.5)
 

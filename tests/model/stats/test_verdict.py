@@ -192,10 +192,7 @@ def test_the_chance_agrees_with_the_interval(base, opt, effect):
 @pytest.mark.parametrize("effect", [-0.01, float("nan"), float("inf")])
 def test_an_effect_is_a_share(effect):
     found = compute_speedup(RUNS, FASTER)
-    for call in (
-        lambda: choose_verdict(found, min_effect=effect),
-        lambda: compute_needed_runs(found, effect=effect),
-    ):
+    for call in (lambda: choose_verdict(found, min_effect=effect), lambda: compute_needed_runs(found, effect=effect)):
         with pytest.raises(ValueError):
             call()
 

@@ -2,9 +2,7 @@
 
 from chrome_builder import annotation, launched, step
 from rules.firing import write_sources
-from rules.traces_communication import (
-    nccl,
-)
+from rules.traces_communication import nccl
 
 from tracekit.analyses import load_analysis, load_default_thresholds
 from tracekit.pipeline.run import Options, analyze_uncached

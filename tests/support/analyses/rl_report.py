@@ -2,15 +2,7 @@
 
 from tracekit.pipeline.run import Options, analyze_uncached
 
-OURS = (
-    "driver-log",
-    "rl-matrix",
-    "transfers",
-    "micro-batches",
-    "fleets",
-    "communication",
-    "rollout",
-)
+OURS = ("driver-log", "rl-matrix", "transfers", "micro-batches", "fleets", "communication", "rollout")
 
 
 def result(*paths):

@@ -78,17 +78,11 @@ def after_layer(rank: Rank, rows: int) -> None:
     """Do after a layer of the update's forward what faults add to it."""
     b = rank.behaviour
     if b.layer_offload_bytes:
-        with (
-            rank.apart("offload layer"),
-            rank.frame("verl/utils/activation_offload.py(88): offload"),
-        ):
+        with rank.apart("offload layer"), rank.frame("verl/utils/activation_offload.py(88): offload"):
             end = rank.copy("DtoH (Device -> Pinned)", b.layer_offload_bytes, op="aten::to")
             rank.wait_for(end)
     if b.device_syncs:
-        with (
-            rank.apart("device sync"),
-            rank.frame("verl/utils/debug/performance.py(40): log_gpu_memory"),
-        ):
+        with rank.apart("device sync"), rank.frame("verl/utils/debug/performance.py(40): log_gpu_memory"):
             rank.call("cudaDeviceSynchronize", 3_000, until=max(rank.free.values()))
             rank.spend(60_000)
 
@@ -113,10 +107,7 @@ def check_finite(rank: Rank) -> None:
     """Look for NaN in each gradient and read the answer."""
     if not rank.behaviour.finite_checks:
         return
-    with (
-        rank.apart("finite"),
-        rank.frame("verl/utils/torch_functional.py(310): assert_finite_grads"),
-    ):
+    with rank.apart("finite"), rank.frame("verl/utils/torch_functional.py(310): assert_finite_grads"):
         for _ in range(rank.behaviour.finite_checks):
             rank.kernel("aten::isfinite", k.ADD, 6_000)
             rank.kernel("aten::all", k.REDUCE, 4_000)
@@ -129,10 +120,7 @@ def send_objects(rank: Rank) -> Program:
     b = rank.behaviour
     if not b.objects_ns:
         return
-    with (
-        rank.apart("objects"),
-        rank.frame("torch/distributed/distributed_c10d.py(3301): broadcast_object_list"),
-    ):
+    with rank.apart("objects"), rank.frame("torch/distributed/distributed_c10d.py(3301): broadcast_object_list"):
         spend_in(rank, b.objects_ns, "torch/distributed/distributed_c10d.py(2891): _object_to_tensor", "<method 'dump' of '_pickle.Pickler' objects>")  # fmt: skip
         for size in (64, 65_536):
             end = yield from rank.collective("broadcast", rank.job.trainers(), size, "Long")

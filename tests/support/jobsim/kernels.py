@@ -22,8 +22,7 @@ NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10
 VECTORIZED = "void at::native::vectorized_elementwise_kernel<4, {0}, std::array<char*, {1}ul> >(int, {0}, std::array<char*, {1}ul>)"
 ADD = VECTORIZED.format("at::native::CUDAFunctor_add<c10::BFloat16>", 3)
 MUL = VECTORIZED.format(
-    "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >",
-    3,
+    "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >", 3
 )
 SILU = "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda()#4}::operator()() const::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul> >(int)"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1}>(at::TensorIteratorBase&)>(int)"

@@ -269,16 +269,7 @@ class Rank:
         self.calls.append((category, name, self.tid, start, self.now, self.correlation, self.external))
         return issued + LAUNCH_LATENCY_NS, self.correlation
 
-    def place(
-        self,
-        category: str,
-        name: str,
-        stream: int,
-        ready: int,
-        dur: int,
-        correlation: int,
-        args: str,
-    ) -> int:
+    def place(self, category: str, name: str, stream: int, ready: int, dur: int, correlation: int, args: str) -> int:
         """When this work ends, which begins when it is ready and its stream is free."""
         start = max(ready, self.free[stream] + STREAM_GAP_NS)
         end = start + dur

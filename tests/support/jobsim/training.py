@@ -144,12 +144,7 @@ def pause(rank: Rank, where: str) -> None:
     """Garbage is collected here, if it is."""
     b = rank.behaviour
     if b.gc_ns and where in b.gc_at:
-        spend_in(
-            rank,
-            b.gc_ns,
-            "verl/trainer/ppo/ray_trainer.py(1290): _free_objects",
-            "<built-in function collect>",
-        )
+        spend_in(rank, b.gc_ns, "verl/trainer/ppo/ray_trainer.py(1290): _free_objects", "<built-in function collect>")
 
 
 def first_call(rank: Rank, step: int) -> None:

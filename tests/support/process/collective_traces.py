@@ -2,10 +2,7 @@
 
 import json
 
-from chrome_builder import (
-    HOST_PID,
-    write,
-)
+from chrome_builder import HOST_PID, write
 
 import tracekit
 from tracekit.process.collectives.table import list_collectives

@@ -27,11 +27,7 @@ KEEPS = [
     ScanOptions(),
     ScanOptions(),
     ScanOptions(args=("External id", "stream"), skip_cats=("kernel", "python_function")),
-    ScanOptions(
-        args=("External id",),
-        skip_cats=("cpu_op", "python_function"),
-        keep_names=("aten::", "\xe9"),
-    ),
+    ScanOptions(args=("External id",), skip_cats=("cpu_op", "python_function"), keep_names=("aten::", "\xe9")),
 ]
 MAX_EVENT = 20_000
 
@@ -133,12 +129,7 @@ def plain(column: object) -> object:
     if isinstance(column, Codes):
         return column.codes.tolist(), repr(column.values)
     if isinstance(column, Sparse):
-        return (
-            column.rows.tolist(),
-            str(column.values.dtype),
-            repr(column.values.tolist()),
-            repr(column.categories),
-        )
+        return (column.rows.tolist(), str(column.values.dtype), repr(column.values.tolist()), repr(column.categories))
     if isinstance(column, np.ndarray):
         return column.tolist()
     if isinstance(column, dict):

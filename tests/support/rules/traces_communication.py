@@ -21,11 +21,7 @@ def nccl(name, at, start, dur, correlation, nelems, dtype="Byte", ranks=(0, 1), 
 
 def hardly_overlapped(compute=950, each=25, count=2):
     """One step of 1000 that is one update: compute from its start, collectives of `each` from 940 on."""
-    rows = [
-        step(1, 0, 1000),
-        annotation("actor_update", 0, 1000),
-        *launched("gemm", 0, 0, compute, 1),
-    ]
+    rows = [step(1, 0, 1000), annotation("actor_update", 0, 1000), *launched("gemm", 0, 0, compute, 1)]
     for number in range(count):
         rows += nccl("allreduce", 1 + number, 940 + number * each, each, 2 + number, 2**20)
     return rows

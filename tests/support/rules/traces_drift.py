@@ -13,11 +13,7 @@ def steps_of(lengths: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of steps of these lengths, each with one op in one stage."""
     rows, at = [], 0
     for number, length in enumerate(lengths, start=1):
-        rows += [
-            step(number, at, length),
-            annotation("update_actor", at, length),
-            op("aten::mm", at, length),
-        ]
+        rows += [step(number, at, length), annotation("update_actor", at, length), op("aten::mm", at, length)]
         at += length
     return rows
 
@@ -36,5 +32,5 @@ FIRES: dict[str, Firing] = {
 
 NEAR_MISSES: dict[str, Sources] = {
     # By 2.9 %.
-    "drift": {0: steps_of([1000, 1000, 1000, 1029, 1029, 1029])},
+    "drift": {0: steps_of([1000, 1000, 1000, 1029, 1029, 1029])}
 }

@@ -75,10 +75,7 @@ def warming_up(*loading, whole=1000):
     rows = []
     for index, dur in enumerate(loading):
         at = index * whole
-        rows += [
-            step(index + 1, at, whole),
-            *launched("gemm", at + 1, at + 1, whole - 2, 2 * index + 1),
-        ]
+        rows += [step(index + 1, at, whole), *launched("gemm", at + 1, at + 1, whole - 2, 2 * index + 1)]
         if dur:
             rows.append(launch(at + 10, 2 * index + 2, dur, name="cuLibraryLoadData"))
     return rows

@@ -8,11 +8,7 @@ from rules.firing import Firing, Sources
 
 def synchronised(idle=3, calls=20, stage=2000):
     """A stage of kernels of 100 less `idle`, each waited for by `.item()`; the next starts `idle` after its return."""
-    rows = [
-        step(1, 0, stage),
-        annotation("update_actor", 0, stage),
-        *launched("gemm", 0, 0, 100 - idle, 1),
-    ]
+    rows = [step(1, 0, stage), annotation("update_actor", 0, stage), *launched("gemm", 0, 0, 100 - idle, 1)]
     for number in range(1, calls + 1):
         back = 100 * number - idle
         rows += [op("aten::item", back - 90, 90), op("aten::_local_scalar_dense", back - 89, 89)]

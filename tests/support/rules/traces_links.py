@@ -35,5 +35,5 @@ FIRES: dict[str, Firing] = {
 
 NEAR_MISSES: dict[str, Sources] = {
     # Exactly half of the usual rate.
-    "slow-link": two_links(10, 20),
+    "slow-link": two_links(10, 20)
 }

@@ -66,8 +66,5 @@ NEAR_MISSES: dict[str, Sources] = {
     "memory-growth": leak(-1),
     "memory-near-limit": card(steps_at([50 * MIB], reserved=90 * MIB - 1), 100 * MIB),
     # 10 MiB above a median of 50 MiB and one byte.
-    "memory-imbalance": {
-        0: card(steps_at([60 * MIB]), 120 * MIB),
-        1: card(steps_at([40 * MIB + 2]), 120 * MIB),
-    },
+    "memory-imbalance": {0: card(steps_at([60 * MIB]), 120 * MIB), 1: card(steps_at([40 * MIB + 2]), 120 * MIB)},
 }

@@ -60,10 +60,7 @@ def validating(length):
     """Five steps, one after the other: an update of 900 that a kernel fills, and in the second and fourth a validation that one fills."""
     rows, at = [], 0
     for number in range(1, 6):
-        begin, parts = (
-            at,
-            [("update_actor", 900), *([("testing", length)] if number % 2 == 0 else [])],
-        )
+        begin, parts = (at, [("update_actor", 900), *([("testing", length)] if number % 2 == 0 else [])])
         for place, (name, dur) in enumerate(parts):
             rows.append(annotation(name, at, dur))
             rows += launched("gemm", at, at, dur, 10 * number + place)

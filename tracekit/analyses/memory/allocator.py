@@ -13,16 +13,7 @@ from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, divide, sum_of, texts
-from tracekit.model.report import (
-    Chart,
-    Finding,
-    Metric,
-    Place,
-    Ranked,
-    Section,
-    Sheet,
-    Verdict,
-)
+from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP
 from tracekit.model.tables.snapshots import DEVICE_KEYS
@@ -58,13 +49,9 @@ ALLOCATOR_STEPS = Table(
         "driver_alloc_bytes": Column("int64", "How much."),
         "driver_free_count": Column("int64", "Times that it gave memory back."),
         "driver_free_bytes": Column("int64", "How much."),
-        "retry_count": Column(
-            "int64",
-            "Times that it gave its cache back in order to get a segment for a request.",
-        ),
+        "retry_count": Column("int64", "Times that it gave its cache back in order to get a segment for a request."),
         "needless_count": Column(
-            "Int64",
-            "Segments got for a request while free pieces added up to it; <NA>: not told.",
+            "Int64", "Segments got for a request while free pieces added up to it; <NA>: not told."
         ),
     },
 )

@@ -16,16 +16,7 @@ from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, divide, max_of, sum_of, texts
 from tracekit.model.keys import group_arrays, left_join
 from tracekit.model.labels import join_phrase
-from tracekit.model.report import (
-    Chart,
-    Finding,
-    Metric,
-    Place,
-    Ranked,
-    Section,
-    Sheet,
-    Verdict,
-)
+from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.columns import STREAM
@@ -35,13 +26,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.calls import find_entry_sites
 from tracekit.process.memory.metrics import make_level_metrics
-from tracekit.process.memory.replay import (
-    MAX_BYTES,
-    Replay,
-    has_allocator_segments,
-    read_ints,
-    replay_all_devices,
-)
+from tracekit.process.memory.replay import MAX_BYTES, Replay, has_allocator_segments, read_ints, replay_all_devices
 from tracekit.process.memory.space import (
     DEFAULT_POOL,
     SMALL,
@@ -73,8 +58,7 @@ FREE_SPACE = Table(
         "reserved_bytes": Column("int64", "Bytes of them."),
         "requested_bytes": Column("int64", "Requested bytes in use in them."),
         "internal_bytes": Column(
-            "Int64",
-            "By how much blocks in use are larger than requested; <NA>: only told at the end.",
+            "Int64", "By how much blocks in use are larger than requested; <NA>: only told at the end."
         ),
         "free_bytes": Column("int64", "In no block in use."),
         "releasable_bytes": Column("int64", "Of segments without any block in use."),
@@ -152,12 +136,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
                     free_blocks = measure_free_space_at(trace, replay, segment_table, entry)
                     none = pd.array([pd.NA] * len(free_blocks), dtype="Int64")
                     space.append(
-                        free_blocks.assign(
-                            moment=moment,
-                            internal_bytes=none,
-                            largest_request_bytes=largest,
-                            **process,
-                        )
+                        free_blocks.assign(moment=moment, internal_bytes=none, largest_request_bytes=largest, **process)
                     )
         wanted.append(_list_largest_requests(trace, replay, end).assign(**process))
         maps.append(_list_segment_runs(trace, replay).assign(**process))
@@ -470,7 +449,7 @@ ANALYSIS = Analysis(
             "request_factor": 1.2,
             # and at least so many segments were got while free pieces added up to the request.
             "needless_segments": 1,
-        },
+        }
     },
     measure=measure,
     judge=judge,

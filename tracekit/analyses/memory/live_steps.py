@@ -231,10 +231,7 @@ def _spread_by_end(sites: Frame, ends: Frame) -> tuple[list[str], Ints, Bools]:
     sums = sites.group_by("name", "end").agg(size_bytes=sum_of("size_bytes"))
     names = sums.distinct("name").sort("name").values("name")
     cell = sums.dense_rank("name"), sums["end"]
-    size, is_known = (
-        np.zeros((len(names), len(ends)), np.int64),
-        np.zeros((len(names), len(ends)), np.bool_),
-    )
+    size, is_known = (np.zeros((len(names), len(ends)), np.int64), np.zeros((len(names), len(ends)), np.bool_))
     size[cell], is_known[cell] = sums["size_bytes"], True
     return names, size, is_known
 

@@ -12,25 +12,14 @@ from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.curve_charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
-from tracekit.job.memory.trend import (
-    Allocator,
-    list_memory_stages,
-    list_memory_steps,
-    number_allocators,
-)
+from tracekit.job.memory.trend import Allocator, list_memory_stages, list_memory_steps, number_allocators
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, count_distinct_of, divide, max_of, min_of, texts
 from tracekit.model.keys import group_arrays
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import (
-    Nullable,
-    concatenate_parts,
-    make_nullable_numbers,
-    repeat_number,
-    select_rows,
-)
+from tracekit.model.tables.arrays import Nullable, concatenate_parts, make_nullable_numbers, repeat_number, select_rows
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -117,11 +106,7 @@ MEMORY_PEAKS = Table(
 DEVICE_SIZES = Table(
     "device_sizes",
     "the memory of one device that a process can see",
-    {
-        **KEYS,
-        "device": DEVICE,
-        "size_bytes": Column("int64", "All of its memory, as the driver tells."),
-    },
+    {**KEYS, "device": DEVICE, "size_bytes": Column("int64", "All of its memory, as the driver tells.")},
 )
 
 MEMORY_CURVE = Table(
@@ -178,10 +163,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def _repeat_allocator(level: MemoryLevels, count: int) -> dict[str, Nullable]:
     """Repeat the columns of the allocator."""
-    return {
-        "device_type": repeat_number(level.device_type, count),
-        "device": repeat_number(level.device, count),
-    }
+    return {"device_type": repeat_number(level.device_type, count), "device": repeat_number(level.device, count)}
 
 
 def _measure_windows(level: MemoryLevels, windows: StepWindows | StageWindows) -> dict[str, Any]:
@@ -214,9 +196,7 @@ def _measure_peak(trace: Trace, level: MemoryLevels, steps: StepWindows) -> dict
     }
 
 
-def _measure_step_metrics(
-    of_steps: Sequence[tuple[int | None, Mapping[str, Any]]],
-) -> Mapping[str, Mapping[str, Any]]:
+def _measure_step_metrics(of_steps: Sequence[tuple[int | None, Mapping[str, Any]]]) -> Mapping[str, Mapping[str, Any]]:
     """Measure each step for compare and gates: the highest level of any GPU, and that of the host.
 
     `of_steps` are the rows of `memory_steps` of each allocator, with its `device_type`.
@@ -346,11 +326,7 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
         if not len(sized):
             on_card = not of_run.equals("kind", "CPU").all()
             reason = _explain_unsized(of_run) if on_card else "no GPU memory was recorded"
-            yield Verdict(
-                "memory-near-limit",
-                "insufficient data" if on_card else "not applicable",
-                reason + where,
-            )
+            yield Verdict("memory-near-limit", "insufficient data" if on_card else "not applicable", reason + where)
             continue
         share = sized.whole("reserved_peak_bytes") / sized.whole("card_bytes")
         if (share > 1).any():

@@ -24,11 +24,7 @@ from tracekit.model.tables.columns import TS
 from tracekit.model.tables.snapshots import CATEGORIES, TORCH_CATEGORY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.categories import (
-    compute_category_levels,
-    compute_category_moments,
-    find_peak_per_bin,
-)
+from tracekit.process.memory.categories import compute_category_levels, compute_category_moments, find_peak_per_bin
 
 CATEGORY_PEAKS = Table(
     "category_peaks",

@@ -477,7 +477,7 @@ ANALYSIS = Analysis(
             "cohorts": 3,
             # High when the card would be full within so many steps.
             "oom_steps": 200,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -14,14 +14,7 @@ from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.device_size import add_card_sizes
 from tracekit.job.memory.pools import pool_notes, select_pools
 from tracekit.job.memory.snapshot_charts import snapshot_charts
-from tracekit.job.memory.snapshots import (
-    UNTOLD,
-    find_reason,
-    name_ranges,
-    name_site,
-    snapshot_levels,
-    take_snapshot,
-)
+from tracekit.job.memory.snapshots import UNTOLD, find_reason, name_ranges, name_site, snapshot_levels, take_snapshot
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.frame import Frame, choose, concat, divide, sum_of, texts, where
 from tracekit.model.intervals import find_window_at
@@ -37,12 +30,7 @@ from tracekit.process.memory.call_sites import build_allocation_tree
 from tracekit.process.memory.live import list_live_memory, sum_live_memory_by_site
 from tracekit.process.memory.metrics import compute_allocated_peak, make_level_metrics
 from tracekit.process.memory.pools import POOL_CLASSES, list_memory_pools
-from tracekit.process.memory.replay import (
-    MAX_BYTES,
-    Replay,
-    has_allocator_segments,
-    replay_all_devices,
-)
+from tracekit.process.memory.replay import MAX_BYTES, Replay, has_allocator_segments, replay_all_devices
 from tracekit.process.memory.tables import concatenate_columns, make_memory_keys, select_replay_rows
 from tracekit.process.steps.windows import look_up_step_numbers
 
@@ -60,8 +48,7 @@ SNAPSHOT_LEVELS = Table(
         "peak_step": Column("Int64", "Step of the peak."),
         "peak_stage": Column("category", "Outermost annotated range then, as recorded."),
         "peak_allocated_bytes": Column(
-            "Int64",
-            "Most allocated at one time, at least: as rounded up; what was freed may have held a little more.",
+            "Int64", "Most allocated at one time, at least: as rounded up; what was freed may have held a little more."
         ),
         "peak_reserved_bytes": Column("Int64", "Reserved at that time."),
         "reserved_peak_bytes": Column("Int64", "Most reserved at one time."),
@@ -86,10 +73,7 @@ LIVE_SITES = Table(
         "origin": Column("category", " | ".join(ORIGINS) + ".", ORIGINS),
         "kind": Column("category", " | ".join(SITE_KINDS) + ".", SITE_KINDS),
         "site": Column("category", "The frame that names the stack; <NA>: not known."),
-        "place": Column(
-            "category",
-            "File and function of that frame, without line and folders; <NA>: not known.",
-        ),
+        "place": Column("category", "File and function of that frame, without line and folders; <NA>: not known."),
         "category": Column("category", "What for, as far as something tells."),
         "basis": Column("category", " | ".join(BASES) + ".", BASES),
         "stack": Column("Int64", "The stack with most of it, by content."),
@@ -120,9 +104,7 @@ MEMORY_POOLS = Table(
         **DEVICE_KEYS,
         "pool": POOL,
         "class": Column(
-            "category",
-            "Its use, by the call stacks of its blocks: " + " | ".join(POOL_CLASSES) + ".",
-            POOL_CLASSES,
+            "category", "Its use, by the call stacks of its blocks: " + " | ".join(POOL_CLASSES) + ".", POOL_CLASSES
         ),
         "segment_count": Column("int64", "Segments."),
         "reserved_bytes": Column("int64", "Bytes of them, unmapped parts included."),
@@ -440,12 +422,7 @@ ANALYSIS = Analysis(
     title="What fills GPU memory at its peak?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(SNAPSHOT_LEVELS, LIVE_SITES, LIVE_FRAMES, MEMORY_POOLS, "metrics"),
-    metrics=(
-        "device_peak_allocated",
-        "device_end_requested",
-        "device_end_allocated",
-        "device_end_reserved",
-    ),
+    metrics=("device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved"),
     rests_on=("device_sizes", "memory_curve", "memory_stages"),
     measure=measure,
     judge=judge,

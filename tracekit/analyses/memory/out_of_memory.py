@@ -145,9 +145,7 @@ def _find_causes(failures: Frame, outside_ratio: float) -> Frame:
         causes.append(cause)
         outside.append(held_outside)
     return failures.with_columns(
-        cause=texts(causes),
-        outside_bytes=make_nullable_numbers(outside),
-        stage=name_ranges(failures),
+        cause=texts(causes), outside_bytes=make_nullable_numbers(outside), stage=name_ranges(failures)
     )
 
 
@@ -243,8 +241,8 @@ ANALYSIS = Analysis(
     thresholds={
         "out-of-memory": {
             # What others hold of the device, as a share of it, from which on they are named as the cause.
-            "outside_ratio": 0.10,
-        },
+            "outside_ratio": 0.10
+        }
     },
     measure=measure,
     judge=judge,

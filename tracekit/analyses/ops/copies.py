@@ -283,7 +283,7 @@ ANALYSIS = Analysis(
             "bytes_per_step": 1_048_576,
             # or their time as a share of the step.
             "time_ratio": 0.01,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -12,16 +12,7 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import (
-    Frame,
-    choose,
-    count_rows,
-    first_of,
-    max_of,
-    min_of,
-    sum_of,
-    where,
-)
+from tracekit.model.frame import Frame, choose, count_rows, first_of, max_of, min_of, sum_of, where
 from tracekit.model.keys import group_arrays, sort_in_groups
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
@@ -104,10 +95,7 @@ def summary(device_ops: Columns) -> Columns:
 
 
 def _percentile(
-    dur: npt.NDArray[np.int64],
-    first: npt.NDArray[np.int64],
-    count: npt.NDArray[np.int64],
-    share: float,
+    dur: npt.NDArray[np.int64], first: npt.NDArray[np.int64], count: npt.NDArray[np.int64], share: float
 ) -> Floats:
     """Interpolate the percentile of each sorted group linearly between neighbours."""
     position = (count - 1) * share

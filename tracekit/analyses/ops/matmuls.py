@@ -28,11 +28,7 @@ from tracekit.model.units import format_quantity
 from tracekit.process.calls.asynchronous_ops import has_asynchronous_ops
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.process.ops.gemm_alignment import mark_narrow_loading_ops
-from tracekit.process.ops.kernel_names import (
-    classify_matrix_unit,
-    is_gemm_kernel,
-    is_plain_convolution,
-)
+from tracekit.process.ops.kernel_names import classify_matrix_unit, is_gemm_kernel, is_plain_convolution
 from tracekit.process.ops.shapes import (
     DIMS,
     TYPES,
@@ -62,8 +58,7 @@ MATRIX_PRODUCTS = Table(
         "count": CALL_COUNT,
         "flop_count": Column("Int64", "FLOPs of all calls; <NA> beyond 2^63."),
         "rated_flop_count": Column(
-            "Int64",
-            "FLOPs of the calls whose device ops were seen, or that ran on the host: what a rate is made of.",
+            "Int64", "FLOPs of the calls whose device ops were seen, or that ran on the host: what a rate is made of."
         ),
         "host_ns": Column("int64", "Σ duration of the calls on the host."),
         "launch_count": Column("Int64", "Device ops launched during the calls."),
@@ -117,10 +112,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def _classify_matmuls(trace: Trace, recorded: MatrixProducts) -> dict[str, npt.NDArray[np.bool_]]:
     """Mark the device ops of each class; gemm by the name of the kernel or of the op that launched it."""
-    names, is_kernel = (
-        trace.texts("device_ops", "name"),
-        mark_rows_of_kind(trace, "device_ops", "kernel"),
-    )
+    names, is_kernel = (trace.texts("device_ops", "name"), mark_rows_of_kind(trace, "device_ops", "kernel"))
     is_product = mark_wanted_names(names, is_gemm_kernel)
     if len(recorded.number):
         number = np.where(recorded.owner >= 0, recorded.number[recorded.owner], -1)
@@ -169,8 +161,7 @@ def _sum_products(trace: Trace, recorded: MatrixProducts) -> dict[str, Any]:
     slot[rows] = group
     sizes = {
         name: Nullable(
-            np.array([getattr(product, name) for _, product in recorded.products], np.int64)[number],
-            ~single,
+            np.array([getattr(product, name) for _, product in recorded.products], np.int64)[number], ~single
         )
         for name in ("batch", "m", "n", "k")
     }

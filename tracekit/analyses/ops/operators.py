@@ -22,11 +22,7 @@ from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.calls.launches import Launches, find_launches
-from tracekit.process.calls.nesting import (
-    build_call_tree,
-    find_innermost_host_rows,
-    measure_exclusive_host_times,
-)
+from tracekit.process.calls.nesting import build_call_tree, find_innermost_host_rows, measure_exclusive_host_times
 from tracekit.process.device.devices import number_devices
 from tracekit.process.name_filters import list_present_codes, make_narrow_coded, mark_rows_of_kind
 from tracekit.process.ops.shapes import find_nearest_or_self
@@ -39,10 +35,7 @@ OPERATORS = Table(
         "kind": Column("category", "As in host_ops.", HOST_OP_KINDS),
         "name": NAME,
         "count": Column("int64", "Calls."),
-        "total_ns": Column(
-            "int64",
-            "Wall time on its threads; a call within a call of the same name counts once.",
-        ),
+        "total_ns": Column("int64", "Wall time on its threads; a call within a call of the same name counts once."),
         "self_ns": Column("int64", "Wall time less that of direct children."),
         **SELF_LAUNCHES,
         "allocated_bytes": Column("Int64", "Bytes allocated while it was the innermost op."),

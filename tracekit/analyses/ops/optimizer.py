@@ -14,17 +14,7 @@ from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import count_steps_of_rows
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import (
-    Frame,
-    choose,
-    count_of,
-    count_rows,
-    divide,
-    median_of,
-    numbers,
-    sum_of,
-    where,
-)
+from tracekit.model.frame import Frame, choose, count_of, count_rows, divide, median_of, numbers, sum_of, where
 from tracekit.model.intervals import measure_coverage
 from tracekit.model.keys import PROCESS, sum_by_group, sum_by_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
@@ -56,10 +46,7 @@ OPTIMIZER_STEPS = Table(
         "name": NAME,
         "count": Column("int64", "Calls of Optimizer.step."),
         "dur_ns": Column("int64", "Σ their wall time on the host."),
-        "tensor_count": Column(
-            "Int64",
-            "Tensors updated: the call count that most op names share; <NA> if unclear.",
-        ),
+        "tensor_count": Column("Int64", "Tensors updated: the call count that most op names share; <NA> if unclear."),
         "call_count": Column("int64", "Ops that Optimizer.step called itself."),
         "leaf_count": Column("int64", "Ops without an op inside them."),
         "leaf_ns": Column("int64", "Σ duration of those."),
@@ -154,10 +141,7 @@ def _sum_kernels_of_calls(trace: Trace, slot: Ints, size: int) -> dict[str, Any]
     chosen = np.flatnonzero(mark_single_kernels(trace) & (links.call >= 0))
     owner = side.within_optimizer[links.call[chosen]]
     chosen, owner = chosen[owner >= 0], slot[owner[owner >= 0]]
-    number, dur = (
-        trace.derived(number_devices_by_appearance),
-        trace.numbers("device_ops", "dur_ns")[chosen],
-    )
+    number, dur = (trace.derived(number_devices_by_appearance), trace.numbers("device_ops", "dur_ns")[chosen])
     start = trace.numbers("device_ops", "ts_ns")[chosen]
     idle = np.zeros(size, np.int64)
     for device, busy in trace.derived(unite_device_busy_time).items():
@@ -336,7 +320,7 @@ ANALYSIS = Analysis(
             "kernels_per_tensor": 4,
             # or kernels of less than 10 µs in one Optimizer.step.
             "short_kernels": 200,
-        },
+        }
     },
     measure=measure,
     judge=judge,

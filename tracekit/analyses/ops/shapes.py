@@ -139,14 +139,7 @@ def _find_memory_operations(trace: Trace) -> Instants | None:
 
 
 def _sum_inclusive(
-    trace: Trace,
-    rows: Ints,
-    group: Rows,
-    count: int,
-    work: Instants | None,
-    memory: Instants | None,
-    *,
-    whole: bool,
+    trace: Trace, rows: Ints, group: Rows, count: int, work: Instants | None, memory: Instants | None, *, whole: bool
 ) -> dict[str, Any]:
     """Sum up the wall time of each group, and launches and allocations during it; recursion counts once."""
     call_sums = merge_calls(trace, rows, group, count)

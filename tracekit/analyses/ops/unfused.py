@@ -23,12 +23,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import find_launches
 from tracekit.process.calls.op_paths import format_op_paths, number_op_paths
-from tracekit.process.ops.pointwise import (
-    PointwiseKernels,
-    find_pointwise_kernels,
-    format_chain,
-    group_chains_by_ops,
-)
+from tracekit.process.ops.pointwise import PointwiseKernels, find_pointwise_kernels, format_chain, group_chains_by_ops
 from tracekit.process.ops.shapes import DIMS, TYPES, collect_input_shapes, find_launch_owners
 from tracekit.process.ops.unfused import (
     UnfusedOps,
@@ -69,18 +64,12 @@ UNFUSED_CALLS = Table(
         **KEYS,
         "stage": STAGE,
         "class": Column(
-            "category",
-            "attention | loss | copy | chain | layout.",
-            ("attention", "loss", "copy", "chain", "layout"),
+            "category", "attention | loss | copy | chain | layout.", ("attention", "loss", "copy", "chain", "layout")
         ),
-        "count": Column(
-            "int64",
-            "Attention: softmax calls between two products; chains; calls of the others.",
-        ),
+        "count": Column("int64", "Attention: softmax calls between two products; chains; calls of the others."),
         "size_bytes": Column("Int64", "Bytes written by the copies."),
         "ops": Column(
-            "category",
-            "Chain: the ops of those that take longest; layout: what encloses the copies that take longest.",
+            "category", "Chain: the ops of those that take longest; layout: what encloses the copies that take longest."
         ),
     },
 )
@@ -101,10 +90,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     calls = {"attention": recorded.softmax, "loss": recorded.loss, "copy": recorded.copies}
     if len(passes.chained) or len(passes.copies):
         launched_by = trace.derived(find_launches).op
-        calls |= {
-            "chain": launched_by[passes.chained[passes.longest]],
-            "layout": launched_by[passes.copies],
-        }
+        calls |= {"chain": launched_by[passes.chained[passes.longest]], "layout": launched_by[passes.copies]}
     if not sum(len(rows) for rows in calls.values()):
         return {"unfused_calls": {}, "unfused_work": {}}
     if not trace.has("device_ops"):
@@ -187,18 +173,10 @@ def _find_ops_of_passes(trace: Trace, passes: PointwiseKernels) -> dict[str, tup
         kind, sample = group_chains_by_ops(trace, passes)
         spared = np.where(passes.longest, 0, dur[passes.chained])
         spared_ns = sum_by_group(passes.chain, spared, len(kind))
-        ops["chain"] = (
-            kind,
-            spared_ns,
-            lambda number: format_chain(trace, passes, int(sample[number])),
-        )
+        ops["chain"] = (kind, spared_ns, lambda number: format_chain(trace, passes, int(sample[number])))
     if dur is not None and len(passes.copies):
         path, row = number_op_paths(trace, trace.derived(find_launches).op[passes.copies])
-        ops["layout"] = (
-            path,
-            dur[passes.copies],
-            lambda number: format_op_paths(trace, row[number : number + 1])[0],
-        )
+        ops["layout"] = (path, dur[passes.copies], lambda number: format_op_paths(trace, row[number : number + 1])[0])
     return ops
 
 
@@ -444,12 +422,12 @@ ANALYSIS = Analysis(
             # What unfused attention, a loss over a vocabulary in 32 bits, or chains of pointwise operators take of a stage's
             # work. Chains of real profiles stay below 1.7 % where they are a scale here and there, and reach 2.9 % where rotary
             # embeddings are single operators; an activation written out takes 4 to 11 %.
-            "stage_ratio": 0.03,
+            "stage_ratio": 0.03
         },
         "layout-copies": {
             # What copies into another layout take of a stage's work: 0 to 1.3 % in real profiles of fused models, 4.6 to 6.1 %
             # where contiguous() and reshape() copy in every layer.
-            "stage_ratio": 0.03,
+            "stage_ratio": 0.03
         },
     },
     measure=measure,

@@ -29,13 +29,7 @@ from tracekit.job.collectives.traffic_sheets import (
     make_communication_rank_sheet,
 )
 from tracekit.job.evidence import make_evidence_metric
-from tracekit.job.frames import (
-    find_equal_rows,
-    phrase_run,
-    split_by_keys,
-    to_int_or_none,
-    to_text_or_none,
-)
+from tracekit.job.frames import find_equal_rows, phrase_run, split_by_keys, to_int_or_none, to_text_or_none
 from tracekit.job.stages.windows import (
     STAGE_KEY,
     StageWindow,
@@ -65,8 +59,7 @@ COLLECTIVES = Table(
         "step": STEP,
         "stage": Column("category", "Outermost stage during which it was issued, as recorded; <NA> outside."),
         "group": Column(
-            "category",
-            "Process group: its name and a hash of its members, as far as recorded; else (default).",
+            "category", "Process group: its name and a hash of its members, as far as recorded; else (default)."
         ),
         "group_size": Column("Int64", "Ranks of the group."),
         "op": Column(
@@ -100,15 +93,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     rows = recorded.rows
     if not len(rows):
         return {"collectives": {}} if trace.has("host_ops") or trace.has("device_ops") else {}
-    tables: dict[str, Mapping[str, Any]] = {
-        "collectives": rows.arrays,
-        "metrics": sum_collectives_per_step(recorded),
-    }
+    tables: dict[str, Mapping[str, Any]] = {"collectives": rows.arrays, "metrics": sum_collectives_per_step(recorded)}
     if recorded.cut:
-        tables["quality"] = {
-            "name": np.array([COLLECTIVES_LEFT_OUT], object),
-            "count": np.array([recorded.cut]),
-        }
+        tables["quality"] = {"name": np.array([COLLECTIVES_LEFT_OUT], object), "count": np.array([recorded.cut])}
     return tables
 
 
@@ -203,11 +190,7 @@ def _list_exposures(measured: Measurements, rows: pd.DataFrame, small: list[pd.D
     in_step = {_get_owner_and_stage(of_window)[:2]: of_window for of_window in split_by_keys(on_device, STAGE_KEY[:2])}
     exposures = []
     for window in list_judged_windows(measured):
-        of_window, key, none = (
-            _select_rows_of_stage(windows, window),
-            window.key,
-            on_device.iloc[:0],
-        )
+        of_window, key, none = (_select_rows_of_stage(windows, window), window.key, on_device.iloc[:0])
         window_rows = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
         if window.gpu_time["comm_ns"] and window.window_ns:
             wait = int(of_window["wait_ns"].sum()) if of_window["wait_ns"].notna().any() else None
@@ -299,9 +282,7 @@ def _make_overlap_evidence(exposure: Exposure) -> Metric:
     return make_evidence_metric("overlap_ratio", ratio, "hidden share", better="higher")
 
 
-def _make_collective_wait_evidence(
-    exposure: Exposure,
-) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
+def _make_collective_wait_evidence(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """List the evidence and caveats on waits for other ranks."""
     if exposure.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
@@ -483,11 +464,7 @@ def _list_communication_caveats(measured: Measurements, rows: pd.DataFrame) -> I
 ANALYSIS = Analysis(
     id="communication",
     title="What is communicated, and does it wait?",
-    bases={
-        "exposed-communication": "bound",
-        "no-comm-overlap": "bound",
-        "small-collectives": "bound",
-    },
+    bases={"exposed-communication": "bound", "no-comm-overlap": "bound", "small-collectives": "bound"},
     reads=("device_ops", "host_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,
     writes=(COLLECTIVES, "metrics", "quality"),
@@ -497,7 +474,7 @@ ANALYSIS = Analysis(
     thresholds={
         "exposed-communication": {
             # Exposed communication, less waiting for slower ranks, as a share of a stage (of the step where no stage is known).
-            "exposed_ratio": 0.05,
+            "exposed_ratio": 0.05
         },
         "no-comm-overlap": {
             # A stage is reported when less than this share of its communication runs beside compute,

@@ -139,10 +139,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         """),
     )
     frame = pd.DataFrame(fleet_rows, columns=columns).sort_values(["run", "busy_ratio"], kind="stable")
-    caveats = (
-        *reasons,
-        "which processes share a GPU is not recorded: switching between roles is not judged",
-    )
+    caveats = (*reasons, "which processes share a GPU is not recorded: switching between roles is not judged")
     return ANALYSIS.answered(
         metrics=tuple(metrics),
         sheets=lambda: (make_sheet("fleets", "Roles by how busy their GPUs are", headings, frame),),
@@ -162,16 +159,7 @@ def _list_fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
         engine = bool(rows["replica"].notna().any()) and not _TRAINING.search(name or "")
         rollout = engine or (_ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or ""))
         gpus = count_devices_of_rows(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
-        fleets.append(
-            Fleet(
-                name,
-                rollout,
-                gpus,
-                _unite_row_spans(role_captures),
-                merge_interval_sets(by_gpu),
-                by_gpu,
-            )
-        )
+        fleets.append(Fleet(name, rollout, gpus, _unite_row_spans(role_captures), merge_interval_sets(by_gpu), by_gpu))
     return fleets
 
 

@@ -38,10 +38,7 @@ from tracekit.job.rank_groups import (
 )
 from tracekit.job.stages.ranks import draw_rank_stage_matrices
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
-from tracekit.job.stragglers.collective_waits import (
-    estimate_wait_savings,
-    sum_waits_for_missing_rank,
-)
+from tracekit.job.stragglers.collective_waits import estimate_wait_savings, sum_waits_for_missing_rank
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.keys import find_matching_rows, group_rows_by, number_frames_alike
 from tracekit.model.labels import choose_plural
@@ -64,9 +61,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped(reason, verdicts=abstained)
     return ANALYSIS.answered(
         sheets=lambda: select_filled_sheets(
-            _make_stage_imbalance_table(measured),
-            _make_what_if_table(measured),
-            _make_rank_own_work_table(measured),
+            _make_stage_imbalance_table(measured), _make_what_if_table(measured), _make_rank_own_work_table(measured)
         ),
         findings=tuple(_find_rank_imbalance(measured, thresholds)),
         verdicts=abstained,
@@ -170,11 +165,7 @@ def _make_rank_own_work_table(measured: Measurements) -> Sheet:
         """),
     )
     return make_sheet(
-        "own_work",
-        "Own work by stage and rank",
-        headings,
-        frame,
-        ranked=Ranked("own_ns", apart=(*RANK_GROUP, "stage")),
+        "own_work", "Own work by stage and rank", headings, frame, ranked=Ranked("own_ns", apart=(*RANK_GROUP, "stage"))
     )
 
 
@@ -190,18 +181,7 @@ def _make_what_if_table(measured: Measurements) -> Sheet:
         ideal = step_ns - gain
         number = of_group["collectives"].sum() / rank_group.steps
         slowdown = divide_or_none(step_ns, ideal)
-        rows.append(
-            (
-                rank_group.run,
-                rank_group.role,
-                rank_group.replica,
-                step_ns,
-                ideal,
-                gain,
-                slowdown,
-                number,
-            )
-        )
+        rows.append((rank_group.run, rank_group.role, rank_group.replica, step_ns, ideal, gain, slowdown, number))
     names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
     headings = (
         *make_rank_group_headings(measured),
@@ -228,10 +208,7 @@ def _list_imbalance_abstentions(measured: Measurements, thresholds: Thresholds) 
         if steps >= limit["min_steps"]:
             return None
         few = f"{steps} of at least {limit['min_steps']:g} steps"
-        return max(
-            (_price_unproven_imbalance(measured, each, limit, few) for each in mine),
-            key=_get_abstention_price,
-        )
+        return max((_price_unproven_imbalance(measured, each, limit, few) for each in mine), key=_get_abstention_price)
 
     return list_rank_group_abstentions(measured, "rank-imbalance", limit["min_ranks"], lacking)
 
@@ -267,16 +244,8 @@ def _summarize_rank_imbalance(
         for whole_group in list_rank_groups(measured.recorded):
             if whole_group.labels == rank_group.labels:
                 everything = _compare_ranks_by_step(measured.recorded, whole_group, limit)
-    constant = max(
-        (_find_most_frequent_rank(each)[1] for each in (longest, everything[2]) if len(each)),
-        default=1.0,
-    )
-    return {
-        "step_count": len(everything[1]),
-        "by_step": by_step,
-        "rows": rows,
-        "constant": constant,
-    }
+    constant = max((_find_most_frequent_rank(each)[1] for each in (longest, everything[2]) if len(each)), default=1.0)
+    return {"step_count": len(everything[1]), "by_step": by_step, "rows": rows, "constant": constant}
 
 
 def _compare_ranks_by_step(
@@ -351,10 +320,7 @@ def _report_rank_imbalance(
         (
             make_evidence_metric("imbalance_ratio", ratio, "mean imbalance of own work"),
             make_evidence_metric(
-                "constant_ratio",
-                constant,
-                "steps in which the same rank works longest",
-                better="neither",
+                "constant_ratio", constant, "steps in which the same rank works longest", better="neither"
             ),
         ),
         (Place(role=rank_group.role, step=to_int_or_none(step), stage=stage),),
@@ -393,7 +359,7 @@ ANALYSIS = Analysis(
             "constant_ratio": 0.60,
             # Time saved, as a share of the step.
             "step_ratio": 0.01,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -42,8 +42,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         by_group.setdefault((link.run, link.role, link.ranks, link.since), []).append(link)
     findings = (_report_slow_link(measured, of_group, thresholds) for of_group in by_group.values())
     return ANALYSIS.answered(
-        findings=tuple(findings),
-        sheets=lambda: select_filled_sheets(_make_slow_link_table(measured, links)),
+        findings=tuple(findings), sheets=lambda: select_filled_sheets(_make_slow_link_table(measured, links))
     )
 
 
@@ -152,7 +151,7 @@ ANALYSIS = Analysis(
             "slow_share": 0.9,
             # and, compared with its own past, in at least this many steps, after at least as many normal ones.
             "least_steps": 2,
-        },
+        }
     },
     measure=measure,
     judge=judge,

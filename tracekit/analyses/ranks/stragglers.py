@@ -59,8 +59,7 @@ ARRIVALS = Table(
         "ts_ns": TS,
         "dur_ns": DUR,
         "blocked_ns": Column(
-            "int64",
-            "Time in it during which the process could do nothing else; no instant counts twice.",
+            "int64", "Time in it during which the process could do nothing else; no instant counts twice."
         ),
     },
 )
@@ -114,10 +113,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             _make_clock_table(measured),
         ),
         findings=tuple(list_straggler_findings(measured, waited, judged, thresholds)),
-        caveats=lambda: (
-            *_caveat_unmatched_collectives(measured),
-            *_caveat_partly_recorded_groups(measured),
-        ),
+        caveats=lambda: (*_caveat_unmatched_collectives(measured), *_caveat_partly_recorded_groups(measured)),
         verdicts=abstained,
         charts=lambda: filter(attrgetter("marks"), [_draw_wait_heatmap(measured, waited)]),
     )
@@ -323,10 +319,7 @@ ANALYSIS = Analysis(
     reads=("host_ops", "device_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,
     writes=(ARRIVALS, SEGMENTS, "quality"),
-    rests_on=(
-        *("captures", "collectives", "forward_batches", "host_counts"),
-        *("idle_blame", "idle_frames", "slots"),
-    ),
+    rests_on=(*("captures", "collectives", "forward_batches", "host_counts"), *("idle_blame", "idle_frames", "slots")),
     rules=("straggler",),
     thresholds={
         "straggler": {
@@ -347,7 +340,7 @@ ANALYSIS = Analysis(
             "what_if_ratio": 0.03,
             # Ranks with a smaller share of the votes are not stragglers: the late rank changes from step to step.
             "rotating_ratio": 0.6,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -388,13 +388,7 @@ def _make_host_copy_table(measured: Measurements, copies: pd.DataFrame) -> Sheet
         """),
     )
     caption = "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
-    return make_sheet(
-        "host_copies",
-        "Copies between GPU and host memory by stage",
-        headings,
-        copies,
-        caption=caption,
-    )
+    return make_sheet("host_copies", "Copies between GPU and host memory by stage", headings, copies, caption=caption)
 
 
 def _find_exposed_offload(measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
@@ -437,17 +431,12 @@ def _find_exposed_offload(measured: Measurements, moved: pd.DataFrame, threshold
                 ),
                 *(
                     make_evidence_metric(
-                        f"{way.lower()}_gb_per_s",
-                        _compute_copy_rate(rows),
-                        f"{way} rate",
-                        better="higher",
+                        f"{way.lower()}_gb_per_s", _compute_copy_rate(rows), f"{way} rate", better="higher"
                     )
                     for way, rows in ways.items()
                 ),
                 make_evidence_metric(
-                    "pageable_bytes",
-                    round(float(of_owner[pageable]["size_bytes"].sum())),
-                    "pageable",
+                    "pageable_bytes", round(float(of_owner[pageable]["size_bytes"].sum())), "pageable"
                 ),
             ),
             (Place(role=to_text_or_none(role), stage=to_text_or_none(worst)),),

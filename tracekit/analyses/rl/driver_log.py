@@ -79,13 +79,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=lambda: _compute_token_rate(measured, walls),
         sheets=lambda: select_filled_sheets(
-            *filter(
-                None,
-                (
-                    _make_log_comparison_table(measured, all_cells, walls),
-                    make_machine_log_sheet(measured),
-                ),
-            )
+            *filter(None, (_make_log_comparison_table(measured, all_cells, walls), make_machine_log_sheet(measured)))
         ),
         caveats=lambda: _list_driver_log_caveats(measured, walls),
     )
@@ -110,16 +104,7 @@ def _make_log_comparison_table(measured: Measurements, found: pd.DataFrame, wall
         same, unmatched = step[step.index.isin(numbered)], step[~step.index.isin(numbered)]
         in_trace = of_run[of_run["step"].isin(numbered)] if numbered else of_run
         in_trace = in_trace[in_trace["origin"] != "stage"]
-        rows.append(
-            (
-                run,
-                "(step)",
-                in_trace["wall_ns"].mean(),
-                same.mean(),
-                unmatched.median(),
-                len(unmatched),
-            )
-        )
+        rows.append((run, "(step)", in_trace["wall_ns"].mean(), same.mean(), unmatched.median(), len(unmatched)))
     names = ("run", "canonical", "trace_ns", "same_ns", "other_ns", "other_steps")
     out = pd.DataFrame(rows, columns=list(names))
     out = out.astype(dict.fromkeys(("trace_ns", "same_ns", "other_ns"), "Float64"))

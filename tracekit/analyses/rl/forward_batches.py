@@ -91,10 +91,7 @@ def _find_forward_row_counts(trace: Trace, start: Ints, end: Ints) -> Nullable:
     unknown = Nullable(np.zeros(count, np.int64), np.ones(count, np.bool_))
     recorded: MatrixProducts = trace.derived(find_matrix_products)
     rows = np.flatnonzero(recorded.number >= 0)
-    gemm = np.array(
-        [product.kind == "gemm" and product.batch == 1 for _, product in recorded.products],
-        np.bool_,
-    )
+    gemm = np.array([product.kind == "gemm" and product.batch == 1 for _, product in recorded.products], np.bool_)
     rows = rows[gemm[recorded.number[rows]]] if len(recorded.products) else rows
     if not len(rows):
         return unknown
@@ -162,9 +159,7 @@ def _summarize_forward_batches(rows: pd.DataFrame, keys: list[str]) -> pd.DataFr
     return sort_by_columns(pooled, total_ns=False, canonical=True)
 
 
-def _pair_forward_with_training(
-    pooled: pd.DataFrame,
-) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
+def _pair_forward_with_training(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
     """Pair each forward-only stage with the training stage of its role, else of its run."""
     of_role: dict[tuple[Any, ...], dict[Any, Any]] = {}
     of_run: dict[tuple[Any, ...], dict[Any, Any]] = {}
@@ -240,7 +235,7 @@ ANALYSIS = Analysis(
             "row_ratio": 1.0,
             # where a forward-only pass has at least this many micro-batches.
             "micro_batches": 2,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -205,22 +205,10 @@ def _find_ragged_batches(measured: Measurements, instances: pd.DataFrame, thresh
                 f"{kind}-batches of {where}: {', '.join(caveats)}{phrase_run(measured, run)}",
                 "form batches by tokens rather than by samples (use_dynamic_bsz), and spread what is left over",
                 (
-                    Metric(
-                        "variation",
-                        variation,
-                        "ratio",
-                        "lower",
-                        label="standard deviation over mean",
-                    ),
+                    Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
                     Metric("nearly_empty", small, "count", "lower", label="nearly empty"),
                     Metric("batches", count, "count", label="of"),
-                    Metric(
-                        "longest",
-                        round(float(of_kind["max_ns"].max())),
-                        "ns",
-                        "lower",
-                        label="longest",
-                    ),
+                    Metric("longest", round(float(of_kind["max_ns"].max())), "ns", "lower", label="longest"),
                     Metric("shortest", round(float(of_kind["min_ns"].min())), "ns", label="shortest"),
                 ),
                 (Place(role=to_text_or_none(role), stage=to_text_or_none(stage)),),
@@ -299,7 +287,7 @@ ANALYSIS = Analysis(
     thresholds={
         "redundant-log-prob": {
             # Most mini-batches per update (over all epochs) at which the update's own forward pass gives the same log-probs.
-            "mini_batches": 1,
+            "mini_batches": 1
         },
         "ragged-micro-batches": {
             # Standard deviation over mean of the batches of one stage, median over its runs,

@@ -11,13 +11,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
-from tracekit.job.frames import (
-    divide_or_none,
-    make_label_headings,
-    make_run_heading,
-    phrase_run,
-    summarize_job_steps,
-)
+from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_job_steps
 from tracekit.job.rollout.charts import draw_rollout
 from tracekit.job.rollout.generations import (
     EngineGeneration,
@@ -53,10 +47,7 @@ ITERATIONS = Table(
         "occurrence": OCCURRENCE,
         "ts_ns": TS,
         "dur_ns": Column("int64", "Σ wall time of the annotation on the host, ns."),
-        "pace_ns": Column(
-            "int64",
-            "Σ time until the next iteration starts (of the last: until its work ends).",
-        ),
+        "pace_ns": Column("int64", "Σ time until the next iteration starts (of the last: until its work ends)."),
         "count": Column("int64", "Iterations joined in this row."),
         "prefill": Column("bool", "Whether a prompt was being processed."),
         "prefill_requests": Column("int64", "Requests whose prompt is being processed (mean where joined)."),
@@ -155,24 +146,14 @@ def _locate_generations(found: Sequence[EngineGeneration]) -> tuple[Place, ...]:
     once = {(g.engine, g.unit[2]): g for g in found}.values()
     return tuple(
         Place(
-            g.source,
-            g.unit[1],
-            g.rank,
-            step=g.unit[2],
-            name=g.engine,
-            start_ns=g.ts_ns,
-            end_ns=g.end_ns,
-            run=g.unit[0],
+            g.source, g.unit[1], g.rank, step=g.unit[2], name=g.engine, start_ns=g.ts_ns, end_ns=g.end_ns, run=g.unit[0]
         )
         for g in list(once)[:MAX_PLACES]
     )
 
 
 def _find_rollout_tail(
-    units: Sequence[Sequence[EngineGeneration]],
-    where: str,
-    step_ns: float | None,
-    thresholds: Thresholds,
+    units: Sequence[Sequence[EngineGeneration]], where: str, step_ns: float | None, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
     """Find R11: the longest generation of each unit ends with few requests that the step waits for."""
     limit = thresholds.of("rollout-tail")
@@ -217,9 +198,7 @@ def _price_tail_abstention(
     return Verdict("rollout-tail", "insufficient data", reason, None, *price, claim, needs)
 
 
-def _select_traced_generations(
-    units: Sequence[Sequence[EngineGeneration]],
-) -> list[list[EngineGeneration]]:
+def _select_traced_generations(units: Sequence[Sequence[EngineGeneration]]) -> list[list[EngineGeneration]]:
     """Select the generations of each unit with known iterations; units without any are left out."""
     traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
     return [unit for unit in traced if unit]
@@ -242,11 +221,7 @@ def _compute_gain_without_tails(unit: Sequence[EngineGeneration]) -> int:
 
 
 def _report_rollout_tail(
-    enough: Sequence[EngineGeneration],
-    claim: str,
-    gain: float,
-    ratio: float | None,
-    thresholds: Thresholds,
+    enough: Sequence[EngineGeneration], claim: str, gain: float, ratio: float | None, thresholds: Thresholds
 ) -> Finding:
     """Report R11 for these generations."""
     tail, low = (
@@ -357,10 +332,7 @@ def _list_replica_caveats(units: Sequence[Sequence[EngineGeneration]]) -> Iterat
 
 
 def _find_slow_first_iterations(
-    units: Sequence[Sequence[EngineGeneration]],
-    where: str,
-    step_ns: float | None,
-    thresholds: Thresholds,
+    units: Sequence[Sequence[EngineGeneration]], where: str, step_ns: float | None, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
     """Find R16: first decode iterations of a generation that are slower than later ones of equal batch."""
     limit = thresholds.of("slow-first-iterations")
@@ -419,13 +391,7 @@ def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterat
     wall = [g.dur_ns for g in all_generations]
     yield Metric("generation_wall", round(float(np.median(wall))), "ns", "lower", label="generation, median")
     if pace := [g.pace_ns for g in traced if g.pace_ns is not None]:
-        yield Metric(
-            "decode_pace",
-            round(float(np.median(pace))),
-            "ns",
-            "lower",
-            label="per decode iteration",
-        )
+        yield Metric("decode_pace", round(float(np.median(pace))), "ns", "lower", label="per decode iteration")
     if tails := [g.tail_ratio for g in traced if g.tail_ratio is not None]:
         yield make_evidence_metric("tail_ratio", float(np.median(tails)), "time of the last 10 % of tokens")
     bubbles = [
@@ -570,7 +536,7 @@ ANALYSIS = Analysis(
         },
         "replica-imbalance": {
             # Share of the replicas' time in which they have finished and wait for the last one.
-            "bubble_ratio": 0.15,
+            "bubble_ratio": 0.15
         },
         "slow-first-iterations": {
             # The first tenth of the decode iterations takes at least this many times as long as later ones of equal batch.

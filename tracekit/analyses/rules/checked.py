@@ -29,11 +29,7 @@ def make_rules_section(
     order = list(numbers)
     verdicts = [v for part in sections for v in _list_rule_verdicts(part, owned.get(part.id, ()))]
     verdicts.sort(
-        key=lambda v: (
-            order.index(v.rule) if v.rule in numbers else len(order),
-            ANSWERS.index(v.answer),
-            v.run or "",
-        )
+        key=lambda v: (order.index(v.rule) if v.rule in numbers else len(order), ANSWERS.index(v.answer), v.run or "")
     )
     answers = pd.DataFrame(
         [(numbers.get(v.rule), v.rule, v.answer, v.run, v.reason or None) for v in verdicts],

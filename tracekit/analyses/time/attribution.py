@@ -41,11 +41,7 @@ LAUNCHES = Table(
     "device ops by how they were traced back to the host",
     {
         **KEYS,
-        "link": Column(
-            "category",
-            "correlation | external_id | unlinked.",
-            ("correlation", "external_id", "unlinked"),
-        ),
+        "link": Column("category", "correlation | external_id | unlinked.", ("correlation", "external_id", "unlinked")),
         "call": Column("category", "Launching call."),
         "placed": Column(
             "category",
@@ -156,10 +152,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     unlinked = rows[rows["link"] == "unlinked"]
     metrics = (
         make_evidence_metric(
-            "linked_ratio",
-            1 - int(unlinked["count"].sum()) / count,
-            "device ops linked",
-            better="higher",
+            "linked_ratio", 1 - int(unlinked["count"].sum()) / count, "device ops linked", better="higher"
         ),
         make_evidence_metric("unlinked_count", int(unlinked["count"].sum()), "unlinked"),
         make_evidence_metric("unlinked_ns", int(unlinked["dur_ns"].sum()), "unlinked GPU time"),
@@ -175,11 +168,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             make_sheet(
                 "launched_by_stage",
                 "GPU work by the stage that launched it",
-                (
-                    *make_label_headings(measured),
-                    Heading("stage", "stage"),
-                    *LAUNCHED_WORK_HEADINGS,
-                ),
+                (*make_label_headings(measured), Heading("stage", "stage"), *LAUNCHED_WORK_HEADINGS),
                 _sum_launched_work(rows, ["run", "role", "stage"], all_ns),
             ),
             make_sheet(

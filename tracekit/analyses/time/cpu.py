@@ -10,12 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    make_label_headings,
-    make_run_heading,
-    sort_by_columns,
-)
+from tracekit.job.frames import aggregate_by_keys, make_label_headings, make_run_heading, sort_by_columns
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.idle_time.cpu_time import sum_cpu_time_by_stage
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
@@ -25,12 +20,7 @@ from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW
 from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.idle_time.cpu_activity import (
-    HOST_TABLES,
-    CpuTime,
-    measure_frame_times,
-    measure_thread_times,
-)
+from tracekit.process.idle_time.cpu_activity import HOST_TABLES, CpuTime, measure_frame_times, measure_thread_times
 
 CPU_TIME = Table(
     "cpu_time",
@@ -91,9 +81,7 @@ def judge(measured: Measurements, _: Thresholds) -> Section | None:
     return ANALYSIS.answered(
         metrics=lambda: _list_cpu_activity_metrics(measured),
         sheets=lambda: select_filled_sheets(
-            _make_cpu_activity_table(measured),
-            _make_cpu_thread_table(measured),
-            _make_python_function_table(measured),
+            _make_cpu_activity_table(measured), _make_cpu_thread_table(measured), _make_python_function_table(measured)
         ),
     )
 

@@ -21,12 +21,7 @@ from tracekit.job.frames import (
 from tracekit.job.idle_time.call_tree import find_culprit_below
 from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.intervals import (
-    intersect,
-    measure_coverage,
-    merge_interval_sets,
-    merge_intervals,
-)
+from tracekit.model.intervals import intersect, measure_coverage, merge_interval_sets, merge_intervals
 from tracekit.model.keys import group_arrays, sum_by_group
 from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -197,8 +192,8 @@ ANALYSIS = Analysis(
     thresholds={
         "data-loader-wait": {
             # Waiting for a data loader as a share of the step, on the rank that waits longest.
-            "wait_ratio": 0.05,
-        },
+            "wait_ratio": 0.05
+        }
     },
     measure=measure,
     judge=judge,

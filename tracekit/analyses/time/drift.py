@@ -12,19 +12,8 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
-from tracekit.job.frames import (
-    UNIT,
-    divide_or_none,
-    find_equal_rows,
-    phrase_run,
-    split_by_run,
-    summarize_job_steps,
-)
-from tracekit.job.longer_steps import (
-    find_longer_pause,
-    list_time_counted_elsewhere,
-    measure_device_walls,
-)
+from tracekit.job.frames import UNIT, divide_or_none, find_equal_rows, phrase_run, split_by_run, summarize_job_steps
+from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.stages.periodic import measure_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
@@ -212,7 +201,7 @@ ANALYSIS = Analysis(
             # By how much they are longer: clocks of a GPU that runs hot fall by 5 to 15 %, steps of clean simulated jobs
             # whose lengths differ by 4.5 % were told apart by 0 of 28.
             "slower_ratio": 0.03,
-        },
+        }
     },
     measure=measure,
     judge=judge,

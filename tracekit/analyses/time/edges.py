@@ -24,12 +24,7 @@ from tracekit.job.idle_time.causes import (
     list_edge_rows,
     make_idle_time_measurement,
 )
-from tracekit.job.stages.windows import (
-    NO_STEPS,
-    average_over_gpu_steps,
-    count_gpu_steps,
-    read_undamaged_table,
-)
+from tracekit.job.stages.windows import NO_STEPS, average_over_gpu_steps, count_gpu_steps, read_undamaged_table
 from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.keys import list_row_dicts, sum_by_keys
 from tracekit.model.report import Finding, Place, Section, Verdict
@@ -75,9 +70,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("device_ops"):
         return {}
     by_device = zip(
-        trace.derived(make_idle_time_measurement()),
-        trace.derived(StallTime(make_idle_time_measurement())),
-        strict=True,
+        trace.derived(make_idle_time_measurement()), trace.derived(StallTime(make_idle_time_measurement())), strict=True
     )
     tables = [_sum_device_stage_edges(trace, idle, calls) for idle, calls in by_device]
     return {"stage_edges": trim_all_texts(concatenate_parts(tables))}
@@ -198,8 +191,8 @@ ANALYSIS = Analysis(
     thresholds={
         "stage-edge-idle": {
             # Idle time from the end of stages to the first device op of the next ones, as a share of the step.
-            "step_ratio": 0.03,
-        },
+            "step_ratio": 0.03
+        }
     },
     measure=measure,
     judge=judge,

@@ -107,10 +107,7 @@ def _average_slots_over_steps(measured: Measurements) -> pd.DataFrame:
     (rows["owner"],) = number_frames_alike(["run", "role"], rows)
     owner = rows["owner"].to_numpy(np.int64)
     owner_unit, first = group_rows_by(rows, ["owner", "unit"])
-    lanes, units_of_owner = (
-        _count_distinct_in_groups(owner_unit, lane),
-        _count_distinct_in_groups(owner, owner_unit),
-    )
+    lanes, units_of_owner = (_count_distinct_in_groups(owner_unit, lane), _count_distinct_in_groups(owner, owner_unit))
     share = 1 / (lanes * units_of_owner)
     mean_walls = aggregate_by_keys(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))["wall_ns"]
     return rows.assign(
@@ -168,12 +165,7 @@ def _make_exclusive_stage_table(measured: Measurements, rows: pd.DataFrame) -> S
             share_ratio | of step | ratio | Of the mean step wall.
         """),
         *(
-            Heading(
-                name,
-                CLASS_TITLES[name][0],
-                "ratio",
-                CLASS_TITLES[name][1] + " Of the mean step wall.",
-            )
+            Heading(name, CLASS_TITLES[name][0], "ratio", CLASS_TITLES[name][1] + " Of the mean step wall.")
             for name in CLASSES
             if table[name].fillna(0).any()
         ),

@@ -19,16 +19,8 @@ from tracekit.job.frames import (
     to_int_or_none,
     to_text_or_none,
 )
-from tracekit.job.idle_time.causes import (
-    sum_garbage_collection_idle,
-    sum_waits_for_garbage_collection,
-)
-from tracekit.job.stages.windows import (
-    NO_STEPS,
-    count_gpu_steps,
-    count_steps_of_rows,
-    number_stage_owners,
-)
+from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_rows, number_stage_owners
 from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.intervals import merge_interval_sets, subtract
 from tracekit.model.keys import list_row_dicts
@@ -177,8 +169,8 @@ ANALYSIS = Analysis(
     thresholds={
         "garbage-collection": {
             # GPU idle time during collections, or all time of collections without a GPU, as a share of the step.
-            "time_ratio": 0.01,
-        },
+            "time_ratio": 0.01
+        }
     },
     measure=measure,
     judge=judge,

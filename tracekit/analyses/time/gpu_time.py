@@ -24,11 +24,7 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
-from tracekit.job.idle_time.call_tree import (
-    IdleCulprit,
-    find_culprit_of_window,
-    sum_window_idle_by_holder,
-)
+from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window, sum_window_idle_by_holder
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
 from tracekit.job.idle_time.claims import claim_idle_time
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
@@ -140,10 +136,7 @@ def _split_ops_by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None,
     devices = device_ops["device"]
     for device in sorted(devices.dropna().unique().tolist()):
         chosen = devices == device
-        yield (
-            int(device),
-            device_ops if bool(chosen.all()) else device_ops[chosen.fillna(value=False)],
-        )
+        yield (int(device), device_ops if bool(chosen.all()) else device_ops[chosen.fillna(value=False)])
     if devices.isna().any():
         yield None, device_ops[devices.isna()]
 
@@ -172,11 +165,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not parts:
         return {}
     gpu_time = trim_all_texts(concatenate_parts(parts))
-    return {
-        "gpu_time": gpu_time,
-        "busy_bins": concatenate_parts(bins),
-        "metrics": _sum_gpu_time_metrics(gpu_time),
-    }
+    return {"gpu_time": gpu_time, "busy_bins": concatenate_parts(bins), "metrics": _sum_gpu_time_metrics(gpu_time)}
 
 
 def _label_gpu_windows(steps: StepWindows, stages: StageWindows) -> dict[str, Array]:
@@ -275,12 +264,7 @@ def _make_gpu_time_tables(measured: Measurements, rows: pd.DataFrame) -> tuple[S
     return by_device, by_stage
 
 
-_LOWER_IS_BETTER = (
-    "exposed_comm_ratio",
-    "exposed_memcpy_ratio",
-    "exposed_memset_ratio",
-    "idle_ratio",
-)
+_LOWER_IS_BETTER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
 
 
 class IdleStage(NamedTuple):
@@ -459,9 +443,7 @@ def _explain_idle_stages(measured: Measurements, windows_: list[StageWindow]) ->
         )
     waiting = phrase_awaited_rank(measured, culprit, window.owner, window.canonical)
     return IdleExplanation(
-        f": {spent} in {culprit.place}{waiting}",
-        f"make that shorter or do it ahead: {culprit.place}",
-        named_ns,
+        f": {spent} in {culprit.place}{waiting}", f"make that shorter or do it ahead: {culprit.place}", named_ns
     )
 
 
@@ -593,7 +575,7 @@ ANALYSIS = Analysis(
             "busy_ratio": 0.80,
             # and the stage takes at least this share of the step.
             "stage_ratio": 0.02,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -74,8 +74,7 @@ HOST_COUNTS = Table(
         "call_count": Column("int64", "Ops that no op encloses: what the program called."),
         "call_p50_ns": Column("Float64", "Their median duration."),
         "short_ns": Column(
-            "int64",
-            "Σ duration of calls of less than 10 µs outside Optimizer.step, on the step thread.",
+            "int64", "Σ duration of calls of less than 10 µs outside Optimizer.step, on the step thread."
         ),
         "launch_count": Column("int64", "Calls that launch device work; a graph is one."),
         "device_count": Column("Int64", "Devices of the source; <NA> where none was recorded."),
@@ -113,12 +112,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     short = side.call & (dur < SHORT_NS) & (side.within_optimizer < 0)
     if (thread := trace.derived(find_step_thread)) is not None:
         short &= trace.numbers("host_ops", "thread") == thread
-    for name, mask in (
-        ("leaf", side.leaf),
-        ("call", side.call),
-        ("short", short),
-        ("launch", side.launch),
-    ):
+    for name, mask in (("leaf", side.leaf), ("call", side.call), ("short", short), ("launch", side.launch)):
         rows = np.flatnonzero(mask)
         tally = _tally_windows(where, start[rows], dur[rows])
         all_columns = {f"{name}_count": tally.counts, f"{name}_ns": tally.total_ns}
@@ -236,22 +230,12 @@ def _make_host_count_table(measured: Measurements, table: pd.DataFrame) -> Any:
     """Make the table of stages by number of ops, the whole step first; counts per step and process."""
     stages = table.copy()
     per = stages["process_steps"].astype("Float64")
-    for name in (
-        "leaf_count",
-        "call_count",
-        "short_ns",
-        "launch_count",
-        "kernel_count",
-        "graph_kernel_count",
-    ):
+    for name in ("leaf_count", "call_count", "short_ns", "launch_count", "kernel_count", "graph_kernel_count"):
         stages[f"{name}_each"] = (_to_nullable_floats(stages[name]) / per).round(1)
     # Without a device nothing is launched: show no value, since zeros would look like a result.
     launched = stages["launch_count"].astype("int64").gt(0) | stages["device_wall_ns"].notna()
     stages["launch_count_each"] = stages["launch_count_each"].where(launched)
-    leaves, kernels = (
-        _to_nullable_floats(stages["leaf_count"]),
-        _to_nullable_floats(stages["kernel_count"]),
-    )
+    leaves, kernels = (_to_nullable_floats(stages["leaf_count"]), _to_nullable_floats(stages["kernel_count"]))
     walls = _to_nullable_floats(stages["device_wall_ns"])
     stages["leaf_mean_ns"] = _to_nullable_floats(stages["leaf_ns"]) / leaves.where(leaves > 0)
     stages["kernel_mean_ns"] = _to_nullable_floats(stages["kernel_ns"]) / kernels.where(kernels > 0)
@@ -277,13 +261,7 @@ def _make_host_count_table(measured: Measurements, table: pd.DataFrame) -> Any:
         """),
     )
     caption = "Counted where they begin: a stage has what any thread starts during it."
-    return make_sheet(
-        "host_counts",
-        "What the host runs and launches, by stage",
-        headings,
-        stages,
-        caption=caption,
-    )
+    return make_sheet("host_counts", "What the host runs and launches, by stage", headings, stages, caption=caption)
 
 
 def _to_nullable_floats(column: pd.Series) -> pd.Series[Any]:
@@ -397,9 +375,7 @@ def _report_launch_gaps(
                 better="neither",
             ),
             make_evidence_metric(
-                "gap_ratio",
-                divide_or_none(totals["launch_gap_ns"], totals["device_wall_ns"]),
-                "waiting for launches",
+                "gap_ratio", divide_or_none(totals["launch_gap_ns"], totals["device_wall_ns"]), "waiting for launches"
             ),
             make_evidence_metric("gap_ns", round(gap), f"of {format_quantity(wall, 'ns')} wall"),
         ),
@@ -411,11 +387,7 @@ def _report_launch_gaps(
 
 
 def _report_many_ops(
-    row: Mapping[Any, Any],
-    staged: pd.DataFrame,
-    thresholds: Thresholds,
-    steps: ExistingSteps,
-    run: str,
+    row: Mapping[Any, Any], staged: pd.DataFrame, thresholds: Thresholds, steps: ExistingSteps, run: str
 ) -> Finding:
     """Report R03 for a step of a run without a device."""
     per = row["process_steps"]
@@ -430,10 +402,7 @@ def _report_many_ops(
         (
             Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
             make_evidence_metric(
-                "median_call_ns",
-                _to_optional_float(row["call_p50_ns"]),
-                "median call",
-                better="neither",
+                "median_call_ns", _to_optional_float(row["call_p50_ns"]), "median call", better="neither"
             ),
             make_evidence_metric("short_ns", round(short), "short calls per step"),
         ),
@@ -474,7 +443,7 @@ ANALYSIS = Analysis(
             "mean_kernel_ns": 5_000,
             # without a GPU: if the median call of an op is shorter than this.
             "median_call_ns": 5_000,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -230,11 +230,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         verdicts=tuple(_list_host_silence_abstentions(measured)),
         charts=lambda: filter(
             attrgetter("marks"),
-            (
-                _draw_idle_causes(measured),
-                draw_idle_call_tree(measured),
-                _draw_gap_lengths(measured),
-            ),
+            (_draw_idle_causes(measured), draw_idle_call_tree(measured), _draw_gap_lengths(measured)),
         ),
     )
 
@@ -246,10 +242,7 @@ def _sum_idle_by_place(measured: Measurements) -> pd.DataFrame:
     """
     captures = [
         rows[rows["window"] == "capture"].assign(canonical=None)
-        for rows in (
-            read_undamaged_table(measured, "gpu_time"),
-            read_undamaged_table(measured, "idle"),
-        )
+        for rows in (read_undamaged_table(measured, "gpu_time"), read_undamaged_table(measured, "idle"))
     ]
     judged = [list_judged_rows(measured, "gpu_time"), list_judged_rows(measured, "idle")]
     frames = []
@@ -409,9 +402,7 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
                     *_list_pause_evidence(lost, steps),
                     *_list_pause_wait_evidence(waited),
                     make_evidence_metric(
-                        "longest_ns",
-                        int(gaps["cause_ns"].max()) if len(gaps) else None,
-                        "longest pause",
+                        "longest_ns", int(gaps["cause_ns"].max()) if len(gaps) else None, "longest pause"
                     ),
                 ),
                 tuple(_locate_pauses(lost, gaps)),
@@ -535,10 +526,7 @@ def _price_silence_abstention(measured: Measurements, run: object, why: str) -> 
 ANALYSIS = Analysis(
     id="idle",
     title="Why were GPUs idle?",
-    reads=(
-        *("host_ops", "device_ops", "syncs", "windows", "python_calls"),
-        *("cpu_samples", "thread_states"),
-    ),
+    reads=(*("host_ops", "device_ops", "syncs", "windows", "python_calls"), *("cpu_samples", "thread_states")),
     writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, IDLE_BLAME, IDLE_FRAMES, "metrics"),
     metrics=("host_wait",),
     rests_on=(

@@ -33,14 +33,7 @@ from tracekit.model.intervals import measure_coverage, merge_interval_sets
 from tracekit.model.keys import sum_by_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import (
-    Array,
-    Coded,
-    concatenate_parts,
-    repeat_number,
-    repeat_text,
-    trim_all_texts,
-)
+from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, repeat_text, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -170,13 +163,7 @@ def _add_waits_of_other_ranks(measured: Measurements, found: StepInterruptions) 
 
 def _make_interruption_metric(count: int) -> Metric:
     """Make the metric of all interruptions."""
-    return Metric(
-        "interruptions",
-        count,
-        "count",
-        "lower",
-        label="compilations, graph captures, allocator calls",
-    )
+    return Metric("interruptions", count, "count", "lower", label="compilations, graph captures, allocator calls")
 
 
 def _report_allocator_calls(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
@@ -283,19 +270,9 @@ def _make_interruption_table(measured: Measurements, rows: pd.DataFrame, first: 
             name | call
             canonical | stage
         """),
-        Heading(
-            "late_count",
-            "steady calls",
-            "count",
-            f"After the first {first} steps, over all processes.",
-        ),
+        Heading("late_count", "steady calls", "count", f"After the first {first} steps, over all processes."),
         Heading("late_ns", "steady time", "ns", "Overlaps counted once in each process."),
-        Heading(
-            "early_count",
-            "first calls",
-            "count",
-            f"In the first {first} steps, or outside all steps.",
-        ),
+        Heading("early_count", "first calls", "count", f"In the first {first} steps, or outside all steps."),
         Heading("early_ns", "first time", "ns"),
     )
     return make_sheet("interruptions", "Compilation, graph captures and allocator calls", headings, pooled)

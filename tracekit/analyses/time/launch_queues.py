@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_canonical_stages,
-    make_label_headings,
-    sort_by_columns,
-)
+from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, make_label_headings, sort_by_columns
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.stages.windows import STAGE_KEY, read_undamaged_table
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
@@ -141,11 +136,7 @@ def _make_launch_queue_table(measured: Measurements) -> Sheet:
         """),
     )
     return make_sheet(
-        "queues",
-        "Queues of launched work",
-        headings,
-        table,
-        ranked=Ranked("count", apart=("run", "role", "stream")),
+        "queues", "Queues of launched work", headings, table, ranked=Ranked("count", apart=("run", "role", "stream"))
     )
 
 

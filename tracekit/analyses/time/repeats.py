@@ -35,11 +35,7 @@ CONFIDENCE_LEVEL = 0.95
 STEP_TIMES: Key = (STEP_TIME, None, None)
 """Key of the step times of the whole job."""
 
-SAMPLE_COLUMN_TYPES = dict.fromkeys(COLUMNS, "object") | {
-    "rank": "Int64",
-    "step": "Int64",
-    "value": "Float64",
-}
+SAMPLE_COLUMN_TYPES = dict.fromkeys(COLUMNS, "object") | {"rank": "Int64", "step": "Int64", "value": "Float64"}
 """Types of the columns that recorded metrics and metrics of the job share."""
 
 _METRIC_GROUPS: tuple[tuple[str, str, Unit], ...] = (
@@ -126,9 +122,7 @@ def _has_one_step_only(measured: Measurements) -> bool:
     return int(steps.max(initial=0)) == 0
 
 
-def select_steady_samples(
-    measured: Measurements,
-) -> tuple[dict[Key, MetricSamples], LeftOutSteps, int]:
+def select_steady_samples(measured: Measurements) -> tuple[dict[Key, MetricSamples], LeftOutSteps, int]:
     """Select the samples of steps that count: (samples by metric, steps left out, number of stages left out)."""
     frames = [measured.derived(list_job_values).reindex(columns=[*COLUMNS])]
     metrics = select_sound_metrics(measured)
@@ -232,10 +226,7 @@ def _make_step_time_estimates(rows: pd.DataFrame) -> Sheet:
 def _make_unit_estimate_table(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
     """Make the table of all other metrics of one unit, metrics of whole steps first."""
     is_other = ~rows["name"].isin([STEP_TIME, STAGE_TIME]).to_numpy(np.bool_)
-    of_whole, chosen = (
-        rows["stage"].isna().to_numpy(np.bool_),
-        is_other & mask_equal(rows["unit"], unit),
-    )
+    of_whole, chosen = (rows["stage"].isna().to_numpy(np.bool_), is_other & mask_equal(rows["unit"], unit))
     places = np.flatnonzero(chosen & of_whole), np.flatnonzero(chosen & ~of_whole)
     of_unit = rows.iloc[np.concatenate(places)]
     unit_sheet = _make_estimate_table(f"repeats-{name}", title, of_unit, unit, first="metric")

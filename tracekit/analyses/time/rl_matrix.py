@@ -29,11 +29,7 @@ from tracekit.job.frames import (
 from tracekit.job.logs.driver_log import map_run_driver_logs, match_logged_steps
 from tracekit.job.ranks_to_plot import choose_rows_to_plot
 from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
-from tracekit.job.stages.matrix import (
-    average_stage_walls_by_rank,
-    build_stage_cells,
-    list_timed_units,
-)
+from tracekit.job.stages.matrix import average_stage_walls_by_rank, build_stage_cells, list_timed_units
 from tracekit.job.stages.periodic import (
     CHECKPOINT,
     MOST_NAMED,
@@ -332,10 +328,7 @@ def _draw_stages_by_rank(measured: Measurements) -> list[Chart]:
     ]
     by_stage = walls.groupby("canonical", sort=False)["wall_ns"].sum()
     by_stage = by_stage.sort_values(ascending=False, kind="stable").drop(RESIDUAL, errors="ignore")
-    series = [
-        *by_stage.index[:MAX_SERIES],
-        *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else []),
-    ]
+    series = [*by_stage.index[:MAX_SERIES], *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else [])]
     bars = list(dict.fromkeys(walls["bar"]))
     total = walls.groupby("bar", sort=False)["wall_ns"].sum()
     chosen = choose_rows_to_plot({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
@@ -466,8 +459,8 @@ ANALYSIS = Analysis(
     thresholds={
         "periodic-stage": {
             # Its time over all steps, as a share of theirs.
-            "step_ratio": 0.02,
-        },
+            "step_ratio": 0.02
+        }
     },
     measure=measure,
     judge=judge,

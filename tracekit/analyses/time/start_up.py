@@ -52,11 +52,7 @@ from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges
-from tracekit.process.device.busy import (
-    break_down_device_windows,
-    compute_busy_intervals_of_ops,
-    group_rows_by_device,
-)
+from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals_of_ops, group_rows_by_device
 from tracekit.process.host.phases import (
     HostPhases,
     HostWindows,
@@ -66,13 +62,7 @@ from tracekit.process.host.phases import (
 )
 from tracekit.process.name_filters import make_narrow_coded
 from tracekit.process.steps.recording_start import EarlyWait, find_early_collective, find_early_wait
-from tracekit.process.steps.start_up import (
-    KIND_TITLES,
-    KINDS,
-    StartUpCalls,
-    find_start_up_calls,
-    unite_device_time,
-)
+from tracekit.process.steps.start_up import KIND_TITLES, KINDS, StartUpCalls, find_start_up_calls, unite_device_time
 from tracekit.process.steps.windows import StepWindows, find_steps_and_stages
 
 WAIT, SKEW = "wait", "skew"
@@ -133,11 +123,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum first calls by step, stage and name, with GPU time during the start-up before the work."""
     if not trace.has("host_ops"):
         return {}
-    parts = [
-        _list_start_up_calls(trace),
-        *_list_short_start_up_calls(trace),
-        *_list_waits_before_recording(trace),
-    ]
+    parts = [_list_start_up_calls(trace), *_list_short_start_up_calls(trace), *_list_waits_before_recording(trace)]
     parts = [part for part in parts if len(part["dur_ns"])]
     tables: dict[str, Mapping[str, Any]] = {"start_up": trim_all_texts(concatenate_parts(parts)) if parts else {}}
     steps = trace.derived(find_steps_and_stages).step_rows
@@ -160,11 +146,7 @@ def _list_short_start_up_calls(trace: Trace) -> Iterator[dict[str, Array]]:
     known = np.zeros(len(side.compiling), np.bool_)
     rows = trace.derived(find_start_up_calls).row
     known[rows[rows >= 0]] = True
-    for kind, mask in (
-        ("code", side.compiling),
-        ("memory", side.allocator),
-        ("graph", side.graph_capture),
-    ):
+    for kind, mask in (("code", side.compiling), ("memory", side.allocator), ("graph", side.graph_capture)):
         rows = (mask & ~known).nonzero()[0]
         start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
         names = select_rows(trace.texts("host_ops", "name"), rows)
@@ -188,14 +170,7 @@ def _list_waits_before_recording(trace: Trace) -> Iterator[dict[str, Array]]:
 
 
 def _sum_start_up_calls(
-    trace: Trace,
-    kinds: Array,
-    names: Coded,
-    start: Ints,
-    dur: Ints,
-    usual: Array,
-    *,
-    is_rare: bool,
+    trace: Trace, kinds: Array, names: Coded, start: Ints, dur: Ints, usual: Array, *, is_rare: bool
 ) -> dict[str, Array]:
     """Sum calls by kind and name, and by the step and stage they begin in."""
     where: HostWindows = trace.derived(build_host_windows)
@@ -422,11 +397,7 @@ def _find_start_up_within_steps(
             _advise_later_recording(measured, owner[0]),
             (
                 make_evidence_metric("idle_ns", round(lost), "idle per step"),
-                make_evidence_metric(
-                    "first_calls_ns",
-                    round(steps.mean(int(calls["dur_ns"].sum()))),
-                    "in first calls",
-                ),
+                make_evidence_metric("first_calls_ns", round(steps.mean(int(calls["dur_ns"].sum()))), "in first calls"),
             ),
             _locate_start_up_calls(calls),
             round(lost),
@@ -539,7 +510,7 @@ ANALYSIS = Analysis(
             # First calls in a step that does not count, as a share of the steps that do. Simulated code loading takes 88 % of
             # a step; the first steps of jobs without it have none.
             "uncounted_ratio": 0.10,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -27,17 +27,8 @@ from tracekit.job.frames import (
     to_int_or_none,
     to_text_or_none,
 )
-from tracekit.job.longer_steps import (
-    LongerPause,
-    find_longer_pause,
-    list_time_counted_elsewhere,
-    measure_device_walls,
-)
-from tracekit.job.stages.durations import (
-    compute_stage_shares_of_step,
-    measure_stage_walls,
-    spread_stage_walls,
-)
+from tracekit.job.longer_steps import LongerPause, find_longer_pause, list_time_counted_elsewhere, measure_device_walls
+from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls, spread_stage_walls
 from tracekit.job.stages.periodic import describe_periodic_stages, measure_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
@@ -55,12 +46,7 @@ from tracekit.model.units import format_quantity, format_ranges
 from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
 from tracekit.process.device.work_per_window import find_work_ends, measure_work_per_window
 from tracekit.process.steps.recurrences import list_recurrences
-from tracekit.process.steps.windows import (
-    StageWindows,
-    StepsAndStages,
-    StepWindows,
-    find_steps_and_stages,
-)
+from tracekit.process.steps.windows import StageWindows, StepsAndStages, StepWindows, find_steps_and_stages
 
 STEPS = Table(
     "steps",
@@ -83,12 +69,10 @@ STEPS = Table(
             "Wall time on the host, ns; where the host runs ahead in most steps, until its device work is done.",
         ),
         "start_up_ns": Column(
-            "int64",
-            "Start-up before it, in a recording that no mark divides: recorded, and no part of it.",
+            "int64", "Start-up before it, in a recording that no mark divides: recorded, and no part of it."
         ),
         "skew_ns": Column(
-            "int64",
-            "Before that, a collective waited for a rank whose recording had not begun; no part of it.",
+            "int64", "Before that, a collective waited for a rank whose recording had not begun; no part of it."
         ),
         **WORK,
         "work_end_ns": Column("Int64", "When the last of these device ops ended; <NA> without any."),
@@ -168,31 +152,19 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     are_drawn = not has_faults(measured) or judge_if_sound(measured, draw_stage_gantts, None) is not None
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
-        Metric(
-            "step_wall",
-            steps.step_ns,
-            "ns",
-            "lower",
-            *_find_wall_range(steps.walls),
-            "step",
-            STEP_BOUNDS,
-        ),
+        Metric("step_wall", steps.step_ns, "ns", "lower", *_find_wall_range(steps.walls), "step", STEP_BOUNDS),
         Metric("steps", steps.count, "count"),
     )
     timed = measure_device_walls(of_all, left_out)
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: select_filled_sheets(
-            _make_step_wall_table(of_all, every_step.walls, left_out),
-            *_make_stage_and_range_tables(measured),
+            _make_step_wall_table(of_all, every_step.walls, left_out), *_make_stage_and_range_tables(measured)
         ),
         findings=tuple(_find_step_variance(measured, timed, thresholds)),
         caveats=(*_caveat_nsys_step_numbers(measured), *([] if are_drawn else [undrawn])),
         verdicts=tuple(_list_runs_with_few_steps(measured, timed, thresholds)),
-        charts=lambda: (
-            *(judge_if_sound(measured, draw_stage_gantts, None) or ()),
-            *draw_step_strips(measured),
-        ),
+        charts=lambda: (*(judge_if_sound(measured, draw_stage_gantts, None) or ()), *draw_step_strips(measured)),
     )
 
 
@@ -333,13 +305,7 @@ def _list_runs_with_few_steps(measured: Measurements, walls: pd.DataFrame, thres
         if len(of_run) < need:
             reason = f"{len(of_run)} of at least {need} steps"
             named = to_text_or_none(run) if several else None
-            yield Verdict(
-                "step-variance",
-                "insufficient data",
-                reason,
-                named,
-                *_compute_excess_over_median(of_run),
-            )
+            yield Verdict("step-variance", "insufficient data", reason, named, *_compute_excess_over_median(of_run))
 
 
 def _compute_excess_over_median(walls: pd.DataFrame) -> tuple[int | None, float | None]:
@@ -378,20 +344,8 @@ def _find_step_variance(measured: Measurements, walls: pd.DataFrame, thresholds:
                 f"{reasons[0]}{_explain_long_steps(pause, long_steps)}{phrase_run(measured, run)}",
                 PAUSE_ADVICE if pause else VARIANCE_ADVICE,
                 (
-                    Metric(
-                        "max_over_median",
-                        float(wall.max()) / median,
-                        "",
-                        "lower",
-                        label="longest over median",
-                    ),
-                    Metric(
-                        "variation",
-                        variation,
-                        "ratio",
-                        "lower",
-                        label="standard deviation over mean",
-                    ),
+                    Metric("max_over_median", float(wall.max()) / median, "", "lower", label="longest over median"),
+                    Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
                     *list_time_counted_elsewhere(measured, long_steps, pause, len(wall)),
                 ),
                 (Place(source=None, step=to_int_or_none(longest["step"])),),
@@ -456,7 +410,7 @@ ANALYSIS = Analysis(
             "variation": 0.10,
             # The first step over the median step: warm-up.
             "first_over_median": 3.0,
-        },
+        }
     },
     every_step=True,
     measure=measure,

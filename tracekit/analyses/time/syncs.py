@@ -10,33 +10,16 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
-from tracekit.job.frames import (
-    find_equal_rows,
-    make_label_headings,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
+from tracekit.job.frames import find_equal_rows, make_label_headings, sum_columns_by_keys, to_text_or_none
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
-from tracekit.job.stages.windows import (
-    STAGE_KEY,
-    average_over_gpu_steps,
-    list_judged_rows,
-    read_undamaged_table,
-)
+from tracekit.job.stages.windows import STAGE_KEY, average_over_gpu_steps, list_judged_rows, read_undamaged_table
 from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.keys import list_row_dicts, sort_rows_by_keys, sum_by_keys
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import (
-    Array,
-    Coded,
-    concatenate_parts,
-    repeat_number,
-    select_rows,
-    trim_all_texts,
-)
+from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, select_rows, trim_all_texts
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -57,10 +40,7 @@ SYNC_STALLS = Table(
         "window": WINDOW,
         "step": STEP,
         "stage": STAGE,
-        "call": Column(
-            "category",
-            "Synchronising call, the last one in its op; <NA> for the kinds beyond the cap.",
-        ),
+        "call": Column("category", "Synchronising call, the last one in its op; <NA> for the kinds beyond the cap."),
         "op": Column("category", "Outermost op around it, where there is one."),
         "place": Column(
             "category",
@@ -71,8 +51,7 @@ SYNC_STALLS = Table(
         "call_ns": Column("int64", "Σ duration of the calls."),
         "stall_count": Column("int64", "Of these, how often the device was idle when a call returned."),
         "idle_ns": Column(
-            "int64",
-            "Idle time from their return to the next device op, neither data loading nor silence.",
+            "int64", "Idle time from their return to the next device op, neither data loading nor silence."
         ),
         "later_ns": Column(
             "int64",
@@ -93,9 +72,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("device_ops"):
         return {}
     by_device = zip(
-        trace.derived(make_idle_time_measurement()),
-        trace.derived(StallTime(make_idle_time_measurement())),
-        strict=True,
+        trace.derived(make_idle_time_measurement()), trace.derived(StallTime(make_idle_time_measurement())), strict=True
     )
     tables = [_sum_device_sync_stalls(trace, idle, calls) for idle, calls in by_device]
     return {"sync_stalls": trim_all_texts(concatenate_parts(tables))}
@@ -161,12 +138,7 @@ def _list_runs_without_host_ops(measured: Measurements) -> list[Verdict]:
     captures = captures[captures["device_op_count"] > 0]
     hosts = captures.groupby("run", sort=False)["host_op_count"].sum()
     return [
-        Verdict(
-            ANALYSIS.rules[0],
-            "insufficient data",
-            "no host activity was recorded",
-            to_text_or_none(run),
-        )
+        Verdict(ANALYSIS.rules[0], "insufficient data", "no host activity was recorded", to_text_or_none(run))
         for run in hosts.index[hosts == 0]
     ]
 
@@ -174,9 +146,7 @@ def _list_runs_without_host_ops(measured: Measurements) -> list[Verdict]:
 def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     """Make the table of synchronizing calls by stage, per step and GPU, most idle time first."""
     table = average_over_gpu_steps(
-        measured,
-        sum_columns_by_keys(rows, [*STAGE_KEY, "op", "call"], SYNC_SUM_COLUMNS),
-        SYNC_SUM_COLUMNS,
+        measured, sum_columns_by_keys(rows, [*STAGE_KEY, "op", "call"], SYNC_SUM_COLUMNS), SYNC_SUM_COLUMNS
     )
     table = table.sort_values(["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable")
     headings = (
@@ -212,10 +182,7 @@ def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thr
     by_op = sum_columns_by_keys(of_window, ["op", "call"], ["count", "idle_ns"])
     by_op = by_op.sort_values(["idle_ns", "count"], ascending=False, kind="stable").head(3)
     tops = [
-        (
-            to_text_or_none(r["op"]) or to_text_or_none(r["call"]) or "calls of other kinds",
-            to_text_or_none(r["call"]),
-        )
+        (to_text_or_none(r["op"]) or to_text_or_none(r["call"]) or "calls of other kinds", to_text_or_none(r["call"]))
         for r in list_row_dicts(by_op)
     ]
     share = window.share(one.idle_ns)
@@ -234,11 +201,7 @@ def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thr
             make_evidence_metric("idle_ratio", share, "of the stage"),
         ),
         tuple(
-            Place(
-                role=window.role,
-                stage=window.canonical,
-                name=name if call in (None, name) else f"{name} ({call})",
-            )
+            Place(role=window.role, stage=window.canonical, name=name if call in (None, name) else f"{name} ({call})")
             for name, call in tops
         ),
         round(lost),
@@ -268,7 +231,7 @@ ANALYSIS = Analysis(
             "stage_ratio": 0.03,
             # with at least this many calls per step in it that return to an idle device.
             "syncs_per_step": 20,
-        },
+        }
     },
     measure=measure,
     judge=judge,

@@ -107,14 +107,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _measure_counter_levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     """Measure the levels in the recording, in every step, and in the outermost stages of every step."""
     ts = rows["ts_ns"].to_numpy()
-    steps, stages = (
-        trace.derived(find_steps_and_stages).steps,
-        trace.derived(make_outer_stage_frame),
-    )
-    in_step, in_stage = (
-        find_step_row_at(steps, ts) if len(steps) else ts * 0 - 1,
-        find_window_row_at(stages, ts),
-    )
+    steps, stages = (trace.derived(find_steps_and_stages).steps, trace.derived(make_outer_stage_frame))
+    in_step, in_stage = (find_step_row_at(steps, ts) if len(steps) else ts * 0 - 1, find_window_row_at(stages, ts))
     number = np.append(steps["step"].to_numpy(np.int64, na_value=-1), -1)[in_step]
     name = np.append(stages["stage"].cat.codes.to_numpy().astype(np.int64), -1)[in_stage]
     name[name >= MAX_STAGES] = -1
@@ -132,20 +126,13 @@ def _measure_counter_levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sum_counter_samples(
-    rows: pd.DataFrame,
-    step: npt.NDArray[np.int64],
-    stage: npt.NDArray[np.int64],
-    names: Any,
-    window: str,
+    rows: pd.DataFrame, step: npt.NDArray[np.int64], stage: npt.NDArray[np.int64], names: Any, window: str
 ) -> pd.DataFrame:
     """Sum these samples by step, stage and counter."""
     keyed = rows.assign(step=step, stage=stage, zero=rows["value"].eq(0))
     grouped = keyed.groupby(["step", "stage", "name"], observed=True, sort=True)
     sums = grouped.agg(
-        sample_count=("value", "size"),
-        sum=("value", "sum"),
-        max=("value", "max"),
-        zero_count=("zero", "sum"),
+        sample_count=("value", "size"), sum=("value", "sum"), max=("value", "max"), zero_count=("zero", "sum")
     ).reset_index()
     step_numbers = sums["step"].to_numpy(np.int64)
     return pd.DataFrame(

@@ -103,10 +103,7 @@ _QUANTITIES: Mapping[str, Callable[[Measurements], pd.DataFrame]] = {
 
 
 def _compare_tools(
-    table: str,
-    read: Callable[[Measurements], pd.DataFrame],
-    measured: Measurements,
-    check: Measurements,
+    table: str, read: Callable[[Measurements], pd.DataFrame], measured: Measurements, check: Measurements
 ) -> Iterator[dict[str, object]]:
     """Compare one quantity: a row per run with the means over the pairs that both tools recorded."""
     if not (measured.has(table) and check.has(table)):

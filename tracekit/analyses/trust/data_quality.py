@@ -15,19 +15,8 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import make_label_headings, to_int_or_none
 from tracekit.job.recording_kinds import map_classified_processes
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.codes import (
-    FILTERED_ROWS,
-    INTERLEAVED,
-    LOST_KERNELS,
-    OF_TIMES,
-    UNUSABLE_KERNELS,
-)
-from tracekit.model.keys import (
-    CAPTURE,
-    list_row_dicts,
-    mask_members,
-    number_frames_alike,
-)
+from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LOST_KERNELS, OF_TIMES, UNUSABLE_KERNELS
+from tracekit.model.keys import CAPTURE, list_row_dicts, mask_members, number_frames_alike
 from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
@@ -416,10 +405,7 @@ REMOVED_ROWS = (
     "analyze the trace as the profiler wrote it",
 )
 WARM_UP = "warm the profiler up one step before recording (schedule warmup=1)"
-WITHOUT_GPU = (
-    "have no GPU activity while others do",
-    "check that no other profiler was attached on those ranks",
-)
+WITHOUT_GPU = ("have no GPU activity while others do", "check that no other profiler was attached on those ranks")
 
 
 ANALYSIS = Analysis(
@@ -443,8 +429,8 @@ ANALYSIS = Analysis(
     thresholds={
         "profiling-artefact": {
             # GPU time without a known launch, as a share of all GPU time.
-            "unlinked_ratio": 0.05,
-        },
+            "unlinked_ratio": 0.05
+        }
     },
     any_source=True,
     measure=measure,

@@ -111,8 +111,7 @@ def _map_host_clocks(
             by_host.setdefault(host, []).append(known[owner])
     return {
         host: CaptureClock(
-            round(statistics.median(each.offset_ns for each in of_host)),
-            ("collectives", of_host[0].set),
+            round(statistics.median(each.offset_ns for each in of_host)), ("collectives", of_host[0].set)
         )
         for host, of_host in by_host.items()
         if len({each.set for each in of_host}) == 1

@@ -14,12 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import UNIT, clear_parts_of_numbered_steps
-from tracekit.job.groups import (
-    find_group_maxima,
-    find_group_minima,
-    find_mixed_groups,
-    number_rows_within_groups,
-)
+from tracekit.job.groups import find_group_maxima, find_group_minima, find_mixed_groups, number_rows_within_groups
 from tracekit.model.keys import (
     find_distinct,
     find_first_rows,
@@ -379,10 +374,7 @@ def _find_rooted_meetings(
     apart = find_mixed_groups(of_match, state["set"].to_numpy(np.int64)[place], count)
     apart &= find_mixed_groups(of_match, host[rows], count)
     left = came + dur[rows]
-    first_left, last_left = (
-        find_group_minima(of_match, left, count),
-        find_group_maxima(of_match, left, count),
-    )
+    first_left, last_left = (find_group_minima(of_match, left, count), find_group_maxima(of_match, left, count))
     together = first_left >= find_group_maxima(of_match, came, count)
     together &= last_left - first_left <= find_group_minima(of_match, dur[rows], count)
     met[rows] = (together & ~apart)[of_match]

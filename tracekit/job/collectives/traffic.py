@@ -20,20 +20,8 @@ from tracekit.job.frames import (
 )
 from tracekit.job.gpu_shares import divide_columns
 from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.model.intervals import (
-    line_up_lanes,
-    measure_coverage,
-    measure_group_unions,
-    merge_intervals,
-)
-from tracekit.model.keys import (
-    CAPTURE,
-    PROCESS,
-    group_rows_by,
-    inner_join,
-    iterate_records,
-    number_frames_alike,
-)
+from tracekit.model.intervals import line_up_lanes, measure_coverage, measure_group_unions, merge_intervals
+from tracekit.model.keys import CAPTURE, PROCESS, group_rows_by, inner_join, iterate_records, number_frames_alike
 from tracekit.model.tables.arrays import Nullable, convert_for_pandas, make_frame
 from tracekit.model.tables.arrays import concatenate_like_arrays as join
 from tracekit.model.trace import Measurements
@@ -172,16 +160,7 @@ def _sum_traffic_by_rank(measured: Measurements) -> pd.DataFrame:
     frames = [gpu, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
     if on_host.any():
         frames.insert(1, _list_host_collective_captures(measured, rows[on_host]))
-    columns = (
-        "window_ns",
-        "comm_ns",
-        "exposed_ns",
-        "wait_ns",
-        "count",
-        "size_bytes",
-        "wire_bytes",
-        "wired_ns",
-    )
+    columns = ("window_ns", "comm_ns", "exposed_ns", "wait_ns", "count", "size_bytes", "wire_bytes", "wired_ns")
     out = sum_columns_by_keys(_stack_traffic_frames(frames, columns), WHO, columns)
     out["comm_ratio"] = divide_columns(out["comm_ns"], out["window_ns"])
     out["exposed_ratio"] = divide_columns(out["exposed_ns"], out["window_ns"])
@@ -190,10 +169,7 @@ def _sum_traffic_by_rank(measured: Measurements) -> pd.DataFrame:
     return out.reset_index(drop=True)
 
 
-_WINDOW = (
-    *("source", "device", "window", "ts_ns", "window_ns"),
-    *("comm_ns", "exposed_comm_ns"),
-)
+_WINDOW = (*("source", "device", "window", "ts_ns", "window_ns"), *("comm_ns", "exposed_comm_ns"))
 """Columns read from the windows of devices, except their owner."""
 
 

@@ -8,17 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.collectives.traffic import (
-    compute_collective_rates,
-    list_rated_collectives,
-    sum_traffic_by_rank,
-)
-from tracekit.job.frames import (
-    find_equal_rows,
-    make_label_headings,
-    narrow_exact_floats,
-    select_distinct_rows,
-)
+from tracekit.job.collectives.traffic import compute_collective_rates, list_rated_collectives, sum_traffic_by_rank
+from tracekit.job.frames import find_equal_rows, make_label_headings, narrow_exact_floats, select_distinct_rows
 from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
 from tracekit.job.stages.windows import count_steps_of_rows
 from tracekit.job.tables import make_sheet, parse_headings

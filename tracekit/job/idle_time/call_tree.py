@@ -217,10 +217,7 @@ def sum_window_idle_by_holder(measured: Measurements, window: StageWindow) -> li
 
 
 def _find_culprit(
-    blamed: IdleBlame,
-    chosen: npt.NDArray[np.bool_],
-    holders: Sequence[str],
-    stages: frozenset[object] = frozenset(),
+    blamed: IdleBlame, chosen: npt.NDArray[np.bool_], holders: Sequence[str], stages: frozenset[object] = frozenset()
 ) -> IdleCulprit | None:
     """Find the place of these kinds with most of the chosen time. Names of `stages` add no information."""
     total = int(blamed.idle_ns[chosen].sum())

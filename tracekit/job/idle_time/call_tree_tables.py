@@ -63,11 +63,7 @@ def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     by_kind = make_sheet(
         "idle_blame_kinds",
         "What held the GPU back, by kind",
-        (
-            *labels,
-            *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."),
-            *headings,
-        ),
+        (*labels, *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."), *headings),
         pd.DataFrame(kind_rows, columns=["run", "role", "idle_ns", *kinds]),
     )
     return by_place, by_kind

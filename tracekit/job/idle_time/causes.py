@@ -8,13 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import (
-    UNIT,
-    find_equal_rows,
-    select_distinct_rows,
-    select_staged_rows,
-    sum_columns_by_keys,
-)
+from tracekit.job.frames import UNIT, find_equal_rows, select_distinct_rows, select_staged_rows, sum_columns_by_keys
 from tracekit.job.idle_time.host_syncs import find_sync_bound_stages
 from tracekit.job.idle_time.launching import list_launch_bound_keys
 from tracekit.job.idle_time.outside_stages import IdleOutsideStages, sum_idle_outside_stages
@@ -33,13 +27,7 @@ from tracekit.job.stages.windows import (
     sum_judged_steps,
 )
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
-from tracekit.model.keys import (
-    group_rows_by,
-    iterate_records,
-    left_join,
-    list_row_dicts,
-    mask_matching_rows,
-)
+from tracekit.model.keys import group_rows_by, iterate_records, left_join, list_row_dicts, mask_matching_rows
 from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds
 from tracekit.model.trace import Measurements
@@ -149,9 +137,7 @@ def _find_host_pauses(measured: Measurements, thresholds: Thresholds) -> dict[Ow
     for owner, (silent, code) in _sum_pauses_outside_edges(measured, thresholds).items():
         before = paused.setdefault(owner, HostPauses(0, 0, 0, [], {}))
         paused[owner] = before._replace(
-            silent_ns=before.silent_ns + silent,
-            code_ns=before.code_ns + code,
-            outside_ns=silent + code,
+            silent_ns=before.silent_ns + silent, code_ns=before.code_ns + code, outside_ns=silent + code
         )
     existing = count_gpu_steps(measured)
     costly = {}

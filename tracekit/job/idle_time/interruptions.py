@@ -22,11 +22,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
-KIND_OF_RULE = {
-    "allocator-calls": "allocator",
-    "recompilation": "compilation",
-    "graph-capture": "graph",
-}
+KIND_OF_RULE = {"allocator-calls": "allocator", "recompilation": "compilation", "graph-capture": "graph"}
 """Kind of interruption of each rule."""
 
 

@@ -9,12 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    select_staged_rows,
-    stack_frames,
-    take_key_columns,
-)
+from tracekit.job.frames import clear_parts_of_numbered_steps, select_staged_rows, stack_frames, take_key_columns
 from tracekit.job.idle_time.host_syncs import list_sync_bound_keys
 from tracekit.job.stages.windows import find_unit_occurrences, make_stage_key
 from tracekit.model.keys import PROCESS, group_rows_by, list_row_dicts, sum_by_group
@@ -25,13 +20,7 @@ from tracekit.model.trace import Measurements
 Ints = npt.NDArray[np.int64]
 
 COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
-ON_DEVICE = (
-    "kernel_count",
-    "kernel_ns",
-    "graph_kernel_count",
-    "launch_gap_ns",
-    "synced_gap_ns",
-)
+ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns", "synced_gap_ns")
 
 PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
 """Key of one step of one process across files."""

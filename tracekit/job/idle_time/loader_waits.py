@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    divide_or_none,
-    find_equal_rows,
-    summarize_job_steps,
-)
+from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, find_equal_rows, summarize_job_steps
 from tracekit.model.keys import PROCESS, mask_matching_rows
 from tracekit.model.trace import Measurements
 
@@ -42,10 +37,7 @@ def _sum_loader_waits(measured: Measurements) -> pd.DataFrame:
     waits = []
     for key, of_loader in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
         who = dict(zip([*PROCESS, "name"], key, strict=True))
-        marks, first = (
-            _list_steps_of_process(steps, who),
-            _list_steps_of_process(recorded, who).iloc[:1],
-        )
+        marks, first = (_list_steps_of_process(steps, who), _list_steps_of_process(recorded, who).iloc[:1])
         counted = marks[~mask_matching_rows(marks, first, _MARK)] if len(marks) > 1 else marks
         later = of_loader[mask_matching_rows(of_loader, counted, _MARK)]
         step_ns = jobs.of(who["run"]).step_ns

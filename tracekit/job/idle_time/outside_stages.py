@@ -8,18 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_equal_rows,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
-from tracekit.job.stages.windows import (
-    Owner,
-    list_judged_rows,
-    number_stage_owners,
-    read_undamaged_table,
-)
+from tracekit.job.frames import aggregate_by_keys, find_equal_rows, sum_columns_by_keys, to_text_or_none
+from tracekit.job.stages.windows import Owner, list_judged_rows, number_stage_owners, read_undamaged_table
 from tracekit.job.steps.steady_steps import MARKED_ORIGINS
 from tracekit.model.keys import CAPTURE, left_join, mask_matching_rows
 from tracekit.model.trace import Measurements

@@ -86,11 +86,7 @@ def _parse_machine_metric(name: str) -> tuple[int, str, float] | None:
 def _make_machine_log_row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
     """Make the row of the host (-1) or a GPU, reduced over its steps."""
     busy, memory = parts.get("busy", _NOTHING), parts.get("memory", _NOTHING)
-    row: dict[str, object] = {
-        "run": run,
-        "order": place,
-        "place": "host" if place < 0 else f"GPU {place}",
-    }
+    row: dict[str, object] = {"run": run, "order": place, "place": "host" if place < 0 else f"GPU {place}"}
     row |= dict.fromkeys(_LEVELS)
     if len(busy):
         row |= {"busy": busy.mean(), "least": busy.min(), "most": busy.max()}

@@ -138,7 +138,6 @@ def parse_device_memory(text: str | int) -> int:
     size = text if isinstance(text, int) else parse_size(text)
     if not LEAST <= size < MOST:
         raise TracekitError(
-            f"no device has {format_quantity(size, 'bytes')} of memory",
-            "name the unit: --device-memory 80GiB",
+            f"no device has {format_quantity(size, 'bytes')} of memory", "name the unit: --device-memory 80GiB"
         )
     return size

@@ -103,12 +103,7 @@ def _draw_peak_stacks(snapshot: Mapping[str, Any], frames: Frame) -> Chart:
     names = list(dict.fromkeys(frames.values("name")))
     place = {name: number for number, name in enumerate(names)}
     marks = tuple(
-        (
-            row["depth"],
-            place[row["name"]],
-            row["start_bytes"],
-            row["start_bytes"] + row["size_bytes"],
-        )
+        (row["depth"], place[row["name"]], row["start_bytes"], row["start_bytes"] + row["size_bytes"])
         for row in frames.rows("depth", "name", "start_bytes", "size_bytes")
     )
     depths = int(frames["depth"].max()) + 1

@@ -69,10 +69,7 @@ def fold_snapshots(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     windows = _number_windows(windows)
     at_end = stacks.equals("basis", "snapshot")
     grown = _keep_grown_stacks(windows, stacks.filter(at_end), blocks)
-    folded = {
-        "snapshot_windows": windows,
-        "survivors": concat([grown, stacks.filter(~at_end)]),
-    }
+    folded = {"snapshot_windows": windows, "survivors": concat([grown, stacks.filter(~at_end)])}
     return {
         name: TABLES[name].cast(rows.select(*TABLES[name].columns).columns, len(rows)) for name, rows in folded.items()
     }

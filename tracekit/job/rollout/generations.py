@@ -11,12 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, map_capture_clocks
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    divide_or_none,
-    split_by_keys,
-    to_int_or_none,
-)
+from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, split_by_keys, to_int_or_none
 from tracekit.job.steps.metric_samples import make_missing_last_key
 from tracekit.model.keys import CAPTURE, iterate_records, list_row_dicts
 from tracekit.model.labels import format_numbered_word
@@ -267,8 +262,7 @@ def _summarize_iterations(part: pd.DataFrame) -> dict[str, Any]:
         "mean_requests": divide_or_none(float((running * pace).sum()), wall),
         "context": _divide_known_sums(part["context_tokens"][decode], (running * count)[decode]),
         "prompt_context": _divide_known_sums(
-            part["attention_pairs"][prefill],
-            part["prefill_tokens"][prefill] + part["decode_tokens"][prefill],
+            part["attention_pairs"][prefill], part["prefill_tokens"][prefill] + part["decode_tokens"][prefill]
         ),
         "tail_ns": tail_ns,
         "low_ns": low_ns if peak else None,
@@ -325,9 +319,7 @@ def _compare_first_iterations(
     }
 
 
-def group_generations_by_role(
-    found: Sequence[EngineGeneration],
-) -> dict[tuple[Any, Any], list[list[EngineGeneration]]]:
+def group_generations_by_role(found: Sequence[EngineGeneration]) -> dict[tuple[Any, Any], list[list[EngineGeneration]]]:
     """Group generations by run and role, then by unit: engines that ran at the same time."""
     sides: dict[tuple[Any, ...], list[EngineGeneration]] = {}
     for generation in found:

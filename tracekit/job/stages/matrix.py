@@ -58,25 +58,12 @@ def _build_stage_cells(measured: Measurements) -> pd.DataFrame:
     walls = list_timed_units(measured)
     frames = [
         _build_stage_cells_of_run(
-            walls[find_equal_rows(walls["run"], run)],
-            seen[find_equal_rows(seen["run"], run)],
-            log,
-            run,
+            walls[find_equal_rows(walls["run"], run)], seen[find_equal_rows(seen["run"], run)], log, run
         )
         for seen in [_sum_traced_stages(measured)]
         for run, log in _list_runs_with_logs(measured).items()
     ]
-    columns = [
-        *UNIT,
-        "role",
-        "canonical",
-        "wall_ns",
-        "rank",
-        "ranks",
-        "instances",
-        "logged_ns",
-        "state",
-    ]
+    columns = [*UNIT, "role", "canonical", "wall_ns", "rank", "ranks", "instances", "logged_ns", "state"]
     out = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
     types = dict.fromkeys(("wall_ns", "rank", "ranks", "instances", "logged_ns"), "Int64")
     return out[columns].astype(types)
@@ -128,9 +115,7 @@ def _build_stage_cells_of_run(
     measured_here = out["wall_ns"].notna().to_numpy()
     out["logged_ns"] = logged
     out["state"] = np.select(
-        [measured_here, logged.notna().to_numpy(), has_step],
-        ["measured", "log", "not applicable"],
-        "missing",
+        [measured_here, logged.notna().to_numpy(), has_step], ["measured", "log", "not applicable"], "missing"
     )
     return out
 

@@ -47,9 +47,7 @@ def draw_rank_stage_matrices(measured: Measurements) -> tuple[Chart, ...]:
     return tuple(charts)
 
 
-def map_ranks_to_hosts(
-    measured: Measurements,
-) -> Mapping[tuple[str | None, str | None, int | None], Mapping[int, str]]:
+def map_ranks_to_hosts(measured: Measurements) -> Mapping[tuple[str | None, str | None, int | None], Mapping[int, str]]:
     """Map each rank to its host, as far as it is known, by rank group."""
     captures = measured["captures"]
     captures = captures[captures["rank"].notna() & captures["host"].notna()]
@@ -110,10 +108,7 @@ def _group_ranks_into_rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, l
     if len(numbers) <= MOST_RANKS:
         by_name = sorted(range(len(numbers)), key=lambda place: make_natural_key(hosts.get(numbers[place], "")))
         return {
-            join_phrase(
-                hosts.get(numbers[place], "") * on_hosts,
-                format_numbered_word("rank", numbers[place]),
-            ): [place]
+            join_phrase(hosts.get(numbers[place], "") * on_hosts, format_numbered_word("rank", numbers[place])): [place]
             for place in by_name
         }
     if on_hosts and hosts.keys() >= set(numbers):

@@ -284,9 +284,7 @@ def count_gpu_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> Exist
     """Count the steps of all GPUs of the processes in these rows."""
     rows = rows[[*PROCESS]]
     return _count_steps_with_hosts(
-        measured,
-        mask_matching_rows(measured.derived(_list_distinct_gpu_steps), rows, PROCESS),
-        rows,
+        measured, mask_matching_rows(measured.derived(_list_distinct_gpu_steps), rows, PROCESS), rows
     )
 
 
@@ -316,10 +314,7 @@ def _count_steps_with_hosts(
     measured: Measurements, is_chosen: npt.NDArray[np.bool_], rows: pd.DataFrame
 ) -> ExistingSteps:
     """Count the chosen rows of `_list_distinct_gpu_steps`, and the steps of processes in `rows` without a chosen GPU."""
-    lanes, steps = (
-        measured.derived(_list_distinct_gpu_steps),
-        measured.derived(_list_distinct_process_steps),
-    )
+    lanes, steps = (measured.derived(_list_distinct_gpu_steps), measured.derived(_list_distinct_process_steps))
     is_host = mask_matching_rows(steps, rows, PROCESS)
     if is_chosen.any():
         is_host &= ~mask_matching_rows(steps, lanes[[*PROCESS]].iloc[np.flatnonzero(is_chosen)], PROCESS)
@@ -344,10 +339,7 @@ _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
 
 def _list_process_steps_by_source(measured: Measurements) -> pd.DataFrame:
     """List the steps in each source: process, `origin`, and `wall_ns` of the unit (`frames.step_walls`)."""
-    rows, walls = (
-        clear_parts_of_numbered_steps(measured["steps"]),
-        summarize_job_steps(measured).walls,
-    )
+    rows, walls = (clear_parts_of_numbered_steps(measured["steps"]), summarize_job_steps(measured).walls)
     wall_ns = walls["wall_ns"].to_numpy(np.int64)[find_matching_rows(rows, walls, UNIT, optional=UNIT)]
     columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
     return rows.assign(occurrence=find_unit_occurrences(rows))[columns].assign(wall_ns=wall_ns)

@@ -163,10 +163,7 @@ def _fill_parts_of_values(
     measured: Measurements, values: dict[str, npt.NDArray[np.object_]]
 ) -> dict[str, npt.NDArray[np.object_]]:
     """Fill in the part of each value."""
-    return {
-        **values,
-        "part": np.array([*_find_parts_of_values(measured, values), None], object)[:-1],
-    }
+    return {**values, "part": np.array([*_find_parts_of_values(measured, values), None], object)[:-1]}
 
 
 _TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})

@@ -20,10 +20,7 @@ MOST_WORK = 1e15
 
 
 def compute_work_rates(
-    found: Mapping[Key, MetricSamples],
-    ranks: int | None,
-    time: str = STEP_TIME,
-    stage_time: str = STAGE_TIME,
+    found: Mapping[Key, MetricSamples], ranks: int | None, time: str = STEP_TIME, stage_time: str = STAGE_TIME
 ) -> dict[Key, MetricSamples]:
     """Compute the time per unit of work (ns), and the rate per second and rank, for each known count of work.
 

@@ -18,10 +18,7 @@ from tracekit.model.records import dataclass
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"
-_EMPTY, _AHEAD = (
-    "cut off, with next to no device work",
-    "out of step with its device work: the host ran ahead",
-)
+_EMPTY, _AHEAD = ("cut off, with next to no device work", "out of step with its device work: the host ran ahead")
 _OPEN = "the last that was recorded, whose end nothing tells"
 INCOMPLETE = "not recorded whole on every rank"
 """Reason for leaving out a step that a rank lacks, or for which the work of a rank is lost."""
@@ -115,13 +112,7 @@ def _list_drop_reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]])
     return reasons
 
 
-_DROP_RULES = (
-    (WITHOUT_WORK, _EMPTY),
-    (CUT_OFF, _OPEN),
-    (RAN_AHEAD, _AHEAD),
-    (FIRST, _OPENING),
-    (COMPILES, _COMPILING),
-)
+_DROP_RULES = ((WITHOUT_WORK, _EMPTY), (CUT_OFF, _OPEN), (RAN_AHEAD, _AHEAD), (FIRST, _OPENING), (COMPILES, _COMPILING))
 """Marks and their reasons, in order."""
 
 

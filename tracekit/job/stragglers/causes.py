@@ -12,21 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    find_canonical_stages,
-    find_equal_rows,
-    to_text_or_none,
-)
+from tracekit.job.frames import clear_parts_of_numbered_steps, find_canonical_stages, find_equal_rows, to_text_or_none
 from tracekit.job.rank_groups import RankGroup
-from tracekit.model.keys import (
-    CAPTURE,
-    group_rows_by,
-    left_join,
-    mask_equal,
-    number_frames_alike,
-    sum_by_group,
-)
+from tracekit.model.keys import CAPTURE, group_rows_by, left_join, mask_equal, number_frames_alike, sum_by_group
 from tracekit.model.labels import choose_plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
@@ -118,11 +106,7 @@ class RankComparison:
 
 
 def find_lateness_cause(
-    measured: Measurements,
-    rank_group: RankGroup,
-    late: list[int],
-    others: list[int],
-    steps: pd.DataFrame,
+    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], steps: pd.DataFrame
 ) -> LatenessCause:
     """Find why these ranks are late in these steps, compared with the first few of the others."""
     if not measured.has("slots"):
@@ -147,11 +131,7 @@ def find_lateness_cause(
 
 
 def _compare_rank_steps(
-    measured: Measurements,
-    rank_group: RankGroup,
-    late: list[int],
-    others: list[int],
-    steps: pd.DataFrame,
+    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], steps: pd.DataFrame
 ) -> RankComparison | None:
     """Compare the steps of the late ranks with those of the others; None where one side was not recorded."""
     rows = _select_rank_slots(measured.columns("slots"), rank_group, [*late, *others])
@@ -167,8 +147,7 @@ def find_slowdown_since(measured: Measurements, rank_group: RankGroup, since: in
     rows = _select_rank_slots(measured.columns("slots"), rank_group, ranks.tolist())
     rows = rows[rows["step"].notna()].reset_index(drop=True)
     both = _compare_slot_rows(
-        clear_parts_of_numbered_steps(rows),
-        (rows["step"] >= since).to_numpy(np.bool_, na_value=False),
+        clear_parts_of_numbered_steps(rows), (rows["step"] >= since).to_numpy(np.bool_, na_value=False)
     )
     if both is None:
         return None, None
@@ -209,11 +188,7 @@ def _select_rank_slots(slots: Columns, rank_group: RankGroup, ranks: list[int]) 
 
 
 def _explain_longer_work(
-    measured: Measurements,
-    rank_group: RankGroup,
-    both: RankComparison,
-    late: list[int],
-    others: list[int],
+    measured: Measurements, rank_group: RankGroup, both: RankComparison, late: list[int], others: list[int]
 ) -> LatenessCause:
     """Explain longer work: one factor in the same calls is a slow clock or a slow host; otherwise it is more work."""
     on_host = not both.of_class("compute").any()
@@ -267,11 +242,7 @@ def _describe_slow_host(ratio: float) -> LatenessCause:
 
 
 def _describe_more_work(
-    measured: Measurements,
-    rank_group: RankGroup,
-    both: RankComparison,
-    late: list[int],
-    others: list[int],
+    measured: Measurements, rank_group: RankGroup, both: RankComparison, late: list[int], others: list[int]
 ) -> LatenessCause:
     """Describe which work there is more of, and by how many more rows where they are known."""
     working = both.of_class("compute", "memcpy", "memset", "host")
@@ -336,12 +307,7 @@ def _describe_longer_idle_time(both: RankComparison, more: Floats, holder: tuple
     )
     is_long = _estimate_pause_length(both, place) >= PAUSE_NS
     return LatenessCause(
-        "pause",
-        words,
-        advice,
-        (pause,),
-        round(longer_ns) if is_long else 0,
-        where=(stage or "", kind),
+        "pause", words, advice, (pause,), round(longer_ns) if is_long else 0, where=(stage or "", kind)
     )
 
 
@@ -356,11 +322,7 @@ def _estimate_pause_length(both: RankComparison, place: int) -> float:
 
 
 def _find_program_place_of_pause(
-    measured: Measurements,
-    rank_group: RankGroup,
-    late: list[int],
-    others: list[int],
-    steps: pd.DataFrame,
+    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], steps: pd.DataFrame
 ) -> tuple[str, float] | None:
     """Find (the place in the program where late ranks idle longest beyond the others, by how much per step), or None."""
     rows = clear_parts_of_numbered_steps(
@@ -401,11 +363,7 @@ def _compare_host_call_times(
 
 
 def _compare_forward_row_counts(
-    measured: Measurements,
-    rank_group: RankGroup,
-    late: list[int],
-    others: list[int],
-    stage: str | None,
+    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], stage: str | None
 ) -> float | None:
     """Compare the rows of forward matrix products in a stage: late ranks over the others."""
     rows = rank_group.of(measured["forward_batches"])

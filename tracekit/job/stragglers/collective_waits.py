@@ -27,13 +27,7 @@ from tracekit.job.rank_groups import (
     find_rows_in_steps,
     select_work_segments,
 )
-from tracekit.model.keys import (
-    find_matching_rows,
-    group_arrays,
-    group_column,
-    group_rows_by,
-    number_frames_alike,
-)
+from tracekit.model.keys import find_matching_rows, group_arrays, group_column, group_rows_by, number_frames_alike
 from tracekit.model.tables.arrays import make_frame
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import SYNCHRONISING
@@ -82,10 +76,7 @@ def _attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     measured.has("arrivals", "segments")
     if not measured.row_count("collectives"):
         return _make_empty_collective_waits()
-    rows, matches = (
-        clear_parts_of_numbered_steps(measured["collectives"]),
-        match_collectives(measured),
-    )
+    rows, matches = (clear_parts_of_numbered_steps(measured["collectives"]), match_collectives(measured))
     rows = pd.concat([rows, matches], axis=1)
     chosen = rows["wait_ns"].notna().to_numpy(np.bool_) & find_rows_in_steps(measured, rows)
     rows = rows[chosen].reset_index(drop=True)

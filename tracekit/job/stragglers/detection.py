@@ -36,11 +36,7 @@ from tracekit.job.rank_groups import (
     phrase_rank_group,
 )
 from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause
-from tracekit.job.stragglers.collective_waits import (
-    CollectiveWaits,
-    attribute_collective_waits,
-    estimate_wait_savings,
-)
+from tracekit.job.stragglers.collective_waits import CollectiveWaits, attribute_collective_waits, estimate_wait_savings
 from tracekit.job.stragglers.common_traits import name_rank_set
 from tracekit.job.stragglers.lateness import (
     LateSet,
@@ -196,12 +192,7 @@ def _select_late_subset(late: LateRanks, rows: list[int]) -> LateSet:
 
 
 def _decide_late_rank_naming(
-    measured: Measurements,
-    late: LateRanks,
-    limit: Mapping[str, float],
-    *,
-    goes_on: bool,
-    rare: bool,
+    measured: Measurements, late: LateRanks, limit: Mapping[str, float], *, goes_on: bool, rare: bool
 ) -> LateRanks:
     """Decide whether a late set is named.
 
@@ -220,10 +211,7 @@ def _decide_late_rank_naming(
 
 
 def _list_late_rank_candidates(
-    measured: Measurements,
-    rank_group: RankGroup,
-    waited: CollectiveWaits,
-    limit: Mapping[str, float],
+    measured: Measurements, rank_group: RankGroup, waited: CollectiveWaits, limit: Mapping[str, float]
 ) -> Iterator[LateRanks]:
     """List the sets of late members of a rank group, with the cause of those that cost enough to report."""
     late = measure_lateness(rank_group, waited)
@@ -256,11 +244,7 @@ def _bound_late_rank_costs(
 
 
 def _recount_late_votes(
-    measured: Measurements,
-    rank_group: RankGroup,
-    late: RankLateness,
-    late_set: LateSet,
-    limit: Mapping[str, float],
+    measured: Measurements, rank_group: RankGroup, late: RankLateness, late_set: LateSet, limit: Mapping[str, float]
 ) -> LateSet:
     """Count the votes of all recorded steps for a late set, steps that do not count included.
 
@@ -273,9 +257,7 @@ def _recount_late_votes(
     for whole_group in list_rank_groups(recorded):
         if whole_group.labels == rank_group.labels:
             return recount_votes_of_all_steps(
-                late_set,
-                chosen,
-                measure_lateness(whole_group, attribute_collective_waits(recorded)),
+                late_set, chosen, measure_lateness(whole_group, attribute_collective_waits(recorded))
             )
     return late_set
 
@@ -363,10 +345,7 @@ def list_straggler_abstentions(
 
 
 def _find_straggler_lack(
-    measured: Measurements,
-    rank_group: RankGroup,
-    of_group: list[LateRanks],
-    limit: Mapping[str, float],
+    measured: Measurements, rank_group: RankGroup, of_group: list[LateRanks], limit: Mapping[str, float]
 ) -> EvidenceLack | None:
     """Find why a rank group can be neither named nor cleared, and the time at stake; None where it is settled."""
     if any(late.is_named for late in of_group):
@@ -443,11 +422,7 @@ def list_straggler_findings(
 
 
 def _make_straggler_finding(
-    measured: Measurements,
-    waited: CollectiveWaits,
-    late: LateRanks,
-    cause: LatenessCause,
-    thresholds: Thresholds,
+    measured: Measurements, waited: CollectiveWaits, late: LateRanks, cause: LatenessCause, thresholds: Thresholds
 ) -> Finding:
     """Make the finding on a late set, with its cost in the process group that waits longest for it."""
     rank_group = late.rank_group

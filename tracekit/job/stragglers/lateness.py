@@ -16,12 +16,7 @@ import pandas as pd
 
 from tracekit.job.collectives.matching import compute_group_medians
 from tracekit.job.frames import UNIT, select_distinct_rows
-from tracekit.job.rank_groups import (
-    MEMBER,
-    RankGroup,
-    compute_medians_of_others,
-    sort_frame_by_keys,
-)
+from tracekit.job.rank_groups import MEMBER, RankGroup, compute_medians_of_others, sort_frame_by_keys
 from tracekit.job.stragglers.collective_waits import CollectiveWaits
 from tracekit.model.keys import find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 from tracekit.model.records import dataclass
@@ -245,10 +240,7 @@ def measure_excess_work(
     ways = (
         [_sum_excess_over_median(staged, UNIT, late)],
         [_sum_excess_over_median(whole, UNIT, late)],
-        [
-            _sum_excess_over_median(between, ["match"], late),
-            _sum_excess_over_median(outside, UNIT, late),
-        ],
+        [_sum_excess_over_median(between, ["match"], late), _sum_excess_over_median(outside, UNIT, late)],
     )
     ranks = sorted({rank for way in ways for part in way for rank in part.by_rank})
     by_rank = {rank: max(sum(part.by_rank.get(rank, 0) for part in way) for way in ways) for rank in ranks}

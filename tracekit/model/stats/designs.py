@@ -53,8 +53,7 @@ def compute_between_run_terms(base: Floats, opt: Floats) -> IntervalTerms:
     base_squares, opt_squares = (((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for x in (base, opt))
     if min(k, m) >= WELCH_FROM:
         return IntervalTerms(
-            ratio,
-            *combine_variances_welch(base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0),
+            ratio, *combine_variances_welch(base_squares / (k - 1) / k, k - 1.0, opt_squares / (m - 1) / m, m - 1.0)
         )
     pooled = (base_squares + opt_squares) / (k + m - 2)
     return IntervalTerms(ratio, pooled * (1 / k + 1 / m), np.full(ratio.shape, k + m - 2.0))

@@ -31,10 +31,7 @@ def group_similar_values(values: Sequence[float], most: int) -> list[list[int]]:
     if len(ranked) < 2:
         return [order] if order else []
     gaps = [high - low for high, low in pairwise(ranked)]
-    wide = max(
-        GAP_FACTOR * sorted(gaps)[(len(gaps) - 1) * 3 // 4],
-        GAP_SHARE * abs(ranked[(len(ranked) - 1) // 2]),
-    )
+    wide = max(GAP_FACTOR * sorted(gaps)[(len(gaps) - 1) * 3 // 4], GAP_SHARE * abs(ranked[(len(ranked) - 1) // 2]))
     first = _count_separate_values(gaps, min(WORST, most // 3))
     last = _count_separate_values(gaps[first:][::-1], min(BEST, most // 4))
     cuts = {*range(first), *range(len(gaps) - last, len(gaps))}

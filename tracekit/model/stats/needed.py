@@ -43,11 +43,7 @@ NO_RECOMMENDATION = NeededRuns(None, None, None, at_least=False, pairs=False)
 
 
 def compute_needed_runs(
-    comparison: Speedup,
-    *,
-    effect: float = LEAST_EFFECT,
-    change: float | None = None,
-    alone: bool = False,
+    comparison: Speedup, *, effect: float = LEAST_EFFECT, change: float | None = None, alone: bool = False
 ) -> NeededRuns:
     """Compute how many runs per side, or steps of one run each, confirm "no change" of equal sides in 80 % of cases.
 

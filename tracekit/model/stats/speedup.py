@@ -9,13 +9,7 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import ErrorSpread, compute_half_width
-from tracekit.model.stats.designs import (
-    WELCH_FROM,
-    Design,
-    IntervalTerms,
-    compute_design_terms,
-    list_error_spreads,
-)
+from tracekit.model.stats.designs import WELCH_FROM, Design, IntervalTerms, compute_design_terms, list_error_spreads
 from tracekit.model.stats.estimate import Floats, Runs, check_level, check_runs
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
 
@@ -132,12 +126,7 @@ class ExactComparison:
 
 
 def compute_speedup(
-    base: Runs,
-    opt: Runs,
-    *,
-    level: float = 0.95,
-    noise: Noise | None = None,
-    paired: Pairing | None = None,
+    base: Runs, opt: Runs, *, level: float = 0.95, noise: Noise | None = None, paired: Pairing | None = None
 ) -> Speedup:
     """Compute `mean(base) / mean(opt)` with the interval that the number of runs and steps supports.
 
@@ -214,21 +203,12 @@ def compare_exact(base: Runs, opt: Runs) -> ExactComparison:
         before, after = float(first[0]), float(second[0])
         return _make_exact_comparison(before, after, label="exact", equal=before == after, footnotes=())
     return _make_exact_comparison(
-        float(first.mean()),
-        float(second.mean()),
-        label="no interval",
-        equal=None,
-        footnotes=("not exact",),
+        float(first.mean()), float(second.mean()), label="no interval", equal=None, footnotes=("not exact",)
     )
 
 
 def _make_exact_comparison(
-    base: float,
-    opt: float,
-    *,
-    label: Label,
-    equal: bool | None,
-    footnotes: tuple[Footnote, ...],
+    base: float, opt: float, *, label: Label, equal: bool | None, footnotes: tuple[Footnote, ...]
 ) -> ExactComparison:
     """Build the result from the numbers of both sides."""
     return ExactComparison(
@@ -330,10 +310,7 @@ def _list_footnotes(first: SideStats, second: SideStats, design: Design, noise: 
 
 
 def _add_interval(
-    comparison: Speedup,
-    label: Label,
-    sides: tuple[list[Floats], list[Floats]],
-    terms: IntervalTerms,
+    comparison: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: IntervalTerms
 ) -> Speedup:
     """Add the interval to a comparison, or the footnote that explains its absence.
 
@@ -350,11 +327,7 @@ def _add_interval(
     if any(not spread.drawn for spread in widening):
         label = "run-to-run (A/A noise)"
     widest = max(widening, key=lambda spread: float(compute_half_width([spread], comparison.level)))
-    half, se, df = (
-        float(compute_half_width(spreads, comparison.level)),
-        float(widest.se),
-        float(widest.df),
-    )
+    half, se, df = (float(compute_half_width(spreads, comparison.level)), float(widest.se), float(widest.df))
     if not half + abs(comparison.log_ratio) < WIDEST:
         return replace(comparison, se=se, df=df, footnotes=(*comparison.footnotes, "too wide"))
     notes = list(comparison.footnotes)

@@ -111,11 +111,7 @@ def slows_down(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> bool
 
 
 def refine_growth_label(
-    growth: Growth,
-    x: Sequence[float] | Floats,
-    level: Sequence[float] | Floats,
-    answer: Label,
-    limits: GrowthLimits,
+    growth: Growth, x: Sequence[float] | Floats, level: Sequence[float] | Floats, answer: Label, limits: GrowthLimits
 ) -> Label:
     """Refine the label of a series by its shape.
 

@@ -46,9 +46,7 @@ TABLES: tuple[Table, ...] = (
             "dur_ns": DUR,
             "name": NAME,
             "kind": Column(
-                "category",
-                "op | runtime call | range (annotation) | python | overhead | other.",
-                HOST_OP_KINDS,
+                "category", "op | runtime call | range (annotation) | python | overhead | other.", HOST_OP_KINDS
             ),
             "cat": CAT,
             "pid": PID,
@@ -81,9 +79,7 @@ TABLES: tuple[Table, ...] = (
             "dur_ns": DUR,
             "name": NAME,
             "kind": Column(
-                "category",
-                "kernel | memcpy | memset | collective (told by name or metadata).",
-                DEVICE_OP_KINDS,
+                "category", "kernel | memcpy | memset | collective (told by name or metadata).", DEVICE_OP_KINDS
             ),
             "device": DEVICE,
             "stream": STREAM,
@@ -128,8 +124,7 @@ TABLES: tuple[Table, ...] = (
             "tid": TID,
             "thread": THREAD,
             "device_type": Column(
-                "Int64",
-                "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private; 101 what was got from the CUDA driver.",
+                "Int64", "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private; 101 what was got from the CUDA driver."
             ),
             "device": DEVICE,
             "size_bytes": Column("Int64", "Bytes allocated, negative when freed."),
@@ -154,11 +149,7 @@ TABLES: tuple[Table, ...] = (
             "thread": THREAD,
         },
     ),
-    Table(
-        "windows",
-        "the span that a profiler says it recorded",
-        {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME},
-    ),
+    Table("windows", "the span that a profiler says it recorded", {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME}),
     Table(
         "python_calls",
         "a call of a Python function (read on request)",
@@ -184,9 +175,7 @@ TABLES: tuple[Table, ...] = (
             "dur_ns": DUR,
             "thread": THREAD,
             "state": Column(
-                "category",
-                "waiting: for something; ready: for a CPU; unknown: not recorded.",
-                THREAD_STATES,
+                "category", "waiting: for something; ready: for a CPU; unknown: not recorded.", THREAD_STATES
             ),
         },
     ),

@@ -47,13 +47,9 @@ TABLES: tuple[Table, ...] = (
             "omitted_stack_count": Column("int64", "Stacks beyond the cap, the smallest."),
             "omitted_block_count": Column("int64", "Blocks beyond the cap: their birth is unknown."),
             "window": Column(
-                "Int64",
-                "Place in the order of time among the snapshots of the process; <NA>: not known.",
+                "Int64", "Place in the order of time among the snapshots of the process; <NA>: not known."
             ),
-            "gap_ns": Column(
-                "Int64",
-                "From the end of the one before; negative where both tell of the same time.",
-            ),
+            "gap_ns": Column("Int64", "From the end of the one before; negative where both tell of the same time."),
         },
     ),
     Table(

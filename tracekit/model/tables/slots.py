@@ -30,47 +30,20 @@ CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
         "start-up",
         "The host created a context, loaded or compiled code, or made another first call: see rule start-up.",
     ),
-    "host_loader": (
-        "data loader",
-        "The host was in the data loader; the next op was not launched yet.",
-    ),
-    "host_gc": (
-        "garbage collection",
-        "The host collected garbage; the next op was not launched yet.",
-    ),
-    "host_sync": (
-        "synchronising call",
-        "The host was in a call that waits for the device, or in a blocking copy.",
-    ),
+    "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
+    "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
+    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
     "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
-    "host_op": (
-        "host op",
-        "The host ran an op or a runtime call; the next op was not launched yet.",
-    ),
+    "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
     "host_code": (
         "host code",
         "The host ran Python functions, or was in a range without ops, for long: see what held the GPU back.",
     ),
-    "host_none": (
-        "between ops",
-        "The host was in no op and no call, but not for long: Python between ops.",
-    ),
-    "host_silent": (
-        "host silent",
-        "Nothing at all was recorded on any host thread for long: see rule host-silence.",
-    ),
-    "sync": (
-        "stream wait",
-        "The next op was launched; its stream had been told to wait for another.",
-    ),
-    "kernel_wait": (
-        "launch latency",
-        "The next op was launched and began soon: see the threshold idle-causes.",
-    ),
-    "other": (
-        "other",
-        "The next op was launched, but began late for a reason that is not recorded.",
-    ),
+    "host_none": ("between ops", "The host was in no op and no call, but not for long: Python between ops."),
+    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
+    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
+    "kernel_wait": ("launch latency", "The next op was launched and began soon: see the threshold idle-causes."),
+    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
     "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
     "after_last": ("after the last op", "No device op followed any more in this recording."),
 }
@@ -105,10 +78,7 @@ HOLDER_TITLES: Mapping[str, tuple[str, str]] = {
     "gc": ("garbage collection", "Recorded garbage collection."),
     "range": ("range", "An annotated range with nothing recorded inside it."),
     "system": ("system call", "A call of the operating system, or an event of an unknown kind."),
-    "sample": (
-        "CPU sample",
-        "Of the thread only samples of the CPU tell: the function that the last one found.",
-    ),
+    "sample": ("CPU sample", "Of the thread only samples of the CPU tell: the function that the last one found."),
     "off_cpu": ("off the CPU", "Of the thread only that it was on no CPU is recorded."),
     "profiler": ("profiler", "The profiler or the driver's module loading."),
     "device": ("launched", "The launch had returned; the device had not begun."),
@@ -124,18 +94,12 @@ For a source without a device: `host` (in an op of the step thread), `collective
 
 CLASS_TITLES: Mapping[str, tuple[str, str]] = {
     "compute": ("compute", "Kernels; where several run at once they share the time."),
-    "collective": (
-        "communication",
-        "Collectives while nothing computes, or that the host waits for.",
-    ),
+    "collective": ("communication", "Collectives while nothing computes, or that the host waits for."),
     "memcpy": ("copies", "Copies while neither kernels nor collectives run."),
     "memset": ("fills", "Fills while nothing else runs."),
     "idle": ("idle", "Nothing ran."),
     "host": ("host ops", "The innermost op of the step thread at each instant."),
-    "no_op": (
-        "no op (Python)",
-        "The step thread was in no recorded op: Python, or a wait that is not recorded.",
-    ),
+    "no_op": ("no op (Python)", "The step thread was in no recorded op: Python, or a wait that is not recorded."),
 }
 """Title and meaning of each class."""
 
@@ -185,9 +149,7 @@ TABLES: tuple[Table, ...] = (
                 " time the one at that time; `(other)` past a cap.",
             ),
             "class": Column(
-                "category",
-                "compute | collective | memcpy | memset | idle (of devices) | host | no_op.",
-                CLASSES,
+                "category", "compute | collective | memcpy | memset | idle (of devices) | host | no_op.", CLASSES
             ),
             "cause": Column("category", "Of idle time, why nothing ran, as in idle; else <NA>."),
             "op": Column(
@@ -196,10 +158,7 @@ TABLES: tuple[Table, ...] = (
                 " (unlinked), (other); <NA> for idle time.",
             ),
             "kernel": Column("category", "Device op as recorded; (other); <NA> for idle and host time."),
-            "count": Column(
-                "int64",
-                "Ops, waits or idle parts of that kind that begin in the step, hidden ones too.",
-            ),
+            "count": Column("int64", "Ops, waits or idle parts of that kind that begin in the step, hidden ones too."),
             "exclusive_ns": Column("int64", "Time that is theirs alone, or their part of what equal ones share."),
         },
     ),

@@ -59,9 +59,7 @@ DEVICE_KEYS = {**KEYS, "memory": MEMORY, "device": DEVICE}
 """Key columns of every measured row of a snapshot."""
 
 MOMENT = Column(
-    "category",
-    "peak: most requested | grown: before the segment with which most was reserved | end.",
-    MOMENTS,
+    "category", "peak: most requested | grown: before the segment with which most was reserved | end.", MOMENTS
 )
 QUANTITY = Column("category", " | ".join(QUANTITIES) + ".", QUANTITIES)
 POINT = Column("category", "Point of the step at which it was logged, as recorded.")

@@ -169,10 +169,7 @@ def _sniff_content(path: Path) -> Sniffed:
 
 
 def discover_with_options(
-    paths: str | Path | Sequence[str | Path],
-    options: Options,
-    sniff: Sniff,
-    elsewhere: Sequence[Survey] = (),
+    paths: str | Path | Sequence[str | Path], options: Options, sniff: Sniff, elsewhere: Sequence[Survey] = ()
 ) -> Discovery:
     """Discover the sources among files, directories and globs, with these options."""
     return discover(

@@ -28,11 +28,7 @@ from tracekit.model import cache
 from tracekit.model.files import Sign, is_sign_settled, make_file_sign
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
-from tracekit.pipeline.measure_source import (
-    add_content_digest,
-    copy_content_digest,
-    digest_content_meanwhile,
-)
+from tracekit.pipeline.measure_source import add_content_digest, copy_content_digest, digest_content_meanwhile
 from tracekit.pipeline.wire_format.packed_tables import pack_source_tables, unpack_source_tables
 from tracekit.pipeline.wire_format.worker_tables import MeasuredOutcome, MeasuredSource
 from tracekit.readers import find_reader
@@ -127,11 +123,7 @@ def _measure_and_store(
     work: Work[tuple[MeasuredSource, ...]], shelf: MeasurementCache, found: Source, advance: Advance
 ) -> tuple[MeasuredSource, ...]:
     """Measure a source, and cache the result if the file did not change meanwhile and no question failed."""
-    state, beside, start_ns = (
-        _get_source_sign(found.path),
-        _get_reader_inputs(found),
-        time.time_ns(),
-    )
+    state, beside, start_ns = (_get_source_sign(found.path), _get_reader_inputs(found), time.time_ns())
     with digest_content_meanwhile(found) as completed:
         parts = work(found, advance)
         source = completed()

@@ -276,8 +276,7 @@ def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
     version = _check_saved_text(manifest.get("schema"), "schema")
     if version != SAVED_SCHEMA:
         raise _MalformedFile(
-            f"it is {version!r}, and this tracekit reads {SAVED_SCHEMA!r}",
-            "use the tracekit that saved it",
+            f"it is {version!r}, and this tracekit reads {SAVED_SCHEMA!r}", "use the tracekit that saved it"
         )
     names = _list_table_names()
     tables: dict[str, Columns] = {}

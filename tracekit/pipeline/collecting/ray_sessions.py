@@ -85,8 +85,7 @@ def plan_copies(roots: Sequence[str | Path], target: Path, host: str | None = No
     """
     if host is not None and not re.fullmatch(HOST_NAME, host):
         raise TracekitError(
-            f"--host {make_displayable(host)}: not a host's name",
-            "letters, digits, dots and dashes: node-7",
+            f"--host {make_displayable(host)}: not a host's name", "letters, digits, dots and dashes: node-7"
         )
     wanted: list[CopyRequest] = []
     left_out: list[SkippedFile] = []
@@ -166,10 +165,7 @@ def _find_report_folders(
     seen: set[str] = set()
     for root in roots:
         if not os.path.isdir(root):  # noqa: PTH112 - false, not an error, where access is denied
-            raise TracekitError(
-                f"{make_displayable(str(root))}: no such directory",
-                "check the spelling, and the host",
-            )
+            raise TracekitError(f"{make_displayable(str(root))}: no such directory", "check the spelling, and the host")
         real = Path(os.path.realpath(root))
         folders = list(_find_nsight_folders(real, avoided, left_out))
         if not folders and _has_reports(real):

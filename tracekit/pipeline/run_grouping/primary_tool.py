@@ -33,8 +33,7 @@ def select_primary_tool(measured: Measurements) -> Measurements:
     if not checks:
         return measured
     return replace(
-        _split_by_sources(measured, checks, kept=False),
-        check=_split_by_sources(measured, checks, kept=True),
+        _split_by_sources(measured, checks, kept=False), check=_split_by_sources(measured, checks, kept=True)
     )
 
 

@@ -25,17 +25,7 @@ MIN_LAUNCH_NS = 10**9
 """Minimum time from the end of a process to its successor's first capture; `import torch` takes 1.6 s of CPU."""
 
 _JOB_PLACE_COLUMNS = ("tool", "role", "replica", "rank")
-_SPAN_COLUMNS = (
-    "run",
-    "host",
-    "pid",
-    *_JOB_PLACE_COLUMNS,
-    "scope",
-    "part",
-    "source",
-    "ts_ns",
-    "dur_ns",
-)
+_SPAN_COLUMNS = ("run", "host", "pid", *_JOB_PLACE_COLUMNS, "scope", "part", "source", "ts_ns", "dur_ns")
 
 ProcessKey = tuple[str, str | None, int]
 """(run, host, pid)."""
@@ -71,20 +61,14 @@ def make_job_place(tool: str, role: str | None, replica: int | None, rank: int |
 
 
 def list_process_spans(
-    captures: pd.DataFrame,
-    steps: pd.DataFrame,
-    stages: pd.DataFrame,
-    named_steps: Mapping[str, int | None],
+    captures: pd.DataFrame, steps: pd.DataFrame, stages: pd.DataFrame, named_steps: Mapping[str, int | None]
 ) -> dict[str, list[ProcessSpan]]:
     """For each source, list its processes with an absolute clock, each spanning all its captures in the run.
 
     A step number in the source's name takes precedence: the profiler's own count starts over with each capture.
     """
     clocked = captures[captures["absolute_time"] & captures["pid"].notna()].sort_values("ts_ns")
-    steps_of, stages_of = (
-        _list_distinct_values(steps, "step"),
-        _list_distinct_values(stages, "stage"),
-    )
+    steps_of, stages_of = (_list_distinct_values(steps, "step"), _list_distinct_values(stages, "stage"))
     laps: dict[ProcessKey, list[ProcessSpan]] = {}
     sources: dict[tuple[ProcessKey, int], list[str]] = {}
     for row in iterate_records(clocked, [*_SPAN_COLUMNS]):
@@ -122,10 +106,7 @@ def _add_capture(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: boo
         return len(laps) - 1
     last = laps[-1]
     laps[-1] = replace(
-        last,
-        end_ns=max(last.end_ns, span.end_ns),
-        steps=last.steps | span.steps,
-        stages=last.stages | span.stages,
+        last, end_ns=max(last.end_ns, span.end_ns), steps=last.steps | span.steps, stages=last.stages | span.stages
     )
     return len(laps) - 1
 

@@ -89,10 +89,7 @@ def split_discovered_runs(found: Discovery, parts: Sequence[MeasuredSource]) -> 
     members = _list_process_groups(parts)
     named_steps = {part.source.name: part.source.step for part in parts}
     spans = list_process_spans(
-        captures,
-        _concatenate_part_rows("steps", parts),
-        _concatenate_part_rows("stages", parts),
-        named_steps,
+        captures, _concatenate_part_rows("steps", parts), _concatenate_part_rows("stages", parts), named_steps
     )
     run_names = list(dict.fromkeys(map(attrgetter("source.run"), parts)))
     for run in doubtful:
@@ -191,10 +188,7 @@ def _find_doubled_runs(parts: Iterable[MeasuredSource]) -> set[str]:
 
 
 def _group_run_sources(
-    captures: pd.DataFrame,
-    named: set[str],
-    members: Mapping[str, set[str]],
-    spans: Mapping[str, Sequence[ProcessSpan]],
+    captures: pd.DataFrame, named: set[str], members: Mapping[str, set[str]], spans: Mapping[str, Sequence[ProcessSpan]]
 ) -> tuple[list[list[str]], RelaunchPair | None]:
     """Group the sources of one run, and find a pair of processes that shows a restart, if any.
 
@@ -249,9 +243,7 @@ def _list_weak_keys(
     return keys
 
 
-def _merge_linked_groups(
-    groups: Sequence[SourceGroup],
-) -> tuple[list[list[str]], RelaunchPair | None]:
+def _merge_linked_groups(groups: Sequence[SourceGroup]) -> tuple[list[list[str]], RelaunchPair | None]:
     """Merge groups that share a key, unless a restart separates them: (sources of each group, first restart found)."""
     linked: list[SourceGroup] = []
     first_pair: RelaunchPair | None = None

@@ -30,11 +30,7 @@ from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.pipeline.summary.screen import has_split_runs
-from tracekit.pipeline.summary.unexplained_time import (
-    UnexplainedTime,
-    has_judged_rules,
-    measure_unexplained_time,
-)
+from tracekit.pipeline.summary.unexplained_time import UnexplainedTime, has_judged_rules, measure_unexplained_time
 
 MIN_UNEXPLAINED_RATIO = 0.03
 """Unexplained time below this share of the step gets no sentence."""
@@ -175,10 +171,7 @@ def _describe_unexplained(measured: Measurements, time: UnexplainedTime, section
     """Describe the size of unexplained time, and its largest part: cause, rank and stage."""
     part, cells = time.largest, time.cells
     cause = _name_cause(measured, part["cause"])
-    what, largest = (
-        "idle time",
-        [f"{format_quantity(part['ratio'], 'ratio')} {cause}"] if cause else [],
-    )
+    what, largest = ("idle time", [f"{format_quantity(part['ratio'], 'ratio')} {cause}"] if cause else [])
     if time.kind == "waiting":
         what, largest = "waiting for collectives" if cause else "exposed communication", []
     if part["rank"] is not None and len(set(cells["rank"].dropna())) > 1:

@@ -64,11 +64,7 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
         return first
     counted = [part for part in parts if _is_counted_part(part, first)]
     ratio = _sum_part_ratios(counted)
-    claims = [
-        first.claim,
-        *_list_smaller_parts(counted[1:]),
-        *_count_small_stages(parts[len(counted) :]),
-    ]
+    claims = [first.claim, *_list_smaller_parts(counted[1:]), *_count_small_stages(parts[len(counted) :])]
     return replace(
         first,
         severity=_rate_merged(counted, thresholds, ratio),

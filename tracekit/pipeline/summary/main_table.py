@@ -21,11 +21,7 @@ _MEMORY_TABLES = (
 
 _TIME_TABLES = (
     ("kernels", "kernels", ("run", "name", "total_ns", "share_ratio", "count", "mean_ns")),
-    (
-        "operators",
-        "operators_by_host_time",
-        ("run", "name", "self_ns", "self_ratio", "total_ns", "count"),
-    ),
+    ("operators", "operators_by_host_time", ("run", "name", "self_ns", "self_ratio", "total_ns", "count")),
     ("cpu", "cpu_frames", ("run", "name", "self_ns", "total_ns", "count")),
     ("steps", "ranges", ("run", "role", "parent", "stage", "count", "total_ns", "mean_ns")),
     ("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),

@@ -30,11 +30,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
-from tracekit.job.stages.durations import (
-    compute_stage_shares_of_step,
-    measure_stage_walls,
-    spread_stage_walls,
-)
+from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls, spread_stage_walls
 from tracekit.job.stages.periodic import describe_periodic_stages
 from tracekit.job.stages.windows import STAGE_KEY, compute_gpu_shares_by_stage, read_undamaged_table
 from tracekit.job.start_up import find_run_start_ups
@@ -221,10 +217,7 @@ def _label_partial_metrics(
     numbers_of_part = faults.judge_without_faults(measured, lambda whom: faults.judge_if_asked(whom, part, nothing))
     if not numbers_of_part.faults:
         return tuple(numbers_of_part.value or ())
-    whom, metrics = (
-        faults.describe_sound_captures(measured, numbers_of_part.faults),
-        numbers_of_part.value or (),
-    )
+    whom, metrics = (faults.describe_sound_captures(measured, numbers_of_part.faults), numbers_of_part.value or ())
     return tuple(replace(metric, label=f"{metric.label} (of {whom})") for metric in metrics)
 
 

@@ -18,14 +18,7 @@ from tracekit.model.report import Finding, Place, Report
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.pipeline.timeline.arguments import quote_json
-from tracekit.pipeline.timeline.lanes import (
-    LEAD_NS,
-    NOTES,
-    Lane,
-    TimelinePlan,
-    find_lane,
-    index_lanes,
-)
+from tracekit.pipeline.timeline.lanes import LEAD_NS, NOTES, Lane, TimelinePlan, find_lane, index_lanes
 from tracekit.pipeline.timeline.rows import format_micros, name_track
 
 Ints = npt.NDArray[np.int64]
@@ -242,12 +235,7 @@ def _is_place_in_lane(place: Place, lane: Lane) -> bool:
 
 def _format_finding_args(finding: Finding) -> str:
     """Format a finding as the arguments of its intervals."""
-    arguments = {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "claim": finding.claim,
-        "try": finding.advice,
-    }
+    arguments = {"rule": finding.rule, "severity": finding.severity, "claim": finding.claim, "try": finding.advice}
     if finding.recoverable_ns is not None:
         arguments["up to, per step"] = format_quantity(finding.recoverable_ns, "ns")
     for metric in finding.evidence:

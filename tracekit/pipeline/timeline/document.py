@@ -19,12 +19,7 @@ from tracekit.discover import Discovery, parse_numbers
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError, UnwritableError
-from tracekit.model.files import (
-    check_writable,
-    explain_write_errors,
-    write_all_bytes,
-    write_atomically,
-)
+from tracekit.model.files import check_writable, explain_write_errors, write_all_bytes, write_atomically
 from tracekit.model.records import dataclass
 from tracekit.model.temporaries import BESIDE, IN_TMPDIR, new_folder
 from tracekit.model.trace import Failure, Source, Want
@@ -38,10 +33,7 @@ from tracekit.pipeline.timeline.rows import format_trace
 COPY_BYTES = 2**20
 _GZIP_LEVEL = 1
 _TIMELINE_TABLES = frozenset(
-    {
-        *("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"),
-        *("counters", "flows", "windows", "threads"),
-    }
+    {*("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"), *("counters", "flows", "windows", "threads")}
 )
 
 
@@ -115,13 +107,7 @@ class UnwrittenPart:
 
 
 def _write_parts(
-    found: Discovery,
-    where: TimelinePlan,
-    folder: Path,
-    target: Path,
-    options: Options,
-    *,
-    python: bool,
+    found: Discovery, where: TimelinePlan, folder: Path, target: Path, options: Options, *, python: bool
 ) -> Iterator[tuple[str, Mapping[str, int] | Failure | UnwrittenPart]]:
     """Write every source in order, and yield (name of its part, rows by table or its failure)."""
     lanes = where.of_source()

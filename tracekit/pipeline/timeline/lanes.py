@@ -128,14 +128,7 @@ def make_lane_key(source: Source) -> LaneProcess:
 def _sort_lanes(key: LaneProcess) -> tuple[Any, ...]:
     """Make the sort key of a process: by run, then rank, then role; unknown values come last."""
     run, role, replica, rank, host, whose = key
-    unknown_last = (
-        rank is None,
-        rank or 0,
-        role is None,
-        role or "",
-        replica is None,
-        replica or 0,
-    )
+    unknown_last = (rank is None, rank or 0, role is None, role or "", replica is None, replica or 0)
     return (run, *unknown_last, host or "", len(whose), whose)
 
 

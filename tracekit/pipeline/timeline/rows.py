@@ -26,12 +26,7 @@ ROWS_PER_CHUNK = 50_000
 """Rows formatted at a time."""
 
 _LARGEST_TID = 2**30
-_DEVICE_CATEGORY = {
-    "kernel": "kernel",
-    "collective": "kernel",
-    "memcpy": "gpu_memcpy",
-    "memset": "gpu_memset",
-}
+_DEVICE_CATEGORY = {"kernel": "kernel", "collective": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 
 
 def name_track(pid: int, name: str, place: int, *, what: str = "process", tid: int = 0) -> str:
@@ -93,11 +88,7 @@ class _NumberColumn:
 def _list_table_arguments(trace: Trace) -> Mapping[str, SparseColumn]:
     """List columns as arguments where formats do not record them as such: ids that join rows, and sizes."""
     columns: dict[str, SparseColumn] = {}
-    for key, column in (
-        ("correlation", "correlation"),
-        ("External id", "external_id"),
-        ("bytes", "size_bytes"),
-    ):
+    for key, column in (("correlation", "correlation"), ("External id", "external_id"), ("bytes", "size_bytes")):
         id_parts, value_parts = [], []
         for name in ("host_ops", "device_ops", "syncs"):
             frame = trace.get(name)
@@ -136,10 +127,7 @@ class _TrackPlaces:
         for device, stream in _list_queues(trace):
             pid = lane.pid(lane.device(device))
             tid = _make_tid(stream, len(queues))
-            drawn[pid, tid] = (
-                f"GPU {_format_unknown(device)}",
-                f"stream {_format_unknown(stream)}",
-            )
+            drawn[pid, tid] = (f"GPU {_format_unknown(device)}", f"stream {_format_unknown(stream)}")
             queues[device, stream] = _format_track(pid, tid)
         threads = trace.get("threads")
         used = pd.concat([trace.get("host_ops")["thread"], trace.get("memory_ops")["thread"]])

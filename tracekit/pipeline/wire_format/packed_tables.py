@@ -21,12 +21,7 @@ from tracekit.model.codes import Data
 from tracekit.model.tables import KEYS, TABLES
 from tracekit.model.tables.arrays import Array, Columns, Keyed
 from tracekit.model.trace import KeyLabels, Note, Source
-from tracekit.pipeline.wire_format.array_blocks import (
-    ArrayCollector,
-    BlockReader,
-    collect_column,
-    concatenate_arrays,
-)
+from tracekit.pipeline.wire_format.array_blocks import ArrayCollector, BlockReader, collect_column, concatenate_arrays
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 
 deflate: Any

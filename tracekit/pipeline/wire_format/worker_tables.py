@@ -20,12 +20,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Array, Columns, Keyed, SourceRows
 from tracekit.model.trace import KEY_KINDS, Fault, Note, Source
-from tracekit.pipeline.wire_format.array_blocks import (
-    ArrayCollector,
-    BlockReader,
-    collect_column,
-    concatenate_arrays,
-)
+from tracekit.pipeline.wire_format.array_blocks import ArrayCollector, BlockReader, collect_column, concatenate_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +49,7 @@ class MeasuredSource:
             object.__setattr__(self, name, value)
 
 
-_STATE_FIELDS = (
-    "tables",
-    *(field.name for field in fields(MeasuredSource) if field.name != "tables"),
-)
+_STATE_FIELDS = ("tables", *(field.name for field in fields(MeasuredSource) if field.name != "tables"))
 _get_other_fields = attrgetter(*_STATE_FIELDS[1:])
 
 
@@ -95,9 +87,7 @@ def _unpack_transferred(sent: Any) -> Mapping[str, Tables]:
     return arrived
 
 
-def _split_lazy_keys(
-    arrays: Mapping[str, Array],
-) -> tuple[tuple[SourceRows, ...] | None, Mapping[str, Array]]:
+def _split_lazy_keys(arrays: Mapping[str, Array]) -> tuple[tuple[SourceRows, ...] | None, Mapping[str, Array]]:
     """Split (sources of all rows if the key columns are not built yet, the columns that are)."""
     return (arrays.sources, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
 

@@ -64,12 +64,7 @@ def measure_host_activity(trace: Trace) -> HostActivity:
         trace.derived(find_garbage_collections),
         _unite_chosen_rows(trace, mark_rows_of_kind(trace, "host_ops", "overhead")),
         _unite_chosen_rows(trace, busy),
-        merge_interval_sets(
-            [
-                _unite_chosen_rows(trace, _find_leaf_ranges(trace, busy)),
-                _find_python_activity(trace),
-            ]
-        ),
+        merge_interval_sets([_unite_chosen_rows(trace, _find_leaf_ranges(trace, busy)), _find_python_activity(trace)]),
     )
 
 

@@ -31,10 +31,7 @@ def has_asynchronous_ops(trace: Trace) -> bool:
     """
     if trace.meta.get("deviceProperties"):
         return True
-    names, is_runtime = (
-        trace.texts("host_ops", "name"),
-        mark_rows_of_kind(trace, "host_ops", "runtime"),
-    )
+    names, is_runtime = (trace.texts("host_ops", "name"), mark_rows_of_kind(trace, "host_ops", "runtime"))
     if bool((mark_wanted_names(names, _is_launch_call_name) & is_runtime).any()):
         return True
     if bool((mark_wanted_names(names, _is_device_only_op_name) & ~is_runtime).any()):

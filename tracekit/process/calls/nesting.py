@@ -76,10 +76,7 @@ class CallTree:
             running[ended] = self.parent[running[ended]]
             ended = ended[running[ended] >= 0]
             ended = ended[end[running[ended]] <= ts_ns[ended]]
-        above, latest = (
-            [self.parent],
-            [end],
-        )  # 1, 2, 4 … levels up: the ancestor, and the latest end on the way
+        above, latest = ([self.parent], [end])  # 1, 2, 4 … levels up: the ancestor, and the latest end on the way
         while (above[-1] >= 0).any():
             jump, reach = above[-1], latest[-1]
             inside = jump >= 0
@@ -208,12 +205,7 @@ def find_innermost_rows_in_tree(trace: Trace, tree: CallTree, thread: npt.NDArra
 
 
 def find_enclosing_intervals(
-    lane: npt.NDArray[Any],
-    start: Ints,
-    end: Ints,
-    at_lane: npt.NDArray[Any],
-    first: Ints,
-    last: Ints,
+    lane: npt.NDArray[Any], start: Ints, end: Ints, at_lane: npt.NDArray[Any], first: Ints, last: Ints
 ) -> Ints:
     """Find the interval of the same lane that contains each span [first, last) and began last; -1 for none.
 

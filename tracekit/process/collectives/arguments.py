@@ -54,9 +54,7 @@ def describe_collectives(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -
     """
     names = read_text_argument(trace, "Collective name", comms)
     recorded_op = map_coded_values(
-        names.codes,
-        names.texts,
-        lambda name: None if is_collective_bookkeeping(name) else parse_collective_op(name),
+        names.codes, names.texts, lambda name: None if is_collective_bookkeeping(name) else parse_collective_op(name)
     )
     op = select_first_known(recorded_op, op)
     group, size = _identify_process_groups(trace, comms)
@@ -80,10 +78,7 @@ def describe_collectives(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -
 
 def _measure_messages_by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Objects]:
     """Compute the (bytes, element type) of each range's tensors from their recorded shapes."""
-    dims, types = (
-        read_text_argument(trace, "Input Dims", ranges),
-        read_text_argument(trace, "Input type", ranges),
-    )
+    dims, types = (read_text_argument(trace, "Input Dims", ranges), read_text_argument(trace, "Input type", ranges))
     tensors = map_coded_values(*_number_text_pairs(dims, types), lambda pair: parse_message_size(*pair))
     missing = mark_none(tensors)
     messages = tensors[~missing].tolist()
@@ -116,10 +111,7 @@ def _measure_messages_by_metadata(trace: Trace, comms: Ints, op: Objects, type_:
 
 def select_nullable(is_first: Bools, first: Nullable, second: Nullable) -> Nullable:
     """Select the first number where `is_first` holds, else the second."""
-    return Nullable(
-        np.where(is_first, first.values, second.values),
-        np.where(is_first, first.missing, second.missing),
-    )
+    return Nullable(np.where(is_first, first.values, second.values), np.where(is_first, first.missing, second.missing))
 
 
 def _identify_process_groups(trace: Trace, comms: Ints) -> tuple[Objects, Nullable]:

@@ -26,13 +26,7 @@ from tracekit.model.intervals import (
 from tracekit.model.keys import find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
-from tracekit.model.tables.arrays import (
-    Array,
-    Columns,
-    Nullable,
-    concatenate_like_arrays,
-    select_rows,
-)
+from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_like_arrays, select_rows
 from tracekit.model.trace import Trace
 from tracekit.process.collectives.names import ROOTED
 from tracekit.process.collectives.table import Collectives, list_collectives
@@ -135,10 +129,7 @@ def _find_collective_waits_on_host(trace: Trace, start: Ints, end: Ints) -> Inte
     if not len(start):
         return EMPTY
     flying, ends = merge_intervals(start, end), np.sort(end)
-    idle = subtract(
-        merge_intervals(start.min(keepdims=True), end.max(keepdims=True)),
-        _find_host_compute_spans(trace),
-    )
+    idle = subtract(merge_intervals(start.min(keepdims=True), end.max(keepdims=True)), _find_host_compute_spans(trace))
     last = np.searchsorted(ends, idle.end, side="right") - 1
     until = np.where(last >= 0, ends[last], idle.start)
     return intersect(merge_intervals(idle.start, np.maximum(until, idle.start)), flying)
@@ -196,10 +187,7 @@ def _split_into_stage_pieces(trace: Trace) -> StagePieces:
     step, stage = (find_window_at(*pair, start) for pair in bounds)
     is_placed = (step >= 0) | (stage >= 0)
     return StagePieces(
-        steps.numbers(step[is_placed]),
-        look_up_names(stages.stage, stage[is_placed]),
-        start[is_placed],
-        end[is_placed],
+        steps.numbers(step[is_placed]), look_up_names(stages.stage, stage[is_placed]), start[is_placed], end[is_placed]
     )
 
 

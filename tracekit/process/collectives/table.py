@@ -13,13 +13,7 @@ from tracekit.model.intervals import measure_coverage, merge_intervals
 from tracekit.model.keys import QUEUE, find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
-from tracekit.model.tables.arrays import (
-    Array,
-    Columns,
-    Nullable,
-    concatenate_like_arrays,
-    select_rows,
-)
+from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_like_arrays, select_rows
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree
@@ -152,8 +146,7 @@ def _list_device_collectives(trace: Trace, rows: Ints) -> dict[str, Any]:
         np.where(has_name, ids, _look_up_host_ids(trace, teller)),
         _look_up_host_ids(trace, ranges),
         select_first_known(
-            _parse_ops_of_rows(trace, "host_ops", ranges),
-            _parse_ops_of_rows(trace, "device_ops", rows),
+            _parse_ops_of_rows(trace, "host_ops", ranges), _parse_ops_of_rows(trace, "device_ops", rows)
         ),
     )
     size = columns["size_bytes"]
@@ -262,10 +255,7 @@ def _list_host_collectives(trace: Trace, rows: Ints) -> dict[str, Any]:
     unknown = Nullable(np.zeros(len(rows), np.int64), none)
     return {
         **describe_collectives(
-            trace,
-            _find_records_of_calls(trace, outermost, call),
-            _look_up_host_ids(trace, rows),
-            op,
+            trace, _find_records_of_calls(trace, outermost, call), _look_up_host_ids(trace, rows), op
         ),
         "ts_ns": start,
         "dur_ns": trace.numbers("host_ops", "dur_ns")[rows],

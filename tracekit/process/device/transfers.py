@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import (
-    Intervals,
-    find_window_at,
-    measure_coverage,
-    merge_intervals,
-    subtract,
-)
+from tracekit.model.intervals import Intervals, find_window_at, measure_coverage, merge_intervals, subtract
 from tracekit.model.keys import find_distinct, group_arrays, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable, concatenate_like_arrays, select_rows
@@ -113,11 +107,7 @@ def _split_copies_by_direction(
     recorded = {kinds[number] for number in find_distinct(code).tolist() if number >= 0}
     for way, memory in sorted(recorded, key=lambda kind: (kind[0] or "", kind[1] is None, kind[1] or "")):
         if way is not None:
-            yield (
-                way,
-                memory,
-                _find_rows_of_chosen_names(code, [kind == (way, memory) for kind in kinds]),
-            )
+            yield (way, memory, _find_rows_of_chosen_names(code, [kind == (way, memory) for kind in kinds]))
     both = _find_rows_of_chosen_names(code, [way in HOST_WAYS for way, _ in kinds])
     if len(both):
         yield "any", None, both
@@ -130,17 +120,13 @@ def _find_rows_of_chosen_names(code: Ints, is_chosen: list[bool]) -> Ints:
 
 def _make_transfer_windows(trace: Trace) -> TransferWindows:
     """Split the trace into outermost stages and the rest of each step."""
-    steps, stages = (
-        trace.derived(find_steps_and_stages).step_rows,
-        trace.derived(select_outer_ranges),
-    )
+    steps, stages = (trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges))
     start, end = stages.ts_ns, stages.end_ns
     # Ends jitter by up to a microsecond: begin each stage no earlier than the end of the one before.
     before = np.maximum.accumulate(np.concatenate((start[:1], end)))[:-1]
     start = np.minimum(np.maximum(start, before), end)
     outside = _split_spans_at(
-        subtract(merge_intervals(steps.ts_ns, steps.end_ns), merge_intervals(start, end)),
-        steps.ts_ns,
+        subtract(merge_intervals(steps.ts_ns, steps.end_ns), merge_intervals(start, end)), steps.ts_ns
     )
     starts = np.concatenate((start, outside.start))
     order = np.argsort(starts, kind="stable")

@@ -15,12 +15,7 @@ from tracekit.process.device.busy import group_rows_by_device
 from tracekit.process.device.placement import Placement, place_device_ops
 from tracekit.process.device.work_per_window import measure_work_per_window
 from tracekit.process.steps.stage_lookup import select_outer_ranges, select_outer_stages
-from tracekit.process.steps.windows import (
-    StageWindows,
-    StepsAndStages,
-    StepWindows,
-    find_steps_and_stages,
-)
+from tracekit.process.steps.windows import StageWindows, StepsAndStages, StepWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
 Moved = TypeVar("Moved", StepWindows, StageWindows)
@@ -53,10 +48,7 @@ def align_windows_to_device(trace: Trace) -> DeviceWindows:
     """
     recorded: StepsAndStages = trace.derived(find_steps_and_stages)
     on_host = DeviceWindows(
-        recorded.step_rows,
-        recorded.stage_rows,
-        trace.derived(select_outer_ranges),
-        trace.derived(select_outer_stages),
+        recorded.step_rows, recorded.stage_rows, trace.derived(select_outer_ranges), trace.derived(select_outer_stages)
     )
     if not _is_host_running_ahead(trace, recorded.step_rows):
         return on_host

@@ -9,12 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.intervals import (
-    list_starts_in_windows,
-    mask_affordable_windows,
-    measure_coverage,
-    share_time,
-)
+from tracekit.model.intervals import list_starts_in_windows, mask_affordable_windows, measure_coverage, share_time
 from tracekit.model.keys import find_distinct, number_keys
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.tables.slots import CAUSES, CLASSES
@@ -104,13 +99,7 @@ def _share_idle_time(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept
         used = ((ns[cell] > 0) | (count[cell] > 0)).nonzero()[0]
         used_cell = cell[used]
         entries.append(
-            (
-                window[used],
-                stage[used_cell],
-                np.full(len(used_cell), cause),
-                count[used_cell],
-                ns[used_cell],
-            )
+            (window[used], stage[used_cell], np.full(len(used_cell), cause), count[used_cell], ns[used_cell])
         )
     where, stages_, causes, counts, ns = (np.concatenate(c) for c in zip(*entries, strict=True))
     none = np.full(len(where), NONE, np.int64)

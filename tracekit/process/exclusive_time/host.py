@@ -7,11 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import (
-    list_starts_in_windows,
-    mask_affordable_windows,
-    merge_intervals,
-)
+from tracekit.model.intervals import list_starts_in_windows, mask_affordable_windows, merge_intervals
 from tracekit.model.keys import find_distinct, number_keys
 from tracekit.model.stages import is_collective_range
 from tracekit.model.tables.slots import CLASSES
@@ -19,13 +15,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree_of_rows, find_innermost_rows_in_tree
 from tracekit.process.calls.op_paths import number_op_paths
 from tracekit.process.collectives.compute_between_collectives import BACKWARD
-from tracekit.process.exclusive_time.time_shares import (
-    NO_OP,
-    NONE,
-    TimeShares,
-    merge_time_shares,
-    number_share_keys,
-)
+from tracekit.process.exclusive_time.time_shares import NO_OP, NONE, TimeShares, merge_time_shares, number_share_keys
 from tracekit.process.host.phases import find_step_thread
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.process.steps.stage_lookup import find_stage_codes_at, select_outer_stages

@@ -11,13 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import find_distinct, number_keys, sum_by_group
-from tracekit.model.tables.arrays import (
-    Array,
-    Coded,
-    concatenate_parts,
-    repeat_number,
-    trim_all_texts,
-)
+from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, trim_all_texts
 from tracekit.model.tables.slots import CAUSES, CLASSES, NO_OP, OTHER, UNLINKED
 from tracekit.model.trace import Trace
 from tracekit.process.calls.op_paths import format_op_paths
@@ -114,8 +108,5 @@ def _code_slot_texts(codes: Ints, texts: Callable[[Ints], list[str]]) -> Coded:
     used, place = number_keys(codes)
     names = [_TEXTS.get(code) for code in used[used < 0].tolist()] + texts(used[used >= 0])
     in_order = sorted({name for name in names if name is not None})
-    code_of: dict[str | None, int] = {
-        None: -1,
-        **{name: code for code, name in enumerate(in_order)},
-    }
+    code_of: dict[str | None, int] = {None: -1, **{name: code for code, name in enumerate(in_order)}}
     return make_narrow_coded(np.array([code_of[name] for name in names], np.int64)[place], in_order)

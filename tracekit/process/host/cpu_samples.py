@@ -17,11 +17,7 @@ from tracekit.process.calls.segments import ThreadAxis, ThreadSegments
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-OFF_CPU = {
-    "waiting": "(off the CPU: waiting)",
-    "ready": "(off the CPU: wants to run)",
-    "unknown": "(off the CPU)",
-}
+OFF_CPU = {"waiting": "(off the CPU: waiting)", "ready": "(off the CPU: wants to run)", "unknown": "(off the CPU)"}
 """Text for a thread off the CPU, by its state."""
 
 UNNAMED = "(on the CPU)"

@@ -199,10 +199,7 @@ class HostWindows:
 
 def build_host_windows(trace: Trace) -> HostWindows:
     """Build the windows for counting host work from the steps and outermost stages of a trace."""
-    steps, stages = (
-        trace.derived(find_steps_and_stages).step_rows,
-        trace.derived(select_outer_ranges),
-    )
+    steps, stages = (trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges))
     step_row, texts = steps.or_start_at(stages.ts_ns), stages.stage.texts
     width = len(texts) + 1
     keys, group = number_keys((step_row + 1) * width + stages.stage.codes + 1)

@@ -17,12 +17,7 @@ from tracekit.model.intervals import Intervals, find_window_at
 from tracekit.model.keys import drop_repeats, find_distinct, group_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.sweeps import count_below
-from tracekit.model.tables.arrays import (
-    Coded,
-    broadcast_value,
-    choose_narrowest,
-    concatenate_like_arrays,
-)
+from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, concatenate_like_arrays
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
@@ -269,11 +264,7 @@ def _add_cpu_segments(host: HostThreadRows, pieces: CpuSegments) -> HostThreadRo
     nothing = np.zeros(len(row), np.bool_)
     frame, holds, recorded = (
         np.concatenate(pair)[order]
-        for pair in (
-            (host.frame, nothing),
-            (host.holds, np.append(host.holds, False)[row]),
-            (host.recorded, nothing),
-        )
+        for pair in ((host.frame, nothing), (host.holds, np.append(host.holds, False)[row]), (host.recorded, nothing))
     )
     return HostThreadRows(
         np.concatenate((host.begin, lifted[0]))[order],
@@ -305,9 +296,7 @@ def _concatenate_host_column(trace: Trace, column: str) -> Ints:
     return np.concatenate(columns) if len(columns[0]) else columns[1]
 
 
-def _describe_host_rows(
-    trace: Trace,
-) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+def _describe_host_rows(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:
     """Describe Python functions, then ops: (names, waits, frames: 2 for steps and 1 for outermost ranges, holder)."""
     names = concatenate_like_arrays([trace.texts(table, "name") for table in TABLES])
     assert isinstance(names, Coded), "names are texts"
@@ -331,10 +320,7 @@ def _describe_host_rows(
 
 def mark_window_rows(trace: Trace) -> npt.NDArray[np.int8]:
     """Mark rows of `host_ops` that are the ranges of steps (2) and outermost ranges (1)."""
-    steps, ranges = (
-        trace.derived(find_steps_and_stages).step_rows,
-        trace.derived(select_outer_ranges),
-    )
+    steps, ranges = (trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges))
     rows = mark_rows_of_kind(trace, "host_ops", "range").nonzero()[0]
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     starts, durs = (

@@ -16,29 +16,8 @@ from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 Ints = npt.NDArray[np.int64]
 
 _STANDARD = (
-    *(
-        "threading",
-        "queue",
-        "selectors",
-        "socket",
-        "contextlib",
-        "functools",
-        "runpy",
-        "enum",
-        "abc",
-        "typing",
-    ),
-    *(
-        "collections",
-        "multiprocessing",
-        "concurrent",
-        "asyncio",
-        "importlib",
-        "logging",
-        "copy",
-        "re",
-        "json",
-    ),
+    *("threading", "queue", "selectors", "socket", "contextlib", "functools", "runpy", "enum", "abc", "typing"),
+    *("collections", "multiprocessing", "concurrent", "asyncio", "importlib", "logging", "copy", "re", "json"),
 )
 """Modules of Python's standard library, whose paths profilers cut off."""
 
@@ -68,11 +47,7 @@ def find_user_code_around(trace: Trace, rows: Ints) -> Coded:
     middle = start + dur // 2
     functions = trace.texts("python_calls", "name")
     function = _find_innermost_rows_of_table(
-        trace,
-        "python_calls",
-        mark_wanted_names(functions, is_user_code_frame).nonzero()[0],
-        thread,
-        middle,
+        trace, "python_calls", mark_wanted_names(functions, is_user_code_frame).nonzero()[0], thread, middle
     )
     ranges = (mark_rows_of_kind(trace, "host_ops", "range") & (mark_window_rows(trace) == 0)).nonzero()[0]
     in_range = _find_innermost_rows_of_table(trace, "host_ops", ranges, thread, middle)

@@ -17,12 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.intervals import (
-    expand_ranges,
-    list_starts_in_windows,
-    measure_coverage,
-    merge_interval_sets,
-)
+from tracekit.model.intervals import expand_ranges, list_starts_in_windows, measure_coverage, merge_interval_sets
 from tracekit.model.keys import find_distinct, group_arrays, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.tables.arrays import (
     Array,
@@ -64,11 +59,7 @@ MAX_ROWS = 1_000
 SUMMED = ("gap_count", "idle_ns")
 
 NOTHING = "(nothing recorded)"
-ON_DEVICE = {
-    "sync": "(waiting for another stream)",
-    "kernel_wait": "(starting up)",
-    "": "(not begun, unknown why)",
-}
+ON_DEVICE = {"sync": "(waiting for another stream)", "kernel_wait": "(starting up)", "": "(not begun, unknown why)"}
 
 _WORKS = np.isin(HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu"))
 """Holders of another thread that explain why the launching thread waits."""
@@ -117,10 +108,7 @@ def attribute_idle_time(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str
         sums = _sum_nodes_by_window(trace, idle, *pool)
         rows_of.append({"device": repeat_number(idle.device, len(sums["idle_ns"])), **sums})
     rows, tree = _fold_small_rows(concatenate_parts(rows_of), tree)
-    return {
-        "idle_blame": trim_all_texts(rows),
-        "idle_frames": trim_all_texts(_make_idle_frames(tree)),
-    }
+    return {"idle_blame": trim_all_texts(rows), "idle_frames": trim_all_texts(_make_idle_frames(tree))}
 
 
 # Attribution of each nanosecond
@@ -560,18 +548,12 @@ def _fold_small_rows(rows: dict[str, Array], tree: _IdleCallTree) -> tuple[dict[
         count = len(HOLDERS)
         tree = _IdleCallTree(
             np.concatenate((tree.parent, np.full(count, -1))),
-            Coded(
-                np.concatenate((tree.text.codes, np.full(count, len(tree.text.texts) - 1))),
-                tree.text.texts,
-            ),
+            Coded(np.concatenate((tree.text.codes, np.full(count, len(tree.text.texts) - 1))), tree.text.texts),
             np.concatenate((tree.holder, np.arange(count))),
         )
         keys = {name: rows[name] for name in rows if name not in SUMMED}
         rows = sum_by_keys({**keys, "node": node}, {name: _get_number_column(rows, name) for name in SUMMED})
-    return {
-        **rows,
-        "holder": make_narrow_coded(tree.holder[_get_number_column(rows, "node")], HOLDERS),
-    }, tree
+    return {**rows, "holder": make_narrow_coded(tree.holder[_get_number_column(rows, "node")], HOLDERS)}, tree
 
 
 def _get_number_column(rows: dict[str, Array], name: str) -> Ints:

@@ -144,10 +144,7 @@ class IdleTime:
         ]
         starting, loader, collection, sync, overhead, op = make_disjoint(inside)
         # Python between two launches is part of launching; only in long gaps does the device wait for it.
-        code = intersect(
-            subtract(waiting, merge_interval_sets(inside)),
-            _select_long_pauses(idle, self.silence_ns),
-        )
+        code = intersect(subtract(waiting, merge_interval_sets(inside)), _select_long_pauses(idle, self.silence_ns))
         code = intersect(code, did.code)
         nothing = subtract(waiting, merge_interval_sets([*inside, code]))
         frame = trace.derived(find_stage_time)

@@ -18,13 +18,7 @@ from tracekit.model.intervals import (
 )
 from tracekit.model.keys import find_largest, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import (
-    Array,
-    concatenate_like_arrays,
-    repeat_number,
-    select_rows,
-    trim_all_texts,
-)
+from tracekit.model.tables.arrays import Array, concatenate_like_arrays, repeat_number, select_rows, trim_all_texts
 from tracekit.model.tables.slots import CPU_ACTIVITIES
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import HostActivity, measure_host_activity
@@ -88,10 +82,7 @@ def split_cpu_activity(trace: Trace, silence_ns: int) -> list[Intervals]:
 
 def _find_cpu_recording_bounds(trace: Trace) -> tuple[Ints, Ints]:
     """Find the first start and last end of all steps, ranges, host ops and Python functions."""
-    steps, ranges = (
-        trace.derived(find_steps_and_stages).step_rows,
-        trace.derived(select_outer_ranges),
-    )
+    steps, ranges = (trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges))
     op, call = (trace.numbers(table, "ts_ns") for table in HOST_TABLES)
     op_ns, call_ns = (trace.numbers(table, "dur_ns") for table in HOST_TABLES)
     starts = np.concatenate((steps.ts_ns, ranges.ts_ns, op, call))
@@ -101,10 +92,7 @@ def _find_cpu_recording_bounds(trace: Trace) -> tuple[Ints, Ints]:
 
 def _list_cpu_windows(trace: Trace) -> tuple[dict[str, Any], Ints, Ints]:
     """List the capture, every step and every outermost range: (window, step and stage; starts; ends)."""
-    steps, ranges = (
-        trace.derived(find_steps_and_stages).step_rows,
-        trace.derived(select_outer_ranges),
-    )
+    steps, ranges = (trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges))
     first, last = _find_cpu_recording_bounds(trace)
     start = np.concatenate((first, steps.ts_ns, ranges.ts_ns))
     end = np.concatenate((last, steps.end_ns, ranges.end_ns))

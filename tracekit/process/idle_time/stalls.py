@@ -26,12 +26,7 @@ from tracekit.process.calls.activity import (
     measure_host_activity,
 )
 from tracekit.process.calls.launches import Launches, find_launches
-from tracekit.process.idle_time.causes import (
-    DeviceIdle,
-    IdleTime,
-    find_stage_time,
-    select_top_stages,
-)
+from tracekit.process.idle_time.causes import DeviceIdle, IdleTime, find_stage_time, select_top_stages
 from tracekit.process.steps.windows import find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
@@ -155,10 +150,7 @@ def _find_later_waits(
 
 def _unite_separately_explained_idle(idle: DeviceIdle) -> Intervals:
     """Unite idle time that has a cause of its own."""
-    names = (
-        *("host_start_up", "host_loader", "host_gc"),
-        *("host_overhead", "host_silent", "host_code"),
-    )
+    names = (*("host_start_up", "host_loader", "host_gc"), *("host_overhead", "host_silent", "host_code"))
     return merge_interval_sets([idle.causes[name] for name in names])
 
 

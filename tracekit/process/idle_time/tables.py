@@ -49,10 +49,7 @@ def sum_idle_time_by_window(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     order = np.lexsort((place, cause, kind[place]))
     rows = place[order]
     return sum_by_keys(
-        {
-            **select_all_rows(keys, rows),
-            "cause": make_narrow_coded(cause[order], CAUSES),
-        },
+        {**select_all_rows(keys, rows), "cause": make_narrow_coded(cause[order], CAUSES)},
         {"gap_count": gap_count[order], "idle_ns": idle_ns[order]},
     )
 

@@ -74,10 +74,7 @@ def find_allocation_retries(trace: Trace, replay: Replay) -> Ints:
     next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
     first_of_retry = (back & next_got).nonzero()[0]
     column = trace.get("allocations")["stack"]
-    before, after = (
-        column.iloc[replay.rows[first_of_retry]],
-        column.iloc[replay.rows[first_of_retry + 1]],
-    )
+    before, after = (column.iloc[replay.rows[first_of_retry]], column.iloc[replay.rows[first_of_retry + 1]])
     has_stacks = before.notna().to_numpy() & after.notna().to_numpy()
     # A stack without frames does not identify the caller.
     has_stacks &= np.isin(read_ints(before), trace.get("stacks")["stack"].to_numpy())
@@ -195,12 +192,7 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
 
 
 def _measure_space_for_request(
-    trace: Trace,
-    replay: Replay,
-    of: MemorySegments | None,
-    at: int,
-    row: pd.Series[Any],
-    asked: int,
+    trace: Trace, replay: Replay, of: MemorySegments | None, at: int, row: pd.Series[Any], asked: int
 ) -> dict[str, int | None]:
     """Measure the free space where the request could have been placed; None if unknown."""
     if of is None:
@@ -293,12 +285,7 @@ def measure_block_lifetimes(replay: Replay) -> pd.DataFrame:
     stay = born_inside[pieces.died[born_inside] == NEVER]
     none = pd.array([pd.NA], dtype="Int64")
     sums = pd.DataFrame(
-        {
-            "low_ns": none,
-            "high_ns": none,
-            "block_count": len(stay),
-            "size_bytes": int(pieces.size[stay].sum()),
-        }
+        {"low_ns": none, "high_ns": none, "block_count": len(stay), "size_bytes": int(pieces.size[stay].sum())}
     )
     parts.append(sums if len(stay) else sums.iloc[:0])
     return pd.concat(parts, ignore_index=True)

@@ -89,10 +89,7 @@ class MemoryLevels:
 
 def compute_memory_levels(trace: Trace) -> tuple[MemoryLevels, ...]:
     """Compute the levels of every allocator of a trace: one per (device_type, device), never merged."""
-    return (
-        *_compute_sampled_levels(trace),
-        *map(_convert_replay_to_levels, _select_device_replays(trace)),
-    )
+    return (*_compute_sampled_levels(trace), *map(_convert_replay_to_levels, _select_device_replays(trace)))
 
 
 def select_memory_windows(trace: Trace, level: MemoryLevels) -> tuple[StepWindows, StageWindows]:
@@ -103,13 +100,7 @@ def select_memory_windows(trace: Trace, level: MemoryLevels) -> tuple[StepWindow
     of_steps: Any = Columns.of(steps)
     of_stages: Any = Columns.of(snapshot_windows.list_snapshot_stages(trace, steps))
     return (
-        StepWindows(
-            of_steps["ts_ns"],
-            of_steps["dur_ns"],
-            of_steps["step"],
-            of_steps["occurrence"],
-            origin="",
-        ),
+        StepWindows(of_steps["ts_ns"], of_steps["dur_ns"], of_steps["step"], of_steps["occurrence"], origin=""),
         StageWindows(
             of_stages["ts_ns"],
             of_stages["dur_ns"],

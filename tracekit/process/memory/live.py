@@ -156,11 +156,7 @@ def _find_memory_purpose(
     """Find the purpose of each piece: (category or None, basis of that knowledge)."""
     text = np.full(len(row), None, object)
     basis = np.full(len(row), BASES.index("none"), np.int64)
-    for column, how in (
-        ("category", "recorded"),
-        ("user_metadata", "metadata"),
-        ("compile_context", "compiled"),
-    ):
+    for column, how in (("category", "recorded"), ("user_metadata", "metadata"), ("compile_context", "compiled")):
         for name, rows in (("allocations", row), ("blocks", block)):
             texts = _look_up_history_texts(trace.get(name)[column], rows)
             new = (basis == BASES.index("none")) & pd.notna(texts)

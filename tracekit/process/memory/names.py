@@ -29,17 +29,7 @@ _OTHER = frozenset(
         *("block", "blocks", "count", "counts", "num", "number", "retries", "ratio", "cpu"),
         *("host", "percent", "pct", "util", "utilization", "rate", "segment", "segments", "delta"),
         *("diff", "freed", "free", "inactive", "split", "token", "tokens", "page", "pages"),
-        *(
-            "slot",
-            "slots",
-            "pool",
-            "small",
-            "large",
-            "efficiency",
-            "fraction",
-            "threshold",
-            "limit",
-        ),
+        *("slot", "slots", "pool", "small", "large", "efficiency", "fraction", "threshold", "limit"),
         *("time", "ms", "ns", "seconds", "kv"),
     )
 )

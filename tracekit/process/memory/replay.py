@@ -206,13 +206,7 @@ def _find_active_blocks(trace: Trace, blocks: Ints) -> Ints:
 
 
 def _build_memory_pieces(
-    trace: Trace,
-    held: Ints,
-    is_alloc: Mask,
-    address: Ints,
-    size: Ints,
-    active: Ints,
-    rows: Ints,
+    trace: Trace, held: Ints, is_alloc: Mask, address: Ints, size: Ints, active: Ints, rows: Ints
 ) -> MemoryPieces:
     """Build the pieces: allocations paired with frees, frees of earlier memory, and blocks that stayed."""
     starts, ends, orphan, last = pair_begins_and_ends(address, is_alloc)

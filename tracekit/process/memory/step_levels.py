@@ -10,11 +10,7 @@ import pandas as pd
 from tracekit.model.keys import mask_equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.names import parse_memory_quantity
-from tracekit.process.memory.survivors import (
-    find_step_ends,
-    find_surviving_memory,
-    list_allocation_history,
-)
+from tracekit.process.memory.survivors import find_step_ends, find_surviving_memory, list_allocation_history
 
 MAX_LEVELS = 500_000
 """Levels of one source at most: the first ones."""

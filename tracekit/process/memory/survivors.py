@@ -119,10 +119,7 @@ def list_blocks_in_use(trace: Trace) -> pd.DataFrame:
     """List the blocks in use: device, address, size_bytes (requested), stack, state, born, born_ns."""
     blocks = trace.get("blocks")
     used = (blocks["memory"] == "device") & blocks["state"].isin(("active", "pending_free"))
-    asked, rounded = (
-        _read_ints_or_minus_one(blocks["requested_bytes"]),
-        _read_ints_or_minus_one(blocks["size_bytes"]),
-    )
+    asked, rounded = (_read_ints_or_minus_one(blocks["requested_bytes"]), _read_ints_or_minus_one(blocks["size_bytes"]))
     size = np.where(asked >= 0, asked, rounded)
     sound = used.to_numpy() & (size >= 0) & (size < MAX_BYTES)
     # Impossible totals are damage, and would overflow 64 bits.
@@ -205,8 +202,7 @@ def find_growing_stacks(trace: Trace) -> pd.DataFrame:
         return pd.DataFrame()
     table = pd.concat(parts, ignore_index=True)
     return table.assign(
-        device=table["device"].astype("Int64"),
-        step=pd.array([number[k] for k in table["window"]], dtype="Int64"),
+        device=table["device"].astype("Int64"), step=pd.array([number[k] for k in table["window"]], dtype="Int64")
     )
 
 

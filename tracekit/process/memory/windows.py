@@ -104,11 +104,7 @@ def list_snapshot_steps(trace: Trace, replay: Replay) -> pd.DataFrame:
     rows = all_ranges[chosen[all_ranges["name"].cat.codes.to_numpy()]]
     step = np.array([numbers[code] for code in rows["name"].cat.codes], np.int64)
     frame = pd.DataFrame(
-        {
-            "step": pd.array(step, dtype="Int64"),
-            "ts_ns": rows["ts_ns"].to_numpy(),
-            "dur_ns": rows["dur_ns"].to_numpy(),
-        }
+        {"step": pd.array(step, dtype="Int64"), "ts_ns": rows["ts_ns"].to_numpy(), "dur_ns": rows["dur_ns"].to_numpy()}
     )
     frame.insert(1, "occurrence", frame.groupby("step").cumcount().to_numpy(np.int32))
     return frame

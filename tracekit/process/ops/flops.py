@@ -195,12 +195,7 @@ def _compute_attention_flops(name: str, dims: tuple[Dims | None, ...]) -> tuple[
     if len(tensors) < 3:
         return None, 0
     query, key, value = tensors
-    same = (
-        query[0] == key[0] == value[0],
-        key[2] == value[2],
-        query[3] == key[3],
-        key[1] == value[1] > 0,
-    )
+    same = (query[0] == key[0] == value[0], key[2] == value[2], query[3] == key[3], key[1] == value[1] > 0)
     if not all(same) or query[1] % key[1]:
         return None, 0
     batch, heads, queries, size = query

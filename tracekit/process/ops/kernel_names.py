@@ -35,8 +35,7 @@ and the whole `nvjet` family; `_MI16x16x1`, `xdl`, `gtcx` on AMD.
 """
 
 PLAIN = compile_lazily(
-    r"simt|ffma|(?<![a-z0-9])[sh]gemm(?![a-z])|sgemmEx|f32f32_f32f32|Cijk_\w*_MT\d+x\d+x\d+_\w",
-    re.IGNORECASE,
+    r"simt|ffma|(?<![a-z0-9])[sh]gemm(?![a-z])|sgemmEx|f32f32_f32f32|Cijk_\w*_MT\d+x\d+x\d+_\w", re.IGNORECASE
 )
 """Names of other cores.
 

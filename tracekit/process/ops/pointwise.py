@@ -21,19 +21,9 @@ from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree
 from tracekit.process.device.devices import number_devices
 from tracekit.process.host.phases import HostPhases, classify_host_rows
-from tracekit.process.name_filters import (
-    look_up_names,
-    map_coded_values,
-    mark_rows_of_kind,
-    mark_wanted_names,
-)
+from tracekit.process.name_filters import look_up_names, map_coded_values, mark_rows_of_kind, mark_wanted_names
 from tracekit.process.ops import flops
-from tracekit.process.ops.shapes import (
-    InputShapes,
-    collect_input_shapes,
-    find_launch_threads,
-    find_nearest_or_self,
-)
+from tracekit.process.ops.shapes import InputShapes, collect_input_shapes, find_launch_threads, find_nearest_or_self
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -105,9 +105,7 @@ def find_matrix_products(trace: Trace) -> MatrixProducts:
             priced.append((name, flops))
     if not priced:
         return MatrixProducts(
-            _make_no_numbers(len(names)),
-            priced,
-            _make_no_numbers(len(trace.numbers("device_ops", "ts_ns"))),
+            _make_no_numbers(len(names)), priced, _make_no_numbers(len(trace.numbers("device_ops", "ts_ns")))
         )
     per_row = np.full(len(names), -1, np.int64)
     per_row[rows] = number[group]

@@ -18,12 +18,7 @@ from tracekit.process.calls.nesting import sort_by_start
 from tracekit.process.name_filters import look_up_names, mark_rows_of_kind, mark_wanted_names
 from tracekit.process.ops import flops
 from tracekit.process.ops.pointwise import count_input_elements
-from tracekit.process.ops.shapes import (
-    InputShapes,
-    collect_input_shapes,
-    find_launch_owners,
-    find_launch_threads,
-)
+from tracekit.process.ops.shapes import InputShapes, collect_input_shapes, find_launch_owners, find_launch_threads
 
 Ints = npt.NDArray[np.int64]
 
@@ -124,10 +119,7 @@ def _has_attention_shapes(recorded: InputShapes, names: tuple[str, str], kind: l
     if first is None or last is None or not scores or scores[0] is None or len(scores[0]) < 2:
         return False
     rows, row = scores[0][-2], scores[0][-1]
-    return (first.m, first.n, first.batch) == (rows, row, last.batch) and (last.m, last.k) == (
-        rows,
-        row,
-    )
+    return (first.m, first.n, first.batch) == (rows, row, last.batch) and (last.m, last.k) == (rows, row)
 
 
 def _has_vocabulary_axis(text: str) -> bool:

@@ -17,11 +17,7 @@ from tracekit.model.tables.arrays import Nullable, make_nullable_numbers, select
 from tracekit.model.trace import Trace
 from tracekit.process.device.devices import number_devices
 from tracekit.process.device.placement import Placement, place_device_ops
-from tracekit.process.steps.stage_lookup import (
-    find_stage_codes_at,
-    list_outer_stage_names,
-    select_outer_stages,
-)
+from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names, select_outer_stages
 from tracekit.process.steps.windows import StageWindows, StepWindows, find_steps_and_stages
 
 Ints = npt.NDArray[np.int64]
@@ -74,10 +70,7 @@ def sum_host_work_classes(trace: Trace, classes: Mapping[str, NamedThreadSpans])
     walls, wall_stage = _select_wall_windows(trace)
     begin = walls.ts_ns
     none = np.zeros(len(begin), np.int64)
-    all_spans = [
-        NamedThreadSpans(none, begin, walls.end_ns, none - 1),
-        *classes.values(),
-    ]
+    all_spans = [NamedThreadSpans(none, begin, walls.end_ns, none - 1), *classes.values()]
     start = np.concatenate([spans.start for spans in all_spans])
     end = np.concatenate([spans.end for spans in all_spans])
     thread = np.concatenate([spans.thread for spans in all_spans]).astype(np.int64)
@@ -110,10 +103,7 @@ def _decode_class_and_stage(trace: Trace, classes: list[str], key: Ints) -> dict
     """Decode keys class × stages + stage + 1 to class and stage."""
     names = [*list_outer_stage_names(trace), None]
     stages = len(names)
-    return {
-        "class": [classes[k] for k in (key // stages).tolist()],
-        "stage": np.array(names, object)[key % stages - 1],
-    }
+    return {"class": [classes[k] for k in (key // stages).tolist()], "stage": np.array(names, object)[key % stages - 1]}
 
 
 def find_top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:

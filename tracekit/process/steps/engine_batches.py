@@ -67,12 +67,7 @@ def parse_engine_batch(name: str) -> EngineBatch | None:
 def _parse_execute_name(name: str) -> EngineBatch | None:
     """Parse names of vLLM and diffusion engines, which begin with `execute_`."""
     if match := _CONTEXT.match(name):
-        requests = (
-            int(match[1]),
-            _parse_run_tokens(match[2]),
-            int(match[3]),
-            _parse_run_tokens(match[4]),
-        )
+        requests = (int(match[1]), _parse_run_tokens(match[2]), int(match[3]), _parse_run_tokens(match[4]))
         return EngineBatch(*requests, *_parse_attention_sums(match[2], match[4]))
     if match := _DIFFUSION.match(name):
         return EngineBatch(0, 0, int(match[1]), 0)

@@ -13,11 +13,7 @@ import numpy.typing as npt
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.calls.activity import (
-    SyncCalls,
-    find_sync_calls,
-    mark_calls_on_launching_threads,
-)
+from tracekit.process.calls.activity import SyncCalls, find_sync_calls, mark_calls_on_launching_threads
 from tracekit.process.name_filters import mark_rows_of_kind
 from tracekit.process.steps.start_up import StartUpCalls, find_start_up_calls, unite_device_time
 

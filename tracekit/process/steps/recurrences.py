@@ -48,10 +48,7 @@ def list_recurrences(trace: Trace) -> pd.DataFrame | None:
     if not is_unmarked_recording(steps, trace.source.part):
         return None
     least_span = LEAST_SPAN * float(steps.end_ns.max() - steps.ts_ns.min())
-    parts = [
-        *_list_recurring_kernels(trace, least_span),
-        *_list_recurring_ranges(trace, least_span),
-    ]
+    parts = [*_list_recurring_kernels(trace, least_span), *_list_recurring_ranges(trace, least_span)]
     return pd.concat(parts, ignore_index=True) if parts else None
 
 

@@ -15,12 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import (
-    Intervals,
-    compute_running_max,
-    measure_coverage,
-    merge_intervals,
-)
+from tracekit.model.intervals import Intervals, compute_running_max, measure_coverage, merge_intervals
 from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name

@@ -23,14 +23,7 @@ from tracekit.model.stages import (
     parse_numbered_step,
     parse_profiler_step,
 )
-from tracekit.model.tables.arrays import (
-    Coded,
-    Columns,
-    Nullable,
-    broadcast_value,
-    repeat_text,
-    select_rows,
-)
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, broadcast_value, repeat_text, select_rows
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree
 from tracekit.process.calls.resolution import measure_time_resolution
@@ -401,11 +394,7 @@ def _mark_unnumbered_step_ranges(trace: Trace, host: _HostColumns) -> Mask:
 
 
 def _make_annotated_steps(
-    trace: Trace,
-    host: _HostColumns,
-    rows: Ints,
-    number_of: Callable[[str], int | None],
-    origin: str,
+    trace: Trace, host: _HostColumns, rows: Ints, number_of: Callable[[str], int | None], origin: str
 ) -> StepWindows:
     """Make steps of annotated ranges `ProfilerStep#n` (or `step n`)."""
     # Of steps with one start the longest comes last in any input order, since `number_at` takes the last.

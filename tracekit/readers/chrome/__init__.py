@@ -29,12 +29,7 @@ from tracekit.readers.chrome.classes import CLASS_CODE, PHASES, classify_rows
 from tracekit.readers.chrome.filtered_rows import note_filtered
 from tracekit.readers.chrome.producers import count_recorded_rows
 from tracekit.readers.chrome.scan import Codes, ScanOptions, TraceScan
-from tracekit.readers.chrome.tables import (
-    TABLE_PLANS,
-    ChromeRows,
-    build_planned_tables,
-    convert_codes_to_integers,
-)
+from tracekit.readers.chrome.tables import TABLE_PLANS, ChromeRows, build_planned_tables, convert_codes_to_integers
 from tracekit.readers.loss import DataLoss
 
 ARGUMENTS = (
@@ -137,11 +132,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
 
 def _repair_or_reject_rows(
-    rows: ChromeRows,
-    stranded: npt.NDArray[np.bool_],
-    facts: dict[str, object],
-    notes: Sequence[Note],
-    name: str,
+    rows: ChromeRows, stranded: npt.NDArray[np.bool_], facts: dict[str, object], notes: Sequence[Note], name: str
 ) -> list[Note]:
     """Drop rows with impossible times; drop all rows if two processes wrote the file.
 

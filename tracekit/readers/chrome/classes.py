@@ -28,17 +28,7 @@ COMMUNICATION = re.compile(
 PHASES = "XiIsftCMBE"
 """Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata, begin, end."""
 
-_OTHERS = (
-    "device_range",
-    "sync",
-    "window",
-    "memory",
-    "flow",
-    "counter",
-    "meta",
-    "ignored",
-    "python_call",
-)
+_OTHERS = ("device_range", "sync", "window", "memory", "flow", "counter", "meta", "ignored", "python_call")
 CLASS_NAMES = (*HOST_OP_KINDS, *DEVICE_OP_KINDS, *_OTHERS)
 CLASS_CODE = {name: code for code, name in enumerate(CLASS_NAMES)}
 

@@ -23,10 +23,7 @@ class ScanLosses:
             self.by_kind[kind] = DataLoss(kind, offset, count, size_bytes)
         else:
             self.by_kind[kind] = DataLoss(
-                kind,
-                min(earlier.offset, offset),
-                earlier.count + count,
-                earlier.size_bytes + size_bytes,
+                kind, min(earlier.offset, offset), earlier.count + count, earlier.size_bytes + size_bytes
             )
 
     def extend(self, losses: Iterable[DataLoss]) -> None:

@@ -159,16 +159,7 @@ class _ValueCodes(dict[Any, int]):
 class ValueColumn:
     """Values of one key, stored by kind: integers, floats, and codes for all others."""
 
-    __slots__ = (
-        "code_of",
-        "code_of_parsed",
-        "coded_rows",
-        "codes",
-        "float_rows",
-        "floats",
-        "integer_rows",
-        "integers",
-    )
+    __slots__ = ("code_of", "code_of_parsed", "coded_rows", "codes", "float_rows", "floats", "integer_rows", "integers")
 
     def __init__(self) -> None:
         self.integer_rows, self.integers = array("i"), array("q")

@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracekit.readers.chrome import values
-from tracekit.readers.chrome.python_columns import (
-    KeyedColumns,
-    LabelColumn,
-    TimeColumn,
-    convert_parsed_value,
-)
+from tracekit.readers.chrome.python_columns import KeyedColumns, LabelColumn, TimeColumn, convert_parsed_value
 from tracekit.readers.chrome.scan import ScanOptions
 from tracekit.readers.chrome.strict import EventElement
 

@@ -52,12 +52,7 @@ class _ElementBytes:
 
 
 def judge_element(
-    data: memoryview,
-    next_place: ResumePoint | int,
-    *,
-    at_end: bool,
-    max_bytes: int,
-    repair: bool = True,
+    data: memoryview, next_place: ResumePoint | int, *, at_end: bool, max_bytes: int, repair: bool = True
 ) -> RecoveryVerdict:
     """Judge the element at the start of `data`.
 

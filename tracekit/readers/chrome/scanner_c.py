@@ -23,14 +23,7 @@ from tracekit.readers.chrome.scan import (
     choose_code_type,
     fill_missing_with_zeros,
 )
-from tracekit.readers.chrome.values import (
-    INT64_MAX,
-    decode_id,
-    decode_key,
-    decode_label,
-    decode_value,
-    parse_raw_time,
-)
+from tracekit.readers.chrome.values import INT64_MAX, decode_id, decode_key, decode_label, decode_value, parse_raw_time
 
 INT, FLOAT, TEXT, MIXED = 1, 2, 3, 4
 """Kinds of storage for a column's values in `_scan`."""
@@ -175,11 +168,7 @@ def _view_label_codes(taken: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
     return _view_block(taken[1], np.dtype(f"i{taken[0]}"))
 
 
-def _make_label_column(
-    taken: _Labels,
-    value_of: Callable[[bytes], int | str | None],
-    kept: Mask | None,
-) -> Codes:
+def _make_label_column(taken: _Labels, value_of: Callable[[bytes], int | str | None], kept: Mask | None) -> Codes:
     """Convert a label column to `Codes`, with its texts decoded and equal values merged."""
     codes = _view_label_codes(taken)
     if kept is not None:
@@ -305,10 +294,7 @@ def _choose_number_type(decoded: list[Any], plain: npt.NDArray[Any], plain_kinds
 
 
 def _encode_mixed_values(
-    kinds: npt.NDArray[np.uint8],
-    values: npt.NDArray[np.int64],
-    codes: npt.NDArray[np.int32],
-    decoded: list[Any],
+    kinds: npt.NDArray[np.uint8], values: npt.NDArray[np.int64], codes: npt.NDArray[np.int32], decoded: list[Any]
 ) -> tuple[npt.NDArray[np.int32], list[Any]]:
     """Encode a column of mixed kinds in one dictionary: (codes, categories).
 
@@ -339,11 +325,7 @@ def _encode_kind_and_value(code: int, value: object) -> tuple[int, int]:
 
 
 def _merge_equal_values(
-    codes: npt.NDArray[np.signedinteger[Any]],
-    values: list[Any],
-    *,
-    settled: bool,
-    none_is_absent: bool = False,
+    codes: npt.NDArray[np.signedinteger[Any]], values: list[Any], *, settled: bool, none_is_absent: bool = False
 ) -> list[Any]:
     """Merge equal values in the order of first use, and adapt `codes` in place.
 

@@ -23,13 +23,7 @@ from tracekit.readers.ahead import prefetch_blocks
 from tracekit.readers.chrome.events import TextWindow, read_events
 from tracekit.readers.chrome.losses import ScanLosses
 from tracekit.readers.chrome.meta import read_metadata_members
-from tracekit.readers.chrome.scan import (
-    MAX_EVENT_BYTES,
-    JoiningScanner,
-    Scanner,
-    ScanOptions,
-    TraceScan,
-)
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, JoiningScanner, Scanner, ScanOptions, TraceScan
 from tracekit.readers.chrome.stretches import scan_stretches
 from tracekit.readers.loss import DataLoss
 
@@ -143,12 +137,7 @@ def _scan_trace_once(
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
         raise make_format_error(path, _nothing_whole(packing_losses))
     meta = _parse_trace_metadata(head, head_offset, losses) | _parse_trace_metadata(tail, tail_offset, losses)
-    return TraceScan(
-        **columns,
-        meta=meta,
-        losses=losses.finish(),
-        size_bytes=text.offset,
-    )
+    return TraceScan(**columns, meta=meta, losses=losses.finish(), size_bytes=text.offset)
 
 
 def _count_scan_threads(path: Path, cores: int) -> int:

@@ -46,10 +46,7 @@ class _Stretch:
 
 
 def scan_stretches(
-    text: TextWindow,
-    scanner: JoiningScanner,
-    make_scanner: Callable[[], JoiningScanner],
-    thread_count: int,
+    text: TextWindow, scanner: JoiningScanner, make_scanner: Callable[[], JoiningScanner], thread_count: int
 ) -> TextWindow:
     """Scan the text in parallel; returns the text that must be read sequentially.
 

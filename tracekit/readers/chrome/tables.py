@@ -136,20 +136,13 @@ def _take_device_or_stream(key: str, drawn: ColumnMaker, rows: ChromeRows, posit
     return Nullable(values, recorded.missing & place.missing)
 
 
-_START: Mapping[str, ColumnMaker] = {
-    "id": _make_row_ids,
-    "ts_ns": partial(_take_row_times, "ts_ns"),
-}
+_START: Mapping[str, ColumnMaker] = {"id": _make_row_ids, "ts_ns": partial(_take_row_times, "ts_ns")}
 _TIMED: Mapping[str, ColumnMaker] = {
     **_START,
     "dur_ns": partial(_take_row_times, "dur_ns"),
     "name": partial(_take_row_labels, "name"),
 }
-_ON_THREAD: Mapping[str, ColumnMaker] = {
-    "pid": _take_row_pids,
-    "tid": _take_row_tids,
-    "thread": _take_row_threads,
-}
+_ON_THREAD: Mapping[str, ColumnMaker] = {"pid": _take_row_pids, "tid": _take_row_tids, "thread": _take_row_threads}
 _ON_DEVICE: Mapping[str, ColumnMaker] = {
     "device": partial(_take_device_or_stream, "device", _take_row_pids),
     "stream": partial(_take_device_or_stream, "stream", _take_row_tids),
@@ -264,12 +257,7 @@ def build_counter_table(rows: ChromeRows) -> Columns | None:
     ids, names, values = map(np.concatenate, zip(*samples, strict=True))
     order = np.argsort(ids, kind="stable")
     return TABLES["counters"].cast(
-        {
-            "id": ids[order].astype(np.int32),
-            "ts_ns": ts_ns[ids[order]],
-            "name": names[order],
-            "value": values[order],
-        }
+        {"id": ids[order].astype(np.int32), "ts_ns": ts_ns[ids[order]], "name": names[order], "value": values[order]}
     )
 
 

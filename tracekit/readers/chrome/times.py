@@ -13,12 +13,7 @@ from tracekit.model.keys import group_arrays, mask_members
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
 from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.trace import Note
-from tracekit.process.impossible_times import (
-    DAY_NS,
-    find_far_rows,
-    find_overlong_ops,
-    find_rows_at_time_zero,
-)
+from tracekit.process.impossible_times import DAY_NS, find_far_rows, find_overlong_ops, find_rows_at_time_zero
 from tracekit.readers import device_times
 from tracekit.readers.chrome.classes import CLASS_CODE
 from tracekit.readers.chrome.tables import TABLE_PLANS, ChromeRows, take_sparse_integers

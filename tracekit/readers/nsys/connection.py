@@ -40,12 +40,7 @@ STEPS = 1_000_000
 
 _LENGTH_LIMIT = 64 * 2**20
 _ROW_IDS = ("rowid", "_rowid_", "oid")
-_KNOWN_BY = (
-    "TARGET_INFO_SESSION_START_TIME",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
-    "NVTX_EVENTS",
-)
+_KNOWN_BY = ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "EXPORT_META_DATA", "NVTX_EVENTS")
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB}
 _DAMAGE |= {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT}
 
@@ -266,9 +261,7 @@ def _build_database_error(path: Path, error: Exception, source: Opening) -> Trac
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     damaged = code == sqlite3.SQLITE_CORRUPT or not states.isdisjoint(("no-log", "cut"))
     reason = Reason(
-        "damaged-database" if damaged else UNREADABLE,
-        f"the SQLite file cannot be read: {why}",
-        Data(says=says),
+        "damaged-database" if damaged else UNREADABLE, f"the SQLite file cannot be read: {why}", Data(says=says)
     )
     hint = "export it again: nsys export --type sqlite REPORT.nsys-rep"
     return make_format_error(path, reason, hint)

@@ -14,12 +14,7 @@ from tracekit.model.codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.connection import make_one_line
-from tracekit.readers.nsys.database import (
-    ExportDatabase,
-    has_table_columns,
-    read_integer_columns,
-    read_small_table,
-)
+from tracekit.readers.nsys.database import ExportDatabase, has_table_columns, read_integer_columns, read_small_table
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables with the exporter's metadata: since 2023.3, and before."""

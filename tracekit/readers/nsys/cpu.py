@@ -16,13 +16,7 @@ from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.raw import THREAD_STATES
 from tracekit.model.trace import Note
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    Ints,
-    has_table_columns,
-    read_column_blocks,
-)
+from tracekit.readers.nsys.database import MISSING, ExportDatabase, Ints, has_table_columns, read_column_blocks
 from tracekit.readers.nsys.gather import (
     ByProcess,
     NameTable,

@@ -110,12 +110,7 @@ def read(db: ExportDatabase, clock: ExportClock, want: Want) -> DeviceRows:
     contexts: dict[tuple[int, int], int] = {}
     looks = want.table("syncs") and SYNC in db.columns and not read_recorded_contexts(db)
     keys = tuple(key for key in _ARGUMENTS if is_wanted_argument(want.args, key))
-    for table, kind in (
-        (KERNEL, "kernel"),
-        (MEMCPY, "memcpy"),
-        (MEMSET, "memset"),
-        (GRAPH, "kernel"),
-    ):
+    for table, kind in ((KERNEL, "kernel"), (MEMCPY, "memcpy"), (MEMSET, "memset"), (GRAPH, "kernel")):
         if table not in db.columns:
             continue
         sql = _write_device_columns_sql(db, table, want, keys)
@@ -124,10 +119,7 @@ def read(db: ExportDatabase, clock: ExportClock, want: Want) -> DeviceRows:
         change = _make_device_converter(names, source, _KIND[kind], optional)
         look = None
         if looks and table != GRAPH and has_table_columns(db, table, "contextId", "deviceId"):
-            sql |= {
-                _CONTEXT: quote_identifier("contextId"),
-                _OF_CONTEXT: quote_identifier("deviceId"),
-            }
+            sql |= {_CONTEXT: quote_identifier("contextId"), _OF_CONTEXT: quote_identifier("deviceId")}
             look = partial(_record_context_devices, contexts)
         gather_rows_by_process(db, table, sql, processes, clock, change, on_device=True, look=look)
     labels = names.labels(db, {"copy": _name_copy, "fill": _name_fill, "graph": _name_graph})

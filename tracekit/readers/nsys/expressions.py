@@ -27,10 +27,7 @@ _BITS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {
     ast.LShift: np.left_shift,
     ast.RShift: np.right_shift,
 }
-_SUMS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-}
+_SUMS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {ast.Add: np.add, ast.Sub: np.subtract}
 
 
 class NotPlainError(Exception):

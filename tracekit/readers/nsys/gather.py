@@ -216,10 +216,7 @@ def narrow_nullable_integers(column: Nullable) -> Nullable:
 
 def repeat_nullable_value(value: int | None, length: int) -> Nullable:
     """Build a nullable integer column with the same value in all rows (None: missing), without memory per row."""
-    return Nullable(
-        np.broadcast_to(np.int64(value or 0), length),
-        np.broadcast_to(np.bool_(value is None), length),
-    )
+    return Nullable(np.broadcast_to(np.int64(value or 0), length), np.broadcast_to(np.bool_(value is None), length))
 
 
 def make_text_column(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> Coded:

@@ -12,14 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables import HOST_OP_KINDS, TABLES
-from tracekit.model.tables.arrays import (
-    Coded,
-    Columns,
-    Nullable,
-    concatenate_like_arrays,
-    make_bare,
-    select_rows,
-)
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, concatenate_like_arrays, make_bare, select_rows
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.content import ExportClock
@@ -82,10 +75,7 @@ def read_cuda_calls(db: ExportDatabase, clock: ExportClock) -> HostCalls:
     names, processes = NameTable(), ByProcess()
     if RUNTIME in db.columns:
         driver = f"iif({write_column_sql(db, RUNTIME, 'eventClass')} is {_DRIVER_CLASS}, {_DRIVER}, {_RUNTIME})"
-        sql = {
-            "correlation": f"nullif({write_column_sql(db, RUNTIME, 'correlationId')}, 0)",
-            "cat": driver,
-        }
+        sql = {"correlation": f"nullif({write_column_sql(db, RUNTIME, 'correlationId')}, 0)", "cat": driver}
         _gather_calls(db, RUNTIME, sql, processes, clock, names, _RUNTIME)
     labels = names.labels(db, {})
     return HostCalls(processes, [None if name is None else strip_call_version(name) for name in labels])
@@ -114,11 +104,7 @@ def count_odd_calls(calls: HostCalls, pid: int) -> Mapping[str, int]:
 
 
 def make_host_ops(
-    calls: Sequence[HostCalls],
-    ranges: list[NvtxHostRows],
-    pid: int,
-    threads: Sequence[int],
-    want: Want,
+    calls: Sequence[HostCalls], ranges: list[NvtxHostRows], pid: int, threads: Sequence[int], want: Want
 ) -> HostTable:
     """Build `make_host_ops` of one process with ids from 0, sorted by start, longest first. Releases `calls` and `ranges`.
 
@@ -255,11 +241,7 @@ def _gather_calls(
             block["cat"] = repeat_value(category_, len(codes))
         return {**block, "name": codes}
 
-    cells = {
-        "key": write_column_sql(db, table, "nameId"),
-        "tid": write_thread_sql(db, table),
-        **sql,
-    }
+    cells = {"key": write_column_sql(db, table, "nameId"), "tid": write_thread_sql(db, table), **sql}
     gather_rows_by_process(db, table, cells, into, clock, change)
 
 

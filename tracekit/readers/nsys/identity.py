@@ -29,11 +29,7 @@ LABELS = ("WG_PREFIX", "WG_BACKEND")
 
 VARIABLES = (*NUMBERS, *LABELS)
 
-_PAIRS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
+_PAIRS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 """Variables with rank and world size of one process; the first pair that is set counts."""
 
 _SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
@@ -115,12 +111,7 @@ def note_rank_rules(by_pid: Mapping[int, ProcessIdentity]) -> list[Note]:
 
 def make_identity_facts(identity: ProcessIdentity, pid: int | None) -> dict[str, object]:
     """Convert an identity to the facts that `discover.apply_file_facts` takes."""
-    values = {
-        "rank": identity.rank,
-        "world_size": identity.world_size,
-        "host": identity.host,
-        "pid": pid,
-    }
+    values = {"rank": identity.rank, "world_size": identity.world_size, "host": identity.host, "pid": pid}
     return drop_unknown_facts(values)
 
 
@@ -230,10 +221,7 @@ def _identify_only_process(
     """Identify the only process of a file from its environment."""
     for rank, world in (*_PAIRS, _SLURM):
         if rank in variables and not ((rank, world) == _SLURM and _is_variable_set(db, _IN_RAY)):
-            number, size = (
-                _parse_short_number(variables[rank]),
-                _parse_short_number(variables.get(world, "")),
-            )
+            number, size = (_parse_short_number(variables[rank]), _parse_short_number(variables.get(world, "")))
             if number is not None and (size is None or number < size):
                 rule = f"the variable {rank}"
                 return replace(everyone, rank=number, world_size=size, rule=rule)

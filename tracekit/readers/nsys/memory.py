@@ -11,12 +11,7 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    has_table_columns,
-    read_integer_columns,
-)
+from tracekit.readers.nsys.database import MISSING, ExportDatabase, has_table_columns, read_integer_columns
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,10 +25,7 @@ _MAX_BYTES = 2**50
 _ODD: Mapping[str, tuple[NoteSeverity, str]] = {
     "no-time": ("warning", "memory operations without a usable time were left out"),
     "host-memory": ("info", "allocations of host memory are not shown"),
-    "bad-size": (
-        "warning",
-        "memory operations of an unknown kind or an impossible size were left out",
-    ),
+    "bad-size": ("warning", "memory operations of an unknown kind or an impossible size were left out"),
     "memory-relative": (
         "info",
         "memory was freed that was taken before the recording began: levels count from its start",
@@ -79,11 +71,7 @@ def read(db: ExportDatabase, clock: ExportClock) -> dict[int, MemoryOps] | None:
     on_host = frame["memKind"].isin(_HOST_KINDS)
     sound = frame["what"].isin((ALLOCATED, FREED))
     sound &= (frame["what"] == FREED) | frame["bytes"].between(0, _MAX_BYTES)
-    for code, which in (
-        ("no-time", ~timed),
-        ("host-memory", timed & on_host),
-        ("bad-size", timed & ~on_host & ~sound),
-    ):
+    for code, which in (("no-time", ~timed), ("host-memory", timed & on_host), ("bad-size", timed & ~on_host & ~sound)):
         odd[code] = frame.loc[which, "pid"].value_counts()
     frame = _add_held_sizes(frame[timed & ~on_host & sound])
     orphan = frame["size"] == MISSING

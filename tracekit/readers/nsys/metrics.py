@@ -17,13 +17,7 @@ from tracekit.readers.nsys.database import (
     read_column_blocks,
     read_small_table,
 )
-from tracekit.readers.nsys.samples import (
-    GPU_MASK,
-    GpuSamples,
-    Part,
-    join_sample_parts,
-    name_metric_series,
-)
+from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 

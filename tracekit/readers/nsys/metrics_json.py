@@ -26,12 +26,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.values import join_surrogates
 from tracekit.readers.nsys.blocks import EndlessRows, limit_row_count
-from tracekit.readers.nsys.connection import (
-    count_possible_rows,
-    get_row_id_alias,
-    is_page_damage,
-    record_table_damage,
-)
+from tracekit.readers.nsys.connection import count_possible_rows, get_row_id_alias, is_page_damage, record_table_damage
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
 from tracekit.readers.nsys.database import (
     MISSING,
@@ -41,13 +36,7 @@ from tracekit.readers.nsys.database import (
     read_small_table,
     read_texts_by_id,
 )
-from tracekit.readers.nsys.samples import (
-    GPU_MASK,
-    GpuSamples,
-    Part,
-    join_sample_parts,
-    name_metric_series,
-)
+from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
 
 Ints = npt.NDArray[np.int64]
 
@@ -237,8 +226,7 @@ def _add_json_samples(found: _JsonSamples, ts: Ints, type_: Ints, objects: list[
         for type_number in np.unique(type_[positions]).tolist():
             of_series = type_[positions] == type_number
             coded = np.array(
-                [_code_series_name(found, name_metric_series(type_number, name)) for name in names],
-                np.int32,
+                [_code_series_name(found, name_metric_series(type_number, name)) for name in names], np.int32
             )
             times, numbers = ts[positions][of_series], values[of_series][:, metric]
             _add_gpu_samples(found, times, type_number, coded[metric], numbers)
@@ -252,11 +240,7 @@ def _code_series_name(found: _JsonSamples, name: str) -> int:
 
 
 def _add_gpu_samples(
-    found: _JsonSamples,
-    ts: Ints,
-    type_: int,
-    codes: npt.NDArray[np.int32],
-    values: npt.NDArray[np.float64],
+    found: _JsonSamples, ts: Ints, type_: int, codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> None:
     """Add samples of one GPU: a row per time, a column per metric."""
     timed = (ts > -MAX_NS) & (ts < MAX_NS)

@@ -52,17 +52,9 @@ _NOTHING = np.empty(0, np.int64)
 _OP, _RANGE = HOST_OP_KINDS.index("op"), HOST_OP_KINDS.index("range")
 
 _NOTES: tuple[tuple[NoteSeverity, str, str], ...] = (
-    (
-        "info",
-        "open-ranges",
-        "NVTX ranges were still open when the recording ended: they count in no statistic",
-    ),
+    ("info", "open-ranges", "NVTX ranges were still open when the recording ended: they count in no statistic"),
     ("warning", "no-time", "NVTX ranges without a usable start time were left out"),
-    (
-        "warning",
-        "bad-duration",
-        "NVTX ranges with an end that cannot be: their durations count as 0",
-    ),
+    ("warning", "bad-duration", "NVTX ranges with an end that cannot be: their durations count as 0"),
     ("warning", "no-name", "NVTX ranges whose name cannot be read"),
     ("info", "negative-time", "NVTX ranges begin before the recording does"),
     (
@@ -186,11 +178,7 @@ def _mark_open_and_unsound(ts: Ints, until: Ints, clock: ExportClock) -> tuple[B
 
 
 def _count_by_process(
-    counts: dict[tuple[str, int], int],
-    thread: Codes,
-    pid_of: npt.NDArray[np.int64],
-    what: str,
-    which: Bools | Codes,
+    counts: dict[tuple[str, int], int], thread: Codes, pid_of: npt.NDArray[np.int64], what: str, which: Bools | Codes
 ) -> None:
     """Add the number of these rows to the counts of each process."""
     if which.dtype == np.bool_ and not which.any():

@@ -39,10 +39,7 @@ from tracekit.readers.nsys.nvtx_rows import (
 
 Ints = npt.NDArray[np.int64]
 
-ARGS = (
-    *("Sequence number", "op_id", "Input Dims", "payload", "payload fields"),
-    *("category", "end tid"),
-)
+ARGS = (*("Sequence number", "op_id", "Input Dims", "payload", "payload fields"), *("category", "end tid"))
 """Arguments of single ranges. Those of collectives are `nsys_payloads.ARGS`."""
 
 _WHOLE = ("uint64Value", "int64Value", "uint32Value", "int32Value")
@@ -202,10 +199,7 @@ def _parse_shape_list(text: str) -> str:
 
 def _read_numeric_payload(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     """Read the numeric payload of ranges; floats if any of them is a float."""
-    integer, fraction = (
-        write_column_sql(db, TABLE, *_WHOLE),
-        write_column_sql(db, TABLE, *_FRACTIONS),
-    )
+    integer, fraction = (write_column_sql(db, TABLE, *_WHOLE), write_column_sql(db, TABLE, *_FRACTIONS))
     parts: list[tuple[Ints, npt.NDArray[Any]]] = []
     if integer != ABSENT:
         parts.append(_select_integer_pairs(db, integer, f"{integer} IS NOT NULL"))

@@ -20,12 +20,7 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import choose_code_type
 from tracekit.readers.nsys.connection import fetch_one_row, get_row_id_alias
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    read_column_blocks,
-    read_texts_by_id,
-)
+from tracekit.readers.nsys.database import MISSING, ExportDatabase, read_column_blocks, read_texts_by_id
 from tracekit.readers.nsys.numbering import ValueNumbering
 from tracekit.readers.nsys.pages import CODES, SHAPES, NameCodes
 from tracekit.readers.nsys.parts import ColumnParts, RowIds
@@ -98,10 +93,7 @@ def read(db: ExportDatabase, *, with_rows: bool) -> NvtxRows:
         parts["start"].append(block["start"])
         parts["end"].append(block["end"])
         parts["type"].append(np.where((type_ > 0) & (type_ < 2**15), type_, 0).astype(np.int16))
-        for name, numbers, column in (
-            ("thread", threads, block["globalTid"]),
-            ("domain", domains, block["domainId"]),
-        ):
+        for name, numbers, column in (("thread", threads, block["globalTid"]), ("domain", domains, block["domainId"])):
             codes = numbers.coded(np.maximum(column, -1))
             parts[name].append(codes.astype(choose_code_type(len(numbers.values))))
         parts["label"].append(label.astype(np.int32))

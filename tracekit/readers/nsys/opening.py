@@ -110,9 +110,7 @@ def prepare_opening(path: Path) -> Iterator[Opening]:
         warnings = _complete_private_copy(path, copy, wal, journal, full_bytes)
         mode = "mode=rw" if wal is not None or journal is not None else "mode=ro&immutable=1"
         yield Opening(
-            _make_sqlite_uri(copy, mode),
-            size + _get_companion_size(wal) + _get_companion_size(journal),
-            warnings,
+            _make_sqlite_uri(copy, mode), size + _get_companion_size(wal) + _get_companion_size(journal), warnings
         )
 
 

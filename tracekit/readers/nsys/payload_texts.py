@@ -19,13 +19,7 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.readers.nsys.connection import get_row_id_alias, is_page_damage, record_table_damage
 from tracekit.readers.nsys.content import drop_unknown_facts
-from tracekit.readers.nsys.database import (
-    MISSING,
-    TEXT_LIMIT,
-    ExportDatabase,
-    has_table_columns,
-    read_texts_by_id,
-)
+from tracekit.readers.nsys.database import MISSING, TEXT_LIMIT, ExportDatabase, has_table_columns, read_texts_by_id
 from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.nvtx_rows import TABLE
 

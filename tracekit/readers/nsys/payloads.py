@@ -18,21 +18,13 @@ from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys.connection import get_row_id_alias
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    has_table_columns,
-    read_small_table,
-)
+from tracekit.readers.nsys.database import MISSING, ExportDatabase, has_table_columns, read_small_table
 from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.nvtx_rows import TABLE, NvtxRows, RowPositions, find_row_positions
 
 Ints = npt.NDArray[np.int64]
 
-ARGS = (
-    *("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype"),
-    "Process Group Name",
-)
+ARGS = (*("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype"), "Process Group Name")
 """Arguments that a collective's range gets, under Kineto's names."""
 
 SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -54,10 +46,7 @@ _HEADER = 32
 _MAX_BYTES = 2**60
 _MAX_BLOB = 4096
 _BLOCK = 16_384
-CALLS = (
-    *("allreduce", "allgather", "reducescatter", "broadcast", "bcast", "reduce"),
-    *("alltoall", "send", "recv"),
-)
+CALLS = (*("allreduce", "allgather", "reducescatter", "broadcast", "bcast", "reduce"), *("alltoall", "send", "recv"))
 """NCCL calls that move data, without their prefix."""
 
 _CALL = re.compile(f"p?nccl({'|'.join(CALLS)})\\Z", re.IGNORECASE)
@@ -186,10 +175,7 @@ def _merge_nccl_groups(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size:
     last = part[sound & (depth == 0) & (part["call"] == _ENDS)].set_index("group")["position"]
     sends, receives = inside["call"] == _SEND, inside["call"] == _RECV
     members = inside.assign(
-        sends=sends,
-        receives=receives,
-        sent=inside["size"].where(sends, 0),
-        received=inside["size"].where(receives, 0),
+        sends=sends, receives=receives, sent=inside["size"].where(sends, 0), received=inside["size"].where(receives, 0)
     ).groupby("group")
     out = members[["call", "given", "taken", "count", "communicator"]].first()
     sums = members[["sends", "receives", "sent", "received", "given", "taken"]].sum()
@@ -327,8 +313,7 @@ def _read_blobs(db: ExportDatabase) -> Iterator[tuple[Ints, Ints, npt.NDArray[np
 
 
 def _decode_blobs(
-    blobs: tuple[Ints, Ints, npt.NDArray[np.uint8]],
-    layout: Mapping[int, Mapping[str, tuple[int, str]]],
+    blobs: tuple[Ints, Ints, npt.NDArray[np.uint8]], layout: Mapping[int, Mapping[str, tuple[int, str]]]
 ) -> Iterator[list[Ints]]:
     """Decode payloads of equal length: row ids, threads and fields, one list of columns per schema."""
     keys, threads, raw = blobs

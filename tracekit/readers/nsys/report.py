@@ -99,11 +99,7 @@ def _read_flawed_export(
 
 
 def _read_export(
-    source: Source,
-    export: Path,
-    want: Want,
-    on_bytes: Callable[[int], None] | None,
-    notes: tuple[Note, ...],
+    source: Source, export: Path, want: Want, on_bytes: Callable[[int], None] | None, notes: tuple[Note, ...]
 ) -> list[Trace]:
     """Read an export as the Traces of its report. Adds `notes` to the first Trace."""
     from tracekit.readers.nsys import read as read_export

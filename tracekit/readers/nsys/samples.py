@@ -14,10 +14,7 @@ Ints = npt.NDArray[np.int64]
 Part = tuple[Ints, npt.NDArray[np.int16], npt.NDArray[np.int32], npt.NDArray[np.float64]]
 """One block of samples: Unix ns, the profiler's GPU number, a code into the names, the value."""
 
-_NOTHING: Part = (
-    *(np.empty(0, np.int64), np.empty(0, np.int16)),
-    *(np.empty(0, np.int32), np.empty(0, np.float64)),
-)
+_NOTHING: Part = (*(np.empty(0, np.int64), np.empty(0, np.int16)), *(np.empty(0, np.int32), np.empty(0, np.float64)))
 
 GPU_MASK = 0xFF
 """Mask of the GPU number in a sample's type: the low byte."""

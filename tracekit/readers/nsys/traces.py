@@ -33,12 +33,7 @@ from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys import times as nsys_times
 from tracekit.readers.nsys.contents import CALL_NOUNS, ExportContents, read_export_contents
 from tracekit.readers.nsys.database import MISSING, ExportDatabase, note_export_damage, open_export
-from tracekit.readers.nsys.gather import (
-    UNKNOWN,
-    get_known_pid,
-    make_nullable_integers,
-    repeat_nullable_value,
-)
+from tracekit.readers.nsys.gather import UNKNOWN, get_known_pid, make_nullable_integers, repeat_nullable_value
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.numbering import list_distinct_integers
 from tracekit.readers.nsys.nvtx import NvtxHostRows
@@ -149,12 +144,7 @@ class _ProcessRanges:
 
 
 def _make_process_trace(
-    db: ExportDatabase,
-    file_contents: ExportContents,
-    ranges: _ProcessRanges,
-    pid: int,
-    source: Source,
-    want: Want,
+    db: ExportDatabase, file_contents: ExportContents, ranges: _ProcessRanges, pid: int, source: Source, want: Want
 ) -> Trace:
     """Build the Trace of one process."""
     draft = _TraceDraft(source, want, pid)
@@ -277,10 +267,7 @@ def _find_range_owner(file_contents: ExportContents, pid: int) -> int | None:
 
 
 def _add_host_ops(
-    draft: _TraceDraft,
-    file_contents: ExportContents,
-    ranges: list[NvtxHostRows],
-    threads: Sequence[int],
+    draft: _TraceDraft, file_contents: ExportContents, ranges: list[NvtxHostRows], threads: Sequence[int]
 ) -> None:
     """Add `host_ops`."""
     for noun, calls in zip(CALL_NOUNS, file_contents.calls, strict=True):
@@ -342,17 +329,10 @@ def _make_process_source(
 
 
 def _make_trace_metadata(
-    db: ExportDatabase,
-    file_contents: ExportContents,
-    pid: int,
-    identity: nsys_identity.ProcessIdentity,
+    db: ExportDatabase, file_contents: ExportContents, pid: int, identity: nsys_identity.ProcessIdentity
 ) -> dict[str, Any]:
     """Build the metadata of the file and the process under fixed keys; Kineto's keys if it has them."""
-    group = {
-        "rank": identity.rank,
-        "world_size": identity.world_size,
-        "backend": identity.backend,
-    }
+    group = {"rank": identity.rank, "world_size": identity.world_size, "backend": identity.backend}
     meta = {**nsys_content.read_export_metadata(db), "absolute_time": file_contents.clock.absolute}
     used = file_contents.used.get(pid, frozenset())
     if gpus := nsys_content.read_device_properties(db, get_known_pid(pid), used):

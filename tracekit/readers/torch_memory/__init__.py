@@ -73,10 +73,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     if simulated:
         meta["simulated"] = simulated
     tables = {name: frame for name, frame in snapshot.tables.items() if want.table(name)}
-    odd = (
-        *_note_snapshot_of_profile(snapshot, source.name),
-        *_note_unknown_elements(snapshot, source.name),
-    )
+    odd = (*_note_snapshot_of_profile(snapshot, source.name), *_note_unknown_elements(snapshot, source.name))
     return [Trace(source, tables, (*notes, *odd), meta)]
 
 

@@ -63,10 +63,7 @@ def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]
     in_use = _mark_category(blocks["state"], "active") | _mark_category(blocks["state"], "pending_free")
     of_blocks[~in_use | _mark_incomplete_rows(blocks)] = -1
     address, size = _convert_to_ints(history["address"]), _convert_to_ints(history["size_bytes"])
-    where, requested = (
-        _convert_to_ints(blocks["address"]),
-        _convert_to_ints(blocks["requested_bytes"]),
-    )
+    where, requested = (_convert_to_ints(blocks["address"]), _convert_to_ints(blocks["requested_bytes"]))
     device_balances = []
     for number in numbers:
         rows, active = np.flatnonzero(of_history == number), of_blocks == number
@@ -146,10 +143,7 @@ def _convert_to_ints(column: pd.Series[Any]) -> Ints:
 
 
 def note_inconsistencies(
-    device_balances: list[HistoryBalance],
-    tables: Mapping[str, pd.DataFrame],
-    settings: Mapping[str, Any],
-    name: str,
+    device_balances: list[HistoryBalance], tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any], name: str
 ) -> list[Note]:
     """Build notes on the failed consistency checks of a snapshot."""
     device_notes: list[Note] = []

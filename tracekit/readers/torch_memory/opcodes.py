@@ -177,18 +177,7 @@ def _build_instruction_error(data: bytes, at: int, code: bytes, path: Path) -> T
     return _build_no_snapshot_error(path, problem, at)
 
 
-_LENGTHS = {
-    b"h": 2,
-    b"q": 2,
-    b"K": 2,
-    b"M": 3,
-    b"J": 5,
-    b"j": 5,
-    b"r": 5,
-    b"X": 5,
-    b"G": 9,
-    b"\x95": 9,
-}
+_LENGTHS = {b"h": 2, b"q": 2, b"K": 2, b"M": 3, b"J": 5, b"j": 5, b"r": 5, b"X": 5, b"G": 9, b"\x95": 9}
 _COUNTED = (b"\x8a", b"\x8c")
 _LENGTHS |= dict.fromkeys(_COUNTED, 2)
 """Fixed length in bytes of instructions that the end of the file may cut."""

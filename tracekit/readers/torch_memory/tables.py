@@ -38,11 +38,7 @@ from tracekit.readers.torch_memory.columns import (
     read_record_times,
     require_numbers,
 )
-from tracekit.readers.torch_memory.stacks import (
-    SnapshotStacks,
-    make_stack_column,
-    make_stacks_table,
-)
+from tracekit.readers.torch_memory.stacks import SnapshotStacks, make_stack_column, make_stacks_table
 
 USER_DEFINED = "user_defined"
 """Action by which torch 2.4 recorded annotations; the annotation is the name of a frame."""
@@ -134,10 +130,7 @@ def _count_unknown_keys(made: SnapshotTables, place: str, of: SnapshotRecords, k
 
 
 def _count_unknown_words(
-    made: SnapshotTables,
-    what: str,
-    column: tuple[npt.NDArray[np.int32], list[str]],
-    known: Container[str],
+    made: SnapshotTables, what: str, column: tuple[npt.NDArray[np.int32], list[str]], known: Container[str]
 ) -> None:
     """Count the rows whose text is not a known word."""
     codes, names = column
@@ -287,11 +280,7 @@ def _make_segments(made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[st
 
 
 def _make_blocks(
-    made: SnapshotTables,
-    stacks: SnapshotStacks,
-    of: SnapshotRecords,
-    outer: dict[str, Any],
-    start: SnapshotIntegers,
+    made: SnapshotTables, stacks: SnapshotStacks, of: SnapshotRecords, outer: dict[str, Any], start: SnapshotIntegers
 ) -> None:
     """Build the table `blocks`. `start` is the segment address of each block."""
     keys = _count_unknown_keys(made, "segments[].blocks[].", of, _BLOCK)

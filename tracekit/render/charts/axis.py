@@ -30,12 +30,7 @@ class LinearAxis:
 
 
 def make_axis(
-    values: Iterable[Fraction],
-    unit: Unit,
-    *,
-    about: int = 6,
-    zero: bool = False,
-    wide: bool = False,
+    values: Iterable[Fraction], unit: Unit, *, about: int = 6, zero: bool = False, wide: bool = False
 ) -> LinearAxis:
     """Make the axis that contains all values, with about `about` ticks.
 

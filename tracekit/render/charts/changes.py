@@ -12,20 +12,8 @@ from tracekit.model.units import MINUS, format_quantity
 from tracekit.render.charts.axis import make_axis
 from tracekit.render.charts.frame import WeightedBar, draw_axis_below, make_mark_box, merge_bars
 from tracekit.render.charts.log import LogAxis, make_log_axis
-from tracekit.render.charts.marks import (
-    ChartKindLayout,
-    Mark,
-    has_mark_start,
-    list_mark_numbers,
-    to_plain_number,
-)
-from tracekit.render.charts.rows import (
-    AXIS,
-    RowLayout,
-    draw_row_names,
-    frame_row_plot,
-    lay_out_rows,
-)
+from tracekit.render.charts.marks import ChartKindLayout, Mark, has_mark_start, list_mark_numbers, to_plain_number
+from tracekit.render.charts.rows import AXIS, RowLayout, draw_row_names, frame_row_plot, lay_out_rows
 from tracekit.render.charts.shapes import (
     FilledArea,
     LineStroke,
@@ -76,11 +64,7 @@ def _draw_negligible_band(chart: Chart, rows: RowLayout, factors: LogAxis) -> Fi
     share = 1 + Fraction(chart.within)
     low, high = _get_factor_x(rows, factors, 1 / share), _get_factor_x(rows, factors, share)
     area = make_mark_box(low, rows.top, high - low, rows.bottom - rows.top, 0)
-    return FilledArea(
-        "within",
-        (area,),
-        f"within {shorten_for_tooltip(format_quantity(chart.within, 'ratio'))} of 1",
-    )
+    return FilledArea("within", (area,), f"within {shorten_for_tooltip(format_quantity(chart.within, 'ratio'))} of 1")
 
 
 def format_factor_interval(mark: Mark) -> str:

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from tracekit.model.report import Chart
 from tracekit.model.units import format_quantity
 from tracekit.render.charts.axis import make_axis
-from tracekit.render.charts.frame import (
-    WeightedBar,
-    draw_axis_below,
-    get_text_role,
-    make_mark_box,
-    merge_bars,
-)
+from tracekit.render.charts.frame import WeightedBar, draw_axis_below, get_text_role, make_mark_box, merge_bars
 from tracekit.render.charts.marks import ChartKindLayout, Mark, list_mark_numbers, to_plain_number
 from tracekit.render.charts.rows import AXIS, RowLayout, frame_row_plot, lay_out_rows
 from tracekit.render.charts.shapes import CHART_WIDTH, PlacedText, PlotDrawing, ShapeBox
@@ -32,13 +26,7 @@ def draw_extents_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str]
         x, end = rows.ends(amounts, mark)
         name = f"{chart.rows[mark.row]} · {chart.series[mark.series]}"
         bars.append(
-            _make_extent_bar(
-                chart,
-                mark,
-                tones,
-                name,
-                make_mark_box(x, rows.y(mark.row), end - x, rows.pitch - 1),
-            )
+            _make_extent_bar(chart, mark, tones, name, make_mark_box(x, rows.y(mark.row), end - x, rows.pitch - 1))
         )
     return frame_row_plot(chart, rows, amounts, merge_bars(bars))
 
@@ -64,22 +52,11 @@ def draw_icicle_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str],
 def _make_extent_bar(chart: Chart, mark: Mark, tones: Sequence[str], name: str, area: ShapeBox) -> WeightedBar:
     """Make the bar of a mark, with its name and size in the tooltip."""
     size = format_quantity(to_plain_number(mark.size), chart.x_unit)
-    return WeightedBar(
-        mark.size,
-        tones[mark.series],
-        area,
-        f"{shorten_for_tooltip(name)}: {shorten_for_tooltip(size)}",
-    )
+    return WeightedBar(mark.size, tones[mark.series], area, f"{shorten_for_tooltip(name)}: {shorten_for_tooltip(size)}")
 
 
 _FIELDS = ("row", "series", "start", "end")
 KINDS = (
     ChartKindLayout("extents", _FIELDS, "Parts of amounts as bars beside one another", draw_extents_chart),
-    ChartKindLayout(
-        "icicle",
-        _FIELDS,
-        "A tree of bars, each above those that are parts of it",
-        draw_icicle_chart,
-        "",
-    ),
+    ChartKindLayout("icicle", _FIELDS, "A tree of bars, each above those that are parts of it", draw_icicle_chart, ""),
 )

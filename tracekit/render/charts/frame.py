@@ -64,12 +64,7 @@ def draw_legend(series: Sequence[str], roles: Sequence[str], sample: str) -> tup
         width = 18 + estimate_text_width(text) + 18
         if x and x + width > CHART_WIDTH:
             x, y = 0.0, y + 20
-        keys.append(
-            LegendKey(
-                (_draw_legend_sample(sample, number, roles[number], x, y),),
-                PlacedText(x + 18, y, text),
-            )
-        )
+        keys.append(LegendKey((_draw_legend_sample(sample, number, roles[number], x, y),), PlacedText(x + 18, y, text)))
         x += width
     if len(series) > _LEGEND:
         keys.append(PlacedText(x, y, f"and {len(series) - _LEGEND} more"))

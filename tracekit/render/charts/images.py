@@ -56,14 +56,7 @@ _COLORS = {
 _DEEP = {"s2": "s4", "s3": "s7", "s4": "s6", "s5": "s0", "s6": "s1", "s7": "s4", "none": "s4"}
 """Stronger tones for lines and points in place of pale ones, as on the page."""
 
-_DASHES = {
-    "s2": (7, 3),
-    "s3": (7, 3),
-    "s4": (2, 3),
-    "s5": (9, 3, 2, 3),
-    "s6": (9, 3, 2, 3),
-    "s7": (2, 3),
-}
+_DASHES = {"s2": (7, 3), "s3": (7, 3), "s4": (2, 3), "s5": (9, 3, 2, 3), "s6": (9, 3, 2, 3), "s7": (2, 3)}
 """Dash patterns that separate lines of series with the same tone, as on the page."""
 
 _INK, _PAPER = "#1f2326", "#ffffff"
@@ -179,9 +172,7 @@ def _paint_picture(axes: Any, picture: shapes.ChartLayout, matplotlib: Any) -> N
     axes.text(0, picture.height + FONT, caption, fontsize=FONT * _POINT, color=_COLORS["tick"])
 
 
-def _flatten_parts(
-    parts: Iterable[shapes.Part | shapes.ToneSwatch],
-) -> Iterator[shapes.Part | shapes.ToneSwatch]:
+def _flatten_parts(parts: Iterable[shapes.Part | shapes.ToneSwatch]) -> Iterator[shapes.Part | shapes.ToneSwatch]:
     """Flatten nested parts in order; areas that links lead to are not painted."""
     for part in parts:
         if isinstance(part, shapes.ShapeGroup):
@@ -236,14 +227,7 @@ def _paint_stroke(stroke: shapes.LineStroke, axes: Any) -> None:
     if look == ["line"] and tone in _DASHES:
         dashes = 0, _DASHES[tone]
     for xs, ys in _trace_pen_lines(stroke.steps):
-        axes.plot(
-            xs,
-            ys,
-            color=_COLORS[_DEEP.get(tone, tone)],
-            linewidth=width * _POINT,
-            linestyle=dashes,
-            zorder=2,
-        )
+        axes.plot(xs, ys, color=_COLORS[_DEEP.get(tone, tone)], linewidth=width * _POINT, linestyle=dashes, zorder=2)
 
 
 @_paint_part.register

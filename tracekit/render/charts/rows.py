@@ -10,30 +10,10 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
 from tracekit.model.units import UNKNOWN, format_quantity
 from tracekit.render.charts.axis import LinearAxis, make_axis
-from tracekit.render.charts.frame import (
-    WeightedBar,
-    draw_axis_below,
-    get_text_role,
-    make_mark_box,
-    merge_bars,
-)
+from tracekit.render.charts.frame import WeightedBar, draw_axis_below, get_text_role, make_mark_box, merge_bars
 from tracekit.render.charts.marks import ChartKindLayout, Mark, list_mark_numbers, to_plain_number
-from tracekit.render.charts.shapes import (
-    CHART_WIDTH,
-    ChartRow,
-    FilledArea,
-    LegendKey,
-    Part,
-    PlacedText,
-    PlotDrawing,
-)
-from tracekit.render.charts.text import (
-    FONT,
-    estimate_text_width,
-    fit_text,
-    make_slug,
-    shorten_for_tooltip,
-)
+from tracekit.render.charts.shapes import CHART_WIDTH, ChartRow, FilledArea, LegendKey, Part, PlacedText, PlotDrawing
+from tracekit.render.charts.text import FONT, estimate_text_width, fit_text, make_slug, shorten_for_tooltip
 from tracekit.render.escape import make_printable
 
 HEATMAP_LEVELS = 9
@@ -118,14 +98,7 @@ def draw_bars_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], t
         x, end = sorted(rows.x(amounts, place) for place in pair or (Fraction(0), Fraction(0)))
         if mark.value:
             area = make_mark_box(x, middle - rows.pitch * _THICK / 2, end - x, rows.pitch * _THICK)
-            bars.append(
-                WeightedBar(
-                    mark.size,
-                    tone,
-                    area,
-                    f"{_name_mark(chart, mark)}: {shorten_for_tooltip(value)}",
-                )
-            )
+            bars.append(WeightedBar(mark.size, tone, area, f"{_name_mark(chart, mark)}: {shorten_for_tooltip(value)}"))
         if rows.pitch < _ROOMY:
             continue
         if is_single or not pair:
@@ -183,14 +156,7 @@ KINDS = (
     ChartKindLayout("gantt", ("row", "series", "start", "end"), "Bars on one time axis", draw_gantt_chart),
     ChartKindLayout("bars", _AMOUNT, "Bars of amounts", draw_bars_chart, is_placed=lambda _: True),
     ChartKindLayout("heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""),
-    ChartKindLayout(
-        "matrix",
-        _AMOUNT,
-        "Coloured cells, the darker the larger",
-        draw_matrix_chart,
-        "",
-        lambda _: True,
-    ),
+    ChartKindLayout("matrix", _AMOUNT, "Coloured cells, the darker the larger", draw_matrix_chart, "", lambda _: True),
 )
 
 

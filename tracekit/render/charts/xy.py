@@ -11,29 +11,9 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
 from tracekit.model.units import format_quantity
 from tracekit.render.charts.axis import LinearAxis, make_axis
-from tracekit.render.charts.frame import (
-    WeightedBar,
-    draw_axis_below,
-    draw_axis_left,
-    make_mark_box,
-    merge_bars,
-)
-from tracekit.render.charts.marks import (
-    ChartKindLayout,
-    Mark,
-    has_mark_start,
-    list_mark_numbers,
-    to_plain_number,
-)
-from tracekit.render.charts.shapes import (
-    CHART_WIDTH,
-    LineDot,
-    LineStroke,
-    Part,
-    PenStep,
-    PlotDrawing,
-    draw_right,
-)
+from tracekit.render.charts.frame import WeightedBar, draw_axis_below, draw_axis_left, make_mark_box, merge_bars
+from tracekit.render.charts.marks import ChartKindLayout, Mark, has_mark_start, list_mark_numbers, to_plain_number
+from tracekit.render.charts.shapes import CHART_WIDTH, LineDot, LineStroke, Part, PenStep, PlotDrawing, draw_right
 from tracekit.render.charts.text import estimate_text_width, shorten_for_tooltip
 
 _HEIGHT = 220.0
@@ -147,10 +127,7 @@ def draw_histogram_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[st
 KINDS = (
     ChartKindLayout("lines", ("series", "start", "value"), "Lines", draw_lines_chart, "line", has_mark_start),
     ChartKindLayout(
-        "histogram",
-        ("series", "start", "end", "value"),
-        "Bars of how often a value occurs",
-        draw_histogram_chart,
+        "histogram", ("series", "start", "end", "value"), "Bars of how often a value occurs", draw_histogram_chart
     ),
 )
 
