@@ -33,8 +33,8 @@ def _require(holds: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def _require_int(name: str, value: object, *, least: int, or_none: bool = False) -> None:
-    """Raise unless the value is an int of at least `least`, or None if None is allowed.
+def _require_int(name: str, value: object, *, minimum: int, or_none: bool = False) -> None:
+    """Raise unless the value is an int of at least `minimum`, or None if None is allowed.
 
     A bool passes, as it does in verl: it is an int to Python.
     """
@@ -43,8 +43,8 @@ def _require_int(name: str, value: object, *, least: int, or_none: bool = False)
     if not isinstance(value, int):
         kind = "int or None" if or_none else "int"
         raise AssertionError(f"{name} must be {kind}, got {type(value)}")  # noqa: TRY004 - as verl
-    bound = "positive" if least == 1 else f">= {least}"
-    _require(value >= least, f"{name} must be {bound}, got {value}")
+    bound = "positive" if minimum == 1 else f">= {minimum}"
+    _require(value >= minimum, f"{name} must be {bound}, got {value}")
 
 
 def _require_ranks(name: str, value: object) -> None:
@@ -117,7 +117,7 @@ class TorchProfilerScheduleConfig(BaseConfig):
 
     def __post_init__(self) -> None:
         for name in ("skip_first", "wait", "warmup", "active", "repeat"):
-            _require_int(name, getattr(self, name), least=0)
+            _require_int(name, getattr(self, name), minimum=0)
 
     @property
     def enabled(self) -> bool:
@@ -151,8 +151,8 @@ class TorchProfilerToolConfig(BaseConfig):
             _require(content in TORCH_CONTENTS, message)
 
         start, stop = self.profile_token_start, self.profile_token_end
-        _require_int("profile_token_start", start, least=0, or_none=True)
-        _require_int("profile_token_end", stop, least=0, or_none=True)
+        _require_int("profile_token_start", start, minimum=0, or_none=True)
+        _require_int("profile_token_end", stop, minimum=0, or_none=True)
         message = f"profile_token_end must be > profile_token_start, got {start=}, {stop=}"
         _require(start is None or stop is None or stop > start, message)
 
@@ -172,7 +172,7 @@ class TorchMemoryToolConfig(BaseConfig):
 
     def __post_init__(self) -> None:
         for name in ("trace_alloc_max_entries", "stack_depth", "memory_snapshot_num_steps"):
-            _require_int(name, getattr(self, name), least=1)
+            _require_int(name, getattr(self, name), minimum=1)
 
 
 @dataclass
@@ -255,14 +255,14 @@ class ProfilerConfig(BaseConfig):
         _require(self.tool == other.tool, message)
 
 
-def _either(one: Sequence[int], other: Sequence[int]) -> list[int]:
+def _either(first: Sequence[int], other: Sequence[int]) -> list[int]:
     """List the ranks of both, each once, in order of first mention."""
-    return list(dict.fromkeys([*one, *other]))
+    return list(dict.fromkeys([*first, *other]))
 
 
-def _both(one: Sequence[int], other: Sequence[int]) -> list[int]:
+def _both(first: Sequence[int], other: Sequence[int]) -> list[int]:
     """List the ranks that are in both, each once, in the first one's order."""
-    return [rank for rank in dict.fromkeys(one) if rank in other]
+    return [rank for rank in dict.fromkeys(first) if rank in other]
 
 
 _TOOL_CONFIGS: Mapping[str, type[BaseConfig]] = {

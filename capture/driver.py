@@ -116,9 +116,9 @@ def _follow_in(module: Any) -> None:
         _warn_driver_once(f"no request is followed in {module}: {type(error).__name__}: {error}")
 
 
-def _own_classes(found: Any, module: Any) -> Iterator[type]:
+def _own_classes(candidate: Any, module: Any) -> Iterator[type]:
     """Yield a class and its bases, if this module defines them."""
-    for one in found.__mro__ if isinstance(found, type) else ():
+    for one in candidate.__mro__ if isinstance(candidate, type) else ():
         if one.__module__ == module.__name__:
             yield one
 

@@ -451,9 +451,9 @@ def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
     return rank in ranks if ranks else otherwise
 
 
-def _settings(tool: str | None, given: Any) -> dict[str, Any]:
+def _settings(tool: str | None, config: Any) -> dict[str, Any]:
     """Get the settings of the tool from its config, or from a mapping of tools to configs."""
-    settings = plain(given)
+    settings = plain(config)
     of_tool = settings.get(tool) if tool is not None else None
     return settings if of_tool is None or isinstance(of_tool, (str, int, float)) else plain(of_tool)
 

@@ -204,16 +204,16 @@ def _make_verl_replacement(name: str, verls: Any) -> Any:
     return SwitchedProfiler if name == "DistProfiler" else getattr(capture, name)
 
 
-def _replace_all(ours: dict[int, Any]) -> None:
+def _replace_all(replacements: dict[int, Any]) -> None:
     """Replace objects of verl in all loaded modules, under any name."""
     for module in [*sys.modules.values()]:
         if getattr(module, "__name__", __name__) == __name__:
             continue
         names = getattr(module, "__dict__", {})
         for name, value in [*names.items()]:
-            if id(value) in ours:
+            if id(value) in replacements:
                 _replaced.append((module, name, value))
-                setattr(module, name, ours[id(value)])
+                setattr(module, name, replacements[id(value)])
 
 
 def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,7 +235,7 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
     return converted
 
 
-def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
+def _add_global(config: Any, role_config: capture.ProfilerConfig) -> None:
     """Give a role's profiler the tools' settings of the run, and warn once of settings without effect."""
     root = config._get_root() if hasattr(config, "_get_root") else None  # noqa: SLF001 - OmegaConf has no other way up
     if root is None or "global_profiler" not in root:
@@ -243,8 +243,8 @@ def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
     from capture.run_config import read_global
 
     shared = read_global(root).tool_config
-    if made.global_tool_config is None and shared:
-        object.__setattr__(made, "global_tool_config", shared)
+    if role_config.global_tool_config is None and shared:
+        object.__setattr__(role_config, "global_tool_config", shared)
 
 
 def _hand_to_ray() -> None:

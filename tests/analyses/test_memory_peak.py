@@ -211,7 +211,7 @@ def test_a_tree_leaves_out_what_is_too_small_with_all_above_it():
             "name": ["a", "top", "b", "other"], "file": ["x.py"] * 4, "line": [1, 2, 3, 4],
         }
     )  # fmt: skip
-    made, missing = build_allocation_tree(stacks, np.array([1, 2]), np.array([90, 10]), most=10, least=20)
+    made, missing = build_allocation_tree(stacks, np.array([1, 2]), np.array([90, 10]), max_nodes=10, min_bytes=20)
     assert made[["depth", "name"]].to_numpy().tolist() == [[0, "x.py:2 top"], [1, "x.py:1 a"]]
     assert missing == 10
 

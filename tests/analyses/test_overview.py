@@ -199,7 +199,7 @@ def test_simulated_data_says_so_and_a_real_run_does_not():
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_numbers_in_short_say_the_same_numbers(values):
     told = set()
-    for part in format_ranges(values, most=len(values)).split(", "):
+    for part in format_ranges(values, limit=len(values)).split(", "):
         low, _, high = part.partition("–")
         told |= set(range(int(low), int(high or low) + 1))
     assert told == values

@@ -117,7 +117,7 @@ def test_the_tree_of_stacks_without_python_begins_and_ends_with_what_tells_somet
     allocator.alloc(1024, [frame("malloc", "??", 0), frame("clone", "??", 0)])
     trace = loaded(tmp_path, allocator)
     stack = trace["allocations"]["stack"][trace["allocations"]["action"] == "alloc"].to_numpy("int64")
-    made, missing = build_allocation_tree(trace["stacks"], stack, np.array([4096, 1024]), most=20, least=1)
+    made, missing = build_allocation_tree(trace["stacks"], stack, np.array([4096, 1024]), max_nodes=20, min_bytes=1)
     assert made[["depth", "name"]].to_numpy().tolist() == [
         [0, "at::_ops::mul::call"], [0, "clone"], [1, "at::native::mul"], [1, "malloc"],
     ]  # fmt: skip

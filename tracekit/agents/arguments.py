@@ -32,18 +32,18 @@ def make_input_schema(kind: type) -> dict[str, Any]:
     return {**make_schema(kind), "additionalProperties": False}
 
 
-def parse_tool_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
+def parse_tool_arguments(kind: type[T], arguments: Mapping[str, Any]) -> T:
     """Parse the arguments into their dataclass; raise `TracekitError` if one is missing, unknown or of the wrong type."""
     hints = get_type_hints(kind, include_extras=True)
     expected = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    for name in given:
+    for name in arguments:
         if name not in expected:
             near = did_you_mean(name, expected)
             raise TracekitError(f"no argument {name!r}{near}", f"there are: {', '.join(expected)}")
     values: dict[str, Any] = {}
     for name, field in expected.items():
-        if name in given:
-            values[name] = _convert_argument(name, given[name], hints[name])
+        if name in arguments:
+            values[name] = _convert_argument(name, arguments[name], hints[name])
         elif is_required_field(field):
             raise TracekitError(f"argument {name!r} is missing", _get_argument_doc(hints[name]))
     return kind(**values)

@@ -30,13 +30,13 @@ MAX_SENTENCE_CHARACTERS = 600
 """Characters of a sentence in a list."""
 
 
-def truncate_answer_text(text: str, rest: str, most: int = MAX_TEXT_CHARACTERS) -> str:
-    """Truncate a text at a line break and append a notice, with `rest` saying how to get the remainder."""
+def truncate_answer_text(text: str, remedy: str, limit: int = MAX_TEXT_CHARACTERS) -> str:
+    """Truncate a text at a line break and append a notice, with `remedy` saying how to get the remainder."""
     text = text.rstrip("\n")
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    notice = f"\n… cut at {most:,} of {len(text):,} characters. {rest}"
-    head = text[: most - len(notice)]
+    notice = f"\n… cut at {limit:,} of {len(text):,} characters. {remedy}"
+    head = text[: limit - len(notice)]
     return head[: head.rfind("\n") if "\n" in head else None] + notice
 
 
@@ -58,9 +58,9 @@ def limit_answer_rows(rows: Sequence[Sequence[Cell]], limit: int) -> tuple[tuple
     return tuple(first)
 
 
-def limit_sentences(texts: Sequence[str], most: int = MAX_LIST_ENTRIES) -> tuple[str, ...]:
+def limit_sentences(texts: Sequence[str], limit: int = MAX_LIST_ENTRIES) -> tuple[str, ...]:
     """Take the first sentences and truncate long ones; the last entry counts the omitted ones."""
-    first = [truncate_with_hash(text, MAX_SENTENCE_CHARACTERS) for text in texts[:most]]
-    if len(texts) > most:
-        first.append(f"… and {len(texts) - most:,} more")
+    first = [truncate_with_hash(text, MAX_SENTENCE_CHARACTERS) for text in texts[:limit]]
+    if len(texts) > limit:
+        first.append(f"… and {len(texts) - limit:,} more")
     return tuple(first)

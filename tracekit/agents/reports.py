@@ -230,13 +230,13 @@ def _limit_findings(numbered: Sequence[NumberedFinding]) -> tuple[NumberedFindin
 
 
 def analyze_path(
-    roots: Roots, given: str, ranks: str | None = None, steps: str | None = None, stages: Sequence[str] = ()
+    roots: Roots, path_argument: str, ranks: str | None = None, steps: str | None = None, stages: Sequence[str] = ()
 ) -> tuple[str, Report, tuple[Failure, ...]]:
     """Analyze a path: (path as the tools name it, report, files that could not be read).
 
     Unchanged reports come from the cache. Raises `TracekitError`.
     """
-    path = resolve_inside_roots(roots, given)
+    path = resolve_inside_roots(roots, path_argument)
     result = report_cache.analyze_cached([path], make_agent_options(roots, ranks, steps, stages))
     return path, result.report, tuple(result.failures)
 

@@ -29,10 +29,10 @@ class Roots:
         return tuple(map(str, self.folders))
 
 
-def resolve_roots(given: Sequence[str | Path]) -> Roots:
+def resolve_roots(folders_given: Sequence[str | Path]) -> Roots:
     """Resolve the given roots; raise `TracekitError` if one is not a directory."""
     folders: list[Path] = []
-    for path in map(Path, given):
+    for path in map(Path, folders_given):
         if not path.is_dir():
             raise TracekitError(f"{path}: no such directory", "--root names one to read from")
         folder = Path(os.path.realpath(path))
@@ -45,39 +45,39 @@ def resolve_roots(given: Sequence[str | Path]) -> Roots:
     return Roots(Path(base), tuple(folders))
 
 
-def resolve_inside_roots(roots: Roots, given: str) -> str:
+def resolve_inside_roots(roots: Roots, path_text: str) -> str:
     """Resolve a path to one relative to the base; raise `TracekitError` if it is not inside a root.
 
     A path starts with the name of a root or is relative to one. Links are followed before it is checked.
     """
-    refused = _explain_path_refusal(given)
+    refused = _explain_path_refusal(path_text)
     if refused:
-        raise TracekitError(f"{given!r}: {refused}", _make_path_hint(roots))
+        raise TracekitError(f"{path_text!r}: {refused}", _make_path_hint(roots))
     candidates: dict[str, Path] = {}
     for folder in (roots.base, *roots.folders):
-        path = Path(os.path.normpath(folder / given))
+        path = Path(os.path.normpath(folder / path_text))
         # Check the path before touching the file system: the client must not learn what exists outside the roots.
         if not is_outside_folders(path, roots.within) and os.path.lexists(path):
             candidates.setdefault(os.path.realpath(path), path)
     if not candidates:
-        raise TracekitError(f"{given!r}: nothing of this name in the roots", _make_path_hint(roots))
+        raise TracekitError(f"{path_text!r}: nothing of this name in the roots", _make_path_hint(roots))
     if len(candidates) > 1:
         names = " and ".join(_make_relative_path(path, roots.base) for path in candidates.values())
-        raise TracekitError(f"{given!r}: could be {names}", "begin with the name of the root")
+        raise TracekitError(f"{path_text!r}: could be {names}", "begin with the name of the root")
     return _make_relative_path(next(iter(candidates.values())), roots.base)
 
 
-def _explain_path_refusal(given: str) -> str:
+def _explain_path_refusal(path_text: str) -> str:
     """Explain why a text is not accepted as a path; empty if it is."""
-    if not given.strip() or "\0" in given:
+    if not path_text.strip() or "\0" in path_text:
         return "no path"
-    if "://" in given:
+    if "://" in path_text:
         return "a URL; only files below the roots are read"
-    if given.startswith("~"):
+    if path_text.startswith("~"):
         return "a home directory; only paths below the roots are read"
-    if PurePosixPath(given).is_absolute() or PureWindowsPath(given).anchor:
+    if PurePosixPath(path_text).is_absolute() or PureWindowsPath(path_text).anchor:
         return "an absolute path; only paths below the roots are read"
-    if ".." in given.replace("\\", "/").split("/"):
+    if ".." in path_text.replace("\\", "/").split("/"):
         return "leads up; only paths below the roots are read"
     return ""
 

@@ -56,12 +56,12 @@ def describe_load_error(error: Exception, path: str = "") -> str:
     return f"{text} ({Path(path).name}{place})"
 
 
-def add_user_analyses(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[Analysis, ...]:
-    """Add the analyses in these files to `every`.
+def add_user_analyses(analyses: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[Analysis, ...]:
+    """Add the analyses in these files to `analyses`.
 
     Raises `TracekitError` if two analyses share an id.
     """
-    questions = list(every)
+    questions = list(analyses)
     for path in paths:
         analysis = load(str(Path(path).resolve()))
         if any(analysis.id == other.id for other in questions):

@@ -165,18 +165,18 @@ def _group_by_session(wanted: Sequence[CopyRequest]) -> dict[ReportFolder, list[
 
 
 def _format_copies(
-    wanted: Sequence[CopyRequest], kept: Sequence[CopyOutcome] | None, suspects: Sequence[SkippedFile]
+    wanted: Sequence[CopyRequest], copy_outcomes: Sequence[CopyOutcome] | None, suspects: Sequence[SkippedFile]
 ) -> str:
-    """Format one row per session and host: number of files, and their outcomes; `kept` is None for a dry run."""
+    """Format one row per session and host: number of files, and their outcomes; `copy_outcomes` is None for a dry run."""
     from tracekit.model.units import format_quantity
 
     rows: list[dict[str, Any]] = []
     suspicious = {(file.node, file.path) for file in suspects}
-    place = "would be copied into" if kept is None else "into"
+    place = "would be copied into" if copy_outcomes is None else "into"
     for session, files in _group_by_session(wanted).items():
         size = format_quantity(sum(file.size_bytes for file in files), "bytes")
         row = {"session": session.name, "host": session.host or "", "files": len(files), "size": size}
-        row |= _count_copy_outcomes(session, kept)
+        row |= _count_copy_outcomes(session, copy_outcomes)
         row["suspect"] = sum((file.node, file.path) in suspicious for file in files)
         if not suspicious:
             row["suspect"] = None
@@ -185,12 +185,12 @@ def _format_copies(
     return format_text_columns(rows, right=("files", "size", *_COPY_OUTCOMES, "suspect"))
 
 
-def _count_copy_outcomes(session: ReportFolder, kept: Sequence[CopyOutcome] | None) -> dict[str, int | None]:
+def _count_copy_outcomes(session: ReportFolder, copy_outcomes: Sequence[CopyOutcome] | None) -> dict[str, int | None]:
     """Count the files of a session by outcome; all None for a dry run, and `failed` None if none did."""
-    if kept is None:
+    if copy_outcomes is None:
         return dict.fromkeys(_COPY_OUTCOMES)
     counts: dict[str, int | None] = {
-        outcome: sum(file.outcome == outcome and file.wanted.session == session for file in kept)
+        outcome: sum(file.outcome == outcome and file.wanted.session == session for file in copy_outcomes)
         for outcome in _COPY_OUTCOMES
     }
     counts["failed"] = counts["failed"] or None

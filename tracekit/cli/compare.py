@@ -32,12 +32,12 @@ class _SidePaths:
     opt_steps: tuple[str, ...]
 
 
-def _parse_sides(given: Mapping[str, Any]) -> _SidePaths:
+def _parse_sides(parameters: Mapping[str, Any]) -> _SidePaths:
     """Parse the inputs of both sides."""
-    base, after = _parse_side_paths(given["paths"], given["bases"], given["opts"])
-    base_logs, opt_logs = _parse_step_logs(given["logs"])
-    base_steps = (*given["base_steps"], *base_logs)
-    return _SidePaths(base, after, base_steps, (*given["opt_steps"], *opt_logs))
+    base, after = _parse_side_paths(parameters["paths"], parameters["bases"], parameters["opts"])
+    base_logs, opt_logs = _parse_step_logs(parameters["logs"])
+    base_steps = (*parameters["base_steps"], *base_logs)
+    return _SidePaths(base, after, base_steps, (*parameters["opt_steps"], *opt_logs))
 
 
 def _parse_side_paths(

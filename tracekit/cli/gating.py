@@ -39,9 +39,9 @@ class GateOptions:
 _GATE_FIELDS = tuple(field.name for field in fields(GateOptions))
 
 
-def _parse_gate_options(given: Mapping[str, Any]) -> GateOptions:
+def _parse_gate_options(parameters: Mapping[str, Any]) -> GateOptions:
     """Parse the gate options of a command."""
-    return GateOptions(**{name: given[name] for name in _GATE_FIELDS})
+    return GateOptions(**{name: parameters[name] for name in _GATE_FIELDS})
 
 
 gate_options = opt.chain_decorators(

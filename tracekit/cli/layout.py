@@ -21,11 +21,11 @@ def format_text_columns(rows: Sequence[Mapping[str, object]], right: Collection[
     return "\n".join("  ".join(line).rstrip() for line in zip(*blocks, strict=True))
 
 
-def format_listing(title: str, rows: Sequence[Mapping[str, object]], most: int, *, verbose: bool) -> list[str]:
-    """Format a table below its title: the first `most` rows, or all with `verbose`."""
-    if verbose or len(rows) <= most:
+def format_listing(title: str, rows: Sequence[Mapping[str, object]], limit: int, *, verbose: bool) -> list[str]:
+    """Format a table below its title: the first `limit` rows, or all with `verbose`."""
+    if verbose or len(rows) <= limit:
         return [title, format_text_columns(rows)]
-    return [title, format_text_columns(rows[:most]), f"… and {len(rows) - most:,} more (-v)"]
+    return [title, format_text_columns(rows[:limit]), f"… and {len(rows) - limit:,} more (-v)"]
 
 
 def _format_text_cell(value: object) -> str:

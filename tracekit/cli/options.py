@@ -196,9 +196,9 @@ work = chain_decorators(
 """The amount of work per step of a profile."""
 
 
-def _get_both_work(given: Mapping[str, Any]) -> dict[str, str | None]:
+def _get_both_work(parameters: Mapping[str, Any]) -> dict[str, str | None]:
     """Get the work of both sides by name, as typed."""
-    return {name: given[f"both_{name}"] for name in _WORK}
+    return {name: parameters[f"both_{name}"] for name in _WORK}
 
 
 work_of_two = chain_decorators(
@@ -229,14 +229,14 @@ _READING_OPTIONS = (
 _STATISTICS_OPTIONS = ("drop_first", "min_effect", "level", "paired", "assume_independent_steps", "force")
 
 
-def _make_reading_options(given: Mapping[str, Any]) -> Options:
+def _make_reading_options(parameters: Mapping[str, Any]) -> Options:
     """Make the options of reading; progress is shown by commands that have --quiet, unless it is given."""
     from tracekit.pipeline.options import parse_options
 
-    counts = {name: given[name] for name in _WORK if given.get(name) is not None}
+    counts = {name: parameters[name] for name in _WORK if parameters.get(name) is not None}
     # Treat repeatable options that were not given like the others: None.
-    stated = {name: given.get(name) for name in _READING_OPTIONS if given.get(name) != ()}
-    shows_progress = not given.get("quiet", True)
+    stated = {name: parameters.get(name) for name in _READING_OPTIONS if parameters.get(name) != ()}
+    shows_progress = not parameters.get("quiet", True)
     if shows_progress:
         from tracekit.discover import fetched
 
@@ -244,11 +244,11 @@ def _make_reading_options(given: Mapping[str, Any]) -> Options:
     return parse_options({**stated, "work": counts, "progress": shows_progress})
 
 
-def _make_statistics_choices(given: Mapping[str, Any]) -> ComparisonChoices:
+def _make_statistics_choices(parameters: Mapping[str, Any]) -> ComparisonChoices:
     """Make the choices of a comparison; percentages become fractions."""
     from tracekit.compare.changes import ComparisonChoices
 
-    stated = {name: given[name] for name in _STATISTICS_OPTIONS if name in given}
+    stated = {name: parameters[name] for name in _STATISTICS_OPTIONS if name in parameters}
     stated |= {name: stated[name] / 100 for name in ("min_effect", "level") if name in stated}
     return ComparisonChoices(**stated)
 

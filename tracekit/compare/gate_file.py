@@ -77,12 +77,12 @@ def read(path: Path) -> GateFile:
         raise TracekitError(f"{path}: {error.problem}", error.hint) from None
 
 
-def combine_gate_rules(file: GateFile, texts: Sequence[str], least: float | None = None) -> GateRules:
+def combine_gate_rules(file: GateFile, texts: Sequence[str], least_effect_option: float | None = None) -> GateRules:
     """Combine the rules of a file and of the command line; raises `TracekitError` if there are too many.
 
-    `least` is the effect that the word `regression` means, as a share; the file's value by default.
+    `least_effect_option` is the effect that the word `regression` means, as a share; the file's value by default.
     """
-    least_effect = file.min_effect if least is None else least
+    least_effect = file.min_effect if least_effect_option is None else least_effect_option
     rules = _merge_gate_rules(file.rules.rules, _parse_fail_on_texts(texts, least_effect, "--fail-on"))
     if texts and not rules:
         raise TracekitError(_describe_empty_gate("--fail-on", texts), "add --fail-on regression")

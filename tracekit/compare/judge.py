@@ -112,7 +112,7 @@ def _compare_step_sides(
         chances = predict_verdicts(ratio, choices)
         if judgement.word == "inconclusive":
             effect = judgement.effect or choices.min_effect
-            needed = recommend_recording(ratio, effect, alone=choices.assume_independent_steps)
+            needed = recommend_recording(ratio, effect, treat_steps_as_runs=choices.assume_independent_steps)
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
     warnings += choice_notes
     if origin is not None:

@@ -139,10 +139,10 @@ def _describe_unmatched_owners(
 
 
 def _describe_one_sided_owners(
-    name: str, owners: Mapping[Key, MemoryOwner], others: Mapping[Key, MemoryOwner]
+    name: str, owners: Mapping[Key, MemoryOwner], other_owners: Mapping[Key, MemoryOwner]
 ) -> Iterator[str]:
     """List the owners that the other side lacks in one line."""
-    lacking = [str(whose) for key, whose in owners.items() if key not in others]
+    lacking = [str(whose) for key, whose in owners.items() if key not in other_owners]
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         yield f"only {name} has snapshots of {'; '.join(lacking[:3])}{more}"

@@ -64,22 +64,22 @@ def _predict_verdict(
     )
 
 
-def recommend_recording(ratio: Speedup, effect: float, *, alone: bool = False) -> str:
+def recommend_recording(ratio: Speedup, effect: float, *, treat_steps_as_runs: bool = False) -> str:
     """Describe the recording with which a comparison decides in 80 % of cases.
 
     It shows *no change* for equal sides, and states the size of change that it detects. If that takes too many
     runs, the plan is for the smallest larger change that is feasible. If the spread is unknown, the plan is to
-    measure it. `alone` treats the steps of one run as independent runs.
+    measure it. `treat_steps_as_runs` treats the steps of one run as independent runs.
     """
     if ratio.se is None or (ratio.se == 0.0 and ratio.low is None):
         return f"record several runs per side of at least {ENOUGH_STEPS} steps each: how much they vary is not known"
     within = format_quantity(effect, "ratio")
-    plan = compute_needed_runs(ratio, effect=effect, alone=alone)
+    plan = compute_needed_runs(ratio, effect=effect, accept_steps=treat_steps_as_runs)
     if text := format_recording_plan(plan):
         then = _describe_detected_change(ratio, effect, plan.runs)
         return f"record {text} per side: {_OFTEN} they show that nothing changed by {within}{then}"
     for larger in LARGER_EFFECTS:
-        plan = compute_needed_runs(ratio, effect=effect, change=larger, alone=alone)
+        plan = compute_needed_runs(ratio, effect=effect, change=larger, accept_steps=treat_steps_as_runs)
         if larger > effect and (text := format_recording_plan(plan)):
             return (
                 f"record {text} per side to show a change of {format_quantity(larger, 'ratio')} {_OFTEN}: that nothing changed"

@@ -284,10 +284,10 @@ def _order_inputs(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list
     return sorted(range(len(frames)), key=lambda place: (labels[place], contents[place]))
 
 
-def _make_unique_name(wanted: str, taken: set[str]) -> str:
+def _make_unique_name(wanted: str, used_names: set[str]) -> str:
     """Append a number to a name if another run has it."""
     name, number = wanted, 1
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{wanted}#{number}"
     return name

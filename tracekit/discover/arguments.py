@@ -135,19 +135,19 @@ def parse_path_arguments(paths: Sequence[str | Path]) -> tuple[PathArgument, ...
     return tuple(arguments)
 
 
-def split_label(given: str | Path) -> tuple[str | None, Path]:
+def split_label(path_or_text: str | Path) -> tuple[str | None, Path]:
     """Split an argument into (label, path). The only place that parses `label=path`.
 
     A path or pattern that exists as typed has no label, whatever characters it has, nor has a `Path`.
     """
-    text = os.fspath(given)
+    text = os.fspath(path_or_text)
     remember_secrets(text)
     if fetched.is_address(text):
         return None, fetched.fetch_address(text)
     label, equals, path = text.partition("=")
-    if label and equals and isinstance(given, str) and fetched.is_address(path):
+    if label and equals and isinstance(path_or_text, str) and fetched.is_address(path):
         return label, fetched.fetch_address(path)
-    named = isinstance(given, str) and bool(label and equals and path)
+    named = isinstance(path_or_text, str) and bool(label and equals and path)
     if not named or os.path.lexists(text) or _make_pattern_argument(text, None) is not None:
         return None, Path(text)
     return label, Path(os.path.expanduser(path))  # noqa: PTH111 - the path may be a pattern
@@ -224,10 +224,10 @@ def list_files(argument: PathArgument, exclude: Sequence[str], within: Sequence[
     return listing
 
 
-def _parse_path_argument(given: str | Path) -> PathArgument:
+def _parse_path_argument(path_or_text: str | Path) -> PathArgument:
     """Parse one argument as typed."""
-    label, path = split_label(given)
-    text = os.fspath(given)
+    label, path = split_label(path_or_text)
+    text = os.fspath(path_or_text)
     path_text = text if label is None else str(path)
     if fetched.is_address(text.partition("=")[2]) or fetched.is_address(text):
         argument = _make_existing_argument(str(path), label, redact(text))
@@ -243,10 +243,10 @@ def _parse_path_argument(given: str | Path) -> PathArgument:
     return argument
 
 
-def _make_existing_argument(given: str, label: str | None, text: str = "") -> PathArgument | None:
+def _make_existing_argument(path_text: str, label: str | None, text: str = "") -> PathArgument | None:
     """Build the argument for an existing path; None if it does not exist. `text` is how it was typed."""
-    text = text or given
-    path = Path(os.path.abspath(given))  # noqa: PTH100 - `resolve` would lose the name of a link
+    text = text or path_text
+    path = Path(os.path.abspath(path_text))  # noqa: PTH100 - `resolve` would lose the name of a link
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):

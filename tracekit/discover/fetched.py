@@ -166,7 +166,7 @@ def _open_tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[by
 # Copies
 
 
-def _copy_originals(text: str, found: RemoteListing, most_bytes: int | None = None) -> Path:
+def _copy_originals(text: str, listing: RemoteListing, most_bytes: int | None = None) -> Path:
     """Copy all originals into a directory without other files. Returns the directory, or the only copy.
 
     Copies of archive members are limited to `most_bytes` in total.
@@ -174,7 +174,7 @@ def _copy_originals(text: str, found: RemoteListing, most_bytes: int | None = No
     folder, shown_text = _make_copy_folder(text), redact(text)
     top = folder / "copies"
     before = _read_copy_index(folder)
-    wanted = {"/".join(original.parts): original for original in found.originals}
+    wanted = {"/".join(original.parts): original for original in listing.originals}
     _remove_stale_copies(top, wanted)
     limit = cache.read_cache_limit()
     is_bomb = most_bytes is not None and most_bytes < limit
@@ -197,7 +197,7 @@ def _copy_originals(text: str, found: RemoteListing, most_bytes: int | None = No
     cache.write_cache_file(folder / _INDEX, json.dumps(index).encode())
     cache.hold_cache_entry(_held, folder / _INDEX)
     cache.evict_oldest(cache.read_cache_limit())
-    return top.joinpath(*(found.originals[0].parts if found.is_one else found.base))
+    return top.joinpath(*(listing.originals[0].parts if listing.is_one else listing.base))
 
 
 def _make_copy_folder(text: str) -> Path:

@@ -101,16 +101,16 @@ def _list_captures_elsewhere(manifest: Manifest) -> list[ReportedCapture]:
     return [] if manifest.files and told_nothing else captures
 
 
-def _build_elsewhere_note(where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]) -> Note:
+def _build_elsewhere_note(where: str | None, host: str | None, manifest_counts: Sequence[tuple[Manifest, int]]) -> Note:
     """Build the note on captures in one other location."""
-    count = sum(number for _, number in told)
+    count = sum(number for _, number in manifest_counts)
     captures = f"{count:,} {choose_plural(count, 'capture')}"
-    processes = f"{len(told):,} {choose_plural(len(told), 'process', 'processes')}"
+    processes = f"{len(manifest_counts):,} {choose_plural(len(manifest_counts), 'process', 'processes')}"
     place = f" to {where}" if where else ""
     node = f" on {host}" if host else ""
     message = f"nsys wrote the reports of {captures} of {processes}{place}{node}: they are not here"
     data = Data(where=where, host=host)
-    return Note("warning", "elsewhere", message, told[0][0].name, count, data=data)
+    return Note("warning", "elsewhere", message, manifest_counts[0][0].name, count, data=data)
 
 
 def _is_written_elsewhere(capture: ReportedCapture) -> bool:

@@ -216,11 +216,11 @@ def drop_manifest_facts(source: Source) -> Source:
     return replace(source, **unknown, notes=notes)
 
 
-def _is_same_fact(named: object, told: object) -> bool:
+def _is_same_fact(named: object, manifest_value: object) -> bool:
     """Check whether two values agree. Labels agree in any spelling, since verl replaces `_` with `-`."""
-    if isinstance(named, str) and isinstance(told, str):
-        return normalize_label_words(named) == normalize_label_words(told)
-    return named == told
+    if isinstance(named, str) and isinstance(manifest_value, str):
+        return normalize_label_words(named) == normalize_label_words(manifest_value)
+    return named == manifest_value
 
 
 def name_process(manifest: Manifest) -> str:

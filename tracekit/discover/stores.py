@@ -249,10 +249,10 @@ def _get_version_sign(detail: Mapping[str, Any]) -> str | None:
     return next((f"{key} {detail[key]}" for key in _SAME_BY if detail.get(key)), None)
 
 
-def _list_remote_logs(store: Any, folder: str, kept: tuple[str, ...]) -> Iterator[StoredFile]:
+def _list_remote_logs(store: Any, folder: str, base_names: tuple[str, ...]) -> Iterator[StoredFile]:
     """Yield the possible driver logs above a directory, by name, up to `LOG_BYTES` in total."""
     left = LOG_BYTES
-    for up in range(1, len(kept)):
+    for up in range(1, len(base_names)):
         folder = folder.rpartition("/")[0]
         try:
             details = {entry["name"]: entry for entry in store.ls(folder, detail=True)}
@@ -272,12 +272,12 @@ def _list_remote_logs(store: Any, folder: str, kept: tuple[str, ...]) -> Iterato
         for log in logs:
             left -= log.size_bytes or 0
             if left >= 0:
-                yield _move_remote_file(log, kept[:-up], is_asked=False)
+                yield _move_remote_file(log, base_names[:-up], is_asked=False)
 
 
-def _move_remote_file(original: StoredFile, kept: tuple[str, ...], *, is_asked: bool = True) -> StoredFile:
+def _move_remote_file(original: StoredFile, base_names: tuple[str, ...], *, is_asked: bool = True) -> StoredFile:
     """Move a file below these directories."""
-    names = (*kept, *original.parts)
+    names = (*base_names, *original.parts)
     return StoredFile(names, original.size_bytes, original.sign, original.open, is_asked)
 
 

@@ -122,29 +122,29 @@ def name_surveyed_file(looked: SurveyedFile, name: str) -> SurveyedFile:
     return looked
 
 
-def _sniff_driver_log(found: FoundFile, sniff: Sniff) -> Sniffed | None:
+def _sniff_driver_log(file: FoundFile, sniff: Sniff) -> Sniffed | None:
     """Sniff a file; None unless it is a driver's log."""
-    verdict = _classify_file(found, sniff)
+    verdict = _classify_file(file, sniff)
     if isinstance(verdict, Sniffed) and verdict.reader == "driver_log":
         return verdict
     return None
 
 
-def _classify_file(found: FoundFile, sniff: Sniff) -> Verdict:
+def _classify_file(file: FoundFile, sniff: Sniff) -> Verdict:
     """Classify one file by its head. `name_surveyed_file` names it later."""
-    suffix = found.path.suffix.lower()
-    if nsys_pairs.is_ray_check(found.path.name):
+    suffix = file.path.suffix.lower()
+    if nsys_pairs.is_ray_check(file.path.name):
         return nsys_pairs.RAY_CHECK
-    if not found.size_bytes:
+    if not file.size_bytes:
         return nsys_pairs.explain_empty_file(suffix)
     try:
-        with found.path.open("rb", buffering=0) as stream:
+        with file.path.open("rb", buffering=0) as stream:
             stream.read(1)
-        if _is_lfs_pointer(found):
+        if _is_lfs_pointer(file):
             return _LFS_POINTER
-        if is_manifest(found.path, found.size_bytes):
-            return read_manifest(found.path, "")
-        sniffed = _sniff_safely(found.path, sniff)
+        if is_manifest(file.path, file.size_bytes):
+            return read_manifest(file.path, "")
+        sniffed = _sniff_safely(file.path, sniff)
     except OSError as error:
         return UnreadableFile(explain_os_error(error))
     return sniffed if sniffed.reader is not None else _explain_no_reader(sniffed, suffix)
@@ -174,9 +174,9 @@ def _explain_unknown_suffix(suffix: str) -> Reason:
     return Reason("no-format", text, Data(suffix=make_displayable(suffix)))
 
 
-def _is_lfs_pointer(found: FoundFile) -> bool:
+def _is_lfs_pointer(file: FoundFile) -> bool:
     """Check whether a file is only a Git LFS pointer."""
-    if found.size_bytes > _LFS_LIMIT_BYTES:
+    if file.size_bytes > _LFS_LIMIT_BYTES:
         return False
-    with found.path.open("rb") as stream:
+    with file.path.open("rb") as stream:
         return stream.read(len(_LFS)) == _LFS

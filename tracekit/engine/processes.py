@@ -130,10 +130,10 @@ class Processes(Generic[R]):
         self._idle, self._busy = [], {}
 
 
-def _start_worker(payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]) -> _WorkerProcess:
+def _start_worker(payload: bytes, preload: list[str], open_pipes: Sequence[Connection[Any, Any]]) -> _WorkerProcess:
     """Start a worker process that does not run the program's main module.
 
-    `others` are our ends of the pipes to other workers. A forked worker closes its copies; otherwise those workers would
+    `open_pipes` are our ends of the pipes to other workers. A forked worker closes its copies; otherwise those workers would
     not notice that this process has ended.
     A worker forked from this process has everything imported, but forking is not safe once there are threads. Then it is
     forked from a fork server that imports everything once, or imports everything itself where there is no fork.
@@ -141,7 +141,7 @@ def _start_worker(payload: bytes, preload: list[str], others: Sequence[Connectio
     method = _choose_start_method()
     context: Any = get_context(method)
     driver_end, worker_end = context.Pipe()
-    inherited = (driver_end, *others) if method == "fork" else ()
+    inherited = (driver_end, *open_pipes) if method == "fork" else ()
     args = (worker_end, payload, _LOG.level, dict(os.environ), os.getpid(), inherited)
     process = context.Process(target=run_worker_loop, args=args, daemon=True)
     with _hide_main_module():

@@ -341,7 +341,7 @@ def _fold_locally(outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R
 
 def _fold_on_nodes(
     groups: Sequence[tuple[int, ...]],
-    kept: Sequence[Outcome[RemoteValue]],
+    outcomes: Sequence[Outcome[RemoteValue]],
     fold_all: Callable[[Sequence[R]], Sequence[R]],
     cluster: Cluster,
 ) -> dict[tuple[int, ...], Any]:
@@ -358,7 +358,7 @@ def _fold_on_nodes(
         for group in groups:
             if len(running) >= _FOLDS_AT_ONCE * len(cluster.nodes):
                 _, running = ray.wait(running, fetch_local=False)
-            values = _list_outcome_values(_select_group_outcomes(kept, group))
+            values = _list_outcome_values(_select_group_outcomes(outcomes, group))
             place = pin_to_node(values[0].node)
             references = [value.reference for value in values]
             task = remote.options(scheduling_strategy=place).remote(payload, *references)

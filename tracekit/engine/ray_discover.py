@@ -64,13 +64,13 @@ def survey_cluster(
 
 
 def find_visible_nodes(
-    cluster: Cluster, sources: Sequence[Source], known: Mapping[str, tuple[str, ...]]
+    cluster: Cluster, sources: Sequence[Source], nodes_by_source: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Map each source to the nodes that see its file, where that is more than its own node.
 
-    `known` contains those found on several nodes. For files found by the driver, every node is asked.
+    `nodes_by_source` contains those found on several nodes. For files found by the driver, every node is asked.
     """
-    nodes = dict(known)
+    nodes = dict(nodes_by_source)
     stamps: dict[str, Stamp] = {}
     for source in sources:
         if source.node is None and (stamp := _read_file_stamp(str(source.path))):

@@ -114,10 +114,10 @@ def _read_path_stamp(path: Path) -> Stamp | None:
     return str(path), status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _get_found_stamp(found: FoundFile) -> Stamp | None:
-    if found.inode is None or found.mtime_ns is None:
+def _get_found_stamp(file: FoundFile) -> Stamp | None:
+    if file.inode is None or file.mtime_ns is None:
         return None
-    return str(found.path), found.inode, found.size_bytes, found.mtime_ns
+    return str(file.path), file.inode, file.size_bytes, file.mtime_ns
 
 
 def _merge_arguments(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[PathArgument, Parts]:
@@ -172,11 +172,11 @@ def _separate_by_host(files: Sequence[SurveyedFile], hosts: Mapping[str, str]) -
     """Insert the host directory into names that several files share."""
     counts = Counter(looked.found.parts for looked in files)
 
-    def named(found: FoundFile) -> FoundFile:
-        if counts[found.parts] == 1:
-            return found
-        folder = HOST_FOLDER + hosts[found.nodes[0]]
-        return replace(found, parts=(*found.parts[:-1], folder, found.parts[-1]))
+    def named(file: FoundFile) -> FoundFile:
+        if counts[file.parts] == 1:
+            return file
+        folder = HOST_FOLDER + hosts[file.nodes[0]]
+        return replace(file, parts=(*file.parts[:-1], folder, file.parts[-1]))
 
     return [replace(looked, found=named(looked.found)) for looked in files]
 

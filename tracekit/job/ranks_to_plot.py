@@ -30,7 +30,7 @@ class PlottedRows:
     note: str = ""
 
 
-def choose_rows_to_plot(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> PlottedRows:
+def choose_rows_to_plot(values: Mapping[str, float], what: str, max_rows: int = MAX_ROWS) -> PlottedRows:
     """Choose the rows to draw: all of them up to the limit, else the most informative ones about `what`.
 
     >>> few = choose_rows_to_plot({f"rank {at}": 90.0 if at == 7 else 50.0 for at in range(100)}, "idle time")
@@ -38,11 +38,12 @@ def choose_rows_to_plot(values: Mapping[str, float], what: str, most: int = MAX_
     {'rank 7': 'rank 7', 'rank 50': 'rank 50, like 98 more'}
     """
     names = sorted(values, key=make_natural_key)
-    if len(names) <= most:
+    if len(names) <= max_rows:
         return PlottedRows(dict(zip(names, names, strict=True)))
     ordered = list(map(values.__getitem__, names))
     groups = {
-        find_median_index(group, ordered): len(group) for group in group_similar_values(ordered, min(MOST_DRAWN, most))
+        find_median_index(group, ordered): len(group)
+        for group in group_similar_values(ordered, min(MOST_DRAWN, max_rows))
     }
     rows = {}
     for place, size in sorted(groups.items()):

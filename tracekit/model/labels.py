@@ -23,16 +23,16 @@ def make_displayable(text: str) -> str:
     return "".join(c if c.isprintable() else _escape_label_character(c) for c in text)
 
 
-def truncate_with_hash(text: str, most: int) -> str:
-    """Truncate a text to `most` characters, ending in its length and a hash that keeps it distinct.
+def truncate_with_hash(text: str, limit: int) -> str:
+    """Truncate a text to `limit` characters, ending in its length and a hash that keeps it distinct.
 
     In a file, a reference to a long text costs two bytes; output that repeats the text would pay for all of it.
     """
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     suffix = f"… ({len(text):,} characters, {digest})"
-    return text[: most - len(suffix)] + suffix
+    return text[: limit - len(suffix)] + suffix
 
 
 def normalize_label_words(label: str) -> str:
@@ -69,14 +69,14 @@ def join_phrase(*parts: str | None) -> str:
     return " ".join(filter(None, parts))
 
 
-def join_first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Join the first `most` texts; `…` follows if there are more.
+def join_first_few(texts: Sequence[str], limit: int, separator: str = ", ") -> str:
+    """Join the first `limit` texts; `…` follows if there are more.
 
     >>> join_first_few(["a", "b", "c"], 2), join_first_few(["a", "b"], 2)
     ('a, b …', 'a, b')
     """
-    line = separator.join(texts[:most])
-    if len(texts) > most:
+    line = separator.join(texts[:limit])
+    if len(texts) > limit:
         line += " …"
     return line
 

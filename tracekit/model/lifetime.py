@@ -169,7 +169,7 @@ def _start_guarded(guard: subprocess.Popen[bytes], arguments: Sequence[str], **o
     return child
 
 
-def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
+def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
     """Watch for new descendants of `pid` with one of the `marks` until standard input closes, then end them.
 
     They have a grace to end by themselves; groups that standard input names (`entrust`) have none.
@@ -179,7 +179,7 @@ def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
     named = b""
     while True:
         if marks:
-            noted |= {p: t for p, t in find_marked_descendants(pid, marks).items() if p not in known}
+            noted |= {p: t for p, t in find_marked_descendants(pid, marks).items() if p not in ignored_pids}
         pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
         if select.select([0], [], [], pause_s if marks else None)[0]:
             text = os.read(0, 4096)

@@ -72,15 +72,15 @@ def get_safe_cause(error: BaseException) -> BaseException | None:
     return error if redact(text) == text else None
 
 
-def _remember_address_parts(scheme: str, rest: str) -> None:
+def _remember_address_parts(scheme: str, address: str) -> None:
     """Remember the user information, the query and the fragment of one address."""
-    cut = _find_user_end(scheme, rest)
-    user = rest[:cut]
+    cut = _find_user_end(scheme, address)
+    user = address[:cut]
     if user:
         _remember_spellings(user[:-1], "@")
         name, _, password = user[:-1].partition(":")
         _remember_spellings(password or name)
-    tail = rest[cut:]
+    tail = address[cut:]
     for mark in "?#":
         head, _, secret = tail.partition(mark)
         if secret and (scheme in _WEB or "=" in secret):
@@ -118,10 +118,10 @@ def _list_secrets() -> tuple[str, ...]:
     return _known_cache[0]
 
 
-def _redact_address(scheme: str, rest: str) -> str:
+def _redact_address(scheme: str, address: str) -> str:
     """Remove credentials from the part of a URL after `scheme://`."""
-    cut = _find_user_end(scheme, rest)
-    tail = rest[cut:]
+    cut = _find_user_end(scheme, address)
+    tail = address[cut:]
     if scheme in _WEB and "?" in tail:
         tail = f"{tail.partition('?')[0]}?{REDACTION_MARK}"
     elif keyed := _KEYED.search(tail):
@@ -129,16 +129,16 @@ def _redact_address(scheme: str, rest: str) -> str:
     return f"{REDACTION_MARK}@{tail}" if cut else tail
 
 
-def _find_user_end(scheme: str, rest: str) -> int:
+def _find_user_end(scheme: str, address: str) -> int:
     """Find the end of the user information, after its `@`; 0 where there is none.
 
     A password may contain any character, also `@` and `/`: with a colon before the first `/`, cut at the last `@`.
     This can hide the host before a path with an `@`; cutting earlier could show half a password.
     """
-    match = _AUTHORITY.match(rest)
+    match = _AUTHORITY.match(address)
     authority = match[0] if match else ""
     if scheme in _CONTAINERS and authority.count("@") == 1 and ":" not in authority:
         return 0
     if "@" in authority or ":" in authority.rpartition("]")[2]:
-        return rest.rfind("@") + 1
+        return address.rfind("@") + 1
     return 0

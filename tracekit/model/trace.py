@@ -198,9 +198,9 @@ class Trace:
         self._derived[function] = value
 
 
-def _take_nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:
+def _take_nullable(column: SparseColumn, positions: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:
     """Take the values at these positions as a nullable array of the matching type."""
-    values = column.values[at]
+    values = column.values[positions]
     if column.categories is not None:
         texts = np.array([*column.categories, None], object)[:-1][values]
         texts[missing] = None

@@ -120,8 +120,8 @@ def format_cell(value: Value, scale: Scale) -> str:
     return _round_in_scale(Decimal(value), scale) + {"%": " %", "×": "×"}.get(scale.label, "")
 
 
-def format_ranges(values: Iterable[int], most: int = 6) -> str:
-    """Format integers as a list of ranges with at most `most` pieces: `0, 2–5`.
+def format_ranges(values: Iterable[int], limit: int = 6) -> str:
+    """Format integers as a list of ranges with at most `limit` pieces: `0, 2–5`.
 
     >>> format_ranges([0, 2, 3, 4, 9, 10])
     '0, 2–4, 9, 10'
@@ -132,8 +132,8 @@ def format_ranges(values: Iterable[int], most: int = 6) -> str:
     for _, run in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
         block = [value for _, value in run]
         pieces += [f"{block[0]}–{block[-1]}"] if len(block) > 2 else map(str, block)
-        if len(pieces) > most:
-            return ", ".join(pieces[:most]) + " …"
+        if len(pieces) > limit:
+            return ", ".join(pieces[:limit]) + " …"
     return ", ".join(pieces)
 
 

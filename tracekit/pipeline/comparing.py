@@ -174,9 +174,9 @@ def read_step_logs(paths: Sequence[str | Path], options: pipeline.Options = pipe
     return tuple(step_logs)
 
 
-def is_step_log(given: str | Path) -> bool:
+def is_step_log(argument: str | Path) -> bool:
     """Check whether a path is a list of step times: a driver log, or a .csv or .jsonl file that no reader claims."""
-    path = split_label(given)[1]
+    path = split_label(argument)[1]
     if not path.is_file():
         return False
     sniffed = sniff(path)

@@ -54,12 +54,12 @@ class Options:
         return bool(self.ranks or self.steps or self.stages or self.sample)
 
 
-def parse_options(given: Mapping[str, Any]) -> Options:
+def parse_options(values: Mapping[str, Any]) -> Options:
     """Make options from keyword values as users give them: one pattern or several, a size such as `80GiB`.
 
     None means not given.
     """
-    stated = {name: value for name, value in given.items() if value is not None}
+    stated = {name: value for name, value in values.items() if value is not None}
     for name in ("stages", "exclude", "on_every_node", "questions", "skip", "question_files"):
         if name not in stated:
             continue

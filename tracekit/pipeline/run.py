@@ -216,7 +216,7 @@ MEASURING_SHARE = 0.8
 """Share of the analysis done once all files are measured: 0.7 to 0.95 of the CPU seconds, less for few files."""
 
 
-def measure(found: Discovery, options: Options = Options(), cluster: Cluster | None = None) -> Measurements:
+def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster | None = None) -> Measurements:
     """Measure every source in parallel, then fold and concatenate in a fixed order.
 
     With a `cluster`, its nodes read and measure the sources, and fold their measurements before sending them.
@@ -249,21 +249,21 @@ def measure(found: Discovery, options: Options = Options(), cluster: Cluster | N
             shelf = measurement_cache.open_measurement_cache(work.keywords) if options.cache and not files else None
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
-            results = measurement_cache.measure_or_load(work, found.sources, shelf, run)
-            return reduce_outcomes(merge_outcome_tables(results, apart), found, options)
+            results = measurement_cache.measure_or_load(work, discovery.sources, shelf, run)
+            return reduce_outcomes(merge_outcome_tables(results, apart), discovery, options)
         from tracekit.engine import ray, ray_discover
 
         outcomes = ray.run_and_fold_on_ray(
             work,
-            found.sources,
+            discovery.sources,
             keys_of=partial(_list_shared_processes_of, files),
             fold_all=partial(_fold_without_copies, files),
             jobs=options.jobs,
             on_progress=on_progress if options.progress and is_live_terminal(sys.stderr) else None,
             cluster=cluster,
-            seen_by=ray_discover.find_visible_nodes(cluster, found.sources, found.seen_by),
+            seen_by=ray_discover.find_visible_nodes(cluster, discovery.sources, discovery.seen_by),
         )
-        reduced = reduce_outcomes(merge_outcome_tables(outcomes, apart), found, options, already_folded=True)
+        reduced = reduce_outcomes(merge_outcome_tables(outcomes, apart), discovery, options, already_folded=True)
     count = len(cluster.nodes)
     engine = f"read by Ray on {count} {choose_plural(count, 'node')}"
     return replace(reduced, facts=replace(reduced.facts, engine=engine))
@@ -351,7 +351,7 @@ def list_wanted_inputs(analyses: Sequence[Analysis] | None = None) -> Want:
 
 
 def reduce_outcomes(
-    outcomes: Iterable[MeasuredOutcome], found: Discovery, options: Options, *, already_folded: bool = False
+    outcomes: Iterable[MeasuredOutcome], discovery: Discovery, options: Options, *, already_folded: bool = False
 ) -> Measurements:
     """Merge the measurements of all sources: split runs, fold per process, concatenate, add failures and notes.
 
@@ -364,7 +364,7 @@ def reduce_outcomes(
             failures.append(outcome.failure)
         if outcome.value is not None:
             values.append(outcome.value)
-    new_runs, run_notes = split_runs.split_discovered_runs(found, list(chain.from_iterable(values)))
+    new_runs, run_notes = split_runs.split_discovered_runs(discovery, list(chain.from_iterable(values)))
     in_its_run = partial(split_runs.move_to_run, new_runs=new_runs)
     values = [tuple(map(in_its_run, value)) for value in values]
     # A node cannot detect copies of its recordings on other nodes: find them here.
@@ -382,13 +382,13 @@ def reduce_outcomes(
     del values, parts
     tables = _concatenate_tables(tables_of_sources, new_runs)
     release_freed_memory()
-    measured = _make_measurements(tables, light_parts, found, options)
-    notes = (*measured.notes, *found.notes, *run_notes, *_note_empty_selection(light_parts, found, options))
+    measured = _make_measurements(tables, light_parts, discovery, options)
+    notes = (*measured.notes, *discovery.notes, *run_notes, *_note_empty_selection(light_parts, discovery, options))
     return replace(measured, failures=tuple(failures), notes=notes)
 
 
 def _make_measurements(
-    tables: Mapping[str, Columns], light_parts: Sequence[MeasuredSource], found: Discovery, options: Options
+    tables: Mapping[str, Columns], light_parts: Sequence[MeasuredSource], discovery: Discovery, options: Options
 ) -> Measurements:
     """Make measurements of these tables, with their sources and notes; copies contribute only notes."""
     copies: list[MeasuredSource] = []
@@ -402,7 +402,7 @@ def _make_measurements(
         tables,
         tuple(map(attrgetter("source"), parts)),
         notes=tuple(chain_attribute((*parts, *copies), "notes")),
-        facts=_make_run_facts(parts, len(copies), found, options),
+        facts=_make_run_facts(parts, len(copies), discovery, options),
         faults=tuple(chain_attribute(parts, "faults")),
     )
 
@@ -415,12 +415,12 @@ def make_unreadable_error(failures: Sequence[Failure]) -> TracekitError:
     return TracekitError(problem, first.hint)
 
 
-def _note_empty_selection(parts: Sequence[MeasuredSource], found: Discovery, options: Options) -> list[Note]:
+def _note_empty_selection(parts: Sequence[MeasuredSource], discovery: Discovery, options: Options) -> list[Note]:
     """Make the notes on sources without the selected ranks, steps or stages."""
     originals = filterfalse(attrgetter("original"), parts)
     holdings = list(filter(None, map(attrgetter("holding"), originals)))
     cuts = (parse_optional_numbers(options.ranks), parse_optional_numbers(options.steps), options.stages)
-    return note_unselected(holdings, found.left_out, *cuts)
+    return note_unselected(holdings, discovery.left_out, *cuts)
 
 
 def _concatenate_tables(
@@ -437,26 +437,26 @@ def _concatenate_tables(
     return tables
 
 
-def _make_run_facts(parts: Sequence[MeasuredSource], copy_count: int, found: Discovery, options: Options) -> Facts:
+def _make_run_facts(parts: Sequence[MeasuredSource], copy_count: int, discovery: Discovery, options: Options) -> Facts:
     """Make the facts of all sources together."""
     questions = load_every_question(options.question_files)
     return Facts(
-        title=found.title,
+        title=discovery.title,
         versions=merging.keep_agreed_versions(map(attrgetter("versions"), parts)),
         options=merging.keep_agreed_versions(map(attrgetter("options"), parts)),
-        ignored=tuple(_count_ignored_files(found)),
-        files=found.state_counts(copies=copy_count),
+        ignored=tuple(_count_ignored_files(discovery)),
+        files=discovery.state_counts(copies=copy_count),
         simulated=any(map(attrgetter("simulated"), parts)),
         stages=tuple(options.stages),
         has_chosen_steps=options.steps is not None,
-        excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
+        excluded_count=sum(ignored.reason.code == "excluded" for ignored in discovery.ignored),
         **question_selection.make_selection_facts(options.questions, options.skip, options.tables, questions),
     )
 
 
-def _count_ignored_files(found: Discovery) -> list[str]:
+def _count_ignored_files(discovery: Discovery) -> list[str]:
     """Count the files that no reader claimed, by reason."""
-    counts = sorted(found.ignored_counts().items())
+    counts = sorted(discovery.ignored_counts().items())
     return [f"{count:,} {choose_plural(count, 'file')}: {reason}" for reason, count in counts]
 
 

@@ -216,16 +216,16 @@ def _get_raw_columns(trace: Trace, name: str, *, with_step: bool) -> dict[str, A
     return own
 
 
-def _prepend_process_keys(source: Source, own: Mapping[str, Array], process: str) -> Columns:
+def _prepend_process_keys(source: Source, columns: Mapping[str, Array], process: str) -> Columns:
     """Prepend the keys of the process to the columns of a raw table."""
-    length = len(next(iter(own.values())))
+    length = len(next(iter(columns.values())))
     before: dict[str, Array] = {}
     for key, column in KEYS.items():
         value = getattr(source, "name" if key == "source" else key)
         repeated = repeat_text if column.dtype == "category" else repeat_number
         before[key] = repeated(value, length)
     before["process"] = repeat_text(process, length)
-    return Columns(length, {**{n: a for n, a in before.items() if n not in own}, **own})
+    return Columns(length, {**{n: a for n, a in before.items() if n not in columns}, **columns})
 
 
 def _assign_row_steps(trace: Trace, name: str, length: int) -> Array:

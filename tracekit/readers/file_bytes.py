@@ -53,9 +53,9 @@ class FileBytes:
             raise Truncated
         return piece
 
-    def give_back(self, rest: bytes) -> None:
+    def give_back(self, unused: bytes) -> None:
         """Put back the bytes taken last that were not used."""
-        self.rest = rest + self.rest
+        self.rest = unused + self.rest
 
     def peek(self, count: int) -> bytes:
         """Read the next `count` bytes without taking them; fewer at the end of the file."""

@@ -121,9 +121,9 @@ def _read_source_traces(source: Source, want: Want) -> Sequence[Trace]:
     return find_reader(source.reader).read(source, want, None)
 
 
-def _contradicts_request(asked: int | None, known: int | None) -> bool:
+def _contradicts_request(asked: int | None, recorded: int | None) -> bool:
     """Check whether a source's number is known and is not the requested one."""
-    return asked is not None and known is not None and asked != known
+    return asked is not None and recorded is not None and asked != recorded
 
 
 def _make_selection_error(path: Path, chosen: Sequence[Trace], rank: int | None, pid: int | None) -> TracekitError:

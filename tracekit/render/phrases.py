@@ -112,12 +112,12 @@ MOST_UNPROVEN = 3
 """Most abstentions on the first screen, the most expensive."""
 
 
-def list_unproven_claims(report: Report, shown: Sequence[Finding]) -> list[str]:
+def list_unproven_claims(report: Report, shown_findings: Sequence[Finding]) -> list[str]:
     """List claims that rules could not prove, with the missing proof.
 
     Included are those with a large price, or one above the smallest saving of the shown findings.
     """
-    least = min((f.recoverable_ns for f in shown if f.recoverable_ns), default=None)
+    least = min((f.recoverable_ns for f in shown_findings if f.recoverable_ns), default=None)
     sentences: list[str] = []
     for verdict in report.unproven:
         is_large = (verdict.price_ratio or 0.0) >= WORTH_PROVING
@@ -222,12 +222,12 @@ def list_limiting_recordings(report: Report) -> list[tuple[str, str, str]]:
     ]
 
 
-def describe_missing_rows(shown: int, more: int, omitted: int, where: str) -> str:
+def describe_missing_rows(shown_rows: int, more: int, omitted: int, where: str) -> str:
     """Describe the rows missing from a table and where to find them; empty if it is complete."""
     parts = []
     if more:
-        total = format_quantity(shown + more, "count")
-        parts.append(f"{format_quantity(shown, 'count')} of {total} rows shown; {where}")
+        total = format_quantity(shown_rows + more, "count")
+        parts.append(f"{format_quantity(shown_rows, 'count')} of {total} rows shown; {where}")
     if omitted:
         parts.append(f"{format_quantity(omitted, 'count')} further rows are not in the report")
     return "; ".join(parts)

@@ -289,17 +289,19 @@ def _format_text_claim(f: Finding, number: int, amount: str, width: int, rules: 
     return [[(f"{number:>3}  ", ""), *middle, (amount, "bold")], *below]
 
 
-def _format_text_advice(f: Finding, width: int, alike: int | None, said: Finding) -> list[StyledLine]:
-    """Format the advice and caveats of a finding, or a reference to finding `alike` with the same advice."""
+def _format_text_advice(
+    f: Finding, width: int, first_with_advice: int | None, earlier_finding: Finding
+) -> list[StyledLine]:
+    """Format the advice and caveats of a finding, or a reference to finding `first_with_advice` with the same advice."""
     lines: list[StyledLine] = []
     advice, style = make_printable(f.advice, phrases.SENTENCE), _COLORS[f.severity]
-    if advice.strip() and alike is not None:
-        lines.append([("     → ", style), (f"as for {alike}", "")])
+    if advice.strip() and first_with_advice is not None:
+        lines.append([("     → ", style), (f"as for {first_with_advice}", "")])
     elif advice.strip():
         first, *further = _wrap_text(advice, width - 7)
         lines += [[("     → ", style), *first], *_indent_lines(further, 7)]
     for caveat in f.caveats:
-        if alike is not None and caveat in said.caveats:
+        if first_with_advice is not None and caveat in earlier_finding.caveats:
             continue
         text = f"Careful: {make_printable(caveat, phrases.SENTENCE)}"
         lines += _indent_lines(_wrap_text(text, width - 7, style="dim"), 7)

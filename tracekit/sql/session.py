@@ -93,10 +93,10 @@ class SqlSession:
         for table in self.tables.values():
             self._execute(f"CREATE TABLE {quote_sql_name(table.name)} ({format_column_list(table)})")
 
-    def run(self, statement: str, most: tuple[int, int] | None = None) -> StatementResult:
+    def run(self, statement: str, limits: tuple[int, int] | None = None) -> StatementResult:
         """Run one statement; raise `TracekitError` for anything but a query that DuckDB can answer.
 
-        `most` is (rows, characters per cell): DuckDB truncates larger results before they become Python objects.
+        `limits` is (rows, characters per cell): DuckDB truncates larger results before they become Python objects.
         """
         text = statements.parse_single_statement(statement, self._connection)
         meta = statements.parse_table_info(text, self.tables)
@@ -110,8 +110,8 @@ class SqlSession:
         names = self._names(text)
         self._fill(names, with_step=with_step)
         self._describe(self.tables if statements.asks_for_comments(text) else names)
-        if most is not None and statements.is_explainable(text):
-            return self._bounded(text, *most)
+        if limits is not None and statements.is_explainable(text):
+            return self._bounded(text, *limits)
         cursor = self._execute(text)
         if statements.is_explain(text):
             plans = "\n".join(plan for _, plan in cursor.fetchall())

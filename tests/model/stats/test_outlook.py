@@ -148,7 +148,7 @@ def test_of_one_run_each_the_runs_needed_are_a_lower_bound():
     plan = compute_needed_runs(found)
     assert plan.at_least
     assert plan.steps is None, "steps of one run decide nothing"
-    assert compute_needed_runs(found, alone=True).steps > 5
+    assert compute_needed_runs(found, accept_steps=True).steps > 5
     noisy = compute_speedup([BASE], [BASE], noise=NOISE)
     assert compute_needed_runs(noisy).steps is None, "two runs of 1 % differ by more than steps can make up for"
     assert not compute_needed_runs(noisy).at_least
@@ -156,7 +156,7 @@ def test_of_one_run_each_the_runs_needed_are_a_lower_bound():
 
 def test_pairs_are_counted_in_pairs():
     found = compute_speedup([BASE], [BASE[::-1]], paired="step")
-    plan = compute_needed_runs(replace(found, pair_spread=0.02), alone=True)
+    plan = compute_needed_runs(replace(found, pair_spread=0.02), accept_steps=True)
     # 2 % a pair: (t(n−1, .975) + z(.9)) · .02/√n within .029559: 6: .031453, 7: .028185.
     assert plan.pairs
     assert plan.steps in (7, 8)
@@ -175,7 +175,7 @@ def test_without_any_spread_nobody_knows_what_it_takes(found):
 def test_the_hopeless_is_not_recommended():
     wild = compute_speedup([[1, 9, 2, 30, 4]], [[40, 2, 8, 1, 9]])
     assert (
-        compute_needed_runs(wild, effect=0.001, alone=True).steps,
+        compute_needed_runs(wild, effect=0.001, accept_steps=True).steps,
         compute_needed_runs(wild, effect=0.001).runs,
     ) == (None, None)
 

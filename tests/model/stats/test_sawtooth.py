@@ -48,8 +48,8 @@ def test_what_is_no_sawtooth(series):
 
 
 def test_drops_of_less_than_what_matters_are_none():
-    assert find_sawtooth(teeth(6, 20), least=49.9) is not None
-    assert find_sawtooth(teeth(6, 20), least=50.0) is None
+    assert find_sawtooth(teeth(6, 20), min_drop=49.9) is not None
+    assert find_sawtooth(teeth(6, 20), min_drop=50.0) is None
 
 
 @pytest.mark.parametrize(("count", "most"), [(8, 0.03), (17, 0.02), (20, 0.01), (47, 0.01)])

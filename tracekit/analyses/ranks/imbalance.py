@@ -69,17 +69,19 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _compute_rank_imbalance(rows: pd.DataFrame, keys: list[str], held: pd.DataFrame | None = None) -> pd.DataFrame:
+def _compute_rank_imbalance(
+    rows: pd.DataFrame, keys: list[str], held_up_rows: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Compute the imbalance L = 1 − mean / max of own work (Q7), one row per `keys`, with members, mean_ns and max_ns.
 
-    L is <NA> without anything to compare: one member, or no own work. A missing rank that all others wait for (`held`)
+    L is <NA> without anything to compare: one member, or no own work. A missing rank that all others wait for (`held_up_rows`)
     counts as the longest.
     """
     parts = {"members": "size", "mean_ns": "mean", "max_ns": "max"}
     out = aggregate_by_keys(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
-    if held is not None and len(held):
-        place = find_matching_rows(out, held, UNIT, optional=UNIT)
-        out["max_ns"] += np.append(held["held_ns"].to_numpy(np.int64), 0)[place]
+    if held_up_rows is not None and len(held_up_rows):
+        place = find_matching_rows(out, held_up_rows, UNIT, optional=UNIT)
+        out["max_ns"] += np.append(held_up_rows["held_ns"].to_numpy(np.int64), 0)[place]
     is_comparable = (out["members"] > 1) & (out["max_ns"] > 0)
     longest = out["max_ns"].astype("Float64")
     ratio = (longest - out["mean_ns"].astype("Float64")) / longest.clip(lower=1)
@@ -201,14 +203,16 @@ def _list_imbalance_abstentions(measured: Measurements, thresholds: Thresholds) 
     """List verdicts on runs that R10 cannot judge, with the reason."""
     limit = thresholds.of("rank-imbalance")
 
-    def lacking(mine: list[RankGroup]) -> EvidenceLack | None:
+    def lacking(groups_of_run: list[RankGroup]) -> EvidenceLack | None:
         """Explain which data the rank groups of one run lack; None if they have enough steps."""
-        judged = [_summarize_rank_imbalance(measured, rank_group, limit) for rank_group in mine]
+        judged = [_summarize_rank_imbalance(measured, rank_group, limit) for rank_group in groups_of_run]
         steps = max(each["step_count"] for each in judged)
         if steps >= limit["min_steps"]:
             return None
         few = f"{steps} of at least {limit['min_steps']:g} steps"
-        return max((_price_unproven_imbalance(measured, each, limit, few) for each in mine), key=_get_abstention_price)
+        return max(
+            (_price_unproven_imbalance(measured, each, limit, few) for each in groups_of_run), key=_get_abstention_price
+        )
 
     return list_rank_group_abstentions(measured, "rank-imbalance", limit["min_ranks"], lacking)
 

@@ -85,13 +85,13 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
 
 
-def _make_log_comparison_table(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+def _make_log_comparison_table(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
     """Make the table of stages in traces and log: profiled steps, and the other steps of the log."""
     rows = []
     for run, log in map_run_driver_logs(measured).items():
         of_run = walls[find_equal_rows(walls["run"], run)]
         numbered = match_logged_steps(of_run, log)
-        cells_of = found[find_equal_rows(found["run"], run) & (found["state"] == "measured")]
+        cells_of = all_cells[find_equal_rows(all_cells["run"], run) & (all_cells["state"] == "measured")]
         for stage in dict.fromkeys([*cells_of["canonical"], *log.stages["canonical"]]):
             times = log.of(stage)
             stage_cells = cells_of[cells_of["canonical"] == stage]

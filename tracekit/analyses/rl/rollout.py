@@ -141,9 +141,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _locate_generations(found: Sequence[EngineGeneration]) -> tuple[Place, ...]:
+def _locate_generations(chosen_generations: Sequence[EngineGeneration]) -> tuple[Place, ...]:
     """Locate these generations, each engine and step once."""
-    once = {(g.engine, g.unit[2]): g for g in found}.values()
+    once = {(g.engine, g.unit[2]): g for g in chosen_generations}.values()
     return tuple(
         Place(
             g.source, g.unit[1], g.rank, step=g.unit[2], name=g.engine, start_ns=g.ts_ns, end_ns=g.end_ns, run=g.unit[0]
@@ -204,10 +204,10 @@ def _select_traced_generations(units: Sequence[Sequence[EngineGeneration]]) -> l
     return [unit for unit in traced if unit]
 
 
-def _explain_few_iterations(generations: Sequence[EngineGeneration], least: float, where: str) -> str:
-    """Explain that generations with fewer than `least` decode iterations are not judged."""
+def _explain_few_iterations(generations: Sequence[EngineGeneration], min_iterations: float, where: str) -> str:
+    """Explain that generations with fewer than `min_iterations` decode iterations are not judged."""
     most_iterations = max(g.decode_iterations for g in generations)
-    return f"{most_iterations} of at least {least:g} decode iterations{where}"
+    return f"{most_iterations} of at least {min_iterations:g} decode iterations{where}"
 
 
 def _average_with_unknown_as_zero(values: Sequence[float | None]) -> float:
@@ -404,23 +404,25 @@ def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterat
         yield make_evidence_metric("bubble_ratio", float(np.median(bubbles)), "replicas' time after their end")
 
 
-def _list_rollout_caveats(measured: Measurements, found: Sequence[EngineGeneration]) -> Iterator[str]:
+def _list_rollout_caveats(measured: Measurements, all_generations: Sequence[EngineGeneration]) -> Iterator[str]:
     """List the caveats on engines and generations."""
-    if any(g.mates > 1 and g.basis == "iterations" for g in found):
+    if any(g.mates > 1 and g.basis == "iterations" for g in all_generations):
         yield "processes that ran the very same batches (tensor parallel) are shown as one engine"
-    if not all(g.counted for g in found):
+    if not all(g.counted for g in all_generations):
         yield "where tokens were not recorded, one is assumed for each running request and iteration"
-    if any(g.busy_ns is None for g in found if g.basis == "iterations"):
+    if any(g.busy_ns is None for g in all_generations if g.basis == "iterations"):
         yield "no GPU activity was recorded for some engines"
-    if any(g.basis != "iterations" for g in found):
+    if any(g.basis != "iterations" for g in all_generations):
         yield "engines without annotated iterations are known by their first and last work only"
     if elsewhere := int(measured["generations"]["elsewhere_count"].sum()):
         yield f"{elsewhere:,} iterations ran on other threads of their process: not shown"
 
 
-def _make_rollout_engine_table(measured: Measurements, found: Sequence[EngineGeneration], compared: float) -> Sheet:
+def _make_rollout_engine_table(
+    measured: Measurements, all_generations: Sequence[EngineGeneration], compared: float
+) -> Sheet:
     """Make the table of engines by generation."""
-    rows = pd.DataFrame([_make_rollout_engine_row(generation, compared) for generation in found])
+    rows = pd.DataFrame([_make_rollout_engine_row(generation, compared) for generation in all_generations])
     rows = rows.astype({"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"})
     headings = (
         *make_label_headings(measured),
@@ -478,10 +480,10 @@ def _make_rollout_engine_row(generation: EngineGeneration, compared: float) -> d
     }
 
 
-def _make_replica_end_table(measured: Measurements, found: Sequence[EngineGeneration]) -> Sheet:
+def _make_replica_end_table(measured: Measurements, all_generations: Sequence[EngineGeneration]) -> Sheet:
     """Make the table of units with several replicas: when the replicas ended."""
     rows = []
-    for (run, _), units in group_generations_by_role(found).items():
+    for (run, _), units in group_generations_by_role(all_generations).items():
         for unit in units:
             if len(unit) < 2:
                 continue

@@ -271,10 +271,10 @@ def _make_graph_replay_table(measured: Measurements) -> Any:
     return make_sheet("graph_launches", "Replays of captured graphs", headings, pooled)
 
 
-def _sum_launched_work(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
-    """Sum the work by these keys, with its share of `whole` (ns), longest first."""
+def _sum_launched_work(rows: pd.DataFrame, by: list[str], total_ns: int) -> pd.DataFrame:
+    """Sum the work by these keys, with its share of `total_ns` (ns), longest first."""
     pooled = sum_columns_by_keys(rows, by, ["count", "dur_ns"])
-    pooled["share_ratio"] = pooled["dur_ns"] / whole if whole else None
+    pooled["share_ratio"] = pooled["dur_ns"] / total_ns if total_ns else None
     return sort_by_columns(pooled, **{"dur_ns": False, by[-1]: True})
 
 

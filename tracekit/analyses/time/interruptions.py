@@ -152,13 +152,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _add_waits_of_other_ranks(measured: Measurements, found: StepInterruptions) -> StepInterruptions:
+def _add_waits_of_other_ranks(measured: Measurements, steady_interruption: StepInterruptions) -> StepInterruptions:
     """Add the time that other ranks wait for the ranks that are interrupted longer."""
     if not measured.has("idle"):
-        return found
-    paused = found.rows[found.rows["idle_ns"].notna()]
-    waited = sum_waits_for_paused_ranks(measured, found.rows["run"].iloc[0], paused)
-    return replace(found, lost_ns=found.lost_ns + waited / found.steady.count)
+        return steady_interruption
+    paused = steady_interruption.rows[steady_interruption.rows["idle_ns"].notna()]
+    waited = sum_waits_for_paused_ranks(measured, steady_interruption.rows["run"].iloc[0], paused)
+    return replace(steady_interruption, lost_ns=steady_interruption.lost_ns + waited / steady_interruption.steady.count)
 
 
 def _make_interruption_metric(count: int) -> Metric:
@@ -166,9 +166,11 @@ def _make_interruption_metric(count: int) -> Metric:
     return Metric("interruptions", count, "count", "lower", label="compilations, graph captures, allocator calls")
 
 
-def _report_allocator_calls(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
+def _report_allocator_calls(
+    measured: Measurements, steady_interruption: StepInterruptions, thresholds: Thresholds
+) -> Finding:
     """Report R21: steady steps that keep asking the driver for memory."""
-    late, severity = found.rows, thresholds.severity(found.lost_ratio)
+    late, severity = steady_interruption.rows, thresholds.severity(steady_interruption.lost_ratio)
     staged = late["canonical"].notna()
     designed = late["canonical"].isin(BY_DESIGN) | (~staged & bool(staged.any()))
     caveats = ["memory that is really needed anew, such as for longer sequences, must be asked for"]
@@ -178,50 +180,54 @@ def _report_allocator_calls(measured: Measurements, found: StepInterruptions, th
     return Finding(
         "allocator-calls",
         severity,
-        f"steady steps ask the driver for memory {found.calls:,.1f} times each"
+        f"steady steps ask the driver for memory {steady_interruption.calls:,.1f} times each"
         + phrase_run(measured, late["run"].iloc[0]),
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
-            Metric("calls", found.calls, "count", "lower", label="calls per step and process"),
-            make_evidence_metric("dur_ns", round(found.dur_ns), "time per step"),
+            Metric("calls", steady_interruption.calls, "count", "lower", label="calls per step and process"),
+            make_evidence_metric("dur_ns", round(steady_interruption.dur_ns), "time per step"),
         ),
         _locate_interruptions(late),
-        round(found.lost_ns),
-        found.lost_ratio,
+        round(steady_interruption.lost_ns),
+        steady_interruption.lost_ratio,
         tuple(caveats),
     )
 
 
-def _report_recompilation(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
+def _report_recompilation(
+    measured: Measurements, steady_interruption: StepInterruptions, thresholds: Thresholds
+) -> Finding:
     """Report R28: steady steps in which code is compiled or modules are loaded."""
-    calls = Metric("compilations", found.calls, "count", "lower", label="times per step and process")
+    calls = Metric("compilations", steady_interruption.calls, "count", "lower", label="times per step and process")
     return Finding(
         "recompilation",
-        thresholds.severity(found.lost_ratio),
-        f"code is still compiled or loaded in {_count_interrupted_steps(found)}"
-        + phrase_run(measured, found.rows["run"].iloc[0]),
+        thresholds.severity(steady_interruption.lost_ratio),
+        f"code is still compiled or loaded in {_count_interrupted_steps(steady_interruption)}"
+        + phrase_run(measured, steady_interruption.rows["run"].iloc[0]),
         "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
-        (calls, make_evidence_metric("dur_ns", round(found.dur_ns), "time per step")),
-        _locate_interruptions(found.rows),
-        round(found.lost_ns),
-        found.lost_ratio,
+        (calls, make_evidence_metric("dur_ns", round(steady_interruption.dur_ns), "time per step")),
+        _locate_interruptions(steady_interruption.rows),
+        round(steady_interruption.lost_ns),
+        steady_interruption.lost_ratio,
         ("a step number says which steps are the first: a resumed run compiles anew",),
     )
 
 
-def _report_graph_capture(measured: Measurements, found: StepInterruptions, thresholds: Thresholds) -> Finding:
+def _report_graph_capture(
+    measured: Measurements, steady_interruption: StepInterruptions, thresholds: Thresholds
+) -> Finding:
     """Report R34: steady steps in which graphs are captured and instantiated."""
-    calls = Metric("captures", found.calls, "count", "lower", label="calls per step and process")
+    calls = Metric("captures", steady_interruption.calls, "count", "lower", label="calls per step and process")
     return Finding(
         "graph-capture",
-        thresholds.severity(found.lost_ratio),
-        f"graphs are still captured in {_count_interrupted_steps(found)}"
-        + phrase_run(measured, found.rows["run"].iloc[0]),
+        thresholds.severity(steady_interruption.lost_ratio),
+        f"graphs are still captured in {_count_interrupted_steps(steady_interruption)}"
+        + phrase_run(measured, steady_interruption.rows["run"].iloc[0]),
         "capture every batch size once, before the loop (capture sizes of the engine), and keep the graphs between steps",
-        (calls, make_evidence_metric("dur_ns", round(found.dur_ns), "time per step")),
-        _locate_interruptions(found.rows),
-        round(found.lost_ns),
-        found.lost_ratio,
+        (calls, make_evidence_metric("dur_ns", round(steady_interruption.dur_ns), "time per step")),
+        _locate_interruptions(steady_interruption.rows),
+        round(steady_interruption.lost_ns),
+        steady_interruption.lost_ratio,
         ("an engine that gives its memory back between steps may have to capture anew",),
     )
 
@@ -233,11 +239,11 @@ _INTERRUPTION_REPORTERS = {
 }
 
 
-def _count_interrupted_steps(found: StepInterruptions) -> str:
+def _count_interrupted_steps(steady_interruption: StepInterruptions) -> str:
     """Count the steady steps with the interruption, in words."""
-    step = found.rows["step"]
+    step = steady_interruption.rows["step"]
     steps = step.nunique() + int(step.isna().any())
-    return f"{steps:,} of {len(found.steady.walls):,} steady steps"
+    return f"{steps:,} of {len(steady_interruption.steady.walls):,} steady steps"
 
 
 def _locate_interruptions(late: pd.DataFrame) -> tuple[Place, ...]:

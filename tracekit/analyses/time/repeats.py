@@ -162,10 +162,10 @@ def _find_common_world_size(measured: Measurements) -> int | None:
     return int(sizes[0]) if len(sizes) == 1 and sizes[0] > 0 else None
 
 
-def _list_metric_estimates(found: Mapping[Key, MetricSamples]) -> pd.DataFrame:
+def _list_metric_estimates(samples_by_key: Mapping[Key, MetricSamples]) -> pd.DataFrame:
     """List the estimate of each metric, one row per metric; metrics that are always 0 are left out."""
     rows = []
-    for (name, role, stage), values in found.items():
+    for (name, role, stage), values in samples_by_key.items():
         kind = METRICS[name]
         estimate = _estimate_metric(values)
         if estimate is None or not (estimate.least or estimate.most):
@@ -195,17 +195,17 @@ def _list_metric_estimates(found: Mapping[Key, MetricSamples]) -> pd.DataFrame:
     return sort_by_columns(out.astype(numbers), mean=False, name=True).reset_index(drop=True)
 
 
-def _estimate_metric(found: MetricSamples) -> Estimate | None:
+def _estimate_metric(metric_samples: MetricSamples) -> Estimate | None:
     """Estimate one metric; None for values that no clock could have measured."""
     try:
-        return estimate_side(found.values, level=CONFIDENCE_LEVEL)
+        return estimate_side(metric_samples.values, level=CONFIDENCE_LEVEL)
     except ValueError:
         return None
 
 
-def _clip_interval_low(said: Estimate) -> float | None:
+def _clip_interval_low(interval: Estimate) -> float | None:
     """Clip the lower end of the interval at 0, since times, counts and bytes cannot be negative."""
-    return None if said.low is None else max(said.low, 0.0)
+    return None if interval.low is None else max(interval.low, 0.0)
 
 
 def _make_estimate_tables(rows: pd.DataFrame) -> Iterator[Sheet]:

@@ -251,13 +251,13 @@ def _sort_matrix_rows(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     return rows.iloc[np.lexsort((-value, is_last, group_rows_by(rows, ["run"])[0]))]
 
 
-def _choose_matrix_columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
+def _choose_matrix_columns(walls: pd.DataFrame, all_cells: pd.DataFrame) -> tuple[list[str], str]:
     """Choose the units that get a column: (their names, caption).
 
     These are all units in order, or the longest `MAX_COLUMNS`, longest first.
     """
     walls = _add_step_labels(walls)
-    in_order = list(dict.fromkeys(walls["unit"] if len(walls) else found["unit"]))
+    in_order = list(dict.fromkeys(walls["unit"] if len(walls) else all_cells["unit"]))
     caption = "Host wall of the longest rank."
     if len(in_order) <= MAX_COLUMNS:
         return in_order, caption
@@ -361,19 +361,19 @@ def _label_rank_bar(run: object, role: object, rank: object) -> str:
     return f"{' · '.join(names)} {number}"
 
 
-def _make_missing_stage_table(measured: Measurements, found: pd.DataFrame) -> Sheet:
+def _make_missing_stage_table(measured: Measurements, all_cells: pd.DataFrame) -> Sheet:
     """Make the table of cells that no trace has, with the reason and the logged time."""
-    missing_cells = _add_step_labels(found[found["state"] != "measured"])
+    missing_cells = _add_step_labels(all_cells[all_cells["state"] != "measured"])
     by = ["run", "role", "canonical", "state"]
     grouped = missing_cells.groupby(by, dropna=False, sort=False)
     out = grouped["logged_ns"].mean().reset_index()
     out["where"] = [_list_steps_in_words(group) for _, group in grouped]
     seen = {
-        run: set(found[find_equal_rows(found["run"], run) & (found["state"] == "measured")]["canonical"])
-        for run in found["run"].unique()
+        run: set(all_cells[find_equal_rows(all_cells["run"], run) & (all_cells["state"] == "measured")]["canonical"])
+        for run in all_cells["run"].unique()
     }
     out["why"] = [
-        _explain_missing_cell(state, canonical, known=canonical in seen[run])
+        _explain_missing_cell(state, canonical, is_known=canonical in seen[run])
         for run, canonical, state in zip(out["run"], out["canonical"], out["state"], strict=True)
     ]
     order = list(CELL_STATE_TITLES)
@@ -393,10 +393,10 @@ def _make_missing_stage_table(measured: Measurements, found: pd.DataFrame) -> Sh
     return make_sheet("not_measured", "Stages that the traces do not hold", headings, out)
 
 
-def _explain_missing_cell(state: str, stage: str, *, known: bool) -> str:
-    """Explain why no trace has a cell; `known` is whether other cells of the stage were measured."""
+def _explain_missing_cell(state: str, stage: str, *, is_known: bool) -> str:
+    """Explain why no trace has a cell; `is_known` is whether other cells of the stage were measured."""
     if state == "log":
-        if known:
+        if is_known:
             return "the driver timed it; no capture of that role and step holds it"
         return "the driver timed it; the processes that ran it were not captured, or not annotated"
     if state == "missing":
@@ -410,9 +410,9 @@ def _explain_missing_cell(state: str, stage: str, *, known: bool) -> str:
     }.get(stage, "the driver timed none in this step: it did not run")
 
 
-def _list_matrix_metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
+def _list_matrix_metrics(all_cells: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
     """List the number of cells by state, and the residual per step."""
-    counts = found["state"].value_counts()
+    counts = all_cells["state"].value_counts()
     out = [
         Metric(f"cells_{state.replace(' ', '_')}", int(counts[state]), "count", label=f"cells {word}")
         for state, word in CELL_STATE_TITLES.items()
@@ -428,7 +428,7 @@ def _list_matrix_metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metri
     return out
 
 
-def _list_matrix_caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
+def _list_matrix_caveats(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
     """List the caveats on the matrix."""
     known_logs = map_run_driver_logs(measured)
     caveats = []
@@ -445,7 +445,7 @@ def _list_matrix_caveats(measured: Measurements, found: pd.DataFrame, walls: pd.
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
     if (walls["origin"] == "stage").any():
         caveats.append("some steps were captured stage by stage: the time between their stages is not known")
-    if len(found) and (found["canonical"] == VALIDATION).any():
+    if len(all_cells) and (all_cells["canonical"] == VALIDATION).any():
         caveats.append(f"{VALIDATION} is validation: it lies in the capture but is no part of a training step")
     return caveats
 

@@ -172,11 +172,11 @@ def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
 
 
-def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
+def _report_sync_stalls(sync_window: SyncBoundStage, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
     """Report R02: synchronizing calls after which the GPU idles until the host has launched again."""
-    window = one.window
-    idle, (lost, ratio) = window.per_step(one.idle_ns)[0], window.per_step(one.lost_ns)
-    stalls_per_step = window.steps.mean(one.stall_count)
+    window = sync_window.window
+    idle, (lost, ratio) = window.per_step(sync_window.idle_ns)[0], window.per_step(sync_window.lost_ns)
+    stalls_per_step = window.steps.mean(sync_window.stall_count)
     same = [find_equal_rows(rows[name], value) for name, value in zip(STAGE_KEY, window.key, strict=True)]
     of_window = rows[same[0] & same[1] & same[2]]
     by_op = sum_columns_by_keys(of_window, ["op", "call"], ["count", "idle_ns"])
@@ -185,7 +185,7 @@ def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thr
         (to_text_or_none(r["op"]) or to_text_or_none(r["call"]) or "calls of other kinds", to_text_or_none(r["call"]))
         for r in list_row_dicts(by_op)
     ]
-    share = window.share(one.idle_ns)
+    share = window.share(sync_window.idle_ns)
     place = _locate_sync_calls(of_window)
     return Finding(
         "host-sync-stalls",
@@ -194,7 +194,7 @@ def _report_sync_stalls(one: SyncBoundStage, rows: pd.DataFrame, thresholds: Thr
         + (f", most in {place}" if place else ""),
         f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
         (
-            make_evidence_metric("sync_count", window.steps.mean(one.count), "calls per step and GPU"),
+            make_evidence_metric("sync_count", window.steps.mean(sync_window.count), "calls per step and GPU"),
             make_evidence_metric("stall_count", stalls_per_step, "to an idle GPU"),
             make_evidence_metric("idle_ns", round(idle), "idle after them, per step"),
             make_evidence_metric("later_ns", round(lost - idle), "until the host is ahead again"),

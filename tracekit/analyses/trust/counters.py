@@ -242,10 +242,10 @@ def _pool_counter_levels(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return out.reset_index()
 
 
-def _list_counter_metrics(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
+def _list_counter_metrics(measured: Measurements, levels: pd.DataFrame) -> Iterator[Metric]:
     """List the mean of each known counter over all GPUs of a run."""
-    keys = np.array([classify_counter(str(name)) for name in whole["name"]], object)
-    for (run, key), of_key in whole.assign(known=keys).groupby(["run", "known"], sort=True):
+    keys = np.array([classify_counter(str(name)) for name in levels["name"]], object)
+    for (run, key), of_key in levels.assign(known=keys).groupby(["run", "known"], sort=True):
         if key not in ANALYSIS.metrics:
             continue
         share = float(of_key["sum"].sum()) / float(of_key["sample_count"].sum()) / 100

@@ -324,7 +324,7 @@ def _make_capture(source: Source, row: Mapping[str, Any]) -> Capture:
     )
 
 
-def _find_profiling_artefacts(measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _find_profiling_artefacts(measured: Measurements, captures: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
     """Find R32: problems that make other numbers unreliable; one finding per kind, with its sources."""
     limit = thresholds.of("profiling-artefact")
     kind_of = {recorded.source: recorded.classified.kind for recorded in map_classified_processes(measured).values()}
@@ -336,11 +336,11 @@ def _find_profiling_artefacts(measured: Measurements, shown: pd.DataFrame, thres
         if source not in interleaved and kind_of.get(source) not in OWN_LOSSES
     ]
     failed = sorted(failure.source for failure in measured.failures)
-    unlinked = shown[(shown["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
+    unlinked = captures[(captures["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
     mixed = (
-        shown[shown["device_op_count"].eq(0).fillna(value=False)]
-        if (shown["device_op_count"] > 0).any()
-        else shown.iloc[:0]
+        captures[captures["device_op_count"].eq(0).fillna(value=False)]
+        if (captures["device_op_count"] > 0).any()
+        else captures.iloc[:0]
     )
     mixed = mixed[~mixed["source"].map(kind_of).isin(WITHOUT_GPU_BY_DESIGN)]
     without_launch = f"have over {format_quantity(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
@@ -358,7 +358,7 @@ def _find_profiling_artefacts(measured: Measurements, shown: pd.DataFrame, thres
         Finding(
             "profiling-artefact",
             severity,
-            f"{len(sources):,} of {len(shown) + len(failed):,} sources {text}",
+            f"{len(sources):,} of {len(captures) + len(failed):,} sources {text}",
             advice,
             (Metric("sources", len(sources), "count", "lower"),),
             tuple(Place(source=source) for source in sources[:50]),

@@ -102,13 +102,13 @@ def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
 
 
 def _map_host_clocks(
-    known: Mapping[Owner, ClockCorrection], rows: Iterable[tuple[Owner, tuple[object, ...]]]
+    by_owner: Mapping[Owner, ClockCorrection], rows: Iterable[tuple[Owner, tuple[object, ...]]]
 ) -> dict[object, CaptureClock]:
     """Map each host to the median clock of its compared processes, if all of them are in one set."""
     by_host: dict[object, list[ClockCorrection]] = {}
     for owner, (_, _, host, absolute) in rows:
-        if host is not None and absolute and owner in known:
-            by_host.setdefault(host, []).append(known[owner])
+        if host is not None and absolute and owner in by_owner:
+            by_host.setdefault(host, []).append(by_owner[owner])
     return {
         host: CaptureClock(
             round(statistics.median(each.offset_ns for each in of_host)), ("collectives", of_host[0].set)

@@ -210,47 +210,47 @@ def _mask_shared_roles(rows: pd.DataFrame) -> pd.Series[Any]:
     return rows["role"].mask(spans[group])
 
 
-def _position_by_sequence_number(shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
+def _position_by_sequence_number(columns: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
     """Set positions to sequence numbers; equal numbers (a coalesced call) by order, if all ranks show equally many."""
-    seq, part = shown.seq[rows], np.zeros(len(rows), np.int64)
-    of_seq, calls = group_arrays([shown.of_rank[rows], seq])
+    seq, part = columns.seq[rows], np.zeros(len(rows), np.int64)
+    of_seq, calls = group_arrays([columns.of_rank[rows], seq])
     if len(calls) < len(rows):
-        part = number_rows_within_groups(of_seq, np.argsort(shown.position[rows], kind="stable"))
+        part = number_rows_within_groups(of_seq, np.argsort(columns.position[rows], kind="stable"))
         count = np.bincount(of_seq)[of_seq]
-        in_team, first = group_arrays([shown.team[rows], seq])
+        in_team, first = group_arrays([columns.team[rows], seq])
         why[rows[find_mixed_groups(in_team, count, len(first))[in_team]]] = _WHY["counts"]
     # Only equality matters: encode each pair as one number.
-    shown.position[rows] = _number_pairs(number_keys(seq)[1], part)
+    columns.position[rows] = _number_pairs(number_keys(seq)[1], part)
 
 
-def _position_by_order_in_step(shown: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
+def _position_by_order_in_step(columns: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
     """Set positions by order in the step, if counts agree or ranks can be aligned; sizes must agree."""
     if not len(rows):
         return
-    team, of_rank = shown.team[rows], shown.of_rank[rows]
+    team, of_rank = columns.team[rows], columns.of_rank[rows]
     count = np.bincount(of_rank)[of_rank]
     uneven = np.flatnonzero(find_mixed_groups(team, count, int(team.max()) + 1)[team])
     uneven = uneven[np.argsort(team[uneven], kind="stable")]
     for places in np.split(rows[uneven], np.flatnonzero(np.diff(team[uneven])) + 1):
-        shift = _find_end_alignment(shown, places)
+        shift = _find_end_alignment(columns, places)
         if shift is None:
             why[places] = _WHY["counts"]
         else:
-            shown.position[places] += shift
-    rows = rows[(why[rows] == _MATCHED) & shown.is_even[rows]]
-    number, first = group_arrays([shown.team[rows], shown.position[rows]])
-    why[rows[find_mixed_groups(number, shown.size[rows], len(first))[number]]] = _WHY["sizes"]
+            columns.position[places] += shift
+    rows = rows[(why[rows] == _MATCHED) & columns.is_even[rows]]
+    number, first = group_arrays([columns.team[rows], columns.position[rows]])
+    why[rows[find_mixed_groups(number, columns.size[rows], len(first))[number]]] = _WHY["sizes"]
 
 
-def _find_end_alignment(shown: _ShownCollectives, rows: Ints) -> Ints | None:
+def _find_end_alignment(columns: _ShownCollectives, rows: Ints) -> Ints | None:
     """Find the shift of each row that aligns the ends of all ranks; None if that is not certain.
 
     It is certain if a shorter rank has the sizes of the end of the longest one, and not those of its beginning.
     """
-    if not shown.is_even[rows].all():
+    if not columns.is_even[rows].all():
         return None
-    in_order = rows[np.argsort(shown.position[rows], kind="stable")]
-    rank, size = shown.rank[in_order], shown.size[in_order]
+    in_order = rows[np.argsort(columns.position[rows], kind="stable")]
+    rank, size = columns.rank[in_order], columns.size[in_order]
     sizes = {number: size[rank == number] for number in find_distinct(rank).tolist()}
     longest: Ints = max(sizes.values(), key=len, default=size)
     shift = {}
@@ -261,7 +261,7 @@ def _find_end_alignment(shown: _ShownCollectives, rows: Ints) -> Ints | None:
         if missing and np.array_equal(member_sizes, longest[: len(member_sizes)]):
             return None
         shift[member] = missing
-    return np.array([shift[member] for member in shown.rank[rows].tolist()], np.int64)
+    return np.array([shift[member] for member in columns.rank[rows].tolist()], np.int64)
 
 
 # Clock offsets
@@ -408,11 +408,13 @@ def _estimate_missing_rank_waits(rows: pd.DataFrame, match: Ints, met: Bools, me
     return held
 
 
-def _add_missing_rank_waits(waited: dict[str, Any], held: Ints) -> None:
+def _add_missing_rank_waits(waited: dict[str, Any], missing_wait_ns: Ints) -> None:
     """Add the wait for a missing rank, which needs no clock; no recorded rank is then the last."""
-    is_held = held > 0
+    is_held = missing_wait_ns > 0
     wait = waited["wait_ns"]
-    waited["wait_ns"] = pd.arrays.IntegerArray(wait.to_numpy(np.int64, na_value=0) + held, wait.isna() & ~is_held)
+    waited["wait_ns"] = pd.arrays.IntegerArray(
+        wait.to_numpy(np.int64, na_value=0) + missing_wait_ns, wait.isna() & ~is_held
+    )
     waited["trusted"] = waited["trusted"] | is_held
     waited["is_last"] = waited["is_last"] & ~is_held
 

@@ -118,10 +118,10 @@ def _list_comparable_transfers(measured: Measurements, least_bytes: float) -> pd
     return known.drop_duplicates("match").sort_values("ts_ns", kind="stable")
 
 
-def _describe_group_shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
+def _describe_group_shapes(transfers: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
     """Describe each group: (spacing of its ranks, its ranks), by number."""
     shapes, members = np.full(count, "", object), np.full(count, None, object)
-    ranks = known["rank"].to_numpy(np.int64)
+    ranks = transfers["rank"].to_numpy(np.int64)
     order = np.lexsort((ranks, number))
     bounds = np.searchsorted(number[order], np.arange(count + 1))
     for place in range(count):

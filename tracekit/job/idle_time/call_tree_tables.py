@@ -73,19 +73,19 @@ _BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
 
 
 def _list_idle_branch_rows(
-    measured: Measurements, of: IdleBlame, chosen: Ints, owner: Owner
+    measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner
 ) -> list[dict[str, object]]:
     """List the rows of one role."""
-    own = sum_by_group(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
+    own = sum_by_group(idle_blame.node[chosen], idle_blame.idle_ns[chosen], len(idle_blame.tree.parent))
     steps = count_gpu_steps(measured).get(owner, NO_STEPS)
     rows: list[dict[str, object]] = []
-    for branch in list_idle_branches(of.tree, own, LEAST_SHOWN):
+    for branch in list_idle_branches(idle_blame.tree, own, LEAST_SHOWN):
         rows.append(
             {
                 "run": owner[0],
                 "role": to_text_or_none(owner[1]),
-                "frame": "· " * branch.depth + format_python_frame(of.tree.frame[branch.node]),
-                "kind": HOLDER_TITLES[HOLDERS[of.tree.holder[branch.node]]][0],
+                "frame": "· " * branch.depth + format_python_frame(idle_blame.tree.frame[branch.node]),
+                "kind": HOLDER_TITLES[HOLDERS[idle_blame.tree.holder[branch.node]]][0],
                 "share": branch.idle_ns / int(own.sum()),
                 "idle_ns": round(steps.mean(branch.idle_ns)),
                 "own_ns": round(steps.mean(branch.own_ns)),
@@ -94,9 +94,9 @@ def _list_idle_branch_rows(
     return rows[:MAX_BRANCHES]
 
 
-def _make_idle_kind_row(measured: Measurements, of: IdleBlame, chosen: Ints, owner: Owner) -> dict[str, object]:
+def _make_idle_kind_row(measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner) -> dict[str, object]:
     """Make the row of shares of one role."""
-    sums = sum_by_group(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS))
+    sums = sum_by_group(idle_blame.holder[chosen], idle_blame.idle_ns[chosen], len(HOLDERS))
     total = int(sums.sum())
     row: dict[str, object] = {kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)}
     steps = count_gpu_steps(measured).get(owner, NO_STEPS)

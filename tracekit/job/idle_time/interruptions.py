@@ -98,13 +98,13 @@ def measure_step_interruptions(
     return StepInterruptions(rule, late, steady, *sums)
 
 
-def is_worth_a_finding(found: StepInterruptions, thresholds: Thresholds) -> bool:
+def is_worth_a_finding(interruptions: StepInterruptions, thresholds: Thresholds) -> bool:
     """Check whether the rule fires."""
-    limit = thresholds.of(found.rule)
+    limit = thresholds.of(interruptions.rule)
     least_ratio = limit["time_ratio"]
-    if found.rule == "allocator-calls" and found.calls < limit["calls_per_step"]:
+    if interruptions.rule == "allocator-calls" and interruptions.calls < limit["calls_per_step"]:
         least_ratio = limit["few_calls_time_ratio"]
-    return found.calls > 0 and (found.ratio or 0.0) >= least_ratio
+    return interruptions.calls > 0 and (interruptions.ratio or 0.0) >= least_ratio
 
 
 def find_costly_interruptions(measured: Measurements, thresholds: Thresholds) -> Iterator[StepInterruptions]:

@@ -26,9 +26,9 @@ MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
 
 
-def draw_rollout(measured: Measurements, found: Sequence[EngineGeneration]) -> Iterator[Chart]:
+def draw_rollout(measured: Measurements, engine_generations: Sequence[EngineGeneration]) -> Iterator[Chart]:
     """Draw the unit with the longest generation: running batches over time, and the end of each engine."""
-    units = chain.from_iterable(group_generations_by_role(found).values())
+    units = chain.from_iterable(group_generations_by_role(engine_generations).values())
     unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
     run, _, number = unit[0].unit[:3]
     step = format_numbered_word(", step", number)

@@ -136,9 +136,11 @@ _KEY = (*CAPTURE, "step", "occurrence")
 """Key of one generation of one process."""
 
 
-def list_generation_iterations(measured: Measurements, one: EngineGeneration) -> pd.DataFrame:
+def list_generation_iterations(measured: Measurements, generation: EngineGeneration) -> pd.DataFrame:
     """List the rows of `iterations` of one generation, in order of start."""
-    return measured.derived(_split_iterations_by_generation)[one.source, one.pid, one.unit[2], one.unit[4]]
+    return measured.derived(_split_iterations_by_generation)[
+        generation.source, generation.pid, generation.unit[2], generation.unit[4]
+    ]
 
 
 def _split_iterations_by_generation(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
@@ -319,10 +321,12 @@ def _compare_first_iterations(
     }
 
 
-def group_generations_by_role(found: Sequence[EngineGeneration]) -> dict[tuple[Any, Any], list[list[EngineGeneration]]]:
+def group_generations_by_role(
+    engine_generations: Sequence[EngineGeneration],
+) -> dict[tuple[Any, Any], list[list[EngineGeneration]]]:
     """Group generations by run and role, then by unit: engines that ran at the same time."""
     sides: dict[tuple[Any, ...], list[EngineGeneration]] = {}
-    for generation in found:
+    for generation in engine_generations:
         sides.setdefault(generation.unit, []).append(generation)
     roles: dict[tuple[Any, Any], list[list[EngineGeneration]]] = {}
     for unit, side_by_side in sides.items():
@@ -361,9 +365,9 @@ def measure_rollout_bubble(unit: Sequence[EngineGeneration], *, without_tails: b
     return divide_or_none(saved, window) or 0.0, saved
 
 
-def describe_unseen_replicas(found: Sequence[EngineGeneration]) -> str:
+def describe_unseen_replicas(engine_generations: Sequence[EngineGeneration]) -> str:
     """Describe how many replicas were not recorded, judging by the numbers of the others; empty if none is missing."""
-    numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
+    numbers = {int(g.engine.split()[1]) for g in engine_generations if g.engine.startswith("replica ")}
     expected = max(numbers, default=-1) + 1
     if len(numbers) == expected:
         return ""

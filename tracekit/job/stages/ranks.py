@@ -122,9 +122,9 @@ def _group_ranks_into_rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, l
     )
 
 
-def _join_neighbouring_rows(names: Sequence[str], places: Sequence[list[int]], most: int) -> dict[str, list[int]]:
+def _join_neighbouring_rows(names: Sequence[str], places: Sequence[list[int]], max_rows: int) -> dict[str, list[int]]:
     """Join neighbours into at most this many rows of equal size."""
-    size = -(-len(names) // most)
+    size = -(-len(names) // max_rows)
     rows = {}
     for start in range(0, len(names), size):
         of_row = names[start : start + size]

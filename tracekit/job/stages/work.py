@@ -55,8 +55,10 @@ class StageWork:
         return tuple(replace(work.window.place, name=work.top) for work in self.stages)
 
 
-def list_stage_work(measured: Measurements, kind: str, of: str = "all", table: str = "work_classes") -> list[StageWork]:
-    """List the work of class `kind` of every (run, role, stage) with any; class `of` is the whole."""
+def list_stage_work(
+    measured: Measurements, kind: str, total_kind: str = "all", table: str = "work_classes"
+) -> list[StageWork]:
+    """List the work of class `kind` of every (run, role, stage) with any; class `total_kind` is the whole."""
     works = []
     for window, rows in measured.derived(_RowsByStage(table)):
         of_kind = rows.filter(rows.equals("class", kind))
@@ -66,7 +68,7 @@ def list_stage_work(measured: Measurements, kind: str, of: str = "all", table: s
             StageWork(
                 window,
                 int(of_kind["busy_ns"].sum()),
-                int(rows["busy_ns"][rows.equals("class", of)].sum()),
+                int(rows["busy_ns"][rows.equals("class", total_kind)].sum()),
                 int(of_kind["count"].sum()),
                 not of_kind.is_missing("device").all(),
                 _find_top_name(of_kind),

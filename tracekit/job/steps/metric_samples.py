@@ -101,13 +101,13 @@ def _reduce_value_groups(values: npt.NDArray[np.float64], group: Ints, how: Sequ
     return values_of
 
 
-def _order_metric_samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> MetricSamples:
+def _order_metric_samples(key: Key, values_by_step: Mapping[tuple[str, StepId], float]) -> MetricSamples:
     """Order the values of one metric by run and step."""
     steps: dict[str, list[StepId]] = {}
     values: dict[str, list[float]] = {}
-    for replicate, step in sorted(found, key=lambda pair: (pair[0], make_missing_last_key(pair[1][1:]))):
+    for replicate, step in sorted(values_by_step, key=lambda pair: (pair[0], make_missing_last_key(pair[1][1:]))):
         steps.setdefault(replicate, []).append(step)
-        values.setdefault(replicate, []).append(found[replicate, step])
+        values.setdefault(replicate, []).append(values_by_step[replicate, step])
     return MetricSamples(key, tuple(steps), tuple(map(tuple, steps.values())), tuple(map(tuple, values.values())))
 
 

@@ -244,17 +244,19 @@ def _is_captured_repeatedly(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.array([_CAPTURED.match(part) is not None for part in parts], np.bool_)
 
 
-def _is_in_recaptured_step(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series[Any]:
+def _is_in_recaptured_step(rows: pd.DataFrame, recaptured: pd.DataFrame) -> pd.Series[Any]:
     """Find the rows of steps whose number is in several captures."""
-    return pd.Series(mask_matching_rows(rows, again, ["run", "step"]), rows.index)
+    return pd.Series(mask_matching_rows(rows, recaptured, ["run", "step"]), rows.index)
 
 
-def _restore_parts_of_recaptured_steps(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+def _restore_parts_of_recaptured_steps(
+    rows: pd.DataFrame, recorded: pd.DataFrame, recaptured: pd.DataFrame
+) -> pd.DataFrame:
     """Restore the part of rows whose step number is in several captures, from `recorded`."""
-    if not len(again):
+    if not len(recaptured):
         return rows
     part = recorded["part"].reindex(rows.index)
-    return rows.assign(part=rows["part"].where(~_is_in_recaptured_step(rows, again), part))
+    return rows.assign(part=rows["part"].where(~_is_in_recaptured_step(rows, recaptured), part))
 
 
 def _find_parts_of_values(measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]) -> list[object]:
@@ -294,10 +296,10 @@ def _list_logged_work(measured: Measurements, name: str) -> Iterator[pd.DataFram
         yield rows.assign(name=name, value=count)[count > 0]
 
 
-def _mark_first_steps_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
+def _mark_first_steps_of_window(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
     """Mark the first of several profiler steps of each source (warm-up): run, step, part, name, value 1."""
     steps = _restore_parts_of_recaptured_steps(
-        clear_parts_of_numbered_steps(measured["steps"]), measured["steps"], again
+        clear_parts_of_numbered_steps(measured["steps"]), measured["steps"], recaptured
     )
     steps = steps[(steps["origin"] == "profiler").to_numpy()]
     if not len(steps):
@@ -310,23 +312,23 @@ def _mark_first_steps_of_window(measured: Measurements, again: pd.DataFrame) -> 
     return rows.assign(name="first_of_window", value=1)
 
 
-def _mark_steps_by_device_work(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
+def _mark_steps_by_device_work(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
     """Mark steps by their device work: run, step, part, name, value 1."""
     if measured.facts.has_chosen_steps or "gpu_time" in faults.list_unasked_tables(measured):
         return _NO_ROWS
     rows = list_steps_with_device_work(measured)
     if not len(rows):
         return _NO_ROWS
-    parted = _restore_parts_of_recaptured_steps(clear_parts_of_numbered_steps(rows), rows, again)
+    parted = _restore_parts_of_recaptured_steps(clear_parts_of_numbered_steps(rows), rows, recaptured)
     return mark_step_units(parted[parted["step"].notna().to_numpy(np.bool_)])
 
 
-def _count_compilations_by_step(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
+def _count_compilations_by_step(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
     """Count the compilations and loads of code in each step that has any: run, step, part, name, value."""
     if not measured.row_count("interruptions"):
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
     rows = _restore_parts_of_recaptured_steps(
-        clear_parts_of_numbered_steps(measured["interruptions"]), measured["interruptions"], again
+        clear_parts_of_numbered_steps(measured["interruptions"]), measured["interruptions"], recaptured
     )
     is_compilation = (rows["kind"] == "compilation").to_numpy()
     rows = rows[is_compilation & rows["step"].notna().to_numpy()]

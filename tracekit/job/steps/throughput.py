@@ -20,7 +20,7 @@ MOST_WORK = 1e15
 
 
 def compute_work_rates(
-    found: Mapping[Key, MetricSamples], ranks: int | None, time: str = STEP_TIME, stage_time: str = STAGE_TIME
+    samples_by_key: Mapping[Key, MetricSamples], ranks: int | None, time: str = STEP_TIME, stage_time: str = STAGE_TIME
 ) -> dict[Key, MetricSamples]:
     """Compute the time per unit of work (ns), and the rate per second and rank, for each known count of work.
 
@@ -30,10 +30,10 @@ def compute_work_rates(
     """
     out: dict[Key, MetricSamples] = {}
     for work, (per_one, a_second) in PER_WORK.items():
-        counts = _map_work_counts(found.get((work, None, None)))
+        counts = _map_work_counts(samples_by_key.get((work, None, None)))
         if not counts:
             continue
-        for key, times in found.items():
+        for key, times in samples_by_key.items():
             if key[0] != (time if key[2] is None else stage_time):
                 continue
             runs = list(_list_runs_with_work(times, counts))
@@ -47,13 +47,13 @@ def compute_work_rates(
     return out
 
 
-def parse_work_counts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float], ...]:
+def parse_work_counts(text_by_name: Mapping[str, str | None]) -> tuple[Mapping[str, float], ...]:
     """Parse counts per step such as `4096` (both sides) or `4096,8192`: (before, after) by name.
 
     >>> parse_work_counts({"tokens": "4096", "images": "8,16", "samples": None})
     ({'tokens': 4096.0, 'images': 8.0}, {'tokens': 4096.0, 'images': 16.0})
     """
-    counts = {name: _parse_work_count_pair(name, text) for name, text in given.items() if text is not None}
+    counts = {name: _parse_work_count_pair(name, text) for name, text in text_by_name.items() if text is not None}
     return tuple({name: pair[side] for name, pair in counts.items()} for side in (0, 1))
 
 
@@ -74,13 +74,13 @@ def _parse_work_count_pair(name: str, text: str) -> tuple[float, float]:
     return numbers[0], numbers[-1]
 
 
-def _map_work_counts(found: MetricSamples | None) -> dict[StepId, float]:
+def _map_work_counts(samples: MetricSamples | None) -> dict[StepId, float]:
     """Map each step with a known amount of work to it."""
-    if found is None:
+    if samples is None:
         return {}
     return {
         step: value
-        for ids, values in zip(found.steps, found.values, strict=True)
+        for ids, values in zip(samples.steps, samples.values, strict=True)
         for step, value in zip(ids, values, strict=True)
         if value > 0
     }

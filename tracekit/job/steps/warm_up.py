@@ -63,21 +63,23 @@ class LeftOutSteps:
 
     steps: tuple[DroppedStep, ...]
 
-    def kept(self, found: MetricSamples) -> MetricSamples:
+    def kept(self, samples: MetricSamples) -> MetricSamples:
         """Filter samples to the remaining steps; a run without any is dropped."""
         gone = set(map(attrgetter("run", "step", "part"), self.steps))
         runs, steps, values = [], [], []
-        for run, ids, levels in zip(found.runs, found.steps, found.values, strict=True):
+        for run, ids, levels in zip(samples.runs, samples.steps, samples.values, strict=True):
             pairs = zip(ids, levels, strict=True)
             left = {step: value for step, value in pairs if step not in gone}
             if left:
                 runs.append(run)
                 steps.append(tuple(left))
                 values.append(tuple(left.values()))
-        return MetricSamples(found.key, tuple(runs), tuple(steps), tuple(values))
+        return MetricSamples(samples.key, tuple(runs), tuple(steps), tuple(values))
 
 
-def find_dropped_steps(found: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None) -> LeftOutSteps:
+def find_dropped_steps(
+    samples_by_key: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None
+) -> LeftOutSteps:
     """Find the steps to leave out: the first `first` of every run, or by rule if None.
 
     The rules, in order: stubs without device work, a last window without a known end, steps in which other device work
@@ -85,7 +87,7 @@ def find_dropped_steps(found: Mapping[Key, MetricSamples], marks: pd.DataFrame, 
     leave no step is skipped, as all steps of the run are like that. The first step is also kept where device work cannot
     distinguish the steps, because its work then runs in the others.
     """
-    steps = found.get((STEP_TIME, None, None))
+    steps = samples_by_key.get((STEP_TIME, None, None))
     if steps is None:
         return LeftOutSteps(())
     out: list[DroppedStep] = []

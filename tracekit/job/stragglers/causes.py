@@ -106,12 +106,12 @@ class RankComparison:
 
 
 def find_lateness_cause(
-    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], steps: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: pd.DataFrame
 ) -> LatenessCause:
     """Find why these ranks are late in these steps, compared with the first few of the others."""
     if not measured.has("slots"):
         return UNKNOWN
-    both = _compare_rank_steps(measured, rank_group, late, others[:MOST_COMPARED], steps)
+    both = _compare_rank_steps(measured, rank_group, late, usual_ranks[:MOST_COMPARED], steps)
     if both is None:
         return UNKNOWN
     working = both.of_class("compute", "memcpy", "memset", "host")
@@ -122,19 +122,19 @@ def find_lateness_cause(
     if max(in_work, in_pauses) <= 0:
         return UNKNOWN
     if in_work >= in_pauses:
-        return _explain_longer_work(measured, rank_group, both, late, others)
-    ratio = _compare_host_call_times(measured, rank_group, late, others)
+        return _explain_longer_work(measured, rank_group, both, late, usual_ranks)
+    ratio = _compare_host_call_times(measured, rank_group, late, usual_ranks)
     if ratio is not None and ratio >= SLOW_CALL_RATIO:
         return _describe_slow_host(ratio)
-    holder = _find_program_place_of_pause(measured, rank_group, late, others[:MOST_COMPARED], steps)
+    holder = _find_program_place_of_pause(measured, rank_group, late, usual_ranks[:MOST_COMPARED], steps)
     return _describe_longer_idle_time(both, np.where(waiting, more, 0), holder)
 
 
 def _compare_rank_steps(
-    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], steps: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: pd.DataFrame
 ) -> RankComparison | None:
     """Compare the steps of the late ranks with those of the others; None where one side was not recorded."""
-    rows = _select_rank_slots(measured.columns("slots"), rank_group, [*late, *others])
+    rows = _select_rank_slots(measured.columns("slots"), rank_group, [*late, *usual_ranks])
     rows = clear_parts_of_numbered_steps(rows)
     of_step, wanted = number_frames_alike(["step", "part"], rows, steps)
     rows = rows[np.isin(of_step, wanted)].reset_index(drop=True)
@@ -188,7 +188,7 @@ def _select_rank_slots(slots: Columns, rank_group: RankGroup, ranks: list[int]) 
 
 
 def _explain_longer_work(
-    measured: Measurements, rank_group: RankGroup, both: RankComparison, late: list[int], others: list[int]
+    measured: Measurements, rank_group: RankGroup, both: RankComparison, late: list[int], usual_ranks: list[int]
 ) -> LatenessCause:
     """Explain longer work: one factor in the same calls is a slow clock or a slow host; otherwise it is more work."""
     on_host = not both.of_class("compute").any()
@@ -196,7 +196,7 @@ def _explain_longer_work(
     factor, names = _find_common_factor(both, chosen)
     if factor is not None:
         return _describe_common_factor(factor, names, on_host, len(late))
-    more = _describe_more_work(measured, rank_group, both, late, others)
+    more = _describe_more_work(measured, rank_group, both, late, usual_ranks)
     if on_host and not more.is_seen:
         return _describe_longer_calls(both, chosen, more)
     return more
@@ -242,7 +242,7 @@ def _describe_slow_host(ratio: float) -> LatenessCause:
 
 
 def _describe_more_work(
-    measured: Measurements, rank_group: RankGroup, both: RankComparison, late: list[int], others: list[int]
+    measured: Measurements, rank_group: RankGroup, both: RankComparison, late: list[int], usual_ranks: list[int]
 ) -> LatenessCause:
     """Describe which work there is more of, and by how many more rows where they are known."""
     working = both.of_class("compute", "memcpy", "memset", "host")
@@ -258,7 +258,7 @@ def _describe_more_work(
         calls = choose_plural(round(count, 1), "call")
         words = f"{words}, {count:,.3g} {calls} a step instead of {usual:,.3g}"
     where = stage or "", name
-    rows = _compare_forward_row_counts(measured, rank_group, late, others, stage)
+    rows = _compare_forward_row_counts(measured, rank_group, late, usual_ranks, stage)
     if rows is not None and rows >= SLOWER_RATIO:
         words = f"its matrix products{in_stage} have {rows:.2f} times as many rows as those of the others"
         of_work.append(Metric("row_factor", rows, "", "lower", label="times as many rows"))
@@ -322,11 +322,11 @@ def _estimate_pause_length(both: RankComparison, place: int) -> float:
 
 
 def _find_program_place_of_pause(
-    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], steps: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: pd.DataFrame
 ) -> tuple[str, float] | None:
     """Find (the place in the program where late ranks idle longest beyond the others, by how much per step), or None."""
     rows = clear_parts_of_numbered_steps(
-        _select_rank_slots(measured.columns("idle_blame"), rank_group, [*late, *others])
+        _select_rank_slots(measured.columns("idle_blame"), rank_group, [*late, *usual_ranks])
     )
     frames = measured["idle_frames"]
     rows = rows[(rows["window"] == "step").to_numpy(np.bool_)].drop(columns="holder")
@@ -339,7 +339,7 @@ def _find_program_place_of_pause(
     number, first = group_rows_by(places, ["frame"])
     idle = places["idle_ns"].to_numpy(np.int64)
     more = sum_by_group(number[is_late], idle[is_late], len(first)) / (len(late) * len(steps))
-    usual = sum_by_group(number[~is_late], idle[~is_late], len(first)) / (len(others) * len(steps))
+    usual = sum_by_group(number[~is_late], idle[~is_late], len(first)) / (len(usual_ranks) * len(steps))
     if not len(first):
         return None
     place = int((more - usual).argmax())
@@ -354,28 +354,28 @@ NODE = (*CAPTURE, "node")
 
 
 def _compare_host_call_times(
-    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int]
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int]
 ) -> float | None:
     """Compare the median time of host calls: late ranks over the others."""
     rows = rank_group.of(measured["host_counts"])
     rows = rows[(rows["window"] == "step") & rows["call_p50_ns"].notna()]
-    return _divide_medians_of_ranks(rows, "call_p50_ns", late, others)
+    return _divide_medians_of_ranks(rows, "call_p50_ns", late, usual_ranks)
 
 
 def _compare_forward_row_counts(
-    measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int], stage: str | None
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], stage: str | None
 ) -> float | None:
     """Compare the rows of forward matrix products in a stage: late ranks over the others."""
     rows = rank_group.of(measured["forward_batches"])
     rows = rows[rows["row_count"].notna()]
     rows = rows[find_equal_rows(pd.Series(find_canonical_stages(rows), rows.index), stage).to_numpy(np.bool_)]
-    return _divide_medians_of_ranks(rows, "row_count", late, others)
+    return _divide_medians_of_ranks(rows, "row_count", late, usual_ranks)
 
 
-def _divide_medians_of_ranks(rows: pd.DataFrame, column: str, late: list[int], others: list[int]) -> float | None:
+def _divide_medians_of_ranks(rows: pd.DataFrame, column: str, late: list[int], usual_ranks: list[int]) -> float | None:
     """Divide the median of a column over the late ranks by that over the others; None where either is unknown."""
     sides = []
-    for ranks in (late, others):
+    for ranks in (late, usual_ranks):
         values = rows[column][rows["rank"].isin(ranks).to_numpy(np.bool_)].to_numpy(float)
         if not len(values):
             return None

@@ -202,18 +202,18 @@ def sum_wait_cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFra
     return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
 
 
-def sum_wait_cost_by_rank(arrivals: pd.DataFrame, is_late: Bools, most: ExcessWork | None = None) -> dict[int, int]:
+def sum_wait_cost_by_rank(arrivals: pd.DataFrame, is_late: Bools, excess: ExcessWork | None = None) -> dict[int, int]:
     """Sum the waits for each late rank; a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `sum_wait_cost_by_group`. `most` bounds the time.
+    `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `sum_wait_cost_by_group`. `excess` bounds the time.
     """
     last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
     costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
-    if most is None:
+    if excess is None:
         return costs
-    costs = {rank: min(cost, most.by_rank.get(rank, cost)) for rank, cost in costs.items()}
-    share = min(most.together / max(sum(costs.values()), 1), 1.0)
+    costs = {rank: min(cost, excess.by_rank.get(rank, cost)) for rank, cost in costs.items()}
+    share = min(excess.together / max(sum(costs.values()), 1), 1.0)
     return {rank: round(cost * share) for rank, cost in costs.items()}
 
 
@@ -225,21 +225,21 @@ class ExcessWork(NamedTuple):
 
 
 def measure_excess_work(
-    staged: pd.DataFrame, whole: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
+    staged: pd.DataFrame, all_work: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
 ) -> ExcessWork:
     """Sum the excess own work of the `late` members, an upper bound of the possible gain.
 
     In a pipeline the others also wait while work passes from stage to stage, and would do so without a late rank. Own
     work is counted in three ways, and the largest excess is used: in stages by step (`staged`), in and outside of stages
-    (`whole`), and in stages between collectives (`arrivals`) plus the work outside by step.
+    (`all_work`), and in stages between collectives (`arrivals`) plus the work outside by step.
     """
-    place = find_matching_rows(whole, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
+    place = find_matching_rows(all_work, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
     in_stages = np.append(staged["own_ns"].to_numpy(np.int64), 0)[place]
-    outside = whole.assign(own_ns=whole["own_ns"].to_numpy(np.int64) - in_stages)
+    outside = all_work.assign(own_ns=all_work["own_ns"].to_numpy(np.int64) - in_stages)
     between = arrivals.assign(own_ns=arrivals["work_ns"])
     ways = (
         [_sum_excess_over_median(staged, UNIT, late)],
-        [_sum_excess_over_median(whole, UNIT, late)],
+        [_sum_excess_over_median(all_work, UNIT, late)],
         [_sum_excess_over_median(between, ["match"], late), _sum_excess_over_median(outside, UNIT, late)],
     )
     ranks = sorted({rank for way in ways for part in way for rank in part.by_rank})

@@ -43,12 +43,12 @@ NO_RECOMMENDATION = NeededRuns(None, None, None, at_least=False, pairs=False)
 
 
 def compute_needed_runs(
-    comparison: Speedup, *, effect: float = LEAST_EFFECT, change: float | None = None, alone: bool = False
+    comparison: Speedup, *, effect: float = LEAST_EFFECT, change: float | None = None, accept_steps: bool = False
 ) -> NeededRuns:
     """Compute how many runs per side, or steps of one run each, confirm "no change" of equal sides in 80 % of cases.
 
     With `change`: how many detect a regression of this size. Changes within `effect` do not count; no number of runs decides
-    on a change of exactly that size. `alone` accepts steps of one run in place of runs.
+    on a change of exactly that size. `accept_steps` accepts steps of one run in place of runs.
     """
     delta = compute_effect_threshold(comparison, effect)
     if comparison.se is None or not comparison.spreads:
@@ -65,7 +65,7 @@ def compute_needed_runs(
         lambda k: decides(predict_run_spreads(comparison, k, uncertain)), MOST_RUNS
     )
     steps = None
-    if "steps" in comparison.design and (alone or comparison.noise is not None):
+    if "steps" in comparison.design and (accept_steps or comparison.noise is not None):
         steps = _find_first_deciding(lambda n: decides(_predict_step_spreads(comparison, n)), MOST_STEPS)
     unseen = "steps" in comparison.design and comparison.noise is None
     pairs = comparison.pair_spread is not None
@@ -120,11 +120,11 @@ def _predict_step_spreads(comparison: Speedup, n: int) -> tuple[ErrorSpread, ...
     return (*drawn, *noise)
 
 
-def _find_first_deciding(decides: Callable[[int], bool], most: int) -> int | None:
-    """Find the smallest number from 2 on that decides, by bisection; None if `most` does not. Larger ones must decide too."""
-    if not decides(most):
+def _find_first_deciding(decides: Callable[[int], bool], limit: int) -> int | None:
+    """Find the smallest number from 2 on that decides, by bisection; None if `limit` does not. Larger ones must decide too."""
+    if not decides(limit):
         return None
-    low, high = 1, most
+    low, high = 1, limit
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if decides(middle) else (middle, high)

@@ -83,9 +83,9 @@ def _read_noise_number(stored: Mapping[str, Any], key: str) -> float:
     raise ValueError(f"noise: {key} is {value!r}, not a number")
 
 
-def _read_noise_count(stored: Mapping[str, Any], key: str, least: int) -> int:
-    """Read an integer of at least `least` from the stored form."""
+def _read_noise_count(stored: Mapping[str, Any], key: str, minimum: int) -> int:
+    """Read an integer of at least `minimum` from the stored form."""
     value = _read_noise_number(stored, key)
-    if value != int(value) or value < least:
-        raise ValueError(f"noise: {key} is {stored[key]!r}, not a whole number from {least} on")
+    if value != int(value) or value < minimum:
+        raise ValueError(f"noise: {key} is {stored[key]!r}, not a whole number from {minimum} on")
     return int(value)

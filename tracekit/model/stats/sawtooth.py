@@ -30,10 +30,10 @@ class Sawtooth:
     period: int | None
 
 
-def find_sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None:
+def find_sawtooth(y: Sequence[float] | Floats, min_drop: float = 0.0) -> Sawtooth | None:
     """Find the drops of a series that climbs between them; None if there is no sawtooth.
 
-    A drop is a step down by more than `least`, and by more than `DEVIATIONS` deviations below the median step. Between drops
+    A drop is a step down by more than `min_drop`, and by more than `DEVIATIONS` deviations below the median step. Between drops
     hardly any step goes down, and each drop takes back at least half of the climb since the previous one. White noise
     produces such drops in fewer than 3 of 100 series of 8 points, and in fewer than 1 of 100 from 20 points on.
 
@@ -48,7 +48,7 @@ def find_sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth |
     steps = np.diff(ys)
     middle = float(np.median(steps))
     deviation = 1.4826 * float(np.median(np.abs(steps - middle)))
-    drops = np.flatnonzero((steps < middle - DEVIATIONS * deviation) & (-steps > least))
+    drops = np.flatnonzero((steps < middle - DEVIATIONS * deviation) & (-steps > min_drop))
     if len(drops) < MIN_DROPS or middle <= 0:
         return None
     climbs = np.delete(steps, drops)

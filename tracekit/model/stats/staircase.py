@@ -47,8 +47,8 @@ class Staircase:
         return self.height / self.every
 
 
-def find_staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | None:
-    """Find three or more equal rises of more than `least` in total at regular intervals; None if there are none.
+def find_staircase(y: Sequence[float] | Floats, min_total_rise: float = 0.0) -> Staircase | None:
+    """Find three or more equal rises of more than `min_total_rise` in total at regular intervals; None if there are none.
 
     The series is level between rises, and no rise is missing: the cause acts in every second, third … step (an evaluation, a
     checkpoint). The shortest period that fits wins.
@@ -67,7 +67,7 @@ def find_staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase
         for first in range(1, period + 1)
         if (stairs := _fit_stairs(ys, period, first)) is not None
     )
-    return next((stairs for stairs in climbed if stairs.height * stairs.count > least), None)
+    return next((stairs for stairs in climbed if stairs.height * stairs.count > min_total_rise), None)
 
 
 def _fit_stairs(ys: Floats, period: int, first: int) -> Staircase | None:

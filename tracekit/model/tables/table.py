@@ -167,35 +167,35 @@ def _make_empty_columns(table: Table) -> Columns:
     return table.cast()
 
 
-def _cast_column(column: Column, given: Any, length: int) -> Array:
+def _cast_column(column: Column, data: Any, length: int) -> Array:
     """Cast one column to its declared type."""
     if column.dtype == "category":
-        return _cast_texts(column, given, length)
-    if given is None:
+        return _cast_texts(column, data, length)
+    if data is None:
         return _fill_missing_column(column, length)
-    return _cast_nullable(column, given) if column.dtype in _NULLABLE_TYPES else _cast_numbers(column, given)
+    return _cast_nullable(column, data) if column.dtype in _NULLABLE_TYPES else _cast_numbers(column, data)
 
 
 _NULLABLE_TYPES = ("Int64", "Float64")
 """Nullable number types."""
 
 
-def _cast_nullable(column: Column, given: Any) -> Array:
+def _cast_nullable(column: Column, data: Any) -> Array:
     """Cast to nullable numbers of the declared type."""
-    if isinstance(given, Nullable):
-        return given
-    if isinstance(given, np.ndarray) and given.dtype == _NUMBERS[column.dtype]:
-        if given.dtype.kind == "i":
-            return Nullable(given, np.zeros(len(given), np.bool_))
-        return Nullable(given, np.isnan(given))
-    if str(getattr(given, "dtype", "")) == column.dtype:
-        return make_bare(getattr(given, "array", given))
-    return make_bare(pd.array(given, dtype=column.dtype))
+    if isinstance(data, Nullable):
+        return data
+    if isinstance(data, np.ndarray) and data.dtype == _NUMBERS[column.dtype]:
+        if data.dtype.kind == "i":
+            return Nullable(data, np.zeros(len(data), np.bool_))
+        return Nullable(data, np.isnan(data))
+    if str(getattr(data, "dtype", "")) == column.dtype:
+        return make_bare(getattr(data, "array", data))
+    return make_bare(pd.array(data, dtype=column.dtype))
 
 
-def _cast_numbers(column: Column, given: Any) -> Array:
+def _cast_numbers(column: Column, data: Any) -> Array:
     """Cast to numbers or booleans of the declared type."""
-    values = np.asarray(given)
+    values = np.asarray(data)
     if values.dtype == _NUMBERS[column.dtype]:
         return values
     cast: Any = pd.array(values, dtype=column.dtype)
@@ -238,11 +238,11 @@ def _share_missing_numbers(dtype: Dtype) -> Nullable:
     return missing
 
 
-def _cast_texts(column: Column, given: Any, length: int) -> Coded:
+def _cast_texts(column: Column, data: Any, length: int) -> Coded:
     """Encode texts by the closed set if there is one (other values are an error), else by the texts present."""
-    if given is None:
+    if data is None:
         return Coded(np.full(length, -1, np.int8), column.values)
-    values = given.array if isinstance(given, pd.Series) else given
+    values = data.array if isinstance(data, pd.Series) else data
     coded = values if isinstance(values, Coded) else _encode_open_texts(values)
     if not column.values or (coded.texts == column.values and not (coded.codes < 0).any()):
         return coded

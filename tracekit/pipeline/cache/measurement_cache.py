@@ -120,18 +120,20 @@ def measure_or_load(
 
 
 def _measure_and_store(
-    work: Work[tuple[MeasuredSource, ...]], shelf: MeasurementCache, found: Source, advance: Advance
+    work: Work[tuple[MeasuredSource, ...]], shelf: MeasurementCache, discovered: Source, advance: Advance
 ) -> tuple[MeasuredSource, ...]:
     """Measure a source, and cache the result if the file did not change meanwhile and no question failed."""
-    state, beside, start_ns = (_get_source_sign(found.path), _get_reader_inputs(found), time.time_ns())
-    with digest_content_meanwhile(found) as completed:
-        parts = work(found, advance)
+    state, beside, start_ns = (_get_source_sign(discovered.path), _get_reader_inputs(discovered), time.time_ns())
+    with digest_content_meanwhile(discovered) as completed:
+        parts = work(discovered, advance)
         source = completed()
     parts = copy_content_digest(parts, source)
     entry = _locate_entry(source, shelf)
-    is_same = _is_source_unchanged(found.path, state, start_ns, source.content) and beside == _get_reader_inputs(found)
+    is_same = _is_source_unchanged(discovered.path, state, start_ns, source.content) and beside == _get_reader_inputs(
+        discovered
+    )
     if entry is not None and is_same and not any(part.faults for part in parts):
-        _store_entry(entry, parts, found)
+        _store_entry(entry, parts, discovered)
     return parts
 
 

@@ -73,9 +73,9 @@ def make_node_copier(cluster: Cluster) -> Callable[[CopyRequest], CopyResult]:
     """Make a function that copies one file of a node here, for `ray_sessions.copy_reports`."""
     ids = {node.host: node.id for node in cluster.nodes}
 
-    def copy(one: CopyRequest) -> CopyResult:
-        assert one.node is not None
-        return put_verified(_RemoteFile.at(cluster, ids[one.node], one.path), one.target)
+    def copy(request: CopyRequest) -> CopyResult:
+        assert request.node is not None
+        return put_verified(_RemoteFile.at(cluster, ids[request.node], request.path), request.target)
 
     return copy
 

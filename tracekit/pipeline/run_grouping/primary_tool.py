@@ -33,7 +33,7 @@ def select_primary_tool(measured: Measurements) -> Measurements:
     if not checks:
         return measured
     return replace(
-        _split_by_sources(measured, checks, kept=False), check=_split_by_sources(measured, checks, kept=True)
+        _split_by_sources(measured, checks, is_kept=False), check=_split_by_sources(measured, checks, is_kept=True)
     )
 
 
@@ -79,21 +79,21 @@ def _select_source_rows(columns: Columns, names: frozenset[str]) -> npt.NDArray[
     return is_named.take(sources.codes)
 
 
-def _split_by_sources(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
-    """Get the measurements of these sources if `kept`, else of all others."""
+def _split_by_sources(measured: Measurements, names: frozenset[str], *, is_kept: bool) -> Measurements:
+    """Get the measurements of these sources if `is_kept`, else of all others."""
     tables: dict[str, Columns] = {}
     for name, columns in measured.arrays.items():
-        rows = columns.where(_select_source_rows(columns, names) == kept)
+        rows = columns.where(_select_source_rows(columns, names) == is_kept)
         if len(rows) or not len(columns):
             tables[name] = rows
     failures, notes = measured.failures, measured.notes
-    if kept:
+    if is_kept:
         failures, notes = (), tuple(note for note in notes if note.source in names)
     return Measurements(
         tables,
-        tuple(source for source in measured.sources if (source.name in names) == kept),
+        tuple(source for source in measured.sources if (source.name in names) == is_kept),
         failures,
         notes,
         measured.facts,
-        faults=tuple(fault for fault in measured.faults if (fault.source in names) == kept),
+        faults=tuple(fault for fault in measured.faults if (fault.source in names) == is_kept),
     )

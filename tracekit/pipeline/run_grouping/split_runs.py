@@ -74,13 +74,13 @@ class SourceGroup:
             own_spans += [span for span in spans if span not in own_spans]
 
 
-def split_discovered_runs(found: Discovery, parts: Sequence[MeasuredSource]) -> tuple[dict[str, str], list[Note]]:
+def split_discovered_runs(discovery: Discovery, parts: Sequence[MeasuredSource]) -> tuple[dict[str, str], list[Note]]:
     """Split the runs of a discovery: (new run of each source that changes its run, a note per split run).
 
     Runs labelled by the user stay as they are.
     """
-    named = {source.name for source in found.sources if _is_identified(source)}
-    doubtful = _list_doubtful_runs(found, parts, named)
+    named = {source.name for source in discovery.sources if _is_identified(source)}
+    doubtful = _list_doubtful_runs(discovery, parts, named)
     new_runs: dict[str, str] = {}
     notes: list[Note] = []
     if not doubtful:
@@ -155,7 +155,7 @@ def _list_process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]
     return members
 
 
-def _list_doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set[str]) -> list[str]:
+def _list_doubtful_runs(discovery: Discovery, parts: Sequence[MeasuredSource], named: set[str]) -> list[str]:
     """List the runs of several files that may need a split.
 
     The user did not label them, and their names leave a process unidentified or identify two processes alike.
@@ -168,7 +168,7 @@ def _list_doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named
     doubtful: list[str] = []
     for run, names in sources.items():
         is_doubtful = bool(names - named) or run in held_twice
-        if run not in found.labelled and len(names) > 1 and is_doubtful:
+        if run not in discovery.labelled and len(names) > 1 and is_doubtful:
             doubtful.append(run)
     return doubtful
 

@@ -96,12 +96,12 @@ def _count_small_stages(parts: Sequence[Finding]) -> Iterator[str]:
         yield f"too little to count in {len(stages)} more {choose_plural(len(stages), 'stage')}"
 
 
-def _list_smaller_parts(others: Sequence[Finding]) -> Iterator[str]:
+def _list_smaller_parts(smaller: Sequence[Finding]) -> Iterator[str]:
     """List the cost of the smaller parts by stage: `614 µs more in 2 stages: update_actor 317 µs, ref 297 µs`."""
-    if not others:
+    if not smaller:
         return
     costs: dict[str, int] = {}
-    for part in others:
+    for part in smaller:
         names = ", ".join(sorted(_list_finding_stages(part)))
         costs[names] = costs.get(names, 0) + (part.recoverable_ns or 0)
     listed = [f"{name} {format_quantity(ns, 'ns')}" for name, ns in costs.items()]
@@ -109,7 +109,7 @@ def _list_smaller_parts(others: Sequence[Finding]) -> Iterator[str]:
     if len(costs) == 1:
         yield f"{format_quantity(sum(costs.values()), 'ns')} more in {next(iter(costs))}"
         return
-    count = len(frozenset().union(*map(_list_finding_stages, others)))
+    count = len(frozenset().union(*map(_list_finding_stages, smaller)))
     total = format_quantity(sum(costs.values()), "ns")
     stages = f"{count} other {choose_plural(count, 'stage')}"
     yield f"{total} more in {stages}: {', '.join(listed[:MAX_CLAIM_STAGES])}{more}"

@@ -48,9 +48,9 @@ def pick_time_table(sections: Sequence[Section]) -> Sheet | None:
 
 
 def _pick_first_table(
-    sections: Sequence[Section], choices: Sequence[tuple[str, str, tuple[str, ...]]], most: int
+    sections: Sequence[Section], choices: Sequence[tuple[str, str, tuple[str, ...]]], limit: int
 ) -> Sheet | None:
-    """Pick the first of these tables with rows, cut to the columns to show and `most` rows."""
+    """Pick the first of these tables with rows, cut to the columns to show and `limit` rows."""
     by_id = {section.id: section for section in sections}
     for id_, name, columns in choices:
         section = by_id.get(id_)
@@ -58,13 +58,13 @@ def _pick_first_table(
             continue
         sheet = next((s for s in section.sheets if s.name == name), None)
         if sheet is not None and sheet.rows:
-            return _shorten_table(sheet, columns, most, id_)
+            return _shorten_table(sheet, columns, limit, id_)
     return None
 
 
-def _shorten_table(sheet: Sheet, columns: Sequence[str], most: int, section: str) -> Sheet:
+def _shorten_table(sheet: Sheet, columns: Sequence[str], limit: int, section: str) -> Sheet:
     """Shorten a table to its first rows and these columns; drops empty columns."""
-    first_rows = sheet.rows[:most]
+    first_rows = sheet.rows[:limit]
     fits: list[bool] = []
     for heading, cells in zip(sheet.headings, zip(*first_rows, strict=True), strict=True):
         fits.append(heading.name in columns and set(cells) != {None})

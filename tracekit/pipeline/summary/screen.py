@@ -100,12 +100,12 @@ def _list_run_ranks(measured: Measurements) -> str:
     return _format_numbers("rank", ranks, world)
 
 
-def _format_numbers(word: str, values: Sequence[int], of: str = "") -> str:
+def _format_numbers(word: str, values: Sequence[int], suffix: str = "") -> str:
     """Format numbers as `ranks 0–7 of 8`, or `64 ranks of 1000: 0, 15, 31 …` if there are too many ranges."""
     short = format_ranges(values, MAX_PIECES)
     if short.endswith("…"):
-        return f"{len(values):,} {word}s{of}: {short}"
-    return f"{choose_plural(len(values), word)} {short}{of}"
+        return f"{len(values):,} {word}s{suffix}: {short}"
+    return f"{choose_plural(len(values), word)} {short}{suffix}"
 
 
 def _list_run_roles(measured: Measurements) -> str:

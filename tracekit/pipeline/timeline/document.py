@@ -107,11 +107,11 @@ class UnwrittenPart:
 
 
 def _write_parts(
-    found: Discovery, where: TimelinePlan, folder: Path, target: Path, options: Options, *, python: bool
+    discovery: Discovery, where: TimelinePlan, folder: Path, target: Path, options: Options, *, python: bool
 ) -> Iterator[tuple[str, Mapping[str, int] | Failure | UnwrittenPart]]:
     """Write every source in order, and yield (name of its part, rows by table or its failure)."""
     lanes = where.of_source()
-    sources = [source for source in found.sources if source.name in lanes]
+    sources = [source for source in discovery.sources if source.name in lanes]
     work = partial(
         write_timeline_part,
         lanes=lanes,
@@ -195,16 +195,16 @@ def _compress_pieces(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[b
 
 
 def _join_parts(
-    where: TimelinePlan, told: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
+    where: TimelinePlan, annotations: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
 ) -> Iterator[bytes]:
     """Yield the whole file: header with facts and annotations, the sources, and the end."""
     facts = {
         "displayTimeUnit": "ms",
         **({} if where.zero_ns is None else {"baseTimeNanoseconds": where.zero_ns}),
-        "tracekit": _make_timeline_facts(where, told, title),
+        "tracekit": _make_timeline_facts(where, annotations, title),
     }
     # Each row starts with a comma; drop that of the first row.
-    head = f'{json.dumps(facts)[:-1]},"traceEvents":[{told.text.removeprefix(",")}'
+    head = f'{json.dumps(facts)[:-1]},"traceEvents":[{annotations.text.removeprefix(",")}'
     yield from _compress_pieces([head.encode()], compressed=compressed)
     for part in parts:
         with part.open("rb") as file:
@@ -213,7 +213,7 @@ def _join_parts(
     yield from _compress_pieces([b"\n]}\n"], compressed=compressed)
 
 
-def _make_timeline_facts(where: TimelinePlan, told: Annotations, title: str) -> dict[str, Any]:
+def _make_timeline_facts(where: TimelinePlan, annotations: Annotations, title: str) -> dict[str, Any]:
     """Make the metadata of the file: how times and ids of each source were changed."""
     return {
         "version": VERSION,
@@ -221,7 +221,7 @@ def _make_timeline_facts(where: TimelinePlan, told: Annotations, title: str) -> 
         "times": "drawn = recorded − shift_ns; shift_ns holds clock_offset_ns",
         "ids": "correlation ids, external ids and arrows are increased by trace × 2^32",
         "apart": list(where.apart),
-        "annotations_left_out": told.omitted,
+        "annotations_left_out": annotations.omitted,
         "sources": [
             {
                 "file": lane.source.name,
@@ -258,16 +258,16 @@ def _find_parts_room(target: Path) -> Path | None:
     return folder if os.access(folder, os.W_OK) and not str(folder).startswith("/dev") else None
 
 
-def _refuse_input_target(target: Path, found: Discovery) -> None:
+def _refuse_input_target(target: Path, discovery: Discovery) -> None:
     """Raise `TracekitError` if the target is one of the input files, also under another name."""
-    if target.exists() and any(map(target.samefile, map(attrgetter("path"), found.sources))):
+    if target.exists() and any(map(target.samefile, map(attrgetter("path"), discovery.sources))):
         raise TracekitError(f"{target}: is one of the files to be read", "name another file")
 
 
-def _is_target_among_inputs(target: Path, found: Discovery) -> bool:
+def _is_target_among_inputs(target: Path, discovery: Discovery) -> bool:
     """Check whether the timeline is in a directory of the inputs, where the next analysis would read it too."""
     folder = Path(os.path.realpath(target)).parent
-    inputs = {Path(os.path.realpath(source.path)).parent for source in found.sources}
+    inputs = {Path(os.path.realpath(source.path)).parent for source in discovery.sources}
     return folder in inputs
 
 

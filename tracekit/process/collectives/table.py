@@ -181,14 +181,14 @@ def _mark_repeated_numbers(number: Ints) -> Bools:
     return np.bincount(number)[number] > 1
 
 
-def _merge_kernels_of_one_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
+def _merge_kernels_of_one_call(trace: Trace, rows: Ints, columns: dict[str, Any], has_name: Bools) -> dict[str, Any]:
     """Merge the kernels that one call launched on one stream into one row; bytes count once.
 
     Kernels of one launch (a graph) remain separate collectives, even if they share a call.
     """
     external = select_rows(trace.nullable("device_ops", "external_id"), rows)
     correlation = select_rows(trace.nullable("device_ops", "correlation"), rows)
-    shared = own & ~external.missing
+    shared = has_name & ~external.missing
     if not shared.any():
         return columns
     keys = (*(columns[name] for name in (*QUEUE, "op", "group", "seq")), external)

@@ -143,10 +143,10 @@ def _make_transfer_windows(trace: Trace) -> TransferWindows:
     )
 
 
-def _split_spans_at(spans: Intervals, at: Ints) -> Intervals:
+def _split_spans_at(spans: Intervals, instants: Ints) -> Intervals:
     """Split spans at these instants; the union of adjacent steps is one span that must be split again."""
-    span = np.searchsorted(spans.start, at, side="right") - 1
-    inside = at[(span >= 0) & (at < np.append(spans.end, 0)[span])]
+    span = np.searchsorted(spans.start, instants, side="right") - 1
+    inside = instants[(span >= 0) & (instants < np.append(spans.end, 0)[span])]
     start = find_distinct(np.concatenate((spans.start, inside)))
     span = np.searchsorted(spans.start, start, side="right") - 1
     end = np.minimum(spans.end[span], np.append(start[1:], np.iinfo(np.int64).max))

@@ -83,11 +83,11 @@ def _build_device_slot_keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, 
     return keys, key, path_rows
 
 
-def _share_idle_time(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> TimeShares:
+def _share_idle_time(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, windows: Ints) -> TimeShares:
     """Share the idle time of each window by stage and cause."""
     stages = trace.derived(align_windows_to_device).outer_stages
     cuts = find_distinct(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
-    window, cell = list_starts_in_windows(cuts, low[kept], high[kept])
+    window, cell = list_starts_in_windows(cuts, low[windows], high[windows])
     codes = np.append(stages.stage.codes.astype(np.int64), -1)
     stage = codes[stages.row_at(cuts)]
     until = np.append(cuts[1:], cuts[-1:])
@@ -104,4 +104,4 @@ def _share_idle_time(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept
     where, stages_, causes, counts, ns = (np.concatenate(c) for c in zip(*entries, strict=True))
     none = np.full(len(where), NONE, np.int64)
     keys, key = number_share_keys((stages_, np.full(len(where), CLASSES.index("idle")), causes, none, none))
-    return TimeShares(keys, kept[where], key, counts, ns)
+    return TimeShares(keys, windows[where], key, counts, ns)

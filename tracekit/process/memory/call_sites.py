@@ -135,12 +135,12 @@ def shorten_frame_path(path: str) -> str:
 
 
 def build_allocation_tree(
-    stacks: pd.DataFrame, stack: Ints, weight: Ints, most: int, least: int
+    stacks: pd.DataFrame, stack: Ints, weight: Ints, max_nodes: int, min_bytes: int
 ) -> tuple[pd.DataFrame, int]:
     """Build the flame graph of these stacks, outermost frame first: (visible nodes, bytes not in it).
 
-    Columns: `depth`, `start_bytes`, `size_bytes`, `name`. Nodes of less than `least` bytes and those beyond
-    `most` are left out with everything above them. If a stack has Python frames, its C++ frames are skipped;
+    Columns: `depth`, `start_bytes`, `size_bytes`, `name`. Nodes of less than `min_bytes` bytes and those beyond
+    `max_nodes` are left out with everything above them. If a stack has Python frames, its C++ frames are skipped;
     otherwise, frames that are neither operators nor other code of PyTorch's tensors are.
     """
     used = _select_shown_frames(stacks[np.isin(stacks["stack"].to_numpy(), stack)])
@@ -168,8 +168,8 @@ def build_allocation_tree(
         np.add.at(size, place.ravel(), own_bytes[code])
         biggest = np.lexsort((distinct[1], -size, distinct[0]))
         is_kept = np.zeros(len(size), np.bool_)
-        is_kept[np.argsort(-size, kind="stable")[: max(most - count, 0)]] = True
-        is_kept &= size >= max(least, 1)
+        is_kept[np.argsort(-size, kind="stable")[: max(max_nodes - count, 0)]] = True
+        is_kept &= size >= max(min_bytes, 1)
         # Siblings are adjacent, the largest first.
         before = np.cumsum(size[biggest]) - size[biggest]
         group = distinct[0][biggest]

@@ -61,10 +61,10 @@ def measure_allocator_steps(trace: Trace, replay: Replay) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def _sum_per_step(at: Ints, value: Ints, count: int) -> Ints:
+def _sum_per_step(step_rows: Ints, value: Ints, count: int) -> Ints:
     """Sum the values of each step."""
     sums = np.zeros(count, np.int64)
-    np.add.at(sums, at[at >= 0], value[at >= 0])
+    np.add.at(sums, step_rows[step_rows >= 0], value[step_rows >= 0])
     return sums
 
 
@@ -82,7 +82,7 @@ def find_allocation_retries(trace: Trace, replay: Replay) -> Ints:
     return retried
 
 
-def find_needless_segments(trace: Trace, replay: Replay, of: MemorySegments) -> Ints:
+def find_needless_segments(trace: Trace, replay: Replay, segments: MemorySegments) -> Ints:
     """Find segments allocated although the free pieces of their kind were together large enough (fragmentation)."""
     got = replay.during("segment_alloc")
     allocs = replay.during("alloc")
@@ -91,13 +91,13 @@ def find_needless_segments(trace: Trace, replay: Replay, of: MemorySegments) -> 
     place = np.searchsorted(allocs, got)
     got, place = got[place < len(allocs)], place[place < len(allocs)]
     asked = allocs[place]
-    piece, segment, request = _number_pools_and_streams(trace, replay, of, asked)
+    piece, segment, request = _number_pools_and_streams(trace, replay, segments, asked)
     occupied_bytes = compute_occupied_bytes(trace, replay, np.arange(len(replay.pieces.size)))
     pieces = replay.pieces
-    ends, gone = pieces.died < NEVER, of.died < NEVER
+    ends, gone = pieces.died < NEVER, segments.died < NEVER
     group = np.concatenate((piece, piece[ends], segment, segment[gone]))
-    when = np.concatenate((pieces.born, pieces.died[ends], of.born, of.died[gone]))
-    delta = np.concatenate((-occupied_bytes, occupied_bytes[ends], of.size, -of.size[gone]))
+    when = np.concatenate((pieces.born, pieces.died[ends], segments.born, segments.died[gone]))
+    delta = np.concatenate((-occupied_bytes, occupied_bytes[ends], segments.size, -segments.size[gone]))
     wide = len(replay.rows) + 2
     key = group * wide + when + 1
     order = np.argsort(key, kind="stable")
@@ -109,7 +109,9 @@ def find_needless_segments(trace: Trace, replay: Replay, of: MemorySegments) -> 
     return needless_
 
 
-def _number_pools_and_streams(trace: Trace, replay: Replay, of: MemorySegments, asked: Ints) -> tuple[Ints, Ints, Ints]:
+def _number_pools_and_streams(
+    trace: Trace, replay: Replay, segments: MemorySegments, asked: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Assign a number to the (pool, stream, kind) of each piece, each segment and each of these requests."""
     pieces = replay.pieces
     entries = trace.get("allocations")
@@ -122,11 +124,11 @@ def _number_pools_and_streams(trace: Trace, replay: Replay, of: MemorySegments, 
         by_entry.iloc[ghost, 1] = parts["stream"].array
         by_entry.iloc[ghost, 2] = parts["kind"].to_numpy(object)
     requests = _look_up_pool_keys(entries, replay.rows[asked], replay.size[asked])
-    all_pieces = pd.concat([by_entry, of.frame, requests], ignore_index=True)
+    all_pieces = pd.concat([by_entry, segments.frame, requests], ignore_index=True)
     all_pieces["pool"] = all_pieces["pool"].where(all_pieces["pool"].notna(), DEFAULT_POOL)
     number = all_pieces.groupby(["pool", "stream", "kind"], dropna=False, sort=False).ngroup()
     numbers: Ints = number.to_numpy().astype(np.int64)
-    first, second = len(by_entry), len(by_entry) + len(of.frame)
+    first, second = len(by_entry), len(by_entry) + len(segments.frame)
     return numbers[:first], numbers[first:second], numbers[second:]
 
 
@@ -192,12 +194,12 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
 
 
 def _measure_space_for_request(
-    trace: Trace, replay: Replay, of: MemorySegments | None, at: int, row: pd.Series[Any], asked: int
+    trace: Trace, replay: Replay, segments: MemorySegments | None, entry: int, row: pd.Series[Any], asked: int
 ) -> dict[str, int | None]:
     """Measure the free space where the request could have been placed; None if unknown."""
-    if of is None:
+    if segments is None:
         return {"free_bytes": None, "largest_free_bytes": None}
-    space = measure_free_space_at(trace, replay, of, at)
+    space = measure_free_space_at(trace, replay, segments, entry)
     pool = DEFAULT_POOL if pd.isna(row["pool"]) else str(row["pool"])
     small = int(round_up_requests(np.array([asked]))[0]) <= SMALL
     fitting = space[(space["pool"] == pool) & (space["kind"] == ("small" if small else "large"))]
@@ -207,7 +209,7 @@ def _measure_space_for_request(
     return {"free_bytes": int(fitting["free_bytes"].sum()), "largest_free_bytes": largest}
 
 
-def diagnose_oom_cause(of: dict[str, int | None]) -> str:
+def diagnose_oom_cause(details: dict[str, int | None]) -> str:
     """Diagnose why a request failed: `fragmentation`, `capacity`, or `unknown` if the numbers do not tell.
 
     >>> told = {"asked_bytes": 30 << 20, "requested_bytes": 60 << 20, "reserved_bytes": 100 << 20,
@@ -215,9 +217,9 @@ def diagnose_oom_cause(of: dict[str, int | None]) -> str:
     >>> diagnose_oom_cause(told), diagnose_oom_cause(told | {"requested_bytes": 80 << 20, "free_bytes": 20 << 20})
     ('fragmentation', 'capacity')
     """
-    asked, in_use_bytes = of["asked_bytes"], of["requested_bytes"]
-    reserved, left = of["reserved_bytes"], of["device_free_bytes"]
-    free, largest = of["free_bytes"], of["largest_free_bytes"]
+    asked, in_use_bytes = details["asked_bytes"], details["requested_bytes"]
+    reserved, left = details["reserved_bytes"], details["device_free_bytes"]
+    free, largest = details["free_bytes"], details["largest_free_bytes"]
     assert asked is not None
     assert in_use_bytes is not None
     if free is not None and largest is not None and largest < asked <= free:
@@ -232,20 +234,20 @@ def diagnose_oom_cause(of: dict[str, int | None]) -> str:
     return "fragmentation" if reserved - in_use_bytes + left >= compute_segment_size(asked) else "capacity"
 
 
-def _sum_bytes_freed_before(replay: Replay, at: int) -> int:
+def _sum_bytes_freed_before(replay: Replay, entry: int) -> int:
     """Sum the bytes returned to the driver right before this entry."""
-    back = np.isin(replay.action[:at], list(map(CODE.__getitem__, _BACK)))
+    back = np.isin(replay.action[:entry], list(map(CODE.__getitem__, _BACK)))
     forward = (~back).nonzero()[0]
     first = int(forward.max(initial=-1)) + 1
-    return int(replay.size[first:at].sum())
+    return int(replay.size[first:entry].sum())
 
 
-def list_last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
+def list_last_actions(trace: Trace, replay: Replay, entry: int) -> pd.DataFrame:
     """List the entries before one failed request, newest first: rows of `list_last_actions` without device columns."""
-    before = np.arange(at - 1, max(at - 1 - LAST, -1), -1)
+    before = np.arange(entry - 1, max(entry - 1 - LAST, -1), -1)
     return pd.DataFrame(
         {
-            "entry": at,
+            "entry": entry,
             "before": np.arange(1, len(before) + 1, dtype=np.int32),
             "action": np.array(ACTIONS, object)[replay.action[before]],
             "size_bytes": trace["allocations"]["size_bytes"].iloc[replay.rows[before]].array,

@@ -43,36 +43,36 @@ def compute_category_moments(trace: Trace) -> CategoryMoments:
     return CategoryMoments(last, when, np.where(last < 0, 0, total[last]))
 
 
-def compute_category_levels(rows: pd.DataFrame, at: Ints) -> Ints:
+def compute_category_levels(rows: pd.DataFrame, row_numbers: Ints) -> Ints:
     """Compute the level of each category after each of these rows (-1: before all): array of rows × categories."""
     code = rows["category"].cat.codes.to_numpy()
     level = rows["level_bytes"].to_numpy()
-    by_category = np.zeros((len(at), len(CATEGORIES)), np.int64)
+    by_category = np.zeros((len(row_numbers), len(CATEGORIES)), np.int64)
     for category in range(len(CATEGORIES)):
         of_category = (code == category).nonzero()[0]
-        seen = np.searchsorted(of_category, at, side="right")
+        seen = np.searchsorted(of_category, row_numbers, side="right")
         by_category[:, category] = np.append(0, level[of_category])[seen]
     return by_category
 
 
-def find_peak_per_bin(of: CategoryMoments, points: int) -> tuple[Ints, Ints, Ints]:
+def find_peak_per_bin(all_moments: CategoryMoments, points: int) -> tuple[Ints, Ints, Ints]:
     """Find the peak of each of at most `points` equal bins of time: (start, length, moment of the peak).
 
     The level at the start of a bin counts for it. A timeline without duration has no bins.
     """
-    if len(of.row) < 2:
+    if len(all_moments.row) < 2:
         none = np.empty(0, np.int64)
         return none, none, none
-    begin, span = int(of.ts_ns[1]), int(of.ts_ns[-1] - of.ts_ns[1]) + 1
+    begin, span = int(all_moments.ts_ns[1]), int(all_moments.ts_ns[-1] - all_moments.ts_ns[1]) + 1
     width = -(-span // points)
     start = begin + width * np.arange(-(-span // width), dtype=np.int64)
-    number = (of.ts_ns[1:] - begin) // width
-    order = np.lexsort((np.arange(len(number)), -of.total[1:], number))
+    number = (all_moments.ts_ns[1:] - begin) // width
+    order = np.lexsort((np.arange(len(number)), -all_moments.total[1:], number))
     first = np.diff(number[order], prepend=-1).nonzero()[0]
     # The moment before a bin lasts until the first moment of the bin.
-    chosen = np.searchsorted(of.ts_ns[1:], start, side="left")
+    chosen = np.searchsorted(all_moments.ts_ns[1:], start, side="left")
     own_row = order[first] + 1
     stretch = number[order[first]]
-    higher = of.total[own_row] >= of.total[chosen[stretch]]
+    higher = all_moments.total[own_row] >= all_moments.total[chosen[stretch]]
     chosen[stretch[higher]] = own_row[higher]
     return start, np.full(len(start), width, np.int64), chosen

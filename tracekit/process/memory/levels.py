@@ -188,21 +188,21 @@ def _compute_allocator_levels(trace: Trace, rows: Ints, type_: int | None, devic
     )
 
 
-def find_sample_contexts(trace: Trace, level: MemoryLevels, at: Ints) -> tuple[list[str | None], list[str | None]]:
+def find_sample_contexts(trace: Trace, level: MemoryLevels, samples: Ints) -> tuple[list[str | None], list[str | None]]:
     """Find the (outermost stage, innermost op) around each of these samples, as recorded; None if there is none."""
     if level.replay is not None:
         stages = select_memory_windows(trace, level)[1]
-        inside = stages.row_at(level.ts_ns[at])
-        return look_up_names(stages.stage, inside).tolist(), [None] * len(at)
-    rows = level.rows[at]
+        inside = stages.row_at(level.ts_ns[samples])
+        return look_up_names(stages.stage, inside).tolist(), [None] * len(samples)
+    rows = level.rows[samples]
     thread = trace.numbers("memory_ops", "thread")[rows]
-    inside = find_innermost_host_rows(trace, thread, level.ts_ns[at])
+    inside = find_innermost_host_rows(trace, thread, level.ts_ns[samples])
     is_op = mark_rows_of_kind(trace, "host_ops", "op")
     above = (inside >= 0).nonzero()[0]
     above = above[~is_op[inside[above]]]
     inside[above] = trace.derived(build_call_tree).nearest(is_op, inside[above])
     ops = look_up_names(trace.texts("host_ops", "name"), inside)
-    return find_range_names_at(trace, level.ts_ns[at]).tolist(), ops.tolist()
+    return find_range_names_at(trace, level.ts_ns[samples]).tolist(), ops.tolist()
 
 
 def read_gpu_capacities(trace: Trace) -> dict[int, int]:
@@ -243,14 +243,14 @@ def _reduce_slices(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> I
     return out
 
 
-def _compute_reserved_peaks(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+def _compute_reserved_peaks(reserved: Ints | None, low: Ints, high: Ints, is_known: npt.NDArray[np.bool_]) -> Nullable:
     """Compute the highest reserved level of each slice; missing if none was recorded."""
     if reserved is None:
         return _mask_unknown_levels(np.zeros(len(low), np.int64), np.zeros(len(low), np.bool_))
     peak = _reduce_slices(np.maximum, reserved, low, high)
-    return _mask_unknown_levels(peak, known & (peak >= 0))
+    return _mask_unknown_levels(peak, is_known & (peak >= 0))
 
 
-def _mask_unknown_levels(values: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+def _mask_unknown_levels(values: Ints, is_known: npt.NDArray[np.bool_]) -> Nullable:
     """Mask unknown values."""
-    return Nullable(np.where(known, values, 0), ~known)
+    return Nullable(np.where(is_known, values, 0), ~is_known)

@@ -35,10 +35,10 @@ class LiveMemory:
     total: int
 
 
-def list_live_memory(trace: Trace, replay: Replay, at: int) -> LiveMemory:
+def list_live_memory(trace: Trace, replay: Replay, entry: int) -> LiveMemory:
     """List the memory in use after an entry of the history (-1: before it)."""
     pieces = replay.pieces
-    chosen = pieces.live(at)
+    chosen = pieces.live(entry)
     row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
     stack, no_stack = find_allocation_stacks(trace, row, block)
     site, kind = look_up_sites(trace, stack, no_stack)
@@ -47,7 +47,7 @@ def list_live_memory(trace: Trace, replay: Replay, at: int) -> LiveMemory:
     origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
     # For memory freed in the history only the stack of the free is recorded, so it is not looked up.
     nobody = origin == 2
-    now = replay.ts_ns[max(at, 0)] if len(replay.ts_ns) else 0
+    now = replay.ts_ns[max(entry, 0)] if len(replay.ts_ns) else 0
     since = replay.ts_ns[born] if len(replay.ts_ns) else np.zeros(len(born), np.int64)
     size = pieces.size[chosen]
     frame = pd.DataFrame(
@@ -64,16 +64,16 @@ def list_live_memory(trace: Trace, replay: Replay, at: int) -> LiveMemory:
         }
     )
     total = int(size.sum())
-    assert total == replay.held(at), "what is in use is not what the history adds up to"
+    assert total == replay.held(entry), "what is in use is not what the history adds up to"
     return LiveMemory(frame, total)
 
 
-def sum_live_memory_by_site(found: LiveMemory) -> pd.DataFrame:
+def sum_live_memory_by_site(live_memory: LiveMemory) -> pd.DataFrame:
     """Sum live memory by site, largest first; the smallest share one row `rest`.
 
     Rows of `live_sites` without key columns.
     """
-    frame = found.frame
+    frame = live_memory.frame
     per_stack = (
         frame.groupby([*_BY, "stack"], dropna=False, observed=True, sort=False)
         .agg(
@@ -117,7 +117,7 @@ def sum_live_memory_by_site(found: LiveMemory) -> pd.DataFrame:
         )
         texts = dict.fromkeys([*_BY, "place"], object)
         table = pd.concat([table.iloc[: MAX_SITES - 1].astype(texts), last.astype(texts)])
-    assert int(table["size_bytes"].sum()) == found.total
+    assert int(table["size_bytes"].sum()) == live_memory.total
     return table
 
 
@@ -171,9 +171,9 @@ def _find_memory_purpose(
     return text, np.array(BASES, object)[basis]
 
 
-def _look_up_history_texts(column: pd.Series[Any], at: Ints) -> npt.NDArray[np.object_]:
+def _look_up_history_texts(column: pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
     """Look up the text of each row; None for -1, a missing text, and texts that mean "none"."""
     names = [None if str(c) in _NOTHING else str(c) for c in column.cat.categories]
     codes = np.append(column.cat.codes.to_numpy().astype(np.int64), -1)
-    texts: npt.NDArray[np.object_] = np.array([*names, None], object)[codes[at]]
+    texts: npt.NDArray[np.object_] = np.array([*names, None], object)[codes[rows]]
     return texts

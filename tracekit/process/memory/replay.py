@@ -206,7 +206,7 @@ def _find_active_blocks(trace: Trace, blocks: Ints) -> Ints:
 
 
 def _build_memory_pieces(
-    trace: Trace, held: Ints, is_alloc: Mask, address: Ints, size: Ints, active: Ints, rows: Ints
+    trace: Trace, entries: Ints, is_alloc: Mask, address: Ints, size: Ints, active: Ints, rows: Ints
 ) -> MemoryPieces:
     """Build the pieces: allocations paired with frees, frees of earlier memory, and blocks that stayed."""
     starts, ends, orphan, last = pair_begins_and_ends(address, is_alloc)
@@ -214,17 +214,17 @@ def _build_memory_pieces(
     addresses = read_ints(blocks["address"].iloc[active])
     ghost = active[~np.isin(addresses, address[last])]
     ghost_size = _read_plausible_sizes(blocks["requested_bytes"].iloc[ghost])[0]
-    gone = np.where(ends >= 0, held[ends], NEVER)
-    born = np.concatenate((held[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(np.int64)
+    gone = np.where(ends >= 0, entries[ends], NEVER)
+    born = np.concatenate((entries[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(np.int64)
     none = np.full(len(ghost), -1, np.int64)
     stays = _find_blocks_at_addresses(addresses, active, address[starts], ends < 0)
     return MemoryPieces(
         born,
-        np.concatenate((gone, held[orphan], np.full(len(ghost), NEVER))).astype(np.int64),
+        np.concatenate((gone, entries[orphan], np.full(len(ghost), NEVER))).astype(np.int64),
         np.concatenate((address[starts], address[orphan], read_ints(blocks["address"].iloc[ghost]))),
         np.concatenate((size[starts], size[orphan], ghost_size)),
-        np.concatenate((rows[held[starts]], np.full(len(orphan), -1), none)).astype(np.int64),
-        np.concatenate((np.where(ends >= 0, rows[held[ends]], -1), rows[held[orphan]], none)).astype(np.int64),
+        np.concatenate((rows[entries[starts]], np.full(len(orphan), -1), none)).astype(np.int64),
+        np.concatenate((np.where(ends >= 0, rows[entries[ends]], -1), rows[entries[orphan]], none)).astype(np.int64),
         np.concatenate((stays, np.full(len(orphan), -1), ghost)).astype(np.int64),
     )
 
@@ -244,14 +244,14 @@ def pair_begins_and_ends(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints,
     return order[opened], partner[opened], order[~opened & ~closes], order[opened & is_last]
 
 
-def _find_blocks_at_addresses(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
+def _find_blocks_at_addresses(block_addresses: Ints, active: Ints, address: Ints, is_kept: Mask) -> Ints:
     """Find the block in use at each kept address; -1 for none."""
-    if not len(at):
+    if not len(block_addresses):
         return np.full(len(address), -1, np.int64)
-    order = np.argsort(at, kind="stable")
-    place = np.minimum(np.searchsorted(at[order], address), len(at) - 1)
+    order = np.argsort(block_addresses, kind="stable")
+    place = np.minimum(np.searchsorted(block_addresses[order], address), len(block_addresses) - 1)
     blocks_at = active[order][place]
-    return np.where(kept & (at[order][place] == address), blocks_at, -1)
+    return np.where(is_kept & (block_addresses[order][place] == address), blocks_at, -1)
 
 
 def _compute_reserved_bytes(trace: Trace, segments: Ints, got: Ints) -> Ints | None:

@@ -101,12 +101,12 @@ def _convert_to_objects(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
     return texts
 
 
-def measure_free_space_at(trace: Trace, replay: Replay, of: MemorySegments, at: int) -> pd.DataFrame:
+def measure_free_space_at(trace: Trace, replay: Replay, segments: MemorySegments, entry: int) -> pd.DataFrame:
     """Measure the free space after an entry, by addresses: rows of `free_space` per pool, stream and kind."""
-    alive = ((of.born <= at) & (of.died > at)).nonzero()[0]
-    alive = alive[np.argsort(of.address[alive], kind="stable")]
-    start, size = of.address[alive], of.size[alive]
-    live = replay.pieces.live(at)
+    alive = ((segments.born <= entry) & (segments.died > entry)).nonzero()[0]
+    alive = alive[np.argsort(segments.address[alive], kind="stable")]
+    start, size = segments.address[alive], segments.size[alive]
+    live = replay.pieces.live(entry)
     live = live[np.argsort(replay.pieces.address[live], kind="stable")]
     address, requested = replay.pieces.address[live], replay.pieces.size[live]
     occupied_bytes = compute_occupied_bytes(trace, replay, live)
@@ -129,7 +129,7 @@ def measure_free_space_at(trace: Trace, replay: Replay, of: MemorySegments, at: 
     np.maximum.at(largest, inside[last], tail)
     free = size - used
     parts = (
-        of.frame.iloc[alive]
+        segments.frame.iloc[alive]
         .reset_index(drop=True)
         .assign(
             segment_count=1,

@@ -102,11 +102,11 @@ def number_equal_rows(*columns: Ints) -> Ints:
     return out
 
 
-def _find_heaviest_rows(device: Ints, weight: Ints, most: int) -> Ints:
-    """Find, per device, the `most` rows with the largest weight, the heaviest first."""
+def _find_heaviest_rows(device: Ints, weight: Ints, max_count: int) -> Ints:
+    """Find, per device, the `max_count` rows with the largest weight, the heaviest first."""
     order = np.lexsort((-weight, device))
     begin = np.searchsorted(device[order], device[order])
-    chosen = order[np.arange(len(order)) - begin < most]
+    chosen = order[np.arange(len(order)) - begin < max_count]
     return chosen[np.argsort(-weight[chosen], kind="stable")]
 
 

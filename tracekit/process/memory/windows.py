@@ -129,7 +129,7 @@ def _is_snapshot_stage_name(name: str) -> bool:
     return parse_profiler_step(name) is None and parse_numbered_step(name) is None and not is_collective_range(name)
 
 
-def list_snapshot_stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
+def list_snapshot_stages(trace: Trace, snapshot_steps: pd.DataFrame) -> pd.DataFrame:
     """List the outermost ranges that are not steps or collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
     rows = trace.derived(list_annotated_ranges)
     rows = rows[mark_wanted_names(rows["name"], _is_snapshot_stage_name)]
@@ -139,8 +139,10 @@ def list_snapshot_stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
     outer = np.append(True, end[1:] > before[:-1])[: len(end)]
     rows = rows[outer]
     start = rows["ts_ns"].to_numpy()
-    row = find_window_at(found["ts_ns"].to_numpy(), (found["ts_ns"] + found["dur_ns"]).to_numpy(), start)
-    number = found["step"].array
+    row = find_window_at(
+        snapshot_steps["ts_ns"].to_numpy(), (snapshot_steps["ts_ns"] + snapshot_steps["dur_ns"]).to_numpy(), start
+    )
+    number = snapshot_steps["step"].array
     step = np.append(number.to_numpy(np.int64, na_value=0), 0)[row]
     missing = (row < 0) | np.append(np.asarray(number.isna()), True)[row]
     frame = pd.DataFrame(

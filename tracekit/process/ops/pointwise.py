@@ -164,12 +164,12 @@ def _find_pointwise_chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Int
     return kernels, chain, longest
 
 
-def group_chains_by_ops(trace: Trace, found: PointwiseKernels) -> tuple[Ints, Ints]:
+def group_chains_by_ops(trace: Trace, kernels: PointwiseKernels) -> tuple[Ints, Ints]:
     """Group chains of the same ops: (kind of each chain, first chain of each kind)."""
-    first = np.diff(found.chain, prepend=-1).nonzero()[0]
+    first = np.diff(kernels.chain, prepend=-1).nonzero()[0]
     links: Launches = trace.derived(find_launches)
-    codes = trace.texts("host_ops", "name").codes[links.op[found.chained]].astype(np.uint64)
-    step = (np.arange(len(codes)) - first[found.chain]).astype(np.uint64)
+    codes = trace.texts("host_ops", "name").codes[links.op[kernels.chained]].astype(np.uint64)
+    step = (np.arange(len(codes)) - first[kernels.chain]).astype(np.uint64)
     # Hash the ops in their order. Kinds with equal hashes would be merged.
     weighted = (codes + np.uint64(1)) * np.power(np.uint64(_ODD), step)
     keys, kind = number_keys(np.add.reduceat(weighted, first).view(np.int64))
@@ -181,10 +181,10 @@ def group_chains_by_ops(trace: Trace, found: PointwiseKernels) -> tuple[Ints, In
 _ODD = 0x9E3779B97F4A7C15
 
 
-def format_chain(trace: Trace, found: PointwiseKernels, chain: int) -> str:
+def format_chain(trace: Trace, kernels: PointwiseKernels, chain: int) -> str:
     """List the ops of a chain as text."""
-    rows = found.chained[np.searchsorted(found.chain, chain) :][: MAX_NAMED + 1]
-    rows = rows[found.chain[np.searchsorted(found.chain, chain) :][: MAX_NAMED + 1] == chain]
+    rows = kernels.chained[np.searchsorted(kernels.chain, chain) :][: MAX_NAMED + 1]
+    rows = rows[kernels.chain[np.searchsorted(kernels.chain, chain) :][: MAX_NAMED + 1] == chain]
     links: Launches = trace.derived(find_launches)
     ops = list(look_up_names(trace.texts("host_ops", "name"), links.op[rows]))
     more = ["…"] if len(ops) > MAX_NAMED else []

@@ -228,28 +228,28 @@ CALLS_AT_ONCE = 2**17
 """Intervals processed at a time, to bound memory: there are as many as calls."""
 
 
-def sum_during_calls(made: MergedCalls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
+def sum_during_calls(merged_calls: MergedCalls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
     """Sum `values` over the instants (thread, ts_ns) inside the calls of each group; thread -1 is outside all."""
     in_thread = (thread >= 0).nonzero()[0]
-    lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
-    points, width = _choose_points(lanes, ts_ns[in_thread], made.start, made.end)
+    lanes = max(int(thread.max(initial=0)), int(merged_calls.thread.max(initial=0))) + 1
+    points, width = _choose_points(lanes, ts_ns[in_thread], merged_calls.start, merged_calls.end)
     place = _compute_positions(points, ts_ns[in_thread]) + thread[in_thread] * width
     order = np.argsort(place, kind="stable")
     place, in_thread = place[order], in_thread[order]
     none = np.zeros(1, np.int64)
     sums = [np.concatenate((none, np.cumsum(value[in_thread]))) for value in values]
-    totals = np.zeros((len(values), made.count), np.int64)
-    for first in range(0, len(made.start), CALLS_AT_ONCE):
+    totals = np.zeros((len(values), merged_calls.count), np.int64)
+    for first in range(0, len(merged_calls.start), CALLS_AT_ONCE):
         part = slice(first, first + CALLS_AT_ONCE)
-        lane = made.thread[part].astype(np.int64) * width
+        lane = merged_calls.thread[part].astype(np.int64) * width
         low, high = (
             sweeps.count_below(place, _compute_positions(points, ts) + lane)
-            for ts in (made.start[part], made.end[part])
+            for ts in (merged_calls.start[part], merged_calls.end[part])
         )
         np.maximum(high, low, out=high)
         for number, before in enumerate(sums):
             inside = before[high] - before[low]
-            totals[number] += sum_by_group(made.group[part], inside, made.count)
+            totals[number] += sum_by_group(merged_calls.group[part], inside, merged_calls.count)
     return list(totals)
 
 

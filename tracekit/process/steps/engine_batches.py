@@ -102,44 +102,46 @@ def _parse_attention_sums(*texts: str) -> tuple[int | None, int | None]:
     return keys, pairs
 
 
-def _sum_listed_attention(told: dict[str, int]) -> tuple[int | None, int | None]:
+def _sum_listed_attention(values: dict[str, int]) -> tuple[int | None, int | None]:
     """Sum `sk=` and `sqsk=` of listed values, alone or by kind of request (`c_sk=`, `g_sk=`)."""
-    keys, pairs = ([told[name] for name in (kind, f"c_{kind}", f"g_{kind}") if name in told] for kind in ("sk", "sqsk"))
+    keys, pairs = (
+        [values[name] for name in (kind, f"c_{kind}", f"g_{kind}") if name in values] for kind in ("sk", "sqsk")
+    )
     return (sum(keys) if keys else None), (sum(pairs) if pairs else None)
 
 
-def _make_atom_batch(phase: str, told: dict[str, int]) -> EngineBatch:
+def _make_atom_batch(phase: str, values: dict[str, int]) -> EngineBatch:
     """Build ATOM's batch: `prefill[bs=… tok=… …]` and `decode[bs=… tok=… p=… d=… spec=…]`, with `p` prompts.
 
     With speculative tokens (`spec`) more tokens run than are generated.
     """
-    size, tokens, sums = told.get("bs", 0), told.get("tok"), _sum_listed_attention(told)
+    size, tokens, sums = values.get("bs", 0), values.get("tok"), _sum_listed_attention(values)
     if phase == "prefill":
         return EngineBatch(size, tokens, 0, 0, *sums)
-    prompts = told.get("p", 0)
-    decode = told.get("d", max(size - prompts, 0))
-    speculated = told.get("spec", 0)
+    prompts = values.get("p", 0)
+    decode = values.get("d", max(size - prompts, 0))
+    speculated = values.get("spec", 0)
     prompt_tokens = None if tokens is None else max(tokens - decode * (1 + speculated), 0)
     of_prompts = prompt_tokens if prompts else 0
     return EngineBatch(prompts, of_prompts, decode, None if speculated else decode, *sums)
 
 
-def _make_sglang_batch(mode: str, told: dict[str, int]) -> EngineBatch | None:
+def _make_sglang_batch(mode: str, values: dict[str, int]) -> EngineBatch | None:
     """Build SGLang's batch: `step[MODE bs=… …]`; None for draft-model steps, which are part of an iteration."""
-    size, sums = told.get("bs", 0), _sum_listed_attention(told)
+    size, sums = values.get("bs", 0), _sum_listed_attention(values)
     if mode == "IDLE":
         return EngineBatch(0, 0, 0, 0, *sums)
     if mode == "DECODE":
-        return EngineBatch(0, 0, size, told.get("g_sq", size), *sums)
+        return EngineBatch(0, 0, size, values.get("g_sq", size), *sums)
     if mode == "TARGET_VERIFY":
         return EngineBatch(0, 0, size, None, *sums)
     if mode in ("EXTEND", "PREFILL"):
-        return EngineBatch(size, told.get("toks", told.get("c_sq")), 0, 0, *sums)
+        return EngineBatch(size, values.get("toks", values.get("c_sq")), 0, 0, *sums)
     if mode == "MIXED":
-        decode = told.get("g", told.get("dec", 0))
-        prefill = told.get("c", max(size - decode, 0))
-        prompt_tokens = told.get("ext", told.get("c_sq"))
-        return EngineBatch(prefill, prompt_tokens, decode, told.get("g_sq", decode), *sums)
+        decode = values.get("g", values.get("dec", 0))
+        prefill = values.get("c", max(size - decode, 0))
+        prompt_tokens = values.get("ext", values.get("c_sq"))
+        return EngineBatch(prefill, prompt_tokens, decode, values.get("g_sq", decode), *sums)
     return None
 
 

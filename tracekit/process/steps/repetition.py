@@ -222,7 +222,7 @@ def _is_repeatable_name(name: str) -> bool:
 
 
 def _make_repeated_windows(
-    trace: Trace, begins: _OutermostRanges, origin: str, until: int = 0, least: float = LEAST_WORK
+    trace: Trace, begins: _OutermostRanges, origin: str, until: int = 0, min_share: float = LEAST_WORK
 ) -> Repetition | None:
     """Make windows from each begin to the next; None for a single one, or if they lack work of the recording.
 
@@ -234,7 +234,7 @@ def _make_repeated_windows(
     last, end = int(begins.ts_ns[-1]), max(int(begins.end_ns[-1]), until)
     issued = trace.derived(find_launch_times) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
     end = max(end, find_work_end(trace, last, end), last + 1)
-    if not _has_issued_work(trace, issued, int(begins.ts_ns[0]), end, least):
+    if not _has_issued_work(trace, issued, int(begins.ts_ns[0]), end, min_share):
         return None
     patterns = [mask_numbers(name) for name in begins.names.texts]
     counts = np.bincount(begins.names.codes, minlength=len(patterns))
@@ -242,11 +242,11 @@ def _make_repeated_windows(
     return Repetition(begins.ts_ns, np.append(begins.ts_ns[1:], end), origin, name, begins.rows)
 
 
-def _has_issued_work(trace: Trace, issued: Ints, start: int, end: int, least: float) -> bool:
+def _has_issued_work(trace: Trace, issued: Ints, start: int, end: int, min_share: float) -> bool:
     """Check whether this share of the device work was issued in this time."""
     dur = trace.numbers("device_ops", "dur_ns")
     inside = (issued >= start) & (issued < end)
-    return int(dur[inside].sum()) >= least * int(dur.sum())
+    return int(dur[inside].sum()) >= min_share * int(dur.sum())
 
 
 def _repeat_by_ranges(trace: Trace, ranges: _OutermostRanges) -> Repetition | None:

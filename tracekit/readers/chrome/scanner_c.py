@@ -163,38 +163,38 @@ def _copy_raw_text(texts: _scan.Texts | None, code: int) -> bytes:
     return bytes(memoryview(texts[1])[start:end])
 
 
-def _view_label_codes(taken: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
+def _view_label_codes(label: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
     """View the codes of a label column."""
-    return _view_block(taken[1], np.dtype(f"i{taken[0]}"))
+    return _view_block(label[1], np.dtype(f"i{label[0]}"))
 
 
-def _make_label_column(taken: _Labels, value_of: Callable[[bytes], int | str | None], kept: Mask | None) -> Codes:
+def _make_label_column(label: _Labels, value_of: Callable[[bytes], int | str | None], is_kept: Mask | None) -> Codes:
     """Convert a label column to `Codes`, with its texts decoded and equal values merged."""
-    codes = _view_label_codes(taken)
-    if kept is not None:
-        codes = codes[kept]
-    values: list[Scalar] = list(map(value_of, _iterate_raw_texts(taken[2])))
-    values = _merge_equal_values(codes, values, settled=kept is None, none_is_absent=True)
+    codes = _view_label_codes(label)
+    if is_kept is not None:
+        codes = codes[is_kept]
+    values: list[Scalar] = list(map(value_of, _iterate_raw_texts(label[2])))
+    values = _merge_equal_values(codes, values, settled=is_kept is None, none_is_absent=True)
     return Codes(codes.astype(choose_code_type(len(values)), copy=False), values)
 
 
 def _make_time_column(
-    taken: tuple[_scan.Block, _scan.Block, _scan.Column | None], kept: Mask | None
+    time: tuple[_scan.Block, _scan.Block, _scan.Column | None], is_kept: Mask | None
 ) -> tuple[npt.NDArray[np.int64], Mask]:
     """Convert a time column to (nanoseconds, whether each row has one)."""
-    times, has = _view_block(taken[0], np.int64), _view_block(taken[1], np.bool_)
-    if taken[2] is not None:
-        odd = _view_native_column(taken[2])
+    times, has = _view_block(time[0], np.int64), _view_block(time[1], np.bool_)
+    if time[2] is not None:
+        odd = _view_native_column(time[2])
         resolved, is_time = fill_missing_with_zeros(list(map(parse_raw_time, _iterate_raw_texts(odd.texts))), np.int64)
         times[odd.rows] = resolved[odd.values]
         has[odd.rows] = is_time[odd.values]
-    if kept is None:
+    if is_kept is None:
         return times, has
-    return times[kept], has[kept]
+    return times[is_kept], has[is_kept]
 
 
 def _make_sparse_columns(
-    columns: list[_scan.Column], kept: Mask | None, keep: ScanOptions | None = None
+    columns: list[_scan.Column], is_kept: Mask | None, keep: ScanOptions | None = None
 ) -> dict[str, Sparse]:
     """Convert columns to `Sparse` by name. Empties the list, to store no more than one column twice."""
     columns.reverse()
@@ -205,8 +205,8 @@ def _make_sparse_columns(
         if keep is not None and (name in keep.skip_args or (keep.args is not None and name not in keep.args)):
             continue
         arrays = _view_native_column(column)
-        if kept is not None:
-            arrays = _filter_native_column(arrays, kept)
+        if is_kept is not None:
+            arrays = _filter_native_column(arrays, is_kept)
         if len(arrays.rows):
             named[name] = _make_sparse_column(arrays)
     return named
@@ -225,10 +225,10 @@ def _view_native_column(column: _scan.Column) -> _NativeColumn:
     )
 
 
-def _filter_native_column(column: _NativeColumn, kept: Mask) -> _NativeColumn:
+def _filter_native_column(column: _NativeColumn, is_kept: Mask) -> _NativeColumn:
     """Filter a column by row and renumber the kept rows."""
-    mask = kept[column.rows]
-    new_rows = np.cumsum(kept, dtype=np.int32)
+    mask = is_kept[column.rows]
+    new_rows = np.cumsum(is_kept, dtype=np.int32)
     return _NativeColumn(
         kind=column.kind,
         settled=False,

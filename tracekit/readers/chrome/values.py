@@ -222,9 +222,9 @@ def _decode_escape(match: re.Match[str]) -> str:
     return chr(int(match[1], 16)) if match[1] else _ESCAPED[match[2]]
 
 
-def _scale_to_nanoseconds(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int | None:
+def _scale_to_nanoseconds(integer_part: str, fraction: str, exponent_sign: str, exponent: str) -> int | None:
     """Multiply a decimal by 1000 and round to an integer; None if that has more digits than an int64."""
-    digits = (whole + fraction).lstrip("0")
+    digits = (integer_part + fraction).lstrip("0")
     significant = digits.rstrip("0")
     if not significant:
         return 0

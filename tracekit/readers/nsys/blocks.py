@@ -88,9 +88,9 @@ class _TableQuery:
     names: NameCodes | None = None
 
 
-def limit_row_count(seen: int, most: int) -> None:
+def limit_row_count(seen: int, limit: int) -> None:
     """Raise `EndlessRows` if more rows were seen than the file can hold."""
-    if seen > most:
+    if seen > limit:
         raise EndlessRows
 
 

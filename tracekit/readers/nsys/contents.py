@@ -126,15 +126,15 @@ def _find_row_owners(tables: ExportContents, used: Collection[int]) -> tuple[set
     return profiled | cuda.processes.keys(), set(system.processes)
 
 
-def _choose_traced_processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], int]:
+def _choose_traced_processes(profiled: set[int], system_pids: set[int]) -> tuple[tuple[int, ...], int]:
     """Choose the processes that get a Trace: (pids, number left out). Those with only operating system calls are left out."""
     pids = sorted(profiled - {UNKNOWN})
-    left_out = len(others - {*pids, UNKNOWN})
+    left_out = len(system_pids - {*pids, UNKNOWN})
     if len(pids) > 1 and UNKNOWN in profiled:
         pids.append(UNKNOWN)
     if pids:
         return tuple(pids), left_out
     if left_out == 1 and not profiled:
-        return tuple(others - {UNKNOWN}), 0
+        return tuple(system_pids - {UNKNOWN}), 0
     # Nothing else was recorded: the whole file is one process.
     return (UNKNOWN,), 0

@@ -145,19 +145,19 @@ def _write_device_columns_sql(db: ExportDatabase, table: str, want: Want, keys: 
 
 
 def make_device_ops(
-    found: DeviceRows, pid: int, longest_ns: int | None = None, check: Check | None = None
+    device_rows: DeviceRows, pid: int, longest_ns: int | None = None, check: Check | None = None
 ) -> DeviceTable:
-    """Build `make_device_ops` of one process with ids from 0, sorted by start. Removes its rows from `found`.
+    """Build `make_device_ops` of one process with ids from 0, sorted by start. Removes its rows from `device_rows`.
 
     Drops ops longer than the capture (`longest_ns`, if known) and the ops that `check` rejects.
     """
-    of_process = found.processes.pop(pid, ProcessRows())
+    of_process = device_rows.processes.pop(pid, ProcessRows())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
     codes, kind = of_process.column("name", np.int32), of_process.column("kind", np.int8)
-    shared = [bool(COMMUNICATION.search(label or "")) for label in found.labels]
+    shared = [bool(COMMUNICATION.search(label or "")) for label in device_rows.labels]
     collective = np.array([*shared, False])[codes] & (kind == _KIND["kernel"])
     kind[collective] = _KIND["collective"]
-    name = make_text_column(codes, found.labels)
+    name = make_text_column(codes, device_rows.labels)
     device, stream = of_process.column("device"), of_process.column("stream")
     positions, starts = sort_rows_and_starts(ts, partial(_take_tied_rows, (dur, device, stream, kind, name.codes)))
     overlong = 0
@@ -168,7 +168,7 @@ def make_device_ops(
     correlation, lengths = of_process.column("correlation"), dur[positions]
     left_out, notes = np.empty(0, np.int64), tuple[Note, ...]()
     if check is not None and len(positions):
-        streams = number_streams(device[positions], stream[positions], found.shared(pid))
+        streams = number_streams(device[positions], stream[positions], device_rows.shared(pid))
         ids = correlation[positions]
         names = name.codes[positions]
         repair = check(DeviceOpTimes(starts, lengths, names, streams, Nullable(ids, ids == MISSING)))
@@ -193,7 +193,7 @@ def make_device_ops(
     columns["external_id"] = repeat_nullable_value(None, len(positions))
     columns["size_bytes"] = make_nullable_integers(of_process.column("size")[positions])
     args: dict[str, Sparse] = {}
-    for key in found.args:
+    for key in device_rows.args:
         argument = make_sparse_argument(of_process.column(key)[positions], columns["id"], _ARGUMENTS[key].text)
         if argument is not None:
             args[key] = argument
@@ -205,10 +205,10 @@ def _take_tied_rows(columns: Sequence[npt.NDArray[Any]], rows: Ints) -> list[npt
     return [column[rows] for column in columns]
 
 
-def list_used_devices(found: DeviceRows) -> dict[int, frozenset[int]]:
+def list_used_devices(device_rows: DeviceRows) -> dict[int, frozenset[int]]:
     """List the devices that each process used."""
     devices: dict[int, frozenset[int]] = {}
-    for pid, of_process in found.processes.items():
+    for pid, of_process in device_rows.processes.items():
         numbers = set[int]()
         for part in of_process.parts.get("device", []):
             numbers.update(list_distinct_integers(part[part >= 0]))
@@ -231,9 +231,9 @@ def read_sync_rows(db: ExportDatabase, clock: ExportClock) -> DeviceRows:
     return DeviceRows(processes, names.labels(db, {"sync": _name_sync}), ())
 
 
-def make_syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -> DeviceTable:
+def make_syncs(sync_rows: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -> DeviceTable:
     """Build `syncs` of one process. `devices` maps (process, context) to the device, because the recorded device is wrong."""
-    of_process = found.processes.pop(pid, ProcessRows())
+    of_process = sync_rows.processes.pop(pid, ProcessRows())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
     contexts, device = of_process.column("context"), of_process.column("device")
     used, inverse = np.unique(contexts, return_inverse=True)
@@ -241,7 +241,7 @@ def make_syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], in
     device_of_context = device_of_context[inverse]
     device = np.where(device_of_context == MISSING, device, device_of_context)
     stream, correlation = of_process.column("stream"), of_process.column("correlation")
-    name = make_text_column(of_process.column("name", np.int32), found.labels)
+    name = make_text_column(of_process.column("name", np.int32), sync_rows.labels)
     positions = sort_rows_by_start(ts, dur, device, stream, name.codes)
     columns = {
         "id": np.arange(len(positions), dtype=np.int32),

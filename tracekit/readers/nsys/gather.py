@@ -81,11 +81,11 @@ class NameTable:
             codes.append(self.codes.setdefault((kind, key), len(self.codes)))
         return np.array(codes, np.int32)[number]
 
-    def labels(self, db: ExportDatabase, others: Mapping[str, Callable[[int], str]]) -> list[str | None]:
-        """Look up the text of every code: in StringIds for keys of kind `string`, else through `others`; None if unknown."""
+    def labels(self, db: ExportDatabase, text_sources: Mapping[str, Callable[[int], str]]) -> list[str | None]:
+        """Look up the text of every code: in StringIds for keys of kind `string`, else through `text_sources`; None if unknown."""
         ids = [key for kind, key in self.codes if kind == "string" and key != MISSING]
         label_texts = read_texts_by_id(db, "StringIds", "id", "value", ids)
-        text_of: dict[str, Callable[[int], str | None]] = {"string": label_texts.get, **others}
+        text_of: dict[str, Callable[[int], str | None]] = {"string": label_texts.get, **text_sources}
         return [text_of[kind](key) for kind, key in self.codes]
 
 
@@ -287,12 +287,12 @@ def _merge_equal_texts(rows: npt.NDArray[np.int32], codes: npt.NDArray[np.int32]
     return Sparse(rows, table[codes], [*place])
 
 
-def _copy_narrowed(values: npt.NDArray[Any], kept: Ints | None) -> npt.NDArray[Any]:
+def _copy_narrowed(values: npt.NDArray[Any], kept_rows: Ints | None) -> npt.NDArray[Any]:
     """Copy the kept rows (None: all) in the smallest integer type that holds them."""
     if len(values) > 0 and not values.strides[0]:
-        return np.broadcast_to(values[0], len(values) if kept is None else len(kept))
-    if kept is not None:
-        values = values.take(kept)
+        return np.broadcast_to(values[0], len(values) if kept_rows is None else len(kept_rows))
+    if kept_rows is not None:
+        values = values.take(kept_rows)
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())

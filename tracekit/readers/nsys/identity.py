@@ -63,12 +63,12 @@ class ProcessIdentity:
 def identify_processes(
     db: ExportDatabase,
     pids: Collection[int],
-    made: Mapping[int, tuple[int, int]] | None = None,
+    nccl_ranks: Mapping[int, tuple[int, int]] | None = None,
     on_gpu: Collection[int] = (),
 ) -> dict[int, ProcessIdentity]:
     """Identify the file's processes (those with work of their own).
 
-    `made` maps processes to (rank, number of ranks) from NCCL's communicator creation. A single process is described by its
+    `nccl_ranks` maps processes to (rank, number of ranks) from NCCL's communicator creation. A single process is described by its
     environment. With several processes the environment is their launcher's and only gives their number: ranks come from
     NCCL, else from the order of pids if they are all processes of the job or of a known node. If some processes are
     `on_gpu`, only these have ranks.
@@ -78,7 +78,7 @@ def identify_processes(
     everyone = ProcessIdentity(host=read_host_name(db), role=_parse_verl_role(variables.get("WG_PREFIX")))
     if backend is not None:
         everyone = replace(everyone, backend=backend[0])
-    by_nccl = {pid: _identify_by_nccl(everyone, pair) for pid, pair in (made or {}).items() if pid in pids}
+    by_nccl = {pid: _identify_by_nccl(everyone, pair) for pid, pair in (nccl_ranks or {}).items() if pid in pids}
     ordered = sorted(pids)
     if len(ordered) == 1:
         identity = _identify_only_process(db, variables, everyone)

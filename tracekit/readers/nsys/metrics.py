@@ -80,7 +80,7 @@ def _read_metric_names(db: ExportDatabase) -> dict[tuple[int, int], str]:
 
 
 def assign_samples_to_processes(
-    found: GpuSamples, gpus: Mapping[int, Collection[int]]
+    samples: GpuSamples, gpus: Mapping[int, Collection[int]]
 ) -> dict[int, npt.NDArray[np.int64]]:
     """Assign samples to processes (positions by pid): to the only process that uses the GPU, else to the first process.
 
@@ -90,10 +90,10 @@ def assign_samples_to_processes(
         return {}
     first = min(gpus)
     owner = {}
-    for number in np.unique(found.gpu).tolist():
+    for number in np.unique(samples.gpu).tolist():
         users = [pid for pid, used in sorted(gpus.items()) if number in used]
         owner[number] = users[0] if len(users) == 1 else first
     table = np.full(GPU_MASK + 1, first, np.int64)
     table[list(owner)] = list(owner.values())
-    owner_of_sample = table[found.gpu]
+    owner_of_sample = table[samples.gpu]
     return {pid: np.flatnonzero(owner_of_sample == pid) for pid in sorted(set(owner.values()))}

@@ -208,7 +208,7 @@ def _decode_samples(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]
     return text_rows[object_rows], [record for record in decoded if record is not None]
 
 
-def _add_json_samples(found: _JsonSamples, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
+def _add_json_samples(samples: _JsonSamples, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
     """Add the samples of one block. Samples with the same keys are parsed together."""
     if not objects:
         return
@@ -216,43 +216,43 @@ def _add_json_samples(found: _JsonSamples, ts: Ints, type_: Ints, objects: list[
     codes, distinct = pd.factorize(np.array(keys, object))
     for code, text in enumerate(distinct.tolist()):
         positions = np.flatnonzero(codes == code)
-        if text not in found.sets and len(found.sets) >= MAX_SETS:
-            found.over += len(positions)
+        if text not in samples.sets and len(samples.sets) >= MAX_SETS:
+            samples.over += len(positions)
             continue
-        found.sets.add(text)
+        samples.sets.add(text)
         names = [join_surrogates(key) for key in objects[positions[0]]]
         values = _parse_sample_values([objects[i] for i in positions.tolist()], len(names))
         metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
         for type_number in np.unique(type_[positions]).tolist():
             of_series = type_[positions] == type_number
             coded = np.array(
-                [_code_series_name(found, name_metric_series(type_number, name)) for name in names], np.int32
+                [_code_series_name(samples, name_metric_series(type_number, name)) for name in names], np.int32
             )
             times, numbers = ts[positions][of_series], values[of_series][:, metric]
-            _add_gpu_samples(found, times, type_number, coded[metric], numbers)
+            _add_gpu_samples(samples, times, type_number, coded[metric], numbers)
 
 
-def _code_series_name(found: _JsonSamples, name: str) -> int:
+def _code_series_name(samples: _JsonSamples, name: str) -> int:
     """Assign a code to a name; -1 beyond `MAX_NAMES`."""
-    if len(found.code_of) >= MAX_NAMES:
-        return found.code_of.get(name, -1)
-    return found.code_of.setdefault(name, len(found.code_of))
+    if len(samples.code_of) >= MAX_NAMES:
+        return samples.code_of.get(name, -1)
+    return samples.code_of.setdefault(name, len(samples.code_of))
 
 
 def _add_gpu_samples(
-    found: _JsonSamples, ts: Ints, type_: int, codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
+    samples: _JsonSamples, ts: Ints, type_: int, codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> None:
     """Add samples of one GPU: a row per time, a column per metric."""
     timed = (ts > -MAX_NS) & (ts < MAX_NS)
-    found.untimed += int((~timed).sum()) * len(codes)
+    samples.untimed += int((~timed).sum()) * len(codes)
     numbers = np.isfinite(values) & (codes >= 0)
     no_number = (timed[:, None] & ~numbers).sum(axis=0)
     for code, count in zip(codes.tolist(), no_number.tolist(), strict=True):
-        found.no_number[code] += count
+        samples.no_number[code] += count
     keep = (numbers & timed[:, None]).ravel()
-    times = np.repeat(ts + found.base_ns, len(codes))[keep]
+    times = np.repeat(ts + samples.base_ns, len(codes))[keep]
     gpu = np.full(len(times), type_ & GPU_MASK, np.int16)
-    found.parts.append((times, gpu, np.tile(codes, len(ts))[keep], values.ravel()[keep]))
+    samples.parts.append((times, gpu, np.tile(codes, len(ts))[keep], values.ravel()[keep]))
 
 
 def _parse_sample_values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64]:

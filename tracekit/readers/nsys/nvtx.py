@@ -189,55 +189,55 @@ def _count_by_process(
         counts[key] = counts.get(key, 0) + int(number[code])
 
 
-def select_complete_ranges(found: NvtxRanges, pid: int | None) -> NvtxHostRows:
+def select_complete_ranges(all_ranges: NvtxRanges, pid: int | None) -> NvtxHostRows:
     """Select the complete ranges of one process (None: all), for `host_ops`."""
-    return _make_range_rows(found, np.flatnonzero(_mark_process_ranges(found, pid) & ~found.is_open))
+    return _make_range_rows(all_ranges, np.flatnonzero(_mark_process_ranges(all_ranges, pid) & ~all_ranges.is_open))
 
 
-def select_open_ranges(found: NvtxRanges, pid: int | None) -> NvtxHostRows:
+def select_open_ranges(all_ranges: NvtxRanges, pid: int | None) -> NvtxHostRows:
     """Select the still open ranges of one process (None: all), for `open_ranges`."""
-    return _make_range_rows(found, np.flatnonzero(_mark_process_ranges(found, pid) & found.is_open))
+    return _make_range_rows(all_ranges, np.flatnonzero(_mark_process_ranges(all_ranges, pid) & all_ranges.is_open))
 
 
-def drop_process_ranges(found: NvtxRanges, pid: int | None) -> NvtxRanges:
+def drop_process_ranges(all_ranges: NvtxRanges, pid: int | None) -> NvtxRanges:
     """Drop the ranges of one process (None: all). Counts are kept."""
-    kept = np.flatnonzero(~_mark_process_ranges(found, pid))
+    kept = np.flatnonzero(~_mark_process_ranges(all_ranges, pid))
     return replace(
-        found,
-        ts_ns=found.ts_ns[kept],
-        dur_ns=found.dur_ns[kept],
-        thread=found.thread[kept],
-        name=found.name[kept],
-        cat=found.cat[kept],
-        kind=found.kind[kept],
-        is_open=found.is_open[kept],
-        args=_renumber_range_args(found, kept),
+        all_ranges,
+        ts_ns=all_ranges.ts_ns[kept],
+        dur_ns=all_ranges.dur_ns[kept],
+        thread=all_ranges.thread[kept],
+        name=all_ranges.name[kept],
+        cat=all_ranges.cat[kept],
+        kind=all_ranges.kind[kept],
+        is_open=all_ranges.is_open[kept],
+        args=_renumber_range_args(all_ranges, kept),
     )
 
 
-def count_process_ranges(found: NvtxRanges) -> dict[int, int]:
+def count_process_ranges(all_ranges: NvtxRanges) -> dict[int, int]:
     """Count the ranges of each process, including open ones; -1 is the unknown process."""
-    number = np.bincount(found.thread, minlength=len(found.gtids))
+    number = np.bincount(all_ranges.thread, minlength=len(all_ranges.gtids))
     total: dict[int, int] = {}
-    for pid, count in zip(extract_pids(found.gtids).tolist(), number.tolist(), strict=True):
+    for pid, count in zip(extract_pids(all_ranges.gtids).tolist(), number.tolist(), strict=True):
         if count:
             total[pid] = total.get(pid, 0) + count
     return total
 
 
-def note_nvtx_ranges(found: NvtxRanges, pid: int | None) -> list[Note]:
+def note_nvtx_ranges(all_ranges: NvtxRanges, pid: int | None) -> list[Note]:
     """Build the notes on the ranges of one process (None: all)."""
     range_notes = []
     for severity, code, text in _NOTES:
-        number = get_nvtx_count(found, code, pid)
+        number = get_nvtx_count(all_ranges, code, pid)
         if number:
             range_notes.append(Note(severity, code, text, count=number))
     return range_notes
 
 
-def get_nvtx_count(found: NvtxRanges, what: str, pid: int | None) -> int:
+def get_nvtx_count(all_ranges: NvtxRanges, what: str, pid: int | None) -> int:
     """Count `what` (a note code or `marks`) in one process (None: all)."""
-    return sum(n for (code, p), n in found.counts.items() if code == what and pid in (None, p))
+    return sum(n for (code, p), n in all_ranges.counts.items() if code == what and pid in (None, p))
 
 
 def extract_pids(gtids: Ints) -> Ints:
@@ -245,36 +245,36 @@ def extract_pids(gtids: Ints) -> Ints:
     return np.where(gtids >= 0, (gtids >> 24) & 0xFFFFFF, -1)
 
 
-def _mark_process_ranges(found: NvtxRanges, pid: int | None) -> Bools:
+def _mark_process_ranges(all_ranges: NvtxRanges, pid: int | None) -> Bools:
     """Mark the ranges of a process."""
     if pid is None:
-        return np.ones(len(found.ts_ns), np.bool_)
-    of_process: Bools = (extract_pids(found.gtids) == pid)[found.thread]
+        return np.ones(len(all_ranges.ts_ns), np.bool_)
+    of_process: Bools = (extract_pids(all_ranges.gtids) == pid)[all_ranges.thread]
     return of_process
 
 
-def _make_range_rows(found: NvtxRanges, at: Ints) -> NvtxHostRows:
+def _make_range_rows(all_ranges: NvtxRanges, positions: Ints) -> NvtxHostRows:
     """Build the rows of these ranges, with their arguments."""
-    tids = np.where(found.gtids >= 0, found.gtids & 0xFFFFFF, -1).astype(np.int32)
+    tids = np.where(all_ranges.gtids >= 0, all_ranges.gtids & 0xFFFFFF, -1).astype(np.int32)
     return NvtxHostRows(
-        found.ts_ns[at],
-        found.dur_ns[at],
-        _make_used_categorical(found.name[at], found.names),
-        found.kind[at],
-        _make_used_categorical(found.cat[at], found.cats),
-        tids[found.thread[at]],
-        _renumber_range_args(found, at),
+        all_ranges.ts_ns[positions],
+        all_ranges.dur_ns[positions],
+        _make_used_categorical(all_ranges.name[positions], all_ranges.names),
+        all_ranges.kind[positions],
+        _make_used_categorical(all_ranges.cat[positions], all_ranges.cats),
+        tids[all_ranges.thread[positions]],
+        _renumber_range_args(all_ranges, positions),
     )
 
 
-def _renumber_range_args(found: NvtxRanges, at: Ints) -> dict[str, Sparse]:
+def _renumber_range_args(all_ranges: NvtxRanges, positions: Ints) -> dict[str, Sparse]:
     """Renumber the arguments of these ranges by position among them. Omits arguments that none has."""
     args: dict[str, Sparse] = {}
-    if not found.args:
+    if not all_ranges.args:
         return args
-    new = np.full(len(found.ts_ns), -1, np.int32)
-    new[at] = np.arange(len(at), dtype=np.int32)
-    for key, column in found.args.items():
+    new = np.full(len(all_ranges.ts_ns), -1, np.int32)
+    new[positions] = np.arange(len(positions), dtype=np.int32)
+    for key, column in all_ranges.args.items():
         of_process = new[column.rows] >= 0
         if of_process.any():
             args[key] = nsys_nvtx_args.compact_sparse_column(
@@ -303,7 +303,7 @@ def _find_latest_time(times: Ints) -> int:
     return int(times[times < MAX_NS].max(initial=-MAX_NS))
 
 
-def _sort_nvtx_ranges(rows: NvtxRows, at: Codes, ts: Ints, until: Ints) -> Ints:
+def _sort_nvtx_ranges(rows: NvtxRows, positions: Codes, ts: Ints, until: Ints) -> Ints:
     """Sort by start, longest first, thread, name. Exporters guarantee no order."""
     order = np.argsort(ts, kind="stable")
     sorted_ts = ts[order]
@@ -312,9 +312,9 @@ def _sort_nvtx_ranges(rows: NvtxRows, at: Codes, ts: Ints, until: Ints) -> Ints:
         several = np.flatnonzero(np.append(tied, [False]) | np.append([False], tied))
         sub = order[several]
         name = np.append(np.argsort(np.argsort(np.array(rows.names, object))), [-1])
-        gtid = rows.gtids[rows.thread[at[sub]]]
-        domain = rows.domains[rows.domain[at[sub]]]
-        keys = (domain, name[rows.name[at[sub]]], gtid, -until[sub], ts[sub])
+        gtid = rows.gtids[rows.thread[positions[sub]]]
+        domain = rows.domains[rows.domain[positions[sub]]]
+        keys = (domain, name[rows.name[positions[sub]]], gtid, -until[sub], ts[sub])
         order[several] = sub[np.lexsort(keys)]
     return order
 
@@ -326,7 +326,7 @@ def _reorder_columns(order: Codes, *columns: npt.NDArray[Any]) -> tuple[npt.NDAr
     return tuple(column[order] for column in columns)
 
 
-def _find_range_categories(rows: NvtxRows, at: Codes) -> tuple[Codes, list[str]]:
+def _find_range_categories(rows: NvtxRows, positions: Codes) -> tuple[Codes, list[str]]:
     """Find (category codes, categories): each range's domain name, or the default category.
 
     A domain is named by the row that created it in the same process; hand-made extracts lack those rows.
@@ -353,9 +353,9 @@ def _find_range_categories(rows: NvtxRows, at: Codes) -> tuple[Codes, list[str]]
         return np.where(hit, code[slot], np.int32(0))
 
     if len(keys) * width > FEW_PAIRS:
-        return category(keys[rows.thread[at]] + rows.domain[at]), cats
+        return category(keys[rows.thread[positions]] + rows.domain[positions]), cats
     of_pair = category((keys[:, np.newaxis] + np.arange(width)).ravel())
-    return of_pair[rows.thread[at].astype(np.int32) * width + rows.domain[at]], cats
+    return of_pair[rows.thread[positions].astype(np.int32) * width + rows.domain[positions]], cats
 
 
 def _read_nvtx_thread_names(rows: NvtxRows) -> dict[int, str]:

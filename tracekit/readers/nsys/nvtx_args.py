@@ -58,24 +58,24 @@ def is_any_argument_wanted(db: ExportDatabase, args: Collection[str] | None) -> 
 
 
 def read(
-    db: ExportDatabase, found: NvtxRows, at: npt.NDArray[np.int32], args: Collection[str] | None
+    db: ExportDatabase, range_rows: NvtxRows, positions: npt.NDArray[np.int32], args: Collection[str] | None
 ) -> dict[str, Sparse]:
-    """Read the wanted arguments of the rows `at`, by position there. Omits arguments that no row has."""
-    if found.row is None or not len(at):
+    """Read the wanted arguments of the rows `positions`, by position there. Omits arguments that no row has."""
+    if range_rows.row is None or not len(positions):
         return {}
     with_payloads = args is None or nsys_payloads.is_collective_wanted(args)
     with_payloads = with_payloads and nsys_payloads.has_payloads(db)
     keys = _list_wanted_keys(db, args)
     if not keys and not with_payloads:
         return {}
-    where = map_rows_to_positions(found, at)
+    where = map_rows_to_positions(range_rows, positions)
     arguments: dict[str, Sparse] = {}
     for key in keys:
-        argument = _read_range_argument(db, key, where, found, at)
+        argument = _read_range_argument(db, key, where, range_rows, positions)
         if argument is not None and len(argument.rows):
             arguments[key] = argument
     if with_payloads:
-        for key, argument in nsys_payloads.read_collective_args(db, found, at, where).items():
+        for key, argument in nsys_payloads.read_collective_args(db, range_rows, positions, where).items():
             if is_wanted_argument(args, key):
                 arguments[key] = argument
     return arguments
@@ -92,7 +92,7 @@ def compact_sparse_column(
 
 
 def _read_range_argument(
-    db: ExportDatabase, key: str, where: RowPositions, found: NvtxRows, at: npt.NDArray[np.int32]
+    db: ExportDatabase, key: str, where: RowPositions, range_rows: NvtxRows, positions: npt.NDArray[np.int32]
 ) -> Sparse | None:
     """Read one argument of all rows."""
     readers: Mapping[str, Callable[[], Sparse | None]] = {
@@ -101,7 +101,7 @@ def _read_range_argument(
         "Input Dims": lambda: _read_input_dims(db, where),
         "payload": lambda: _read_numeric_payload(db, where),
         "payload fields": lambda: _read_payload_fields(db, where),
-        "category": lambda: _read_category_argument(db, where, found, at),
+        "category": lambda: _read_category_argument(db, where, range_rows, positions),
         "end tid": lambda: _read_end_thread(db, where),
     }
     return readers[key]()
@@ -247,7 +247,7 @@ def _select_floats(db: ExportDatabase, value: str) -> tuple[Ints, npt.NDArray[np
 
 
 def _read_category_argument(
-    db: ExportDatabase, where: RowPositions, found: NvtxRows, at: npt.NDArray[np.int32]
+    db: ExportDatabase, where: RowPositions, range_rows: NvtxRows, positions: npt.NDArray[np.int32]
 ) -> Sparse | None:
     """Read the category names of ranges. Drops categories without a name."""
     names = _read_category_names(db)
@@ -257,8 +257,8 @@ def _read_category_argument(
     position, which = find_row_positions(where, row)
     if not len(position):
         return None
-    gtid = found.gtids[found.thread[at[position]]]
-    domain = found.domains[found.domain[at[position]]]
+    gtid = range_rows.gtids[range_rows.thread[positions[position]]]
+    domain = range_rows.domains[range_rows.domain[positions[position]]]
     keys = pd.MultiIndex.from_arrays([gtid >> 24, domain, category[which]])
     codes, distinct = pd.factorize(keys)
     labels = [names.get(key, "") for key in distinct.tolist()]

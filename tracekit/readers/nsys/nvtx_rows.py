@@ -129,10 +129,10 @@ class RowPositions:
     position: Ints
 
 
-def map_rows_to_positions(rows: NvtxRows, at: npt.NDArray[np.int32]) -> RowPositions:
-    """Map the row ids of the rows `at` to their positions."""
+def map_rows_to_positions(rows: NvtxRows, indices: npt.NDArray[np.int32]) -> RowPositions:
+    """Map the row ids of the rows `indices` to their positions."""
     assert rows.row is not None, "read without row ids"
-    row = rows.row.at(at)
+    row = rows.row.at(indices)
     order = np.argsort(row, kind="stable")
     return RowPositions(row[order], order)
 

@@ -166,9 +166,9 @@ def _find_companion(path: Path, suffix: str) -> Path | None:
         return None
 
 
-def _get_companion_size(beside: Path | None) -> int:
+def _get_companion_size(companion: Path | None) -> int:
     """Read the size of a file in bytes; 0 for None."""
-    return 0 if beside is None else beside.stat().st_size
+    return 0 if companion is None else companion.stat().st_size
 
 
 def _is_hot_journal(journal: Path) -> bool:

@@ -96,14 +96,14 @@ def is_collective_wanted(args: Collection[str]) -> bool:
 
 
 def read_collective_args(
-    db: ExportDatabase, found: NvtxRows, at: npt.NDArray[np.int32], where: RowPositions
+    db: ExportDatabase, range_rows: NvtxRows, positions: npt.NDArray[np.int32], where: RowPositions
 ) -> dict[str, Sparse]:
-    """Build the arguments of NCCL calls with a known message size among the rows `at`, by position there.
+    """Build the arguments of NCCL calls with a known message size among the rows `positions`, by position there.
 
     NCCL records only bytes, so elements are bytes and the dtype is `Byte`.
     """
     described = _read_all_payloads(db)
-    calls = _classify_nccl_calls(found, at)
+    calls = _classify_nccl_calls(range_rows, positions)
     rows_of = np.flatnonzero(calls != _NO_CALL)
     position, which = find_row_positions(where, described.row)
     slot = pd.Series(which, index=position).reindex(rows_of, fill_value=-1).to_numpy()
@@ -127,7 +127,9 @@ def read_collective_args(
     own_rows = frame[(call >= 0) & (size >= 0)]
     if not len(own_rows):
         return {}
-    combined = pd.concat([own_rows, _merge_nccl_groups(frame, found.thread[at[rows_of]], size)]).sort_index()
+    combined = pd.concat(
+        [own_rows, _merge_nccl_groups(frame, range_rows.thread[positions[rows_of]], size)]
+    ).sort_index()
     row = combined.index.to_numpy(np.int32)
     name, names = pd.factorize(combined["call"].to_numpy())
     is_known = combined["communicator"].to_numpy() != _UNTOLD
@@ -145,15 +147,15 @@ def read_collective_args(
     return {key: column for key, column in columns.items() if len(column.rows)}
 
 
-def _classify_nccl_calls(found: NvtxRows, at: npt.NDArray[np.int32]) -> Ints:
+def _classify_nccl_calls(range_rows: NvtxRows, positions: npt.NDArray[np.int32]) -> Ints:
     """Classify each range: index in `CALLS`, `_BEGINS` and `_ENDS` for group borders, else `_NO_CALL`."""
     borders = {"ncclGroupStart": _BEGINS, "ncclGroupEnd": _ENDS}
     number = {name: code for code, name in enumerate(CALLS)}
     by_name = []
-    for name in found.names:
+    for name in range_rows.names:
         match = _CALL.match(name)
         by_name.append(number[match[1].lower()] if match else borders.get(name, _NO_CALL))
-    calls: Ints = np.array([*by_name, _NO_CALL], np.int64)[found.name[at]]
+    calls: Ints = np.array([*by_name, _NO_CALL], np.int64)[range_rows.name[positions]]
     return calls
 
 
@@ -220,10 +222,10 @@ def _keep_known_values(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sp
     return Sparse(row[is_known], number[is_known])
 
 
-def _look_up_rank_counts(told: Payloads, communicator: Ints) -> Ints:
+def _look_up_rank_counts(payloads: Payloads, communicator: Ints) -> Ints:
     """Look up the number of ranks of each communicator from its creation in this file; -1 if unknown."""
-    is_usable = (told.rank_count > 0) & (told.communicator != _UNTOLD)
-    frame = pd.DataFrame({"id": told.communicator[is_usable], "count": told.rank_count[is_usable]})
+    is_usable = (payloads.rank_count > 0) & (payloads.communicator != _UNTOLD)
+    frame = pd.DataFrame({"id": payloads.communicator[is_usable], "count": payloads.rank_count[is_usable]})
     frame = frame.drop_duplicates()
     frame = frame[~frame["id"].duplicated(keep=False)]
     counts = frame.set_index("id")["count"].reindex(communicator)

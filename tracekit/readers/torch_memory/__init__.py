@@ -106,13 +106,13 @@ def _read_allocator_settings(root: object) -> dict[str, Any]:
     return plain
 
 
-def _simplify_setting(value: object, most: int) -> object:
-    """Convert a setting to a plain value: one level of lists and dictionaries, at most `most` values."""
+def _simplify_setting(value: object, max_values: int) -> object:
+    """Convert a setting to a plain value: one level of lists and dictionaries, at most `max_values` values."""
     if type(value) is dict:
-        inner = islice(value.items(), max(most, 0))
+        inner = islice(value.items(), max(max_values, 0))
         return {_clean_setting_text(str(k)): _simplify_setting(v, 0) for k, v in inner if type(v) not in (dict, list)}
     if type(value) is list:
-        return [_simplify_setting(v, 0) for v in value[: max(most, 0)] if type(v) not in (dict, list)]
+        return [_simplify_setting(v, 0) for v in value[: max(max_values, 0)] if type(v) not in (dict, list)]
     if type(value) is str:
         return _clean_setting_text(value)
     if type(value) in (int, float, bool):

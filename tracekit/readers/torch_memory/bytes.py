@@ -94,18 +94,18 @@ def _read_inflated(path: Path, size: int, max_bytes: int, on_bytes: Callable[[in
         return _inflate_snapshot(path, max_size, on_bytes, careful=True)
 
 
-def _inflate_snapshot(path: Path, most: int, on_bytes: Callable[[int], None] | None, *, careful: bool) -> bytes:
-    """Decompress at most `most` bytes. Raises `TraceFormatError` at any loss, because part of a pickle is useless."""
+def _inflate_snapshot(path: Path, max_bytes: int, on_bytes: Callable[[int], None] | None, *, careful: bool) -> bytes:
+    """Decompress at most `max_bytes` bytes. Raises `TraceFormatError` at any loss, because part of a pickle is useless."""
     pieces = bytearray()
     losses: list[DataLoss] = []
     for block in unpack.unpack_blocks(path, losses, careful=careful, on_bytes=on_bytes):
         pieces += block
-        if len(pieces) > most:
-            raise _build_pickle_limit_error(path, len(pieces), most)
+        if len(pieces) > max_bytes:
+            raise _build_pickle_limit_error(path, len(pieces), max_bytes)
     if losses and losses[0].kind == "packed-bomb":
-        most = expansion.limit_unpacked_bytes(path.stat().st_size)
-        problem = f"{expansion.BOMB}, to {most:,} bytes or more: over the limit"
-        reason = Reason("too-many", problem, Data(count=losses[0].offset, most=most))
+        max_bytes = expansion.limit_unpacked_bytes(path.stat().st_size)
+        problem = f"{expansion.BOMB}, to {max_bytes:,} bytes or more: over the limit"
+        reason = Reason("too-many", problem, Data(count=losses[0].offset, most=max_bytes))
         raise make_format_error(path, reason, "unpack it first")
     if losses:
         problem = f"the compressed file is cut off or damaged at byte {losses[0].offset:,}"

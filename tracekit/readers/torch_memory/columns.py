@@ -102,15 +102,15 @@ def build_shape_error(path: Path, where: str, problem: str) -> TraceFormatError:
     return TraceFormatError(path, problem, hint, where, code="no-snapshot")
 
 
-def join_records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> SnapshotRecords:
-    """Concatenate lists of dictionaries. Raises `TraceFormatError` if there are more than `most`, or for another type."""
+def join_records(path: Path, name_of: NameOf, lists: Sequence[object], max_dicts: int) -> SnapshotRecords:
+    """Concatenate lists of dictionaries. Raises `TraceFormatError` if there are more than `max_dicts`, or for another type."""
     if set(map(type, lists)) - {list}:
         odd = _find_other_type(lists, list)
         raise build_shape_error(path, name_of(odd), f"expected a list, found {_name_value_type(lists[odd])}")
     groups = cast(Sequence[list[Any]], lists)
     starts = [0, *accumulate(map(len, groups))]
-    if starts[-1] > most:
-        problem = f"{starts[-1]:,} entries, but the file has {most:,} dictionaries"
+    if starts[-1] > max_dicts:
+        problem = f"{starts[-1]:,} entries, but the file has {max_dicts:,} dictionaries"
         raise build_shape_error(path, name_of(0), problem)
     rows: list[Any] = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
     entries = SnapshotRecords(path, rows, name_of, starts[:-1])
@@ -127,12 +127,12 @@ def _find_other_type(things: Sequence[object], *kinds: type) -> int:
 
 
 def read_keys_natively(
-    of: SnapshotRecords, integers: Sequence[str], things: Sequence[str], lists: Sequence[str]
+    entries: SnapshotRecords, integers: Sequence[str], things: Sequence[str], lists: Sequence[str]
 ) -> SnapshotRecords:
     """Read these keys of the records in one native pass. Returns the records unchanged if the pass is unavailable or fails."""
     if native is None:
-        return of
-    count = len(of.rows)
+        return entries
+    count = len(entries.rows)
     numbers: dict[str, SnapshotIntegers] = {}
     for key in integers:
         numbers[key] = SnapshotIntegers(np.empty(count, np.int64), np.empty(count, np.bool_))
@@ -141,9 +141,9 @@ def read_keys_natively(
         told[key] = np.empty(count, np.int64), np.empty(count, np.int64)
     asked = [tuple((key, *told[key]) for key in kind) for kind in (things, lists)]
     of_integers = tuple((key, column.values, column.missing) for key, column in numbers.items())
-    counts = native.taken(of.rows, of_integers, *asked)
+    counts = native.taken(entries.rows, of_integers, *asked)
     if counts is None:
-        return of
+        return entries
     keys = frozenset(key for key, (row_count, _) in counts.items() if row_count)
     taken = NativePassResult(keys, {}, {}, {})
     usual = {key: thing_count for key, (_, thing_count) in counts.items() if thing_count >= 0}
@@ -151,39 +151,43 @@ def read_keys_natively(
         taken.integers[key] = numbers[key]
     for key in usual.keys() & told.keys():
         kind = taken.lists if key in lists else taken.things
-        kind[key] = _make_distinct_objects(of, key, *told[key], usual[key])
-    return replace(of, taken=taken)
+        kind[key] = _make_distinct_objects(entries, key, *told[key], usual[key])
+    return replace(entries, taken=taken)
 
 
-def _make_distinct_objects(of: SnapshotRecords, key: str, number: Ints, first: Ints, count: int) -> DistinctObjects:
+def _make_distinct_objects(
+    entries: SnapshotRecords, key: str, number: Ints, first: Ints, count: int
+) -> DistinctObjects:
     """Build the distinct objects of a key. `first` has room for one per row."""
     first = first[:count].copy()
-    return DistinctObjects(number, first, [of.rows[row].get(key) for row in first.tolist()])
+    return DistinctObjects(number, first, [entries.rows[row].get(key) for row in first.tolist()])
 
 
-def list_record_keys(of: SnapshotRecords) -> set[str]:
+def list_record_keys(entries: SnapshotRecords) -> set[str]:
     """List the keys of all dictionaries."""
-    if of.taken is not None:
-        return set(of.taken.keys)
+    if entries.taken is not None:
+        return set(entries.taken.keys)
     keys: set[str] = set()
-    for start in range(0, len(of.rows), _CHUNK):
-        rows = of.rows[start : start + _CHUNK]
+    for start in range(0, len(entries.rows), _CHUNK):
+        rows = entries.rows[start : start + _CHUNK]
         if sum(map(len, rows)) > _FEW_KEYS * len(rows):  # a dictionary with many keys may be referenced many times
             rows = list({id(row): row for row in rows}.values())
         keys.update(*rows)
     odd = next((key for key in keys if type(key) is not str), "")
     if odd != "":
-        row = next(i for i, value in enumerate(of.rows) if odd in value)
-        raise build_shape_error(of.path, of.place(row), f"expected text as key, found {_name_value_type(odd)}")
+        row = next(i for i, value in enumerate(entries.rows) if odd in value)
+        raise build_shape_error(
+            entries.path, entries.place(row), f"expected text as key, found {_name_value_type(odd)}"
+        )
     return keys
 
 
-def get_record_values(of: SnapshotRecords, key: str) -> list[Any]:
+def get_record_values(entries: SnapshotRecords, key: str) -> list[Any]:
     """Look up a key in each dictionary; None if absent."""
     try:
-        return list(map(itemgetter(key), of.rows))
+        return list(map(itemgetter(key), entries.rows))
     except KeyError:
-        return list(map(methodcaller("get", key), of.rows))
+        return list(map(methodcaller("get", key), entries.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +203,14 @@ class DistinctObjects:
     things: list[Any]
 
 
-def find_distinct_objects(of: SnapshotRecords, key: str) -> DistinctObjects:
+def find_distinct_objects(entries: SnapshotRecords, key: str) -> DistinctObjects:
     """Find the distinct objects at a key."""
-    if of.taken is not None and key in of.taken.things:
-        return of.taken.things[key]
+    if entries.taken is not None and key in entries.taken.things:
+        return entries.taken.things[key]
     if native is not None:
-        number, first = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.int64)
-        return _make_distinct_objects(of, key, number, first, native.identified(of.rows, key, number, first))
-    recorded = get_record_values(of, key)
+        number, first = np.empty(len(entries.rows), np.int64), np.empty(len(entries.rows), np.int64)
+        return _make_distinct_objects(entries, key, number, first, native.identified(entries.rows, key, number, first))
+    recorded = get_record_values(entries, key)
     number, first = factorize_in_order(np.fromiter(map(id, recorded), np.int64, len(recorded)))
     return DistinctObjects(number, first, [recorded[row] for row in first.tolist()])
 
@@ -219,43 +223,43 @@ def factorize_in_order(keys: Ints) -> tuple[Ints, Ints]:
     return number, first
 
 
-def check_value_types(of: SnapshotRecords, key: str, recorded: DistinctObjects, *kinds: type) -> set[type]:
+def check_value_types(entries: SnapshotRecords, key: str, recorded: DistinctObjects, *kinds: type) -> set[type]:
     """Collect the types of the values. Raises `TraceFormatError` for a type other than `kinds` and None."""
     types = set(map(type, recorded.things))
     if types - {*kinds, type(None)}:
         place = _find_other_type(recorded.things, *kinds, type(None))
         problem = f"expected {_KINDS[kinds[0]]}, found {_name_value_type(recorded.things[place])}"
-        raise build_shape_error(of.path, f"{of.place(int(recorded.first[place]))}.{key}", problem)
+        raise build_shape_error(entries.path, f"{entries.place(int(recorded.first[place]))}.{key}", problem)
     return types
 
 
-def read_bounded_integers(of: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
+def read_bounded_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
     """Read integers within bounds. For addresses (`high` 2**64), returns the signed bit pattern."""
-    numbers = _read_integers_natively(of, key)
+    numbers = _read_integers_natively(entries, key)
     if numbers is None:
-        return _check_integers(of, key, low, high)
+        return _check_integers(entries, key, low, high)
     array = numbers.values
     if len(array) and (array.min() < low or (high < UINT64 and array.max() >= high)):
-        return _check_integers(of, key, low, high)
+        return _check_integers(entries, key, low, high)
     return numbers
 
 
-def _read_integers_natively(of: SnapshotRecords, key: str) -> SnapshotIntegers | None:
+def _read_integers_natively(entries: SnapshotRecords, key: str) -> SnapshotIntegers | None:
     """Read integers with the native pass; None if unavailable, or if a value is not a 64-bit integer."""
-    if of.taken is not None and key in of.taken.integers:
-        return of.taken.integers[key]
+    if entries.taken is not None and key in entries.taken.integers:
+        return entries.taken.integers[key]
     if native is None:
         return None
-    array, missing = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.bool_)
-    is_whole = native.integers(of.rows, key, array, missing) == len(of.rows)
+    array, missing = np.empty(len(entries.rows), np.int64), np.empty(len(entries.rows), np.bool_)
+    is_whole = native.integers(entries.rows, key, array, missing) == len(entries.rows)
     return SnapshotIntegers(array, missing) if is_whole else None
 
 
-def _check_integers(of: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
+def _check_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
     """Read integers of any size within bounds. Raises `TraceFormatError` for anything else."""
-    recorded = get_record_values(of, key)
+    recorded = get_record_values(entries, key)
     rows = np.arange(len(recorded))
-    types = check_value_types(of, key, DistinctObjects(rows, rows, recorded), int)
+    types = check_value_types(entries, key, DistinctObjects(rows, rows, recorded), int)
     missing = np.zeros(len(recorded), np.bool_)
     if type(None) in types:
         missing = mark_none_values(recorded)
@@ -270,49 +274,49 @@ def _check_integers(of: SnapshotRecords, key: str, low: int, high: int) -> Snaps
     if len(bad):
         row = int(bad[0])
         problem = f"expected {_describe_bound(high)}, found {recorded[row]}"
-        raise build_shape_error(of.path, f"{of.place(row)}.{key}", problem)
+        raise build_shape_error(entries.path, f"{entries.place(row)}.{key}", problem)
     return SnapshotIntegers(array, missing)
 
 
-def require_numbers(of: SnapshotRecords, key: str, found: SnapshotIntegers, what: str) -> SnapshotIntegers:
+def require_numbers(entries: SnapshotRecords, key: str, numbers: SnapshotIntegers, what: str) -> SnapshotIntegers:
     """Raise `TraceFormatError` if a number is missing; else return the numbers."""
-    if found.missing.any():
-        place = of.place(int(found.missing.argmax()))
-        raise build_shape_error(of.path, f"{place}.{key}", f"expected {what}, found nothing")
-    return found
+    if numbers.missing.any():
+        place = entries.place(int(numbers.missing.argmax()))
+        raise build_shape_error(entries.path, f"{place}.{key}", f"expected {what}, found nothing")
+    return numbers
 
 
-def read_addresses(of: SnapshotRecords, key: str) -> SnapshotIntegers:
+def read_addresses(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read addresses or other 64-bit numbers, signed or not, as int64 bit patterns."""
-    return read_bounded_integers(of, key, -(2**63), UINT64)
+    return read_bounded_integers(entries, key, -(2**63), UINT64)
 
 
-def read_byte_sizes(of: SnapshotRecords, key: str) -> SnapshotIntegers:
+def read_byte_sizes(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read numbers of bytes."""
-    return read_bounded_integers(of, key, 0, MAX_SIZE)
+    return read_bounded_integers(entries, key, 0, MAX_SIZE)
 
 
-def read_record_times(of: SnapshotRecords, key: str) -> SnapshotIntegers:
+def read_record_times(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read times in µs, converted to ns."""
-    micros = read_bounded_integers(of, key, -MAX_US, MAX_US)
+    micros = read_bounded_integers(entries, key, -MAX_US, MAX_US)
     return SnapshotIntegers(micros.values * 1000, micros.missing)
 
 
-def read_record_texts(of: SnapshotRecords, key: str) -> pd.Categorical:
+def read_record_texts(entries: SnapshotRecords, key: str) -> pd.Categorical:
     """Read texts as a categorical; <NA> if absent."""
-    return encode_categorical(read_distinct_texts(of, key))
+    return encode_categorical(read_distinct_texts(entries, key))
 
 
-def read_distinct_texts(of: SnapshotRecords, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+def read_distinct_texts(entries: SnapshotRecords, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Find (text index of each row, -1 if absent; the texts), in order of first use."""
-    recorded = find_distinct_objects(of, key)
+    recorded = find_distinct_objects(entries, key)
     try:
         seen = dict.fromkeys(recorded.things)
         types = set(map(type, seen))
     except TypeError:
         types = {object}
     if types - {str, type(None)}:
-        check_value_types(of, key, recorded, str)
+        check_value_types(entries, key, recorded, str)
     seen.pop(None, None)
     return _code_seen_keys(recorded, recorded.things, seen), list(seen)
 
@@ -351,10 +355,10 @@ def clean_record_text(text: str) -> str:
     return truncate_with_hash(join_surrogates(text), MAX_NAME)
 
 
-def read_pool_ids(of: SnapshotRecords, key: str) -> pd.Categorical:
+def read_pool_ids(entries: SnapshotRecords, key: str) -> pd.Categorical:
     """Read memory pools, pairs of integers, as texts such as `0,0`."""
-    recorded = find_distinct_objects(of, key)
-    types = check_value_types(of, key, recorded, tuple, list)
+    recorded = find_distinct_objects(entries, key)
+    types = check_value_types(entries, key, recorded, tuple, list)
     pairs = recorded.things
     if list in types:
         pairs = [None if value is None else tuple(value) for value in pairs]
@@ -364,7 +368,7 @@ def read_pool_ids(of: SnapshotRecords, key: str) -> pd.Categorical:
         seen = {}
     seen.pop(None, None)
     if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (not seen and types - {type(None)}):
-        raise build_shape_error(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
+        raise build_shape_error(entries.path, f"{entries.name_of(0)}[].{key}", "expected pairs of integers")
     codes = _code_seen_keys(recorded, pairs, seen)
     return encode_categorical((codes, [f"{first},{second}" for first, second in seen]))
 

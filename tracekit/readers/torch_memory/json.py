@@ -51,15 +51,15 @@ def load_json_snapshot(data: bytes, path: Path) -> tuple[Any, int]:
         raise build_too_many_error(path, problem)
     frames: dict[tuple[str, str, int], dict[str, Any]] = {}
 
-    def shared(made: dict[str, Any]) -> dict[str, Any]:
+    def shared(parsed: dict[str, Any]) -> dict[str, Any]:
         """Return the object, or for a frame the first one equal to it."""
-        if made.keys() != _FRAME:
-            return made
-        name, file, line = key = made["name"], made["filename"], made["line"]
+        if parsed.keys() != _FRAME:
+            return parsed
+        name, file, line = key = parsed["name"], parsed["filename"], parsed["line"]
         # Limited to 64 bits, so numbers cannot be chosen to collide.
         if type(name) is type(file) is str and type(line) is int and -(2**63) <= line < 2**63:
-            return frames.setdefault(key, made)
-        return made
+            return frames.setdefault(key, parsed)
+        return parsed
 
     try:
         return json.loads(data, object_hook=shared, parse_constant=_refuse_snapshot_constant), dicts

@@ -140,41 +140,41 @@ def has_too_many_containers(size: int, dicts: int, lists: int) -> bool:
     return dicts + lists > max_containers + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
 
 
-def _find_instruction_end(data: bytes, at: int, code: bytes, path: Path) -> int:
-    """Find the end of the instruction at `at`, which has its own length or memo index."""
+def _find_instruction_end(data: bytes, offset: int, code: bytes, path: Path) -> int:
+    """Find the end of the instruction at `offset`, which has its own length or memo index."""
     size = len(data)
-    if code == b"\x95" and at + 9 <= size:  # FRAME
-        if int.from_bytes(data[at + 1 : at + 9], "little") <= size - at - 9:
-            return at + 9
-        raise _build_cut_instruction_error(path, at, code)
-    if code == b"X" and at + 5 <= size:  # BINUNICODE
-        end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+    if code == b"\x95" and offset + 9 <= size:  # FRAME
+        if int.from_bytes(data[offset + 1 : offset + 9], "little") <= size - offset - 9:
+            return offset + 9
+        raise _build_cut_instruction_error(path, offset, code)
+    if code == b"X" and offset + 5 <= size:  # BINUNICODE
+        end = offset + 5 + int.from_bytes(data[offset + 1 : offset + 5], "little")
         if end <= size:
             return end
-        raise _build_cut_instruction_error(path, at, code)
-    if code == b"r" and at + 5 <= size:  # LONG_BINPUT
-        if int.from_bytes(data[at + 1 : at + 5], "little") <= at:
-            return at + 5
-        problem = f"instruction {_name_instruction(code)} at byte {at:,}: no such place in the memo"
-        raise _build_no_snapshot_error(path, problem, at)
-    raise _build_instruction_error(data, at, code, path)
+        raise _build_cut_instruction_error(path, offset, code)
+    if code == b"r" and offset + 5 <= size:  # LONG_BINPUT
+        if int.from_bytes(data[offset + 1 : offset + 5], "little") <= offset:
+            return offset + 5
+        problem = f"instruction {_name_instruction(code)} at byte {offset:,}: no such place in the memo"
+        raise _build_no_snapshot_error(path, problem, offset)
+    raise _build_instruction_error(data, offset, code, path)
 
 
-def _build_instruction_error(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
+def _build_instruction_error(data: bytes, offset: int, code: bytes, path: Path) -> TraceFormatError:
     """Build the error for where the scan stopped: end of file, a cut instruction, or a forbidden one."""
     if not code:
-        return _build_cut_pickle_error(path, f"the pickle ends at byte {at:,} without STOP", at)
+        return _build_cut_pickle_error(path, f"the pickle ends at byte {offset:,} without STOP", offset)
     name = _name_instruction(code)
-    if code in _LENGTHS and _is_instruction_cut(data, at, code):
-        return _build_cut_instruction_error(path, at, code)
-    problem = f"instruction {name} at byte {at:,} is not allowed"
+    if code in _LENGTHS and _is_instruction_cut(data, offset, code):
+        return _build_cut_instruction_error(path, offset, code)
+    problem = f"instruction {name} at byte {offset:,} is not allowed"
     if code == b"\x86":
         problem += ": only a pair of small integers is"
     elif code == b"\x8a":
         problem += ": an integer of over 64 bits"
     elif code == b"\x80":
         problem += ": one file, one protocol"
-    return _build_no_snapshot_error(path, problem, at)
+    return _build_no_snapshot_error(path, problem, offset)
 
 
 _LENGTHS = {b"h": 2, b"q": 2, b"K": 2, b"M": 3, b"J": 5, b"j": 5, b"r": 5, b"X": 5, b"G": 9, b"\x95": 9}
@@ -183,18 +183,18 @@ _LENGTHS |= dict.fromkeys(_COUNTED, 2)
 """Fixed length in bytes of instructions that the end of the file may cut."""
 
 
-def _is_instruction_cut(data: bytes, at: int, code: bytes) -> bool:
+def _is_instruction_cut(data: bytes, offset: int, code: bytes) -> bool:
     """Check whether the file ends inside the instruction."""
     length = _LENGTHS[code]
-    if code in _COUNTED and at + 1 < len(data):
-        length += data[at + 1]
-    return at + length > len(data)
+    if code in _COUNTED and offset + 1 < len(data):
+        length += data[offset + 1]
+    return offset + length > len(data)
 
 
-def _build_cut_instruction_error(path: Path, at: int, code: bytes) -> TraceFormatError:
+def _build_cut_instruction_error(path: Path, offset: int, code: bytes) -> TraceFormatError:
     """Build the error for an instruction that exceeds the rest of the file."""
-    problem = f"instruction {_name_instruction(code)} at byte {at:,} goes beyond the end of the file"
-    return _build_cut_pickle_error(path, problem, at)
+    problem = f"instruction {_name_instruction(code)} at byte {offset:,} goes beyond the end of the file"
+    return _build_cut_pickle_error(path, problem, offset)
 
 
 def _build_no_snapshot_error(path: Path, problem: str, offset: int) -> TraceFormatError:
@@ -215,12 +215,12 @@ def build_too_many_error(path: Path, problem: str) -> TraceFormatError:
     return TraceFormatError(path, problem, hint, "shape", code="too-many")
 
 
-def _check_pickle_padding(data: bytes, at: int, path: Path) -> None:
+def _check_pickle_padding(data: bytes, offset: int, path: Path) -> None:
     """Raise `TraceFormatError` unless only zero bytes follow the end of the pickle."""
-    if data.count(0, at) != len(data) - at:
-        problem = f"{len(data) - at:,} bytes follow the end of the pickle"
-        reason = Reason("no-snapshot", problem, Data(offset=at))
-        raise make_format_error(path, reason, "a snapshot is one pickle", f"byte {at}")
+    if data.count(0, offset) != len(data) - offset:
+        problem = f"{len(data) - offset:,} bytes follow the end of the pickle"
+        reason = Reason("no-snapshot", problem, Data(offset=offset))
+        raise make_format_error(path, reason, "a snapshot is one pickle", f"byte {offset}")
 
 
 def _name_instruction(code: bytes) -> str:

@@ -69,17 +69,17 @@ class SnapshotStacks:
     frame_count: int = 0
 
 
-def make_stack_column(stacks: SnapshotStacks, of: SnapshotRecords, key: str) -> SnapshotIntegers:
+def make_stack_column(stacks: SnapshotStacks, entries: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Hash each row's stack and add new stacks to `stacks`; missing if not recorded."""
     # The two actions of a free share one list, and so do an allocation and its block.
-    taken = of.taken.lists.get(key) if of.taken is not None else None
-    recorded = taken or find_distinct_objects(of, key)
-    kinds = check_value_types(of, key, recorded, list)
+    taken = entries.taken.lists.get(key) if entries.taken is not None else None
+    recorded = taken or find_distinct_objects(entries, key)
+    kinds = check_value_types(entries, key, recorded, list)
     lists = recorded.things
     if list not in kinds:
-        return SnapshotIntegers(np.zeros(len(of.rows), np.int64), np.ones(len(of.rows), np.bool_))
+        return SnapshotIntegers(np.zeros(len(entries.rows), np.int64), np.ones(len(entries.rows), np.bool_))
     stacks.recorded = True
-    where = f"{key} of {of.name_of(0)}"
+    where = f"{key} of {entries.name_of(0)}"
     hashes = _hash_distinct_lists(stacks, lists, where) if taken else _hash_lists(stacks, lists, where)
     unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
     return SnapshotIntegers(hashes[recorded.number], unrecorded[recorded.number])

@@ -94,18 +94,18 @@ class SnapshotTables:
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
-def make_snapshot_tables(root: object, path: Path, most: int) -> SnapshotTables:
-    """Build the tables of a snapshot with at most `most` dictionaries. Raises `TraceFormatError` for an invalid part."""
+def make_snapshot_tables(root: object, path: Path, max_dicts: int) -> SnapshotTables:
+    """Build the tables of a snapshot with at most `max_dicts` dictionaries. Raises `TraceFormatError` for an invalid part."""
     top = {"segments": root} if type(root) is list else root
     if type(top) is not dict or not ({"segments", "device_traces", *_HOST} & top.keys()):
         raise build_shape_error(path, "top", "no dictionary with segments or device_traces")
     snapshot, stacks = SnapshotTables(), SnapshotStacks(path)
     _count_unknown_keys(snapshot, "", SnapshotRecords(path, [top], lambda _: "top", [0]), _TOP)
-    ranges = _make_annotations(snapshot, top, path, most)
-    traces = _collect_histories(top, path, most)
+    ranges = _make_annotations(snapshot, top, path, max_dicts)
+    traces = _collect_histories(top, path, max_dicts)
     if traces is not None:
         _make_allocations(snapshot, stacks, *traces, ranges)
-    _make_segments(snapshot, stacks, top, path, most)
+    _make_segments(snapshot, stacks, top, path, max_dicts)
     if ranges:
         rows = [Columns.of(frame) for frame in ranges]
         snapshot.tables["annotations"] = concatenate_table_parts(TABLES["annotations"], rows).frame()
@@ -118,35 +118,37 @@ def make_snapshot_tables(root: object, path: Path, most: int) -> SnapshotTables:
 _HOST = ("host_segments", "host_traces")
 
 
-def _count_unknown_keys(made: SnapshotTables, place: str, of: SnapshotRecords, known: frozenset[str]) -> set[str]:
+def _count_unknown_keys(
+    snapshot: SnapshotTables, place: str, entries: SnapshotRecords, known_keys: frozenset[str]
+) -> set[str]:
     """List all keys of the records. Counts the unknown ones."""
-    keys = list_record_keys(of)
-    odd = sorted(keys - known)
+    keys = list_record_keys(entries)
+    odd = sorted(keys - known_keys)
     for key in odd[:_MOST_COUNTED]:
-        made.unknown[f"{place}{key[:_LONGEST]}"] += sum(key in row for row in of.rows)
+        snapshot.unknown[f"{place}{key[:_LONGEST]}"] += sum(key in row for row in entries.rows)
     if len(odd) > _MOST_COUNTED:
-        made.unknown[f"{place}* (other keys)"] += len(odd) - _MOST_COUNTED
+        snapshot.unknown[f"{place}* (other keys)"] += len(odd) - _MOST_COUNTED
     return keys
 
 
 def _count_unknown_words(
-    made: SnapshotTables, what: str, column: tuple[npt.NDArray[np.int32], list[str]], known: Container[str]
+    snapshot: SnapshotTables, what: str, column: tuple[npt.NDArray[np.int32], list[str]], known_words: Container[str]
 ) -> None:
     """Count the rows whose text is not a known word."""
     codes, names = column
-    odd = [code for code, name in enumerate(names) if name not in known]
+    odd = [code for code, name in enumerate(names) if name not in known_words]
     if not odd:
         return
     counts = np.bincount(codes[codes >= 0], minlength=len(names)).tolist()
     for code in odd[:_MOST_COUNTED]:
-        made.unknown[f"{what} {names[code][:_LONGEST]}"] += counts[code]
+        snapshot.unknown[f"{what} {names[code][:_LONGEST]}"] += counts[code]
     if len(odd) > _MOST_COUNTED:
         other_count = sum(counts[code] for code in odd[_MOST_COUNTED:])
-        made.unknown[f"{what} * (others)"] += other_count
+        snapshot.unknown[f"{what} * (others)"] += other_count
 
 
 def _collect_histories(
-    top: Mapping[str, Any], path: Path, most: int
+    top: Mapping[str, Any], path: Path, max_dicts: int
 ) -> tuple[SnapshotRecords, Ints, npt.NDArray[np.bool_]] | None:
     """Collect the histories of all devices and the host: (entries, device of each group, whether it is the host's)."""
     names: list[str] = []
@@ -166,14 +168,14 @@ def _collect_histories(
         for number in range(len(lists)):
             names.append(f"{key}[{number}]")
             device.append(number if key == "device_traces" else -1)
-    entries = join_records(path, names.__getitem__, groups, most) if groups else None
+    entries = join_records(path, names.__getitem__, groups, max_dicts) if groups else None
     if entries is None or not entries.rows:
         return None
     return entries, np.array(device, np.int64), np.array(device, np.int64) < 0
 
 
 def _make_allocations(
-    made: SnapshotTables,
+    snapshot: SnapshotTables,
     stacks: SnapshotStacks,
     entries: SnapshotRecords,
     device: Ints,
@@ -191,8 +193,8 @@ def _make_allocations(
         is_range = codes == names.index(USER_DEFINED)
         ranges.append(_make_user_annotations(entries, is_range, device[group]))
         entries, codes, group = _drop_records(entries, is_range), codes[~is_range], group[~is_range]
-    keys = _count_unknown_keys(made, "device_traces[][].", entries, _ENTRY)
-    _count_unknown_words(made, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
+    keys = _count_unknown_keys(snapshot, "device_traces[][].", entries, _ENTRY)
+    _count_unknown_words(snapshot, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
     number = device[group]
     columns: dict[str, Any] = {
         "memory": _encode_fixed_categorical(host[group].astype(np.int8), MEMORIES),
@@ -201,7 +203,7 @@ def _make_allocations(
         **_make_planned_columns(entries, keys, _OF_ENTRIES),
         **_make_context_columns(stacks, entries, keys),
     }
-    made.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
+    snapshot.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
 
 
 _INTEGERS = ("time_us", "addr", "size", "device_free", "stream")
@@ -222,7 +224,7 @@ _OF_ENTRIES: _Plan = (
 )
 
 
-def _make_context_columns(stacks: SnapshotStacks, of: SnapshotRecords, keys: set[str]) -> dict[str, Any]:
+def _make_context_columns(stacks: SnapshotStacks, entries: SnapshotRecords, keys: set[str]) -> dict[str, Any]:
     """Build the columns that actions and blocks share: stacks and context."""
     stack = partial(make_stack_column, stacks)
     plan: _Plan = (
@@ -232,26 +234,28 @@ def _make_context_columns(stacks: SnapshotStacks, of: SnapshotRecords, keys: set
         ("user_metadata", "user_metadata", read_record_texts),
         ("category", "category", read_record_texts),
     )
-    return _make_planned_columns(of, keys, plan)
+    return _make_planned_columns(entries, keys, plan)
 
 
-def _make_planned_columns(of: SnapshotRecords, keys: set[str], plan: _Plan) -> dict[str, Any]:
+def _make_planned_columns(entries: SnapshotRecords, keys: set[str], plan: _Plan) -> dict[str, Any]:
     """Build the columns whose key any record has."""
     columns: dict[str, Any] = {}
     for name, key, make in plan:
         if key in keys:
-            column = make(of, key)
+            column = make(entries, key)
             columns[name] = column.nullable() if isinstance(column, SnapshotIntegers) else column
     return columns
 
 
-def _make_segments(made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[str, Any], path: Path, most: int) -> None:
+def _make_segments(
+    snapshot: SnapshotTables, stacks: SnapshotStacks, top: Mapping[str, Any], path: Path, max_dicts: int
+) -> None:
     """Build the tables `memory_segments` and `blocks`, if recorded."""
     names = [key for key in ("segments", "host_segments") if key in top]
     if not names:
         return
-    segments = join_records(path, names.__getitem__, [top[key] for key in names], most)
-    keys = _count_unknown_keys(made, "segments[].", segments, _SEGMENT)
+    segments = join_records(path, names.__getitem__, [top[key] for key in names], max_dicts)
+    keys = _count_unknown_keys(snapshot, "segments[].", segments, _SEGMENT)
     count = len(segments.rows)
     on_host = np.repeat([key == "host_segments" for key in names], segments.lengths())
     memory = _encode_fixed_categorical(on_host.astype(np.int8), MEMORIES)
@@ -264,11 +268,11 @@ def _make_segments(made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[st
         **_make_planned_columns(segments, keys, _OF_SEGMENTS),
         **_make_planned_columns(segments, keys, (("stack", "frames", partial(make_stack_column, stacks)),)),
     }
-    made.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
+    snapshot.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
     lists = [[] if blocks is None else blocks for blocks in get_record_values(segments, "blocks")]
-    inner = join_records(path, lambda i: f"{segments.place(i)}.blocks", lists, most) if lists else None
+    inner = join_records(path, lambda i: f"{segments.place(i)}.blocks", lists, max_dicts) if lists else None
     if inner is None:
-        made.tables["blocks"] = TABLES["blocks"].frame()
+        snapshot.tables["blocks"] = TABLES["blocks"].frame()
         return
     segment = np.repeat(np.arange(count, dtype=np.int32), inner.lengths())
     outer = {
@@ -276,56 +280,62 @@ def _make_segments(made: SnapshotTables, stacks: SnapshotStacks, top: Mapping[st
         "memory": memory[segment],
         "device": SnapshotIntegers(device.values[segment], device.missing[segment]).nullable(),
     }
-    _make_blocks(made, stacks, inner, outer, SnapshotIntegers(start.values[segment], start.missing[segment]))
+    _make_blocks(snapshot, stacks, inner, outer, SnapshotIntegers(start.values[segment], start.missing[segment]))
 
 
 def _make_blocks(
-    made: SnapshotTables, stacks: SnapshotStacks, of: SnapshotRecords, outer: dict[str, Any], start: SnapshotIntegers
+    snapshot: SnapshotTables,
+    stacks: SnapshotStacks,
+    entries: SnapshotRecords,
+    outer: dict[str, Any],
+    start: SnapshotIntegers,
 ) -> None:
     """Build the table `blocks`. `start` is the segment address of each block."""
-    keys = _count_unknown_keys(made, "segments[].blocks[].", of, _BLOCK)
-    codes, names = read_distinct_texts(of, "state")
-    _count_unknown_words(made, "state", (codes, names), _STATE_OF)
-    size = require_numbers(of, "size", read_byte_sizes(of, "size"), "a number of bytes")
-    address = read_addresses(of, "address")
+    keys = _count_unknown_keys(snapshot, "segments[].blocks[].", entries, _BLOCK)
+    codes, names = read_distinct_texts(entries, "state")
+    _count_unknown_words(snapshot, "state", (codes, names), _STATE_OF)
+    size = require_numbers(entries, "size", read_byte_sizes(entries, "size"), "a number of bytes")
+    address = read_addresses(entries, "address")
     before: Ints = np.cumsum(size.values)
     before -= size.values
-    first = np.array(of.starts, np.int64)[outer["segment"]]
+    first = np.array(entries.starts, np.int64)[outer["segment"]]
     follows = start.values + before - before[first] if len(before) else before
     start_of_block = np.where(address.missing, follows, address.values)
     columns = {
         **outer,
         "address": SnapshotIntegers(start_of_block, address.missing & start.missing).nullable(),
         "size_bytes": size.nullable(),
-        **_make_planned_columns(of, keys, (("requested_bytes", "requested_size", read_byte_sizes),)),
+        **_make_planned_columns(entries, keys, (("requested_bytes", "requested_size", read_byte_sizes),)),
         "state": _make_fixed_categorical(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
-        **_make_context_columns(stacks, of, keys),
+        **_make_context_columns(stacks, entries, keys),
     }
     if "history" in keys:  # torch 2.0: the owners of the block, latest first
-        last = _take_last_owner(of, "history")
-        _count_unknown_keys(made, "segments[].blocks[].history[].", last, _HISTORY)
+        last = _take_last_owner(entries, "history")
+        _count_unknown_keys(snapshot, "segments[].blocks[].history[].", last, _HISTORY)
         columns.setdefault("stack", make_stack_column(stacks, last, "frames").nullable())
         columns.setdefault("requested_bytes", read_byte_sizes(last, "real_size").nullable())
-    made.tables["blocks"] = TABLES["blocks"].frame(columns, len(of.rows))
+    snapshot.tables["blocks"] = TABLES["blocks"].frame(columns, len(entries.rows))
 
 
-def _take_last_owner(of: SnapshotRecords, key: str) -> SnapshotRecords:
+def _take_last_owner(entries: SnapshotRecords, key: str) -> SnapshotRecords:
     """Take the first entry of each row's list; an empty record if there is none."""
-    lists = get_record_values(of, key)
+    lists = get_record_values(entries, key)
     rows: list[Any] = []
     for row, each in enumerate(lists):
         if each is not None and (type(each) is not list or (each and type(each[0]) is not dict)):
-            raise build_shape_error(of.path, f"{of.place(row)}.{key}", "expected a list of dictionaries")
+            raise build_shape_error(entries.path, f"{entries.place(row)}.{key}", "expected a list of dictionaries")
         rows.append(each[0] if each else {})
-    return SnapshotRecords(of.path, rows, of.name_of, of.starts)
+    return SnapshotRecords(entries.path, rows, entries.name_of, entries.starts)
 
 
-def _make_annotations(made: SnapshotTables, top: Mapping[str, Any], path: Path, most: int) -> list[pd.DataFrame]:
+def _make_annotations(
+    snapshot: SnapshotTables, top: Mapping[str, Any], path: Path, max_dicts: int
+) -> list[pd.DataFrame]:
     """Build the annotations table from `external_annotations`, in a list; empty if not recorded."""
     if top.get("external_annotations") is None:
         return []
-    entries = join_records(path, ["external_annotations"].__getitem__, [top["external_annotations"]], most)
-    _count_unknown_keys(made, "external_annotations[].", entries, _ANNOTATION)
+    entries = join_records(path, ["external_annotations"].__getitem__, [top["external_annotations"]], max_dicts)
+    _count_unknown_keys(snapshot, "external_annotations[].", entries, _ANNOTATION)
     codes, names = read_distinct_texts(entries, "stage")
     columns = {
         "ts_ns": read_record_times(entries, "time_us").nullable(),
@@ -339,19 +349,19 @@ def _make_annotations(made: SnapshotTables, top: Mapping[str, Any], path: Path, 
 _STAGES = ("start", "end", "other")
 
 
-def _make_user_annotations(of: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
+def _make_user_annotations(entries: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
     """Build the annotations from torch 2.4's actions: the frame's name is START or END, its file the annotation."""
-    rows = list(compress(of.rows, is_range))
+    rows = list(compress(entries.rows, is_range))
     first: list[Any] = []
     for place, row in zip(np.flatnonzero(is_range).tolist(), rows, strict=True):
         frames = row.get("frames")
         first.append(frames[0] if type(frames) is list and frames else {})
         if type(first[-1]) is not dict:
-            raise build_shape_error(of.path, f"{of.place(place)}.frames", "expected dictionaries")
-    first_frames = SnapshotRecords(of.path, first, lambda _: "frames of user_defined", [0])
+            raise build_shape_error(entries.path, f"{entries.place(place)}.frames", "expected dictionaries")
+    first_frames = SnapshotRecords(entries.path, first, lambda _: "frames of user_defined", [0])
     codes, names = read_distinct_texts(first_frames, "name")
     number = device[is_range]
-    ranges = SnapshotRecords(of.path, rows, lambda _: "user_defined", [0])
+    ranges = SnapshotRecords(entries.path, rows, lambda _: "user_defined", [0])
     columns = {
         "ts_ns": read_record_times(ranges, "time_us").nullable(),
         "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
@@ -361,21 +371,23 @@ def _make_user_annotations(of: SnapshotRecords, is_range: npt.NDArray[np.bool_],
     return TABLES["annotations"].frame(columns, len(rows))
 
 
-def _drop_records(of: SnapshotRecords, is_removed: npt.NDArray[np.bool_]) -> SnapshotRecords:
+def _drop_records(entries: SnapshotRecords, is_removed: npt.NDArray[np.bool_]) -> SnapshotRecords:
     """Drop the marked records."""
     before: Ints = np.cumsum(is_removed) - is_removed
-    starts = np.array([*of.starts, len(of.rows)], np.int64)
+    starts = np.array([*entries.starts, len(entries.rows)], np.int64)
     gone = np.append(before, np.count_nonzero(is_removed))[starts]
     shifted_starts = (starts - gone)[:-1]
-    return SnapshotRecords(of.path, list(compress(of.rows, ~is_removed)), of.name_of, shifted_starts.tolist())
+    return SnapshotRecords(
+        entries.path, list(compress(entries.rows, ~is_removed)), entries.name_of, shifted_starts.tolist()
+    )
 
 
-def _read_booleans(of: SnapshotRecords, key: str) -> SnapshotIntegers:
+def _read_booleans(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
     """Read booleans as 1 and 0, missing if not recorded."""
-    recorded = get_record_values(of, key)
+    recorded = get_record_values(entries, key)
     for row, value in enumerate(recorded):
         if type(value) not in (bool, type(None)):
-            raise build_shape_error(of.path, f"{of.place(row)}.{key}", "expected a truth value")
+            raise build_shape_error(entries.path, f"{entries.place(row)}.{key}", "expected a truth value")
     return SnapshotIntegers(np.fromiter(map(bool, recorded), np.int64, len(recorded)), mark_none_values(recorded))
 
 
