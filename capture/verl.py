@@ -88,7 +88,7 @@ class SwitchedProfiler(DistProfiler):
         mark = super().annotate(message, color, domain, category, **kwargs_outer)
         if os.environ.get("VERL_RL_INSIGHT_ENABLE") != "1":
             return mark
-        return lambda function: _told_to_rl_insight(mark(function), kwargs_outer.get("role"))
+        return lambda function: _report_to_rl_insight(mark(function), kwargs_outer.get("role"))
 
 
 @functools.cache
@@ -112,14 +112,14 @@ def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
     return built
 
 
-def _told_to_rl_insight(function: F, role: str | None) -> F:
+def _report_to_rl_insight(function: F, role: str | None) -> F:
     """Report the calls of a function to RL-Insight, as verl does."""
     logger = getattr(import_module("verl.utils.tracking"), "RLInsightLogger", None)
     if logger is None:
         return function
 
     @functools.wraps(function)
-    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def report_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         profiler = getattr(self, "profiler", None)
         if profiler is None:
             return function(self, *args, **kwargs)
@@ -127,7 +127,7 @@ def _told_to_rl_insight(function: F, role: str | None) -> F:
         with logger.trace_state(state, state_lane_id=f"rank_{profiler.rank}"):
             return function(self, *args, **kwargs)
 
-    return told  # type: ignore[return-value] # as F in all that it takes and gives
+    return report_and_call  # type: ignore[return-value] # as F in all that it takes and gives
 
 
 def active() -> bool:

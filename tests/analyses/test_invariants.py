@@ -190,7 +190,7 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
         assert row.to_dict() == alone.drop("device").to_dict()
     assert both["busy_ns"].sum() >= one["busy_ns"]
     assert both["op_count"].sum() == one["op_count"] == len(drawn)
-    split = kernels.summary(Columns.of(ops(drawn))).frame()
+    split = kernels.summary(Columns.from_frame(ops(drawn))).frame()
     assert split["total_ns"].sum() == 1000 * sum(d for _, _, d, _ in drawn)
     assert not split.duplicated(["device", "kind", "name"]).any()
 

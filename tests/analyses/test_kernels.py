@@ -50,7 +50,7 @@ def device_ops(durations, name="k", device=0, kind="kernel"):
 
 
 def summed_up(device_ops):
-    return summary(Columns.of(device_ops)).frame()
+    return summary(Columns.from_frame(device_ops)).frame()
 
 
 @settings(max_examples=20, deadline=None)
@@ -141,7 +141,7 @@ def measured_of(*parts):
         source = Source(Path(), f"rank{rank}", "chrome", rank=rank, pid=rank)
         frame = summed_up(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
-        frames.append(Frame.of(add_key_columns(TABLES["kernels"], columns, source)))
+        frames.append(Frame.from_columns(add_key_columns(TABLES["kernels"], columns, source)))
     return concat(frames)
 
 

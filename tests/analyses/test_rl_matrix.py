@@ -201,7 +201,7 @@ def test_timers_within_one_another_count_once(tmp_path):
     write_log(tmp_path, {1: {"update_weights": 2.0, "param_sync": 1.5, "step": 3.0}})
     found = result(tmp_path).measurements
     (log,) = map_run_driver_logs(found).values()
-    assert log.of("update_weights").to_dict() == {1: 2_000_000_000}
+    assert log.get_stage_times("update_weights").to_dict() == {1: 2_000_000_000}
     assert log.steps.to_dict() == {1: 3_000_000_000}
 
 

@@ -55,7 +55,7 @@ def operations(rows: int) -> dict[str, Calls]:
     """Name what judges do, in pandas, polars and our own frame."""
     measured = Columns(rows, columns(rows))
     hosts: dict[str, Array] = {"source": texts([f"rank{n}.json.gz" for n in range(8)]), "host": np.arange(8)}
-    own, own_hosts = Frame.of(measured), Frame.of(hosts)
+    own, own_hosts = Frame.from_columns(measured), Frame.from_columns(hosts)
     old, old_hosts = measured.judged(), Columns(8, hosts).judged()
     new, new_hosts = in_polars(old), in_polars(old_hosts)
     total, names = pl.col("x0_ns") + pl.col("x1_ns"), ["x0_ns", "stage"]

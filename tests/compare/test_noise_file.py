@@ -31,13 +31,13 @@ def four_runs(**facts):
 def test_noise_is_the_spread_of_the_logarithms_of_run_means_by_metric():
     found = calibrated(four_runs(gpu="H100", world_size="8"))
     # ±ln(1.1)/2 around the mean: √(4 (ln 1.1 / 2)² / 3) = ln 1.1 / √3 = 0.0550274
-    assert found.of(STEP).sd == pytest.approx(math.log(1.1) / math.sqrt(3), rel=1e-12)
-    assert found.of(STEP).sd == pytest.approx(0.0550274, abs=1e-7)
-    assert found.of(GEN).sd == pytest.approx(found.of(STEP).sd), "half of every value spreads alike"
-    assert (found.of(STEP).runs, found.of(STEP).df, found.of(STEP).steps) == (4, 3.0, 2)
+    assert found.find_noise(STEP).sd == pytest.approx(math.log(1.1) / math.sqrt(3), rel=1e-12)
+    assert found.find_noise(STEP).sd == pytest.approx(0.0550274, abs=1e-7)
+    assert found.find_noise(GEN).sd == pytest.approx(found.find_noise(STEP).sd), "half of every value spreads alike"
+    assert (found.find_noise(STEP).runs, found.find_noise(STEP).df, found.find_noise(STEP).steps) == (4, 3.0, 2)
     assert found.runs == ("run1", "run2", "run3", "run4")
     assert found.fingerprint == {"gpu": "H100", "world_size": "8"}
-    assert found.of(("stage_time", None, "ref")) is None
+    assert found.find_noise(("stage_time", None, "ref")) is None
 
 
 def test_a_metric_that_one_run_lacks_or_that_is_zero_has_no_noise():
@@ -181,7 +181,7 @@ def test_a_small_table_says_what_can_be_seen():
     # Beyond t(3, .996) · √2 · 0.0550274 = 6.322101 · 0.0778205 = 0.491989, which is more than the least effect and
     # the interval, .055027 + 3.182446 · 0.0778205; and z(.8) more of what √2 sd may be, √(3 / χ²(3, .2) = 1.005174)
     # times as large: 0.841621 · 0.0778205 · 1.727592 = 0.113149.
-    assert find_resolvable_change(found.of(STEP)) == pytest.approx(math.expm1(0.605138), rel=2e-3)
+    assert find_resolvable_change(found.find_noise(STEP)) == pytest.approx(math.expm1(0.605138), rel=2e-3)
     assert report.answer.startswith("runs differ by 5.5 % in the step")
     assert report.answer.endswith("one run a side shows changes from 83 % on")
     titles = [heading.name for heading in report.overview.headings]
@@ -213,7 +213,7 @@ def test_the_command_writes_what_compare_uses(tmp_path, capsys):
     assert "runs differ by 6.0 %" in shown.out
     assert f"wrote {path}" in shown.err
     # Means 1000, 1100, 1050, 1150 µs: the standard deviation of their logarithms is 0.0601.
-    assert read(path).of(STEP).sd == pytest.approx(0.060149, abs=1e-5)
+    assert read(path).find_noise(STEP).sd == pytest.approx(0.060149, abs=1e-5)
     assert main.status(["compare", runs[0], runs[1], "--noise", str(path), "-j", "1", "-q"]) == 0
     assert main.status(["noise", *runs, "-o", "-", "-j", "1", "-q"]) == 0
     assert capsys.readouterr().out == path.read_text()

@@ -33,7 +33,7 @@ def recorded(*rows, **facts):
 
 
 def told(measured, *whose):
-    found = device_sizes(measured).of(*whose)
+    found = device_sizes(measured).find_size(*whose)
     return found and (found.size_bytes // GIB, found.origin)
 
 
@@ -71,7 +71,7 @@ def test_what_a_saved_file_cannot_mean_is_no_size(size):
 
 
 def test_pinned_memory_of_a_host_has_no_card():
-    memories = Frame.of({"memory": texts(["device", "host"]), "device": make_nullable_numbers([0, None])})
+    memories = Frame.from_columns({"memory": texts(["device", "host"]), "device": make_nullable_numbers([0, None])})
     memories = memories.with_columns(run="a", rank=0)
     found = add_card_sizes(Measurements({}, (), facts=Facts(device_memory=GIB)), memories)
     assert found.values("card_bytes") == [GIB, None]

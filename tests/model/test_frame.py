@@ -34,7 +34,7 @@ def frame(rows):
     """A frame of (run, rank, dur_ns, share, is_last) rows: text, Int64, int64, Float64, bool."""
     run, rank, dur, share, last = map(list, zip(*rows, strict=True)) if rows else ([],) * 5
     missing = np.array([value is None for value in share], np.bool_)
-    return Frame.of(
+    return Frame.from_columns(
         {
             "run": texts(run),
             "rank": make_nullable_numbers(rank),
@@ -88,7 +88,7 @@ def test_an_aggregate_of_missing_values_alone_is_missing_and_not_zero():
 
 
 def test_nan_is_not_missing():
-    table = Frame.of({"x": Nullable(np.array([np.nan, 1.0]), np.array([False, False]))})
+    table = Frame.from_columns({"x": Nullable(np.array([np.nan, 1.0]), np.array([False, False]))})
     total = table.group_by().agg(x=sum_of("x"), known=count_of("x"))
     assert np.isnan(total["x"].values[0])
     assert total.values("known") == [2]
@@ -170,13 +170,13 @@ def test_sorting_is_that_of_pandas(rows, is_share_down, is_run_down):
 
 def test_nan_comes_after_numbers_and_before_missing_either_way():
     values = Nullable(np.array([0.0, np.nan, 2.0, 1.0]), np.array([True, False, False, False]))
-    table = Frame.of({"x": values, "row": np.arange(4)})
+    table = Frame.from_columns({"x": values, "row": np.arange(4)})
     assert table.sort("x").values("row") == [3, 2, 1, 0]
     assert table.sort("x", descending=["x"]).values("row") == [2, 3, 1, 0]
 
 
 def test_times_beyond_the_whole_numbers_of_floats_are_told_apart():
-    table = Frame.of({"ts_ns": Nullable(np.array([BIG + 1, BIG]), np.zeros(2, np.bool_))})
+    table = Frame.from_columns({"ts_ns": Nullable(np.array([BIG + 1, BIG]), np.zeros(2, np.bool_))})
     assert table.sort("ts_ns").values("ts_ns") == [BIG, BIG + 1]
     assert len(table.distinct("ts_ns")) == 2
     assert table.sort("ts_ns", descending=["ts_ns"]).values("ts_ns") == [BIG + 1, BIG]
@@ -206,7 +206,7 @@ def test_joins_are_those_of_pandas_without_missing_keys(left, right, how):
 
 def test_a_missing_key_matches_only_where_it_is_optional():
     left = frame([("a", None, 1, None, True)])
-    right = Frame.of({"run": texts(["a"]), "rank": make_nullable_numbers([None]), "wall": np.array([9])})
+    right = Frame.from_columns({"run": texts(["a"]), "rank": make_nullable_numbers([None]), "wall": np.array([9])})
     assert len(left.join(right, on=["run", "rank"])) == 0
     assert not left.is_among(right, ["run", "rank"]).any()
     assert left.join(right, on=["run", "rank"], optional=["rank"]).values("wall") == [9]
@@ -214,16 +214,16 @@ def test_a_missing_key_matches_only_where_it_is_optional():
 
 
 def test_a_left_join_keeps_types_where_every_row_matches():
-    left = Frame.of({"rank": np.array([1, 0])})
-    right = Frame.of({"rank": make_nullable_numbers([0, 1]), "wall_ns": np.array([7, BIG + 1])})
+    left = Frame.from_columns({"rank": np.array([1, 0])})
+    right = Frame.from_columns({"rank": make_nullable_numbers([0, 1]), "wall_ns": np.array([7, BIG + 1])})
     assert left.join(right, on=["rank"], how="left")["wall_ns"].tolist() == [BIG + 1, 7]
     gaps = left.join(right.head(1), on=["rank"], how="left")
     assert gaps.values("wall_ns") == [None, 7]
 
 
 def test_a_left_join_with_no_rows_is_all_missing():
-    right = Frame.of({"rank": np.empty(0, np.int64), "name": texts([]), "x": np.empty(0)})
-    joined = Frame.of({"rank": np.array([1])}).join(right, on=["rank"], how="left")
+    right = Frame.from_columns({"rank": np.empty(0, np.int64), "name": texts([]), "x": np.empty(0)})
+    joined = Frame.from_columns({"rank": np.array([1])}).join(right, on=["rank"], how="left")
     assert listed(joined) == [(1, None, None)]
     assert isinstance(joined["name"], Coded)
 
@@ -239,9 +239,9 @@ def test_a_join_refuses_a_column_that_both_sides_have():
 
 def test_texts_are_compared_by_what_they_say_and_not_by_their_codes():
     one = Coded(np.array([0, 1, 2], np.int8), ("gen", "gen", "ref"))
-    table = Frame.of({"stage": one, "x": np.array([1, 2, 4])})
+    table = Frame.from_columns({"stage": one, "x": np.array([1, 2, 4])})
     assert listed(table.group_by("stage").agg(x=sum_of("x"))) == [("gen", 3), ("ref", 4)]
-    other = Frame.of({"stage": texts(["ref", "gen"]), "place": np.array([0, 1])})
+    other = Frame.from_columns({"stage": texts(["ref", "gen"]), "place": np.array([0, 1])})
     assert table.join(other, on=["stage"]).values("place") == [1, 1, 0]
     assert table.sort("stage", "x", descending=["x"]).values("x") == [2, 1, 4]
 
@@ -259,23 +259,23 @@ def test_filters_tell_missing_from_any_value():
     assert table.filter(~table.equals("run", "a")).values("dur_ns") == [2, 3]
     assert table.filter(table.equals("rank", None)).values("dur_ns") == [2]
     assert table.filter(~table.is_in("run", ["a", "c"])).values("dur_ns") == [2, 3]
-    assert table.whole("rank", missing=-1).tolist() == [0, -1, 1]
+    assert table.integers("rank", missing=-1).tolist() == [0, -1, 1]
     assert table.number("rank").tolist()[::2] == [0.0, 1.0]
 
 
 def test_where_and_choose_keep_kinds():
     mask = np.array([True, False])
-    assert Frame.of({"x": where(mask, np.array([BIG + 1, 2]))}).values("x") == [BIG + 1, None]
+    assert Frame.from_columns({"x": where(mask, np.array([BIG + 1, 2]))}).values("x") == [BIG + 1, None]
     chosen = choose(mask, texts(["a", "b"]), texts(["c", "d"]))
-    assert Frame.of({"x": chosen}).values("x") == ["a", "d"]
+    assert Frame.from_columns({"x": chosen}).values("x") == ["a", "d"]
     mixed = choose(mask, make_nullable_numbers([None, 1]), np.array([7, BIG + 1]))
-    assert Frame.of({"x": mixed}).values("x") == [None, BIG + 1]
+    assert Frame.from_columns({"x": mixed}).values("x") == [None, BIG + 1]
 
 
 def test_a_quotient_is_missing_where_a_part_is_missing_or_the_divisor_is_0():
     above, below = make_nullable_numbers([1, None, 1, 1]), make_nullable_numbers([4, 4, None, 0])
-    assert Frame.of({"x": divide(above, below)}).values("x") == [0.25, None, None, None]
-    assert Frame.of({"x": divide(np.array([1, 0]), np.array([2.0, 2.0]))}).values("x") == [0.5, 0.0]
+    assert Frame.from_columns({"x": divide(above, below)}).values("x") == [0.25, None, None, None]
+    assert Frame.from_columns({"x": divide(np.array([1, 0]), np.array([2.0, 2.0]))}).values("x") == [0.5, 0.0]
 
 
 def test_rows_of_python_values_become_texts_and_numbers_and_keep_what_is_missing():

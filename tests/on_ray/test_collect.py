@@ -48,7 +48,7 @@ def test_a_report_that_changes_or_vanishes_is_not_copied(nodes, reports, tmp_pat
         large = max(offer.plan.wanted, key=lambda one: one.size_bytes)
         copy = node_collecting.make_node_copier(cluster)
         chunk = node_collecting.CHUNK_BYTES
-        remote = node_collecting._RemoteFile.at(cluster, nodes.id("two"), large.path)
+        remote = node_collecting._RemoteFile.look_up(cluster, nodes.id("two"), large.path)
         blocks = remote.blocks()
         assert next(blocks) == reports["two"][:chunk]
         large.path.write_bytes(bytes(chunk + 1))

@@ -567,7 +567,7 @@ def test_a_report_of_nsys_is_kept_with_its_export(tmp_path, monkeypatch, digeste
 
 def test_every_reader_that_reads_more_than_the_file_says_so():
     for reader in READERS:
-        assert reader.looks_beside == hasattr(reader.module, "beside"), reader.name
+        assert reader.looks_beside == hasattr(reader.module, "describe_dependencies"), reader.name
 
 
 TEXTS = st.text(st.characters(), max_size=8)

@@ -319,9 +319,9 @@ def test_two_at_once_do_not_disturb_each_other(profile, tmp_path, cache):
 
 
 def test_a_database_with_a_journal_is_not_kept(tmp_path):
-    assert find_reader("nsys").beside(tmp_path / "a.sqlite") == ()
+    assert find_reader("nsys").describe_dependencies(tmp_path / "a.sqlite") == ()
     (tmp_path / "a.sqlite-wal").write_bytes(b"changes")
-    assert find_reader("nsys").beside(tmp_path / "a.sqlite") is None
+    assert find_reader("nsys").describe_dependencies(tmp_path / "a.sqlite") is None
 
 
 def test_a_report_that_is_exported_now_is_kept_once_its_export_is(tmp_path, monkeypatch, measured_now):

@@ -57,7 +57,7 @@ def test_what_has_not_begun_yet_does_not_run(tmp_path, base_ns, far):
     host = tracekit.load(path, tables=TABLES).derived(build_host_tree)
     running = [-1, *(host.name.texts[code] for code in host.name.codes)]
     at = np.array([-5, 100, 103.999, 104, 139.999, 140, 200, 300]) * 1_000
-    rows = host.at(np.zeros(len(at), np.int64), (base_ns or 0) + at.astype(np.int64))
+    rows = host.find_running(np.zeros(len(at), np.int64), (base_ns or 0) + at.astype(np.int64))
     main, prep = frames[0]["name"], frames[1]["name"]
     assert [running[row + 1] for row in rows] == [-1, main, main, prep, prep, main, main, -1]
 
@@ -87,7 +87,7 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
         for found, expected in zip(rows.cut(whole), part, strict=True):
             np.testing.assert_array_equal(found, expected)
         *pieces, first = rows.cut_and_found(whole)
-        expected = part.start, part.end, host.at(part.thread, part.start)
+        expected = part.start, part.end, host.find_running(part.thread, part.start)
         np.testing.assert_array_equal(pieces, expected)
         np.testing.assert_array_equal(part.origin[first], np.arange(len(start)))
 
@@ -194,7 +194,7 @@ def test_a_row_holds_no_instant_before_it_begins_however_far_apart_rows_are(tmp_
     rows = [op("aten::first", 80, 20), op("aten::second", 140, 10), *far]
     host = build_host_tree(traced(tmp_path, rows, base_ns=0))
     instants = np.array([79, 80, 99, 100, 139, 140, 149, 150]) * 1000
-    place = host.at(np.zeros(len(instants), np.int64), instants)
+    place = host.find_running(np.zeros(len(instants), np.int64), instants)
     names = [host.name.texts[host.name.codes[row]] if row >= 0 else None for row in place]
     first, second = ["aten::first"] * 2, ["aten::second"] * 2
     assert names == [None, *first, None, None, *second, None]

@@ -312,7 +312,7 @@ def test_neither_clock_nor_order_matter_and_nothing_is_lost(tmp_path_factory, op
     steps = find_steps_and_stages(first).steps
     start = steps["ts_ns"].to_numpy()
     end = start + steps["dur_ns"].to_numpy()
-    inside = place.known & (place.ts_ns >= start[0]) & (place.ts_ns < end[-1])
+    inside = place.is_placed & (place.ts_ns >= start[0]) & (place.ts_ns < end[-1])
     dur = first["device_ops"]["dur_ns"].to_numpy()
     work = measure_work_per_window(first, start, end)
     assert int(sum(work["work_ns"])) == int(dur[inside].sum())

@@ -55,14 +55,14 @@ def check_levels(trace, allocator):
         truth = np.array(allocator.levels, np.int64).reshape(-1, 3)
         assert one.requested.tolist() == truth[:, 0].tolist()
         assert one.reserved.tolist() == truth[:, 2].tolist()
-        assert one.held(-1) == one.base
+        assert one.get_requested_bytes(-1) == one.base
 
 
 def check_live(trace):
     for one in trace.derived(replay_all_devices):
         for at in {-1, (len(one.rows) - 1) // 2, len(one.rows) - 1}:
             found = list_live_memory(trace, one, at)
-            assert found.total == one.held(at) == sum_live_memory_by_site(found)["size_bytes"].sum()
+            assert found.total == one.get_requested_bytes(at) == sum_live_memory_by_site(found)["size_bytes"].sum()
 
 
 def check_free_pieces(trace):
@@ -369,10 +369,10 @@ def test_the_level_before_a_history_of_one_free_is_its_peak(tmp_path):
     allocator.free(allocator.alloc(4096), wait=True)
     allocator.clear_history()
     (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)  # no history at all
-    assert (one.peak(), one.held(-1), one.reserved_before) == (-1, 4096, 0)
+    assert (one.peak(), one.get_requested_bytes(-1), one.reserved_before) == (-1, 4096, 0)
     allocator.synchronize()
     (one,) = loaded(tmp_path, allocator).derived(replay_all_devices)
-    assert (one.peak(), one.held(-1), one.held(0)) == (-1, 4096, 0)
+    assert (one.peak(), one.get_requested_bytes(-1), one.get_requested_bytes(0)) == (-1, 4096, 0)
     assert one.pieces.block.tolist() == [-1]
 
 

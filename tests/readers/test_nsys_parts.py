@@ -35,18 +35,18 @@ def test_each_row_has_its_id_whether_they_follow_one_another_or_not(blocks):
     expected = [row for block in blocks for row in block]
     ids, rows = collected(blocks), np.arange(len(expected), dtype=np.int32)
     for _ in range(2):
-        assert ids.at(rows).tolist() == expected
-    assert ids.at(rows[::-1]).tolist() == expected[::-1]
-    assert ids.at(rows[:0]).tolist() == []
+        assert ids.look_up(rows).tolist() == expected
+    assert ids.look_up(rows[::-1]).tolist() == expected[::-1]
+    assert ids.look_up(rows[:0]).tolist() == []
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_ids_in_any_order_are_all_kept(blocks):
     expected = [row for block in blocks for row in block]
-    assert collected(blocks).at(np.arange(len(expected))).tolist() == expected
+    assert collected(blocks).look_up(np.arange(len(expected))).tolist() == expected
 
 
 def test_of_ids_that_follow_one_another_nothing_is_kept_by_row():
     ids = collected([range(1, 10_001), range(10_001, 20_001)])
-    assert ids.at(np.array([0, 19_999], np.int32)).tolist() == [1, 20_000]
+    assert ids.look_up(np.array([0, 19_999], np.int32)).tolist() == [1, 20_000]
     assert ids._ids is None

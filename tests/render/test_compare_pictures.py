@@ -144,7 +144,7 @@ def test_more_steps_than_can_be_seen_are_counted():
 
 def test_twice_as_much_and_half_as_much_are_equally_far_from_one():
     across = make_log_axis([Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))])
-    half, one, two = (across.at(Fraction(v)) for v in (Fraction(1, 2), 1, 2))
+    half, one, two = (across.project(Fraction(v)) for v in (Fraction(1, 2), 1, 2))
     assert one == pytest.approx(0.5)
     assert two - one == pytest.approx(one - half)
     assert [text for _, text in across.ticks] == ["0.5×", "1×", "2×"]
@@ -154,7 +154,7 @@ def test_one_wide_interval_does_not_hide_the_others():
     # Factors up to 2: the axis ends at 4, though an interval reaches 1,000.
     found = [Mark(0, 0, Fraction(1, 1000), Fraction(1000), Fraction(2))]
     across = make_log_axis(found)
-    assert across.at(Fraction(4)) < 1 < across.at(Fraction(5))
+    assert across.project(Fraction(4)) < 1 < across.project(Fraction(5))
 
 
 @settings(deadline=None)
@@ -164,7 +164,7 @@ def test_any_factors_have_an_axis_with_few_ticks(above, below):
     across = make_log_axis([Mark(0, 0, None, None, value) for value in values])
     assert 1 <= len(across.ticks) <= 27
     assert all(0 <= at <= 1 for at, _ in across.ticks)
-    assert all(0 < across.at(value) < 1 for value in (*values, Fraction(1)))
+    assert all(0 < across.project(value) < 1 for value in (*values, Fraction(1)))
 
 
 def test_a_factor_is_drawn_at_its_place_with_its_words():

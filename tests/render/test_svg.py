@@ -184,7 +184,7 @@ def test_any_chart_is_drawn_well_formed_within_its_frame_and_the_same_each_time(
 def test_an_axis_holds_its_values_with_few_ticks_in_their_order(values, unit, zero, wide):
     exact = [Fraction(value) for value in values]
     found = make_axis(exact, unit, zero=zero, wide=wide)
-    assert all(0 <= found.at(value) <= 1 for value in exact)
+    assert all(0 <= found.project(value) <= 1 for value in exact)
     places = [at for at, _ in found.ticks]
     assert places == sorted(places)
     assert len(places) <= 9

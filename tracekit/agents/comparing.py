@@ -66,9 +66,9 @@ def answer_compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareA
     return truncate_answer_text(text, "`tracekit compare` writes all of it."), answer
 
 
-def _resolve_side_paths(roots: Roots, given: str | tuple[str, ...]) -> tuple[str, ...]:
+def _resolve_side_paths(roots: Roots, path_or_paths: str | tuple[str, ...]) -> tuple[str, ...]:
     """Resolve the paths of one side."""
-    paths = (given,) if isinstance(given, str) else given
+    paths = (path_or_paths,) if isinstance(path_or_paths, str) else path_or_paths
     if not paths:
         raise TracekitError("a side of the comparison names no path", "give both `base` and `opt`")
     return tuple(resolve_inside_roots(roots, path) for path in paths)

@@ -235,7 +235,7 @@ def compute_metric_speedup(
 ) -> tuple[Speedup, tuple[str, ...]]:
     """Compute the speedup under the declared design, as far as the samples fit it, and the notes on that."""
     paired, notes = choose_pairing(base, opt, choices.paired)
-    noise = choices.noise.of(base.key) if choices.noise else None
+    noise = choices.noise.find_noise(base.key) if choices.noise else None
     ratio = compute_speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
     return ratio, notes
 

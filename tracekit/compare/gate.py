@@ -70,7 +70,7 @@ class _GatedSides:
     blocked: bool
 
     @property
-    def given(self) -> tuple[ComparedSide, ...]:
+    def recorded(self) -> tuple[ComparedSide, ...]:
         """The sides that exist: base and opt, or opt alone."""
         return (self.opt,) if self.base is None else (self.base, self.opt)
 
@@ -141,7 +141,7 @@ def _apply_gate_rule(rule: GateRule, sides: _GatedSides) -> Iterator[_JudgedGate
         metric = rule.metric
         if len(roles) > 1 and key[1]:
             metric = f"{metric} ({key[1]})"
-        if rule.name != WINDOW and any(is_whole_recording_sum(key, side) for side in sides.given):
+        if rule.name != WINDOW and any(is_whole_recording_sum(key, side) for side in sides.recorded):
             reason = "without step marks it is of a whole recording"
             yield _JudgedGate(_make_untested_gate(rule, metric + of_unit, reason))
         else:
@@ -150,7 +150,7 @@ def _apply_gate_rule(rule: GateRule, sides: _GatedSides) -> Iterator[_JudgedGate
 
 def _make_unrecorded_gate(rule: GateRule, sides: _GatedSides) -> Gate:
     """Make the gate of a rule whose metric neither side recorded."""
-    asked = (sides.opt,) if rule.test == "budget" else sides.given
+    asked = (sides.opt,) if rule.test == "budget" else sides.recorded
     reason = _explain_missing_by_error(*asked) or _explain_unrecorded_metric(rule, asked)
     return _make_untested_gate(rule, rule.metric, reason)
 

@@ -44,7 +44,7 @@ class NoiseFile:
     notes: tuple[str, ...] = ()
     tool_version: str = VERSION
 
-    def of(self, key: Key) -> Noise | None:
+    def find_noise(self, key: Key) -> Noise | None:
         """Find the noise of one metric, None if it was not calibrated; roles may be spelled differently."""
         name, role, stage = key
         if key in self.metrics or role is None:

@@ -111,7 +111,7 @@ def exclude_steps(metrics: Mapping[Key, MetricSamples], left_out: LeftOutSteps) 
     """Exclude steps from the samples; metrics without any samples left are dropped."""
     counted = {}
     for key, metric in metrics.items():
-        remaining = left_out.kept(metric)
+        remaining = left_out.filter_samples(metric)
         if remaining.runs:
             counted[key] = remaining
     return counted

@@ -392,7 +392,7 @@ class JobSteps:
     step_ns: float | None
     count: int
 
-    def of(self, run: object) -> JobSteps:
+    def select_run(self, run: object) -> JobSteps:
         """Select the steps of one run."""
         return _summarize_walls(self.walls[find_equal_rows(self.walls["run"], run)])
 

@@ -15,7 +15,7 @@ from tracekit.model.tables.arrays import Columns
 
 def to_frame(rows: pd.DataFrame) -> Frame:
     """Wrap the columns of a pandas frame; objects are texts."""
-    columns = dict(Columns.of(rows).arrays)
+    columns = dict(Columns.from_frame(rows).arrays)
     for name, array in columns.items():
         if isinstance(array, np.ndarray) and array.dtype.kind == "O":
             columns[name] = texts(list_python_values(array))

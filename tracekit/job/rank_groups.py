@@ -66,7 +66,7 @@ class RankGroup:
         """Number of recorded steps."""
         return count_distinct_keys(self.work, UNIT)
 
-    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def select_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Select the rows of a frame that are of this rank group."""
         mask = np.ones(len(frame), np.bool_)
         for name, value in zip(RANK_GROUP, (self.run, self.role, self.replica), strict=True):
@@ -85,7 +85,7 @@ MOST_MISSING = 0.25
 
 def count_missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
     """Count the ranks of a rank group that were not recorded; 0 where that is unknown, or where too many are missing."""
-    captures = rank_group.of(measured["captures"])
+    captures = rank_group.select_rows(measured["captures"])
     seen, size = captures["rank"].nunique(), captures["world_size"].max()
     missing = 0 if pd.isna(size) else max(int(size) - seen, 0)
     return missing if missing <= MOST_MISSING * (seen + missing) else 0
@@ -125,7 +125,7 @@ def list_rank_group_abstentions(
         lack = EvidenceLack(few) if members < min_ranks else lacking(groups_of_run)
         if lack is not None:
             named = to_text_or_none(run) if make_run_heading(measured) else None
-            yield lack.verdict(rule, named, summarize_job_steps(measured).of(run).step_ns)
+            yield lack.verdict(rule, named, summarize_job_steps(measured).select_run(run).step_ns)
     if not by_run:
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 

@@ -39,7 +39,7 @@ def _find_run_start_ups(measured: Measurements) -> list[RunStartUp]:
         run = of_run["run"].iloc[0]
         longest = [of_unit["start_up_ns"].max() for of_unit in split_by_keys(of_run, [*UNIT])]
         place = int(of_run["start_up_ns"].to_numpy(np.int64).argmax())
-        walls = summarize_job_steps(measured).of(run)
+        walls = summarize_job_steps(measured).select_run(run)
         start_up_ns = round(sum(longest) / max(walls.count or 1, 1))
         wall_ns = round(walls.step_ns or 0.0)
         found.append(RunStartUp(run, of_run["source"].iloc[place], start_up_ns, wall_ns + start_up_ns))

@@ -3,7 +3,7 @@
 A `Frame` wraps columns as measuring leaves them (`model.tables.arrays`): numpy arrays, `Coded` text, `Nullable`
 numbers. No method changes a frame or copies a column that it does not change. Arithmetic is numpy's:
 
-    kernels = Frame.of(measured.columns("kernels"))
+    kernels = Frame.from_columns(measured.columns("kernels"))
     by_name = kernels.group_by("run", "name").agg(total_ns=sum_of("total_ns"), launches=sum_of("count"))
     slowest = by_name.sort("total_ns", "name", descending=["total_ns"]).head(10)
 
@@ -42,7 +42,7 @@ class Frame:
     length: int
 
     @staticmethod
-    def of(columns: Columns | Mapping[str, Array]) -> Frame:
+    def from_columns(columns: Columns | Mapping[str, Array]) -> Frame:
         """Wrap measured columns, or arrays by name, without a copy."""
         if isinstance(columns, Columns):
             return Frame(columns.arrays, columns.length)
@@ -56,7 +56,7 @@ class Frame:
         """Return one column as it is held: an array, `Coded` or `Nullable`."""
         return self.columns[name]
 
-    def whole(self, name: str, missing: int = 0) -> Ints:
+    def integers(self, name: str, missing: int = 0) -> Ints:
         """Return a column of whole numbers, `missing` where one is missing."""
         array = self.columns[name]
         if isinstance(array, Nullable):
@@ -234,14 +234,14 @@ def count_rows() -> Aggregate:
 
 def count_of(column: str | Array) -> Aggregate:
     """Count the known values."""
-    return lambda groups: np.bincount(_known(groups, column)[0], minlength=len(groups))
+    return lambda groups: np.bincount(_select_known(groups, column)[0], minlength=len(groups))
 
 
 def count_distinct_of(column: str | Array) -> Aggregate:
     """Count the distinct known values."""
 
     def count(groups: Groups) -> Array:
-        number, values = _known(groups, column)
+        number, values = _select_known(groups, column)
         first = keys.group_arrays([number, _comparable(values)])[1]
         return np.bincount(number[first], minlength=len(groups))
 
@@ -298,7 +298,7 @@ def _column(groups: Groups, column: str | Array) -> Array:
     return groups.frame.columns[column] if isinstance(column, str) else column
 
 
-def _known(groups: Groups, column: str | Array) -> tuple[Ints, Any]:
+def _select_known(groups: Groups, column: str | Array) -> tuple[Ints, Any]:
     """Return (the group of each known value, the known values)."""
     array = _column(groups, column)
     if isinstance(array, np.ndarray):
@@ -314,7 +314,7 @@ Reduction = Callable[[Ints, npt.NDArray[Any], int], npt.NDArray[Any]]
 
 def _reduced(groups: Groups, column: str | Array, reduce: Reduction) -> Array:
     """Reduce numbers by group; missing where nothing is known of a group."""
-    number, values = _known(groups, column)
+    number, values = _select_known(groups, column)
     assert isinstance(values, np.ndarray), f"{column} is text"
     reduced = reduce(number, values, len(groups))
     if number is groups.number:
@@ -485,20 +485,20 @@ def _sortable(array: Array) -> tuple[Any, npt.NDArray[np.int8]]:
 
 
 def _matches(
-    mine: Frame, other: Frame, on: Sequence[str], optional: Collection[str], *, keep_all: bool
+    own_keys: Frame, other: Frame, on: Sequence[str], optional: Collection[str], *, keep_all: bool
 ) -> tuple[Ints, Ints]:
     """Pair the places of rows with equal keys; place -1 on the right where nothing matches and all are kept."""
-    both = [_stacked([mine.columns[name], other.columns[name]]) for name in on]
+    both = [_stacked([own_keys.columns[name], other.columns[name]]) for name in on]
     number, first = keys.group_arrays([_comparable(array) for array in both])
     for name, array in zip(on, both, strict=True):
         if name not in optional:
             number = np.where(is_missing(array), len(first), number)
-    wanted, present = number[: len(mine)], number[len(mine) :]
+    wanted, present = number[: len(own_keys)], number[len(own_keys) :]
     count = np.bincount(present, minlength=len(first) + 1)
     begin, in_order = np.cumsum(count) - count, np.argsort(present, kind="stable")
     count[len(first)] = 0  # rows that lack a key
     times = np.maximum(count[wanted], int(keep_all))
-    left = np.repeat(np.arange(len(mine)), times)
+    left = np.repeat(np.arange(len(own_keys)), times)
     nth = np.arange(len(left)) - np.repeat(np.cumsum(times) - times, times)
     right = np.full(len(left), -1, np.int64)
     has_match = (count[wanted] > 0)[left]

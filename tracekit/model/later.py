@@ -21,7 +21,7 @@ class LazySequence(Sequence[T]):
         self._make: Callable[[], Iterable[T]] | None = make
         self._parts: tuple[T, ...] = ()
 
-    def made(self) -> tuple[T, ...]:
+    def materialize(self) -> tuple[T, ...]:
         """Make the parts if needed; re-raises on each access what making them raises."""
         if self._make is not None:
             self._parts = tuple(self._make())
@@ -30,31 +30,31 @@ class LazySequence(Sequence[T]):
 
     def __len__(self) -> int:
         """Count the parts."""
-        return len(self.made())
+        return len(self.materialize())
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over the parts."""
-        return iter(self.made())
+        return iter(self.materialize())
 
     def __getitem__(self, index: Any) -> Any:
         """Get one part, or the parts of a slice."""
-        return self.made()[index]
+        return self.materialize()[index]
 
     def __eq__(self, other: object) -> bool:
         """Compare the parts with those of another lazy sequence, or with a tuple."""
-        return self.made() == (other.made() if isinstance(other, LazySequence) else other)
+        return self.materialize() == (other.materialize() if isinstance(other, LazySequence) else other)
 
     def __hash__(self) -> int:
         """Hash the parts."""
-        return hash(self.made())
+        return hash(self.materialize())
 
     def __repr__(self) -> str:
         """Format the parts as a tuple."""
-        return repr(self.made())
+        return repr(self.materialize())
 
     def __reduce__(self) -> tuple[type[tuple[T, ...]], tuple[tuple[T, ...]]]:
         """Pickle as the tuple of the parts."""
-        return tuple, (self.made(),)
+        return tuple, (self.materialize(),)
 
 
 def make_lazy_sequence(parts: Parts[T]) -> tuple[T, ...]:

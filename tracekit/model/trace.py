@@ -326,7 +326,7 @@ class Measurements:
 
     def frame(self, name: str) -> Frame:
         """Wrap one table for judging (`model.frame`); it has no rows if no source filled it."""
-        return Frame.of(self.columns(name))
+        return Frame.from_columns(self.columns(name))
 
     def row_count(self, name: str) -> int:
         """Count the rows of a table without making its frame; 0 if no source filled it."""

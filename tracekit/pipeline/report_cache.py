@@ -249,7 +249,7 @@ def _list_reader_inputs(discovery: Discovery | None) -> tuple[tuple[str, ...], .
     """List the state of the other inputs of each source's reader; None if one of them may change at any time."""
     states: list[tuple[str, ...]] = []
     for source in () if discovery is None else discovery.sources:
-        state = find_reader(source.reader).beside(source.path)
+        state = find_reader(source.reader).describe_dependencies(source.path)
         if state is None:
             return None
         states.append(state)

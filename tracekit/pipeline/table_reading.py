@@ -239,4 +239,4 @@ def _assign_row_steps(trace: Trace, name: str, length: int) -> Array:
         return recorded.step_rows.number_at(array)
     placed: Placement = trace.derived(place_device_ops)
     numbers = recorded.step_rows.number_at(placed.ts_ns)
-    return Nullable(numbers.values, numbers.missing | ~placed.known)
+    return Nullable(numbers.values, numbers.missing | ~placed.is_placed)

@@ -122,7 +122,7 @@ def _find_iteration_work_ends(trace: Trace, start: Ints, end: Ints) -> Ints:
     if len(device):
         place: Placement = trace.derived(place_device_ops)
         row = find_window_at(start, end, place.ts_ns)
-        inside = (place.known & (row >= 0)).nonzero()[0]
+        inside = (place.is_placed & (row >= 0)).nonzero()[0]
         ends = device["ts_ns"].to_numpy() + trace.numbers("device_ops", "dur_ns")
         np.maximum.at(last, row[inside], ends[inside])
     return last

@@ -46,7 +46,7 @@ def list_micro_batches(trace: Trace) -> Mapping[str, Any]:
     is_batch = ~mark_none(kinds)
     if not is_batch.any():
         return {}
-    rows, top = ranges.at(is_batch), ranges.at((ranges.parent.codes < 0) & ~is_batch)
+    rows, top = ranges.take(is_batch), ranges.take((ranges.parent.codes < 0) & ~is_batch)
     kind, stage_row = kinds[is_batch], top.row_at(rows.ts_ns)
     return {
         "step": rows.step,
@@ -66,7 +66,7 @@ def _measure_batch_kernel_time(trace: Trace, start: Ints, end: Ints, kind: npt.N
     if not len(op_start):
         return Nullable(own_ns, np.ones(len(start), np.bool_))
     place: Placement = trace.derived(place_device_ops)
-    work = (place.known & mark_rows_of_kind(trace, "device_ops", "kernel")).nonzero()[0]
+    work = (place.is_placed & mark_rows_of_kind(trace, "device_ops", "kernel")).nonzero()[0]
     launched, begin = place.ts_ns[work], op_start[work]
     finish = begin + trace.numbers("device_ops", "dur_ns")[work]
     of_trace = trace.derived(number_devices)

@@ -71,9 +71,9 @@ def slice_trace(trace: Trace, steps: frozenset[int] | None, stage: StageFilter |
         first_calls = renumber_start_up_calls(trace.derived(find_start_up_calls), inside)
     if trace.has("device_ops"):
         place: Placement = trace.derived(place_device_ops)
-        keep = place.known & (measure_coverage(chosen, place.ts_ns, place.ts_ns + 1) > 0)
+        keep = place.is_placed & (measure_coverage(chosen, place.ts_ns, place.ts_ns + 1) > 0)
         tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
-        if lost := int((~place.known).sum()):
+        if lost := int((~place.is_placed).sum()):
             message = "device ops launched before the recording began belong to no step: left out"
             notes = (*notes, Note("info", "unlinked-left-out", message, trace.source.name, lost))
     for name in ("memory_ops", "counters", "syncs", "device_ranges"):
@@ -191,9 +191,9 @@ def _slice_windows(recorded: StepsAndStages, chosen: Intervals, steps: frozenset
     """Keep the chosen steps at full length, and the ranges that start in the chosen time."""
     steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:
-        steps_inside = steps_inside.at(_mark_rows_of_steps(steps_inside.step, steps).nonzero()[0])
+        steps_inside = steps_inside.take(_mark_rows_of_steps(steps_inside.step, steps).nonzero()[0])
     is_inside = measure_coverage(chosen, ranges.ts_ns, ranges.ts_ns + 1) > 0
-    return StepsAndStages(steps_inside, ranges.at(is_inside.nonzero()[0]), recorded.dropped)
+    return StepsAndStages(steps_inside, ranges.take(is_inside.nonzero()[0]), recorded.dropped)
 
 
 def _find_chosen_time(
@@ -207,9 +207,9 @@ def _find_chosen_time(
         ranges, role = recorded.stage_rows, trace.source.role
         wanted = [*(stage(name, role) for name in ranges.stage.texts), False]
         is_wanted = np.array(wanted, np.bool_)[ranges.stage.codes] & (ranges.parent.codes < 0)
-        rows = ranges.at(is_wanted.nonzero()[0])
+        rows = ranges.take(is_wanted.nonzero()[0])
     if steps is not None:
-        rows = rows.at(_mark_rows_of_steps(rows.step, steps).nonzero()[0])
+        rows = rows.take(_mark_rows_of_steps(rows.step, steps).nonzero()[0])
     return merge_intervals(rows.ts_ns, rows.ts_ns + np.maximum(rows.dur_ns, 1))
 
 

@@ -39,7 +39,7 @@ class Reader:
     """One format and the module that reads it.
 
     If `hint` is set, it matches the first bytes of every file of the format.
-    `looks_beside`: the module has a function `beside`, because it reads more than the one file.
+    `looks_beside`: the module has a function `describe_dependencies`, because it reads more than the one file.
     `one_by_one`: the module has a generator `each`, which builds a file's Traces one at a time.
     """
 
@@ -78,14 +78,14 @@ class Reader:
             yield traces.pop(0), len(traces)
 
     @property
-    def beside(self) -> Callable[[Path], tuple[str, ...] | None]:
+    def describe_dependencies(self) -> Callable[[Path], tuple[str, ...] | None]:
         """Function that describes the state of the other files that a profile depends on.
 
         It returns None if that state may change at any time.
         """
         if not self.looks_beside:
             return list_no_companions
-        function: Callable[[Path], tuple[str, ...] | None] = self.module.beside
+        function: Callable[[Path], tuple[str, ...] | None] = self.module.describe_dependencies
         return function
 
     def claims(self, start: bytes) -> bool:

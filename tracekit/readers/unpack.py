@@ -98,11 +98,11 @@ def _unpack_except_gzip(
         losses.append(DataLoss(kind, offset=delivered, count=1, size_bytes=0))
 
 
-def _limit_unpacked_text(text: Iterator[bytes], most: int, losses: list[DataLoss]) -> Iterator[bytes]:
-    """Yield the text up to `most` bytes; record a loss if there is more."""
+def _limit_unpacked_text(text: Iterator[bytes], limit: int, losses: list[DataLoss]) -> Iterator[bytes]:
+    """Yield the text up to `limit` bytes; record a loss if there is more."""
     delivered = 0
     for block in text:
-        if delivered + len(block) > most:
+        if delivered + len(block) > limit:
             losses.append(DataLoss("packed-bomb", offset=delivered, count=1, size_bytes=0))
             return
         delivered += len(block)

@@ -107,7 +107,7 @@ def _to_plain_json(value: object, where: str) -> object:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, LazySequence):
-        value = value.made()
+        value = value.materialize()
     if isinstance(value, tuple):
         return _list_plain_items(value, where)
     if is_dataclass(value):

@@ -37,7 +37,7 @@ def rules(section):
 
 
 def late(rank1_at=40, whole=1000):
-    """Two ranks, each one update of `whole`; two collectives end at 100 and 200: one of 60 (10) and one of 10."""
+    """Two ranks, each one update of `integers`; two collectives end at 100 and 200: one of 60 (10) and one of 10."""
     files = {}
     for rank, first in ((0, 40), (1, rank1_at)):
         files[rank] = [

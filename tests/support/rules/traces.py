@@ -25,7 +25,7 @@ MIB = 2**20
 
 
 def busy_in_gen(busy, stage=50, whole=100):
-    """Two steps of `whole`, each beginning with a `gen` of `stage` in which one kernel runs for `busy`."""
+    """Two steps of `integers`, each beginning with a `gen` of `stage` in which one kernel runs for `busy`."""
     return [
         row
         for number in (0, 1)
@@ -69,7 +69,7 @@ def steps_of(*durations):
 
 
 def unlinked(without_launch, whole=100):
-    """`whole` of GPU time, of which so much was launched by nobody who was seen."""
+    """`integers` of GPU time, of which so much was launched by nobody who was seen."""
     return [
         op("aten::mm", 0, 2 * whole),
         *launched("seen", 1, 10, whole - without_launch, 1),

@@ -21,7 +21,7 @@ def one_by_one(dur, gap, last, count=10):
 
 
 def waiting(*waits, whole=100):
-    """Steps of `whole` that each begin with a wait for a batch."""
+    """Steps of `integers` that each begin with a wait for a batch."""
     rows = []
     for index, wait in enumerate(waits):
         rows += [step(index, index * whole, whole), annotation(LOADER, index * whole, wait)]
@@ -29,7 +29,7 @@ def waiting(*waits, whole=100):
 
 
 def asking(*calls, dur=2, whole=1000):
-    """Steps 1, 2, … of `whole`, each with so many calls of cudaMalloc."""
+    """Steps 1, 2, … of `integers`, each with so many calls of cudaMalloc."""
     rows = []
     for index, count in enumerate(calls):
         rows.append(step(index + 1, index * whole, whole))
@@ -38,7 +38,7 @@ def asking(*calls, dur=2, whole=1000):
 
 
 def compiling(*durations, whole=1000):
-    """Steps 1, 2, … of `whole`, each compiling for so long; half of that is timed by name once more."""
+    """Steps 1, 2, … of `integers`, each compiling for so long; half of that is timed by name once more."""
     rows = []
     for index, dur in enumerate(durations):
         rows.append(step(index + 1, index * whole, whole))
@@ -49,7 +49,7 @@ def compiling(*durations, whole=1000):
 
 
 def capturing(*durations, whole=1000):
-    """Steps 1, 2, … of `whole`, each making a graph ready for so long."""
+    """Steps 1, 2, … of `integers`, each making a graph ready for so long."""
     rows = []
     for index, dur in enumerate(durations):
         rows.append(step(index + 1, index * whole, whole))
@@ -71,7 +71,7 @@ ADAM = ("aten::mul_", "aten::lerp_", "aten::sqrt", "aten::addcdiv_")
 
 
 def warming_up(*loading, whole=1000):
-    """Steps 1, 2, … of `whole`, all of them device work, each loading code for so long."""
+    """Steps 1, 2, … of `integers`, all of them device work, each loading code for so long."""
     rows = []
     for index, dur in enumerate(loading):
         at = index * whole
@@ -82,7 +82,7 @@ def warming_up(*loading, whole=1000):
 
 
 def collecting(*spans, whole=1000):
-    """A step of `whole` on a host alone, with garbage collected at (start, duration), one row inside another's range."""
+    """A step of `integers` on a host alone, with garbage collected at (start, duration), one row inside another's range."""
     rows = [step(1, 0, whole)]
     for start, dur in spans:
         rows += [annotation("gc gen2", start, dur), annotation("python_gc", start + 1, dur - 1)]

@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def sync_of(wall, whole=1000):
-    """Two steps of `whole` without a GPU, each ending with a weight sync."""
+    """Two steps of `integers` without a GPU, each ending with a weight sync."""
     return [
         row
         for number in (0, 1)

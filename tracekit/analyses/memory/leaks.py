@@ -87,7 +87,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     windows = measured.frame("snapshot_windows")
     leaks = find_kept_stacks(measured, thresholds.of("memory-growth"))
-    window_count = int(windows.whole("window", missing=-1).max(initial=-1)) + 1
+    window_count = int(windows.integers("window", missing=-1).max(initial=-1)) + 1
     within = bool(measured.frame("survivors").equals("basis", "step").any())
     if window_count < 3 and not within:
         reason = (

@@ -79,7 +79,7 @@ def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
         np.add.at(table, (code, first[alive]), weight)
         np.subtract.at(table, (code, stop[alive]), weight)
     held_bytes, count = (np.cumsum(table, axis=1)[:, :-1] for table in (held_bytes, count))
-    assert held_bytes.sum(axis=0).tolist() == [replay.held(int(entry)) for entry in entries]
+    assert held_bytes.sum(axis=0).tolist() == [replay.get_requested_bytes(int(entry)) for entry in entries]
     order = np.argsort(-held_bytes.max(axis=1, initial=0), kind="stable")
     largest, others_of = order[:MAX_SITES], order[MAX_SITES:]
     held_bytes, count = (np.vstack((t[largest], t[others_of].sum(axis=0))) for t in (held_bytes, count))
@@ -200,7 +200,7 @@ def _make_live_step_table(
     is_known = np.vstack([always, is_known[order], always])
     change = where(is_known[:, 0] & is_known[:, -1], size[:, -1] - size[:, 0])
     columns = {f"end_{end}": where(is_known[:, end], size[:, end]) for end in shown.tolist()}
-    table = Frame.of({"where": texts(names), "change": change, **columns})
+    table = Frame.from_columns({"where": texts(names), "change": change, **columns})
     if not others.any():
         table = table.head(len(table) - 1)
     steps = [

@@ -152,7 +152,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         peak["omitted_stage_count"] = np.array([len(outer) - len(longest)])
         of_steps.append((level.device_type, in_steps))
         tables["steps"].append(in_steps)
-        tables["stages"].append(_measure_windows(level, outer.at(np.sort(longest))))
+        tables["stages"].append(_measure_windows(level, outer.take(np.sort(longest))))
         tables["peaks"].append(peak)
         if level.replay is None or level.replay.timed:
             curve = level.curve(CURVE_POINTS)
@@ -293,7 +293,7 @@ def _list_peak_caveats(peaks: Frame) -> Iterator[str]:
 def _headline_peaks(peaks: Frame) -> Iterator[Metric]:
     """Report the highest peaks of any GPU."""
     on_card = peaks.filter(~peaks.equals("kind", "CPU"))
-    kinds = on_card.whole("device_type", missing=-1)
+    kinds = on_card.integers("device_type", missing=-1)
     kinds = np.where(np.isin(kinds, (DRIVER, SNAPSHOT)), kinds, -1)
     # An allocator's counts are better than requested bytes, and those than what the driver gave it.
     kind = next((k for k in (-1, SNAPSHOT, DRIVER) if (kinds == k).any()), -1)
@@ -328,7 +328,7 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
             reason = _explain_unsized(of_run) if on_card else "no GPU memory was recorded"
             yield Verdict("memory-near-limit", "insufficient data" if on_card else "not applicable", reason + where)
             continue
-        share = sized.whole("reserved_peak_bytes") / sized.whole("card_bytes")
+        share = sized.integers("reserved_peak_bytes") / sized.integers("card_bytes")
         if (share > 1).any():
             reason = f"more is reserved than the card has ({sized.values('card_origin')[0]})"
             yield Verdict("memory-near-limit", "insufficient data", reason + where)

@@ -95,10 +95,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _headline_slopes(found: Sequence[Series]) -> Iterator[Metric]:
+def _headline_slopes(all_series: Sequence[Series]) -> Iterator[Metric]:
     """Report the slope of the least memory in a step, the median over allocators of one kind."""
-    for kind in sorted({s.of.kind for s in found}):
-        of_kind = [s for s in found if s.of.kind == kind and s.judged]
+    for kind in sorted({s.of.kind for s in all_series}):
+        of_kind = [s for s in all_series if s.of.kind == kind and s.judged]
         slopes = [s.floor for s in of_kind if s.floor is not None]
         if slopes:
             middle = float(np.median([slope.per_x for slope in slopes]))
@@ -235,18 +235,18 @@ def _locate_kept_stack(keeper: KeptStack) -> Place:
     return Place(run=run, role=role, rank=rank, device=device, name=keeper.frames)
 
 
-def _list_total_growth(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, ...]:
+def _list_total_growth(slope: Slope | None, answer: Label | None, unit: str) -> tuple[Metric, ...]:
     """List the growth of all memory of the process, if known."""
     if slope is None:
         return ()
-    label = f"per {unit}, all memory" + ("" if told is None else f" ({WORDS.get(told, told)})")
+    label = f"per {unit}, all memory" + ("" if answer is None else f" ({WORDS.get(answer, answer)})")
     low, high = round(slope.low), round(slope.high)
     return (Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label),)
 
 
-def _key_of_owner(one: Series) -> tuple[Any, ...]:
+def _key_of_owner(series: Series) -> tuple[Any, ...]:
     """Identify the owner of a series as `KeptStack.process` does."""
-    owner = one.of
+    owner = series.of
     return (owner.run, owner.role, owner.rank, owner.host, owner.pid, owner.replica, owner.device)
 
 
@@ -298,19 +298,19 @@ def _judge_group(
     if not grows:
         return
     who = f"{len(grows)} of {len(members)}" if rising else f"all {len(members)}"
-    claim = _name_group(what, who, grows, together=not rising)
+    claim = _name_group(what, who, grows, is_total=not rising)
     growing = [member.series for member in grows]
     p = min((member.p for member in grows if member.p is not None), default=None)
     yield _describe_group(measured, growing, claim, limit, p, _pick_label(rising, grows))
 
 
-def _name_group(what: str, who: str, grows: Sequence[_LabelledSeries], *, together: bool) -> str:
+def _name_group(what: str, who: str, grows: Sequence[_LabelledSeries], *, is_total: bool) -> str:
     """Name the series that grow: `GPU memory of actor, 2 of 4 devices, grows`."""
     first = grows[0].series.of
     if len(grows) == 1:  # its process names the role too
         return f"{first.kind} memory of {first.process} grows"
     owners = "processes" if first.kind == "CPU" else "devices"
-    return f"{what}, {who} {owners}{' together' if together else ''}, grows"
+    return f"{what}, {who} {owners}{' together' if is_total else ''}, grows"
 
 
 def _pick_label(rising: Sequence[_LabelledSeries], grows: Sequence[_LabelledSeries]) -> Label | None:
@@ -338,13 +338,13 @@ def _select_rising(members: Sequence[_LabelledSeries], limit: Mapping[str, float
     return clear or [member for member in large if member.label == "filling"]
 
 
-def _find_slope(one: Series) -> float:
-    return one.found.slope.per_x if one.found.slope else 0.0
+def _find_slope(series: Series) -> float:
+    return series.found.slope.per_x if series.found.slope else 0.0
 
 
-def _advise_longer_recording(count: int, many: str) -> str:
+def _advise_longer_recording(count: int, unit: str) -> str:
     """Advise a longer recording for growth that slows down: twice as many steps tell a cache from a leak."""
-    return f"; still growing, may be filling: record {count} more {many}"
+    return f"; still growing, may be filling: record {count} more {unit}"
 
 
 def _describe_growth(slope: Slope, stairs: Staircase | None) -> str:

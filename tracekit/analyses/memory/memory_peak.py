@@ -182,7 +182,7 @@ def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         "window_ns": int(replay.ts_ns[-1] - replay.ts_ns[0]) if replay.timed else pd.NA,
         "unsound_count": replay.unsound,
         "base_bytes": replay.base,
-        "peak_bytes": replay.held(peak),
+        "peak_bytes": replay.get_requested_bytes(peak),
         "peak_ts_ns": int(when[0]) if is_timed else pd.NA,
         "peak_step": look_up_step_numbers(steps, when)[0] if len(when) else pd.NA,
         "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
@@ -193,11 +193,11 @@ def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         else max(int(reserved.max()), replay.reserved_before)
         if len(reserved)
         else _sum_sizes(segments["size_bytes"]),
-        "end_requested_bytes": replay.held(len(replay.rows) - 1),
+        "end_requested_bytes": replay.get_requested_bytes(len(replay.rows) - 1),
         "end_allocated_bytes": _sum_sizes(blocks["size_bytes"][is_held]) if has_allocator_segments(trace) else pd.NA,
         "end_reserved_bytes": _sum_sizes(segments["size_bytes"]) if has_allocator_segments(trace) else pd.NA,
         "pending_bytes": _sum_sizes(blocks["size_bytes"][blocks["state"] == "pending_free"]),
-        "off_bytes": replay.held(len(replay.rows) - 1) - _sum_sizes(blocks["requested_bytes"][is_held]),
+        "off_bytes": replay.get_requested_bytes(len(replay.rows) - 1) - _sum_sizes(blocks["requested_bytes"][is_held]),
         "alloc_count": len(allocations),
         "alloc_bytes": int(allocations.sum()),
         "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,

@@ -160,7 +160,7 @@ def pool_kernels(kernels: Frame) -> Frame:
     Exact but for the percentiles, which only a kernel of one process and device has.
     """
     by_name = kernels.group_by("run", "kind", "name")
-    count, mean = kernels.whole("count"), kernels.number("mean_ns")
+    count, mean = kernels.integers("count"), kernels.number("mean_ns")
     std = kernels.number("std_ns", missing=0.0)
     common_mean = by_name.each(sum_of("total_ns")) / by_name.each(sum_of("count"))
     # About the common mean, not about zero: nearly equal durations would lose all their digits.

@@ -484,7 +484,7 @@ def _select_sized_gemms(measured: Measurements, run: str | None, role: str | Non
     is_chosen &= ~products.is_missing("m") & ~products.is_missing("rated_flop_count")
     products = products.filter(is_chosen)
     time = products.number("device_busy_ns", missing=0.0)
-    unaligned_ns = products.whole("unaligned_ns") - products.whole("attention_ns")
+    unaligned_ns = products.integers("unaligned_ns") - products.integers("attention_ns")
     sizes = products.rows("name", "m", "n", "k", "type")
     labels = [f"{p['name']} {p['m']}×{p['n']}×{p['k']} {p['type']}" for p in sizes]
     return products.with_columns(

@@ -185,7 +185,7 @@ def _pool_operators(operators: Frame) -> Frame:
     """Pool operators over processes: one row per run and name."""
     pooled = operators.group_by("run", "name").agg(**{name: sum_of(name) for name in POOLED})
     self_ns = int(pooled["self_ns"].sum())
-    net_bytes = pooled.whole("allocated_bytes") - pooled.whole("freed_bytes")
+    net_bytes = pooled.integers("allocated_bytes") - pooled.integers("freed_bytes")
     return pooled.with_columns(
         self_ratio=pooled["self_ns"] / self_ns if self_ns else None,
         net_bytes=where(~pooled.is_missing("allocated_bytes"), net_bytes),
@@ -194,8 +194,8 @@ def _pool_operators(operators: Frame) -> Frame:
 
 def _make_operator_sheets(measured: Measurements, pooled: Frame) -> Iterator[Sheet]:
     """List operators by their host time, by the GPU time that they launch and by the memory that they allocate."""
-    launching = pooled.filter(pooled.whole("launch_count") > 0)
-    allocating = pooled.filter(pooled.whole("allocated_bytes") > 0)
+    launching = pooled.filter(pooled.integers("launch_count") > 0)
+    allocating = pooled.filter(pooled.integers("allocated_bytes") > 0)
     first, calls = Heading("name", "operator"), Heading("count", "calls", "count")
     for name, title, headings, operators in (
         ("host_time", "their own host time", HOST_HEADINGS, pooled),

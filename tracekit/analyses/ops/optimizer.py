@@ -237,7 +237,7 @@ def _list_optimizer_abstentions(measured: Measurements, pooled: Frame) -> Iterat
         if not pooled.equals("run", run).any():
             yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + phrase_run(measured, run))
     for of_run in pooled.group_by("run").frames():
-        if (of_run.whole("kernel_count", missing=-1) == 0).all():
+        if (of_run.integers("kernel_count", missing=-1) == 0).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
             reason += phrase_run(measured, of_run.values("run")[0])
             yield Verdict(ANALYSIS.rules[0], "not applicable", reason)

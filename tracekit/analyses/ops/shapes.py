@@ -106,7 +106,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "operator_totals": {
             "name": make_narrow_coded(present, names.texts),
             "count": count_by_group(group, len(present)),
-            **_sum_inclusive(trace, rows, group, len(present), work, memory, whole=True),
+            **_sum_inclusive(trace, rows, group, len(present), work, memory, with_totals=True),
         }
     }
     recorded: InputShapes = trace.derived(collect_input_shapes)
@@ -139,7 +139,14 @@ def _find_memory_operations(trace: Trace) -> Instants | None:
 
 
 def _sum_inclusive(
-    trace: Trace, rows: Ints, group: Rows, count: int, work: Instants | None, memory: Instants | None, *, whole: bool
+    trace: Trace,
+    rows: Ints,
+    group: Rows,
+    count: int,
+    work: Instants | None,
+    memory: Instants | None,
+    *,
+    with_totals: bool,
 ) -> dict[str, Any]:
     """Sum up the wall time of each group, and launches and allocations during it; recursion counts once."""
     call_sums = merge_calls(trace, rows, group, count)
@@ -150,7 +157,7 @@ def _sum_inclusive(
     ):
         if what is None:
             continue
-        counted = slice(None) if whole else slice(1)
+        counted = slice(None) if with_totals else slice(1)
         sums = sum_during_calls(call_sums, what.thread, what.ts_ns, *what.values[counted])
         out |= dict(zip(names[counted], sums, strict=True))
     return out
@@ -184,7 +191,7 @@ def _sum_shapes(trace: Trace, rows: Ints, work: Instants | None, memory: Instant
         "types": types[number],
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
-        **_sum_inclusive(trace, rows, group, count, work, memory, whole=False),
+        **_sum_inclusive(trace, rows, group, count, work, memory, with_totals=False),
         "self_ns": _sum_self_times(own_ns, group, count),
         "flop_count": _sum_flops(trace, slot, count),
     }
@@ -265,7 +272,7 @@ def _make_shape_sheet(measured: Measurements, rows: Frame, *, on_device: bool) -
     by_shape = rows.group_by("run", "name", "dims", "types")
     pooled = by_shape.agg(**sums, shape_count=max_of("shape_count"))
     cost = "device_ns" if on_device else "self_ns"
-    pooled = pooled.filter(pooled.whole(cost) > 0)
+    pooled = pooled.filter(pooled.integers(cost) > 0)
     pooled = pooled.sort(cost, "self_ns", "name", descending=[cost, "self_ns"])
     counts = pooled.values("shape_count")
     shapes_of = zip(pooled.values("dims"), counts, strict=True)
@@ -310,7 +317,7 @@ def _make_inclusive_sheet(measured: Measurements, totals: Frame, *, on_device: b
     sums = {name: sum_of(name) for name in SUMMED_OF_TOTALS}
     pooled = totals.group_by("run", "name").agg(**sums)
     cost = "device_total_ns" if on_device else "allocated_total_bytes"
-    pooled = pooled.filter(pooled.whole(cost) > 0).sort(cost, "name", descending=[cost])
+    pooled = pooled.filter(pooled.integers(cost) > 0).sort(cost, "name", descending=[cost])
     device = parse_headings("""
         device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
         launch_total_count | launches | count | Launched during the op.

@@ -301,7 +301,7 @@ def _find_top_ops(calls: Frame, kind: str) -> str | None:
 
 def _sum_calls(calls: Frame, kind: str, column: str) -> int:
     """Add up a column of the calls of one kind."""
-    return int(calls.whole(column)[calls.equals("class", kind)].sum())
+    return int(calls.integers(column)[calls.equals("class", kind)].sum())
 
 
 def _is_large(kind: str, stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> bool:

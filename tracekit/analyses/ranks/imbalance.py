@@ -175,8 +175,8 @@ def _make_what_if_table(measured: Measurements) -> Sheet:
     """Make the table of the step without stragglers: the last rank reaches each collective with the median rank (Q19)."""
     saved, rows = estimate_wait_savings(measured), []
     for rank_group in list_rank_groups(measured):
-        of_group = rank_group.of(saved)
-        step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+        of_group = rank_group.select_rows(saved)
+        step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
         if not len(of_group) or not step_ns:
             continue
         gain = min(float(of_group["saved_ns"].sum()) / rank_group.steps, step_ns)
@@ -260,7 +260,7 @@ def _compare_ranks_by_step(
     A missing rank that all others wait for worked longest; its rank is then NA.
     """
     rows = rank_group.by_step[(rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)]
-    held = rank_group.of(sum_waits_for_missing_rank(measured))
+    held = rank_group.select_rows(sum_waits_for_missing_rank(measured))
     by_step = _compute_rank_imbalance(rows, [*RANK_GROUP_STEP], held)
     longest = _find_slowest_members(rows, UNIT)
     place = find_matching_rows(longest, held, UNIT, optional=UNIT)
@@ -280,7 +280,7 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
         ratio = float(judged["by_step"]["imbalance_ratio"].mean())
         constant = judged["constant"]
         gain = _compute_balance_gain(measured, rank_group, judged["rows"])
-        step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+        step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
         share = divide_or_none(gain, step_ns)
         if (
             ratio < limit["imbalance_ratio"]
@@ -293,7 +293,7 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
 
 def _compute_balance_gain(measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame) -> float:
     """Compute the time a balanced step would save, in ns: from its collectives (Q19), or from own work if none matched."""
-    saved = rank_group.of(estimate_wait_savings(measured))
+    saved = rank_group.select_rows(estimate_wait_savings(measured))
     if len(saved):
         return float(saved["saved_ns"].sum()) / rank_group.steps
     grouped = rows.groupby([*UNIT], dropna=False, sort=False)["own_ns"]

@@ -145,7 +145,7 @@ def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
         is_alone = shortest is None
         yield WeightSync(run, to_text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone)
     for run, log in map_run_driver_logs(measured).items():
-        times = log.of(WEIGHT_SYNC_STAGE)
+        times = log.get_stage_times(WEIGHT_SYNC_STAGE)
         if len(times) and not find_equal_rows(sync_cells["run"], run).any():
             step = log.steps.reindex(times.index).dropna()
             step_ns = float(step.median()) if len(step) else None

@@ -93,7 +93,7 @@ def _make_log_comparison_table(measured: Measurements, all_cells: pd.DataFrame, 
         numbered = match_logged_steps(of_run, log)
         cells_of = all_cells[find_equal_rows(all_cells["run"], run) & (all_cells["state"] == "measured")]
         for stage in dict.fromkeys([*cells_of["canonical"], *log.stages["canonical"]]):
-            times = log.of(stage)
+            times = log.get_stage_times(stage)
             stage_cells = cells_of[cells_of["canonical"] == stage]
             if numbered:
                 stage_cells = stage_cells[stage_cells["step"].isin(numbered)]

@@ -69,7 +69,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     is_batch = mark_wanted_names(ranges.stage, _MICRO.match)
     if not is_batch.any():
         return {}
-    batches = ranges.at(is_batch)
+    batches = ranges.take(is_batch)
     outer = find_stage_codes_at(trace, batches.ts_ns)
     names = [*list_outer_stage_names(trace), None]
     return {

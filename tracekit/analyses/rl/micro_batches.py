@@ -240,7 +240,7 @@ def _find_redundant_log_probs(
             continue
         if count > most_batches:
             continue
-        steps = summarize_job_steps(measured).of(run)
+        steps = summarize_job_steps(measured).select_run(run)
         wall = float(passes.groupby(list(UNIT), dropna=False)["wall_ns"].max().sum())
         gain = wall / max(len(walls[find_equal_rows(walls["run"], run)]), 1)
         ratio = divide_or_none(gain, steps.step_ns)

@@ -123,7 +123,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     several = len({role for _, role in roles}) > 1
     for (run, role), units in roles.items():
         where = (f" of {role}" if several and role else "") + phrase_run(measured, run)
-        step_ns = summarize_job_steps(measured).of(run).step_ns
+        step_ns = summarize_job_steps(measured).select_run(run).step_ns
         judged += (tail := list(_find_rollout_tail(units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
         judged += _find_replica_imbalance(units, where, step_ns, thresholds, tails_found=has_tail)

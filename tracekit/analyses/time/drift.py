@@ -130,7 +130,7 @@ def _find_drift(
     step, count = int(walls["step"].iloc[rise.place]), len(walls)
     late_steps = walls.iloc[rise.place :]
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
-    share = divide_or_none(gain, summarize_job_steps(measured).of(run).step_ns)
+    share = divide_or_none(gain, summarize_job_steps(measured).select_run(run).step_ns)
     more = rise.after_ns / rise.before_ns
     pause = find_longer_pause(measured, walls, late_steps)
     if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (rise.after_ns - rise.before_ns):

@@ -71,7 +71,7 @@ def _has_repeated_step_times(measured: Measurements) -> bool:
     values["run"] = values["run"].where(values["run"].notna(), "")
     all_samples = collect_metric_samples(values)
     step = all_samples.get(STEP_TIMES)
-    return step is not None and _has_several_values(find_dropped_steps(all_samples, values, None).kept(step))
+    return step is not None and _has_several_values(find_dropped_steps(all_samples, values, None).filter_samples(step))
 
 
 def _has_repeated_values(measured: Measurements) -> bool:
@@ -133,7 +133,9 @@ def select_steady_samples(measured: Measurements) -> tuple[dict[Key, MetricSampl
     values["run"] = values["run"].where(values["run"].notna(), "")
     all_samples = collect_metric_samples(values)
     left_out = find_dropped_steps(all_samples, values, None)
-    kept_values = {key: remaining for key, sampled in all_samples.items() if (remaining := left_out.kept(sampled)).runs}
+    kept_values = {
+        key: remaining for key, sampled in all_samples.items() if (remaining := left_out.filter_samples(sampled)).runs
+    }
     rates = compute_work_rates(kept_values, _find_common_world_size(measured))
     return {**kept_values, **rates}, left_out, max(omitted for _, omitted in parts)
 

@@ -413,7 +413,7 @@ def _find_start_up_in_warm_up(measured: Measurements, rows: pd.DataFrame, thresh
     rows = rows[rows["step"].notna().to_numpy(np.bool_) & ~is_counted & is_call]
     for run, of_run in split_by_run(rows):
         each = of_run["dur_ns"].sum() / count_distinct_keys(of_run, [*PROCESS, *UNIT])
-        ratio = divide_or_none(float(each), summarize_job_steps(measured).of(run).step_ns)
+        ratio = divide_or_none(float(each), summarize_job_steps(measured).select_run(run).step_ns)
         if ratio is None or ratio < limit["uncounted_ratio"]:
             continue
         places = _locate_start_up_calls(of_run)
@@ -444,7 +444,7 @@ def _find_start_up_outside_steps(
     rows = rows[rows["step"].isna().to_numpy(np.bool_) & is_call & has_steps]
     for run, of_run in split_by_run(rows):
         each_ns = of_run["dur_ns"].sum() / count_distinct_keys(of_run, [*PROCESS])
-        ratio = divide_or_none(float(each_ns), summarize_job_steps(measured).of(run).step_ns)
+        ratio = divide_or_none(float(each_ns), summarize_job_steps(measured).select_run(run).step_ns)
         if ratio is None or ratio < limit["uncounted_ratio"]:
             continue
         yield Finding(

@@ -68,7 +68,7 @@ def summarize_steady_steps(measured: Measurements, run: object, first: int) -> J
     steps = clear_parts_of_numbered_steps(measured["steps"])
     of_run = steps[find_equal_rows(steps["run"], run)]
     late = of_run[is_after_first_steps(of_run, first)]
-    walls = summarize_job_steps(measured).of(run).walls
+    walls = summarize_job_steps(measured).select_run(run).walls
     number = walls["step"]
     steady_walls = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
     mean = float(steady_walls["wall_ns"].mean()) if len(steady_walls) else None

@@ -40,7 +40,7 @@ def _sum_loader_waits(measured: Measurements) -> pd.DataFrame:
         marks, first = (_list_steps_of_process(steps, who), _list_steps_of_process(recorded, who).iloc[:1])
         counted = marks[~mask_matching_rows(marks, first, _MARK)] if len(marks) > 1 else marks
         later = of_loader[mask_matching_rows(of_loader, counted, _MARK)]
-        step_ns = jobs.of(who["run"]).step_ns
+        step_ns = jobs.select_run(who["run"]).step_ns
         count = max(len(counted), 1)
         wait = int(later["wait_ns"].sum()) / count
         is_known = len(later) and later["idle_ns"].notna().all()

@@ -60,7 +60,7 @@ class RunDriverLog:
     steps: pd.Series[Any]
     counts: Mapping[str, pd.Series[Any]]
 
-    def of(self, stage: str) -> pd.Series[Any]:
+    def get_stage_times(self, stage: str) -> pd.Series[Any]:
         """Select the logged time of one stage by step number, ns."""
         of_stage = self.stages[self.stages["canonical"] == stage]
         return of_stage.set_index("step")["dur_ns"]

@@ -34,7 +34,7 @@ class DeviceSize:
     origin: str
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """`80.0 GiB, given`."""
         return f"{format_quantity(self.size_bytes, 'bytes')}, {self.origin}"
 
@@ -60,9 +60,9 @@ class DeviceSizes:
         """
         if (run, rank, device) in self.unmapped:
             return None
-        return self.of(run, rank, device)
+        return self.find_size(run, rank, device)
 
-    def of(self, run: str | None, rank: int | None, device: int | None) -> DeviceSize | None:
+    def find_size(self, run: str | None, rank: int | None, device: int | None) -> DeviceSize | None:
         """Return the size of one device of a process; None where it is unknown.
 
         A given size overrides recorded ones. A rank that recorded no device has the size that all other devices of

@@ -68,9 +68,9 @@ def project_trend(item: Series, answer: Label | None) -> Projection:
 
 
 def project_stacks(
-    kept: Sequence[KeptStack], every: KeptStack, item: Series | None, answer: Label | None
+    leaks: Sequence[KeptStack], files: KeptStack, item: Series | None, answer: Label | None
 ) -> Projection:
-    """Project the memory that the stacks of `kept` in the process and files of `every` keep together.
+    """Project the memory that the stacks of `leaks` in the process and files of `files` keep together.
 
     `item` is the series of all memory of that process, and `answer` its label: if it grows its slope counts,
     which includes memory without a stack; if it does not grow there is no projection.
@@ -83,12 +83,12 @@ def project_stacks(
         return Projection(why=f"not projected: {NO_GROWTH[answer]}")
     slopes = [
         slope
-        for stack in kept
-        if (stack.process, stack.basis, stack.at) == (every.process, every.basis, every.at)
+        for stack in leaks
+        if (stack.process, stack.basis, stack.at) == (files.process, files.basis, files.at)
         and (slope := compute_theil_sen(stack.at, stack.levels)) is not None
     ]
     low, middle, high = (sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high"))
-    return _project_full(item, Slope(middle, low, high, len(every.at)))
+    return _project_full(item, Slope(middle, low, high, len(files.at)))
 
 
 def _project_full(item: Series, slope: Slope) -> Projection:
@@ -100,12 +100,12 @@ def _project_full(item: Series, slope: Slope) -> Projection:
     room = item.card.size_bytes - item.taken_bytes
     if room < 0:
         basis = format_quantity(item.taken_bytes, "bytes")
-        return Projection(why=f"not projected: {basis} were held, more than the card has ({item.card.told})")
+        return Projection(why=f"not projected: {basis} were held, more than the card has ({item.card.description})")
     if slope.per_x <= 0:
         return Projection(why="not projected: it does not grow from pair to pair")
     basis = "most reserved" if item.cached else "most in use, as what is reserved is not known"
     why = (
-        f"full means: the card ({item.card.told}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
+        f"full means: the card ({item.card.description}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
         "sooner if others on the device grow or free pieces are too small, later if cached memory is used again"
     )
     latest = int(room / slope.low) if slope.low > 0 else None

@@ -68,7 +68,7 @@ def pool_notes(measured: Measurements) -> Iterator[str]:
         private = pools.filter(~pools.equals("class", "default"))
         total = int(pools["reserved_bytes"].sum())
         if total and private["reserved_bytes"].sum() >= WORTH_NAMING * total:
-            card = sizes.of(snapshot["run"], snapshot["rank"], snapshot["device"])
+            card = sizes.find_size(snapshot["run"], snapshot["rank"], snapshot["device"])
             yield from _describe_pools(snapshot["who"], pools, private, None if card is None else card.size_bytes)
 
 

@@ -65,7 +65,9 @@ def fold_snapshots(tables: Mapping[str, Columns]) -> Mapping[str, Columns]:
     names = ("snapshot_windows", "survivors", "survivor_blocks")
     if "snapshot_windows" not in tables:
         return {name: rows for name, rows in tables.items() if name not in names}
-    windows, stacks, blocks = (Frame.of(tables[name] if name in tables else TABLES[name].no_rows()) for name in names)
+    windows, stacks, blocks = (
+        Frame.from_columns(tables[name] if name in tables else TABLES[name].no_rows()) for name in names
+    )
     windows = _number_windows(windows)
     at_end = stacks.equals("basis", "snapshot")
     grown = _keep_grown_stacks(windows, stacks.filter(at_end), blocks)
@@ -130,7 +132,7 @@ def _list_times(windows: Frame) -> Frame:
             # A snapshot without a history has no time; the one before it does.
             end = end if end_ns is None else end_ns
     return times.select(*OWNER, "source").with_columns(
-        window=times.whole("window"),
+        window=times.integers("window"),
         before_ns=make_nullable_numbers(before),
         count=times.group_by(*OWNER).each(count_rows()),
     )
@@ -153,7 +155,7 @@ def _count_cohorts(levels: Frame, blocks: Frame, times: Frame) -> Frame:
     rows = rows.join(of_stack, ["code", "window"]).sort("block", "window")
     block, ordinal, born = rows["block"], rows["ordinal"], rows["born"]
     has_times = ~(rows.is_missing("born_ns") | rows.is_missing("before_ns"))
-    is_fresh = has_times & (rows.whole("born_ns") > rows.whole("before_ns")) & born
+    is_fresh = has_times & (rows.integers("born_ns") > rows.integers("before_ns")) & born
     goes_on = np.zeros(len(rows), np.bool_)
     goes_on[1:] = (block[1:] == block[:-1]) & (ordinal[1:] == ordinal[:-1] + 1) & ~is_fresh[1:]
     start = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(rows))))
@@ -203,11 +205,11 @@ def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[K
     process, basis = tuple(first[name] for name in OWNER), first["basis"]
     for of_snapshot in rows.group_by("source").frames() if basis == "step" else [rows]:
         times = of_snapshot.distinct("window").sort("window")
-        count = int(times.whole("window").max()) + 1
+        count = int(times.integers("window").max()) + 1
         warm_up = int(count_warm_up(count))
         stacks = of_snapshot.group_by("stack")
         levels = np.zeros((len(stacks), count), np.int64)
-        levels[stacks.number, of_snapshot.whole("window")] = of_snapshot["live_bytes"]
+        levels[stacks.number, of_snapshot.integers("window")] = of_snapshot["live_bytes"]
         # Before its first step a stack holds nothing.
         since_nothing = np.pad(levels, ((0, 0), (1, 0)))
         levels = levels[:, warm_up:]
@@ -247,16 +249,16 @@ def _take_last_counts(rows: Frame, code: Ints, count: int) -> tuple[Ints, Ints]:
     order = rows.order("window")
     known = order[~rows.is_missing("cohort_count")[order]]
     cohorts, blocks = np.zeros((2, count), np.int64)
-    cohorts[code[known]] = rows.whole("cohort_count")[known]  # of equal codes the last one counts
+    cohorts[code[known]] = rows.integers("cohort_count")[known]  # of equal codes the last one counts
     blocks[code[order]] = rows["live_count"][order]
     return cohorts, blocks
 
 
 def _list_steps(times: Frame, count: int, warm_up: int) -> tuple[tuple[float, ...], bool]:
     """Return (the step of each time compared, else its place in order; whether steps are numbered)."""
-    compared = times.filter(times.whole("window") >= warm_up)
+    compared = times.filter(times.integers("window") >= warm_up)
     if len(compared) == count - warm_up and not compared.is_missing("step").any():
-        numbers = compared.whole("step")
+        numbers = compared.integers("step")
         if (np.diff(numbers) > 0).all():
             return tuple(map(float, numbers.tolist())), True
     return tuple(map(float, range(warm_up, count))), False

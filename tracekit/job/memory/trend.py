@@ -183,7 +183,7 @@ def list_profiled_series(measured: Measurements, limits: GrowthLimits) -> Iterat
 def _find_most_taken(peaks: Frame) -> tuple[int, bool]:
     """Return (the most bytes that the device gave, whether they count the cache): reserved, else in use."""
     in_use = int(peaks["peak_bytes"].max())
-    reserved = int(peaks.whole("reserved_peak_bytes", missing=-1).max())
+    reserved = int(peaks.integers("reserved_peak_bytes", missing=-1).max())
     return max(in_use, reserved), reserved >= 0
 
 
@@ -216,7 +216,7 @@ def list_logged_series(measured: Measurements, limits: GrowthLimits) -> Iterator
             quantity = of_quantity.values("quantity")[0]
             phase, chosen = _pick_point(of_quantity)
             is_numbered = not chosen.is_missing("step").any()
-            is_numbered = is_numbered and bool((np.diff(chosen.whole("step")) >= 0).all())
+            is_numbered = is_numbered and bool((np.diff(chosen.integers("step")) >= 0).all())
             x = chosen.number("step") if is_numbered else np.arange(len(chosen), dtype=np.float64)
             level = chosen.number("level_bytes")
             slope = compute_theil_sen(x, level)

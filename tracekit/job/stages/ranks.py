@@ -135,7 +135,7 @@ def _join_neighbouring_rows(names: Sequence[str], places: Sequence[list[int]], m
 
 def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, most_ns: float, rows: int | None) -> str:
     """Describe what a cell shows, and the longest one as a share of a step."""
-    step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+    step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
     share = divide_or_none(most_ns, step_ns)
     of_step = f" ({format_quantity(share, 'ratio')} of it)" if share is not None else ""
     parts = [

@@ -63,7 +63,7 @@ class LeftOutSteps:
 
     steps: tuple[DroppedStep, ...]
 
-    def kept(self, samples: MetricSamples) -> MetricSamples:
+    def filter_samples(self, samples: MetricSamples) -> MetricSamples:
         """Filter samples to the remaining steps; a run without any is dropped."""
         gone = set(map(attrgetter("run", "step", "part"), self.steps))
         runs, steps, values = [], [], []

@@ -357,7 +357,7 @@ def _compare_host_call_times(
     measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int]
 ) -> float | None:
     """Compare the median time of host calls: late ranks over the others."""
-    rows = rank_group.of(measured["host_counts"])
+    rows = rank_group.select_rows(measured["host_counts"])
     rows = rows[(rows["window"] == "step") & rows["call_p50_ns"].notna()]
     return _divide_medians_of_ranks(rows, "call_p50_ns", late, usual_ranks)
 
@@ -366,7 +366,7 @@ def _compare_forward_row_counts(
     measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], stage: str | None
 ) -> float | None:
     """Compare the rows of forward matrix products in a stage: late ranks over the others."""
-    rows = rank_group.of(measured["forward_batches"])
+    rows = rank_group.select_rows(measured["forward_batches"])
     rows = rows[rows["row_count"].notna()]
     rows = rows[find_equal_rows(pd.Series(find_canonical_stages(rows), rows.index), stage).to_numpy(np.bool_)]
     return _divide_medians_of_ranks(rows, "row_count", late, usual_ranks)

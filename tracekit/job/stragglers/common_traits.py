@@ -33,10 +33,10 @@ def name_rank_set(measured: Measurements, rank_group: RankGroup, ranks: set[int]
 
 def _list_shared_traits(measured: Measurements, rank_group: RankGroup) -> Iterator[tuple[str, pd.DataFrame]]:
     """List (trait, one row per rank and value), as far as recorded."""
-    captures = rank_group.of(measured["captures"])
+    captures = rank_group.select_rows(measured["captures"])
     yield "host", _list_ranks_with_trait(captures, "host")
     yield "device_name", _list_ranks_with_trait(captures, "device_name")
-    collectives = rank_group.of(measured["collectives"])
+    collectives = rank_group.select_rows(measured["collectives"])
     yield "group", _list_ranks_with_trait(collectives, "group")
 
 

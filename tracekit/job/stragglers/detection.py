@@ -102,7 +102,7 @@ def summarize_rank_group_members(rank_group: RankGroup, waited: CollectiveWaits)
     One row per member: own_ns and beyond_ns (means over its steps), lost_ns (sum), taken (collectives with a clear last
     rank) and last (those in which it was the last). <NA> where there is nobody, or nothing, to compare.
     """
-    steps, arrivals = rank_group.by_step, rank_group.of(waited.collectives)
+    steps, arrivals = rank_group.by_step, rank_group.select_rows(waited.collectives)
     of_step, of_arrival = number_frames_alike(MEMBER, steps, arrivals, in_order=True)
     grouped = steps.groupby(of_step)
     out = grouped[[*MEMBER]].first()
@@ -166,10 +166,10 @@ def _split_late_ranks_by_cause(
     if len(parts) < 2:
         yield late
         return
-    arrivals = late.rank_group.of(waited.collectives)
+    arrivals = late.rank_group.select_rows(waited.collectives)
     arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
     cost_ns = _bound_late_rank_costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
-    step_ns = summarize_job_steps(measured).of(late.rank_group.run).step_ns
+    step_ns = summarize_job_steps(measured).select_run(late.rank_group.run).step_ns
     for members in parts.values():
         part = replace(late, late_set=_select_late_subset(late, members))
         of_part = sum(cost_ns.get(rank, 0) for rank in part.ranks) / late.rank_group.steps
@@ -205,7 +205,7 @@ def _decide_late_rank_naming(
     if not has_no_other_late_member(late.lateness, late.late_set):
         return late
     pause_ns = _estimate_pause_cost(late, late.cause)
-    step_ns = summarize_job_steps(measured).of(late.rank_group.run).step_ns
+    step_ns = summarize_job_steps(measured).select_run(late.rank_group.run).step_ns
     is_costly = (divide_or_none(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
     return replace(late, is_named=is_costly, pause_ns=pause_ns)
 
@@ -215,8 +215,8 @@ def _list_late_rank_candidates(
 ) -> Iterator[LateRanks]:
     """List the sets of late members of a rank group, with the cause of those that cost enough to report."""
     late = measure_lateness(rank_group, waited)
-    arrivals = rank_group.of(waited.collectives)
-    step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+    arrivals = rank_group.select_rows(waited.collectives)
+    step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
     for late_set in find_late_sets(late, count_missing_ranks(measured, rank_group)):
         is_late = mask_matching_rows(arrivals, late.members[late_set.is_late], MEMBER)
         costs = sum_wait_cost_by_group(arrivals, is_late)
@@ -238,7 +238,7 @@ def _bound_late_rank_costs(
     measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
 ) -> dict[int, int]:
     """Sum how long the others wait for each late rank in one process group, bounded by its excess of own work."""
-    whole = rank_group.of(measured.derived(sum_all_work))
+    whole = rank_group.select_rows(measured.derived(sum_all_work))
     is_late = mask_matching_rows(arrivals, late, MEMBER)
     return sum_wait_cost_by_rank(arrivals, is_late, measure_excess_work(rank_group.by_step, whole, arrivals, late))
 
@@ -287,7 +287,7 @@ def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
     """Check whether the members are late because of their own work, not because something else blocks them."""
     needed = 0.5 * float(late.late_set.late_ns.mean())
     is_late = late.late_set.is_late
-    rows = late.rank_group.of(measured.derived(sum_all_work))
+    rows = late.rank_group.select_rows(measured.derived(sum_all_work))
     if 2 * late.late_set.size > len(is_late):
         none = attribute_collective_waits(measured).collectives[:0]
         excess = measure_excess_work(late.rank_group.by_step, rows, none, late.members)
@@ -350,11 +350,11 @@ def _find_straggler_lack(
     """Find why a rank group can be neither named nor cleared, and the time at stake; None where it is settled."""
     if any(late.is_named for late in of_group):
         return None
-    if not len(rank_group.of(attribute_collective_waits(measured).collectives)):
+    if not len(rank_group.select_rows(attribute_collective_waits(measured).collectives)):
         return EvidenceLack("no collective could be compared between ranks")
-    what_if_ns = float(rank_group.of(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
+    what_if_ns = float(rank_group.select_rows(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
     lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
-    share = divide_or_none(lost_ns, summarize_job_steps(measured).of(rank_group.run).step_ns)
+    share = divide_or_none(lost_ns, summarize_job_steps(measured).select_run(rank_group.run).step_ns)
     claim, needs = _describe_probable_straggler(of_group, limit)
     if (share or 0.0) >= limit["what_if_ratio"]:
         lost = f"{format_quantity(lost_ns, 'ns')} of a step are waits for late ranks"
@@ -427,7 +427,7 @@ def _make_straggler_finding(
     """Make the finding on a late set, with its cost in the process group that waits longest for it."""
     rank_group = late.rank_group
     stage = _find_stage_of_lateness(waited, late)
-    step_ns = summarize_job_steps(measured).of(rank_group.run).step_ns
+    step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
     cost_ns = late.pause_ns or late.cost_ns
     share = divide_or_none(cost_ns, step_ns)
     mostly = f", most of it in {stage}" if stage else ""
@@ -496,7 +496,7 @@ def _phrase_late_steps(late: LateRanks) -> str:
 
 def _find_stage_of_lateness(waited: CollectiveWaits, late: LateRanks) -> str:
     """Find the stage that makes the set late; empty where most of its lateness is outside of stages."""
-    arrivals = late.rank_group.of(waited.collectives)
+    arrivals = late.rank_group.select_rows(waited.collectives)
     arrivals = arrivals[mask_matching_rows(arrivals, late.members, MEMBER)]
     arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
     parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0) / late.late_set.size

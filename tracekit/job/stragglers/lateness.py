@@ -88,7 +88,7 @@ class LateSet:
 def measure_lateness(rank_group: RankGroup, waited: CollectiveWaits) -> RankLateness:
     """Measure how late the members of a rank group are in the steps that all of them show."""
     by_step = rank_group.by_step
-    arrivals = rank_group.of(waited.collectives)
+    arrivals = rank_group.select_rows(waited.collectives)
     members = sort_frame_by_keys(select_distinct_rows(by_step, MEMBER), MEMBER)
     steps = sort_frame_by_keys(select_distinct_rows(by_step, UNIT), UNIT)
     shape = len(members), len(steps)

@@ -218,7 +218,7 @@ class Columns:
         return Columns(self.length, {**self.arrays, column: Coded(array.codes, texts)})
 
     @staticmethod
-    def of(frame: pd.DataFrame) -> Columns:
+    def from_frame(frame: pd.DataFrame) -> Columns:
         """Extract the columns of a frame."""
         return Columns(len(frame), {str(name): make_bare(column.array) for name, column in frame.items()})
 

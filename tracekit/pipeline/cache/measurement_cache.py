@@ -173,7 +173,7 @@ def _locate_entry(source: Source, shelf: MeasurementCache) -> Path | None:
 def _get_reader_inputs(source: Source) -> Any:
     """Get the state of the other inputs of a source's reader; None if they change or cannot be read."""
     try:
-        return find_reader(source.reader).beside(source.path)
+        return find_reader(source.reader).describe_dependencies(source.path)
     except OSError:
         return None
 

@@ -52,7 +52,7 @@ def copy_verified(source: Path, target: Path) -> CopyResult:
     Also raises `TracekitError` if `source` is a link or cannot be read.
     """
     try:
-        with _LocalFile.at(source) as original:
+        with _LocalFile.open(source) as original:
             return put_verified(original, target)
     except OSError as error:
         raise make_copy_error(source.name, error, str(source)) from error
@@ -93,7 +93,7 @@ class _LocalFile:
 
     @classmethod
     @contextlib.contextmanager
-    def at(cls, path: Path) -> Iterator[_LocalFile]:
+    def open(cls, path: Path) -> Iterator[_LocalFile]:
         """Open the file at `path`, which must not be a link, and close it afterwards."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
         try:

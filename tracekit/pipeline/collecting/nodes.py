@@ -75,7 +75,7 @@ def make_node_copier(cluster: Cluster) -> Callable[[CopyRequest], CopyResult]:
 
     def copy(request: CopyRequest) -> CopyResult:
         assert request.node is not None
-        return put_verified(_RemoteFile.at(cluster, ids[request.node], request.path), request.target)
+        return put_verified(_RemoteFile.look_up(cluster, ids[request.node], request.path), request.target)
 
     return copy
 
@@ -95,7 +95,7 @@ class _RemoteFile:
     mode: int
 
     @classmethod
-    def at(cls, cluster: Cluster, node: str, path: Path) -> _RemoteFile:
+    def look_up(cls, cluster: Cluster, node: str, path: Path) -> _RemoteFile:
         """Get the file as it is now."""
         stamp, atime_ns, mode = _ask_node(cluster, node, path.name, _get_file_status, str(path))
         _, size, mtime_ns = stamp

@@ -91,7 +91,7 @@ def _include_start_up(measured: Measurements, times: list[UnexplainedTime]) -> l
     step_ns = float(summarize_job_steps(measured).walls["wall_ns"].sum())
     if not of_runs or not step_ns:
         return times
-    before_ns = sum(each.start_up_ns * summarize_job_steps(measured).of(each.run).count for each in of_runs)
+    before_ns = sum(each.start_up_ns * summarize_job_steps(measured).select_run(each.run).count for each in of_runs)
     longer = 1 + before_ns / step_ns
     return [replace(each, window_ns=each.window_ns * longer) for each in times]
 

@@ -75,7 +75,7 @@ def list_content_digests(measured: Measurements) -> tuple[tuple[str, str], ...]:
 
 
 def list_value_rows(measured: Measurements) -> pd.DataFrame:
-    """List all rows of the metrics table, with the column `whole` for metrics of the job; sorted by the key columns.
+    """List all rows of the metrics table, with the column `integers` for metrics of the job; sorted by the key columns.
 
     Leaves out metrics that depend on an error of tracekit, for all processes.
     """

@@ -279,7 +279,7 @@ def _measure_run_steps(measured: Measurements, steps: JobSteps) -> tuple[Metric,
     metrics: list[Metric] = []
     before = {prefix.run: prefix.start_up_ns for prefix in find_run_start_ups(measured)}
     for run in steps.walls["run"].astype(str).unique():
-        of_run = steps.of(run)
+        of_run = steps.select_run(run)
         if of_run.step_ns is not None:
             label = f"{_name_step_unit(of_run)} of {run}"
             wall_ns = of_run.step_ns + before.get(run, 0)
@@ -454,7 +454,7 @@ def _name_slowest_ranks(measured: Measurements) -> dict[tuple[object, str | None
     for rank_group in list_rank_groups(measured):
         if rank_group.members < 2:
             continue
-        worth_ns = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
+        worth_ns = WORTH_OF_STEP * (steps.select_run(rank_group.run).step_ns or 0.0)
         ranks = _find_slowest_ranks(rank_group, worth_ns)
         for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
             key = (rank_group.run, to_text_or_none(rank_group.role), stage)

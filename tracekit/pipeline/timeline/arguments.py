@@ -41,7 +41,7 @@ class RecordedArguments:
                 if column.categories is not None:
                     self._texts[key] = _format_categories(key, column.categories)
 
-    def of(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
+    def format_rows(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
         """Format `,"args":{…}` for each of these ascending element ids; `queued` supplies device and stream."""
         parts = np.full(len(ids), "", object)
         for key, column in self._columns.items():
@@ -51,7 +51,7 @@ class RecordedArguments:
             places = np.searchsorted(ids, column.rows[low:high])
             is_same = ids[places] == column.rows[low:high]
             if is_same.any():
-                parts[places[is_same]] += self._of(key, column.values[low:high][is_same])
+                parts[places[is_same]] += self._format_values(key, column.values[low:high][is_same])
         if queued is not None:
             for key in QUEUE:
                 is_known = queued[key].notna().to_numpy()
@@ -59,7 +59,7 @@ class RecordedArguments:
                 parts[is_known] += _fill_argument_template(f',"{key}":%d', values.tolist())
         return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
 
-    def _of(self, key: str, values: Any) -> npt.NDArray[np.object_]:
+    def _format_values(self, key: str, values: Any) -> npt.NDArray[np.object_]:
         """Format `,"key":value` for each value."""
         if key in self._texts:
             texts_of: npt.NDArray[np.object_] = self._texts[key][values]

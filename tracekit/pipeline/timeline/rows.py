@@ -57,7 +57,7 @@ def format_trace(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[s
 
     `is_part`: the trace was cut, and flow arrows to removed events are left out.
     """
-    places = _TrackPlaces.of(trace, lane)
+    places = _TrackPlaces.assign(trace, lane)
     numbers = RecordedArguments({**_list_table_arguments(trace), **trace.sparse}, lane.trace_number * TRACE_ID_RANGE)
     for name in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
         if trace.has(name):
@@ -120,7 +120,7 @@ class _TrackPlaces:
     queues: Mapping[tuple[int | None, int | None], str]
 
     @classmethod
-    def of(cls, trace: Trace, lane: Lane) -> _TrackPlaces:
+    def assign(cls, trace: Trace, lane: Lane) -> _TrackPlaces:
         """Assign tracks to the threads of a trace, threads of other processes, and the queues of its devices."""
         drawn: dict[tuple[int, int], tuple[str, str]] = {}
         queues: dict[tuple[int | None, int | None], str] = {}
@@ -201,7 +201,7 @@ def _format_interval_rows(
         else:
             queued, where = None, places.thread[part["thread"]].tolist()
         begin = format_micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
-        args = arguments.of(part["id"].to_numpy(np.int64), queued)
+        args = arguments.format_rows(part["id"].to_numpy(np.int64), queued)
         if heads_of is None:
             instants = zip(where, begin, args, strict=True)
             texts = map((_INSTANT + '%s,"ts":%s%s}').__mod__, instants)

@@ -52,7 +52,7 @@ class ThreadAxis:
         return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
-    def of(times: Sequence[Ints], threads: int) -> ThreadAxis:
+    def build(times: Sequence[Ints], threads: int) -> ThreadAxis:
         """Build the axis of some times on `threads` threads; earlier and later times map to its ends."""
         several = list(filter(len, times))
         if not several:

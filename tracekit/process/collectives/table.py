@@ -161,7 +161,7 @@ def _list_device_collectives(trace: Trace, rows: Ints) -> dict[str, Any]:
         "stream": stream,
         "exposed_ns": Nullable(_measure_exposed_time(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)),
         "issue_ns": Nullable(links.ts_ns[rows], ~links.linked[rows]),
-        "place_ns": Nullable(place.ts_ns[rows], ~place.known[rows]),
+        "place_ns": Nullable(place.ts_ns[rows], ~place.is_placed[rows]),
     }
     return _merge_kernels_of_one_call(trace, rows, columns, has_name)
 

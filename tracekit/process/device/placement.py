@@ -44,7 +44,7 @@ class Placement:
     ts_ns: Ints
 
     @property
-    def known(self) -> Bools:
+    def is_placed(self) -> Bools:
         """Mask of ops that can be in a step or stage at all."""
         is_known: Bools = self.how != BEFORE
         return is_known

@@ -49,7 +49,7 @@ class CopySpans:
     end: Ints
     size_bytes: Ints
 
-    def at(self, rows: Any) -> CopySpans:
+    def take(self, rows: Any) -> CopySpans:
         """Select rows."""
         return CopySpans(self.start[rows], self.end[rows], self.size_bytes[rows])
 
@@ -76,7 +76,7 @@ def measure_transfers(trace: Trace) -> Mapping[str, Any]:
         busy = merge_intervals(start[of_work], end[of_work])
         copies = CopySpans(start[of_copies], end[of_copies], size.values[of_copies])
         for way, memory, of_way in _split_copies_by_direction(kinds, names.codes[of_copies]):
-            part = _sum_copies_by_window(copies.at(of_way), busy, places)
+            part = _sum_copies_by_window(copies.take(of_way), busy, places)
             same = np.zeros(len(part["count"]), np.int64)
             parts.append(
                 part

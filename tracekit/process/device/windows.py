@@ -53,7 +53,7 @@ def align_windows_to_device(trace: Trace) -> DeviceWindows:
     if not _is_host_running_ahead(trace, recorded.step_rows):
         return on_host
     place: Placement = trace.derived(place_device_ops)
-    rows = place.known.nonzero()[0]
+    rows = place.is_placed.nonzero()[0]
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
     ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.numbers("device_ops", "dur_ns")[rows]
     done = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))

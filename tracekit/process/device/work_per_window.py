@@ -52,7 +52,7 @@ def find_work_ends(trace: Trace, start: Ints, end: Ints) -> Nullable:
 def _find_issued_ops(trace: Trace, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Sort device ops by placement and find those of each window: (rows, first position, position after the last)."""
     place: Placement = trace.derived(place_device_ops)
-    rows = place.known.nonzero()[0]
+    rows = place.is_placed.nonzero()[0]
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
     issued_ns = place.ts_ns[rows]
     low = np.searchsorted(issued_ns, start, side="left")

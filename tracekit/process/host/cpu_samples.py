@@ -91,7 +91,7 @@ def _merge_cpu_segments(off: ThreadSegments, samples: ThreadSegments) -> ThreadS
     both = [np.concatenate(pair) for pair in zip(off, samples, strict=True)]
     times = np.concatenate((both[0], both[1]))
     threads = np.concatenate((both[2], both[2]))
-    axis = ThreadAxis.of((times,), int(threads.max(initial=0)))
+    axis = ThreadAxis.build((times,), int(threads.max(initial=0)))
     first = np.unique(axis.lift(threads, times), return_index=True)[1]
     start, thread = times[first][:-1], threads[first][:-1]
     end = np.where(thread == threads[first][1:], times[first][1:], start)

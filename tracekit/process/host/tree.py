@@ -107,7 +107,7 @@ class HostThreadRows:
     axis: ThreadAxis
     edges: Ints
 
-    def at(self, thread: Ints, ts_ns: Ints) -> Ints:
+    def find_running(self, thread: Ints, ts_ns: Ints) -> Ints:
         """Find the row that began last on a thread and still runs, at each instant; -1 for none."""
         if not len(self.begin):
             return np.full(len(ts_ns), -1, np.int64)
@@ -141,7 +141,7 @@ class HostThreadRows:
     def cut_and_found(self, segments: ThreadSegments) -> tuple[Ints, Ints, Rows, Ints]:
         """Split segments and find their rows: (start, end, row of each piece; first piece of each segment).
 
-        Same result as `cut` followed by `at`, in one pass.
+        Same result as `cut` followed by `find_running`, in one pass.
         """
         if sweeps.native is not None and self.axis.points is None:
             edge, size = self._edges_within(segments)
@@ -155,7 +155,7 @@ class HostThreadRows:
                 return *pieces, first
         part = self.cut(segments)
         first = np.searchsorted(part.origin, np.arange(len(segments.start)))
-        return part.start, part.end, self.at(part.thread, part.start), first
+        return part.start, part.end, self.find_running(part.thread, part.start), first
 
 
 EDGES_AT_ONCE = 2**17
@@ -169,7 +169,7 @@ def build_host_tree(trace: Trace, within: Intervals | None = None) -> HostThread
     pieces = make_cpu_segments(trace)
     of_cpu = pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
-    axis = ThreadAxis.of((start, start + dur, of_cpu.start, of_cpu.end), last)
+    axis = ThreadAxis.build((start, start + dur, of_cpu.start, of_cpu.end), last)
     begin, end, parent = _place_rows_on_axis(axis, rows, (thread, start, dur))
     thread = thread[rows]
     del start, dur
@@ -241,8 +241,8 @@ def _add_cpu_segments(host: HostThreadRows, pieces: CpuSegments) -> HostThreadRo
     A sample counts only while its thread is in the row in which it was taken.
     """
     part = host.cut(pieces.segments)
-    row, off = host.at(part.thread, part.start), pieces.off[part.origin]
-    taken_in = host.at(part.thread, pieces.at_ns[part.origin])
+    row, off = host.find_running(part.thread, part.start), pieces.off[part.origin]
+    taken_in = host.find_running(part.thread, pieces.at_ns[part.origin])
     chosen = (off | (row == taken_in)).nonzero()[0]
     part = ThreadSegments(*(column[chosen] for column in part))
     row, off, ready = row[chosen], off[chosen], pieces.ready[part.origin]

@@ -66,7 +66,7 @@ def _find_innermost_rows_of_table(trace: Trace, table: str, rows: Ints, thread: 
     start, dur, of_row = (trace.numbers(table, name)[rows] for name in ("ts_ns", "dur_ns", "thread"))
     order = sort_by_start(of_row, start, start + dur)
     start, end, of_row = start[order], (start + dur)[order], of_row[order].astype(np.int64)
-    axis = ThreadAxis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))
+    axis = ThreadAxis.build((start, end), int(max(of_row.max(), thread.max(initial=0))))
     begin, until = axis.lift(of_row, start), axis.lift(of_row, end)
     # An enclosing row outlasts the inner one, as in the tree of host rows.
     parent = find_last_reaching(np.maximum(begin, until - 1), until)

@@ -195,7 +195,7 @@ def _follow_waits_to_threads(
     for other in _list_candidate_threads(trace, host, idle) if len(own_row) else ():
         at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
         own_row, other_row = own_row[at_other.origin], other_row[at_other.origin]
-        row = host.at(at_other.thread, at_other.start)
+        row = host.find_running(at_other.thread, at_other.start)
         row[at_other.thread == part.thread[at_other.origin]] = -1
         works = works_there[row]
         other_row = np.where((other_row < 0) & (row >= 0), row, other_row)

@@ -188,7 +188,7 @@ def _share_gaps_of_cause(idle: Intervals, part: Intervals) -> IdleCauseShares:
 def select_top_stages(trace: Trace) -> StageWindows:
     """Select the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
     ranges = trace.derived(select_outer_ranges)
-    return ranges.at(mark_wanted_names(ranges.stage, is_possible_stage).nonzero()[0])
+    return ranges.take(mark_wanted_names(ranges.stage, is_possible_stage).nonzero()[0])
 
 
 def find_stage_time(trace: Trace) -> Intervals:

@@ -175,7 +175,7 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
             "asked_bytes": asked,
             "device_free_bytes": None if pd.isna(free) else int(free),
             "reserved_bytes": reserved,
-            "requested_bytes": replay.held(entry),
+            "requested_bytes": replay.get_requested_bytes(entry),
             **space,
         }
         failures.append(

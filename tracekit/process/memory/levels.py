@@ -97,8 +97,8 @@ def select_memory_windows(trace: Trace, level: MemoryLevels) -> tuple[StepWindow
     if level.replay is None:
         return trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges)
     steps = snapshot_windows.list_snapshot_steps(trace, level.replay)
-    of_steps: Any = Columns.of(steps)
-    of_stages: Any = Columns.of(snapshot_windows.list_snapshot_stages(trace, steps))
+    of_steps: Any = Columns.from_frame(steps)
+    of_stages: Any = Columns.from_frame(snapshot_windows.list_snapshot_stages(trace, steps))
     return (
         StepWindows(of_steps["ts_ns"], of_steps["dur_ns"], of_steps["step"], of_steps["occurrence"], origin=""),
         StageWindows(

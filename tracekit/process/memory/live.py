@@ -64,7 +64,7 @@ def list_live_memory(trace: Trace, replay: Replay, entry: int) -> LiveMemory:
         }
     )
     total = int(size.sum())
-    assert total == replay.held(entry), "what is in use is not what the history adds up to"
+    assert total == replay.get_requested_bytes(entry), "what is in use is not what the history adds up to"
     return LiveMemory(frame, total)
 
 

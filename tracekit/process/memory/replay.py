@@ -52,9 +52,9 @@ class MemoryPieces:
     freed: Ints
     block: Ints
 
-    def live(self, at: int) -> Ints:
+    def live(self, entry: int) -> Ints:
         """Find the pieces in use after this entry of the history."""
-        return ((self.born <= at) & (self.died > at)).nonzero()[0]
+        return ((self.born <= entry) & (self.died > entry)).nonzero()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class Replay:
             return -1
         return int(self.requested.argmax())
 
-    def held(self, at: int) -> int:
+    def get_requested_bytes(self, entry: int) -> int:
         """Look up the requested bytes after an entry; -1 is before the history."""
-        return self.base if at < 0 else int(self.requested[at])
+        return self.base if entry < 0 else int(self.requested[entry])
 
 
 def replay_all_devices(trace: Trace) -> tuple[Replay, ...]:

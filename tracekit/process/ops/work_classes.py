@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 def find_work_stages(trace: Trace) -> Ints:
     """Find the outermost stage (code) of each device op, by its launch if known; -1 outside all stages."""
     place: Placement = trace.derived(place_device_ops)
-    return np.where(place.known, find_stage_codes_at(trace, place.ts_ns), -1)
+    return np.where(place.is_placed, find_stage_codes_at(trace, place.ts_ns), -1)
 
 
 def sum_device_work_classes(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class _OutermostRanges:
     end_ns: Ints
     rows: Ints
 
-    def at(self, places: Ints) -> _OutermostRanges:
+    def take(self, places: Ints) -> _OutermostRanges:
         """Select rows."""
         rows = self.rows[places] if len(self.rows) else self.rows
         names = Coded(self.names.codes[places], self.names.texts)
@@ -264,7 +264,7 @@ def _repeat_by_ranges(trace: Trace, ranges: _OutermostRanges) -> Repetition | No
     leading = int(covered.argmax())
     if not covered[leading] or not _has_enough_cover(ranges, code == leading):
         return None
-    return _make_repeated_windows(trace, ranges.at((code == leading).nonzero()[0]), "repeat")
+    return _make_repeated_windows(trace, ranges.take((code == leading).nonzero()[0]), "repeat")
 
 
 def _code_range_patterns(ranges: _OutermostRanges) -> tuple[Ints, list[str]]:
@@ -283,7 +283,7 @@ def _repeat_by_turns(trace: Trace, ranges: _OutermostRanges) -> Repetition | Non
     leading = _find_turn_leader(ranges, code, len(patterns))
     if leading is None:
         return None
-    begins, until = ranges.at((code == leading).nonzero()[0]), int(ranges.end_ns.max())
+    begins, until = ranges.take((code == leading).nonzero()[0]), int(ranges.end_ns.max())
     divided = _make_repeated_windows(trace, begins, "repeat", until)
     return None if divided is None else replace(divided, rows=_NO_ROWS)
 
@@ -334,7 +334,7 @@ def _repeat_by_loop_marks(trace: Trace) -> Repetition | None:
     if not len(frequent):
         return None
     leading = int(frequent[counts[frequent].argmin()])
-    begins = ranges.at((code == leading).nonzero()[0])
+    begins = ranges.take((code == leading).nonzero()[0])
     ends = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
     # The part of the recording before the first update is not a whole step.
     divided = _make_repeated_windows(trace, begins, "repeat", int(ends.max()), LEAST_COVER)

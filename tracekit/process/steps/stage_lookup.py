@@ -24,7 +24,7 @@ MAX_NAMES = 64
 def select_outer_ranges(trace: Trace) -> StageWindows:
     """Select the outermost annotated ranges of the step thread, in order of start."""
     ranges = trace.derived(find_steps_and_stages).stage_rows
-    return ranges.at((ranges.parent.codes < 0).nonzero()[0])
+    return ranges.take((ranges.parent.codes < 0).nonzero()[0])
 
 
 def select_outer_stages(trace: Trace) -> StageWindows:
@@ -36,7 +36,7 @@ def select_outer_stages(trace: Trace) -> StageWindows:
     may_be = mark_wanted_names(ranges.stage, is_possible_stage)
     if len(find_distinct(ranges.stage.codes[~may_be])) <= MAX_NAMES:
         return ranges
-    return ranges.at(may_be.nonzero()[0])
+    return ranges.take(may_be.nonzero()[0])
 
 
 def make_outer_range_frame(trace: Trace) -> pd.DataFrame:

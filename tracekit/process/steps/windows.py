@@ -111,7 +111,7 @@ class StepWindows(TimeWindows):
             "skew_ns": none if self.skew_ns is None else self.skew_ns,
         }
 
-    def at(self, rows: npt.NDArray[Any]) -> StepWindows:
+    def take(self, rows: npt.NDArray[Any]) -> StepWindows:
         """Select rows."""
         return StepWindows(
             self.ts_ns[rows],
@@ -155,7 +155,7 @@ class StageWindows(TimeWindows):
             "dur_ns": self.dur_ns,
         }
 
-    def at(self, rows: npt.NDArray[Any]) -> StageWindows:
+    def take(self, rows: npt.NDArray[Any]) -> StageWindows:
         """Select rows."""
         return StageWindows(
             self.ts_ns[rows],
@@ -272,12 +272,12 @@ def _trim_unmarked_step(trace: Trace, steps: StepWindows) -> StepWindows:
 def _keep_windows_after_start_up(trace: Trace, steps: StepWindows) -> StepWindows:
     """Keep the repeated windows that begin after start-up, if enough are left."""
     rows = (steps.ts_ns >= find_work_begin(trace, int(steps.ts_ns[0]))).nonzero()[0]
-    return steps.at(rows) if LEAST_TIMES <= len(rows) < len(steps) else steps
+    return steps.take(rows) if LEAST_TIMES <= len(rows) < len(steps) else steps
 
 
 def _clip_stages(stages: StageWindows, begin_ns: int) -> StageWindows:
     """Clip stages to begin at this instant, and drop those mostly before it."""
-    stages = stages.at((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
+    stages = stages.take((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
     start = np.maximum(stages.ts_ns, begin_ns)
     return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
 

@@ -21,7 +21,7 @@ _LEAST_OPS = 100
 def note_filtered(rows: ChromeRows, source: str) -> Note | None:
     """Note the share of operators left in a filtered trace; None for a complete trace."""
     column = next((rows.args[key] for key in _KEYS if key in rows.args), None)
-    positions = rows.of("op", "range")
+    positions = rows.find_rows("op", "range")
     if column is None or len(positions) < _LEAST_OPS:
         return None
     numbers = take_sparse_integers(column, positions)

@@ -48,7 +48,7 @@ class ChromeRows:
     made: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
     """Columns of all rows of a table that were built early; valid while the rows' classes do not change."""
 
-    def of(self, *classes: str) -> Ints:
+    def find_rows(self, *classes: str) -> Ints:
         """Find the rows of these classes, in file order."""
         return self.is_of(*classes).nonzero()[0]
 
@@ -208,7 +208,7 @@ def build_planned_tables(
     therefore left out, except the `host_ops` of a trace without device work. A nullable column that was
     not requested is missing in every row.
     """
-    of_tables = {n: rows.of(*TABLE_PLANS[n].classes) for n in TABLE_PLANS if n in names}
+    of_tables = {n: rows.find_rows(*TABLE_PLANS[n].classes) for n in TABLE_PLANS if n in names}
     has_device_ops = rows.is_of(*DEVICE_OP_KINDS).any()
     of_tables = {
         n: positions for n, positions in of_tables.items() if len(positions) or (n == "host_ops" and not has_device_ops)
@@ -239,7 +239,7 @@ def _make_missing_column(_: ChromeRows, positions: Ints) -> Nullable:
 
 def build_counter_table(rows: ChromeRows) -> Columns | None:
     """Build the table of counter samples; each argument is a series of its own, `<counter>.<argument>`."""
-    positions = rows.of("counter")
+    positions = rows.find_rows("counter")
     if not len(positions):
         return None
     name = rows.labels["name"]
@@ -263,7 +263,7 @@ def build_counter_table(rows: ChromeRows) -> Columns | None:
 
 def build_flow_table(rows: ChromeRows) -> Columns | None:
     """Build the table of flows: the ends of arrows between intervals."""
-    positions = rows.of("flow")
+    positions = rows.find_rows("flow")
     if not len(positions):
         return None
     ph = rows.labels["ph"]
@@ -310,7 +310,7 @@ def _find_metadata_names(rows: ChromeRows, kind: str) -> Iterator[tuple[int, str
     label_of: dict[int, str] = {}
     if labels:
         label_of = dict(zip(labels.rows.tolist(), _format_sparse_values(labels), strict=True))
-    for row in rows.of("meta").tolist():
+    for row in rows.find_rows("meta").tolist():
         label = label_of.get(row)
         if label is not None and _get_row_value(rows.labels["name"], row) == kind:
             yield row, label

@@ -47,11 +47,11 @@ def repair_row_times(rows: ChromeRows, stranded: Mask, source: str) -> Iterator[
 
     `stranded` rows are always dropped. A stranded device op with a sound launch is counted with its launch.
     """
-    positions = rows.of(*DEVICE_OP_KINDS)
+    positions = rows.find_rows(*DEVICE_OP_KINDS)
     lost_ids = np.empty(0, np.int64)
     if stranded.any():
         lost_ids = yield from _drop_stranded_rows(rows, stranded, positions, source)
-        positions = rows.of(*DEVICE_OP_KINDS)
+        positions = rows.find_rows(*DEVICE_OP_KINDS)
     if not len(positions) and not len(lost_ids):
         return
     ops = _collect_device_ops(rows, positions)
@@ -97,7 +97,7 @@ def _drop_overlong_ops(rows: ChromeRows, positions: Ints, source: str) -> Iterat
     # Cheap test first: the recording lasts at least from the first start to the last.
     if not len(start) or int(length.max()) <= int(np.ptp(start)):
         return
-    bounds = [rows.of(*kinds) for kinds in (_HOST, ("window",))]
+    bounds = [rows.find_rows(*kinds) for kinds in (_HOST, ("window",))]
     if not len(bounds[0]):
         return
     wrong = find_overlong_ops(length, [(ts[own], ts[own] + dur[own]) for own in bounds], start)
@@ -139,7 +139,7 @@ def _number_device_streams(device: Nullable, stream: Nullable) -> Ints:
 
 def collect_runtime_calls(rows: ChromeRows) -> device_times.LaunchCalls:
     """Collect the runtime calls with a correlation id, and the captures into graphs."""
-    positions = rows.of("runtime")
+    positions = rows.find_rows("runtime")
     labels = rows.labels["name"]
     names = tuple(map(str, labels.values))
     codes, ts = labels.codes[positions], rows.times["ts_ns"][positions]

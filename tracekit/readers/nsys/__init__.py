@@ -18,7 +18,7 @@ def sniff(head: bytes) -> bool:
     return head.startswith(MAGIC) or (len(head) >= 512 and not head[:512].strip(b"\0"))
 
 
-def beside(path: Path) -> tuple[str, ...] | None:
+def describe_dependencies(path: Path) -> tuple[str, ...] | None:
     """Report that nothing else is read with the file; None if an SQLite journal next to it may hold changes."""
     return None if has_journal(path) else ()
 

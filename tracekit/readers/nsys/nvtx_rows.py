@@ -132,7 +132,7 @@ class RowPositions:
 def map_rows_to_positions(rows: NvtxRows, indices: npt.NDArray[np.int32]) -> RowPositions:
     """Map the row ids of the rows `indices` to their positions."""
     assert rows.row is not None, "read without row ids"
-    row = rows.row.at(indices)
+    row = rows.row.look_up(indices)
     order = np.argsort(row, kind="stable")
     return RowPositions(row[order], order)
 

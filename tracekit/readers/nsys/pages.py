@@ -105,7 +105,7 @@ class PageRows:
                     (names,) = table.fields((self.names.column,), "TEXT")
                 layout = (table.page_size, table.usable, table.page_count, table.root)
                 pages = native.Pages(file.fileno(), *layout, places, looked, names)
-                yield from self._taken(pages, trees, columns, size)
+                yield from self._yield_blocks(pages, trees, columns, size)
                 self.ended = pages.ended
         except (NotPlainError, OSError):
             return
@@ -114,7 +114,7 @@ class PageRows:
             self.names.facts.update(zip(self.names.looked, has_value, strict=True))
             self.names.facts[SHAPES] = pages.with_shapes
 
-    def _taken(
+    def _yield_blocks(
         self, pages: Any, trees: Mapping[str, ast.expr], columns: list[str], size: int
     ) -> Iterator[tuple[dict[str, Ints], int]]:
         """Yield (block, its last row id) until a page is not plain. Raises `NotPlainError` for a value."""

@@ -63,7 +63,7 @@ class RowIds:
         """Check whether the ids continue the sequence by steps of one."""
         return int(block[0]) == self._first + self._count and bool((np.diff(block) == 1).all())
 
-    def at(self, rows: npt.NDArray[np.integer[Any]]) -> Ints:
+    def look_up(self, rows: npt.NDArray[np.integer[Any]]) -> Ints:
         """Look up the ids of these rows. Call it after the last block."""
         if self._parts is not None:
             self._ids, self._parts = self._parts.joined(np.int64), None

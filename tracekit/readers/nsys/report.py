@@ -26,7 +26,7 @@ def sniff(head: bytes) -> bool:
     return head.startswith(REPORT_MAGIC)
 
 
-def beside(path: Path) -> tuple[str, ...] | None:
+def describe_dependencies(path: Path) -> tuple[str, ...] | None:
     """Describe the export that is read for a report: digest and flaw of the one next to it, and the cache state."""
     export_path = get_export_path(path)
     flaw = _find_export_flaw(export_path, path)

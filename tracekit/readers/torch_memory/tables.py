@@ -107,7 +107,7 @@ def make_snapshot_tables(root: object, path: Path, max_dicts: int) -> SnapshotTa
         _make_allocations(snapshot, stacks, *traces, ranges)
     _make_segments(snapshot, stacks, top, path, max_dicts)
     if ranges:
-        rows = [Columns.of(frame) for frame in ranges]
+        rows = [Columns.from_frame(frame) for frame in ranges]
         snapshot.tables["annotations"] = concatenate_table_parts(TABLES["annotations"], rows).frame()
     if stacks.recorded:
         snapshot.tables["stacks"] = make_stacks_table(stacks)

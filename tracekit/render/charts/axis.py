@@ -24,7 +24,7 @@ class LinearAxis:
     high: Fraction
     ticks: tuple[tuple[float, str], ...]
 
-    def at(self, value: Fraction) -> float:
+    def project(self, value: Fraction) -> float:
         """Compute the position of a value, 0 at the low end and 1 at the high end."""
         return float((value - self.low) / (self.high - self.low))
 
@@ -54,7 +54,7 @@ def make_axis(
     ticks = []
     for index in range(first, last + 1):
         value = index * step
-        ticks.append((ends.at(value), _format_tick(value, scale, digits)))
+        ticks.append((ends.project(value), _format_tick(value, scale, digits)))
     return LinearAxis(low, high, tuple(ticks))
 
 

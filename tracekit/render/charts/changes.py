@@ -56,7 +56,7 @@ def draw_intervals_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[st
 
 def _get_factor_x(rows: RowLayout, factors: LogAxis, value: Fraction) -> float:
     """Get the horizontal position of a factor."""
-    return rows.left + factors.at(value) * rows.width
+    return rows.left + factors.project(value) * rows.width
 
 
 def _draw_negligible_band(chart: Chart, rows: RowLayout, factors: LogAxis) -> FilledArea:
@@ -87,8 +87,8 @@ def _draw_whisker(mark: Mark, factors: LogAxis, rows: RowLayout, tone: str) -> t
     """Draw an interval as a line with caps, or with arrows if it exceeds the plot; empty if it is outside."""
     if mark.start is None or mark.end is None or mark.end <= 0 or mark.start > mark.end:
         return ()
-    low = factors.at(mark.start) if mark.start > 0 else -1.0
-    high = factors.at(mark.end)
+    low = factors.project(mark.start) if mark.start > 0 else -1.0
+    high = factors.project(mark.end)
     if high < 0 or low > 1:
         return ()
     y = rows.middle(mark.row)
@@ -141,7 +141,7 @@ def draw_waterfall_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[st
     links: list[PenStep] = []
     for mark in marks:
         low, high = sorted(mark.span)
-        x, end = (rows.left + max(amounts.at(place), 0.0) * rows.width for place in (low, high))
+        x, end = (rows.left + max(amounts.project(place), 0.0) * rows.width for place in (low, high))
         y, value = rows.y(mark.row), shorten_for_tooltip(_format_bar_change(mark, chart))
         area = make_mark_box(x, y + rows.pitch * 0.14, end - x, rows.pitch * 0.72, 0)
         tip = f"{shorten_for_tooltip(chart.rows[mark.row])}: {value}"

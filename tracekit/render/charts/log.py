@@ -28,7 +28,7 @@ class LogAxis:
     high: float
     ticks: tuple[tuple[float, str], ...]
 
-    def at(self, value: Fraction) -> float:
+    def project(self, value: Fraction) -> float:
         """Compute the position of a factor, 0 at the low end and 1 at the high end; outside beyond them."""
         return (_log_of_fraction(value) - self.low) / (self.high - self.low)
 
@@ -68,7 +68,7 @@ def _make_even_ticks(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tupl
     size = flat.high - flat.low
     ticks = []
     for share, text in flat.ticks:
-        place = bare.at(flat.low + Fraction(share) * size)
+        place = bare.project(flat.low + Fraction(share) * size)
         if place <= 1:
             ticks.append((place, text))
     return tuple(ticks)
@@ -89,7 +89,7 @@ def _make_decade_ticks(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tu
     if len(inside) > _MOST_TICKS:
         tens = [(value, power) for value, power in inside if value == Fraction(10) ** power]
         inside = tens or inside
-    return tuple((bare.at(value), _format_factor_tick(value, power)) for value, power in inside)
+    return tuple((bare.project(value), _format_factor_tick(value, power)) for value, power in inside)
 
 
 def _get_power_of_ten(value: Fraction) -> int:

@@ -45,7 +45,7 @@ class RowLayout:
 
     def x(self, axis: LinearAxis, value: Fraction) -> float:
         """Get the horizontal position of a value."""
-        return self.left + axis.at(value) * self.width
+        return self.left + axis.project(value) * self.width
 
     def ends(self, axis: LinearAxis, mark: Mark) -> tuple[float, float]:
         """Get the horizontal start and end of a mark."""

@@ -33,11 +33,11 @@ class _XYPlot:
 
     def x(self, value: Fraction) -> float:
         """Get the horizontal position of a value."""
-        return self.left + self.across.at(value) * self.width
+        return self.left + self.across.project(value) * self.width
 
     def y(self, value: Fraction) -> float:
         """Get the vertical position of a value."""
-        return self.top + (1 - self.up.at(value)) * _HEIGHT
+        return self.top + (1 - self.up.project(value)) * _HEIGHT
 
     def drawing(self, parts: Sequence[Part]) -> PlotDrawing:
         """Combine the parts with both axes."""
