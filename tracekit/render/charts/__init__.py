@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from tracekit.model.report import Chart
 from tracekit.render.charts.kinds import assign_stage_tones, find_chart_problem, lay_out_chart, limit_chart
 from tracekit.render.charts.rows import make_row_id
-from tracekit.render.charts.svg import render_svg
+from tracekit.render.charts.svg import draw_svg
 
 __all__ = ["assign_stage_tones", "draw_svg_chart", "find_chart_problem", "limit_chart", "make_row_id"]
 
 
 def draw_svg_chart(chart: Chart, roles: Mapping[str, str] | None = None) -> str:
     """Draw the chart as an `<svg>` element; `roles` are as for `layout`."""
-    return render_svg(lay_out_chart(chart, roles))
+    return draw_svg(lay_out_chart(chart, roles))
