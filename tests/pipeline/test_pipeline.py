@@ -363,9 +363,9 @@ def reports():
 PURE = """
 import hashlib, os, sys
 from tracekit.pipeline.run import analyze_uncached
-from tracekit.render import to_json
+from tracekit.render import write_report_json
 for path in sys.argv[1:]:
-    print(hashlib.sha256(to_json(analyze_uncached(path).report).encode()).hexdigest())
+    print(hashlib.sha256(write_report_json(analyze_uncached(path).report).encode()).hexdigest())
 print([name for name in sys.modules if name.startswith("tracekit.readers.chrome._scan")])
 """
 

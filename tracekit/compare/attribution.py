@@ -66,7 +66,7 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 def attribute_sides(base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None) -> Attribution:
     """Attribute the change of the step, or give the reason why it cannot be attributed.
 
-    `paired` is the pairing that `changes.pairing` found.
+    `paired` is the pairing that `choose_pairing` found.
     """
     table = build_slot_table(base, opt)
     if isinstance(table, str):

@@ -71,7 +71,7 @@ def may_match_filters(
 ) -> bool:
     """Check whether `source` may match the filters. Unknown ranks and steps match.
 
-    None and an empty collection both mean all. Stages are globs, see `stages.stage_filter`; captures of whole
+    None and an empty collection both mean all. Stages are globs, see `make_stage_filter`; captures of whole
     steps contain every stage and match.
     """
     if ranks and source.rank is not None and source.rank not in ranks:

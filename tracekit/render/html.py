@@ -320,7 +320,7 @@ def _make_id_generator() -> Callable[[str], str]:
         id_, number = make_slug(name), 1
         while id_ in ids:
             number += 1
-            # Cut the name and keep the number, so that another `slug` leaves the id unchanged.
+            # Cut the name and keep the number, so that another `make_slug` leaves the id unchanged.
             end = f"-{number}"
             id_ = make_slug(make_slug(name)[: LONGEST_ID - len(end)] + end)
         ids.add(id_)

@@ -38,7 +38,7 @@ def build_stage_cells(measured: Measurements) -> pd.DataFrame:
 
 
 def list_timed_units(measured: Measurements) -> pd.DataFrame:
-    """List the units (`frames.step_walls`) that get cells: in a run with stages, those with a number or a stage.
+    """List the units (`job.frames.measure_step_walls`) that get cells: in a run with stages, those with a number or a stage.
 
     A capture with neither, such as a cluster timeline next to the profiles, is not a step of the run. Do not change the
     result in place.

@@ -338,7 +338,7 @@ _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
 
 
 def _list_process_steps_by_source(measured: Measurements) -> pd.DataFrame:
-    """List the steps in each source: process, `origin`, and `wall_ns` of the unit (`frames.step_walls`)."""
+    """List the steps in each source: process, `origin`, and `wall_ns` of the unit (`job.frames.measure_step_walls`)."""
     rows, walls = (clear_parts_of_numbered_steps(measured["steps"]), summarize_job_steps(measured).walls)
     wall_ns = walls["wall_ns"].to_numpy(np.int64)[find_matching_rows(rows, walls, UNIT, optional=UNIT)]
     columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))

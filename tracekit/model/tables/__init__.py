@@ -28,7 +28,7 @@ ASKED_COLUMNS = frozenset(name for table in RAW for name, column in table.column
 ARGS = raw.ARGS
 
 SHARED: tuple[Table, ...] = (*shared.TABLES, *slots.TABLES)
-"""Measured tables that belong to no single question; `analyses.measured_tables` lists all."""
+"""Measured tables that belong to no single question; `analyses.list_measured_tables` lists all."""
 
 _BY_NAME = {table.name: table for table in (*RAW, *SHARED)}
 

@@ -33,7 +33,7 @@ class LogAxis:
         return (_log_of_fraction(value) - self.low) / (self.high - self.low)
 
     def linear(self) -> LinearAxis:
-        """Convert to a linear axis for `axis_below`, which only uses its ticks."""
+        """Convert to a linear axis for `draw_axis_below`, which only uses its ticks."""
         return LinearAxis(Fraction(0), Fraction(1), self.ticks)
 
 
