@@ -76,7 +76,7 @@ def list_job_values(measured: Measurements) -> pd.DataFrame:
 
     - `step_time` (ns): wall of the step over all ranks. `stage_time` (ns): the longest rank, Σ over occurrences.
     - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up).
-    - `WORK_MARKS`: marks of a step from its device work (`list_step_marks`). `compilations`: code compiled or loaded in a step.
+    - `WORK_MARKS`: marks of a step from its device work (`step_kinds`). `compilations`: code compiled or loaded in a step.
     - `tokens`, `samples`, `images`: the count given for every step, else the one that the driver logged (Q22).
     - `out_of_memory`: failed memory requests in recorded histories, one row per run with a history.
 
