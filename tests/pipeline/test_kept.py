@@ -152,7 +152,7 @@ def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(profile, tmp_
     read = []
     really = measurement_cache.add_content_digest
     for module in (measurement_cache, measure_source):
-        monkeypatch.setattr(module, "with_content", lambda one: read.append(one.name) or really(one))
+        monkeypatch.setattr(module, "add_content_digest", lambda one: read.append(one.name) or really(one))
     look(profile, tmp_path)
     assert sorted(read) == [*(f"rank{rank}.json" for rank in range(RANKS)), "rank9.json"]
 

@@ -1,15 +1,18 @@
 """Idle gaps and their causes, stalls after synchronising calls, stage edges and queues, worked out by hand."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launch, launched, memcpy, op, step
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from process.idle_traces import LIMITS, between, causes, frame_of, load, only, stream_wait, sync
 
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals
+from tracekit.process.device.windows import align_windows_to_device
 from tracekit.process.idle_time.causes import IdleTime, _find_latest_time_before
 from tracekit.process.idle_time.launch_queues import measure_launch_delays, measure_launch_queues
 from tracekit.process.idle_time.stalls import find_sync_stalls, measure_stage_edges
@@ -19,8 +22,6 @@ from tracekit.process.idle_time.tables import (
     make_gap_histogram,
     sum_idle_time_by_window,
 )
-from tracekit.process.steps.stage_lookup import make_outer_range_frame
-from tracekit.process.steps.windows import find_steps_and_stages
 
 # Causes
 
@@ -295,24 +296,28 @@ def _shares_are_parts_of_their_gaps(idle):
     assert causes_of.tolist() == [parts.index(max(parts)) for parts in of_gaps]
 
 
+RAN_AHEAD = [step(0, 0, 0), step(0, 0, 1), kernel("k", 0, 0), kernel("k", 0, 2, device=1)]
+
+
 @settings(max_examples=15, deadline=None)
 @given(ROWS, st.randoms(use_true_random=False), st.integers(0, 10**6))
+@example(RAN_AHEAD, Random(0), 0)
 def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, rows, random, shift):
     folder = tmp_path_factory.mktemp("t")
     trace = load(folder, rows)
     limits = IdleTime(kernel_wait_ns=3_000, silence_ns=8_000)
     devices = trace.derived(limits)
     ops = trace.get("device_ops")
-    framed = {"step": trace.derived(find_steps_and_stages).steps, "stage": make_outer_range_frame(trace)}
+    moved_windows = trace.derived(align_windows_to_device)
+    windows_of = {"step": moved_windows.step_rows, "stage": moved_windows.outer_ranges}
     for idle in devices:
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
         _shares_are_parts_of_their_gaps(idle)
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device
         state = compute_busy_intervals(ops[chosen.fillna(value=False)])
         told = frame_of(sum_idle_time_by_window(trace, idle))
-        for window, frame in framed.items():
-            start = frame["ts_ns"].to_numpy()
-            parts = break_down_device_windows(state, start, start + frame["dur_ns"].to_numpy())
+        for window, spans in windows_of.items():
+            parts = break_down_device_windows(state, spans.ts_ns, spans.end_ns)
             assert told["idle_ns"][told["window"] == window].sum() == parts["idle_ns"].sum()
         cost = find_sync_stalls(trace, idle)
         assert (cost.idle_ns >= 0).all()
