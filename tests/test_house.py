@@ -48,6 +48,18 @@ def test_a_limit_of_its_own_is_above_the_aim_and_of_a_package_that_exists():
     assert needless == []
 
 
+MAX_REPEATED_NAMES, MAX_EMPTY_PERCENT = 20, 0.1
+
+
+def test_a_name_means_one_thing_in_the_whole_package():
+    assert len(repeated_names(ROOT / "tracekit")) < MAX_REPEATED_NAMES
+
+
+def test_functions_and_parameters_say_what_they_do_or_hold():
+    counts = count_house(ROOT / "tracekit")["tracekit"]
+    assert counts.empty_percent < MAX_EMPTY_PERCENT, counts.empty_names
+
+
 def function(text):
     return ast.parse(textwrap.dedent(text)).body[0]
 
