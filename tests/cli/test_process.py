@@ -95,12 +95,12 @@ from tracekit.engine.local import run_locally
 from tracekit.model.trace import Source
 import workloads
 
-def analyze(paths, options, discovery):
+def analyze_uncached(paths, options, discovery):
     folder = Path(paths[0])
     sources = [Source(folder / n, n, "none") for n in ("1", "2")]
     return list(run_locally(workloads.sleep_long, sources, jobs=options.jobs, where="processes"))
 
-pipeline.analyze = analyze
+pipeline.analyze_uncached = analyze_uncached
 main()
 """
 

@@ -51,14 +51,14 @@ TWICE = """
 import os, signal, sys, time
 from tracekit.cli import child
 
-leave = child.leave_at_once
+leave = child.exit_at_once
 
 def leave_after_another(status):
     os.kill(os.getpid(), signal.SIGTERM)  # the parent passes on what the whole group got
     leave(status)
 
 def work():
-    child.leave_at_once = leave_after_another
+    child.exit_at_once = leave_after_another
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)
 
@@ -79,11 +79,11 @@ from tracekit.model import cache, temporaries
 
 def work():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with temporaries.new_file(cache.folder("measured"), cache.PARTIAL):
+    with temporaries.new_file(cache.make_kind_folder("measured"), cache.PARTIAL):
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(30)
 
-sys.exit(child.run(work, False))
+sys.exit(child.run_in_child(work, False))
 """
 
 

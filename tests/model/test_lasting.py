@@ -70,7 +70,7 @@ def test_random_imbalance_names_nobody_and_a_lasting_one_is_named(shape, seed):
         values = dice.lognormal(0, 1, shape)
         values -= np.median(values, axis=0)
         chosen = late_by_half(values)
-        if 2 * chosen.sum() <= len(chosen):
+        if 0 < 2 * chosen.sum() <= len(chosen):
             innocent += compute_lasting_chance(values, chosen, since_of(values, chosen)) <= 0.05
         values[0] += 200
         named += compute_lasting_chance(values, late_by_half(values)) <= 0.05

@@ -103,7 +103,7 @@ def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(example
     shown = invoke("analyze", path, "--no-cache", "-o", tmp_path / "all.json").stdout
     with monkeypatch.context() as patched:
         if example != PROFILES[2]:  # of which the first screen shows a table
-            patched.setattr(LazySequence, "made", None)  # whoever looks breaks
+            patched.setattr(LazySequence, "materialize", None)  # whoever looks breaks
         assert invoke("analyze", path, "--no-cache").stdout == shown
         assert invoke("analyze", path).stdout == shown
     of_the_screen = entries(cache)[0].stat().st_size

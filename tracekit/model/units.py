@@ -125,7 +125,7 @@ def format_ranges(values: Iterable[int], limit: int = 6) -> str:
 
     >>> format_ranges([0, 2, 3, 4, 9, 10])
     '0, 2–4, 9, 10'
-    >>> format_ranges([1, 3, 5], most=2)
+    >>> format_ranges([1, 3, 5], limit=2)
     '1, 3 …'
     """
     pieces: list[str] = []

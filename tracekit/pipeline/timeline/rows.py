@@ -41,7 +41,7 @@ def name_track(pid: int, name: str, place: int, *, what: str = "process", tid: i
 def format_micros(ns: Ints) -> list[str]:
     """Format nanoseconds as exact µs.
 
-    >>> format_format_micros(np.array([1_234_567, -5]))
+    >>> format_micros(np.array([1_234_567, -5]))
     ['1234.567', '-0.005']
     """
     microseconds, remainder = np.divmod(np.abs(ns), 1000)
