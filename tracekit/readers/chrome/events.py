@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import chain
 
 from tracekit.readers.chrome import recovery
-from tracekit.readers.chrome.losses import ScanLosses
 from tracekit.readers.chrome.places import CONTEXT_BYTES, ResumePoint, find_resume_point
 from tracekit.readers.chrome.recovery import RecoveryAction, RecoveryVerdict
 from tracekit.readers.chrome.scan import END, MORE, Scanner
+from tracekit.readers.loss import ScanLosses
 
 SMALLEST_STRETCH, LARGEST_STRETCH = 2**12, 2**20
 """Bytes shown to the scanner after damage: doubled from the smallest to the largest."""
