@@ -50,7 +50,10 @@ def patching():
         yield patch
 
 
-@given(st.one_of(rows_of(LEAVES), rows_of(INTEGERS)), st.sampled_from(["sizes", "addresses", "nanoseconds"]))
+@given(
+    st.one_of(rows_of(LEAVES), rows_of(INTEGERS)),
+    st.sampled_from(["read_byte_sizes", "read_addresses", "read_record_times"]),
+)
 def test_integers(patching, rows, column):
     def made():
         numbers = getattr(columns, column)(records(rows), "key")

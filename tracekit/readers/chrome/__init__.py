@@ -105,7 +105,8 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     }
     del scan
     stranded = chrome_times.find_stranded_rows(rows, base)
-    notes += filter(None, [note_filtered(rows, source.name)])
+    if (filtered := note_filtered(rows, source.name)) is not None:
+        notes.append(filtered)
     if labelled is None:
         facts = {**_read_process_facts(meta), **_find_main_pid(rows, pid)}
         notes += _repair_or_reject_rows(rows, stranded, facts, notes, source.name)
@@ -162,7 +163,7 @@ def _make_chrome_tables(rows: ChromeRows, want: Want) -> dict[str, Columns]:
     for name, build in OTHER_TABLES.items():
         if want.table(name) and (columns := build(rows)) is not None:
             tables[name] = columns
-    tables |= build_planned_tables(rows, set(filter(want.table, TABLE_PLANS)), want.column)
+    tables |= build_planned_tables(rows, {name for name in TABLE_PLANS if want.table(name)}, want.column)
     return {name: tables[name] for name in _TABLE_ORDER if name in tables}
 
 

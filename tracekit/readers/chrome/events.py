@@ -48,7 +48,7 @@ class TextWindow:
         """Iterate over the blocks of the text from the `view` on; the object must not be used afterwards."""
         here = self._data[self._position : None if self._bridged is None else self._rest_length]
         bridged = (self._bridged or b"")[max(0, self._position - self._rest_length) :]
-        return chain(filter(None, (here, bridged)), self._blocks)
+        return chain([block for block in (here, bridged) if block], self._blocks)
 
     def drop(self, count: int) -> None:
         """Advance by `count` bytes."""

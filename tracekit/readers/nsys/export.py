@@ -230,7 +230,7 @@ def _build_export_error(report: Path, nsys: NsysProgram, says: str) -> TraceForm
     """Build the error for a report that nsys failed to export."""
     wrote = read_report_version(report)
     number = _NUMBER.fullmatch(nsys.version)
-    version = tuple(map(int, number[1].split("."))) if number else None
+    version = tuple(int(part) for part in number[1].split(".")) if number else None
     data = Data(wrote=_format_nsys_version(wrote), here=nsys.version, says=says)
     # Releases have three numbers; the fourth is a build.
     if _NEWER.search(says) or (wrote and version and wrote[:3] > version[:3]):
@@ -268,7 +268,7 @@ def _explain_refused_report(data: Data) -> Reason:
 
 def _format_nsys_version(version: tuple[int, ...] | None) -> str:
     """Format a version with dots."""
-    return ".".join(map(str, version or ()))
+    return ".".join(str(number) for number in version or ())
 
 
 _KIND = "nsys"

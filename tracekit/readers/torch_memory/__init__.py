@@ -52,7 +52,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         if data[:4096].lstrip()[:1] in (b"{", b"["):
             root, max_dicts = snapshot_json.load_json_snapshot(data, path)
         else:
-            max_dicts = check_pickle(data, path).dicts
+            max_dicts = check_pickle(data, path)
             root = unpickle(data, path)
         del data
         snapshot, settings = _convert_snapshot(root, path, max_dicts)

@@ -22,20 +22,16 @@ import numpy as np
 
 from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, make_format_error
-from tracekit.model.records import dataclass
 
 PROTOCOLS = (2, 3, 4, 5)
 
 
-def _import_pickle_scan() -> Any:
-    """Import the scan written in C; None if it was not built."""
-    try:
-        return import_module("tracekit.readers.torch_memory._harmless")
-    except ImportError:
-        return None
-
-
-native = _import_pickle_scan()
+native: Any
+try:
+    native = import_module("tracekit.readers.torch_memory._harmless")
+except ImportError:
+    native = None
+"""The scan written in C; None if not built."""
 
 _NO_SNAPSHOT = "no snapshot needs it, so it was not loaded; it may be harmful"
 _DAMAGED = "the file is cut off or damaged: copy it again"
@@ -49,14 +45,6 @@ In memory the smallest dictionary takes 250 bytes with its row; the smallest rea
 
 _AT_ONCE = 2**18
 """Bytes compared at once; they fit in the CPU cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class PickleCapacity:
-    """Capacity of a pickle: at most `dicts` dictionaries in `size_bytes`."""
-
-    dicts: int
-    size_bytes: int
 
 
 def _write_length_pattern(prefix: bytes, lengths: range) -> bytes:
@@ -102,7 +90,7 @@ def _make_skip_function(place_bytes: int) -> Callable[[bytes, int], int]:
     return skip
 
 
-def check_pickle(data: bytes, path: Path) -> PickleCapacity:
+def check_pickle(data: bytes, path: Path) -> int:
     """Validate a pickle and count its dictionaries. Raises `TraceFormatError` with the forbidden instruction and its byte."""
     size = len(data)
     if size < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
@@ -127,7 +115,7 @@ def check_pickle(data: bytes, path: Path) -> PickleCapacity:
     if has_too_many_containers(size, dicts, lists):
         problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
         raise build_too_many_error(path, problem)
-    return PickleCapacity(dicts, size)
+    return dicts
 
 
 def _count_byte(data: bytes, code: bytes) -> int:
