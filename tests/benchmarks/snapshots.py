@@ -96,14 +96,13 @@ def one_run(kind: str, path: Path) -> None:
     from tracekit.model.trace import Source, Want
     from tracekit.readers import torch_memory
     from tracekit.readers.torch_memory import bytes as snapshot_bytes
-    from tracekit.readers.torch_memory import load as snapshot_load
     from tracekit.readers.torch_memory import opcodes as snapshot_opcodes
 
     def least():
-        with snapshot_load.pause_collector():
+        with snapshot_opcodes.pause_collector():
             data = snapshot_bytes.read_pickle(path)
             snapshot_opcodes.check_pickle(data, path)
-            return snapshot_load.unpickle(data, path)
+            return snapshot_opcodes.unpickle(data, path)
 
     def ours():
         source = Source(path, path.name, "torch_memory", tool="torch_memory")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tracekit.readers.ahead import BLOCKS_AHEAD, prefetch_blocks
+from tracekit.readers.chrome.stream import BLOCKS_AHEAD, prefetch_blocks
 
 
 def inflating_threads():

@@ -8,7 +8,7 @@ import pytest
 from nsys_programs import REPORT, copies, install, put_export, put_report, uninstall
 
 from tracekit.model.errors import TracekitError
-from tracekit.readers.nsys import kept_exports
+from tracekit.readers.nsys import export as nsys_export
 
 OLD = 1_700_000_000
 
@@ -34,7 +34,7 @@ def report(tmp_path):
 
 def export(path):
     """(the content of the export, whether it was made now)"""
-    with kept_exports.open_export_of_report(path) as made:
+    with nsys_export.open_export_of_report(path) as made:
         return made.path.read_bytes(), made.made
 
 
@@ -108,7 +108,7 @@ def test_the_longest_unused_exports_go_first_and_those_in_use_stay(tmp_path, mon
         os.utime(path, (OLD + n, OLD + n))
     export(others[0])  # used just now: 1 is the oldest, then 2
     monkeypatch.setenv("TRACEKIT_CACHE_LIMIT", str(3 * size))
-    with kept_exports.open_export_of_report(others[1]) as held:
+    with nsys_export.open_export_of_report(others[1]) as held:
         os.utime(held.path, (OLD, OLD))
         export(report)
         assert held.path.exists()
@@ -151,7 +151,7 @@ def test_without_a_usable_cache_the_export_is_made_elsewhere_and_removed(tmp_pat
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "file" / "below"))
     nsys = install(tmp_path, monkeypatch, copies(good))
     for _ in range(2):
-        with kept_exports.open_export_of_report(report) as made:
+        with nsys_export.open_export_of_report(report) as made:
             where = made.path
             assert where.read_bytes() == good.read_bytes()
         assert not where.parent.exists()

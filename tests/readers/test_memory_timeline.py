@@ -15,8 +15,8 @@ from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Want
 from tracekit.pipeline.run import discover_sources
 from tracekit.readers import READERS
+from tracekit.readers.foreign import PICTURE
 from tracekit.readers.loading import sniff as claimed
-from tracekit.readers.no_profiles import PICTURE
 from tracekit.readers.torch_memory import timeline as memory_timeline
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

@@ -11,7 +11,7 @@ from timeline_files import CHANGES, LEVELS, OURS, PARAMETER, TIMES, US, T, codes
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.readers.torch_memory import timeline as memory_timeline
-from tracekit.readers.torch_memory.array_text import ArrayText
+from tracekit.readers.torch_memory.timeline import ArrayText
 
 
 def whole_rows(data):

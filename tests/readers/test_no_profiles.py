@@ -11,7 +11,7 @@ from chrome_builder import annotation, op, step, write
 from tracekit import load
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.pipeline.run import Options, analyze_uncached, discover_sources
-from tracekit.readers.no_profiles import RAY_TASKS, identify_non_profile
+from tracekit.readers.foreign import RAY_TASKS, identify_non_profile
 
 
 def task(name="execute", **more):

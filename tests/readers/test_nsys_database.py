@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from tracekit.model.errors import TraceFormatError
 from tracekit.readers.nsys import blocks as nsys_blocks
 from tracekit.readers.nsys import connection as nsys_connection
-from tracekit.readers.nsys.database import (
-    MISSING,
-    has_table_columns,
-    open_export,
-    read_column_blocks,
-    read_integer_columns,
-    read_small_table,
-    read_texts_by_id,
-)
+from tracekit.readers.nsys.blocks import read_column_blocks
+from tracekit.readers.nsys.connection import has_table_columns, open_export
+from tracekit.readers.nsys.database import read_integer_columns, read_small_table, read_texts_by_id
+from tracekit.readers.nsys.expressions import MISSING
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 

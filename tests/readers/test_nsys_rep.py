@@ -15,7 +15,6 @@ import tracekit
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.trace import Source, Want
 from tracekit.readers.nsys import export as nsys_export
-from tracekit.readers.nsys import kept_exports
 from tracekit.readers.nsys import report as nsys_rep
 from tracekit.readers.nsys.files import find_export_problem, read_report_version
 
@@ -45,7 +44,7 @@ def report(tmp_path):
 
 def export(path):
     """(the content of the export, whether it was made now)"""
-    with kept_exports.open_export_of_report(path) as made:
+    with nsys_export.open_export_of_report(path) as made:
         return made.path.read_bytes(), made.made
 
 

@@ -5,7 +5,7 @@ from nsys_builder import BASE_NS
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import nvtx as nsys_nvtx
-from tracekit.readers.nsys.database import open_export
+from tracekit.readers.nsys.connection import open_export
 
 
 def of_file(file, args=None):

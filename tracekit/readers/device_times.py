@@ -225,7 +225,7 @@ def _note_missing_kernels(calls: LaunchCalls, kept_ids: Ints, lost: Ints, source
 
 def _is_in_stream_capture(calls: LaunchCalls, ts_ns: Ints) -> Mask:
     """Check for each time whether a stream was being captured into a graph."""
-    begins, ends = map(np.sort, calls.captures)
+    begins, ends = (np.sort(edges) for edges in calls.captures)
     begun, ended = (np.searchsorted(edges, ts_ns, side="right") for edges in (begins, ends))
     # A capture that began before the recording has only its end.
     was_open = len(ends) - ended > len(begins) - begun

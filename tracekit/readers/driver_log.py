@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.model.errors import make_os_read_error
 from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
-from tracekit.readers import unpack
-from tracekit.readers.lines import note_log_losses, read_bounded_lines
+from tracekit.readers.lines import note_log_losses, read_log
 from tracekit.readers.loss import DataLoss
 
 MAX_VALUES = 2_000_000
@@ -80,7 +78,7 @@ def sniff(head: bytes) -> bool:
     text = head.decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if any(timers in text for timers in _TIMERS) and any(map(_is_step_line, text.splitlines())):
+    if any(timers in text for timers in _TIMERS) and any(_is_step_line(line) for line in text.splitlines()):
         return True
     if text.startswith(("{", "[")) or not any(mark in text for mark in _MARKS):
         return False
@@ -150,34 +148,19 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
     Raises only `TraceFormatError`.
     """
-    path = Path(source.path)
-    for careful in (False, True):
-        log, losses = _DriverLog(), list[DataLoss]()
-        try:
-            for number, line in _read_driver_lines(path, losses, log, careful=careful, on_bytes=on_bytes):
-                _add_driver_line(line, number, log)
-            break
-        except unpack.Unproven:
-            continue
-        except OSError as error:
-            raise make_os_read_error(path, error) from error
+    log, losses = read_log(Path(source.path), _DriverLog, _add_driver_lines, on_bytes)
     tables = {"log_values": _make_log_values(log)} if want.table("log_values") else {}
     meta = {"element_count": len(log.value), "absolute_time": False}
     return [Trace(source, tables, tuple(_note_skipped_driver_lines(log, losses, source.name)), meta)]
 
 
-def _read_driver_lines(
-    path: Path, losses: list[DataLoss], log: _DriverLog, *, careful: bool, on_bytes: Callable[[int], None] | None
-) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text); skip and count lines over the size limit.
-
-    Only a line feed ends a line.
-    """
-    for number, line in read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes):
+def _add_driver_lines(rows: Iterator[tuple[int, str | None]], log: _DriverLog) -> None:
+    """Add the values of all lines to the log; count lines over the size limit."""
+    for number, line in rows:
         if line is None:
             log.too_long += 1
         else:
-            yield number, line
+            _add_driver_line(line, number, log)
 
 
 def _add_driver_line(line: str, number: int, log: _DriverLog) -> None:
@@ -249,8 +232,8 @@ def _add_logged_object(logged: Mapping[str, Any], number: int, log: _DriverLog) 
     step = _find_logged_step(logged)
     if step is None:
         return
-    times = map(convert_seconds_to_unix_ns, map(logged.get, TIME_KEYS))
-    logged_ns = next(filter(None, times), None)
+    times = [convert_seconds_to_unix_ns(logged.get(key)) for key in TIME_KEYS]
+    logged_ns = next((time for time in times if time), None)
     for key, value in logged.items():
         if not isinstance(value, dict):
             if key not in STEP_KEYS and key not in TIME_KEYS:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from tracekit.model.errors import make_os_read_error
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers import unpack
 from tracekit.readers.loss import DataLoss
+
+Log = TypeVar("Log")
 
 MAX_LINE_BYTES = 2**20
 """Longest line read, in bytes: the metrics of a step need less."""
@@ -35,6 +39,28 @@ def read_bounded_lines(
         yield number + 1, None
     elif tail:
         yield number + 1, _decode_line(tail, number + 1)
+
+
+def read_log(
+    path: Path,
+    make_log: Callable[[], Log],
+    add_lines: Callable[[Iterator[tuple[int, str | None]], Log], None],
+    on_bytes: Callable[[int], None] | None,
+) -> tuple[Log, list[DataLoss]]:
+    """Read the lines of a file into a log: (the log, faults of the file's compression).
+
+    Raises only `TraceFormatError`.
+    """
+    for careful in (False, True):
+        log, losses = make_log(), list[DataLoss]()
+        try:
+            add_lines(read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes), log)
+            break
+        except unpack.Unproven:
+            continue
+        except OSError as error:
+            raise make_os_read_error(path, error) from error
+    return log, losses
 
 
 def _decode_line(line: bytes, number: int) -> str:

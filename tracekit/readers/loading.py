@@ -14,7 +14,6 @@ from tracekit.model.codes import Reason
 from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.sources import Source, Want
 from tracekit.readers import READERS, detect_file_compression, find_reader, foreign, read_text_head
-from tracekit.readers.no_profiles import identify_non_profile
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Trace
@@ -152,7 +151,7 @@ def sniff(path: Path) -> Sniffed:
     refusal = foreign.explain_unsupported_format(start, packed=bool(form)) or (problem if form else None)
     if refusal is not None:
         return Sniffed(None, "torch", refusal, certain=True)
-    aside = identify_non_profile(start)
+    aside = foreign.identify_non_profile(start)
     if aside is not None:
         return Sniffed(None, "torch", aside, certain="kind" in aside.data)
     for reader in READERS:

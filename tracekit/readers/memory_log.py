@@ -21,13 +21,12 @@ import numpy as np
 import pandas as pd
 
 from tracekit.discover.names import read_name
-from tracekit.model.errors import make_os_read_error
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, parse_memory_quantity
-from tracekit.readers import driver_log, unpack
-from tracekit.readers.lines import MAX_LINE_BYTES, note_log_losses, read_bounded_lines
+from tracekit.readers import driver_log
+from tracekit.readers.lines import MAX_LINE_BYTES, note_log_losses, read_log
 from tracekit.readers.loss import DataLoss
 
 MAX_VALUES = 2_000_000
@@ -63,7 +62,7 @@ def _has_memory_rows(text: str) -> bool:
     """Check whether one of the first lines, or a CSV header, names a memory size and the step."""
     first, *more = "".join(islice(StringIO(text), 51)).splitlines() or [""]
     if first.startswith("{"):
-        rows = map(_parse_flat_json_line, (first, *more))
+        rows = [_parse_flat_json_line(line) for line in (first, *more)]
         return any(row is not None and _is_memory_row(row) for row in rows)
     header = _parse_csv_header(first)
     return header is not None and _is_memory_row(dict.fromkeys(header))
@@ -71,7 +70,7 @@ def _has_memory_rows(text: str) -> bool:
 
 def _is_memory_row(row: Row) -> bool:
     """Check whether a row has a memory size and a step, or the columns of NeMo-RL's guide."""
-    keys = set(map(str.lower, row))
+    keys = {key.lower() for key in row}
     has_amount = any(parse_memory_quantity(key) is not None for key in row)
     return has_amount and (not keys.isdisjoint(_STEPS) or keys >= _GUIDE)
 
@@ -153,16 +152,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
     Raises only `TraceFormatError`.
     """
-    path = Path(source.path)
-    for careful in (False, True):
-        log, losses = _MemoryLog(), list[DataLoss]()
-        try:
-            _add_memory_lines(read_bounded_lines(path, losses, careful=careful, on_bytes=on_bytes), log)
-            break
-        except unpack.Unproven:
-            continue
-        except OSError as error:
-            raise make_os_read_error(path, error) from error
+    log, losses = read_log(Path(source.path), _MemoryLog, _add_memory_lines, on_bytes)
     frame, unknown = _convert_memory_log(log)
     notes = tuple(_note_skipped_memory_lines(log, losses, unknown, source.name, empty=not len(frame)))
     facts = read_name(tuple(source.name.split("/")))
@@ -252,7 +242,7 @@ def _add_memory_row(row: Row, number: int, log: _MemoryLog) -> None:
 
 def _parse_row_time(row: Row) -> int | None:
     """Parse the time of a row in Unix ns, from the first of its time columns that is a number."""
-    numbers = map(_parse_logged_amount, map(row.get, driver_log.TIME_KEYS))
+    numbers = [_parse_logged_amount(row.get(key)) for key in driver_log.TIME_KEYS]
     seconds = next((number for number in numbers if number is not None), None)
     return driver_log.convert_seconds_to_unix_ns(seconds)
 

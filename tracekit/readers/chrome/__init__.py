@@ -21,13 +21,12 @@ from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.tables.arrays import Columns, Frames
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
-from tracekit.readers.chrome import begin_end, processes
+from tracekit.readers.chrome import processes
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
 from tracekit.readers.chrome import times as chrome_times
 from tracekit.readers.chrome.classes import CLASS_CODE, PHASES, classify_rows
-from tracekit.readers.chrome.filtered_rows import note_filtered
-from tracekit.readers.chrome.producers import count_recorded_rows
+from tracekit.readers.chrome.producers import count_recorded_rows, note_filtered
 from tracekit.readers.chrome.scan import Codes, ScanOptions, TraceScan
 from tracekit.readers.chrome.tables import TABLE_PLANS, ChromeRows, build_planned_tables, convert_codes_to_integers
 from tracekit.readers.loss import DataLoss
@@ -106,7 +105,8 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     }
     del scan
     stranded = chrome_times.find_stranded_rows(rows, base)
-    notes += filter(None, [note_filtered(rows, source.name)])
+    if (filtered := note_filtered(rows, source.name)) is not None:
+        notes.append(filtered)
     if labelled is None:
         facts = {**_read_process_facts(meta), **_find_main_pid(rows, pid)}
         notes += _repair_or_reject_rows(rows, stranded, facts, notes, source.name)
@@ -163,7 +163,7 @@ def _make_chrome_tables(rows: ChromeRows, want: Want) -> dict[str, Columns]:
     for name, build in OTHER_TABLES.items():
         if want.table(name) and (columns := build(rows)) is not None:
             tables[name] = columns
-    tables |= build_planned_tables(rows, set(filter(want.table, TABLE_PLANS)), want.column)
+    tables |= build_planned_tables(rows, {name for name in TABLE_PLANS if want.table(name)}, want.column)
     return {name: tables[name] for name in _TABLE_ORDER if name in tables}
 
 
@@ -282,7 +282,7 @@ def _pair_scanned_events(
     """
     is_begin, is_end = (phase == PHASES.index(letter) for letter in "BE")
     is_whole = not scan.skipped
-    begins, ends, lengths = begin_end.pair_begins_with_ends(
+    begins, ends, lengths = pair_begins_with_ends(
         scan.ts_ns, thread, is_begin & placed, is_end & placed, is_complete=is_whole
     )
     dur, has_dur = scan.dur_ns.copy(), scan.has_dur.copy()
@@ -290,6 +290,38 @@ def _pair_scanned_events(
     unpaired = is_begin | is_end
     unpaired[begins] = unpaired[ends] = False
     return dur, has_dur, unpaired
+
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def pair_begins_with_ends(
+    ts_ns: Ints, thread: npt.NDArray[Any], is_begin: Mask, is_end: Mask, *, is_complete: bool
+) -> tuple[Ints, Ints, Ints]:
+    """Pair begin and end events: (rows of begins, rows of their ends, durations in ns).
+
+    An end closes the last open begin of its thread. Unless all events were read (`is_complete`), threads
+    with unequal counts of the two are left out, because an end may belong to a begin that was not read.
+    """
+    rows = (is_begin | is_end).nonzero()[0]
+    step = np.where(is_begin[rows], 1, -1)
+    if not is_complete:
+        balance = np.bincount(thread[rows], weights=step)
+        whole = balance[thread[rows]] == 0
+        rows, step = rows[whole], step[whole]
+    order = np.lexsort((ts_ns[rows], thread[rows]))
+    rows, step = rows[order], step[order]
+    level = np.cumsum(step)
+    level[step < 0] += 1
+    # On one level of a thread, begins and ends alternate: a begin directly before an end is a pair.
+    order = np.lexsort((level, thread[rows]))
+    rows, step, level = rows[order], step[order], level[order]
+    closes = (step[:-1] > 0) & (step[1:] < 0) & (level[:-1] == level[1:])
+    closes &= thread[rows[:-1]] == thread[rows[1:]]
+    first = closes.nonzero()[0]
+    begins, ends = rows[first], rows[first + 1]
+    return begins, ends, ts_ns[ends] - ts_ns[begins]
 
 
 def _note_unusable_trace(scan: TraceScan, rows: ChromeRows, name: str) -> Iterator[Note]:

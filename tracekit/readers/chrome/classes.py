@@ -89,9 +89,9 @@ def is_read(categories: Iterable[str]) -> bool:
 
 def classify_rows(scan: TraceScan) -> tuple[Bytes8, Bytes8]:
     """Classify every row: (class code, index into PHASES); -1 for a phase that is not read."""
-    phases = list(map(_find_phase_index, scan.ph.values))
+    phases = [_find_phase_index(value) for value in scan.ph.values]
     phase = _map_code_values(scan.ph, phases, -1)
-    out = _map_code_values(scan.ph, map(_CLASS_OF_PHASE.__getitem__, phases), CLASS_CODE["ignored"])
+    out = _map_code_values(scan.ph, [_CLASS_OF_PHASE[index] for index in phases], CLASS_CODE["ignored"])
     complete = (phase == PHASES.index("X")) | (phase == PHASES.index("B"))
     category = _map_code_values(
         scan.cat,
@@ -115,8 +115,8 @@ def classify_rows(scan: TraceScan) -> tuple[Bytes8, Bytes8]:
 
 _CLASS_OF_PHASE = {
     -1: CLASS_CODE["ignored"],
-    **dict.fromkeys(map(PHASES.index, "XiIBE"), CLASS_CODE["ignored"]),
-    **dict.fromkeys(map(PHASES.index, "sft"), CLASS_CODE["flow"]),
+    **{PHASES.index(letter): CLASS_CODE["ignored"] for letter in "XiIBE"},
+    **{PHASES.index(letter): CLASS_CODE["flow"] for letter in "sft"},
     PHASES.index("C"): CLASS_CODE["counter"],
     PHASES.index("M"): CLASS_CODE["meta"],
 }

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import chain
 
 from tracekit.readers.chrome import recovery
-from tracekit.readers.chrome.losses import ScanLosses
 from tracekit.readers.chrome.places import CONTEXT_BYTES, ResumePoint, find_resume_point
 from tracekit.readers.chrome.recovery import RecoveryAction, RecoveryVerdict
 from tracekit.readers.chrome.scan import END, MORE, Scanner
+from tracekit.readers.loss import ScanLosses
 
 SMALLEST_STRETCH, LARGEST_STRETCH = 2**12, 2**20
 """Bytes shown to the scanner after damage: doubled from the smallest to the largest."""
@@ -48,7 +48,7 @@ class TextWindow:
         """Iterate over the blocks of the text from the `view` on; the object must not be used afterwards."""
         here = self._data[self._position : None if self._bridged is None else self._rest_length]
         bridged = (self._bridged or b"")[max(0, self._position - self._rest_length) :]
-        return chain(filter(None, (here, bridged)), self._blocks)
+        return chain([block for block in (here, bridged) if block], self._blocks)
 
     def drop(self, count: int) -> None:
         """Advance by `count` bytes."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -73,15 +72,11 @@ def _number_merged_ranks(labels: Sequence[str]) -> tuple[MergedRank, ...]:
     if len(set(tensor_ranks)) == len(labels) and min(tensor_ranks) >= 0:
         numbers = tensor_ranks
     else:
-        order = sorted(range(len(labels)), key=lambda place: _make_rank_sort_key(layouts[place]))
-        numbers = list(map(itemgetter(1), sorted(zip(order, range(len(order)), strict=True))))
+        keys = [[layout.get(dim, 0) for dim in ("PP", "DP", "TP", "CP", "EP")] for layout in layouts]
+        order = sorted(range(len(labels)), key=keys.__getitem__)
+        numbers = [number for _, number in sorted(zip(order, range(len(order)), strict=True))]
     topologies = ["-".join(f"{dim.lower()}{place}" for dim, place in layout.items()) for layout in layouts]
-    return tuple(map(MergedRank, labels, numbers, topologies))
-
-
-def _make_rank_sort_key(layout: Mapping[str, int]) -> tuple[int, ...]:
-    """Make the sort key that orders ranks as engines do: pipeline, then data, then tensor ranks."""
-    return tuple(layout.get(dim, 0) for dim in ("PP", "DP", "TP", "CP", "EP"))
+    return tuple(MergedRank(*rank) for rank in zip(labels, numbers, topologies, strict=True))
 
 
 def select_rank_rows(rows: ChromeRows, is_kept: Mask) -> ChromeRows:

@@ -1,4 +1,9 @@
-"""Program that wrote a Chrome trace, and counts of rows not read, for `process.recording_kind`."""
+"""Program that wrote a Chrome trace, counts of rows not read, and detection of rows removed after the recording.
+
+The first two serve `process.recording_kind`. Trace filters and samplers remove rows: torch numbers the operators of a
+recording one by one (`External id`). In a complete trace, most numbers are consecutive. If at least every second one is
+missing, rows were removed. Idle time, counts and shares then differ from those of the run.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.codes import FILTERED_ROWS, Data
+from tracekit.model.trace import Note
+from tracekit.model.units import format_quantity
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
-from tracekit.readers.chrome.scan import Codes, TraceScan
-from tracekit.readers.chrome.tables import ChromeRows, find_process_names
+from tracekit.readers.chrome.scan import TraceScan
+from tracekit.readers.chrome.tables import ChromeRows, find_process_names, take_sparse_integers
 
 _OWN_KEYS = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "trace_id", "traceName"})
 """Keys outside the events that identify a trace of PyTorch's profiler."""
@@ -32,7 +40,8 @@ def count_recorded_rows(scan: TraceScan, rows: ChromeRows) -> dict[str, Any]:
     them whose category is not read, by category. `producer` is set only if another program than
     PyTorch's profiler wrote the trace.
     """
-    complete = _find_complete_events(scan)
+    begins = [code for code, phase in enumerate(scan.ph.values) if phase in ("X", "B")]
+    complete = np.isin(scan.ph.codes, begins)
     unread = rows.is_of("other") & complete
     count = int((complete & ~rows.is_of("window")).sum()) + sum(scan.skipped.values())
     facts: dict[str, Any] = {"complete_count": count}
@@ -42,12 +51,6 @@ def count_recorded_rows(scan: TraceScan, rows: ChromeRows) -> dict[str, Any]:
     if is_event.any() and not (scan.skipped or _OWN_KEYS & scan.meta.keys() or _has_profiler_category(scan)):
         facts["producer"] = _identify_producer(scan, rows)
     return facts
-
-
-def _find_complete_events(scan: TraceScan) -> npt.NDArray[np.bool_]:
-    """Find the rows that are complete events or begin one."""
-    codes = [code for code, phase in enumerate(scan.ph.values) if phase in ("X", "B")]
-    return np.isin(scan.ph.codes, codes)
 
 
 def _has_profiler_category(scan: TraceScan) -> bool:
@@ -74,19 +77,15 @@ def _count_unread_by_label(scan: TraceScan, rows: ChromeRows, unread: npt.NDArra
 def _identify_producer(scan: TraceScan, rows: ChromeRows) -> str:
     """Identify the other program that wrote the trace, as a kind of recording."""
     processes = list(find_process_names(rows).values())
-    told = [*processes, *_list_column_strings(scan.cat), *_list_metadata_strings(scan.meta)]
-    if any(map(_EBPF.search, told)):
+    categories = [value for value in scan.cat.values if isinstance(value, str)]
+    told = [*processes, *categories, *_list_metadata_strings(scan.meta)]
+    if any(_EBPF.search(text) for text in told):
         return "ebpf"
-    if any(map(_TENSORFLOW.search, processes)):
+    if any(_TENSORFLOW.search(name) for name in processes):
         return "tensorflow"
-    if any(map(_JAX.search, processes)):
+    if any(_JAX.search(name) for name in processes):
         return "jax"
     return "chrome-json"
-
-
-def _list_column_strings(column: Codes) -> list[str]:
-    """List the distinct values of a column that are strings."""
-    return [value for value in column.values if isinstance(value, str)]
 
 
 def _list_metadata_strings(meta: dict[str, Any]) -> list[str]:
@@ -96,3 +95,26 @@ def _list_metadata_strings(meta: dict[str, Any]) -> list[str]:
         values = value.values() if isinstance(value, dict) else (value,)
         texts += [key, *(text for text in values if isinstance(text, str))]
     return texts
+
+
+_KEYS = ("External id", "external id")
+_LEAST_OPS = 100
+
+
+def note_filtered(rows: ChromeRows, source: str) -> Note | None:
+    """Note the share of operators left in a filtered trace; None for a complete trace."""
+    column = next((rows.args[key] for key in _KEYS if key in rows.args), None)
+    positions = rows.find_rows("op", "range")
+    if column is None or len(positions) < _LEAST_OPS:
+        return None
+    numbers = take_sparse_integers(column, positions)
+    known = np.unique(numbers.values[~numbers.missing])
+    if len(known) < _LEAST_OPS or known[-1] - known[0] < 2 * len(known):
+        return None
+    if np.median(np.diff(known)) < 2:
+        return None
+    recorded = int(known[-1] - known[0]) + 1
+    left = format_quantity(len(known) / recorded, "ratio")
+    message = f"rows were removed after the recording: {left} of the operators are left"
+    count = recorded - len(known)
+    return Note("warning", FILTERED_ROWS, message, source, count, data=Data(left=len(known)))

@@ -63,7 +63,7 @@ class NativeScanner:
     def finish(self) -> dict[str, object]:
         """Return the columns of `TraceScan` that come from events; nothing can be fed afterwards."""
         columns = self._scanner.finish()
-        skipped = _map_skipped_counts(self._keep.skip_cats, columns["skipped"])
+        skipped = {name: count for name, count in zip(self._keep.skip_cats, columns["skipped"], strict=True) if count}
         is_kept = self._rows_kept(columns["cat"], columns["name"], skipped)
         ts_ns, has_ts = _make_time_column(columns["ts"], is_kept)
         dur_ns, has_dur = _make_time_column(columns["dur"], is_kept)
@@ -90,7 +90,7 @@ class NativeScanner:
         """
         if not self._keep.skip_cats:
             return None
-        cats = list(map(decode_label, _iterate_raw_texts(cat[2])))
+        cats = [decode_label(raw) for raw in _iterate_raw_texts(cat[2])]
         unwanted = [text in self._keep.skip_cats for text in cats]
         if not any(unwanted):
             return None
@@ -136,11 +136,6 @@ def _quote_names(names: Sequence[str]) -> tuple[bytes, ...]:
     return tuple(b'"' + name.encode("utf-8", "surrogatepass") + b'"' for name in names)
 
 
-def _map_skipped_counts(names: Sequence[str], counts: list[int]) -> dict[str, int]:
-    """Map the names to their counts, without zeros."""
-    return {name: count for name, count in zip(names, counts, strict=True) if count}
-
-
 def _view_block(block: _scan.Block, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """View a block of `_scan` as an array, without a copy."""
     array: npt.NDArray[Any] = np.frombuffer(memoryview(block), dtype)
@@ -173,7 +168,7 @@ def _make_label_column(label: _Labels, value_of: Callable[[bytes], int | str | N
     codes = _view_label_codes(label)
     if is_kept is not None:
         codes = codes[is_kept]
-    values: list[Scalar] = list(map(value_of, _iterate_raw_texts(label[2])))
+    values: list[Scalar] = [value_of(raw) for raw in _iterate_raw_texts(label[2])]
     values = _merge_equal_values(codes, values, settled=is_kept is None, none_is_absent=True)
     return Codes(codes.astype(choose_code_type(len(values)), copy=False), values)
 
@@ -185,7 +180,8 @@ def _make_time_column(
     times, has = _view_block(time[0], np.int64), _view_block(time[1], np.bool_)
     if time[2] is not None:
         odd = _view_native_column(time[2])
-        resolved, is_time = fill_missing_with_zeros(list(map(parse_raw_time, _iterate_raw_texts(odd.texts))), np.int64)
+        odd_times = [parse_raw_time(raw) for raw in _iterate_raw_texts(odd.texts)]
+        resolved, is_time = fill_missing_with_zeros(odd_times, np.int64)
         times[odd.rows] = resolved[odd.values]
         has[odd.rows] = is_time[odd.values]
     if is_kept is None:
@@ -247,7 +243,7 @@ def _make_sparse_column(column: _NativeColumn) -> Sparse:
     if column.kinds is not None:
         is_text = column.kinds == TEXT
         codes = column.values[is_text].astype(np.int32)
-    decoded = list(map(decode_value, _iterate_raw_texts(column.texts)))
+    decoded = [decode_value(raw) for raw in _iterate_raw_texts(column.texts)]
     decoded = _merge_equal_values(codes, decoded, settled=column.settled)
     numbers = _combine_number_values(column, is_text, codes, decoded)
     if numbers is not None:
@@ -282,7 +278,7 @@ def _list_native_types(column: _NativeColumn) -> set[type]:
 
 def _choose_number_type(decoded: list[Any], plain: npt.NDArray[Any], plain_kinds: set[type]) -> type[np.generic] | None:
     """Choose the type that fits all values, decoded and parsed in C; None if no one type does."""
-    types = plain_kinds.union(map(type, decoded))
+    types = plain_kinds | {type(value) for value in decoded}
     if types == {float}:
         return np.float64
     if types != {int}:

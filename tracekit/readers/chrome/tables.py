@@ -217,9 +217,10 @@ def build_planned_tables(
     for column in _IN_TURN:
         for name, positions in of_tables.items():
             if column in TABLE_PLANS[name].columns:
-                is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
-                make = partial(_build_planned_column, name, column) if is_needed else _make_missing_column
-                arrays[name][column] = make(rows, positions)
+                if is_asked(column) or not TABLES[name].columns[column].nullable:
+                    arrays[name][column] = _build_planned_column(name, column, rows, positions)
+                else:
+                    arrays[name][column] = _make_missing_column(len(positions))
         rows.times.pop(column, None)
         rows.labels.pop(column, None)
     return {name: TABLES[name].cast(arrays[name], len(positions)) for name, positions in of_tables.items()}
@@ -231,9 +232,8 @@ def _build_planned_column(table: str, column: str, rows: ChromeRows, positions: 
     return TABLE_PLANS[table].columns[column](rows, positions) if known is None else known
 
 
-def _make_missing_column(_: ChromeRows, positions: Ints) -> Nullable:
+def _make_missing_column(length: int) -> Nullable:
     """Make a column of missing numbers that takes the memory of one."""
-    length = len(positions)
     return Nullable(broadcast_value(np.int64(0), length), broadcast_value(np.True_, length))
 
 
@@ -282,7 +282,7 @@ def build_flow_table(rows: ChromeRows) -> Columns | None:
 
 def build_thread_table(rows: ChromeRows) -> Columns:
     """Build the table of threads: every (pid, tid), with names from metadata rows; the last name wins."""
-    count = len(rows.thread_process)
+    count, process_names = len(rows.thread_process), find_process_names(rows)
     thread_names: list[str | None] = [None] * count
     for row, label in _find_metadata_names(rows, "thread_name"):
         thread_names[rows.thread[row]] = label
@@ -292,7 +292,7 @@ def build_thread_table(rows: ChromeRows) -> Columns:
             "pid": rows.thread_pid,
             "tid": rows.thread_tid,
             "name": thread_names,
-            "process_name": list(map(find_process_names(rows).get, rows.thread_process.tolist())),
+            "process_name": [process_names.get(process) for process in rows.thread_process.tolist()],
         },
         count,
     )
@@ -355,7 +355,7 @@ def take_used_labels(column: Codes, positions: Ints) -> Coded:
     used = np.zeros(len(column.values) + 1, np.bool_)
     used[codes] = True  # code -1 (no value) marks the last element
     used = used[:-1]
-    texts = list(map(str, compress(column.values, used.tolist())))
+    texts = [str(value) for value in compress(column.values, used.tolist())]
     small = choose_code_type(len(texts))
     renumber = np.full(len(used) + 1, -1, small)
     renumber[:-1][used] = np.arange(len(texts))
@@ -365,7 +365,8 @@ def take_used_labels(column: Codes, positions: Ints) -> Coded:
 
 def convert_codes_to_integers(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
     """Convert codes to the integers that their values stand for; other values (`"Spans"`) are missing."""
-    number, is_integer = fill_missing_with_zeros([*map(_convert_value_to_int64, column.values), None], np.int64)
+    integers = [_convert_value_to_int64(value) for value in column.values]
+    number, is_integer = fill_missing_with_zeros([*integers, None], np.int64)
     return Nullable(number[codes], ~is_integer[codes])
 
 
@@ -387,7 +388,8 @@ def _convert_sparse_to_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_
     """Convert a sparse column to (int64 values, whether each is an integer in range; None: all are)."""
     values = column.values
     if column.categories is not None:
-        number, is_integer = fill_missing_with_zeros(list(map(_convert_value_to_int64, column.categories)), np.int64)
+        integers = [_convert_value_to_int64(value) for value in column.categories]
+        number, is_integer = fill_missing_with_zeros(integers, np.int64)
         return number[values], is_integer[values]
     if values.dtype == np.int64:
         return values, None
@@ -406,7 +408,8 @@ def _expand_sparse_numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.
         number[column.rows[finite]] = column.values[finite]
         is_number[column.rows[finite]] = True
     else:
-        numbers, is_known = fill_missing_with_zeros(list(map(_accept_number, column.categories)), np.float64)
+        accepted = [_accept_number(value) for value in column.categories]
+        numbers, is_known = fill_missing_with_zeros(accepted, np.float64)
         number[column.rows] = numbers[column.values]
         is_number[column.rows] = is_known[column.values]
     return number, is_number
@@ -421,10 +424,8 @@ def _accept_number(value: object) -> float | None:
 
 def _format_sparse_values(column: Sparse) -> list[str]:
     """Convert the values of a sparse column to text."""
-    labels = column.values.tolist()
-    if column.categories is not None:
-        labels = map(column.categories.__getitem__, labels)
-    return list(map(str, labels))
+    categories = column.categories
+    return [str(value if categories is None else categories[value]) for value in column.values.tolist()]
 
 
 def _get_row_value(column: Codes, row: int) -> object:

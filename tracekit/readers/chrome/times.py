@@ -141,7 +141,7 @@ def collect_runtime_calls(rows: ChromeRows) -> device_times.LaunchCalls:
     """Collect the runtime calls with a correlation id, and the captures into graphs."""
     positions = rows.find_rows("runtime")
     labels = rows.labels["name"]
-    names = tuple(map(str, labels.values))
+    names = tuple(str(value) for value in labels.values)
     codes, ts = labels.codes[positions], rows.times["ts_ns"][positions]
     captures = tuple(_select_call_times(ts, codes, names, edge) for edge in (BEGIN_CAPTURE, END_CAPTURE))
     correlation = take_sparse_integers(rows.args.get("correlation"), positions)

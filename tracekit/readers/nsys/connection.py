@@ -19,16 +19,12 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.nsys.opening import Opening, OpeningWarning, prepare_opening
 
-
-def _import_apsw() -> Any:
-    """Import apsw (extra `fast`); None if it is not installed."""
-    try:
-        return import_module("apsw")
-    except ImportError:
-        return None
-
-
-apsw = _import_apsw()
+apsw: Any
+try:
+    apsw = import_module("apsw")
+except ImportError:
+    apsw = None
+"""Of the extra `fast`; None if not installed."""
 
 MAX_TABLES = 10_000
 NOT_AN_EXPORT = Reason("foreign-database", "an SQLite database, but no export of Nsight Systems")
@@ -123,7 +119,7 @@ def quote_identifier(name: str) -> str:
 
 def get_row_id_alias(columns: frozenset[str]) -> str:
     """Find the row id alias that the table's columns do not shadow."""
-    shadowed = set(map(str.lower, columns))
+    shadowed = {name.lower() for name in columns}
     return next(alias for alias in _ROW_IDS if alias not in shadowed)
 
 
@@ -139,7 +135,12 @@ def is_page_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def record_table_damage(db: ExportDatabase, table: str, error: Exception, count: int) -> None:
-    """Record that a table could not be read to its end. Keeps the scan that read the most rows."""
+    """Record that a table could not be read to its end. Keeps the scan that read the most rows.
+
+    Raises an error of SQLite again that is not about a damaged page.
+    """
+    if isinstance(error, sqlite3.DatabaseError) and not is_page_damage(error):
+        raise error
     earlier = db.lost.get(table)
     if earlier is None or earlier.rows < count:
         db.lost[table] = LostRows(shorten_sqlite_message(error), count)
@@ -204,7 +205,7 @@ def _secure_and_describe(
     """Read the schema, after disabling code in the file. Raises `TraceFormatError` unless it is an export."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_LIMIT)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    connection.text_factory = _decode_sqlite_text
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     for pragma in _SAFE:
         connection.execute(f"PRAGMA {pragma}")
     connection.set_progress_handler(stop, STEPS)
@@ -227,7 +228,7 @@ def _list_stored_columns(connection: sqlite3.Connection, table: str) -> frozense
     """List the stored columns of a table. Empty if its rows have no usable row id."""
     listed = connection.execute(f"PRAGMA table_info({quote_identifier(table)})").fetchall()
     names = frozenset(str(row[1]) for row in listed)
-    if not names or set(map(str.lower, names)).issuperset(_ROW_IDS):
+    if not names or {name.lower() for name in names}.issuperset(_ROW_IDS):
         return frozenset()
     try:
         connection.execute(f"SELECT {get_row_id_alias(names)} FROM {quote_identifier(table)} LIMIT 0")
@@ -246,11 +247,6 @@ def _make_step_limit(size_bytes: int) -> Callable[[], int]:
         return int(left[0] < 0)
 
     return stop
-
-
-def _decode_sqlite_text(raw: bytes) -> str:
-    """Decode a text of the file, replacing invalid bytes."""
-    return raw.decode("utf-8", "replace")
 
 
 def _build_database_error(path: Path, error: Exception, source: Opening) -> TraceFormatError:

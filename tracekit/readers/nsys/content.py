@@ -13,8 +13,8 @@ from typing import Any
 from tracekit.model.codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.nsys.connection import make_one_line
-from tracekit.readers.nsys.database import ExportDatabase, has_table_columns, read_integer_columns, read_small_table
+from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns, make_one_line
+from tracekit.readers.nsys.database import read_integer_columns, read_small_table
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables with the exporter's metadata: since 2023.3, and before."""
@@ -101,7 +101,7 @@ def read_export_clock(db: ExportDatabase) -> tuple[ExportClock, list[Note]]:
 
 def read_export_metadata(db: ExportDatabase) -> dict[str, Any]:
     """Read versions and capture settings under fixed keys. Unknown values are omitted."""
-    exported, captured = _read_exporter_metadata(db), _read_capture_settings(db)
+    exported, captured = _read_exporter_metadata(db), _read_named_values(db, "META_DATA_CAPTURE", _OF_CAPTURE)
     system = _read_machine_metadata(db)
     exporter = _find_nsys_version(exported.get("EXPORT_PRODUCT_VERSION"))
     facts: dict[str, Any] = {
@@ -285,13 +285,8 @@ _OF_EXPORTER = (
     *("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION", "EXPORT_PARAM_TIME_NORMALIZE"),
     *("EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT"),
 )
-_OF_CAPTURE = (*("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE"),)
+_OF_CAPTURE = ("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE")
 _OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion")
-
-
-def _read_capture_settings(db: ExportDatabase) -> dict[str, str]:
-    """Read the capture's settings, limited to `_OF_CAPTURE`."""
-    return _read_named_values(db, "META_DATA_CAPTURE", _OF_CAPTURE)
 
 
 def _read_machine_metadata(db: ExportDatabase) -> dict[str, str]:

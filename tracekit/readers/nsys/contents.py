@@ -17,9 +17,9 @@ from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys import payloads as nsys_payloads
+from tracekit.readers.nsys.connection import ExportDatabase
 from tracekit.readers.nsys.content import ExportClock
 from tracekit.readers.nsys.cpu import CpuRows
-from tracekit.readers.nsys.database import ExportDatabase
 from tracekit.readers.nsys.device import DeviceRows
 from tracekit.readers.nsys.gather import UNKNOWN, merge_unknown_process
 from tracekit.readers.nsys.host import HostCalls

@@ -15,8 +15,10 @@ from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.raw import THREAD_STATES
 from tracekit.model.trace import Note
+from tracekit.readers.nsys.blocks import Ints, read_column_blocks
+from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import MISSING, ExportDatabase, Ints, has_table_columns, read_column_blocks
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import (
     ByProcess,
     NameTable,
@@ -42,7 +44,7 @@ MAX_NAME, MAX_PATH = 200, 1_000
 
 _NO_FILE = "[Unknown]"
 
-_WAITING, _READY, _UNKNOWN = map(THREAD_STATES.index, ("waiting", "ready", "unknown"))
+_WAITING, _READY, _UNKNOWN = (THREAD_STATES.index(state) for state in ("waiting", "ready", "unknown"))
 _ENDED = -1
 
 _STATES = {1: _READY, 2: _WAITING, 3: _WAITING, 4: _WAITING, 5: _ENDED, 7: _WAITING, 8: _WAITING}
@@ -104,7 +106,7 @@ def list_cpu_threads(cpu: CpuRows | None, pid: int) -> set[int]:
 def make_cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[Columns, list[Note]]:
     """Build (`make_cpu_samples` of one process with ids from 0, notes). Releases the process's rows."""
     process = cpu.processes.pop(pid, ProcessRows())
-    tid, ts, chain = map(process.column, ("tid", "ts_ns", "chain"))
+    tid, ts, chain = (process.column(name) for name in ("tid", "ts_ns", "chain"))
     known_rows = np.flatnonzero(tid != MISSING)
     rows = known_rows[sort_rows_by_start(ts[known_rows], tid[known_rows], chain[known_rows])]
     codes = chain[rows].astype(np.int32)
@@ -125,17 +127,13 @@ def make_thread_states(
 ) -> tuple[Columns, list[Note]]:
     """Build (`make_thread_states` of one process with ids from 0, notes). Releases the process's rows."""
     process = cpu.processes.pop(pid, ProcessRows())
-    tid, ts, enters, state = map(process.column, ("tid", "ts_ns", "enters", "state"))
+    tid, ts, enters, state = (process.column(name) for name in ("tid", "ts_ns", "enters", "state"))
     known_rows = np.flatnonzero((tid != MISSING) & (enters != MISSING))
     unusable = len(tid) - len(known_rows)
     # At equal times, switch-outs sort before switch-ins.
     known_rows = known_rows[np.lexsort((enters[known_rows] != 0, ts[known_rows], tid[known_rows]))]
-    tid, ts, enters, state = (
-        tid[known_rows],
-        ts[known_rows],
-        enters[known_rows] != 0,
-        _map_thread_states(state[known_rows]),
-    )
+    tid, ts, enters = tid[known_rows], ts[known_rows], enters[known_rows] != 0
+    state = _map_thread_states(state[known_rows])
     is_last = np.append(tid[1:] != tid[:-1], True)[: len(tid)]
     end = np.append(ts[1:], 0)[: len(tid)]
     returns = np.append(enters[1:], False)[: len(tid)] & ~is_last
@@ -193,15 +191,17 @@ def _read_call_chains(db: ExportDatabase) -> tuple[Ints, Ints, list[str | None],
     parts = list(_read_chain_frames(db, names))
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64), [], []
-    key, depth, symbol, module = map(np.concatenate, zip(*parts, strict=True))
+    key, depth, symbol, module = (np.concatenate(column) for column in zip(*parts, strict=True))
     keys, place = np.unique(key, return_inverse=True)
     frames = np.full((2, MAX_FRAMES, len(keys)), -1, np.int32)
     frames[0, depth, place], frames[1, depth, place] = symbol, module
     number, first = group_arrays([frame for of_kind in frames for frame in of_kind])
     functions = _FrameTexts(names.labels(db, {}))
     symbols, modules = frames[:, :, first].transpose(0, 2, 1).tolist()
-    chains = [list(map(functions.function, *both)) for both in zip(symbols, modules, strict=True)]
-    paths = [" > ".join(filter(None, reversed(chain)))[-MAX_PATH:] or None for chain in chains]
+    chains = [
+        [functions.function(*frame) for frame in zip(*both, strict=True)] for both in zip(symbols, modules, strict=True)
+    ]
+    paths = [" > ".join(name for name in reversed(chain) if name)[-MAX_PATH:] or None for chain in chains]
     return keys, number, [chain[0] for chain in chains], paths
 
 

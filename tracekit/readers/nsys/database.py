@@ -15,32 +15,10 @@ from tracekit.readers.nsys.connection import (
     ExportDatabase,
     count_possible_rows,
     has_table_columns,
-    is_page_damage,
-    note_export_damage,
-    open_export,
     quote_identifier,
     record_table_damage,
 )
 from tracekit.readers.nsys.expressions import MISSING
-
-__all__ = [
-    "MISSING",
-    "ExportDatabase",
-    "IntegerColumns",
-    "Ints",
-    "has_table_columns",
-    "note_export_damage",
-    "read_column_blocks",
-    "read_integer_columns",
-]
-__all__ += [
-    "extract_missing",
-    "open_export",
-    "query_up_to_damage",
-    "quote_identifier",
-    "read_small_table",
-    "read_texts_by_id",
-]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -110,9 +88,9 @@ def read_texts_by_id(
     if ids is None:
         _add_text_rows(db, table, sql, blobs)
         return blobs
-    wanted = sorted(set(map(int, ids)))
+    wanted = sorted({int(key) for key in ids})
     for first in range(0, len(wanted), 10_000):
-        id_list = ",".join(map(str, wanted[first : first + 10_000]))
+        id_list = ",".join(str(number) for number in wanted[first : first + 10_000])
         _add_text_rows(db, table, f"{sql} AND {k} IN ({id_list})", blobs)
     return blobs
 
@@ -150,8 +128,6 @@ def query_up_to_damage(
     try:
         rows_read.extend(db.connection.execute(sql, tuple(parameters)))
     except sqlite3.DatabaseError as error:
-        if not is_page_damage(error):
-            raise
         record_table_damage(db, table, error, len(rows_read))
     return rows_read
 
@@ -163,6 +139,4 @@ def _add_text_rows(db: ExportDatabase, table: str, sql: str, into: dict[int, str
             into[key] = text
             limit_row_count(len(into), count_possible_rows(db))
     except (sqlite3.DatabaseError, EndlessRows) as error:
-        if isinstance(error, sqlite3.DatabaseError) and not is_page_damage(error):
-            raise
         record_table_damage(db, table, error, len(into))

@@ -20,15 +20,11 @@ from tracekit.model.trace import Note, Want
 from tracekit.readers.chrome.classes import COMMUNICATION
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.device_times import DeviceOpTimes, DeviceTimeRepair
+from tracekit.readers.nsys.blocks import Ints
+from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns, quote_identifier
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    Ints,
-    has_table_columns,
-    quote_identifier,
-    read_small_table,
-)
+from tracekit.readers.nsys.database import read_small_table
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import (
     ByProcess,
     NameTable,

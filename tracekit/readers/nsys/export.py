@@ -1,8 +1,12 @@
-"""The installed `nsys`: finding it, reading its version, and exporting a report with it."""
+"""Exports of reports by the installed `nsys`, cached by content: each report is exported once, never into the user's folder.
+
+A reader holds its export while it reads; `model.cache` describes location and eviction.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -12,16 +16,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from tracekit.discover.contents import digest_content
 from tracekit.discover.nsys_files import get_export_path
-from tracekit.model.codes import Data, Reason
+from tracekit.model import cache
+from tracekit.model.codes import Data, Reason, explain_os_error
 from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
 from tracekit.model.labels import make_displayable
 from tracekit.model.lifetime import guarded_programs
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import IN_TMPDIR, new_folder
 from tracekit.readers.nsys.files import find_export_problem, is_whole_report, read_report_version
 
 PROGRAM_VARIABLE = "TRACEKIT_NSYS"
@@ -112,7 +119,7 @@ def command(report: Path) -> str:
     return f"nsys export --type sqlite{include} -o {target} {shlex.quote(make_displayable(report.name))}"
 
 
-@cache
+@functools.cache
 def _query_nsys_program(path: str) -> NsysProgram:
     """Query the program's version and options. Cached per process."""
     version = _ask_nsys(path, "--version")
@@ -223,7 +230,7 @@ def _build_export_error(report: Path, nsys: NsysProgram, says: str) -> TraceForm
     """Build the error for a report that nsys failed to export."""
     wrote = read_report_version(report)
     number = _NUMBER.fullmatch(nsys.version)
-    version = tuple(map(int, number[1].split("."))) if number else None
+    version = tuple(int(part) for part in number[1].split(".")) if number else None
     data = Data(wrote=_format_nsys_version(wrote), here=nsys.version, says=says)
     # Releases have three numbers; the fourth is a build.
     if _NEWER.search(says) or (wrote and version and wrote[:3] > version[:3]):
@@ -261,4 +268,92 @@ def _explain_refused_report(data: Data) -> Reason:
 
 def _format_nsys_version(version: tuple[int, ...] | None) -> str:
     """Format a version with dots."""
-    return ".".join(map(str, version or ()))
+    return ".".join(str(number) for number in version or ())
+
+
+_KIND = "nsys"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedExport:
+    """An export on disk with the version of nsys that made it. `made` if it was exported just now."""
+
+    path: Path
+    version: str
+    made: bool
+
+
+@contextlib.contextmanager
+def open_export_of_report(report: Path) -> Iterator[CachedExport]:
+    """Get the export of a report from the cache, or make it. The file is held until the block ends.
+
+    Raises `TraceFormatError` if it cannot be made.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            export = _get_or_make_export(stack, report)
+        except OSError as error:
+            text = f"cannot be exported: {error.strerror or type(error).__name__}"
+            reason = replace(explain_os_error(error), text=text)
+            raise make_format_error(report, reason, f"see {cache.CACHE_VARIABLE}, and the free space") from error
+        yield export
+
+
+def _get_or_make_export(stack: contextlib.ExitStack, report: Path) -> CachedExport:
+    """Get the export of a report. `stack` releases its resources."""
+    nsys = find_nsys_program()
+    limit = cache.read_cache_limit()
+    folder = cache.make_kind_folder(_KIND)
+    digest = digest_content(report)
+    if folder is not None:
+        stored = _find_cached_export(stack, folder, digest, nsys)
+        if stored is not None:
+            return stored
+    if nsys is None:
+        raise build_no_nsys_error(report)
+    prefix = cache.PARTIAL if folder is not None else IN_TMPDIR
+    work = stack.enter_context(new_folder(folder, prefix))
+    new_export = export_report(report, nsys, work)
+    if folder is None:
+        return CachedExport(new_export, nsys.version, made=True)
+    stored = _find_cached_export(stack, folder, digest, nsys)
+    if stored is not None:  # another process was faster
+        return stored
+    new_export.chmod(0o600)
+    cache.hold_cache_entry(stack, new_export)
+    target = folder / _format_export_name(digest, nsys)
+    new_export.replace(target)
+    cache.evict_oldest(limit)
+    return CachedExport(target, nsys.version, made=True)
+
+
+def _format_export_name(digest: str, nsys: NsysProgram) -> str:
+    """Format the file name of an export by content digest and nsys."""
+    return f"{digest}-{nsys.version}-{'blobs' if nsys.takes_blobs else 'plain'}.sqlite"
+
+
+def _find_cached_export(
+    stack: contextlib.ExitStack, folder: Path, digest: str, nsys: NsysProgram | None
+) -> CachedExport | None:
+    """Find the cached export of this content and hold it until `stack` ends. Without nsys, any version matches."""
+    if nsys is not None:
+        names = [folder / _format_export_name(digest, nsys)]
+    else:
+        names = sorted(folder.glob(f"{digest}-*.sqlite"), reverse=True)
+    for path in names:
+        if not cache.hold_cache_entry(stack, path):
+            continue
+        if find_export_problem(path) is not None:
+            path.unlink(missing_ok=True)
+            continue
+        os.utime(path)
+        return CachedExport(path, path.name.split("-")[1], made=False)
+    return None
+
+
+def describe_export_state(report: Path) -> tuple[str, ...]:
+    """Describe which export of a report would be read: the installed nsys and the cached exports."""
+    nsys = find_nsys_program()
+    folder = cache.make_kind_folder(_KIND)
+    kept = folder.glob(f"{digest_content(report)}-*.sqlite") if folder is not None else ()
+    return (nsys.version if nsys is not None else "no nsys", *sorted(path.name for path in kept))

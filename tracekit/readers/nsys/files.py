@@ -44,12 +44,12 @@ def read_report_version(path: Path) -> tuple[int, ...] | None:
         with path.open("rb") as stream:
             match = _VERSION.match(stream.read(128))
             if match:
-                return tuple(map(int, match[1].split(b"@")))
+                return tuple(int(number) for number in match[1].split(b"@"))
             stream.seek(-min(_TAIL_BYTES, os.fstat(stream.fileno()).st_size), os.SEEK_END)
             agents = _AGENT.findall(stream.read(_TAIL_BYTES))
     except OSError:
         return None
-    return tuple(map(int, agents[-1].split(b"."))) if agents else None
+    return tuple(int(number) for number in agents[-1].split(b".")) if agents else None
 
 
 def is_whole_report(path: Path) -> bool:
@@ -123,7 +123,8 @@ def _find_table_problem(path: Path) -> Reason | None:
     tables: frozenset[str] = frozenset()
     problem: Reason | None = FOREIGN
     try:
-        tables = _read_table_names(path)
+        with _open_bounded(path) as connection:
+            tables = _list_sqlite_tables(connection)
     except (sqlite3.Error, ValueError) as error:
         text = f"damaged SQLite database: {error}"
         problem = Reason("damaged-database", text, Data(says=str(error)))
@@ -135,12 +136,6 @@ def _find_table_problem(path: Path) -> Reason | None:
 def has_journal(path: Path) -> bool:
     """Check whether SQLite has pending changes of this database in a file next to it."""
     return any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal"))
-
-
-def _read_table_names(path: Path) -> frozenset[str]:
-    """List the table names of a database file."""
-    with _open_bounded(path) as connection:
-        return _list_sqlite_tables(connection)
 
 
 @contextmanager

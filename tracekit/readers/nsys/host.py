@@ -15,15 +15,11 @@ from tracekit.model.tables import HOST_OP_KINDS, TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, concatenate_like_arrays, make_bare, select_rows
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys.blocks import Ints
+from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    Ints,
-    has_table_columns,
-    read_small_table,
-    read_texts_by_id,
-)
+from tracekit.readers.nsys.database import read_small_table, read_texts_by_id
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import (
     UNKNOWN,
     ByProcess,

@@ -26,16 +26,19 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.values import join_surrogates
 from tracekit.readers.nsys.blocks import EndlessRows, limit_row_count
-from tracekit.readers.nsys.connection import count_possible_rows, get_row_id_alias, is_page_damage, record_table_damage
-from tracekit.readers.nsys.content import MAX_NS, ExportClock
-from tracekit.readers.nsys.database import (
-    MISSING,
+from tracekit.readers.nsys.connection import (
     ExportDatabase,
+    count_possible_rows,
+    get_row_id_alias,
     has_table_columns,
+    is_page_damage,
     quote_identifier,
-    read_small_table,
-    read_texts_by_id,
+    record_table_damage,
 )
+from tracekit.readers.nsys.content import MAX_NS, ExportClock
+from tracekit.readers.nsys.database import read_small_table, read_texts_by_id
+from tracekit.readers.nsys.expressions import MISSING
+from tracekit.readers.nsys.numbering import assign_limited_code
 from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
 
 Ints = npt.NDArray[np.int64]
@@ -91,7 +94,7 @@ def read(db: ExportDatabase, clock: ExportClock) -> GpuSamples | None:
     with_numbers = set[int]()
     for _, _, codes, _ in samples.parts:
         with_numbers.update(np.unique(codes).tolist())
-    no_number = sum(map(samples.no_number.__getitem__, with_numbers))
+    no_number = sum(samples.no_number[code] for code in with_numbers)
     unreadable = "records of GPU metrics whose JSON cannot be read were left out"
     over = "records of GPU metrics of yet another set of names were left out"
     counts = (
@@ -107,7 +110,7 @@ def note_unread_generic_events(db: ExportDatabase) -> list[Note]:
     """Note the generic events that are not GPU metrics. Empty if there are none."""
     if not has_table_columns(db, TABLE, "typeId"):
         return []
-    of_metrics = ", ".join(map(str, _find_metric_event_types(db)))
+    of_metrics = ", ".join(str(number) for number in _find_metric_event_types(db))
     where = f"typeId NOT IN ({of_metrics})" if of_metrics else "1"
     try:
         (count,) = db.connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {where}").fetchone()
@@ -157,7 +160,7 @@ def _read_event_blocks(db: ExportDatabase, types: Sequence[int]) -> Iterator[tup
     sql = (
         f"SELECT iif(typeof({time}) = 'integer', {time}, {MISSING}), typeId,"
         f" iif(typeof(data) = 'text' AND length(data) <= {MAX_TEXT}, data, NULL) FROM {TABLE} NOT INDEXED"
-        f" WHERE typeId IN ({', '.join(map(str, types))}) ORDER BY {get_row_id_alias(db.columns[TABLE])}"
+        f" WHERE typeId IN ({', '.join(str(number) for number in types)}) ORDER BY {get_row_id_alias(db.columns[TABLE])}"
     )
     seen = 0
     try:
@@ -168,8 +171,6 @@ def _read_event_blocks(db: ExportDatabase, types: Sequence[int]) -> Iterator[tup
             time_, type_, text = zip(*part, strict=True)
             yield np.array(time_, np.int64), np.array(type_, np.int64), list(text)
     except (sqlite3.DatabaseError, EndlessRows) as error:
-        if isinstance(error, sqlite3.DatabaseError) and not is_page_damage(error):
-            raise
         record_table_damage(db, TABLE, error, seen)
 
 
@@ -192,8 +193,8 @@ def _decode_sample(text: str) -> dict[str, Any] | None:
 
 def _decode_samples(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
     """Decode all texts: (rows that are an object, the objects). Decodes one by one only if some text is damaged."""
-    text_rows = np.flatnonzero(np.fromiter(map(bool, texts_), np.bool_, len(texts_)))
-    recorded_texts = list(filter(None, texts_))
+    text_rows = np.flatnonzero(np.array([bool(text) for text in texts_], np.bool_))
+    recorded_texts = [text for text in texts_ if text]
     try:
         # The zeros detect a text that contains more or less than one value.
         parsed = _decode(f"[{',0,'.join(recorded_texts)}]")
@@ -203,7 +204,7 @@ def _decode_samples(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]
     sound = len(parsed) == max(2 * len(recorded_texts) - 1, 0) and not any(parsed[1::2])
     if sound and set(map(type, objects)) <= {dict}:
         return text_rows, objects
-    decoded = list(map(_decode_sample, recorded_texts))
+    decoded = [_decode_sample(text) for text in recorded_texts]
     object_rows = [row for row, record in enumerate(decoded) if record is not None]
     return text_rows[object_rows], [record for record in decoded if record is not None]
 
@@ -225,18 +226,10 @@ def _add_json_samples(samples: _JsonSamples, ts: Ints, type_: Ints, objects: lis
         metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
         for type_number in np.unique(type_[positions]).tolist():
             of_series = type_[positions] == type_number
-            coded = np.array(
-                [_code_series_name(samples, name_metric_series(type_number, name)) for name in names], np.int32
-            )
+            series = [name_metric_series(type_number, name) for name in names]
+            coded = np.array([assign_limited_code(samples.code_of, name, MAX_NAMES) for name in series], np.int32)
             times, numbers = ts[positions][of_series], values[of_series][:, metric]
             _add_gpu_samples(samples, times, type_number, coded[metric], numbers)
-
-
-def _code_series_name(samples: _JsonSamples, name: str) -> int:
-    """Assign a code to a name; -1 beyond `MAX_NAMES`."""
-    if len(samples.code_of) >= MAX_NAMES:
-        return samples.code_of.get(name, -1)
-    return samples.code_of.setdefault(name, len(samples.code_of))
 
 
 def _add_gpu_samples(

@@ -15,18 +15,16 @@ Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 
 
-def _make_empty_ints() -> Ints:
-    """Make an empty int64 array."""
-    return np.empty(0, np.int64)
+_NOTHING: Ints = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class ValueNumbering:
     """Numbering of values. New values of a block are numbered in ascending order after those of earlier blocks."""
 
-    values: Ints = field(default_factory=_make_empty_ints)
+    values: Ints = field(default_factory=lambda: _NOTHING)
     """Value of each number."""
-    _ascending: Ints = field(default_factory=_make_empty_ints)
+    _ascending: Ints = field(default_factory=lambda: _NOTHING)
     _numbers: Codes = field(default_factory=lambda: np.empty(0, np.int32))
 
     def coded(self, block: Ints) -> Codes:
@@ -40,7 +38,7 @@ class ValueNumbering:
     def _places(self, block: Ints) -> Ints | None:
         """Find the position of each value among the sorted ones; None if any value is new."""
         if not len(self._ascending):
-            return None if len(block) else _make_empty_ints()
+            return None if len(block) else _NOTHING
         if len(self._ascending) == 1:
             is_same = bool((block == self._ascending[0]).all())
             return np.zeros(len(block), np.int64) if is_same else None
@@ -56,6 +54,13 @@ class ValueNumbering:
         order = np.argsort(ascending)
         self._ascending = ascending[order]
         self._numbers = np.concatenate((self._numbers, numbers))[order]
+
+
+def assign_limited_code(code_of: dict[Any, int], key: object, limit: int) -> int:
+    """Look up the code of a key, or assign the next one; -1 for a new key once there are `limit` codes."""
+    if len(code_of) >= limit:
+        return code_of.get(key, -1)
+    return code_of.setdefault(key, len(code_of))
 
 
 _FEW = 8

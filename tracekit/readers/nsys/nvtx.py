@@ -17,8 +17,9 @@ from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.chrome.scan import Sparse, choose_code_type
 from tracekit.readers.nsys import nvtx_args as nsys_nvtx_args
 from tracekit.readers.nsys import nvtx_rows as nsys_nvtx_rows
+from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import MAX_NS, ExportClock, find_capture_year
-from tracekit.readers.nsys.database import MISSING, ExportDatabase, has_table_columns
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.nvtx_rows import TABLE, NvtxRows
 
 Ints = npt.NDArray[np.int64]
@@ -339,7 +340,7 @@ def _find_range_categories(rows: NvtxRows, positions: Codes) -> tuple[Codes, lis
     named = np.flatnonzero((rows.type == DOMAIN) & (rows.name >= 0))
     # Sorted by name, so the result does not depend on row order if a domain has several names.
     named_keys = keys[rows.thread[named]] + rows.domain[named]
-    names = map(rows.names.__getitem__, rows.name[named].tolist())
+    names = [rows.names[code] for code in rows.name[named].tolist()]
     pairs = sorted(zip(names, named_keys.tolist(), strict=True))
     texts = {key: name for name, key in pairs if name}
     cats = [DEFAULT_CATEGORY, OP_CATEGORY, *sorted({*texts.values()} - {DEFAULT_CATEGORY})]
@@ -363,7 +364,7 @@ def _read_nvtx_thread_names(rows: NvtxRows) -> dict[int, str]:
     positions = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
     positions = positions[np.lexsort((rows.name[positions], rows.start[positions]))]
     gtids = rows.gtids[rows.thread[positions]].tolist()
-    names = map(rows.names.__getitem__, rows.name[positions].tolist())
+    names = [rows.names[code] for code in rows.name[positions].tolist()]
     return {gtid: name for gtid, name in zip(gtids, names, strict=True) if gtid >= 0 and name}
 
 

@@ -15,15 +15,10 @@ from tracekit.readers.chrome.scan import Json, Sparse
 from tracekit.readers.chrome.values import format_compact_json, is_too_deep
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.connection import get_row_id_alias
-from tracekit.readers.nsys.database import (
-    MISSING,
-    ExportDatabase,
-    has_table_columns,
-    read_column_blocks,
-    read_small_table,
-    read_texts_by_id,
-)
+from tracekit.readers.nsys.blocks import read_column_blocks
+from tracekit.readers.nsys.connection import ExportDatabase, get_row_id_alias, has_table_columns
+from tracekit.readers.nsys.database import read_small_table, read_texts_by_id
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import ABSENT, is_wanted_argument, write_column_sql
 from tracekit.readers.nsys.nvtx_rows import (
     OP_ID,
@@ -95,16 +90,21 @@ def _read_range_argument(
     db: ExportDatabase, key: str, where: RowPositions, range_rows: NvtxRows, positions: npt.NDArray[np.int32]
 ) -> Sparse | None:
     """Read one argument of all rows."""
-    readers: Mapping[str, Callable[[], Sparse | None]] = {
-        "Sequence number": lambda: _read_name_tail(db, SEQUENCE, where),
-        "op_id": lambda: _read_name_tail(db, OP_ID, where),
-        "Input Dims": lambda: _read_input_dims(db, where),
-        "payload": lambda: _read_numeric_payload(db, where),
-        "payload fields": lambda: _read_payload_fields(db, where),
-        "category": lambda: _read_category_argument(db, where, range_rows, positions),
-        "end tid": lambda: _read_end_thread(db, where),
+    if key == "category":
+        return _read_category_argument(db, where, range_rows, positions)
+    if key in _TAILS:
+        return _read_name_tail(db, _TAILS[key], where)
+    readers: Mapping[str, Callable[[ExportDatabase, RowPositions], Sparse | None]] = {
+        "Input Dims": _read_input_dims,
+        "payload": _read_numeric_payload,
+        "payload fields": _read_payload_fields,
+        "end tid": _read_end_thread,
     }
-    return readers[key]()
+    return readers[key](db, where)
+
+
+_TAILS = {"Sequence number": SEQUENCE, "op_id": OP_ID}
+"""Marker of each argument that is recorded in the tail of a name."""
 
 
 def _read_name_tail(db: ExportDatabase, marker: str, where: RowPositions) -> Sparse | None:
@@ -173,7 +173,9 @@ def _read_input_dims(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     # Pages of a damaged file may repeat, and their rows with them.
     row_ids, first = np.unique(np.concatenate(ids), return_index=True)
     # Texts that differ only after the list (input ids) are the same shapes.
-    return _make_json_column(row_ids, np.concatenate(codes)[first], map(_parse_shape_list, code_of), where)
+    return _make_json_column(
+        row_ids, np.concatenate(codes)[first], [_parse_shape_list(text) for text in code_of], where
+    )
 
 
 def _make_json_column(row: Ints, code: Ints, values: Iterable[str], where: RowPositions) -> Sparse:
@@ -183,7 +185,7 @@ def _make_json_column(row: Ints, code: Ints, values: Iterable[str], where: RowPo
     new_code = np.array(table, np.int32)[code]
     has_text = new_code >= 0
     position, which = find_row_positions(where, row[has_text])
-    return compact_sparse_column(position.astype(np.int32), new_code[has_text][which], list(map(Json, number)))
+    return compact_sparse_column(position.astype(np.int32), new_code[has_text][which], [Json(text) for text in number])
 
 
 def _parse_shape_list(text: str) -> str:
@@ -208,7 +210,7 @@ def _read_numeric_payload(db: ExportDatabase, where: RowPositions) -> Sparse | N
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return None
-    row, values = map(np.concatenate, zip(*parts, strict=True))
+    row, values = (np.concatenate(column) for column in zip(*parts, strict=True))
     _, first = np.unique(row, return_index=True)  # a row has one payload
     position, which = find_row_positions(where, row[first])
     return Sparse(position.astype(np.int32), values[first][which])
@@ -219,7 +221,7 @@ def _read_payload_fields(db: ExportDatabase, where: RowPositions) -> Sparse | No
     if not nsys_payload_texts.has_json_payloads(db):
         return None
     fields = nsys_payload_texts.read(db)
-    return _make_json_column(fields.row, fields.code, map(_compact_json_container, fields.texts), where)
+    return _make_json_column(fields.row, fields.code, [_compact_json_container(text) for text in fields.texts], where)
 
 
 def _compact_json_container(text: str) -> str:

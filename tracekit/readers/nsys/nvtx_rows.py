@@ -10,8 +10,8 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import field
 from itertools import count
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,14 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import choose_code_type
-from tracekit.readers.nsys.connection import fetch_one_row, get_row_id_alias
-from tracekit.readers.nsys.database import MISSING, ExportDatabase, read_column_blocks, read_texts_by_id
+from tracekit.readers.nsys.blocks import read_column_blocks
+from tracekit.readers.nsys.connection import ExportDatabase, fetch_one_row, get_row_id_alias
+from tracekit.readers.nsys.database import read_texts_by_id
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.numbering import ValueNumbering
 from tracekit.readers.nsys.pages import CODES, SHAPES, NameCodes
-from tracekit.readers.nsys.parts import ColumnParts, RowIds
 
+Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -65,6 +67,68 @@ class NvtxRows:
     domains: Ints
     names: list[str]
     is_op: Bools
+
+
+_BLOCKS = 64
+"""Number of small blocks to concatenate at once: large arrays use huge pages, and small blocks' memory is reused."""
+
+
+@dataclass(slots=True)
+class ColumnParts:
+    """Blocks of a column, in order."""
+
+    _large: list[Array] = field(default_factory=list[Array])
+    _small: list[Array] = field(default_factory=list[Array])
+
+    def append(self, block: Array) -> None:
+        """Append a block."""
+        self._small.append(block)
+        if len(self._small) == _BLOCKS:
+            self._large.append(np.concatenate(self._small))
+            self._small.clear()
+
+    def joined(self, dtype: Any) -> Array:
+        """Concatenate and release all blocks."""
+        blocks = [np.empty(0, dtype), *self._large, *self._small]
+        self._large.clear()
+        self._small.clear()
+        return np.concatenate(blocks, dtype=dtype)
+
+
+@dataclass(slots=True)
+class RowIds:
+    """Row ids collected block by block. Consecutive ids are stored as the first id and a count."""
+
+    _first: int = 0
+    _count: int = 0
+    _parts: ColumnParts | None = None
+    _ids: Ints | None = None
+
+    def append(self, block: Ints) -> None:
+        """Append the ids of a block, which must not be empty."""
+        if not self._count:
+            self._first = int(block[0])
+        if self._parts is None and not self._follows(block):
+            self._parts = ColumnParts()
+            self._parts.append(np.arange(self._count) + self._first)
+        if self._parts is not None:
+            self._parts.append(block)
+        self._count += len(block)
+
+    def _follows(self, block: Ints) -> bool:
+        """Check whether the ids continue the sequence by steps of one."""
+        return int(block[0]) == self._first + self._count and bool((np.diff(block) == 1).all())
+
+    def look_up(self, rows: npt.NDArray[np.integer[Any]]) -> Ints:
+        """Look up the ids of these rows. Call it after the last block."""
+        if self._parts is not None:
+            self._ids, self._parts = self._parts.joined(np.int64), None
+        ids: Ints
+        if self._ids is None:
+            ids = rows.astype(np.int64) + self._first
+        else:
+            ids = self._ids[rows]
+        return ids
 
 
 def read(db: ExportDatabase, *, with_rows: bool) -> NvtxRows:
@@ -194,7 +258,7 @@ def _read_inline_keys(db: ExportDatabase, low: int, high: int, length: int) -> I
     split = combined.split(_SEPARATOR.encode()) if isinstance(combined, bytes) else []
     if len(split) == length:
         return iter(split)
-    return map(itemgetter(0), db.connection.execute(sql, (low, high)))
+    return (key for (key,) in db.connection.execute(sql, (low, high)))
 
 
 def _pop_joined_column(parts: dict[str, ColumnParts], name: str, dtype: Any) -> npt.NDArray[Any]:
@@ -211,15 +275,14 @@ def _resolve_range_names(
     ids = -2 - labels.astype(np.int64)
     registered = read_texts_by_id(db, "StringIds", "id", "value", ids)
     number: defaultdict[tuple[str, bool], int] = defaultdict(count().__next__)
-    inline = [*map(number.__getitem__, map(_parse_inline_key, keys)), -1]
+    inline = [*(number[_parse_inline_key(key)] for key in keys), -1]
     # An id without a text is an unknown name.
     by_id = [number[registered[i], False] if i in registered else -1 for i in ids.tolist()]
     # -1 (unknown) indexes the last entry.
     codes = np.array(inline, choose_code_type(len(number)))[np.maximum(label, -1, out=label)]
     if len(other):
         codes[other] = np.array(by_id, codes.dtype)[place]
-    names, is_op = map(itemgetter(0), number), map(itemgetter(1), number)
-    return list(names), np.fromiter(is_op, np.bool_, len(number)), codes
+    return [name for name, _ in number], np.array([is_op for _, is_op in number], np.bool_), codes
 
 
 def _parse_inline_key(key: bytes) -> tuple[str, bool]:

@@ -26,15 +26,12 @@ from tracekit.readers.nsys.expressions import (
 Ints = npt.NDArray[np.int64]
 
 
-def _import_page_reader() -> Any:
-    """Import the page reader written in C; None if it was not built."""
-    try:
-        return import_module("tracekit.readers.nsys._pages")
-    except ImportError:
-        return None
-
-
-native = _import_page_reader()
+native: Any
+try:
+    native = import_module("tracekit.readers.nsys._pages")
+except ImportError:
+    native = None
+"""The page reader written in C; None if not built."""
 
 _UTF8 = 1
 
@@ -95,7 +92,7 @@ class PageRows:
             return
         try:
             trees = {name: parse_expression(sql) for name, sql in self.sql.items()}
-            columns = sorted(frozenset[str]().union(*map(list_expression_columns, trees.values())))
+            columns = sorted({name for tree in trees.values() for name in list_expression_columns(tree)})
             with self.db.plain.open("rb", buffering=0) as file:
                 table = _read_table_layout(self.db, self.table, file.read(100))
                 places = table.fields(columns, "INT")
@@ -110,8 +107,8 @@ class PageRows:
         except (NotPlainError, OSError):
             return
         if self.ended and self.names is not None:
-            has_value = map(pages.has_value, looked)
-            self.names.facts.update(zip(self.names.looked, has_value, strict=True))
+            for name, place in zip(self.names.looked, looked, strict=True):
+                self.names.facts[name] = pages.has_value(place)
             self.names.facts[SHAPES] = pages.with_shapes
 
     def _yield_blocks(
@@ -126,17 +123,12 @@ class PageRows:
             row = np.frombuffer(id_bytes, np.int64)
             if not len(row):
                 return
-            values = dict(zip(columns, map(_view_integers, parts), strict=True))
+            values = {name: np.frombuffer(part, np.int64) for name, part in zip(columns, parts, strict=True)}
             block = {name: _own_array(evaluate_expression(tree, values, row)) for name, tree in trees.items()}
             if self.names is not None:
                 numbers = _append_name_codes(numbers, pages.names(len(numbers)), self.names.keys)
                 block[CODES] = numbers[np.frombuffer(codes, np.int32)].astype(np.int64)
             yield block, int(row[-1])
-
-
-def _view_integers(column: bytearray) -> Ints:
-    """View a buffer as int64."""
-    return np.frombuffer(column, np.int64)
 
 
 def _own_array(values: Ints) -> Ints:

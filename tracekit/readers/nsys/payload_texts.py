@@ -17,10 +17,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.records import dataclass
-from tracekit.readers.nsys.connection import get_row_id_alias, is_page_damage, record_table_damage
+from tracekit.readers.nsys.connection import (
+    ExportDatabase,
+    get_row_id_alias,
+    has_table_columns,
+    is_page_damage,
+    record_table_damage,
+)
 from tracekit.readers.nsys.content import drop_unknown_facts
-from tracekit.readers.nsys.database import MISSING, TEXT_LIMIT, ExportDatabase, has_table_columns, read_texts_by_id
+from tracekit.readers.nsys.database import TEXT_LIMIT, read_texts_by_id
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import write_column_sql
+from tracekit.readers.nsys.numbering import assign_limited_code
 from tracekit.readers.nsys.nvtx_rows import TABLE
 
 Ints = npt.NDArray[np.int64]
@@ -94,12 +102,10 @@ def read(db: ExportDatabase) -> PayloadTexts:
             frame = pd.DataFrame(part, columns=["row", "thread", "text", "id"], dtype=object)
             text_or_id = frame["text"].where(frame["text"].notna(), frame["id"])
             code, distinct = pd.factorize(text_or_id.to_numpy(object))
-            numbers = [_code_payload_text(code_of, entry) for entry in distinct]
+            numbers = [assign_limited_code(code_of, entry, MAX_TEXTS) for entry in distinct]
             codes.append(np.array([*numbers, -1], np.int64)[code])
             rows.append(frame[["row", "thread"]].to_numpy(np.int64).T)
     except sqlite3.DatabaseError as error:
-        if not is_page_damage(error):
-            raise
         record_table_damage(db, TABLE, error, sum(part.shape[1] for part in rows))
     code, distinct_texts = _resolve_text_ids(db, codes, list(code_of))
     row_ids, threads = np.hstack([np.empty((2, 0), np.int64), *rows])
@@ -131,13 +137,6 @@ def _parse_integer_field(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if -(2**63) <= value <= _MAX_INTEGER else None
-
-
-def _code_payload_text(code_of: dict[str | int, int], key: str | int) -> int:
-    """Assign a code to a text or text id; -1 beyond `MAX_TEXTS`."""
-    if len(code_of) >= MAX_TEXTS:
-        return code_of.get(key, -1)
-    return code_of.setdefault(key, len(code_of))
 
 
 def _resolve_text_ids(db: ExportDatabase, codes: Sequence[Ints], keys: Sequence[str | int]) -> tuple[Ints, list[str]]:

@@ -17,8 +17,9 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
-from tracekit.readers.nsys.connection import get_row_id_alias
-from tracekit.readers.nsys.database import MISSING, ExportDatabase, has_table_columns, read_small_table
+from tracekit.readers.nsys.connection import ExportDatabase, get_row_id_alias, has_table_columns
+from tracekit.readers.nsys.database import read_small_table
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.nvtx_rows import TABLE, NvtxRows, RowPositions, find_row_positions
 
@@ -251,7 +252,7 @@ def _read_blob_payloads(db: ExportDatabase) -> npt.NDArray[np.int64]:
     layout = _read_payload_layouts(db)
     parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
     for blobs in _read_blobs(db):
-        parts.extend(map(np.stack, _decode_blobs(blobs, layout)))
+        parts.extend(np.stack(fields) for fields in _decode_blobs(blobs, layout))
     return np.hstack(parts)
 
 

@@ -14,7 +14,7 @@ from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
 from tracekit.model.labels import make_displayable
 from tracekit.model.trace import Note, Source, Trace, Want
-from tracekit.readers.nsys import kept_exports
+from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys.files import REPORT_MAGIC, find_export_problem, has_journal
 
 _ABSENT = Reason("no-export", "not there")
@@ -31,10 +31,10 @@ def describe_dependencies(path: Path) -> tuple[str, ...] | None:
     export_path = get_export_path(path)
     flaw = _find_export_flaw(export_path, path)
     if flaw is _ABSENT:
-        return kept_exports.describe_export_state(path)
+        return nsys_export.describe_export_state(path)
     if has_journal(export_path):
         return None
-    of_report = kept_exports.describe_export_state(path) if flaw is not None else ()
+    of_report = nsys_export.describe_export_state(path) if flaw is not None else ()
     return (digest_content(export_path), "" if flaw is None else flaw.text, *of_report)
 
 
@@ -50,7 +50,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         return _read_export(source, export_path, want, on_bytes, ())
     with contextlib.ExitStack() as stack:
         try:
-            export = stack.enter_context(kept_exports.open_export_of_report(source.path))
+            export = stack.enter_context(nsys_export.open_export_of_report(source.path))
         except TracekitError as error:
             refusal = _convert_to_report_error(source.path, error)
             return _read_flawed_export(source, export_path, want, on_bytes, (flaw, refusal))

@@ -39,7 +39,7 @@ def name_metric_series(type_: int, metric: str) -> str:
 
 def join_sample_parts(parts: Sequence[Part], names: list[str], counts: Sequence[tuple[str, str, int]]) -> GpuSamples:
     """Concatenate and sort the samples of all parts. `counts` are (code, text, count) of dropped samples, for notes."""
-    ts_ns, gpu, name, value = map(np.concatenate, zip(_NOTHING, *parts, strict=True))
+    ts_ns, gpu, name, value = (np.concatenate(column) for column in zip(_NOTHING, *parts, strict=True))
     order = _sort_samples(ts_ns, name, value, names)
     notes = tuple(Note("warning", code, text, count=count) for code, text, count in counts if count)
     return GpuSamples(ts_ns[order], gpu[order], name[order], value[order], names, notes)

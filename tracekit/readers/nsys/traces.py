@@ -31,8 +31,9 @@ from tracekit.readers.nsys import identity as nsys_identity
 from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys import times as nsys_times
+from tracekit.readers.nsys.connection import ExportDatabase, note_export_damage, open_export
 from tracekit.readers.nsys.contents import CALL_NOUNS, ExportContents, read_export_contents
-from tracekit.readers.nsys.database import MISSING, ExportDatabase, note_export_damage, open_export
+from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import UNKNOWN, get_known_pid, make_nullable_integers, repeat_nullable_value
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.numbering import list_distinct_integers
@@ -214,7 +215,7 @@ def _note_missing_tables(db: ExportDatabase, draft: _TraceDraft, range_count: in
 
 def _count_draft_rows(draft: _TraceDraft) -> int:
     """Count the rows of all tables added so far."""
-    return sum(map(len, draft.tables.values()))
+    return sum(len(columns) for columns in draft.tables.values())
 
 
 def _count_rows_of_kind(draft: _TraceDraft, table: str, kind: str) -> int:

@@ -1,9 +1,8 @@
 """Reader of PyTorch caching-allocator snapshots (`torch.cuda.memory._dump_snapshot`).
 
-Snapshots are pickles, which may run any code if loaded normally. `snapshot_bytes` finds the pickle, `snapshot_opcodes`
-refuses every instruction that a snapshot does not need, `snapshot_load` loads the rest without resolving any name,
-`snapshot_tables` checks each part, and `snapshot_balance` the consistency of the whole. `snapshot_json` loads snapshots
-that were saved as JSON.
+Snapshots are pickles, which may run any code if loaded normally. `bytes` finds the pickle, `opcodes` refuses every
+instruction that a snapshot does not need and loads the rest without resolving any name, `tables` checks each part, and
+`balance` the consistency of the whole. `json` loads snapshots that were saved as JSON.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from tracekit.readers.chrome.values import join_surrogates
 from tracekit.readers.torch_memory import balance as snapshot_balance
 from tracekit.readers.torch_memory import bytes as snapshot_bytes
 from tracekit.readers.torch_memory import json as snapshot_json
-from tracekit.readers.torch_memory import opcodes as snapshot_opcodes
-from tracekit.readers.torch_memory.load import pause_collector, unpickle
+from tracekit.readers.torch_memory.opcodes import check_pickle, pause_collector, unpickle
 from tracekit.readers.torch_memory.tables import SnapshotTables, make_snapshot_tables
 
 MAX_SETTINGS, MAX_TEXT = 1000, 1000
@@ -54,7 +52,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         if data[:4096].lstrip()[:1] in (b"{", b"["):
             root, max_dicts = snapshot_json.load_json_snapshot(data, path)
         else:
-            max_dicts = snapshot_opcodes.check_pickle(data, path).dicts
+            max_dicts = check_pickle(data, path)
             root = unpickle(data, path)
         del data
         snapshot, settings = _convert_snapshot(root, path, max_dicts)

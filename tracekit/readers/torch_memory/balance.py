@@ -54,10 +54,7 @@ def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]
         return []
     history, blocks = tables["allocations"], tables["blocks"]
     of_history, numbers = _list_row_devices(history)
-    is_alloc, is_free = (
-        _mark_category(history["action"], "alloc"),
-        _mark_category(history["action"], "free_completed"),
-    )
+    is_alloc, is_free = (_mark_category(history["action"], action) for action in ("alloc", "free_completed"))
     of_history[~(is_alloc | is_free) | _mark_incomplete_rows(history)] = -1
     of_blocks, _ = _list_row_devices(blocks)
     in_use = _mark_category(blocks["state"], "active") | _mark_category(blocks["state"], "pending_free")
@@ -67,23 +64,14 @@ def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]
     device_balances = []
     for number in numbers:
         rows, active = np.flatnonzero(of_history == number), of_blocks == number
-        past = _DeviceHistory(address[rows], size[rows], is_alloc[rows])
-        device_balances.append(_compute_device_balance(number, past, where[active], requested[active]))
+        past = address[rows], size[rows], is_alloc[rows]
+        device_balances.append(_compute_device_balance(number, *past, where[active], requested[active]))
     return device_balances
 
 
 def describe_balances(device_balances: list[HistoryBalance]) -> list[dict[str, int]]:
     """Convert the balances to plain values."""
     return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in device_balances]
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceHistory:
-    """Allocations and completed frees of one device, in order."""
-
-    address: Ints
-    size: Ints
-    is_alloc: Bools
 
 
 def _list_row_devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
@@ -106,25 +94,31 @@ def _mark_category(column: pd.Series[Any], value: str) -> Bools:
     return same
 
 
-def _compute_device_balance(device: int, past: _DeviceHistory, where: Ints, requested: Ints) -> HistoryBalance:
-    """Compute the balance of one device. `where` and `requested` are addresses and request sizes of its blocks in use."""
-    order = compute_stable_order(past.address)
-    place, allocated = past.address[order], past.is_alloc[order]
+def _compute_device_balance(
+    device: int, address: Ints, size: Ints, is_alloc: Bools, where: Ints, requested: Ints
+) -> HistoryBalance:
+    """Compute the balance of one device.
+
+    `address`, `size` and `is_alloc` are its allocations and completed frees, in order; `where` and `requested` are
+    addresses and request sizes of its blocks in use.
+    """
+    order = compute_stable_order(address)
+    place, allocated = address[order], is_alloc[order]
     same = place[1:] == place[:-1]
     after_alloc, is_last = np.zeros(len(order), np.bool_), np.ones(len(order), np.bool_)
     after_alloc[1:], is_last[:-1] = same & allocated[:-1], ~same
     orphan = order[~allocated & ~after_alloc]
     live = order[allocated & is_last]
-    ghost = ~np.isin(where, past.address[live])
+    ghost = ~np.isin(where, address[live])
     # Two blocks at one address are damage; the last one is used.
     block = dict(zip(where.tolist(), requested.tolist(), strict=True))
-    wanted = zip(past.address[live].tolist(), past.size[live].tolist(), strict=True)
-    unlike = sum(block.get(address) != amount for address, amount in wanted)
+    wanted = zip(address[live].tolist(), size[live].tolist(), strict=True)
+    unlike = sum(block.get(start) != amount for start, amount in wanted)
     return HistoryBalance(
         device,
         sum_exactly(requested[ghost]),
-        sum_exactly(past.size[orphan]),
-        sum_exactly(past.size[past.is_alloc]) - sum_exactly(past.size[~past.is_alloc]),
+        sum_exactly(size[orphan]),
+        sum_exactly(size[is_alloc]) - sum_exactly(size[~is_alloc]),
         sum_exactly(requested),
         int(np.count_nonzero(ghost)),
         len(orphan),

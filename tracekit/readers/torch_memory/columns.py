@@ -39,15 +39,12 @@ NameOf = Callable[[int], str]
 """Function that names a group of records. Called on demand, because most of a million names are never used."""
 
 
-def _import_record_passes() -> Any:
-    """Import the record passes written in C; None if they were not built."""
-    try:
-        return import_module("tracekit.readers.torch_memory._records")
-    except ImportError:
-        return None
-
-
-native = _import_record_passes()
+native: Any
+try:
+    native = import_module("tracekit.readers.torch_memory._records")
+except ImportError:
+    native = None
+"""The record passes written in C; None if not built."""
 
 
 @dataclass(frozen=True, slots=True)

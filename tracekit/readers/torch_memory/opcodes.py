@@ -1,4 +1,4 @@
-"""Validation of a pickle before loading: accepts only what a memory snapshot consists of.
+"""Validation of a pickle, and its loading without resolving any name: accepts only what a memory snapshot consists of.
 
 Loading runs about one instruction per byte. A snapshot needs 26 of the 68 instructions: dictionaries, lists, texts,
 numbers, and pairs of small integers. None of them can name code. The remaining ways to attack the loader are blocked
@@ -7,30 +7,31 @@ too: declared lengths, memo indices, nested tuples, and integers that collide as
 
 from __future__ import annotations
 
+import _pickle
+import gc
+import io
+import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from tracekit.model.codes import Data, Reason
+from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, make_format_error
-from tracekit.model.records import dataclass
 
 PROTOCOLS = (2, 3, 4, 5)
 
 
-def _import_pickle_scan() -> Any:
-    """Import the scan written in C; None if it was not built."""
-    try:
-        return import_module("tracekit.readers.torch_memory._harmless")
-    except ImportError:
-        return None
-
-
-native = _import_pickle_scan()
+native: Any
+try:
+    native = import_module("tracekit.readers.torch_memory._harmless")
+except ImportError:
+    native = None
+"""The scan written in C; None if not built."""
 
 _NO_SNAPSHOT = "no snapshot needs it, so it was not loaded; it may be harmful"
 _DAMAGED = "the file is cut off or damaged: copy it again"
@@ -44,14 +45,6 @@ In memory the smallest dictionary takes 250 bytes with its row; the smallest rea
 
 _AT_ONCE = 2**18
 """Bytes compared at once; they fit in the CPU cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class PickleCapacity:
-    """Capacity of a pickle: at most `dicts` dictionaries in `size_bytes`."""
-
-    dicts: int
-    size_bytes: int
 
 
 def _write_length_pattern(prefix: bytes, lengths: range) -> bytes:
@@ -97,7 +90,7 @@ def _make_skip_function(place_bytes: int) -> Callable[[bytes, int], int]:
     return skip
 
 
-def check_pickle(data: bytes, path: Path) -> PickleCapacity:
+def check_pickle(data: bytes, path: Path) -> int:
     """Validate a pickle and count its dictionaries. Raises `TraceFormatError` with the forbidden instruction and its byte."""
     size = len(data)
     if size < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
@@ -122,7 +115,7 @@ def check_pickle(data: bytes, path: Path) -> PickleCapacity:
     if has_too_many_containers(size, dicts, lists):
         problem = f"some {dicts + lists:,} dictionaries and lists in {size:,} bytes are no snapshot"
         raise build_too_many_error(path, problem)
-    return PickleCapacity(dicts, size)
+    return dicts
 
 
 def _count_byte(data: bytes, code: bytes) -> int:
@@ -229,3 +222,41 @@ def _name_instruction(code: bytes) -> str:
 
     names = (op.name for op in opcodes if op.code.encode("latin-1") == code)
     return next(names, f"0x{code[0]:02x}")
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Disable the cyclic garbage collector in the block: millions of new objects would trigger it thousands of times."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _RestrictedUnpickler(_pickle.Unpickler):
+    """The C unpickler of the standard library, with all names refused."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        """Refuse every name: a snapshot needs no classes or functions."""
+        raise pickle.UnpicklingError(f"the name {module_name}.{global_name} is not allowed")
+
+    def persistent_load(self, _pid: object, /) -> NoReturn:
+        """Refuse persistent ids: a snapshot is self-contained."""
+        raise pickle.UnpicklingError("references to other files are not allowed")
+
+
+def unpickle(data: bytes, path: Path) -> Any:
+    """Load the object of a pickle. Raises `TraceFormatError` if it does not load."""
+    # A buffered reader returns large blocks even for protocols 2 and 3, which have no frames.
+    stream = io.BufferedReader(io.BytesIO(data), 2**17)
+    try:
+        return _RestrictedUnpickler(stream).load()
+    except MemoryError as error:
+        raise make_format_error(path, TOO_LARGE) from error
+    except Exception as error:  # the loader raises whatever its operations raise
+        problem = f"the pickle does not load: {type(error).__name__}: {str(error)[:200]}"
+        reason = Reason("no-snapshot", " ".join(problem.split()))
+        raise make_format_error(path, reason, "the file is damaged") from error
