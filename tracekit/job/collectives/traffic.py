@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, starmap
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ def _list_rated_collectives(measured: Measurements) -> pd.DataFrame:
     rows[["wait_ns", "transfer_ns"]] = match_collectives(measured)[["wait_ns", "transfer_ns"]]
     number, first = group_rows_by(rows, ["op", "group_size"])
     pairs = iterate_records(rows.iloc[first], ["op", "group_size"])
-    factors: Any = pd.array([*starmap(compute_wire_factor, pairs)], dtype="Float64")
+    factors: Any = pd.array([compute_wire_factor(op, ranks) for op, ranks in pairs], dtype="Float64")
     rows["wire_bytes"] = rows["size_bytes"].astype("Float64") * factors[number]
     names, edges = zip(*SIZES, strict=True)
     beyond = np.array(edges[:-1], np.int64)
@@ -200,7 +200,7 @@ def _stack_traffic_frames(frames: Sequence[pd.DataFrame], columns: Sequence[str]
             stacked[name] = np.concatenate([frame[name].to_numpy(object) for frame in frames])
         else:
             stacked[name] = convert_for_pandas(join([_list_traffic_numbers(frame, name) for frame in frames]))
-    return make_frame(stacked, sum(map(len, frames)))
+    return make_frame(stacked, sum(len(frame) for frame in frames))
 
 
 def _list_traffic_numbers(frame: pd.DataFrame, name: str) -> Nullable:
@@ -418,7 +418,7 @@ def draw_message_sizes(measured: Measurements) -> Chart | None:
     power = np.frexp(sized["size_bytes"].to_numpy(np.float64))[1]
     count = sized.assign(power=power).groupby(["op", "power"], sort=True).size()
     total = count.groupby("op").sum().sort_values(ascending=False, kind="stable")
-    series = list(map(str, total.index))
+    series = [str(op) for op in total.index]
 
     marks: list[tuple[int | float | None, ...]] = []
     keys: list[Any] = list(count.index)

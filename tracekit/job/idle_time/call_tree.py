@@ -152,21 +152,21 @@ def find_culprit_of_owner(
     With `is_outside`, only idle time of its steps outside their stages counts.
     """
     blamed = measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
+    return _find_culprit(blamed, _find_blame_rows_of_owner(blamed, owner), holders)
+
+
+def _find_blame_rows_of_owner(blamed: IdleBlame, owner: Owner) -> npt.NDArray[np.bool_]:
+    """Find the rows of a run and role."""
     owners, number = number_stage_owners(blamed.rows)
-    if owner not in owners:
-        return None
-    return _find_culprit(blamed, number == owners.index(owner), holders)
+    return np.asarray(number == owners.index(owner)) if owner in owners else np.zeros(len(number), np.bool_)
 
 
 def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
     """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
     blamed = blame_idle_time(measured)
-    owners, number = number_stage_owners(blamed.rows)
-    if window.owner not in owners:
-        return np.zeros(len(blamed.rows), np.bool_)
     stage = blamed.rows["canonical"].to_numpy(object)
     same = pd.isna(stage) if window.canonical is None else stage == window.canonical
-    return np.asarray((number == owners.index(window.owner)) & same, np.bool_)
+    return np.asarray(_find_blame_rows_of_owner(blamed, window.owner) & same, np.bool_)
 
 
 def find_culprit_of_window(measured: Measurements, window: StageWindow) -> IdleCulprit | None:
@@ -201,14 +201,11 @@ def find_culprit_below(measured: Measurements, run: object, role: object, name: 
     if not measured.has("idle_blame", "idle_frames"):
         return None
     blamed = blame_idle_time(measured)
-    owners, number = number_stage_owners(blamed.rows)
-    owner = (run, to_text_or_none(role))
-    if owner not in owners:
-        return None
+    chosen = _find_blame_rows_of_owner(blamed, (run, to_text_or_none(role)))
     below = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
     for place, parent in enumerate(blamed.tree.parent.tolist()):
         below[place] = blamed.tree.frame[place] == name or below[parent]
-    culprit = _find_culprit(blamed, (number == owners.index(owner)) & below[blamed.node], HOLDERS)
+    culprit = _find_culprit(blamed, chosen & below[blamed.node], HOLDERS)
     return None if culprit is None or name in culprit.place else culprit
 
 
@@ -241,7 +238,7 @@ def _find_culprit(
     if not _is_telling_place(blamed.tree, node, stages):
         return None
     text, holder = _describe_idle_place(blamed.tree, node)
-    names = tuple(map(blamed.tree.frame.__getitem__, _list_path_to_place(blamed.tree, node)))
+    names = tuple(blamed.tree.frame[place] for place in _list_path_to_place(blamed.tree, node))
     return IdleCulprit(text, holder, int(sums[node]), total, names)
 
 
@@ -480,6 +477,6 @@ def draw_idle_call_tree(measured: Measurements) -> Chart:
         "icicle",
         tuple((depth, names[of.tree.frame[node]], low, high) for depth, node, low, high in marks),
         tuple(names),
-        ("outermost", *map(str, range(1, depths))),
+        ("outermost", *(str(depth) for depth in range(1, depths))),
         caption="Idle time of what is judged, Σ over GPUs and steps: the width is the time below a place.",
     )

@@ -116,46 +116,41 @@ class _HostPauseSearch:
     thresholds: Thresholds
 
     def __call__(self, measured: Measurements) -> dict[Owner, HostPauses]:
-        """Find the pauses by run and role."""
-        return _find_host_pauses(measured, self.thresholds)
-
-
-def _find_host_pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, HostPauses]:
-    """Find the pauses of every run and role that cost at least the limit of rule R29."""
-    limit = thresholds.of("host-silence")
-    busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
-    elsewhere = _list_stages_claimed_between_ops(measured, thresholds)
-    paused: dict[Owner, HostPauses] = {}
-    caused, chores = sum_judged_idle_by_cause(measured), list_chore_keys(measured)
-    for window in list_stage_windows(measured):
-        if window.key in chores:
-            continue
-        before = paused.setdefault(window.owner, HostPauses(0, 0, 0, [], {}))
-        silent, code, short = (caused.get((*window.key, cause), 0) for cause in (*PAUSE_CAUSES, "host_none"))
-        is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
-        if is_claimed or not _has_many_short_pauses(window, short, limit["short_ratio"], busy_ratio):
-            short = 0
-        if silent + code + short and is_silence_judged(window):
-            paused[window.owner] = before._replace(
-                silent_ns=before.silent_ns + silent,
-                code_ns=before.code_ns + code,
-                short_ns=before.short_ns + short,
-                windows=[*before.windows, window],
-                stages={**before.stages, window.key: silent + code + short},
+        """Find the pauses of every run and role that cost at least the limit of rule R29."""
+        limit = self.thresholds.of("host-silence")
+        busy_ratio = self.thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
+        elsewhere = _list_stages_claimed_between_ops(measured, self.thresholds)
+        paused: dict[Owner, HostPauses] = {}
+        caused, chores = sum_judged_idle_by_cause(measured), list_chore_keys(measured)
+        for window in list_stage_windows(measured):
+            if window.key in chores:
+                continue
+            before = paused.setdefault(window.owner, HostPauses(0, 0, 0, [], {}))
+            silent, code, short = (caused.get((*window.key, cause), 0) for cause in (*PAUSE_CAUSES, "host_none"))
+            is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
+            if is_claimed or not _has_many_short_pauses(window, short, limit["short_ratio"], busy_ratio):
+                short = 0
+            if silent + code + short and is_silence_judged(window):
+                paused[window.owner] = before._replace(
+                    silent_ns=before.silent_ns + silent,
+                    code_ns=before.code_ns + code,
+                    short_ns=before.short_ns + short,
+                    windows=[*before.windows, window],
+                    stages={**before.stages, window.key: silent + code + short},
+                )
+        for owner, (silent, code) in _sum_pauses_outside_edges(measured, self.thresholds).items():
+            before = paused.setdefault(owner, HostPauses(0, 0, 0, [], {}))
+            paused[owner] = before._replace(
+                silent_ns=before.silent_ns + silent, code_ns=before.code_ns + code, outside_ns=silent + code
             )
-    for owner, (silent, code) in _sum_pauses_outside_edges(measured, thresholds).items():
-        before = paused.setdefault(owner, HostPauses(0, 0, 0, [], {}))
-        paused[owner] = before._replace(
-            silent_ns=before.silent_ns + silent, code_ns=before.code_ns + code, outside_ns=silent + code
-        )
-    existing = count_gpu_steps(measured)
-    costly = {}
-    for owner, lost in paused.items():
-        steps = existing.get(owner, NO_STEPS)
-        total, ratio = steps.per_step(lost.total_ns)
-        if total and ratio is not None and ratio >= limit["step_ratio"]:
-            costly[owner] = lost
-    return costly
+        existing = count_gpu_steps(measured)
+        costly = {}
+        for owner, lost in paused.items():
+            steps = existing.get(owner, NO_STEPS)
+            total, ratio = steps.per_step(lost.total_ns)
+            if total and ratio is not None and ratio >= limit["step_ratio"]:
+                costly[owner] = lost
+        return costly
 
 
 def _sum_pauses_outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner, IdleOutsideStages]:
@@ -306,7 +301,7 @@ def list_edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> p
     bound = {held_up.window.key for held_up in find_sync_bound_stages(measured, sync_limit)}
     number, first = group_rows_by(rows, _FOLLOWED)
     followed = iterate_records(rows[_FOLLOWED].iloc[first], _FOLLOWED)
-    synced = np.array([*map(bound.__contains__, followed), False], bool)[number]
+    synced = np.array([*(key in bound for key in followed), False], bool)[number]
     rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
     rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
     rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]

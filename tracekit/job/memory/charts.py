@@ -119,7 +119,7 @@ def _draw_peak_stacks(snapshot: Mapping[str, Any], frames: Frame) -> Chart:
         "icicle",
         marks,
         tuple(names),
-        ("outermost", *map(str, range(1, depths))),
+        ("outermost", *(str(depth) for depth in range(1, depths))),
         unit="bytes",
         x_unit="bytes",
         caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",
@@ -162,7 +162,7 @@ def _draw_curves_of_kind(measured: Measurements, kind: str, by_owner: Mapping[Al
         tuple(names),
         unit="bytes",
         caption=join_phrase("Highest level in each stretch of time.", note, lines.note),
-        omitted=sum(undrawn) + sum(map(len, levels)) - len(marks),
+        omitted=sum(undrawn) + sum(len(each) for each in levels) - len(marks),
     )
 
 

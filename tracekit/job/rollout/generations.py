@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -166,7 +165,7 @@ def _make_engine_signature(row: dict[str, Any], part: pd.DataFrame | None) -> tu
     """Make the key that ranks of one engine share: the batches they ran; their replica where these are unknown."""
     if part is not None:
         sums = part[["count", "prefill_requests", "decode_requests"]].sum()
-        return (*map(int, sums), int(part["decode_requests"].max()))
+        return (*(int(total) for total in sums), int(part["decode_requests"].max()))
     if pd.isna(row["replica"]):
         return _make_generation_key(row, CAPTURE)
     return ()
@@ -349,7 +348,7 @@ def measure_end_times(unit: Sequence[EngineGeneration]) -> list[int]:
     """
     if not is_on_one_clock(unit):
         return [generation.dur_ns for generation in unit]
-    start = min(map(attrgetter("begin_ns"), unit))
+    start = min(g.begin_ns for g in unit)
     return [g.begin_ns + g.dur_ns - start for g in unit]
 
 
@@ -376,8 +375,6 @@ def describe_unseen_replicas(engine_generations: Sequence[EngineGeneration]) -> 
     return f"{len(numbers)} of at least {expected} replicas were recorded"
 
 
-_START, _NAME = attrgetter("begin_ns"), attrgetter("engine")
-
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
 
@@ -401,7 +398,7 @@ def _draw_running_batches(
     measured: Measurements, unit: Sequence[EngineGeneration], title: str, *, same_clock: bool
 ) -> Chart:
     """Draw a line per engine: the largest batch of neighbouring iterations."""
-    first = min(map(_START, unit))
+    first = min(g.begin_ns for g in unit)
     engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
     marks: list[tuple[int, int, int]] = []
     left_out = 0
@@ -423,7 +420,7 @@ def _draw_running_batches(
         f"Requests that generate, over time{title}",
         "lines",
         tuple(marks),
-        tuple(map(_NAME, engines)),
+        tuple(g.engine for g in engines),
         unit="count",
         caption=caption,
         omitted=left_out,
