@@ -3,7 +3,7 @@
 import pytest
 from chrome_builder import annotation, launched, op, step, write
 
-from tracekit.job.idle_time.outside_stages import sum_idle_outside_stages
+from tracekit.job.idle_time.causes import sum_idle_outside_stages
 from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000

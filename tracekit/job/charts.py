@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import islice
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def _draw_charts_by_run(frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str],
     """Draw a chart of each run; ids end with the number of the run from the second on."""
     runs = islice(split_by_keys(frame, ["run"]), MAX_RUNS)
     drawn = [draw(of_run, f"-{n}" if n > 1 else "") for n, of_run in enumerate(runs, start=1)]
-    return tuple(filter(None, drawn))
+    return tuple(chart for chart in drawn if chart)
 
 
 _STAGE_COLUMNS = [*("run", "step", "part", *IN_RUN, "source", "replica"), *("canonical", "ts_ns", "dur_ns")]
@@ -79,7 +78,7 @@ def draw_stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
         _draw_stage_gantt(measured, stages, unit, what, f"gantt-{number}")
         for number, (unit, what) in enumerate(chosen[:MAX_GANTTS], start=1)
     ]
-    return tuple(filter(attrgetter("marks"), charts))
+    return tuple(chart for chart in charts if chart.marks)
 
 
 def _draw_stage_gantt(
@@ -113,8 +112,8 @@ def _draw_stage_gantt(
         omitted=ranks.omitted + cut,
         run=to_text_or_none(unit["run"]),
         step=to_int_or_none(unit["step"]),
-        roles=tuple(map(to_text_or_none, first["role"])),
-        ranks=tuple(map(to_int_or_none, first["rank"])),
+        roles=tuple(to_text_or_none(role) for role in first["role"]),
+        ranks=tuple(to_int_or_none(rank) for rank in first["rank"]),
     )
 
 
@@ -196,7 +195,7 @@ def _draw_device_bars_of_run(measured: Measurements, rows: pd.DataFrame, suffix:
     idle = parts[:, -1] / np.maximum(window_ns, 1)
     owners = sums["who"].tolist()
     names = choose_rows_to_plot(dict(zip(owners, idle.tolist(), strict=True)), "idle share")
-    values = parts[[*map(owners.index, names.rows)]]
+    values = parts[[owners.index(who) for who in names.rows]]
     return Chart(
         f"gpu-time{suffix}",
         f"What each GPU did{phrase_run(measured, rows['run'].iloc[0])}",
@@ -242,7 +241,8 @@ def _draw_gpu_utilisation_of_run(measured: Measurements, bins: pd.DataFrame, suf
         window_ns=("window_ns", "sum"),
         busy_ns=("busy_ns", "sum"),
     )
-    rows = [*map(list(names.rows).index, joined["who"])]
+    lines = list(names.rows)
+    rows = [lines.index(who) for who in joined["who"]]
     begin, length = joined["begin"].to_numpy(), joined["window_ns"].to_numpy()
     busy = joined["busy_ns"].to_numpy() / length
     columns = (rows, begin.tolist(), (begin + length).tolist(), busy.tolist())
@@ -270,9 +270,9 @@ def _align_row_clocks(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.Da
         return rows.assign(begin=rows["ts_ns"]), ""
     number, first_rows = group_rows_by(rows, CLOCK)
     owners, known_corrections = (rows[[*CLOCK, "host"]].iloc[first_rows], compute_clock_corrections(measured))
-    corrected = list(map(known_corrections.get, iterate_records(owners, CLOCK)))
+    corrected = [known_corrections.get(clock) for clock in iterate_records(owners, CLOCK)]
     moved_ns = np.array([0 if clock is None else clock.offset_ns for clock in corrected], np.int64)
-    compared = None not in corrected and len(set(map(attrgetter("set"), corrected))) == 1
+    compared = None not in corrected and len({clock.set for clock in corrected if clock}) == 1
     begin = rows["ts_ns"].to_numpy(np.int64) - moved_ns[number]
     first: Any
     if not compared and not is_from_epoch(measured, rows):
@@ -292,7 +292,7 @@ def _align_row_clocks(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.Da
 def _describe_clock_moves(corrected: Mapping[str, ClockCorrection | None]) -> str:
     """Describe which clocks were moved and by how much, and which could not be compared."""
     compared = {name: clock.offset_ns for name, clock in corrected.items() if clock is not None}
-    moved = dict(filter(itemgetter(1), compared.items()))
+    moved = {name: offset for name, offset in compared.items() if offset}
     if not compared:
         return "Each on the clock of its host: the clocks were not compared."
     if not moved:
@@ -300,7 +300,7 @@ def _describe_clock_moves(corrected: Mapping[str, ClockCorrection | None]) -> st
     elif len(moved) <= MAX_NAMED:
         note = "; ".join(f"clock of {name} moved by {format_quantity(-by, 'ns')}" for name, by in moved.items())
     else:
-        farthest = format_quantity(max(map(abs, moved.values())), "ns")
+        farthest = format_quantity(max(abs(offset) for offset in moved.values()), "ns")
         note = f"{len(moved)} of {len(corrected)} moved, by up to {farthest}"
     uncompared = len(corrected) - len(compared)
     note = f"All on one clock: {note}."

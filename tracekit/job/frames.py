@@ -259,7 +259,7 @@ def measure_step_walls(measured: Measurements) -> pd.DataFrame:
     unit_of, stage_unit = number_frames_alike(UNIT, steps, stages)
     count = int(unit_of.max(initial=-1)) + 1
     # Keep the rows of the most reliable origin of each unit.
-    rank = np.fromiter(map(STEP_ORIGINS.index, steps["origin"]), np.int64, len(steps))
+    rank = np.array([STEP_ORIGINS.index(origin) for origin in steps["origin"]], np.int64)
     best = np.full(count, len(STEP_ORIGINS), np.int64)
     np.minimum.at(best, unit_of, rank)
     chosen = rank == best[unit_of]
@@ -278,7 +278,7 @@ def measure_step_walls(measured: Measurements) -> pd.DataFrame:
     first = grouping.find_first_rows(unit_of, count)
     out = {
         **{name: list(take_keys(rows[name], first)) for name in UNIT},
-        "origin": list(map(STEP_ORIGINS.__getitem__, best.tolist())),
+        "origin": [STEP_ORIGINS[place] for place in best.tolist()],
         "name": list(take_keys(rows["name"], first)),
         "ranks": _count_values_by_group(rows["rank"], unit_of, count),
         "ts_ns": low,
@@ -295,7 +295,7 @@ def _find_longest_walls(
     """Find the longest wall of each unit: (mask of its rows, its start, its end and its length for every unit)."""
     count = len(best)
     # One process if steps are marked or clocks cannot be compared; else all processes of a host.
-    by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range", *REPEATING))))
+    by_process = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range", *REPEATING)])
     by_process |= np.bincount(unit_of[_find_relative_rows(measured, rows)], minlength=count) > 0
     # Ranks that started recording one after the other do not share one capture.
     is_skewed = (rows["skew_ns"] > 0).to_numpy(np.bool_)
@@ -368,9 +368,9 @@ def find_canonical_stages(
     return np.array([*names, None], object)[number]
 
 
-def name_stages(rows: Frame, column: str = "stage", *, in_file: bool = False) -> Coded:
+def name_stages(rows: Frame, *, in_file: bool) -> Coded:
     """Return the canonical stage of each row, as `find_canonical_stages` does."""
-    by_stage = rows.group_by(column, "role", "scope")
+    by_stage = rows.group_by("stage", "role", "scope")
     names = [_canonical_stage(*row.values(), in_file=in_file, any_range=False) for row in by_stage.agg().rows()]
     return select_rows(texts(names), by_stage.number)
 

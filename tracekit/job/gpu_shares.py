@@ -26,7 +26,7 @@ def add_gpu_time_shares(frame: pd.DataFrame) -> pd.DataFrame:
 
 def divide_columns(top: pd.Series[Any], bottom: pd.Series[Any]) -> Any:
     """Divide one column by another; <NA> where one is unknown, and where the divisor is not positive."""
-    (above, no_top), (below, no_bottom) = map(_split_column_numbers, (top, bottom))
+    (above, no_top), (below, no_bottom) = _split_column_numbers(top), _split_column_numbers(bottom)
     is_defined = ~no_top & ~no_bottom & (below > 0)
     return pd.arrays.FloatingArray(above / np.where(is_defined, below, 1), ~is_defined)
 

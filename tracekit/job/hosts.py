@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter, itemgetter
 
 from tracekit.job.frames import select_distinct_rows
 from tracekit.model.keys import iterate_records
@@ -32,10 +31,10 @@ Row = tuple[Cell, ...]
 
 def add_host_columns(measured: Measurements, section: Section) -> Section:
     """Add a column of hosts after each column of ranks; the section is unchanged unless several hosts are known."""
-    if not any(map(_has_rank_column, section.sheets)):
+    if not any(_has_rank_column(sheet) for sheet in section.sheets):
         return section
     owners = measured.derived(_list_host_owners)
-    if len(set(map(itemgetter(-1), owners))) < 2:
+    if len({owner[-1] for owner in owners}) < 2:
         return section
     sheets = tuple(_add_host_columns_to_sheet(owners, sheet) for sheet in section.sheets)
     return replace(section, sheets=sheets)
@@ -51,7 +50,7 @@ def _list_host_owners(measured: Measurements) -> list[Row]:
 
 def _has_rank_column(sheet: Sheet) -> bool:
     """Check whether a table has a column of ranks."""
-    return not HOST_HEADINGS.keys().isdisjoint(map(attrgetter("name"), sheet.headings))
+    return not HOST_HEADINGS.keys().isdisjoint(heading.name for heading in sheet.headings)
 
 
 def _add_host_columns_to_sheet(owners: Sequence[Row], sheet: Sheet) -> Sheet:
@@ -73,15 +72,15 @@ def _add_host_columns_to_sheet(owners: Sequence[Row], sheet: Sheet) -> Sheet:
 
 def _look_up_row_hosts(owners: Sequence[Row], sheet: Sheet, member: str) -> list[Cell]:
     """Look up the host of each row; None where it is unknown or ambiguous."""
-    names = list(map(attrgetter("name"), sheet.headings))
+    names = [heading.name for heading in sheet.headings]
     labels = [label for label in DISTINGUISHING_LABELS.get(member, LABELS[:-1]) if label in names]
     hosts: dict[Row, Cell] = {}
     for owner in owners:
         name = _name_process_with_role(owner) if member == "who" else owner[LABELS.index("rank")]
         key = (*(owner[LABELS.index(label)] for label in labels), name)
         hosts[key] = owner[-1] if hosts.get(key, owner[-1]) == owner[-1] else None
-    places = [*map(names.index, labels), names.index(member)]
-    return [hosts.get(tuple(map(row.__getitem__, places))) for row in sheet.rows]
+    places = [names.index(name) for name in (*labels, member)]
+    return [hosts.get(tuple(row[place] for place in places)) for row in sheet.rows]
 
 
 def _name_process_with_role(owner: Row) -> str:

@@ -7,7 +7,6 @@ time blocked in collectives. Walls alone show nothing: collectives make those of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +119,7 @@ def list_rank_group_abstentions(
     for rank_group in list_rank_groups(measured):
         by_run.setdefault(rank_group.run, []).append(rank_group)
     for run, groups_of_run in by_run.items():
-        members = max(map(attrgetter("members"), groups_of_run))
+        members = max(each.members for each in groups_of_run)
         few = f"{members} of at least {min_ranks:g} ranks of one role"
         lack = EvidenceLack(few) if members < min_ranks else lacking(groups_of_run)
         if lack is not None:
@@ -258,9 +257,10 @@ def count_rank_group_steps(measured: Measurements, frame: pd.DataFrame) -> npt.N
 
 def phrase_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
     """Phrase the rank group of a claim: ` of actor, replica 1`; empty where there is only one."""
-    if len(set(map(attrgetter("role", "replica"), list_rank_groups(measured)))) < 2:
+    if len({(each.role, each.replica) for each in list_rank_groups(measured)}) < 2:
         return ""
-    name = ", ".join(filter(None, (rank_group.role, format_numbered_word("replica", rank_group.replica))))
+    parts = rank_group.role, format_numbered_word("replica", rank_group.replica)
+    name = ", ".join(part for part in parts if part)
     return name and f" of {name}"
 
 

@@ -40,7 +40,7 @@ def choose_rows_to_plot(values: Mapping[str, float], what: str, max_rows: int = 
     names = sorted(values, key=make_natural_key)
     if len(names) <= max_rows:
         return PlottedRows(dict(zip(names, names, strict=True)))
-    ordered = list(map(values.__getitem__, names))
+    ordered = [values[name] for name in names]
     groups = {
         find_median_index(group, ordered): len(group)
         for group in group_similar_values(ordered, min(MOST_DRAWN, max_rows))

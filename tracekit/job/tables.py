@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, cast, get_args
 
 import pandas as pd
@@ -59,12 +58,12 @@ def parse_headings(text: str) -> tuple[Heading, ...]:
     >>> parse_headings("rank | rank | id")
     (Heading(name='rank', title='rank', unit='id', doc=''),)
     """
-    return tuple(map(_parse_heading_line, text.strip().splitlines()))
+    return tuple(_parse_heading_line(line) for line in text.strip().splitlines())
 
 
 def _parse_heading_line(line: str) -> Heading:
     """Parse the heading of one line."""
-    name, title, *more = map(str.strip, line.split("|", 3))
+    name, title, *more = (part.strip() for part in line.split("|", 3))
     unit, *doc = more or ["text"]
     unit = unit.removeprefix("number")
     assert unit in get_args(Unit), line
@@ -73,4 +72,4 @@ def _parse_heading_line(line: str) -> Heading:
 
 def select_filled_sheets(*sheets: Sheet) -> tuple[Sheet, ...]:
     """Select the tables that have rows."""
-    return tuple(filter(attrgetter("rows"), sheets))
+    return tuple(sheet for sheet in sheets if sheet.rows)

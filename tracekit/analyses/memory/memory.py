@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading, phrase_run
-from tracekit.job.memory.curve_charts import draw_memory_curves
+from tracekit.job.memory.charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
 from tracekit.job.memory.trend import Allocator, list_memory_stages, list_memory_steps, number_allocators
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets

@@ -13,21 +13,19 @@ from tracekit.analyses import Analysis
 from tracekit.job.collectives.slow_links import find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import (
     RATED,
+    draw_communication_by_rank,
+    draw_message_sizes,
     list_transfer_intervals,
     list_wait_intervals,
+    make_collective_kind_sheet,
+    make_collective_stage_sheet,
+    make_communication_rank_sheet,
     measure_collective_union,
     measure_exposed_coverage,
     sum_size_and_rate,
     sum_traffic_by_rank,
 )
 from tracekit.job.collectives.traffic import list_rated_collectives as pooled
-from tracekit.job.collectives.traffic_sheets import (
-    draw_communication_by_rank,
-    draw_message_sizes,
-    make_collective_kind_sheet,
-    make_collective_stage_sheet,
-    make_communication_rank_sheet,
-)
 from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import find_equal_rows, phrase_run, split_by_keys, to_int_or_none, to_text_or_none
 from tracekit.job.stages.windows import (

@@ -12,10 +12,10 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_job_steps
-from tracekit.job.rollout.charts import draw_rollout
 from tracekit.job.rollout.generations import (
     EngineGeneration,
     describe_unseen_replicas,
+    draw_rollout,
     find_last_engine,
     group_generations_by_role,
     is_on_one_clock,

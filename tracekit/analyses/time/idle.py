@@ -25,7 +25,7 @@ from tracekit.job.frames import (
     to_int_or_none,
     to_text_or_none,
 )
-from tracekit.job.idle_time.call_tree_tables import draw_idle_call_tree, make_idle_call_tree_sheets
+from tracekit.job.idle_time.call_tree import draw_idle_call_tree, make_idle_call_tree_sheets
 from tracekit.job.idle_time.causes import (
     DAMAGED_REASON,
     PAUSE_CAUSES,

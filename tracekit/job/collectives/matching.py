@@ -309,7 +309,7 @@ def _join_clock_stars(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataF
                     seen.add(other)
                     offset[other], spread[other] = offset[node_at] + median, spread[node_at] + mad
                     todo.append(other)
-    reference = list(map(root, range(count)))
+    reference = [root(number) for number in range(count)]
     return pd.DataFrame(
         {
             "offset_ns": pd.array(offset, dtype="Int64"),

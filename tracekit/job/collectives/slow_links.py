@@ -126,7 +126,7 @@ def _describe_group_shapes(transfers: pd.DataFrame, number: Ints, count: int) ->
     bounds = np.searchsorted(number[order], np.arange(count + 1))
     for place in range(count):
         of_group = np.unique(ranks[order[bounds[place] : bounds[place + 1]]])
-        shapes[place] = " ".join(map(str, [len(of_group), *np.diff(of_group).tolist()]))
+        shapes[place] = " ".join(str(n) for n in [len(of_group), *np.diff(of_group).tolist()])
         members[place] = tuple(of_group.tolist())
     return shapes, members
 

@@ -1,4 +1,4 @@
-"""Call tree of idle time over all processes, and the place in it that a claim names."""
+"""Call tree of idle time over all processes: the place in it that a claim names, its tables and its chart."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import to_text_or_none
+from tracekit.job.frames import make_label_headings, to_text_or_none
 from tracekit.job.stages.windows import (
+    NO_STEPS,
     Owner,
     StageWindow,
+    count_gpu_steps,
     list_judged_rows,
     list_stage_windows,
     make_stage_key,
     number_stage_owners,
     read_undamaged_table,
 )
+from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.keys import find_matching_rows, group_rows_by, number_keys, sum_by_group
 from tracekit.model.records import dataclass
+from tracekit.model.report import Chart, Heading, Sheet
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
-from tracekit.model.tables.slots import HOLDERS
+from tracekit.model.tables.slots import HOLDER_TITLES, HOLDERS
 from tracekit.model.trace import Measurements
 from tracekit.process.calls.activity import is_data_loader_name
 from tracekit.process.host.cpu_samples import OFF_CPU
@@ -148,21 +152,21 @@ def find_culprit_of_owner(
     With `is_outside`, only idle time of its steps outside their stages counts.
     """
     blamed = measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
+    return _find_culprit(blamed, _find_blame_rows_of_owner(blamed, owner), holders)
+
+
+def _find_blame_rows_of_owner(blamed: IdleBlame, owner: Owner) -> npt.NDArray[np.bool_]:
+    """Find the rows of a run and role."""
     owners, number = number_stage_owners(blamed.rows)
-    if owner not in owners:
-        return None
-    return _find_culprit(blamed, number == owners.index(owner), holders)
+    return np.asarray(number == owners.index(owner)) if owner in owners else np.zeros(len(number), np.bool_)
 
 
 def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
     """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
     blamed = blame_idle_time(measured)
-    owners, number = number_stage_owners(blamed.rows)
-    if window.owner not in owners:
-        return np.zeros(len(blamed.rows), np.bool_)
     stage = blamed.rows["canonical"].to_numpy(object)
     same = pd.isna(stage) if window.canonical is None else stage == window.canonical
-    return np.asarray((number == owners.index(window.owner)) & same, np.bool_)
+    return np.asarray(_find_blame_rows_of_owner(blamed, window.owner) & same, np.bool_)
 
 
 def find_culprit_of_window(measured: Measurements, window: StageWindow) -> IdleCulprit | None:
@@ -197,14 +201,11 @@ def find_culprit_below(measured: Measurements, run: object, role: object, name: 
     if not measured.has("idle_blame", "idle_frames"):
         return None
     blamed = blame_idle_time(measured)
-    owners, number = number_stage_owners(blamed.rows)
-    owner = (run, to_text_or_none(role))
-    if owner not in owners:
-        return None
+    chosen = _find_blame_rows_of_owner(blamed, (run, to_text_or_none(role)))
     below = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
     for place, parent in enumerate(blamed.tree.parent.tolist()):
         below[place] = blamed.tree.frame[place] == name or below[parent]
-    culprit = _find_culprit(blamed, (number == owners.index(owner)) & below[blamed.node], HOLDERS)
+    culprit = _find_culprit(blamed, chosen & below[blamed.node], HOLDERS)
     return None if culprit is None or name in culprit.place else culprit
 
 
@@ -237,7 +238,7 @@ def _find_culprit(
     if not _is_telling_place(blamed.tree, node, stages):
         return None
     text, holder = _describe_idle_place(blamed.tree, node)
-    names = tuple(map(blamed.tree.frame.__getitem__, _list_path_to_place(blamed.tree, node)))
+    names = tuple(blamed.tree.frame[place] for place in _list_path_to_place(blamed.tree, node))
     return IdleCulprit(text, holder, int(sums[node]), total, names)
 
 
@@ -379,3 +380,103 @@ def layout_idle_icicle(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> l
             open_.append((place, depth + 1, start))
             start += int(sums[place])
     return sorted(marks, key=lambda mark: (mark[0], mark[2], tree.frame[mark[1]]))
+
+
+LEAST_SHOWN, LEAST_DRAWN = 0.01, 0.002
+"""Smallest share of the idle time of a place in the table, and in the chart."""
+
+MAX_BRANCHES = 60
+"""Most places of one role in the table."""
+
+
+def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
+    """Make (the table of the call tree, the table of shares by kind), per step and GPU of the judged windows."""
+    of = blame_idle_time(measured)
+    owners, number = number_stage_owners(of.rows)
+    tree_rows, kind_rows = [], []
+    for place, owner in enumerate(owners):
+        chosen = np.flatnonzero((number == place) & (of.node >= 0))
+        if of.idle_ns[chosen].any():
+            tree_rows += _list_idle_branch_rows(measured, of, chosen, owner)
+            kind_rows.append(_make_idle_kind_row(measured, of, chosen, owner))
+    labels = make_label_headings(measured)
+    by_place = make_sheet(
+        "idle_blame",
+        "What held the GPU back",
+        (
+            *labels,
+            *parse_headings("""
+                frame | where | text | What the thread was in that launched the next work; inner places are indented.
+                kind | what
+                share | of idle | ratio | Of the idle time of what is judged, with what lies below.
+                idle_ns | idle | ns | With what lies below it, per step and GPU.
+                own_ns | itself | ns | With nothing recorded below it, per step and GPU.
+            """),
+        ),
+        pd.DataFrame(tree_rows, columns=["run", "role", *_BRANCH]),
+        caption="Every idle nanosecond counts once: for the deepest thing recorded of the thread that launched the next"
+        " work, until its launch returned. Places that only lead to one other are left out, and those below 1 %.",
+    )
+    kinds = [kind for kind in HOLDERS if any(row.get(kind) for row in kind_rows)]
+    headings = [Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds]
+    by_kind = make_sheet(
+        "idle_blame_kinds",
+        "What held the GPU back, by kind",
+        (*labels, *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."), *headings),
+        pd.DataFrame(kind_rows, columns=["run", "role", "idle_ns", *kinds]),
+    )
+    return by_place, by_kind
+
+
+_BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
+
+
+def _list_idle_branch_rows(
+    measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner
+) -> list[dict[str, object]]:
+    """List the rows of one role."""
+    own = sum_by_group(idle_blame.node[chosen], idle_blame.idle_ns[chosen], len(idle_blame.tree.parent))
+    steps = count_gpu_steps(measured).get(owner, NO_STEPS)
+    rows: list[dict[str, object]] = []
+    for branch in list_idle_branches(idle_blame.tree, own, LEAST_SHOWN):
+        rows.append(
+            {
+                "run": owner[0],
+                "role": to_text_or_none(owner[1]),
+                "frame": "· " * branch.depth + format_python_frame(idle_blame.tree.frame[branch.node]),
+                "kind": HOLDER_TITLES[HOLDERS[idle_blame.tree.holder[branch.node]]][0],
+                "share": branch.idle_ns / int(own.sum()),
+                "idle_ns": round(steps.mean(branch.idle_ns)),
+                "own_ns": round(steps.mean(branch.own_ns)),
+            }
+        )
+    return rows[:MAX_BRANCHES]
+
+
+def _make_idle_kind_row(measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner) -> dict[str, object]:
+    """Make the row of shares of one role."""
+    sums = sum_by_group(idle_blame.holder[chosen], idle_blame.idle_ns[chosen], len(HOLDERS))
+    total = int(sums.sum())
+    row: dict[str, object] = {kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)}
+    steps = count_gpu_steps(measured).get(owner, NO_STEPS)
+    keys: dict[str, object] = {"run": owner[0], "role": to_text_or_none(owner[1])}
+    return keys | row | {"idle_ns": round(steps.mean(total))}
+
+
+def draw_idle_call_tree(measured: Measurements) -> Chart:
+    """Draw the call tree of idle time over all judged windows."""
+    of = blame_idle_time(measured)
+    chosen = np.flatnonzero(of.node >= 0)
+    own = sum_by_group(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
+    marks = layout_idle_icicle(of.tree, own, LEAST_DRAWN)
+    names = {text: place for place, text in enumerate(dict.fromkeys(of.tree.frame[m[1]] for m in marks))}
+    depths = 1 + max((depth for depth, *_ in marks), default=0)
+    return Chart(
+        "idle-blame",
+        "What held the GPU back",
+        "icicle",
+        tuple((depth, names[of.tree.frame[node]], low, high) for depth, node, low, high in marks),
+        tuple(names),
+        ("outermost", *(str(depth) for depth in range(1, depths))),
+        caption="Idle time of what is judged, Σ over GPUs and steps: the width is the time below a place.",
+    )

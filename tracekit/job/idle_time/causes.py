@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import UNIT, find_equal_rows, select_distinct_rows, select_staged_rows, sum_columns_by_keys
+from tracekit.job.frames import (
+    UNIT,
+    aggregate_by_keys,
+    find_equal_rows,
+    select_distinct_rows,
+    select_staged_rows,
+    sum_columns_by_keys,
+    to_text_or_none,
+)
 from tracekit.job.idle_time.host_syncs import find_sync_bound_stages
 from tracekit.job.idle_time.launching import list_launch_bound_keys
-from tracekit.job.idle_time.outside_stages import IdleOutsideStages, sum_idle_outside_stages
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (
     NO_STEPS,
@@ -26,8 +34,9 @@ from tracekit.job.stages.windows import (
     read_undamaged_table,
     sum_judged_steps,
 )
+from tracekit.job.steps.steady_steps import MARKED_ORIGINS
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
-from tracekit.model.keys import group_rows_by, iterate_records, left_join, list_row_dicts, mask_matching_rows
+from tracekit.model.keys import CAPTURE, group_rows_by, iterate_records, left_join, list_row_dicts, mask_matching_rows
 from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds
 from tracekit.model.trace import Measurements
@@ -107,46 +116,41 @@ class _HostPauseSearch:
     thresholds: Thresholds
 
     def __call__(self, measured: Measurements) -> dict[Owner, HostPauses]:
-        """Find the pauses by run and role."""
-        return _find_host_pauses(measured, self.thresholds)
-
-
-def _find_host_pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, HostPauses]:
-    """Find the pauses of every run and role that cost at least the limit of rule R29."""
-    limit = thresholds.of("host-silence")
-    busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
-    elsewhere = _list_stages_claimed_between_ops(measured, thresholds)
-    paused: dict[Owner, HostPauses] = {}
-    caused, chores = sum_judged_idle_by_cause(measured), list_chore_keys(measured)
-    for window in list_stage_windows(measured):
-        if window.key in chores:
-            continue
-        before = paused.setdefault(window.owner, HostPauses(0, 0, 0, [], {}))
-        silent, code, short = (caused.get((*window.key, cause), 0) for cause in (*PAUSE_CAUSES, "host_none"))
-        is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
-        if is_claimed or not _has_many_short_pauses(window, short, limit["short_ratio"], busy_ratio):
-            short = 0
-        if silent + code + short and is_silence_judged(window):
-            paused[window.owner] = before._replace(
-                silent_ns=before.silent_ns + silent,
-                code_ns=before.code_ns + code,
-                short_ns=before.short_ns + short,
-                windows=[*before.windows, window],
-                stages={**before.stages, window.key: silent + code + short},
+        """Find the pauses of every run and role that cost at least the limit of rule R29."""
+        limit = self.thresholds.of("host-silence")
+        busy_ratio = self.thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
+        elsewhere = _list_stages_claimed_between_ops(measured, self.thresholds)
+        paused: dict[Owner, HostPauses] = {}
+        caused, chores = sum_judged_idle_by_cause(measured), list_chore_keys(measured)
+        for window in list_stage_windows(measured):
+            if window.key in chores:
+                continue
+            before = paused.setdefault(window.owner, HostPauses(0, 0, 0, [], {}))
+            silent, code, short = (caused.get((*window.key, cause), 0) for cause in (*PAUSE_CAUSES, "host_none"))
+            is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
+            if is_claimed or not _has_many_short_pauses(window, short, limit["short_ratio"], busy_ratio):
+                short = 0
+            if silent + code + short and is_silence_judged(window):
+                paused[window.owner] = before._replace(
+                    silent_ns=before.silent_ns + silent,
+                    code_ns=before.code_ns + code,
+                    short_ns=before.short_ns + short,
+                    windows=[*before.windows, window],
+                    stages={**before.stages, window.key: silent + code + short},
+                )
+        for owner, (silent, code) in _sum_pauses_outside_edges(measured, self.thresholds).items():
+            before = paused.setdefault(owner, HostPauses(0, 0, 0, [], {}))
+            paused[owner] = before._replace(
+                silent_ns=before.silent_ns + silent, code_ns=before.code_ns + code, outside_ns=silent + code
             )
-    for owner, (silent, code) in _sum_pauses_outside_edges(measured, thresholds).items():
-        before = paused.setdefault(owner, HostPauses(0, 0, 0, [], {}))
-        paused[owner] = before._replace(
-            silent_ns=before.silent_ns + silent, code_ns=before.code_ns + code, outside_ns=silent + code
-        )
-    existing = count_gpu_steps(measured)
-    costly = {}
-    for owner, lost in paused.items():
-        steps = existing.get(owner, NO_STEPS)
-        total, ratio = steps.per_step(lost.total_ns)
-        if total and ratio is not None and ratio >= limit["step_ratio"]:
-            costly[owner] = lost
-    return costly
+        existing = count_gpu_steps(measured)
+        costly = {}
+        for owner, lost in paused.items():
+            steps = existing.get(owner, NO_STEPS)
+            total, ratio = steps.per_step(lost.total_ns)
+            if total and ratio is not None and ratio >= limit["step_ratio"]:
+                costly[owner] = lost
+        return costly
 
 
 def _sum_pauses_outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner, IdleOutsideStages]:
@@ -297,7 +301,7 @@ def list_edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> p
     bound = {held_up.window.key for held_up in find_sync_bound_stages(measured, sync_limit)}
     number, first = group_rows_by(rows, _FOLLOWED)
     followed = iterate_records(rows[_FOLLOWED].iloc[first], _FOLLOWED)
-    synced = np.array([*map(bound.__contains__, followed), False], bool)[number]
+    synced = np.array([*(key in bound for key in followed), False], bool)[number]
     rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
     rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
     rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
@@ -320,3 +324,89 @@ def find_owners_idle_at_edges(
         if ratio is not None and ratio >= limit["step_ratio"]:
             waiting[owner] = (idle, ratio)
     return waiting
+
+
+AFTER_LAST = "after_last"
+"""Cause of idle time after the last device op of a recording."""
+
+_GPU_STEP = [*CAPTURE, "device", "step"]
+
+
+class IdleOutsideStages(NamedTuple):
+    """Idle time outside stages with no host activity (`silent_ns`) or no op (`code_ns`) recorded: sums over steps."""
+
+    silent_ns: int
+    code_ns: int
+
+
+def sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideStages]:
+    """Sum the idle time of host pauses outside stages, by run and role with stages and marked steps.
+
+    Step marks show that one program runs the steps. Elsewhere, time between stages may belong to other processes. Empty if
+    only some stages were requested.
+    """
+    if measured.facts.stages:
+        return {}
+    return measured.derived(_sum_idle_outside_stages)
+
+
+def _sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideStages]:
+    in_stages = list_judged_rows(measured, "idle")
+    in_stages = in_stages[(in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)]
+    steps = _select_marked_idle_rows(measured)
+    if not len(in_stages) or not len(steps):
+        return {}
+    by_cause = {}
+    for cause in ("host_silent", "host_code", AFTER_LAST):
+        sums = [
+            aggregate_by_keys(rows[(rows["cause"] == cause).to_numpy(np.bool_)], _GPU_STEP, ns=("idle_ns", "sum"))
+            for rows in (steps, in_stages)
+        ]
+        by_cause[cause] = sums
+    gpu_steps = sum_columns_by_keys(steps, ["run", "role", *_GPU_STEP], ["idle_ns"])
+    left = {cause: _subtract_stage_idle(gpu_steps, *sums) for cause, sums in by_cause.items()}
+    outside = {}
+    owners, number = number_stage_owners(gpu_steps)
+    for place, owner in enumerate(owners):
+        stages = in_stages[find_equal_rows(in_stages["run"], owner[0]) & find_equal_rows(in_stages["role"], owner[1])]
+        if len(stages):
+            rows = number == place
+            of_owner = {cause: ns[rows] for cause, ns in left.items()}
+            outside[owner[0], to_text_or_none(owner[1])] = _sum_with_last_step(of_owner)
+    return outside
+
+
+def _select_marked_idle_rows(measured: Measurements) -> pd.DataFrame:
+    """Select the idle time of steps that the profiler or the program marks."""
+    rows, steps = read_undamaged_table(measured, "idle"), measured["steps"]
+    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
+    marked = steps[steps["origin"].isin(MARKED_ORIGINS).to_numpy(np.bool_)]
+    return rows[mask_matching_rows(rows, marked, CAPTURE)]
+
+
+def _subtract_stage_idle(
+    gpu_steps: pd.DataFrame, in_step: pd.DataFrame, in_stages: pd.DataFrame
+) -> npt.NDArray[np.int64]:
+    """Subtract the idle time of stages from that of each GPU step; 0 where stages reach beyond their step."""
+    optional = ["pid", "device", "step"]
+    of_step, of_stages = (
+        left_join(gpu_steps[_GPU_STEP], sums, _GPU_STEP, optional=optional)["ns"].fillna(0).to_numpy(np.int64)
+        for sums in (in_step, in_stages)
+    )
+    left: npt.NDArray[np.int64] = np.maximum(of_step - of_stages, 0)
+    return left
+
+
+def _sum_with_last_step(left: dict[str, npt.NDArray[np.int64]]) -> IdleOutsideStages:
+    """Sum the steps of an owner's GPUs.
+
+    After the last device op of a recording the reason for idling is unknown. The last step counts as much of that time as
+    the other steps pause.
+    """
+    silent, code = (left[cause] for cause in ("host_silent", "host_code"))
+    is_last = left[AFTER_LAST] > 0
+    others = (silent + code)[~is_last]
+    usual = int(np.median(others)) if len(others) else 0
+    more = np.minimum(left[AFTER_LAST], np.maximum(usual - silent - code, 0))[is_last].sum()
+    is_silent = int(silent.sum()) >= int(code.sum())
+    return IdleOutsideStages(int(silent.sum()) + int(more) * is_silent, int(code.sum()) + int(more) * (not is_silent))

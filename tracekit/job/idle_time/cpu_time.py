@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, select_distinct_rows
 from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.model.keys import find_matching_rows
+from tracekit.model.keys import find_matching_rows, iterate_records
 from tracekit.model.trace import Measurements
 
 CPU_TIME_OWNER = ("run", "role", "rank")
@@ -73,16 +75,7 @@ def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object],
     if not len(steps):
         steps = rows[rows["window"] == "capture"]
     each = select_distinct_rows(steps, ["run", "role", "source", "pid", "step"])
-    counts: dict[tuple[object, object], int] = {}
-    for run, role in zip(each["run"], each["role"], strict=True):
-        key = (_to_key_or_none(run), _to_key_or_none(role))
-        counts[key] = counts.get(key, 0) + 1
-    return counts
-
-
-def _to_key_or_none(value: object) -> object:
-    """Convert a key to None if missing."""
-    return None if pd.isna(value) else value  # type: ignore[call-overload]
+    return dict(Counter((run, role) for run, role in iterate_records(each, ("run", "role"))))
 
 
 def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:

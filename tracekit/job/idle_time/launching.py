@@ -60,7 +60,7 @@ def subtract_synced_gaps(measured: Measurements, thresholds: Thresholds) -> pd.D
     synced = list_sync_bound_keys(measured, thresholds)
     if not synced or not len(table):
         return table
-    keys = list(map(make_stage_key, list_row_dicts(table[["run", "role", "canonical"]])))
+    keys = [make_stage_key(row) for row in list_row_dicts(table[["run", "role", "canonical"]])]
     gaps_ns = _list_numbers_or_zero(table["synced_gap_ns"].astype("Int64"))
     of_stages: dict[tuple[object, ...], int] = {}
     for key, gap_ns in zip(keys, gaps_ns.tolist(), strict=True):
@@ -76,7 +76,7 @@ def subtract_synced_gaps(measured: Measurements, thresholds: Thresholds) -> pd.D
 
 def _pool_launch_windows(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
     """Pool the rows of one kind of window."""
-    by = list(filter(None, ("run", "role", stage)))
+    by = [name for name in ("run", "role", stage) if name]
     number, first = group_rows_by(rows, by)
     count = len(first)
     table = take_key_columns(rows, by, first)
@@ -137,7 +137,7 @@ def list_launch_bound_keys(measured: Measurements, thresholds: Thresholds) -> se
     bound: set[tuple[object, ...]] = set()
     for _, of_run in subtract_synced_gaps(measured, thresholds).groupby("run", dropna=False, sort=False):
         named = select_launch_bound_rows(of_run, limit) or select_many_kernel_rows(of_run, limit)
-        bound.update(map(make_stage_key, named))
+        bound.update(make_stage_key(row) for row in named)
     return bound
 
 

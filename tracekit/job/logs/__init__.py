@@ -1,1 +1,1 @@
-"""Logs of drivers and machines, next to the traces."""
+"""Logs of drivers, next to the traces."""

@@ -112,4 +112,4 @@ def match_logged_steps(walls: pd.DataFrame, log: RunDriverLog) -> list[int]:
     """
     numbers = walls[walls["step"].notna() & ~walls["origin"].isin(COUNTED_ANEW)]["step"]
     logged = set(log.steps.index) | set(log.stages["step"])
-    return sorted(set(map(int, numbers)) & logged)
+    return sorted({int(number) for number in numbers} & logged)

@@ -260,8 +260,8 @@ def _list_steps(times: Frame, count: int, warm_up: int) -> tuple[tuple[float, ..
     if len(compared) == count - warm_up and not compared.is_missing("step").any():
         numbers = compared.integers("step")
         if (np.diff(numbers) > 0).all():
-            return tuple(map(float, numbers.tolist())), True
-    return tuple(map(float, range(warm_up, count))), False
+            return tuple(float(number) for number in numbers.tolist()), True
+    return tuple(float(number) for number in range(warm_up, count)), False
 
 
 def count_warm_up(windows: Any) -> Any:

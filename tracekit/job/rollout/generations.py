@@ -1,9 +1,9 @@
-"""Rollout generations: work, batch sizes and tails of each engine, from measured iterations (Q8 to Q11)."""
+"""Rollout generations: work, batch sizes and tails of each engine (Q8 to Q11), and their charts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, map_capture_clocks
-from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, split_by_keys, to_int_or_none
+from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, phrase_run, split_by_keys, to_int_or_none
 from tracekit.job.steps.metric_samples import make_missing_last_key
 from tracekit.model.keys import CAPTURE, iterate_records, list_row_dicts
 from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
+from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 
 TOKENS_DONE = 0.9
@@ -164,7 +165,7 @@ def _make_engine_signature(row: dict[str, Any], part: pd.DataFrame | None) -> tu
     """Make the key that ranks of one engine share: the batches they ran; their replica where these are unknown."""
     if part is not None:
         sums = part[["count", "prefill_requests", "decode_requests"]].sum()
-        return (*map(int, sums), int(part["decode_requests"].max()))
+        return (*(int(total) for total in sums), int(part["decode_requests"].max()))
     if pd.isna(row["replica"]):
         return _make_generation_key(row, CAPTURE)
     return ()
@@ -347,7 +348,7 @@ def measure_end_times(unit: Sequence[EngineGeneration]) -> list[int]:
     """
     if not is_on_one_clock(unit):
         return [generation.dur_ns for generation in unit]
-    start = min(map(attrgetter("begin_ns"), unit))
+    start = min(g.begin_ns for g in unit)
     return [g.begin_ns + g.dur_ns - start for g in unit]
 
 
@@ -372,3 +373,77 @@ def describe_unseen_replicas(engine_generations: Sequence[EngineGeneration]) -> 
     if len(numbers) == expected:
         return ""
     return f"{len(numbers)} of at least {expected} replicas were recorded"
+
+
+MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
+"""Most marks, lines and rows of one chart."""
+
+
+def draw_rollout(measured: Measurements, engine_generations: Sequence[EngineGeneration]) -> Iterator[Chart]:
+    """Draw the unit with the longest generation: running batches over time, and the end of each engine."""
+    units = chain.from_iterable(group_generations_by_role(engine_generations).values())
+    unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
+    run, _, number = unit[0].unit[:3]
+    step = format_numbered_word(", step", number)
+    title = f"{step}{phrase_run(measured, run)}"
+    same_clock = is_on_one_clock(unit)
+    batches = _draw_running_batches(measured, unit, title, same_clock=same_clock)
+    if batches.marks:
+        yield batches
+    if len(unit) > 1:
+        yield _draw_engine_ends(unit, title, same_clock=same_clock)
+
+
+def _draw_running_batches(
+    measured: Measurements, unit: Sequence[EngineGeneration], title: str, *, same_clock: bool
+) -> Chart:
+    """Draw a line per engine: the largest batch of neighbouring iterations."""
+    first = min(g.begin_ns for g in unit)
+    engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
+    marks: list[tuple[int, int, int]] = []
+    left_out = 0
+    for number, engine in enumerate(engines):
+        rows = list_generation_iterations(measured, engine)
+        since_start = rows["ts_ns"].to_numpy() - engine.ts_ns
+        since_start = since_start + (engine.begin_ns - first if same_clock else 0)
+        most = MAX_MARKS // len(engines)
+        bins = np.arange(len(since_start)) * most // max(len(since_start), most)
+        begin = np.flatnonzero(np.diff(bins, prepend=-1))
+        highest = np.maximum.reduceat(rows["decode_requests"].to_numpy(np.int64), begin)
+        marks += zip(repeat(number), since_start[begin].tolist(), highest.tolist(), strict=False)
+        left_out += len(since_start) - len(begin)
+    caption = "The longest generation; the largest batch of neighbouring iterations."
+    if not same_clock:
+        caption += " Clocks cannot be compared: every engine begins at its own zero."
+    return Chart(
+        "rollout-batch",
+        f"Requests that generate, over time{title}",
+        "lines",
+        tuple(marks),
+        tuple(g.engine for g in engines),
+        unit="count",
+        caption=caption,
+        omitted=left_out,
+    )
+
+
+def _draw_engine_ends(unit: Sequence[EngineGeneration], title: str, *, same_clock: bool) -> Chart:
+    """Draw a bar per engine, the last one first: its generation time, then its wait for the last engine (bubble)."""
+    ended = sorted(zip(measure_end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[:MAX_ROWS]
+    longest = ended[0][0]
+    worked: list[tuple[int, int, int]] = []
+    waited: list[tuple[int, int, int]] = []
+    for row, (after, _) in enumerate(ended):
+        worked.append((row, 0, after))
+        if after < longest:
+            waited.append((row, 1, longest - after))
+    return Chart(
+        "rollout-ends",
+        f"When each engine ended{title}",
+        "bars",
+        (*worked, *waited),
+        ("until its end", "waiting for the last"),
+        tuple(engine.engine for _, engine in ended),
+        caption="" if same_clock else "Clocks cannot be compared: every engine begins at its own zero.",
+        omitted=len(unit) - len(ended),
+    )

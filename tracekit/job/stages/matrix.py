@@ -73,7 +73,7 @@ def _list_runs_with_logs(measured: Measurements) -> dict[Any, RunDriverLog | Non
     """Map every run to its log, None without one."""
     run_logs = map_run_driver_logs(measured)
     names = [*summarize_job_steps(measured).walls["run"].unique(), *run_logs]
-    return {name: run_logs.get(name) for name in dict.fromkeys(map(to_text_or_none, names))}
+    return {name: run_logs.get(name) for name in dict.fromkeys(to_text_or_none(name) for name in names)}
 
 
 def _sum_traced_stages(measured: Measurements) -> pd.DataFrame:

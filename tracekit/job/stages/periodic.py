@@ -176,7 +176,7 @@ def measure_planned_stage_time(measured: Measurements, walls: pd.DataFrame) -> n
     keys = {(stage.run, stage.role, stage.canonical) for stage in planned}
     rows = list_stage_steps(measured)
     rows = rows[rows["is_inside"].to_numpy(np.bool_)]
-    of_rows = zip(rows["run"], map(to_text_or_none, rows["role"]), rows["canonical"], strict=True)
+    of_rows = zip(rows["run"], [to_text_or_none(role) for role in rows["role"]], rows["canonical"], strict=True)
     rows = rows[np.array([key in keys for key in of_rows], np.bool_)]
     by_role = aggregate_by_keys(rows, [*UNIT, "role"], wall_ns=("wall_ns", "sum"))
     longest = aggregate_by_keys(by_role, [*UNIT], planned_ns=("wall_ns", "max"))
@@ -185,7 +185,7 @@ def measure_planned_stage_time(measured: Measurements, walls: pd.DataFrame) -> n
     return np.where(np.isnan(planned_of), 0.0, planned_of)
 
 
-def find_logged_periodic_stages(log: RunDriverLog, run: object = None) -> list[PeriodicStage]:
+def find_logged_periodic_stages(log: RunDriverLog, run: object) -> list[PeriodicStage]:
     """List the stages that a driver log times in only some of its steps; the costliest first.
 
     A stage that does not fit into its step next to the others runs between steps (verl times validation that way).

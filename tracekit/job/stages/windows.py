@@ -145,27 +145,23 @@ class _JudgedRows:
 
     def __call__(self, measured: Measurements) -> pd.DataFrame:
         """List the judged rows of the table."""
-        return _list_judged_rows(measured, self.table)
-
-
-def _list_judged_rows(measured: Measurements, table: str) -> pd.DataFrame:
-    rows = read_undamaged_table(measured, table)
-    canonical = find_canonical_stages(rows)
-    with_stages = measured.derived(_find_staged_owners)
-    all_owners, owner_number = number_stage_owners(rows[["run", "role"]])
-    has_stages = np.array([*(owner in with_stages for owner in all_owners), False], bool)
-    is_stage = mask_equal(rows["window"], "stage") & pd.notna(canonical) & has_stages[owner_number]
-    steps, step_origin = _find_judged_steps(measured, rows)
-    owners, number = number_stage_owners(rows[["run", "role"]].iloc[steps])
-    unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
-    is_judged = unstaged & (step_origin != "stage")
-    places = np.concatenate((np.flatnonzero(is_stage), steps[is_judged]))
-    origin = np.full(len(rows), None, object)
-    origin[steps[is_judged]] = step_origin[is_judged]
-    canonical[~is_stage] = None
-    out = rows.iloc[places].reset_index(drop=True)
-    of_rows = {"canonical": canonical, "origin": origin}
-    return out.assign(**{n: pd.Index(of[places], dtype=object) for n, of in of_rows.items()})
+        rows = read_undamaged_table(measured, self.table)
+        canonical = find_canonical_stages(rows)
+        with_stages = measured.derived(_find_staged_owners)
+        all_owners, owner_number = number_stage_owners(rows[["run", "role"]])
+        has_stages = np.array([*(owner in with_stages for owner in all_owners), False], bool)
+        is_stage = mask_equal(rows["window"], "stage") & pd.notna(canonical) & has_stages[owner_number]
+        steps, step_origin = _find_judged_steps(measured, rows)
+        owners, number = number_stage_owners(rows[["run", "role"]].iloc[steps])
+        unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
+        is_judged = unstaged & (step_origin != "stage")
+        places = np.concatenate((np.flatnonzero(is_stage), steps[is_judged]))
+        origin = np.full(len(rows), None, object)
+        origin[steps[is_judged]] = step_origin[is_judged]
+        canonical[~is_stage] = None
+        out = rows.iloc[places].reset_index(drop=True)
+        of_rows = {"canonical": canonical, "origin": origin}
+        return out.assign(**{n: pd.Index(of[places], dtype=object) for n, of in of_rows.items()})
 
 
 def sum_judged_steps(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
@@ -203,7 +199,7 @@ def _has_surest_origin(
     """Find the rows of steps whose owner has stages, or that have the most reliable origin of their owner."""
     surest = measured.derived(_find_surest_origins)
     owners, number = number_stage_owners(steps)
-    wanted = np.array([*map(surest.get, owners), None], object)[number]
+    wanted = np.array([*(surest.get(owner) for owner in owners), None], object)[number]
     any_origin = np.array([*(owner not in surest for owner in owners), False], bool)[number]
     return np.asarray(any_origin | (origin == wanted), np.bool_)
 

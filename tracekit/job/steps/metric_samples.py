@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def collect_metric_samples(values: pd.DataFrame) -> dict[Key, MetricSamples]:
     reduced = _reduce_metric_ranks(rows, number, first)
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
     keys = [_list_sample_key_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
-    steps = list(map(to_int_or_none, rows["step"].array[first]))
+    steps = [to_int_or_none(step) for step in rows["step"].array[first]]
     is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
     for value, name, role, stage, run, part, step, several in zip(reduced, *keys, steps, is_again, strict=True):
         replicate = f"{run} {part}" if several else run
@@ -81,13 +80,13 @@ def _list_sample_key_texts(keys: Any) -> list[str | None]:
 
 def _reduce_metric_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
     """Reduce the rows of each number to one value: first the pieces of each rank, then the ranks."""
-    kinds = list(map(METRICS.__getitem__, rows["name"].array[first]))
+    kinds = [METRICS[name] for name in rows["name"].array[first]]
     keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
     of_rank, first_of_rank = group_rows_by(keys, ["number", "rank"])
     of_number = number[first_of_rank]
     pieces = [kinds[number_at].pieces for number_at in of_number.tolist()]
     ranks = _reduce_value_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
-    return _reduce_value_groups(np.array(ranks, np.float64), of_number, list(map(attrgetter("ranks"), kinds)))
+    return _reduce_value_groups(np.array(ranks, np.float64), of_number, [kind.ranks for kind in kinds])
 
 
 def _reduce_value_groups(values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]) -> list[float]:
@@ -108,7 +107,12 @@ def _order_metric_samples(key: Key, values_by_step: Mapping[tuple[str, StepId], 
     for replicate, step in sorted(values_by_step, key=lambda pair: (pair[0], make_missing_last_key(pair[1][1:]))):
         steps.setdefault(replicate, []).append(step)
         values.setdefault(replicate, []).append(values_by_step[replicate, step])
-    return MetricSamples(key, tuple(steps), tuple(map(tuple, steps.values())), tuple(map(tuple, values.values())))
+    return MetricSamples(
+        key,
+        tuple(steps),
+        tuple(tuple(of_run) for of_run in steps.values()),
+        tuple(tuple(of_run) for of_run in values.values()),
+    )
 
 
 def _reduce_values(values: list[float], how: Reduction) -> float:

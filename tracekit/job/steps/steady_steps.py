@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +97,7 @@ MARKED_ORIGINS = ("profiler", "range")
 
 def list_incomplete_steps(measured: Measurements) -> Steps:
     """List the steps that some rank lacks: waits between ranks are known only for steps on all of them."""
-    return tuple(filter(attrgetter("is_incomplete"), list_left_out_steps(measured)))
+    return tuple(step for step in list_left_out_steps(measured) if step.is_incomplete)
 
 
 def _find_incomplete_steps(measured: Measurements, left_out: Steps) -> Iterator[DroppedStep]:
@@ -151,8 +150,8 @@ def _keep_needed_first_steps(left_out: Sequence[DroppedStep], steps: pd.DataFram
     """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out."""
     by_step = {(step.run, step.step): step for step in left_out}
     runs = steps["run"].where(steps["run"].notna(), "")
-    numbers = zip(map(str, runs), map(to_int_or_none, steps["step"]), strict=True)
-    dropped_of = [by_step.get(key) for key in numbers]
+    numbers = zip(runs, steps["step"], strict=True)
+    dropped_of = [by_step.get((str(run), to_int_or_none(step))) for run, step in numbers]
     capture, _ = group_rows_by(steps, CAPTURE)
     counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(steps))
     needed = {

@@ -240,8 +240,7 @@ def _list_recaptured_steps(measured: Measurements) -> pd.DataFrame:
 
 def _is_captured_repeatedly(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Find the rows of processes that were captured several times, by their part."""
-    parts = map(str, rows["part"].to_numpy(object))
-    return np.array([_CAPTURED.match(part) is not None for part in parts], np.bool_)
+    return np.array([_CAPTURED.match(str(part)) is not None for part in rows["part"].to_numpy(object)], np.bool_)
 
 
 def _is_in_recaptured_step(rows: pd.DataFrame, recaptured: pd.DataFrame) -> pd.Series[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +62,7 @@ def _parse_work_count_pair(name: str, text: str) -> tuple[float, float]:
     Raises `TracekitError` unless the text is one or two positive numbers.
     """
     try:
-        numbers = list(map(float, text.split(",")))
+        numbers = [float(number) for number in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2) or not all(0 < number <= MOST_WORK for number in numbers):
@@ -101,16 +100,15 @@ def _list_runs_with_work(times: MetricSamples, counts: Mapping[StepId, float]) -
     for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
         times_ns = {step: ns for step, ns in zip(ids, values, strict=True) if step in counts}
         if sum(times_ns.values()) > 0:
-            work = np.array([*map(counts.__getitem__, times_ns)], np.float64)
+            work = np.array([counts[step] for step in times_ns], np.float64)
             ns = np.array([*times_ns.values()], np.float64)
             yield _RunWithWork(name, tuple(times_ns), ns, work)
 
 
 def _make_rate_samples(key: Key, runs: Sequence[_RunWithWork], rates: Sequence[Floats]) -> dict[Key, MetricSamples]:
     """Make the samples of the rates of all runs under their key."""
-    values = tuple(tuple(map(float, rate)) for rate in rates)
-    names, steps = map(attrgetter("name"), runs), map(attrgetter("steps"), runs)
-    return {key: MetricSamples(key, tuple(names), tuple(steps), values)}
+    names, steps = tuple(run.name for run in runs), tuple(run.steps for run in runs)
+    return {key: MetricSamples(key, names, steps, tuple(tuple(rate.tolist()) for rate in rates))}
 
 
 def _linearize_ratio_of_sums(over: Floats, under: Floats) -> Floats:

@@ -6,7 +6,6 @@ The rules look at the content of a step, never at its length.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -65,7 +64,7 @@ class LeftOutSteps:
 
     def filter_samples(self, samples: MetricSamples) -> MetricSamples:
         """Filter samples to the remaining steps; a run without any is dropped."""
-        gone = set(map(attrgetter("run", "step", "part"), self.steps))
+        gone = {(step.run, step.step, step.part) for step in self.steps}
         runs, steps, values = [], [], []
         for run, ids, levels in zip(samples.runs, samples.steps, samples.values, strict=True):
             pairs = zip(ids, levels, strict=True)
