@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import starmap
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -89,7 +87,7 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
     slots = _list_key_texts(table.keys, "class", "cause", "op", "kernel")
     swaps = _find_replaced_keys(table)
     names = _title_replaced_places(swaps, table)
-    titles = list(starmap(_title_op, slots))
+    titles = [_title_op(*slot) for slot in slots]
     swapped_titles = set()
     for row, place in swaps.items():
         if not place[2]:  # whole ops replaced one another
@@ -101,10 +99,10 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
 
     stages = rows_by([""] * len(slots))
     classes = rows_by(_title_slot_class(kind, cause) for kind, cause, _, _ in slots)
-    ops = list(map(_clear_row_counts, _mark_replaced_rows(rows_by(titles), swapped_titles)))
-    leaves = rows_by(starmap(_title_leaf, slots))
+    ops = [_clear_row_counts(row) for row in _mark_replaced_rows(rows_by(titles), swapped_titles)]
+    leaves = rows_by(_title_leaf(*slot) for slot in slots)
     levels = (
-        shorten_attribution_rows(map(_clear_row_counts, classes), MAX_ROWS),
+        shorten_attribution_rows((_clear_row_counts(row) for row in classes), MAX_ROWS),
         shorten_attribution_rows(ops, MAX_ROWS),
         shorten_attribution_rows(leaves, MAX_ROWS),
     )
@@ -195,7 +193,7 @@ def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
 
 def _list_key_texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
     """List four columns of every key as text."""
-    return list(zip(*(map(str, keys[name]) for name in names), strict=True))
+    return list(zip(*((str(value) for value in keys[name]) for name in names), strict=True))
 
 
 def _title_slot_class(kind: str, cause: str) -> str:
@@ -229,7 +227,7 @@ def _title_leaf(kind: str, cause: str, path: str, kernel: str) -> str:
     """Title a slot by its path and kernel; time without either by its class."""
     if kind in ("idle", "no_op") or not (path or kernel):
         return _title_slot_class(kind, cause)
-    return " · ".join(filter(None, (path.removeprefix(_BACKWARD) or NO_OP, kernel)))
+    return " · ".join(part for part in (path.removeprefix(_BACKWARD) or NO_OP, kernel) if part)
 
 
 def _build_attribution_level(
@@ -313,7 +311,9 @@ def _find_replaced_keys(table: SlotTable) -> dict[int, renames.ReplacedPlace]:
     """Map rows of keys that replace one another to the place under which they do."""
     keys: list[renames.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
     before, after = _find_named_rows(table.base, keys), _find_named_rows(table.opt, keys)
-    places = renames.match_replaced_keys(map(keys.__getitem__, before), map(keys.__getitem__, after))
+    places = renames.match_replaced_keys(
+        (keys[position] for position in before), (keys[position] for position in after)
+    )
     swaps = {}
     for row in sorted(before ^ after):
         if keys[row] in places:
@@ -376,7 +376,7 @@ def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -
     """Raise AssertionError if rows do not add up to both steps and to the change."""
     slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
     for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):
-        total = sum(map(attrgetter(name), rows))
+        total = sum(getattr(row, name) for row in rows)
         assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
     effects = sum(row.by_count + row.by_duration for row in rows)
     assert abs(effects - (opt - base)) < slack, "both effects are all of the change"

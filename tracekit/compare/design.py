@@ -57,12 +57,12 @@ def list_run_spans(side: ComparedSide) -> list[tuple[int, int]]:
     captures = captures[captures["absolute_time"].astype(bool)]
     runs = captures.assign(end_ns=captures["ts_ns"] + captures["dur_ns"]).groupby("run", sort=True)
     starts, ends = runs["ts_ns"].min(), runs["end_ns"].max()
-    return list(zip(map(int, starts), map(int, ends), strict=True))
+    return list(zip((int(start) for start in starts), (int(end) for end in ends), strict=True))
 
 
 def _collect_known_hosts(side: ComparedSide) -> set[str]:
     """Collect the known hosts of a side."""
     hosts: set[str] = set()
     for measured in side.measured:
-        hosts.update(map(str, measured["captures"]["host"].dropna()))
+        hosts.update(str(host) for host in measured["captures"]["host"].dropna())
     return hosts

@@ -162,7 +162,7 @@ def _measure_kernel_time_shares(side: ComparedSide) -> pd.Series | None:
     """Compute the share of time per kernel, or per op if no GPU was traced; None if names are unknown."""
     for table, column in (("kernels", "total_ns"), ("operators", "self_ns")):
         parts = [part[table][["name", column]] for part in side.measured if part.has(table)]
-        if parts and any(map(len, parts)):
+        if parts and any(len(part) for part in parts):
             total = pd.concat(parts).groupby("name")[column].sum().astype(float)
             if total.sum() > 0:
                 return total / total.sum()

@@ -30,8 +30,8 @@ def describe_comparison_basis(comparison: Comparison) -> tuple[str, ...]:
         seen = _describe_detectable_change(step)
         attributed = "profiled step" if step.name == UNPROFILED else "step"
         from_stage += describe_largest_stage_effect(comparison.changes, attributed)
-    counts = ", ".join(filter(None, (step.label, _format_sample_counts(step))))
-    lines = [" · ".join(filter(None, (counts, seen))), *_describe_detection_chances(comparison), *from_stage]
+    counts = ", ".join(part for part in (step.label, _format_sample_counts(step)) if part)
+    lines = [" · ".join(part for part in (counts, seen) if part), *_describe_detection_chances(comparison), *from_stage]
     if comparison.needed:
         lines.append(comparison.needed[0].upper() + comparison.needed[1:])
     return tuple(lines)
@@ -87,7 +87,7 @@ def add_change_bars(sheet: Sheet) -> Sheet:
         return sheet
     column = names.index("difference")
     changes = [_number_or_zero(row[column]) for row in sheet.rows]
-    largest_change = max(map(abs, changes))
+    largest_change = max(abs(change) for change in changes)
     heading = Heading("bar", "size", doc="The change beside the largest: █ takes less, ▒ more.")
     rows = []
     for row, change in zip(sheet.rows, changes, strict=True):

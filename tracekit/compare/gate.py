@@ -270,7 +270,7 @@ def _select_peak_steps(metric: MetricSamples) -> MetricSamples:
 
 def _select_worst_run(metric: MetricSamples) -> MetricSamples:
     """Select the run with the highest sum; runs without OOM do not offset one that ran out."""
-    sums = list(map(sum, metric.values))
+    sums = [sum(values) for values in metric.values]
     worst = sums.index(max(sums))
     first_step = metric.steps[worst][:1]
     return MetricSamples(metric.key, (metric.runs[worst],), (first_step,), ((sums[worst],),))
@@ -392,7 +392,7 @@ def _decide_gate_by_interval(gate: Gate, rule: GateRule, ratio: Speedup, choices
         outcome = "pass"
     if judgement.uncapped == "regression":
         caps = (*caps, *judgement.caps)
-    gate = replace(gate, caveats=tuple(map(CAPS.__getitem__, dict.fromkeys(caps))))
+    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys(caps)))
     return _JudgedGate(_set_gate_outcome(gate, rule, worse, outcome), judgement)
 
 

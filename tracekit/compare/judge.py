@@ -150,7 +150,7 @@ def _drop_unusable_choices(
     """Drop noise and pairing that these sides do not allow from the choices, with notes on why."""
     noise, note = check_noise_fits(choices.noise, base, opt)
     choices = replace(choices, noise=noise)
-    notes = list(filter(None, [note]))
+    notes = [note] if note else []
     if choices.paired == "step" and (unlike := ", ".join(list_unequal_step_work(base, opt))):
         choices = replace(choices, paired=None)
         notes.append(f"steps could not be paired: they hold different numbers of {unlike}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import exp, expm1
-from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -130,10 +129,10 @@ def _sum_times_by_kernel(table: SlotTable) -> _KernelTimes:
     for slot_class, name in zip(keys["class"].array[rows], text.array[rows], strict=True):
         pairs.append((str(name), _classify_shift_class(str(slot_class), str(name))))
     order = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
-    group = np.fromiter(map(order.__getitem__, pairs), np.int64, len(pairs))
+    group = np.fromiter((order[pair] for pair in pairs), np.int64, len(pairs))
     return _KernelTimes(
-        names=list(map(itemgetter(0), order)),
-        kinds=list(map(itemgetter(1), order)),
+        names=[key[0] for key in order],
+        kinds=[key[1] for key in order],
         base=_sum_half_by_group(table.base, rows, group, len(order)),
         opt=_sum_half_by_group(table.opt, rows, group, len(order)),
         on_host=on_host,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 
 from tracekit.compare.memory_snapshots import MemoryOwner, MemorySnapshot
 from tracekit.job.steps.metric_samples import make_missing_last_key
@@ -35,8 +34,8 @@ def match_snapshots(
     key = _choose_owner_key(base_steps, opt_steps)
     if key is None:
         return SnapshotMatch((), ())
-    before = dict(zip(map(key, base_steps), base_steps, strict=True))
-    after = dict(zip(map(key, opt_steps), opt_steps, strict=True))
+    before = {key(owner): owner for owner in base_steps}
+    after = {key(owner): owner for owner in opt_steps}
     pairs: list[tuple[MemorySnapshot, MemorySnapshot]] = []
     notes = [*_describe_unmatched_owners(before, after, names)]
     for memory, whose in before.items():
@@ -48,13 +47,13 @@ def match_snapshots(
         notes.append("of several runs the snapshots with the highest peak are compared")
     if _has_unnumbered_snapshots(base) or _has_unnumbered_snapshots(opt):
         notes.append("of several snapshots without a step the last is compared")
-    if any(map(attrgetter("number"), (*base_steps, *opt_steps))):
+    if any(owner.number for owner in (*base_steps, *opt_steps)):
         notes.append("processes of one rank are paired in the order of their ids")
-    return SnapshotMatch(tuple(pairs), tuple(dict.fromkeys(filter(None, notes))))
+    return SnapshotMatch(tuple(pairs), tuple(dict.fromkeys(note for note in notes if note)))
 
 
 def _has_several_runs(side: Sequence[MemorySnapshot]) -> bool:
-    return len(set(map(attrgetter("run"), side))) > 1
+    return len({snapshot.run for snapshot in side}) > 1
 
 
 def _has_unnumbered_snapshots(side: Sequence[MemorySnapshot]) -> bool:
@@ -101,10 +100,10 @@ def _choose_owner_key(
     if {*sides[0]} & {*sides[1]}:
         return tuple
     keys: list[Callable[[MemoryOwner], Key]] = [_key_without_role]
-    if all(len(set(map(_key_of_process, side))) == 1 for side in sides):
+    if all(len({_key_of_process(owner) for owner in side}) == 1 for side in sides):
         keys += [_key_of_device, _key_of_memory]
     for key in keys:
-        first, second = set(map(key, sides[0])), set(map(key, sides[1]))
+        first, second = {key(owner) for owner in sides[0]}, {key(owner) for owner in sides[1]}
         tells_apart = (len(first), len(second)) == (len(sides[0]), len(sides[1]))
         if tells_apart and first & second:
             return key

@@ -75,7 +75,7 @@ class MemoryOwner(NamedTuple):
         memory = format_numbered_word("GPU", self.device) or "GPU"
         if self.memory == "host":
             memory = "pinned host memory"
-        return ", ".join(filter(None, (name, memory)))
+        return ", ".join(part for part in (name, memory) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class MemorySnapshot:
 
 def list_measured_snapshots(side: ComparedSide) -> list[MemorySnapshot]:
     """List every measured snapshot of every device; `reported` covers saved reports."""
-    return list(chain.from_iterable(map(_read_input_snapshots, side.measured)))
+    return list(chain.from_iterable(_read_input_snapshots(measured) for measured in side.measured))
 
 
 def _read_input_snapshots(measured: Measurements) -> Iterator[MemorySnapshot]:
@@ -114,7 +114,7 @@ def _read_input_snapshots(measured: Measurements) -> Iterator[MemorySnapshot]:
     windows = measured["snapshot_windows"]
     ends = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
     steps = {source.name: source.step for source in measured.sources}
-    rows["step"] = pd.array([*map(steps.get, map(str, rows["source"]))], dtype="Int64")
+    rows["step"] = pd.array([steps.get(str(source)) for source in rows["source"]], dtype="Int64")
     for row, number in zip(rows.to_dict("records"), _number_processes(rows), strict=True):
         source = to_text_or_none(row["source"]) or ""
         taken_ns = int(ends.get(source, 0))

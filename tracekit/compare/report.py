@@ -59,7 +59,7 @@ def build_comparison_report(comparison: Comparison) -> Report:
     identity = [f"{comparison.base} → {comparison.opt}"]
     if comparison.simulated:
         identity.append("SIMULATED DATA")
-    words = filter(None, (describe_comparison(comparison), describe_gate_result(comparison.gates)))
+    words = [part for part in (describe_comparison(comparison), describe_gate_result(comparison.gates)) if part]
     sections = (build_gate_section(comparison.gates), *_build_comparison_sections(comparison))
     return Report(
         title=f"{comparison.base} · {comparison.opt}",
@@ -68,7 +68,7 @@ def build_comparison_report(comparison: Comparison) -> Report:
         answer=" · ".join(words),
         headline=tuple(_list_comparison_figures(comparison)),
         overview=add_change_bars(_make_comparison_overview(comparison)),
-        sections=tuple(filter(_has_section_content, sections)),
+        sections=tuple(section for section in sections if _has_section_content(section)),
         basis=tuple(_describe_report_basis(comparison)),
         cautions=choose_first_cautions(comparison),
     )
@@ -172,7 +172,7 @@ def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:
         meaning = "Times of a stage are of the steps that hold it."
         sheet = _append_sheet_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
     if any(change.step_ratio is not None for change in rows):
-        ratios = list(map(attrgetter("step_ratio", "step_low", "step_high"), rows))
+        ratios = [(row.step_ratio, row.step_low, row.step_high) for row in rows]
         sheet = _append_sheet_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
     return sheet
 
@@ -182,7 +182,7 @@ def _append_sheet_columns(
 ) -> Sheet:
     """Append columns and their explanation to a table."""
     rows = [(*row, *cells) for row, cells in zip(sheet.rows, columns, strict=True)]
-    caption = " ".join(filter(None, (sheet.caption, meaning)))
+    caption = " ".join(part for part in (sheet.caption, meaning) if part)
     return replace(sheet, headings=(*sheet.headings, *headings), rows=tuple(rows), caption=caption)
 
 
@@ -214,8 +214,8 @@ def _split_changes_by_unit(name: str, changes: Sequence[Change]) -> Iterator[She
     for title, rows in groups.items():
         if rows:
             sheet = _make_changes_sheet(f"{name}-{title.lower()}", title, rows)
-            devices = make_devices_caption(map(attrgetter("name"), rows))
-            yield replace(sheet, caption=" ".join(filter(None, (sheet.caption, devices))))
+            devices = make_devices_caption(row.name for row in rows)
+            yield replace(sheet, caption=" ".join(part for part in (sheet.caption, devices) if part))
 
 
 def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> Sheet:
@@ -234,14 +234,14 @@ def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> She
     ]
     if any(change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes):
         headings.insert(0, Heading("stage", "stage"))
-    if any(map(attrgetter("role"), changes)):
+    if any(change.role for change in changes):
         headings.insert(0, Heading("role", "role"))
     return _make_attribute_sheet(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
 
 
 def _explain_ratio(changes: Iterable[Change]) -> str:
     """Explain the ratio, and which side of 1 is better if all rows agree."""
-    better = set(map(attrgetter("better"), changes))
+    better = {change.better for change in changes}
     if better == {"lower"}:
         return "before over after; above 1 there is less after, which is better."
     if better == {"higher"}:
@@ -253,7 +253,7 @@ def _make_attribute_sheet(
     name: str, title: str, headings: Sequence[Heading], rows: Iterable[object], caption: str = ""
 ) -> Sheet:
     """Make a table with one row per object; the headings name the attributes."""
-    cells = map(attrgetter(*map(attrgetter("name"), headings)), rows)
+    cells = map(attrgetter(*(heading.name for heading in headings)), rows)
     return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 
 

@@ -50,7 +50,7 @@ def describe_memory_change(memory: MemoryChange, word: str | None = None) -> str
     if level.name == "peak_requested":
         name = name.removesuffix(" requested")
     first = _WORDS.get(word or judge_memory_level(level), "")
-    parts = filter(None, (first, f"{name} {_format_memory_level(level)}"))
+    parts = [part for part in (first, f"{name} {_format_memory_level(level)}") if part]
     return f"memory: {' · '.join(parts)}"
 
 
@@ -87,8 +87,8 @@ def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     sheets = [
         _make_memory_levels_sheet("memory-levels", memory),
         _make_memory_pairs_sheet(memory),
-        *map(_make_memory_sites_sheet, memory.sites),
-        *map(_make_memory_categories_sheet, memory.sites),
+        *(_make_memory_sites_sheet(site) for site in memory.sites),
+        *(_make_memory_categories_sheet(site) for site in memory.sites),
         _make_other_memories_sheet(memory),
     ]
     notes = memory.notes
@@ -97,7 +97,7 @@ def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     yield Section(
         "memory",
         "What became of memory?",
-        sheets=select_filled_sheets(*filter(None, sheets)),
+        sheets=select_filled_sheets(*(sheet for sheet in sheets if sheet)),
         caveats=(*_describe_compared_steps(memory), *notes, *_list_memory_caveats(memory)),
         charts=tuple(_build_memory_charts(comparison, memory)),
     )
@@ -184,7 +184,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
         f"memory-sites-{sites.moment}",
         f"What holds it {_AT[sites.moment]}, {sites.who}",
         headings,
-        tuple(map(_format_memory_site, shorten_sites(sites.rows, SHOWN))),
+        tuple(_format_memory_site(site) for site in shorten_sites(sites.rows, SHOWN)),
         caption=f"Requested bytes; the changes of all rows add up to {change}.",
     )
 
@@ -245,7 +245,7 @@ def _describe_compared_steps(memory: MemoryChange) -> Iterator[str]:
     numbers = sorted(steps)
     if numbers:
         more = " …" if len(numbers) > 10 else ""
-        listed = ", ".join(map(str, numbers[:10]))
+        listed = ", ".join(str(number) for number in numbers[:10])
         yield f"the same steps of both sides are compared: {listed}{more}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter, itemgetter
 
 from tracekit.compare.sides import ComparedSide
 from tracekit.model.labels import normalize_label_words
@@ -26,9 +25,9 @@ def unify_role_spellings(before: ComparedSide, after: ComparedSide) -> tuple[Com
 
 def _list_side_roles(side: ComparedSide) -> list[str]:
     """List the roles of a side as it spells them, in order."""
-    roles = set(map(itemgetter(1), side.samples))
+    roles = {key[1] for key in side.samples}
     for measured in side.measured:
-        roles.update(map(attrgetter("role"), measured.sources))
+        roles.update(source.role for source in measured.sources)
         for table in measured.arrays.values():
             if "role" in table.arrays:
                 roles.update(table.texts("role"))

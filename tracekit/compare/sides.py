@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -92,7 +91,7 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
         any("SIMULATED DATA" in part.report.identity for part in inputs),
         every_step=recorded.get((STEP_TIME, None, None)),
         notes=(*_list_input_notes(name, inputs), *describe_run_copies(name, copies)),
-        errors=tuple(dict.fromkeys(chain.from_iterable(map(_list_input_errors, inputs)))),
+        errors=tuple(dict.fromkeys(chain.from_iterable(_list_input_errors(measured) for measured in inputs))),
         contents={run: digests for run, digests in contents.items() if run not in copies},
     )
 
@@ -143,8 +142,8 @@ def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]
 
 def _list_input_errors(part: ComparedInput) -> tuple[str, ...]:
     """List the errors of tracekit that a report names."""
-    remarks = filter(faults.is_fault_remark, part.report.remarks)
-    return tuple(dict.fromkeys(map(attrgetter("message"), remarks)))
+    remarks = [remark for remark in part.report.remarks if faults.is_fault_remark(remark)]
+    return tuple(dict.fromkeys(remark.message for remark in remarks))
 
 
 def find_run_copies(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
@@ -233,9 +232,9 @@ def _read_input_values(part: ComparedInput) -> pd.DataFrame:
 def _coerce_value_types(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Coerce texts and numbers of a frame, whatever a saved report has there."""
     for name in ("run", "role", "part", "stage", "name"):
-        column = list(map(to_text_or_none, frame[name]))
+        column = [to_text_or_none(value) for value in frame[name]]
         frame[name] = pd.Series(column, index=frame.index, dtype=object)
-    if not all(map(_is_step_number, frame["step"].dropna())):
+    if not all(_is_step_number(step) for step in frame["step"].dropna()):
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
     values = frame["value"].dropna()
     if not all(isinstance(cell, int | float | np.number) for cell in values):
@@ -257,8 +256,8 @@ def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame
     Names do not depend on the order of the inputs.
     """
     labels = [part.label for part in inputs]
-    frames = list(map(_read_input_values, inputs))
-    runs_of = [list(map(str, frame["run"].unique())) for frame in frames]
+    frames = [_read_input_values(measured) for measured in inputs]
+    runs_of = [[str(run) for run in frame["run"].unique()] for frame in frames]
     inputs_with = Counter(chain.from_iterable(runs_of))
     names_in_use = {run for run, number in inputs_with.items() if number == 1}
     renamed: list[dict[str, str]] = [{} for _ in inputs]
@@ -273,7 +272,7 @@ def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame
             names[run] = _make_unique_name(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
             names_in_use.add(names[run])
         frames[place]["run"] = frames[place]["run"].astype(str).map(names)
-    return pd.concat(map(frames.__getitem__, order), ignore_index=True), renamed
+    return pd.concat((frames[place] for place in order), ignore_index=True), renamed
 
 
 def _order_inputs(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:

@@ -231,7 +231,7 @@ def _select_counted_slots(measured: Measurements, steps: CountedSteps) -> pd.Dat
     origins = {}
     for run, step, part, origin in walls.itertuples(index=False, name=None):
         origins[make_step_id(run, step, part)] = origin
-    counted_origin = np.array([*map(origins.get, steps.ids)], object)
+    counted_origin = np.array([origins.get(id_) for id_ in steps.ids], object)
     rows = rows[(rows["origin"] == counted_origin[rows["unit"]]).to_numpy(bool)]
     return rows.assign(
         measured=id(measured),

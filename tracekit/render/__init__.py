@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from operator import attrgetter
 from pathlib import PurePath
 from typing import Protocol
 
@@ -101,7 +100,7 @@ def find_renderer(name: str) -> Renderer:
     for candidate in RENDERERS:
         if candidate.name == name:
             return candidate
-    names = list(map(attrgetter("name"), RENDERERS))
+    names = [renderer.name for renderer in RENDERERS]
     near = did_you_mean(name, names)
     raise TracekitError(f"no output format {name!r}{near}", f"there are: {', '.join(names)}")
 
@@ -125,7 +124,7 @@ def get_format_of_path(path: PurePath | str) -> str:
     for candidate in RENDERERS:
         if suffix in candidate.suffixes:
             return candidate.name
-    suffixes = list(chain.from_iterable(map(attrgetter("suffixes"), RENDERERS)))
+    suffixes = list(chain.from_iterable(renderer.suffixes for renderer in RENDERERS))
     near = did_you_mean(suffix, suffixes)
     raise TracekitError(f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}")
 

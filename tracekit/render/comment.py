@@ -30,8 +30,8 @@ def make_pull_request_comment(
 
     The marker is the same for the same side names, so that a bot finds its comment.
     """
-    identity = " · ".join(map(escape_markdown, phrases.list_identity_facts(report)))
-    below = map(escape_line_start, map(escape_markdown, report.basis))
+    identity = " · ".join(escape_markdown(fact) for fact in phrases.list_identity_facts(report))
+    below = [escape_line_start(escape_markdown(line)) for line in report.basis]
     head = [make_comment_marker(*sides), f"**tracekit: {escape_markdown(report.answer).strip()}**", *below]
     blocks = [("answer", ["\n\n".join([*head, escape_line_start(identity)])])]
     blocks.append(make_caveats_block(report))
@@ -40,7 +40,7 @@ def make_pull_request_comment(
         if section.id == GATE_SECTION:
             lines = [format_markdown_table(sheet, None) for sheet in section.sheets]
             lines += ["\n".join(f"- {escape_markdown(caveat)}" for caveat in section.caveats)]
-            blocks.append(("gate", ["\n\n".join(filter(None, lines))]))
+            blocks.append(("gate", ["\n\n".join(line for line in lines if line)]))
         else:
             folded.append((section.title, make_section_choices(section, options)))
     if report.overview:

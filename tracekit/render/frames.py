@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tracekit.model.errors import TracekitError
@@ -59,7 +58,7 @@ def _make_sheet_frame(sheet: Sheet) -> pd.DataFrame:
     names = name_columns_with_units(sheet)
     columns, units, docs = {}, {}, {}
     for index, (name, heading) in enumerate(zip(names, sheet.headings, strict=True)):
-        values = list(map(itemgetter(index), sheet.rows))
+        values = [row[index] for row in sheet.rows]
         columns[name] = pd.Series(values, dtype=_choose_pandas_dtype(values))
         units[name], docs[name] = heading.unit, heading.doc or heading.title
     frame = pd.DataFrame(columns)
@@ -70,7 +69,7 @@ def _make_sheet_frame(sheet: Sheet) -> pd.DataFrame:
 
 def _choose_pandas_dtype(values: list[object]) -> str:
     """Choose the pandas type that holds these values unchanged."""
-    kinds = set(map(type, values)) - {type(None)}
+    kinds = {type(value) for value in values} - {type(None)}
     if kinds == {bool}:
         return "boolean"
     if kinds == {int} and all(abs(value) < 2**63 for value in values if isinstance(value, int)):

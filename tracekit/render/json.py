@@ -12,7 +12,6 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import chain
 from math import isfinite
-from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -66,7 +65,7 @@ def read_report_json(text: str) -> Report:
 
 def read_schema_json(text: str, kinds: Mapping[str, type]) -> Any:
     """Read a JSON text as the dataclass of the schema that it names, as strictly as `read_report_json`."""
-    names = list(map(_name_saved_kind, kinds.values()))
+    names = [_name_saved_kind(kind) for kind in kinds.values()]
     wanted, hint = " or ".join(names), _HINTS[names[0]]
     try:
         raw = json.loads(
@@ -111,7 +110,7 @@ def _to_plain_json(value: object, where: str) -> object:
     if isinstance(value, tuple):
         return _list_plain_items(value, where)
     if is_dataclass(value):
-        names = map(attrgetter("name"), fields(value))
+        names = [field.name for field in fields(value)]
         return {name: _to_plain_json(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
 
@@ -164,7 +163,7 @@ def _parse_typed(value: object, kind: Any, where: str) -> Any:
         return _parse_union(value, get_args(kind), where)
     if origin is Literal:
         if not isinstance(value, str) or value not in get_args(kind):
-            _refuse_json_value(where, f"one of {', '.join(map(repr, get_args(kind)))}", value)
+            _refuse_json_value(where, f"one of {', '.join(repr(choice) for choice in get_args(kind))}", value)
         return value
     if origin is tuple:
         return _parse_tuple(value, get_args(kind), where)
@@ -186,7 +185,7 @@ def _parse_union(value: object, kinds: tuple[Any, ...], where: str) -> Any:
     for kind in kinds:
         if is_dataclass(kind):
             return _parse_dataclass(value, kind, where)
-    names = " or ".join(map(attrgetter("__name__"), kinds))
+    names = " or ".join(kind.__name__ for kind in kinds)
     return _refuse_json_value(where, names.replace("NoneType", "null"), value)
 
 

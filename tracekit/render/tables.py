@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from operator import attrgetter
 
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
 from tracekit.render import phrases
@@ -79,7 +78,7 @@ def _make_findings_table(report: Report) -> Sheet:
             finding.confidence,
             finding.claim,
             finding.advice,
-            "; ".join(map(phrases.format_place, finding.places)),
+            "; ".join(phrases.format_place(place) for place in finding.places),
         )
         for finding in report.findings
     ]
@@ -95,5 +94,7 @@ def _make_remarks_table(report: Report) -> Sheet:
         Heading("source", "source"),
         Heading("times", "times", "count"),
     )
-    rows = tuple(map(attrgetter("severity", "code", "message", "source", "count"), report.remarks))
+    rows = tuple(
+        (remark.severity, remark.code, remark.message, remark.source, remark.count) for remark in report.remarks
+    )
     return Sheet("remarks", "Remarks", headings, rows)

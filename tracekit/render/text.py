@@ -9,7 +9,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from io import StringIO
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tracekit.model.escape import break_ci_command
@@ -51,7 +50,7 @@ def render_text(report: Report, options: RenderOptions) -> str:
         lines += [*_wrap_text(make_printable(report.answer, phrases.SENTENCE), width, style="bold")]
         for line in report.basis:
             lines += _pack_items(make_printable(line, phrases.SENTENCE).split(" · "), " · ", width)
-        phrased = list(map(phrases.format_metric, report.headline))
+        phrased = [phrases.format_metric(metric) for metric in report.headline]
         lines += [*_pack_items(phrased, "  ", width), []]
     elif report.headline:
         lines += [*_format_text_headline(report, width), []]
@@ -73,7 +72,7 @@ def render_text(report: Report, options: RenderOptions) -> str:
 
 def _format_text_headline(report: Report, width: int) -> list[StyledLine]:
     """Format the answer in bold, then the other numbers, on their own lines if the width requires it."""
-    first, *further = map(phrases.format_metric, report.headline)
+    first, *further = (phrases.format_metric(metric) for metric in report.headline)
     line = "  ".join(further)
     if _count_terminal_cells(first) + 6 + _count_terminal_cells(line) <= width:
         return [[(first, "bold"), ("      ", ""), (line, "")]]
@@ -130,7 +129,7 @@ def _fit_columns(table: TextGrid, width: int) -> tuple[list[int], list[int]]:
     natural, keep = _measure_column_widths(table, _NAME_WIDTH), choose_answer_columns(table)
     columns = _choose_columns_by_width(table, natural, width)
     floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
-    widths = _shrink_text_columns(list(map(natural.__getitem__, columns)), columns, table, width, floor)
+    widths = _shrink_text_columns([natural[column] for column in columns], columns, table, width, floor)
     while _sum_column_widths(widths) > width and len(columns) > 1:
         # Too narrow even for the answer: keep the name and one number.
         dropped = 1
@@ -146,11 +145,11 @@ def _choose_columns_by_width(table: TextGrid, natural: list[int], width: int) ->
     columns = list(range(len(natural)))
     loose = sorted(set(columns) - keep)
     dropped: list[int] = []
-    while loose and _sum_column_widths(map(shrunk.__getitem__, columns)) > width:
+    while loose and _sum_column_widths(shrunk[column] for column in columns) > width:
         dropped.append(loose.pop())
         columns.remove(dropped[-1])
     for index in sorted(dropped):
-        if _sum_column_widths(map(natural.__getitem__, (*columns, index))) <= width:
+        if _sum_column_widths(natural[place] for place in (*columns, index)) <= width:
             columns = sorted([*columns, index])
     return columns
 
@@ -228,7 +227,7 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
             return []
         return [[(f"{phrases.describe_no_findings(report)}.", "bold")], *unproven, []]
     amounts = phrases.format_savings(findings)
-    times, shares = (max(map(_count_terminal_cells, texts)) for texts in zip(*amounts, strict=True))
+    times, shares = (max(_count_terminal_cells(text) for text in texts) for texts in zip(*amounts, strict=True))
     amount_width = min(times + _GAP + shares, width - 20)
     title, aside = "Worth fixing first", "up to, per step"
     fill = max(width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1)
@@ -279,7 +278,7 @@ def _format_text_claim(f: Finding, number: int, amount: str, width: int, rules: 
     claim = phrases.format_claim(f)
     if claim_width >= 28:
         first, *further = _wrap_text(claim, claim_width) or [[]]
-        text = _pad_text("".join(map(itemgetter(0), first)), claim_width)
+        text = _pad_text("".join(piece[0] for piece in first), claim_width)
         middle = [(_pad_text(rule, rules), style), (f"  {text}  ", "")]
         below = _indent_lines(further, 5 + rules + _GAP)
     else:
@@ -332,7 +331,7 @@ def _format_text_gaps(report: Report, options: RenderOptions, width: int) -> lis
 
 def _format_glossary(lines: list[StyledLine], width: int) -> list[StyledLine]:
     """Explain the jargon on the screen that newcomers may not know."""
-    screen = "\n".join("".join(map(itemgetter(0), line)) for line in lines)
+    screen = "\n".join("".join(piece[0] for piece in line) for line in lines)
     meanings = _pack_items(list_glossary_entries(screen), " · ", width)
     return [[], *([(text, "dim") for text, _ in line] for line in meanings)] if meanings else []
 
@@ -346,7 +345,7 @@ def _format_text_section(section: Section, options: RenderOptions, width: int) -
         reason = make_printable(section.reason, phrases.SENTENCE) or "no reason given"
         lines += _wrap_text(f"{section.status}: {reason}", width)
     if section.metrics:
-        lines += [*_pack_items(list(map(phrases.format_metric, section.metrics)), " · ", width), []]
+        lines += [*_pack_items([phrases.format_metric(metric) for metric in section.metrics], " · ", width), []]
     for sheet in section.sheets:
         where = "--top for more"
         lines += [*_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where), []]
@@ -390,7 +389,7 @@ def _wrap_text(text: str, width: int, style: str = "") -> list[StyledLine]:
     if _count_terminal_cells(text) <= width:
         return [[(text, style)]]
     words = re.findall(r"\s*\S+\s*", text)
-    longest = max(map(_count_terminal_cells, map(str.rstrip, words)))
+    longest = max(_count_terminal_cells(word.rstrip()) for word in words)
     if longest > width or "\t" in text or "\n" in text:
         return _wrap_long_words(text, width, style)
     lines, size = [""], 0
@@ -441,8 +440,8 @@ def _pad_text(text: str, width: int, right: bool = False) -> str:
 def _print_lines(lines: list[StyledLine], options: RenderOptions, width: int) -> str:
     """Join the lines to one string, with colour only on request, whatever the environment says."""
     if not options.color:
-        texts = ("".join(map(itemgetter(0), line)).rstrip() for line in lines)
-        return "\n".join([*map(break_ci_command, texts), ""])
+        texts = ("".join(piece[0] for piece in line).rstrip() for line in lines)
+        return "\n".join([*(break_ci_command(text) for text in texts), ""])
     from rich.console import Console
     from rich.text import Text
 
@@ -461,4 +460,4 @@ def _print_lines(lines: list[StyledLine], options: RenderOptions, width: int) ->
         text: Text = Text.assemble(*line)
         text.rstrip()
         console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
-    return "\n".join(map(break_ci_command, out.getvalue().split("\n")))
+    return "\n".join(break_ci_command(line) for line in out.getvalue().split("\n"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import chain
-from operator import attrgetter
 
 from tracekit.model.report import Chart
 from tracekit.model.units import MINUS, format_quantity
@@ -135,7 +133,7 @@ def average_row_marks(marks: Sequence[Mark]) -> dict[int, Fraction]:
 def draw_waterfall_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw bars that each start where the last one ended, with connecting lines and the change beside each."""
     rows = lay_out_rows(chart, top, 24, 96, names=330)
-    ends = filter(None, chain.from_iterable(map(attrgetter("span"), marks)))
+    ends = [end for mark in marks for end in mark.span if end]
     amounts = make_axis(ends, chart.x_unit, zero=True, wide=True)
     bars, words = [], []
     links: list[PenStep] = []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import filterfalse
-from operator import attrgetter
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, ChartKind
@@ -73,7 +71,7 @@ def list_placed_marks(chart: Chart) -> list[Mark]:
     if wrong:
         raise TracekitError(f"chart {chart.id!r}: {wrong}")
     kind = KINDS[chart.kind]
-    return list(filter(kind.is_placed, list_chart_marks(chart, kind)))
+    return [mark for mark in list_chart_marks(chart, kind) if kind.is_placed(mark)]
 
 
 def find_chart_problem(chart: Chart) -> str:
@@ -100,11 +98,11 @@ def limit_chart(chart: Chart) -> Chart:
     kind = KINDS[chart.kind]
     raw = chart.marks
     if "row" in kind.fields:
-        raw = tuple(filterfalse(_is_beyond_last_row, raw))
+        raw = tuple(mark for mark in raw if not _is_beyond_last_row(mark))
     if len(raw) > MOST_MARKS and not find_chart_problem(chart):
-        sizes = list(map(attrgetter("size"), list_chart_marks(replace(chart, marks=raw), kind)))
+        sizes = [mark.size for mark in list_chart_marks(replace(chart, marks=raw), kind)]
         largest = sorted(range(len(raw)), key=lambda index: (-sizes[index], index))[:MOST_MARKS]
-        raw = tuple(map(raw.__getitem__, sorted(largest)))
+        raw = tuple(raw[index] for index in sorted(largest))
     omitted = chart.omitted + len(chart.marks) - len(raw)
     return replace(
         chart,

@@ -8,7 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import product
 from math import log
-from operator import attrgetter
 
 from tracekit.model.records import dataclass
 from tracekit.model.units import Scale, format_cell, format_quantity
@@ -58,7 +57,7 @@ def make_log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
 
 def _select_positive_numbers(marks: Iterable[Mark], name: str) -> list[Fraction]:
     """Select the numbers of this name that a log axis can show."""
-    numbers = map(attrgetter(name), marks)
+    numbers = [getattr(mark, name) for mark in marks]
     return [number for number in numbers if number is not None and number > 0]
 
 

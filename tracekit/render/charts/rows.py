@@ -90,7 +90,7 @@ def draw_bars_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], t
     is_single = len(chart.series) == 1
     rows = lay_out_rows(chart, top, 24, 84 if is_single else 12)
     ends = stack_marks(marks)
-    amounts = make_axis(chain.from_iterable(filter(None, ends)), chart.unit, zero=True)
+    amounts = make_axis(chain.from_iterable(end for end in ends if end), chart.unit, zero=True)
     bars, words = [], []
     for mark, pair in zip(marks, ends, strict=True):
         middle, tone = rows.middle(mark.row), tones[mark.series]

@@ -24,7 +24,7 @@ def render_svg(layout: shapes.ChartLayout) -> str:
         f'<title id="{name}--title">{escape(shorten_for_tooltip(layout.title))}</title>\n'
         f'<desc id="{name}--desc">{escape(layout.sentence)}</desc>\n'
     )
-    parts = "\n".join((*map(render_svg_part, layout.parts), "</svg>"))
+    parts = "\n".join((*(render_svg_part(part) for part in layout.parts), "</svg>"))
     return f"{opening}{parts}\n"
 
 
@@ -46,12 +46,12 @@ def render_svg_part(part: Any) -> str:
 
 @render_svg_part.register
 def _render_area(area: shapes.FilledArea) -> str:
-    return _render_path(area.role, "".join(map(_trace_box, area.boxes)), area.tip)
+    return _render_path(area.role, "".join(_trace_box(box) for box in area.boxes), area.tip)
 
 
 @render_svg_part.register
 def _render_stroke(stroke: shapes.LineStroke) -> str:
-    steps = (letter + " ".join(map(format_coordinate, numbers)) for letter, numbers in stroke.steps)
+    steps = (letter + " ".join(format_coordinate(number) for number in numbers) for letter, numbers in stroke.steps)
     return _render_path(stroke.role, "".join(steps), stroke.tip)
 
 
@@ -86,7 +86,7 @@ def _render_swatch(swatch: shapes.ToneSwatch) -> str:
 
 @render_svg_part.register
 def _render_key(key: shapes.LegendKey) -> str:
-    return "".join(map(render_svg_part, (*key.samples, key.words)))
+    return "".join(render_svg_part(part) for part in (*key.samples, key.words))
 
 
 @render_svg_part.register
@@ -100,7 +100,7 @@ def _render_row(row: shapes.ChartRow) -> str:
 
 @render_svg_part.register
 def _render_group(group: shapes.ShapeGroup) -> str:
-    return f"<g>{_render_tooltip(group.tip)}{''.join(map(render_svg_part, group.parts))}</g>"
+    return f"<g>{_render_tooltip(group.tip)}{''.join(render_svg_part(part) for part in group.parts)}</g>"
 
 
 def _render_path(role: str, data: str, tip: str) -> str:
@@ -116,7 +116,7 @@ def _render_tooltip(tip: str) -> str:
 
 def _trace_box(box: shapes.ShapeBox) -> str:
     """Trace a rectangle as a piece of a path that many share."""
-    x, y, width, height = map(format_coordinate, (box.x, box.y, box.width, box.height))
+    x, y, width, height = (format_coordinate(number) for number in (box.x, box.y, box.width, box.height))
     return f"M{x} {y}h{width}v{height}H{x}z"
 
 
