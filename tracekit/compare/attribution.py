@@ -26,6 +26,7 @@ from tracekit.compare.slot_table import (
     SlotHalf,
     SlotTable,
     build_slot_table,
+    sum_rows_by_group,
 )
 from tracekit.compare.spreads import compute_difference_intervals
 from tracekit.compare.transfers import compare_transfers
@@ -177,10 +178,7 @@ def _select_half_rows(half: SlotHalf, rows: Ints) -> SlotHalf:
 
 def _mark_replaced_rows(rows: Sequence[AttributionRow], titles: set[str]) -> list[AttributionRow]:
     """Mark the rows with these titles as replaced."""
-    marked = []
-    for row in rows:
-        marked.append(replace(row, presence="replaced") if row.what in titles else row)
-    return marked
+    return [replace(row, presence="replaced") if row.what in titles else row for row in rows]
 
 
 def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
@@ -238,7 +236,7 @@ def _build_attribution_level(
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
     titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
     size = len(titles)
-    base_ns, opt_ns = (_sum_rows_by_group(base.ns, group, size), _sum_rows_by_group(opt.ns, group, size))
+    base_ns, opt_ns = (sum_rows_by_group(base.ns, group, size), sum_rows_by_group(opt.ns, group, size))
     low, high = compute_difference_intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
     before, after = base_ns @ base.weights, opt_ns @ opt.weights
     base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
@@ -279,13 +277,6 @@ def _build_attribution_level(
     return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
 
 
-def _sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
-    """Sum the rows of every group."""
-    sums = np.zeros((groups, values.shape[1]))
-    np.add.at(sums, group, values)
-    return sums
-
-
 def _measure_count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
     """Measure the part of each difference that the change in calls explains: `(n_o − n_b)(d_o + d_b)/2`.
 
@@ -314,11 +305,7 @@ def _find_replaced_keys(table: SlotTable) -> dict[int, renames.ReplacedPlace]:
     places = renames.match_replaced_keys(
         (keys[position] for position in before), (keys[position] for position in after)
     )
-    swaps = {}
-    for row in sorted(before ^ after):
-        if keys[row] in places:
-            swaps[row] = places[keys[row]]
-    return swaps
+    return {row: places[keys[row]] for row in sorted(before ^ after) if keys[row] in places}
 
 
 def _find_named_rows(half: SlotHalf, keys: Sequence[renames.SlotKey]) -> set[int]:
@@ -345,7 +332,8 @@ def _title_replaced_places(
     titles = {}
     for place in dict.fromkeys(swaps.values()):
         old, new = _join_largest_names(gone[place]), _join_largest_names(come[place])
-        titles[place] = f"{_prefix_replaced_op(place)}{old} → {new}"
+        op = place[2].removeprefix(_BACKWARD) if place[2] else "replaced"
+        titles[place] = f"{op}: {old} → {new}"
     return titles
 
 
@@ -365,11 +353,6 @@ def _sum_time_by_place(
 def _join_largest_names(sizes: dict[str, float]) -> str:
     """Join the names, the largest first."""
     return renames.join_first_names(sorted(sizes, key=lambda name: (-sizes[name], name)))
-
-
-def _prefix_replaced_op(place: renames.ReplacedPlace) -> str:
-    """Prefix for replaced names: the op under which they ran."""
-    return f"{place[2].removeprefix(_BACKWARD)}: " if place[2] else "replaced: "
 
 
 def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -> None:

@@ -138,7 +138,10 @@ def _apply_holm_to_changes(judged: Sequence[JudgedChange], level: float, answere
     corrected = [metric.change for metric in judged]
     places, verdicts = [], []
     for place, metric in enumerate(judged):
-        if metric.verdict is not None and _get_change_key(metric.change) not in uncorrected:
+        if (
+            metric.verdict is not None
+            and (metric.change.name, metric.change.role, metric.change.stage) not in uncorrected
+        ):
             places.append(place)
             verdicts.append(metric.verdict)
     for place, verdict_among_many in zip(places, correct_verdicts(verdicts, level=level), strict=True):
@@ -147,10 +150,6 @@ def _apply_holm_to_changes(judged: Sequence[JudgedChange], level: float, answere
             notes = (*change.notes, CAPS["many comparisons"])
             corrected[place] = replace(change, word=verdict_among_many.word, notes=notes)
     return corrected
-
-
-def _get_change_key(change: Change) -> Key:
-    return change.name, change.role, change.stage
 
 
 def _judge_metric(

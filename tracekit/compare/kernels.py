@@ -10,19 +10,16 @@ from collections.abc import Iterator
 from math import exp, expm1
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.compare.origins import KernelChange, KernelChanges, Presence
 from tracekit.compare.renames import SEPARATOR
-from tracekit.compare.slot_table import SlotHalf, SlotTable
+from tracekit.compare.slot_table import SlotTable, sum_rows_by_group
 from tracekit.compare.spreads import average_steps_by_run
 from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.many import CommonShift, KernelLimits, KernelTests, compare_kernels
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED
 from tracekit.process.ops.kernel_names import is_gemm_kernel
-
-Ints = npt.NDArray[np.int64]
 
 LEAST_SHIFT = 0.005
 """Smallest common shift that is reported."""
@@ -133,17 +130,10 @@ def _sum_times_by_kernel(table: SlotTable) -> _KernelTimes:
     return _KernelTimes(
         names=[key[0] for key in order],
         kinds=[key[1] for key in order],
-        base=_sum_half_by_group(table.base, rows, group, len(order)),
-        opt=_sum_half_by_group(table.opt, rows, group, len(order)),
+        base=sum_rows_by_group(table.base.ns[rows], group, len(order)),
+        opt=sum_rows_by_group(table.opt.ns[rows], group, len(order)),
         on_host=on_host,
     )
-
-
-def _sum_half_by_group(half: SlotHalf, rows: Ints, group: Ints, groups: int) -> Floats:
-    """Sum the time of every group of rows in each step of one side."""
-    sums = np.zeros((groups, half.ns.shape[1]))
-    np.add.at(sums, group, half.ns[rows])
-    return sums
 
 
 def _classify_shift_class(slot_class: str, name: str) -> str:

@@ -7,7 +7,6 @@ from statistics import median
 
 from tracekit.compare.comparison import Word
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel, MemoryPair, MemorySites, Moment
-from tracekit.compare.memory_pairs import match_snapshots
 from tracekit.compare.memory_sites import compare_memory_sites
 from tracekit.compare.memory_snapshots import (
     END,
@@ -16,6 +15,7 @@ from tracekit.compare.memory_snapshots import (
     MemorySnapshot,
     list_measured_snapshots,
     list_reported_snapshots,
+    match_snapshots,
 )
 from tracekit.compare.sides import ComparedSide
 from tracekit.job.frames import divide_or_none

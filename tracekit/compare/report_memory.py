@@ -74,18 +74,13 @@ def list_memory_figures(memory: MemoryChange) -> Iterator[Metric]:
         yield Metric("reserved_difference", change, "bytes", "lower", label="change of the peak reserved")
 
 
-def make_memory_overview(memory: MemoryChange) -> Sheet:
-    """Make the first table: the levels of the worst memory."""
-    return _make_memory_levels_sheet("overview", memory)
-
-
 def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     """Build the section on memory; empty unless both sides have snapshots."""
     memory = comparison.memory
     if memory is None:
         return
     sheets = [
-        _make_memory_levels_sheet("memory-levels", memory),
+        make_memory_levels_sheet("memory-levels", memory),
         _make_memory_pairs_sheet(memory),
         *(_make_memory_sites_sheet(site) for site in memory.sites),
         *(_make_memory_categories_sheet(site) for site in memory.sites),
@@ -103,7 +98,7 @@ def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     )
 
 
-def _make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
+def make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
     """Make the table of every level of the first pair."""
     worst = MemoryPair("", None, None, "", "", (memory.headline,))
     if memory.pairs:
@@ -238,10 +233,7 @@ def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
 
 def _describe_compared_steps(memory: MemoryChange) -> Iterator[str]:
     """List the steps that are compared."""
-    steps = set()
-    for pair in memory.pairs:
-        if pair.opt_step is not None and pair.base_step == pair.opt_step:
-            steps.add(pair.opt_step)
+    steps = {pair.opt_step for pair in memory.pairs if pair.opt_step is not None and pair.base_step == pair.opt_step}
     numbers = sorted(steps)
     if numbers:
         more = " …" if len(numbers) > 10 else ""
@@ -264,10 +256,7 @@ def _build_memory_charts(comparison: Comparison, memory: MemoryChange) -> Iterat
     if not memory.sites:
         return
     sites = memory.sites[0]
-    parts = []
-    for site in shorten_sites(sites.rows, BARS):
-        if site.difference:
-            parts.append((site.site, float(site.difference)))
+    parts = [(site.site, float(site.difference)) for site in shorten_sites(sites.rows, BARS) if site.difference]
     if parts:
         name = (f"memory-{sites.moment}", f"What holds it {_AT[sites.moment]}", "memory")
         sides = (comparison.base, comparison.opt)

@@ -1,10 +1,10 @@
-"""One side of a comparison: recorded values of its runs, from measurements or from a saved report."""
+"""One side of a comparison: recorded values of its runs, from measurements or a saved report, with roles spelled alike."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import chain
 
 import numpy as np
@@ -18,7 +18,7 @@ from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_dropped_steps
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import choose_plural
+from tracekit.model.labels import choose_plural, normalize_label_words
 from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
@@ -299,3 +299,59 @@ def _combine_fingerprints(fingerprints: Iterable[Mapping[str, str]]) -> dict[str
         for name, value in fingerprint.items():
             values.setdefault(name, set()).add(value)
     return {name: " / ".join(sorted(texts)) for name, texts in values.items()}
+
+
+def unify_role_spellings(before: ComparedSide, after: ComparedSide) -> tuple[ComparedSide, ComparedSide]:
+    """Spell every role in one way on both sides: as the side before does, else as first seen."""
+    first_spelling: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for role in (*_list_side_roles(before), *_list_side_roles(after)):
+        spelling = first_spelling.setdefault(normalize_label_words(role), role)
+        if spelling != role:
+            names[role] = spelling
+    if not names:
+        return before, after
+    return _rename_side_roles(before, names), _rename_side_roles(after, names)
+
+
+def _list_side_roles(side: ComparedSide) -> list[str]:
+    """List the roles of a side as it spells them, in order."""
+    roles = {key[1] for key in side.samples}
+    for measured in side.measured:
+        roles.update(source.role for source in measured.sources)
+        for table in measured.arrays.values():
+            if "role" in table.arrays:
+                roles.update(table.texts("role"))
+    return sorted(role for role in roles if role is not None)
+
+
+def _rename_side_roles(side: ComparedSide, names: Mapping[str, str]) -> ComparedSide:
+    """Rename roles of a side; a role that the side spells in two ways stays as it is."""
+    roles = set(_list_side_roles(side))
+    spelled_twice = {names[role] for role in roles & names.keys()} & roles
+    names = {old: new for old, new in names.items() if new not in spelled_twice}
+    samples = {}
+    for (name, role, stage), metric in side.samples.items():
+        key = (name, _get_role_name(role, names), stage)
+        samples[key] = replace(metric, key=key)
+    fingerprint = dict(side.fingerprint)
+    if "roles" in fingerprint:
+        listed = {names.get(role, role) for role in fingerprint["roles"].split(", ")}
+        fingerprint["roles"] = ", ".join(sorted(listed))
+    measured = tuple(_rename_measured_roles(measurements, names) for measurements in side.measured)
+    return replace(side, samples=samples, fingerprint=fingerprint, measured=measured)
+
+
+def _get_role_name(role: str | None, names: Mapping[str, str]) -> str | None:
+    """Get the new name of a role, or its own."""
+    return role if role is None else names.get(role, role)
+
+
+def _rename_measured_roles(measured: Measurements, names: Mapping[str, str]) -> Measurements:
+    """Rename roles in measurements."""
+    tables = dict(measured.arrays)
+    for name, table in measured.arrays.items():
+        if "role" in table.arrays:
+            tables[name] = table.renamed("role", names)
+    sources = tuple(replace(source, role=_get_role_name(source.role, names)) for source in measured.sources)
+    return replace(measured, arrays=tables, sources=sources)

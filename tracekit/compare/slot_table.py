@@ -137,6 +137,13 @@ def _sum_matrix_cells(values: pd.Series[Any], cell: Ints, keys: int, steps: int)
     return np.asarray(sums, np.float64).reshape(keys, steps)
 
 
+def sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
+    """Sum the rows of every group."""
+    sums = np.zeros((groups, values.shape[1]))
+    np.add.at(sums, group, values)
+    return sums
+
+
 def _measure_stage_times(rows: pd.DataFrame, halves: Sequence[SlotHalf]) -> tuple[StageTimeChange, ...]:
     """Measure the exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
     named = rows[rows["stage"].notna()].astype({"role_text": str, "stage": str})

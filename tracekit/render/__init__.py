@@ -56,19 +56,14 @@ class Renderer:
         return function
 
 
-def _make_renderer(name: str, file: str, *suffixes: str, files: bool = False, library: str = "") -> Renderer:
-    """Make the renderer of a module in this package."""
-    return Renderer(name, file, suffixes, files, library)
-
-
 RENDERERS: tuple[Renderer, ...] = (
-    _make_renderer("text", "text", ".txt"),
-    _make_renderer("html", "html", ".html", ".htm"),
-    _make_renderer("md", "markdown", ".md", ".markdown"),
-    _make_renderer("json", "json", ".json"),
-    _make_renderer("csv", "csv", ".csv", files=True),
-    _make_renderer("parquet", "parquet", ".parquet", files=True, library="pyarrow"),
-    _make_renderer("openmetrics", "openmetrics", ".prom"),
+    Renderer("text", "text", (".txt",)),
+    Renderer("html", "html", (".html", ".htm")),
+    Renderer("md", "markdown", (".md", ".markdown")),
+    Renderer("json", "json", (".json",)),
+    Renderer("csv", "csv", (".csv",), files=True),
+    Renderer("parquet", "parquet", (".parquet",), files=True, library="pyarrow"),
+    Renderer("openmetrics", "openmetrics", (".prom",)),
 )
 
 

@@ -22,7 +22,9 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, format_quantity
 from tracekit.render import phrases
-from tracekit.render.charts import assign_stage_tones, draw_svg_chart, limit_chart, make_row_id
+from tracekit.render.charts.kinds import assign_stage_tones, limit_chart
+from tracekit.render.charts.rows import make_row_id
+from tracekit.render.charts.svg import draw_svg_chart
 from tracekit.render.charts.text import LONGEST_ID, make_slug
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import NAME_LIMIT, GridColumn, TextGrid, make_grid

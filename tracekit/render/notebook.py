@@ -59,10 +59,9 @@ def _count_things(things: Sized, noun: str) -> str:
 
 def _summarize_report(report: Report) -> str:
     """Summarize a report: its title, its first number, and its size."""
-    numbers = [phrases.format_metric(metric) for metric in report.headline[:1]]
     facts = (
         report.title,
-        report.answer or next(numbers, ""),
+        report.answer or "".join(phrases.format_metric(metric) for metric in report.headline[:1]),
         _count_things(report.findings, "finding"),
         _count_things(report.sections, "section"),
     )

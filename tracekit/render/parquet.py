@@ -61,9 +61,9 @@ def _make_arrow_array(values: list[Cell], unit: Unit, pa: Any) -> Any:
         return pa.array(values, _choose_empty_type(unit, pa))
     if kinds == {bool}:
         return pa.array(values, pa.bool_())
-    if kinds == {int} and all(_is_int64(value) for value in values):
+    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values if isinstance(value, int)):
         return pa.array(values, pa.int64())
-    if kinds <= {int, float} and all(_fits_in_float(value) for value in values):
+    if kinds <= {int, float} and all(abs(value) <= 2**53 for value in values if isinstance(value, int)):
         return pa.array([_to_arrow_float(value) for value in values], pa.float64())
     texts = [None if value is None else _escape_surrogates(str(value)) for value in values]
     return pa.array(texts, pa.string())
@@ -74,16 +74,6 @@ def _choose_empty_type(unit: Unit, pa: Any) -> Any:
     if unit in _WHOLE:
         return pa.int64()
     return {"text": pa.string()}.get(unit, pa.float64())
-
-
-def _is_int64(value: Cell) -> bool:
-    """Check whether a number is not an integer beyond 64 bits."""
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
-
-
-def _fits_in_float(value: Cell) -> bool:
-    """Check whether a float represents the number exactly."""
-    return not isinstance(value, int) or abs(value) <= 2**53
 
 
 def _to_arrow_float(value: Cell) -> float | None:

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any
 
 from tracekit.model.report import Cell, Heading, Sheet, Unit
-from tracekit.render.csv import write_csv_table as csv_bytes
+from tracekit.render.csv import write_csv_table
 from tracekit.render.escape import make_printable, shorten_middle
 from tracekit.render.grid import TextGrid, make_grid
 from tracekit.render.parquet import import_pyarrow, make_arrow_table
@@ -50,7 +50,7 @@ def format_query_rows(sheet: Sheet, width: int | None = None) -> str:
 
 def write_query_csv(sheet: Sheet) -> bytes:
     """Write the rows as CSV."""
-    return csv_bytes(_clear_units(sheet))
+    return write_csv_table(_clear_units(sheet))
 
 
 def write_query_parquet(sheet: Sheet) -> bytes:
@@ -112,9 +112,7 @@ def _fit_query_widths(
     table: TextGrid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
 ) -> list[int]:
     """Compute column widths: the widest text columns shrink until all fit or reach the minimum."""
-    widths = []
-    for title, cells in zip(titles, columns, strict=True):
-        widths.append(max(len(cell) for cell in (title, *cells)))
+    widths = [max(len(cell) for cell in (title, *cells)) for title, cells in zip(titles, columns, strict=True)]
     texts = [place for place, column in enumerate(table.columns) if not column.numeric]
     while width is not None and texts:
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width

@@ -186,10 +186,9 @@ def _format_text_recordings(report: Report, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     label = "Recorded: "
     for sentence, advice, command in phrases.list_limiting_recordings(report):
-        first, *further = _wrap_text(sentence, width - len(label)) or [[]]
-        lines += [[(label, "bold"), *first], *_indent_lines(further, len(label))]
-        first, *further = _format_remedy(advice, command, width - len(label) - 2) or [[]]
-        lines += _indent_lines([[("→ ", ""), *first], *_indent_lines(further, 2)], len(label))
+        lines += _label_lines(label, "bold", _wrap_text(sentence, width - len(label)), len(label))
+        remedy = _format_remedy(advice, command, width - len(label) - 2)
+        lines += _indent_lines(_label_lines("→ ", "", remedy, 2), len(label))
         label = " " * len(label)
     if lines:
         lines.append([])
@@ -209,8 +208,7 @@ def _format_text_cautions(report: Report, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     label = "Careful: "
     for caution in report.cautions:
-        first, *further = _wrap_text(make_printable(caution, phrases.SENTENCE), width - 9) or [[]]
-        lines += [[(label, "bold"), *first], *_indent_lines(further, 11)]
+        lines += _label_lines(label, "bold", _wrap_text(make_printable(caution, phrases.SENTENCE), width - 9), 11)
         label = " " * len(label)
     if lines:
         lines.append([])
@@ -233,11 +231,12 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
     fill = max(width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1)
     right = _pad_text(aside, max(_count_terminal_cells(aside), amount_width), right=True)
     lines: list[StyledLine] = [[(title, "bold"), (" " * fill, ""), (right, "dim")]]
+    rule_width = min(max(_count_terminal_cells(make_printable(finding.rule, 32)) for finding in findings), 32)
     first_of: dict[tuple[str, str], int] = {}
     for number, (finding, (time, share)) in enumerate(zip(findings, amounts, strict=True), 1):
         both = f"{_pad_text(time, times, right=True)}  {_pad_text(share, shares, right=True)}"
         amount = _pad_text(both, amount_width, right=True)
-        lines += _format_text_claim(finding, number, amount, width, _measure_rule_width(findings))
+        lines += _format_text_claim(finding, number, amount, width, rule_width)
         alike = first_of.setdefault((finding.rule, finding.advice), number)
         lines += _format_text_advice(finding, width, alike if alike < number else None, findings[alike - 1])
         lines += _format_finding_parts(finding, width) if options.verbose else []
@@ -252,8 +251,7 @@ def _format_finding_parts(finding: Finding, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     for part, (time, _) in zip(finding.parts, phrases.format_savings(finding.parts), strict=True):
         text = f"{time}: {make_printable(part.claim, phrases.SENTENCE)}"
-        first, *further = _wrap_text(text, width - 9, style="dim")
-        lines += _indent_lines([first], 7) + _indent_lines(further, 9)
+        lines += _label_lines(" " * 7, "", _wrap_text(text, width - 9, style="dim"), 9)
     return lines
 
 
@@ -261,14 +259,8 @@ def _format_text_unproven(report: Report, findings: list[Finding], width: int) -
     """Format abstentions that matter, each with its price and the missing proof."""
     lines: list[StyledLine] = []
     for sentence in phrases.list_unproven_claims(report, findings):
-        first, *further = _wrap_text(f"unproven: {sentence}", width - 5)
-        lines += _indent_lines([first], 5) + _indent_lines(further, 7)
+        lines += _label_lines(" " * 5, "", _wrap_text(f"unproven: {sentence}", width - 5), 7)
     return lines
-
-
-def _measure_rule_width(findings: list[Finding]) -> int:
-    """Measure the width of the rule column."""
-    return min(max(_count_terminal_cells(make_printable(f.rule, 32)) for f in findings), 32)
 
 
 def _format_text_claim(f: Finding, number: int, amount: str, width: int, rules: int) -> list[StyledLine]:
@@ -297,14 +289,19 @@ def _format_text_advice(
     if advice.strip() and first_with_advice is not None:
         lines.append([("     → ", style), (f"as for {first_with_advice}", "")])
     elif advice.strip():
-        first, *further = _wrap_text(advice, width - 7)
-        lines += [[("     → ", style), *first], *_indent_lines(further, 7)]
+        lines += _label_lines("     → ", style, _wrap_text(advice, width - 7), 7)
     for caveat in f.caveats:
         if first_with_advice is not None and caveat in earlier_finding.caveats:
             continue
         text = f"Careful: {make_printable(caveat, phrases.SENTENCE)}"
         lines += _indent_lines(_wrap_text(text, width - 7, style="dim"), 7)
     return lines
+
+
+def _label_lines(label: str, style: str, lines: list[StyledLine], hang: int) -> list[StyledLine]:
+    """Put a label before the first line, and indent the others by `hang` blanks."""
+    first, *further = lines or [[]]
+    return [[(label, style), *first], *_indent_lines(further, hang)]
 
 
 def _indent_lines(lines: list[StyledLine], width: int) -> list[StyledLine]:

@@ -7,9 +7,8 @@ from fractions import Fraction
 
 from tracekit.model.report import Chart
 from tracekit.model.units import MINUS, format_quantity
-from tracekit.render.charts.axis import make_axis
+from tracekit.render.charts.axis import LogAxis, make_axis, make_log_axis
 from tracekit.render.charts.frame import WeightedBar, draw_axis_below, make_mark_box, merge_bars
-from tracekit.render.charts.log import LogAxis, make_log_axis
 from tracekit.render.charts.marks import ChartKindLayout, Mark, has_mark_start, list_mark_numbers, to_plain_number
 from tracekit.render.charts.rows import AXIS, RowLayout, draw_row_names, frame_row_plot, lay_out_rows
 from tracekit.render.charts.shapes import (

@@ -9,15 +9,13 @@ from fractions import Fraction
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, ChartKind
 from tracekit.model.units import format_quantity
-from tracekit.render.charts import changes, extents, rows, xy
+from tracekit.render.charts import changes, rows, xy
 from tracekit.render.charts.frame import assign_tones, draw_legend
 from tracekit.render.charts.marks import ChartKindLayout, Mark, Number, list_chart_marks
 from tracekit.render.charts.shapes import ChartLayout, PlacedText, PlotDrawing
 from tracekit.render.charts.text import fit_text, make_slug, shorten_for_tooltip
 
-KINDS: dict[ChartKind, ChartKindLayout] = {
-    kind.name: kind for kind in (*rows.KINDS, *xy.KINDS, *changes.KINDS, *extents.KINDS)
-}
+KINDS: dict[ChartKind, ChartKindLayout] = {kind.name: kind for kind in (*rows.KINDS, *xy.KINDS, *changes.KINDS)}
 
 MOST_MARKS, MOST_ROWS = 2_000, 300
 """Limits of one chart: more would be invisible and slow to draw."""

@@ -6,17 +6,21 @@ the same picture. A legend, text in the marks and tooltips repeat the informatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 from html import escape
 from typing import Any
 
+from tracekit.model.report import Chart
 from tracekit.render.charts import shapes
+from tracekit.render.charts.kinds import lay_out_chart
 from tracekit.render.charts.shapes import CHART_WIDTH
 from tracekit.render.charts.text import shorten_for_tooltip
 
 
-def render_svg(layout: shapes.ChartLayout) -> str:
-    """Render a layout as an `<svg>` element."""
+def draw_svg_chart(chart: Chart, roles: Mapping[str, str] | None = None) -> str:
+    """Draw the chart as an `<svg>` element; `roles` are as for `lay_out_chart`."""
+    layout = lay_out_chart(chart, roles)
     name = f"chart-{layout.id}"
     opening = (
         f'<svg class="chart {layout.kind}" viewBox="0 0 {CHART_WIDTH} {layout.height:g}" role="img" '
