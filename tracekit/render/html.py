@@ -101,10 +101,10 @@ def render_html(report: Report, _options: RenderOptions) -> str:
 
 def _merge_report_ranks(report: Report) -> Report:
     """Merge the rows of each table with more than `RANKED_ROWS` ranks."""
-    sections = []
-    for section in report.sections:
-        sheets = tuple(merge_similar_ranks(sheet, RANKED_ROWS) for sheet in section.sheets)
-        sections.append(replace(section, sheets=sheets))
+    sections = (
+        replace(section, sheets=tuple(merge_similar_ranks(sheet, RANKED_ROWS) for sheet in section.sheets))
+        for section in report.sections
+    )
     return replace(report, sections=tuple(sections))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import chain
 from math import isfinite
@@ -21,6 +21,7 @@ from tracekit.model.redaction import redact
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
 from tracekit.render.escape import make_printable
 from tracekit.render.options import RenderOptions
+from tracekit.render.schema import is_required_field
 
 _SCALARS = frozenset((NoneType, bool, int, float, str))
 _INVISIBLE = re.compile(
@@ -169,9 +170,9 @@ def _parse_typed(value: object, kind: Any, where: str) -> Any:
         return _parse_tuple(value, get_args(kind), where)
     if is_dataclass(kind):
         return _parse_dataclass(value, kind, where)
-    if kind is float and _is_exact_type(value, int):
+    if kind is float and type(value) is int:
         return _parse_integer_as_float(value, where)
-    if not _is_exact_type(value, kind):
+    if type(value) is not kind:
         _refuse_json_value(where, kind.__name__, value)
     return value
 
@@ -180,7 +181,7 @@ def _parse_union(value: object, kinds: tuple[Any, ...], where: str) -> Any:
     """Parse a value as one of the scalar types, or as the single dataclass among them."""
     if type(value) in kinds:
         return value
-    if float in kinds and _is_exact_type(value, int):
+    if float in kinds and type(value) is int:
         return _parse_integer_as_float(value, where)
     for kind in kinds:
         if is_dataclass(kind):
@@ -238,16 +239,8 @@ def _refuse_undrawable_chart(chart: Chart, where: str) -> None:
 @cache
 def _get_field_hints(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Get the annotation of every field, and whether it is required."""
-    types, hints = get_type_hints(kind), {}
-    for field in fields(kind):
-        required = field.default is MISSING and field.default_factory is MISSING
-        hints[field.name] = (types[field.name], required)
-    return hints
-
-
-def _is_exact_type(value: object, kind: object) -> bool:
-    """Check whether the value has exactly this type: a bool is not a number."""
-    return type(value) is kind
+    types = get_type_hints(kind)
+    return {field.name: (types[field.name], is_required_field(field)) for field in fields(kind)}
 
 
 def _parse_integer_as_float(value: object, where: str) -> float:
