@@ -235,14 +235,14 @@ def select_rule_samples(rule: GateRule, side: ComparedSide) -> dict[Key, MetricS
 def _select_recorded_samples(rule: GateRule, side: ComparedSide) -> dict[Key, MetricSamples]:
     """Select the samples of a rule's metric as recorded, by role."""
     metrics = _compute_idle_shares(side) if rule.name == IDLE_SHARE else side.samples
-    of_rule = {
+    of_rule: dict[Key, MetricSamples] = {
         (name, role, stage): metric
         for (name, role, stage), metric in metrics.items()
         if name == rule.name and rule.role in (None, role)
     }
     meant = None
     if rule.stage is not None:
-        named = {
+        named: dict[Key, MetricSamples] = {
             (name, role, stage): metric
             for (name, role, stage), metric in of_rule.items()
             if stage in (rule.stage, get_canonical_stage(rule.stage, role))

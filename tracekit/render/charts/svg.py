@@ -28,7 +28,7 @@ def draw_svg_chart(chart: Chart, roles: Mapping[str, str] | None = None) -> str:
         f'<title id="{name}--title">{escape(shorten_for_tooltip(layout.title))}</title>\n'
         f'<desc id="{name}--desc">{escape(layout.sentence)}</desc>\n'
     )
-    parts = "\n".join((*(render_svg_part(part) for part in layout.parts), "</svg>"))
+    parts = "\n".join((*(draw_svg_part(part) for part in layout.parts), "</svg>"))
     return f"{opening}{parts}\n"
 
 
@@ -43,28 +43,28 @@ def format_coordinate(value: float) -> str:
 
 
 @singledispatch
-def render_svg_part(part: Any) -> str:
+def draw_svg_part(part: Any) -> str:
     """Render one part of a layout as an element."""
     raise AssertionError(f"no part of a layout: {part!r}")
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_area(area: shapes.FilledArea) -> str:
     return _render_path(area.role, "".join(_trace_box(box) for box in area.boxes), area.tip)
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_stroke(stroke: shapes.LineStroke) -> str:
     steps = (letter + " ".join(format_coordinate(number) for number in numbers) for letter, numbers in stroke.steps)
     return _render_path(stroke.role, "".join(steps), stroke.tip)
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_glyph(glyph: shapes.SeriesGlyph) -> str:
     return _render_path(glyph.role, _trace_glyph(glyph), glyph.tip)
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_dot(dot: shapes.LineDot) -> str:
     return (
         f'<circle class="{dot.role}" cx="{format_coordinate(dot.x)}" cy="{format_coordinate(dot.y)}" r="3">'
@@ -72,7 +72,7 @@ def _render_dot(dot: shapes.LineDot) -> str:
     )
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_words(words: shapes.PlacedText) -> str:
     role = f' class="{words.role}"' if words.role else ""
     anchor = f' text-anchor="{words.anchor}"' if words.anchor else ""
@@ -82,29 +82,29 @@ def _render_words(words: shapes.PlacedText) -> str:
     )
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_swatch(swatch: shapes.ToneSwatch) -> str:
     x, y = format_coordinate(swatch.x), format_coordinate(swatch.y)
     return f'<rect class="{swatch.role}" x="{x}" y="{y}" width="12" height="12" rx="2"/>'
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_key(key: shapes.LegendKey) -> str:
-    return "".join(render_svg_part(part) for part in (*key.samples, key.words))
+    return "".join(draw_svg_part(part) for part in (*key.samples, key.words))
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_row(row: shapes.ChartRow) -> str:
-    name = render_svg_part(row.name) if row.name else ""
+    name = draw_svg_part(row.name) if row.name else ""
     return (
         f'<g class="row" id="{row.id}"><rect x="0" y="{format_coordinate(row.y)}" '
         f'width="{CHART_WIDTH}" height="{format_coordinate(row.height)}"/>{name}</g>'
     )
 
 
-@render_svg_part.register
+@draw_svg_part.register
 def _render_group(group: shapes.ShapeGroup) -> str:
-    return f"<g>{_render_tooltip(group.tip)}{''.join(render_svg_part(part) for part in group.parts)}</g>"
+    return f"<g>{_render_tooltip(group.tip)}{''.join(draw_svg_part(part) for part in group.parts)}</g>"
 
 
 def _render_path(role: str, data: str, tip: str) -> str:
