@@ -215,7 +215,7 @@ def render_shout(report: Report, options: RenderOptions) -> str:
 def test_a_new_output_is_one_file_and_one_line(house):
     (house / "tracekit/render/shout.py").write_text(RENDERER)
     registry = house / "tracekit/render/__init__.py"
-    line = '    _make_renderer("shout", "shout", ".shout"),\n'
+    line = '    Renderer("shout", "shout", (".shout",)),\n'
     edit(registry, "RENDERERS: tuple[Renderer, ...] = (\n", f"RENDERERS: tuple[Renderer, ...] = (\n{line}")
     done = python(house, "-m", "tracekit", "analyze", PROFILE, "-q", "--export", "shout=-")
     assert (done.returncode, done.stdout) == (0, f"{str(PROFILE).upper()}!\n")

@@ -5,7 +5,6 @@ from compare.memory_sides import holding, memory_of, memory_side
 
 from tracekit.compare.memory import compare_memory, judge_memory_level
 from tracekit.compare.memory_change import MemoryLevel
-from tracekit.compare.memory_pairs import match_snapshots
 from tracekit.compare.memory_snapshots import (
     END,
     MEMORY_LEVELS,
@@ -13,6 +12,7 @@ from tracekit.compare.memory_snapshots import (
     MemoryOwner,
     MemorySnapshot,
     list_measured_snapshots,
+    match_snapshots,
 )
 
 MIB = 2**20

@@ -11,7 +11,7 @@ from scipy import stats
 
 from tracekit.compare.attribution import attribute_slot_table
 from tracekit.compare.changes import ComparisonChoices
-from tracekit.compare.first_screen import describe_comparison_basis
+from tracekit.compare.report import describe_comparison_basis
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
 

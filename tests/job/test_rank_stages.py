@@ -7,7 +7,7 @@ from changed_tables import with_tables
 from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
-from tracekit.render.charts import draw_svg_chart
+from tracekit.render.charts.svg import draw_svg_chart
 
 
 def group_of(folder, ranks, slow):

@@ -16,7 +16,6 @@ from sample_report import HOSTILE
 
 import tracekit.render
 from tracekit.compare.comparison import StepValue
-from tracekit.compare.first_screen import add_change_bars, describe_comparison_basis
 from tracekit.compare.origins import Attribution, AttributionRow
 from tracekit.compare.pictures import (
     build_comparison_charts,
@@ -24,13 +23,13 @@ from tracekit.compare.pictures import (
     build_steps_chart,
     build_waterfall_chart,
 )
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.report import add_change_bars, build_comparison_report, describe_comparison_basis
 from tracekit.model.report import Chart, Heading, Report, Section, Sheet
 from tracekit.render import read_report_json, render, write_report_json
-from tracekit.render.charts import draw_svg_chart, limit_chart
-from tracekit.render.charts.kinds import MOST_MARKS, list_placed_marks
-from tracekit.render.charts.log import make_log_axis
+from tracekit.render.charts.axis import make_log_axis
+from tracekit.render.charts.kinds import MOST_MARKS, limit_chart, list_placed_marks
 from tracekit.render.charts.marks import Mark
+from tracekit.render.charts.svg import draw_svg_chart
 
 NS = "{http://www.w3.org/2000/svg}"
 CSS = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()

@@ -7,7 +7,8 @@ import pytest
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart
-from tracekit.render.charts import draw_svg_chart, limit_chart
+from tracekit.render.charts.kinds import limit_chart
+from tracekit.render.charts.svg import draw_svg_chart
 
 MIB = 2**20
 TREE = Chart(

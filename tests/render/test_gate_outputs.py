@@ -8,9 +8,14 @@ from markdown_it import MarkdownIt
 from sample_report import HOSTILE, sample_report
 
 from tracekit.model.report import Gate, Heading, Report, Section, Sheet
-from tracekit.render.comment import MAX_COMMENT_CHARS, make_comment_marker, make_pull_request_comment
-from tracekit.render.github import MAX_ANNOTATIONS, format_step_outputs, make_annotation, make_gate_annotations
-from tracekit.render.junit import make_gate_junit
+from tracekit.render.gates import (
+    MAX_ANNOTATIONS,
+    format_step_outputs,
+    make_annotation,
+    make_gate_annotations,
+    make_gate_junit,
+)
+from tracekit.render.markdown import MAX_COMMENT_CHARS, make_comment_marker, make_pull_request_comment
 from tracekit.render.options import RenderOptions
 
 

@@ -14,9 +14,8 @@ from sample_report import HOSTILE, sample_report
 from tracekit.compare.report import build_comparison_report
 from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
-from tracekit.render.comment import make_pull_request_comment
 from tracekit.render.escape import make_printable
-from tracekit.render.markdown import escape_markdown, format_code_span
+from tracekit.render.markdown import escape_markdown, format_code_span, make_pull_request_comment
 from tracekit.render.options import RenderOptions
 from tracekit.render.phrases import SENTENCE
 

@@ -14,10 +14,10 @@ import tracekit.render
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, Report, Section
 from tracekit.render import read_report_json, write_report_json
-from tracekit.render.charts import assign_stage_tones, draw_svg_chart, limit_chart
 from tracekit.render.charts.axis import make_axis
 from tracekit.render.charts.frame import MAX_TOOLTIPS, TONES, get_text_role
-from tracekit.render.charts.kinds import MOST_MARKS, MOST_ROWS
+from tracekit.render.charts.kinds import MOST_MARKS, MOST_ROWS, assign_stage_tones, limit_chart
+from tracekit.render.charts.svg import draw_svg_chart
 from tracekit.render.charts.text import estimate_text_width, fit_text, make_slug
 from tracekit.render.escape import make_printable
 

@@ -102,8 +102,7 @@ def write_gate_targets(
 
 def _render_gate(report: Report, gates: Sequence[Gate], name: str, rules: GateRules | Comparison | None) -> str | None:
     """Render the gate as JUnit or annotations, by `rules` on undecided gates; None for other formats."""
-    from tracekit.render.github import make_gate_annotations
-    from tracekit.render.junit import make_gate_junit
+    from tracekit.render.gates import make_gate_annotations, make_gate_junit
 
     untested_passes = _is_untested_passing(rules)
     if name == GITHUB:
@@ -126,8 +125,8 @@ def _is_untested_passing(rules: GateRules | Comparison | None) -> bool:
 
 def _render_comparison(report: Report, comparison: Comparison, name: str, options: RenderOptions) -> str | None:
     """Render the comparison in formats that differ from its report; None for the others."""
-    from tracekit.render.comment import make_pull_request_comment
     from tracekit.render.json import write_plain_json
+    from tracekit.render.markdown import make_pull_request_comment
 
     if name == "json":
         return write_plain_json(comparison, "comparison")
@@ -141,7 +140,7 @@ def write_step_outputs(values: Mapping[str, str | float | None], wanted: Sequenc
 
     `report` is the first page written. A write error changes no result.
     """
-    from tracekit.render.github import format_step_outputs
+    from tracekit.render.gates import format_step_outputs
 
     files = [target for target in wanted if not target.printed]
     pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
@@ -170,7 +169,7 @@ def make_step_outputs(comparison: Comparison) -> dict[str, str | float | None]:
 
 def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
     """Append the comparison to the job summary, as far as it fits."""
-    from tracekit.render.comment import make_pull_request_comment
+    from tracekit.render.markdown import make_pull_request_comment
     from tracekit.render.options import RenderOptions
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -203,7 +202,7 @@ def _append_for_github(variable: str, text: str) -> None:
 
 def print_annotations(gates: Sequence[Gate], *, untested_passes: bool) -> None:
     """Print annotations to standard error, one per line."""
-    from tracekit.render.github import make_gate_annotations
+    from tracekit.render.gates import make_gate_annotations
 
     for line in make_gate_annotations(gates, untested_passes=untested_passes):
         terminal.print_workflow_command(line)

@@ -40,9 +40,7 @@ def add_step_speedups(changes: Sequence[Change], origin: Attribution | None) -> 
     """
     if origin is None or not origin.base > 0:
         return tuple(changes)
-    shares = {}
-    for stage in origin.stage_times:
-        shares[stage.role, stage.stage] = stage.base / origin.base
+    shares = {(stage.role, stage.stage): stage.base / origin.base for stage in origin.stage_times}
     return tuple(_add_step_speedup(change, shares.get((change.role, change.stage or ""))) for change in changes)
 
 

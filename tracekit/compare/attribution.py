@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import starmap
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from tracekit.compare.slot_table import (
     SlotHalf,
     SlotTable,
     build_slot_table,
+    sum_rows_by_group,
 )
 from tracekit.compare.spreads import compute_difference_intervals
 from tracekit.compare.transfers import compare_transfers
@@ -89,7 +88,7 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
     slots = _list_key_texts(table.keys, "class", "cause", "op", "kernel")
     swaps = _find_replaced_keys(table)
     names = _title_replaced_places(swaps, table)
-    titles = list(starmap(_title_op, slots))
+    titles = [_title_op(*slot) for slot in slots]
     swapped_titles = set()
     for row, place in swaps.items():
         if not place[2]:  # whole ops replaced one another
@@ -101,10 +100,10 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
 
     stages = rows_by([""] * len(slots))
     classes = rows_by(_title_slot_class(kind, cause) for kind, cause, _, _ in slots)
-    ops = list(map(_clear_row_counts, _mark_replaced_rows(rows_by(titles), swapped_titles)))
-    leaves = rows_by(starmap(_title_leaf, slots))
+    ops = [_clear_row_counts(row) for row in _mark_replaced_rows(rows_by(titles), swapped_titles)]
+    leaves = rows_by(_title_leaf(*slot) for slot in slots)
     levels = (
-        shorten_attribution_rows(map(_clear_row_counts, classes), MAX_ROWS),
+        shorten_attribution_rows((_clear_row_counts(row) for row in classes), MAX_ROWS),
         shorten_attribution_rows(ops, MAX_ROWS),
         shorten_attribution_rows(leaves, MAX_ROWS),
     )
@@ -179,10 +178,7 @@ def _select_half_rows(half: SlotHalf, rows: Ints) -> SlotHalf:
 
 def _mark_replaced_rows(rows: Sequence[AttributionRow], titles: set[str]) -> list[AttributionRow]:
     """Mark the rows with these titles as replaced."""
-    marked = []
-    for row in rows:
-        marked.append(replace(row, presence="replaced") if row.what in titles else row)
-    return marked
+    return [replace(row, presence="replaced") if row.what in titles else row for row in rows]
 
 
 def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
@@ -195,7 +191,7 @@ def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
 
 def _list_key_texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
     """List four columns of every key as text."""
-    return list(zip(*(map(str, keys[name]) for name in names), strict=True))
+    return list(zip(*((str(value) for value in keys[name]) for name in names), strict=True))
 
 
 def _title_slot_class(kind: str, cause: str) -> str:
@@ -229,7 +225,7 @@ def _title_leaf(kind: str, cause: str, path: str, kernel: str) -> str:
     """Title a slot by its path and kernel; time without either by its class."""
     if kind in ("idle", "no_op") or not (path or kernel):
         return _title_slot_class(kind, cause)
-    return " · ".join(filter(None, (path.removeprefix(_BACKWARD) or NO_OP, kernel)))
+    return " · ".join(part for part in (path.removeprefix(_BACKWARD) or NO_OP, kernel) if part)
 
 
 def _build_attribution_level(
@@ -240,7 +236,7 @@ def _build_attribution_level(
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
     titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
     size = len(titles)
-    base_ns, opt_ns = (_sum_rows_by_group(base.ns, group, size), _sum_rows_by_group(opt.ns, group, size))
+    base_ns, opt_ns = (sum_rows_by_group(base.ns, group, size), sum_rows_by_group(opt.ns, group, size))
     low, high = compute_difference_intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
     before, after = base_ns @ base.weights, opt_ns @ opt.weights
     base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
@@ -281,13 +277,6 @@ def _build_attribution_level(
     return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
 
 
-def _sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
-    """Sum the rows of every group."""
-    sums = np.zeros((groups, values.shape[1]))
-    np.add.at(sums, group, values)
-    return sums
-
-
 def _measure_count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
     """Measure the part of each difference that the change in calls explains: `(n_o − n_b)(d_o + d_b)/2`.
 
@@ -313,12 +302,10 @@ def _find_replaced_keys(table: SlotTable) -> dict[int, renames.ReplacedPlace]:
     """Map rows of keys that replace one another to the place under which they do."""
     keys: list[renames.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
     before, after = _find_named_rows(table.base, keys), _find_named_rows(table.opt, keys)
-    places = renames.match_replaced_keys(map(keys.__getitem__, before), map(keys.__getitem__, after))
-    swaps = {}
-    for row in sorted(before ^ after):
-        if keys[row] in places:
-            swaps[row] = places[keys[row]]
-    return swaps
+    places = renames.match_replaced_keys(
+        (keys[position] for position in before), (keys[position] for position in after)
+    )
+    return {row: places[keys[row]] for row in sorted(before ^ after) if keys[row] in places}
 
 
 def _find_named_rows(half: SlotHalf, keys: Sequence[renames.SlotKey]) -> set[int]:
@@ -345,7 +332,8 @@ def _title_replaced_places(
     titles = {}
     for place in dict.fromkeys(swaps.values()):
         old, new = _join_largest_names(gone[place]), _join_largest_names(come[place])
-        titles[place] = f"{_prefix_replaced_op(place)}{old} → {new}"
+        op = place[2].removeprefix(_BACKWARD) if place[2] else "replaced"
+        titles[place] = f"{op}: {old} → {new}"
     return titles
 
 
@@ -367,16 +355,11 @@ def _join_largest_names(sizes: dict[str, float]) -> str:
     return renames.join_first_names(sorted(sizes, key=lambda name: (-sizes[name], name)))
 
 
-def _prefix_replaced_op(place: renames.ReplacedPlace) -> str:
-    """Prefix for replaced names: the op under which they ran."""
-    return f"{place[2].removeprefix(_BACKWARD)}: " if place[2] else "replaced: "
-
-
 def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -> None:
     """Raise AssertionError if rows do not add up to both steps and to the change."""
     slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
     for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):
-        total = sum(map(attrgetter(name), rows))
+        total = sum(getattr(row, name) for row in rows)
         assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
     effects = sum(row.by_count + row.by_duration for row in rows)
     assert abs(effects - (opt - base)) < slack, "both effects are all of the change"

@@ -138,7 +138,10 @@ def _apply_holm_to_changes(judged: Sequence[JudgedChange], level: float, answere
     corrected = [metric.change for metric in judged]
     places, verdicts = [], []
     for place, metric in enumerate(judged):
-        if metric.verdict is not None and _get_change_key(metric.change) not in uncorrected:
+        if (
+            metric.verdict is not None
+            and (metric.change.name, metric.change.role, metric.change.stage) not in uncorrected
+        ):
             places.append(place)
             verdicts.append(metric.verdict)
     for place, verdict_among_many in zip(places, correct_verdicts(verdicts, level=level), strict=True):
@@ -147,10 +150,6 @@ def _apply_holm_to_changes(judged: Sequence[JudgedChange], level: float, answere
             notes = (*change.notes, CAPS["many comparisons"])
             corrected[place] = replace(change, word=verdict_among_many.word, notes=notes)
     return corrected
-
-
-def _get_change_key(change: Change) -> Key:
-    return change.name, change.role, change.stage
 
 
 def _judge_metric(
@@ -183,7 +182,7 @@ def _judge_metric_interval(
         better="higher" if kind.better == "higher" else "lower",
         assume_independent_steps=choices.assume_independent_steps,
     )
-    notes = (*map(FOOTNOTES.__getitem__, ratio.footnotes), *map(CAPS.__getitem__, judgement.caps))
+    notes = (*(FOOTNOTES[footnote] for footnote in ratio.footnotes), *(CAPS[cap] for cap in judgement.caps))
     detectable_change = None
     if key[0] in STEP_AND_STAGES:
         detectable_change = find_detectable_metric_change(ratio, choices)
@@ -267,7 +266,7 @@ def _map_step_values(samples: MetricSamples | None) -> dict[int | None, float]:
     """Map the number of every step of a side to its value."""
     if samples is None:
         return {}
-    numbers = map(_NUMBER, chain.from_iterable(samples.steps))
+    numbers = [_NUMBER(id_) for id_ in chain.from_iterable(samples.steps)]
     return dict(zip(numbers, chain.from_iterable(samples.values), strict=True))
 
 
@@ -275,7 +274,7 @@ def _has_same_steps(base: MetricSamples, opt: MetricSamples) -> bool:
     """Check whether each side has one run, with the same known step numbers."""
     if len(base.runs) != 1 or len(opt.runs) != 1:
         return False
-    before, after = list(map(_NUMBER, base.steps[0])), list(map(_NUMBER, opt.steps[0]))
+    before, after = [_NUMBER(id_) for id_ in base.steps[0]], [_NUMBER(id_) for id_ in opt.steps[0]]
     return before == after and None not in before
 
 
@@ -290,7 +289,7 @@ def _count_samples(samples: MetricSamples | None) -> tuple[int, int]:
     """Count the (runs, steps) of one side."""
     if samples is None:
         return 0, 0
-    return len(samples.runs), sum(map(len, samples.steps))
+    return len(samples.runs), sum(len(steps) for steps in samples.steps)
 
 
 def _judge_one_sided_metric(
@@ -321,7 +320,7 @@ def _judge_exact_metric(key: Key, kind: MetricKind, base: MetricSamples, opt: Me
         difference=numbers.difference,
         ratio=numbers.ratio,
         label=numbers.label,
-        notes=tuple(map(FOOTNOTES.__getitem__, numbers.footnotes)),
+        notes=tuple(FOOTNOTES[footnote] for footnote in numbers.footnotes),
     )
     return _add_sample_counts(change, base, opt)
 

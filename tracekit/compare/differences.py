@@ -1,4 +1,4 @@
-"""Comparability of two sides: differences other than the change under test, and their meaning."""
+"""Comparability of two sides: differences other than the change under test, the order of runs, and their hosts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ FACTS: dict[str, FingerprintFact] = {
     "stages": FingerprintFact("a stage of one side alone is no speedup"),
 }
 
-_ONE_GPU_TRACED = FingerprintFact("only one side was traced on its GPU", blocking=True)
-
 LEAST_COMMON = 0.1
 """Smallest share of kernel (or op) time in common; sides with less did different work."""
 
@@ -73,14 +71,11 @@ def _list_fact_differences(base: ComparedSide, opt: ComparedSide) -> Iterator[Di
     for name, fact in FACTS.items():
         before, after = base.fingerprint.get(name, ""), opt.fingerprint.get(name, "")
         if before and after and before != after:
-            yield _make_fact_difference(name, before, after, fact)
+            yield Difference(name, before, after, fact.blocking, fact.meaning)
         elif name == "gpu" and bool(before) != bool(after) and _has_gpu_times(base) != _has_gpu_times(opt):
             nothing = "no GPU activity recorded"
-            yield _make_fact_difference(name, before or nothing, after or nothing, _ONE_GPU_TRACED)
-
-
-def _make_fact_difference(name: str, base: str, opt: str, fact: FingerprintFact) -> Difference:
-    return Difference(name, base, opt, fact.blocking, fact.meaning)
+            meaning = "only one side was traced on its GPU"
+            yield Difference(name, before or nothing, after or nothing, blocking=True, meaning=meaning)
 
 
 def _has_gpu_times(side: ComparedSide) -> bool:
@@ -162,8 +157,57 @@ def _measure_kernel_time_shares(side: ComparedSide) -> pd.Series | None:
     """Compute the share of time per kernel, or per op if no GPU was traced; None if names are unknown."""
     for table, column in (("kernels", "total_ns"), ("operators", "self_ns")):
         parts = [part[table][["name", column]] for part in side.measured if part.has(table)]
-        if parts and any(map(len, parts)):
+        if parts and any(len(part) for part in parts):
             total = pd.concat(parts).groupby("name")[column].sum().astype(float)
             if total.sum() > 0:
                 return total / total.sum()
     return None
+
+
+def list_confounder_warnings(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
+    """List confounders that the recorded times and hosts reveal; empty if they are unknown."""
+    base_hosts, opt_hosts = _collect_known_hosts(base), _collect_known_hosts(opt)
+    other_hosts = bool(base_hosts and opt_hosts and not base_hosts & opt_hosts)
+    if order := describe_session_order(base, opt):
+        where = ", on other hosts" if other_hosts else ""
+        yield (
+            f"all base runs ran {order} all opt runs{where}: what changed in between cannot be told from"
+            " the change (alternate the runs)"
+        )
+    elif other_hosts:
+        yield "the sides ran on other hosts: a difference between hosts cannot be told from the change"
+
+
+def describe_session_order(base: ComparedSide, opt: ComparedSide) -> str:
+    """Describe the order of sides whose runs do not interleave: "before" or "after".
+
+    Empty if they interleave, or if the order is unknown.
+    """
+    base_spans, opt_spans = list_run_spans(base), list_run_spans(opt)
+    if min(len(base_spans), len(opt_spans)) < 2:
+        return ""
+    if max(end for _, end in base_spans) <= min(opt_spans)[0]:
+        return "before"
+    if max(end for _, end in opt_spans) <= min(base_spans)[0]:
+        return "after"
+    return ""
+
+
+def list_run_spans(side: ComparedSide) -> list[tuple[int, int]]:
+    """List the (first, last) instant of every run whose clock counts from the Unix epoch."""
+    if not side.measured:
+        return []
+    tables = [measured["captures"] for measured in side.measured]
+    captures = pd.concat(tables, ignore_index=True)
+    captures = captures[captures["absolute_time"].astype(bool)]
+    runs = captures.assign(end_ns=captures["ts_ns"] + captures["dur_ns"]).groupby("run", sort=True)
+    starts, ends = runs["ts_ns"].min(), runs["end_ns"].max()
+    return [(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+
+
+def _collect_known_hosts(side: ComparedSide) -> set[str]:
+    """Collect the known hosts of a side."""
+    hosts: set[str] = set()
+    for measured in side.measured:
+        hosts.update(str(host) for host in measured["captures"]["host"].dropna())
+    return hosts

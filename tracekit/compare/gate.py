@@ -235,17 +235,18 @@ def select_rule_samples(rule: GateRule, side: ComparedSide) -> dict[Key, MetricS
 def _select_recorded_samples(rule: GateRule, side: ComparedSide) -> dict[Key, MetricSamples]:
     """Select the samples of a rule's metric as recorded, by role."""
     metrics = _compute_idle_shares(side) if rule.name == IDLE_SHARE else side.samples
-    of_rule = {}
-    for key, metric in metrics.items():
-        name, role, _ = key
-        if name == rule.name and rule.role in (None, role):
-            of_rule[key] = metric
+    of_rule: dict[Key, MetricSamples] = {
+        (name, role, stage): metric
+        for (name, role, stage), metric in metrics.items()
+        if name == rule.name and rule.role in (None, role)
+    }
     meant = None
     if rule.stage is not None:
-        named = {}
-        for key, metric in of_rule.items():
-            if key[2] in (rule.stage, get_canonical_stage(rule.stage, key[1])):
-                named[key] = metric
+        named: dict[Key, MetricSamples] = {
+            (name, role, stage): metric
+            for (name, role, stage), metric in of_rule.items()
+            if stage in (rule.stage, get_canonical_stage(rule.stage, role))
+        }
         if named:
             return named
         meant = STAGE_ALIASES.get(rule.stage, "")
@@ -270,7 +271,7 @@ def _select_peak_steps(metric: MetricSamples) -> MetricSamples:
 
 def _select_worst_run(metric: MetricSamples) -> MetricSamples:
     """Select the run with the highest sum; runs without OOM do not offset one that ran out."""
-    sums = list(map(sum, metric.values))
+    sums = [sum(values) for values in metric.values]
     worst = sums.index(max(sums))
     first_step = metric.steps[worst][:1]
     return MetricSamples(metric.key, (metric.runs[worst],), (first_step,), ((sums[worst],),))
@@ -392,7 +393,7 @@ def _decide_gate_by_interval(gate: Gate, rule: GateRule, ratio: Speedup, choices
         outcome = "pass"
     if judgement.uncapped == "regression":
         caps = (*caps, *judgement.caps)
-    gate = replace(gate, caveats=tuple(map(CAPS.__getitem__, dict.fromkeys(caps))))
+    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys(caps)))
     return _JudgedGate(_set_gate_outcome(gate, rule, worse, outcome), judgement)
 
 
@@ -427,7 +428,7 @@ def _judge_budget(rule: GateRule, metric: str, opt: MetricSamples, choices: Comp
     """Test the second side's own number against a limit: the worst exact number, else the mean."""
     number = estimate_side(opt.values, level=choices.level)
     if rule.kind.exact:
-        value, low, high = _get_worst_value(number, rule), None, None
+        value, low, high = number.most if rule.rise else number.least, None, None
     else:
         value, low, high = number.mean, number.low, number.high
     gate = replace(_make_undecided_gate(rule, metric, "inconclusive"), value=value, low=low, high=high, opt=value)
@@ -445,11 +446,6 @@ def _judge_budget(rule: GateRule, metric: str, opt: MetricSamples, choices: Comp
         if outcome == "fail":
             judgement = _make_budget_verdict(rule, number)
     return _JudgedGate(replace(gate, outcome=outcome, claim=_describe_budget(gate, rule)), judgement)
-
-
-def _get_worst_value(number: Estimate, rule: GateRule) -> float:
-    """Get the largest value, or the smallest if lower is worse."""
-    return number.most if rule.rise else number.least
 
 
 def _make_budget_verdict(rule: GateRule, number: Estimate) -> ComparisonVerdict | None:

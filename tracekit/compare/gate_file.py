@@ -150,7 +150,7 @@ def _parse_gate_table(table: Mapping[str, object] | None, source: str) -> GateFi
     if words and not rules and not table.get("rule"):
         raise TracekitError(_describe_empty_gate("fail-on", words), 'add "regression", or a rule')
     _check_rule_count(rules)
-    accepts = tuple(map(_parse_accept_entry, _get_toml_tables(table, "accept")))
+    accepts = tuple(_parse_accept_entry(entry) for entry in _get_toml_tables(table, "accept"))
     fails = fails or INCONCLUSIVE in words
     return GateFile(GateRules(tuple(rules), accepts, fails, None, (source,)), level, least_effect)
 

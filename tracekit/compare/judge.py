@@ -17,8 +17,13 @@ from tracekit.compare.changes import (
     list_unequal_step_work,
 )
 from tracekit.compare.comparison import Change, Comparison, Difference, ExcludedStep, StepValue, VerdictOutlook
-from tracekit.compare.design import describe_session_order, list_confounder_warnings
-from tracekit.compare.differences import has_blocking_difference, has_uneven_work, list_side_differences
+from tracekit.compare.differences import (
+    describe_session_order,
+    has_blocking_difference,
+    has_uneven_work,
+    list_confounder_warnings,
+    list_side_differences,
+)
 from tracekit.compare.gate import apply_gate_rules
 from tracekit.compare.memory import compare_memory, judge_memory_level
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel
@@ -150,7 +155,7 @@ def _drop_unusable_choices(
     """Drop noise and pairing that these sides do not allow from the choices, with notes on why."""
     noise, note = check_noise_fits(choices.noise, base, opt)
     choices = replace(choices, noise=noise)
-    notes = list(filter(None, [note]))
+    notes = [note] if note else []
     if choices.paired == "step" and (unlike := ", ".join(list_unequal_step_work(base, opt))):
         choices = replace(choices, paired=None)
         notes.append(f"steps could not be paired: they hold different numbers of {unlike}")

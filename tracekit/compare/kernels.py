@@ -8,22 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import exp, expm1
-from operator import itemgetter
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.compare.origins import KernelChange, KernelChanges, Presence
 from tracekit.compare.renames import SEPARATOR
-from tracekit.compare.slot_table import SlotHalf, SlotTable
+from tracekit.compare.slot_table import SlotTable, sum_rows_by_group
 from tracekit.compare.spreads import average_steps_by_run
 from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.many import CommonShift, KernelLimits, KernelTests, compare_kernels
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED
 from tracekit.process.ops.kernel_names import is_gemm_kernel
-
-Ints = npt.NDArray[np.int64]
 
 LEAST_SHIFT = 0.005
 """Smallest common shift that is reported."""
@@ -130,21 +126,14 @@ def _sum_times_by_kernel(table: SlotTable) -> _KernelTimes:
     for slot_class, name in zip(keys["class"].array[rows], text.array[rows], strict=True):
         pairs.append((str(name), _classify_shift_class(str(slot_class), str(name))))
     order = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
-    group = np.fromiter(map(order.__getitem__, pairs), np.int64, len(pairs))
+    group = np.fromiter((order[pair] for pair in pairs), np.int64, len(pairs))
     return _KernelTimes(
-        names=list(map(itemgetter(0), order)),
-        kinds=list(map(itemgetter(1), order)),
-        base=_sum_half_by_group(table.base, rows, group, len(order)),
-        opt=_sum_half_by_group(table.opt, rows, group, len(order)),
+        names=[key[0] for key in order],
+        kinds=[key[1] for key in order],
+        base=sum_rows_by_group(table.base.ns[rows], group, len(order)),
+        opt=sum_rows_by_group(table.opt.ns[rows], group, len(order)),
         on_host=on_host,
     )
-
-
-def _sum_half_by_group(half: SlotHalf, rows: Ints, group: Ints, groups: int) -> Floats:
-    """Sum the time of every group of rows in each step of one side."""
-    sums = np.zeros((groups, half.ns.shape[1]))
-    np.add.at(sums, group, half.ns[rows])
-    return sums
 
 
 def _classify_shift_class(slot_class: str, name: str) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import starmap
-from operator import attrgetter
 from statistics import median
 
 from tracekit.compare.comparison import Word
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel, MemoryPair, MemorySites, Moment
-from tracekit.compare.memory_pairs import match_snapshots
 from tracekit.compare.memory_sites import compare_memory_sites
 from tracekit.compare.memory_snapshots import (
     END,
@@ -18,6 +15,7 @@ from tracekit.compare.memory_snapshots import (
     MemorySnapshot,
     list_measured_snapshots,
     list_reported_snapshots,
+    match_snapshots,
 )
 from tracekit.compare.sides import ComparedSide
 from tracekit.job.frames import divide_or_none
@@ -57,14 +55,14 @@ def compare_memory(base: ComparedSide, opt: ComparedSide) -> MemoryChange | None
     name, heading = _choose_headline_level(pairs)
     if not heading:
         return None
-    levels = tuple(starmap(_compare_snapshot_levels, pairs[:MAX_PAIRS]))
+    levels = tuple(_compare_snapshot_levels(*pair) for pair in pairs[:MAX_PAIRS])
     sites = (compare_memory_sites(*pairs[0], moment) for moment in _MOMENTS)
     return MemoryChange(
         _compare_highest_levels(name, heading),
         levels,
         omitted=len(pairs) - len(levels),
         median=_compare_median_memory(name, heading),
-        sites=tuple(filter(None, sites)),
+        sites=tuple(site for site in sites if site),
         elsewhere=tuple(_compare_other_memories(pairs)),
         failed=(_count_failed_requests(base), _count_failed_requests(opt)),
         reading=(_describe_snapshots(base, base_measured), _describe_snapshots(opt, opt_measured)),
@@ -172,7 +170,7 @@ def _count_failed_requests(side: ComparedSide) -> int | None:
     failures = side.samples.get((OUT_OF_MEMORY, None, None))
     if failures is None:
         return None
-    return int(max(map(sum, failures.values)))
+    return int(max(sum(values) for values in failures.values))
 
 
 def _describe_snapshots(side: ComparedSide, measured: Sequence[MemorySnapshot]) -> str:
@@ -180,7 +178,7 @@ def _describe_snapshots(side: ComparedSide, measured: Sequence[MemorySnapshot]) 
     if not measured:
         return f"{side.name}: levels of memory"
     count = len({(snapshot.run, snapshot.source) for snapshot in measured})
-    memories = len(set(map(attrgetter("whose"), measured)))
+    memories = len({snapshot.whose for snapshot in measured})
     text = f"{side.name}: {count:,} memory {choose_plural(count, 'snapshot')}"
     if memories > 1:
         text += f" of {memories:,} devices"

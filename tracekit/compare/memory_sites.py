@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def compare_memory_sites(base: MemorySnapshot, opt: MemorySnapshot, moment: Mome
         categories=_list_category_changes(categories),
     )
     for rows in (sites.rows, sites.categories):
-        change = sum(map(attrgetter("difference"), rows))
+        change = sum(row.difference for row in rows)
         assert not rows or change == opt_total - base_total, "rows miss the change"
     return sites
 
@@ -170,7 +169,7 @@ def _rank_site_change(site: SiteChange) -> tuple[int, int, str]:
 
 def _merge_site_rows(rows: Sequence[SiteChange]) -> SiteChange:
     """Merge several rows into one."""
-    places = sum(map(attrgetter("places"), rows))
-    sums = {name: sum(map(attrgetter(name), rows)) for name in _SUMS}
+    places = sum(row.places for row in rows)
+    sums = {name: sum(getattr(row, name) for row in rows) for name in _SUMS}
     joined = _make_site_row(f"{places:,} {choose_plural(places, 'other')}", "others", sums)
     return replace(joined, places=places)

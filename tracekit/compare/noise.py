@@ -142,7 +142,7 @@ def _parse_noise_document(document: Any) -> NoiseFile:
         raise ValueError(f"its schema is {_shorten_noise_value(schema)}, not {SCHEMA}")
     metrics = _parse_noise_metrics(document.get("metrics"))
     facts = document.get("fingerprint", {})
-    if not isinstance(facts, dict) or not all(map(_is_short_text, facts.values())):
+    if not isinstance(facts, dict) or not all(_is_short_text(value) for value in facts.values()):
         raise ValueError("its fingerprint is no list of names and texts")
     runs, notes = _get_noise_texts(document, "runs"), _get_noise_texts(document, "notes")
     version = document.get("tool_version", "")
@@ -166,7 +166,7 @@ def _parse_noise_metrics(rows: Any) -> dict[Key, Noise]:
 
 def _get_noise_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
     texts = document.get(name, [])
-    if not isinstance(texts, list) or not all(map(_is_short_text, texts)):
+    if not isinstance(texts, list) or not all(_is_short_text(text) for text in texts):
         raise ValueError(f"its {name} are no list of texts")
     return tuple(texts)
 

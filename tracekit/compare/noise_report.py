@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.compare.design import list_run_spans
+from tracekit.compare.differences import list_run_spans
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import ComparedSide
 from tracekit.job.tables import make_sheet, parse_headings
@@ -20,8 +20,6 @@ from tracekit.model.stats.noise import LEAST_RUNS, Noise
 from tracekit.model.stats.outlook import find_detectable_change
 from tracekit.model.stats.verdict import LEAST_EFFECT
 from tracekit.model.units import format_quantity
-
-LEVEL = 0.95
 
 
 def list_noise_notes(side: ComparedSide) -> Iterator[str]:
@@ -36,7 +34,7 @@ def list_noise_notes(side: ComparedSide) -> Iterator[str]:
     yield f"the runs span {length}: drift over longer times, and other nodes, are not in this noise"
 
 
-def find_resolvable_change(noise: Noise, level: float = LEVEL) -> float | None:
+def find_resolvable_change(noise: Noise) -> float | None:
     """Find the smallest change that one run per side calls a regression in 80 % of cases with this noise.
 
     None if the noise is not usable.
@@ -44,7 +42,7 @@ def find_resolvable_change(noise: Noise, level: float = LEVEL) -> float | None:
     if not noise.usable:
         return None
     delta = max(log1p(LEAST_EFFECT), noise.sd)
-    return find_detectable_change([ErrorSpread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level)
+    return find_detectable_change([ErrorSpread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level=0.95)
 
 
 def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:
@@ -81,7 +79,7 @@ def _make_noise_rows(noise: NoiseFile, side: ComparedSide) -> Iterator[dict[str,
             "title": get_metric_title(name, stage),
             "role": role,
             "order": order[name],
-            "size": -sum(map(sum, side.samples[key].values)),
+            "size": -sum(sum(values) for values in side.samples[key].values),
             "runs": of_metric.runs,
             "steps": of_metric.steps,
             "sd": of_metric.sd,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import fsum
-from operator import attrgetter, itemgetter
 
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.origins import Attribution, shorten_attribution_rows
@@ -41,7 +40,7 @@ def build_comparison_charts(comparison: Comparison) -> tuple[Chart, ...]:
             build_ratio_chart(comparison),
             *charts,
         ]
-    return tuple(filter(None, charts))
+    return tuple(chart for chart in charts if chart)
 
 
 def build_ratio_chart(comparison: Comparison) -> Chart | None:
@@ -89,7 +88,7 @@ def build_steps_chart(comparison: Comparison) -> Chart | None:
     count = min(len(marks), _MOST_DOTS)
     drawn = tuple(marks[place * len(marks) // count] for place in range(count))
     caption = "A dot a step, a line at the mean of a run."
-    if not all(map(attrgetter("counted"), comparison.steps)):
+    if not all(step.counted for step in comparison.steps):
         caption += " Hollow ones do not count."
     return Chart(
         "steps",
@@ -123,11 +122,11 @@ def _build_attribution_waterfall(comparison: Comparison, origin: Attribution) ->
     """Build the waterfall of the step by the ops of its attribution."""
     parts = []
     for row in shorten_attribution_rows(origin.ops, _MOST_PARTS):
-        parts.append((" · ".join(filter(None, (row.stage, row.what))), row.difference))
+        parts.append((" · ".join(part for part in (row.stage, row.what) if part), row.difference))
     name = ("waterfall", title_attribution(comparison.headline), "step")
     chart = make_waterfall(name, _get_side_names(comparison), (origin.base, origin.opt), parts)
     profiled = explain_profiled_parts(origin, comparison.headline)
-    return replace(chart, caption=" ".join(filter(None, (profiled, chart.caption))))
+    return replace(chart, caption=" ".join(part for part in (profiled, chart.caption) if part))
 
 
 def _build_stage_waterfall(comparison: Comparison, step: Change) -> Chart | None:
@@ -214,9 +213,9 @@ def _list_stage_parts(comparison: Comparison, step: Change) -> Iterator[tuple[st
     yield from parts[:_MOST_PARTS]
     smaller = parts[_MOST_PARTS:]
     if smaller:
-        yield f"{len(smaller)} other stages", fsum(map(itemgetter(1), smaller))
+        yield f"{len(smaller)} other stages", fsum(part[1] for part in smaller)
     total = (step.opt or 0.0) - (step.base or 0.0)
-    yield "rest of the step", total - fsum(map(itemgetter(1), parts))
+    yield "rest of the step", total - fsum(part[1] for part in parts)
 
 
 def _scale_to_mean_step(stage: Change, step: Change) -> float:

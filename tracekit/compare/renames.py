@@ -46,10 +46,7 @@ def match_replaced_keys(before: Iterable[SlotKey], after: Iterable[SlotKey]) -> 
     gone = {key: _find_common_op(key, common_ops) for key in old - new}
     come = {key: _find_common_op(key, common_ops) for key in new - old}
     both = set(gone.values()) & set(come.values())
-    places = {}
-    for key, place in (*gone.items(), *come.items()):
-        if place in both:
-            places[key] = place
+    places = {key: place for key, place in (*gone.items(), *come.items()) if place in both}
     return places | _match_stripped_names(gone, come)
 
 

@@ -8,17 +8,12 @@ from operator import attrgetter
 
 from tracekit.compare import report_attribution as attribution_sheets
 from tracekit.compare import report_memory as memory_sheets
-from tracekit.compare.amdahl import ASSUMES, format_speedup_with_interval
+from tracekit.compare.amdahl import ASSUMES, describe_largest_stage_effect, format_speedup_with_interval
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.differences import shorten_difference_name
-from tracekit.compare.first_screen import (
-    FIRST_CAUTIONS,
-    add_change_bars,
-    choose_first_cautions,
-    describe_comparison_basis,
-)
 from tracekit.compare.gate_sheet import build_gate_section, describe_gate_result
 from tracekit.compare.pictures import build_comparison_charts
+from tracekit.compare.work_units import name_samples
 from tracekit.job.tables import parse_headings, select_filled_sheets
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
@@ -53,13 +48,19 @@ _STEP_ALONE = parse_headings("""
     step_high | to | factor | Upper end of the interval.
 """)
 
+FIRST_CAUTIONS = 6
+"""Number of caveats on the first screen, the most serious; the details list the others."""
+
+_BAR = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
 
 def build_comparison_report(comparison: Comparison) -> Report:
     """Convert a comparison to a report, which every renderer accepts."""
     identity = [f"{comparison.base} → {comparison.opt}"]
     if comparison.simulated:
         identity.append("SIMULATED DATA")
-    words = filter(None, (describe_comparison(comparison), describe_gate_result(comparison.gates)))
+    words = [part for part in (describe_comparison(comparison), describe_gate_result(comparison.gates)) if part]
     sections = (build_gate_section(comparison.gates), *_build_comparison_sections(comparison))
     return Report(
         title=f"{comparison.base} · {comparison.opt}",
@@ -68,14 +69,10 @@ def build_comparison_report(comparison: Comparison) -> Report:
         answer=" · ".join(words),
         headline=tuple(_list_comparison_figures(comparison)),
         overview=add_change_bars(_make_comparison_overview(comparison)),
-        sections=tuple(filter(_has_section_content, sections)),
+        sections=tuple(section for section in sections if section.sheets or section.caveats or section.charts),
         basis=tuple(_describe_report_basis(comparison)),
-        cautions=choose_first_cautions(comparison),
+        cautions=comparison.warnings[:FIRST_CAUTIONS],
     )
-
-
-def _has_section_content(section: Section) -> bool:
-    return bool(section.sheets or section.caveats or section.charts)
 
 
 def describe_comparison(comparison: Comparison) -> str:
@@ -114,7 +111,7 @@ def _make_comparison_overview(comparison: Comparison) -> Sheet:
     """Make the first table: the attribution, else the stages, else the levels of memory."""
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
-        return memory_sheets.make_memory_overview(comparison.memory)
+        return memory_sheets.make_memory_levels_sheet("overview", comparison.memory)
     return attribution_sheets.make_attribution_overview(comparison.origin, step) or _make_stages_sheet(
         "overview", comparison
     )
@@ -172,7 +169,7 @@ def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:
         meaning = "Times of a stage are of the steps that hold it."
         sheet = _append_sheet_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
     if any(change.step_ratio is not None for change in rows):
-        ratios = list(map(attrgetter("step_ratio", "step_low", "step_high"), rows))
+        ratios = [(row.step_ratio, row.step_low, row.step_high) for row in rows]
         sheet = _append_sheet_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
     return sheet
 
@@ -182,7 +179,7 @@ def _append_sheet_columns(
 ) -> Sheet:
     """Append columns and their explanation to a table."""
     rows = [(*row, *cells) for row, cells in zip(sheet.rows, columns, strict=True)]
-    caption = " ".join(filter(None, (sheet.caption, meaning)))
+    caption = " ".join(part for part in (sheet.caption, meaning) if part)
     return replace(sheet, headings=(*sheet.headings, *headings), rows=tuple(rows), caption=caption)
 
 
@@ -214,8 +211,8 @@ def _split_changes_by_unit(name: str, changes: Sequence[Change]) -> Iterator[She
     for title, rows in groups.items():
         if rows:
             sheet = _make_changes_sheet(f"{name}-{title.lower()}", title, rows)
-            devices = make_devices_caption(map(attrgetter("name"), rows))
-            yield replace(sheet, caption=" ".join(filter(None, (sheet.caption, devices))))
+            devices = make_devices_caption(row.name for row in rows)
+            yield replace(sheet, caption=" ".join(part for part in (sheet.caption, devices) if part))
 
 
 def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> Sheet:
@@ -234,14 +231,14 @@ def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> She
     ]
     if any(change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes):
         headings.insert(0, Heading("stage", "stage"))
-    if any(map(attrgetter("role"), changes)):
+    if any(change.role for change in changes):
         headings.insert(0, Heading("role", "role"))
     return _make_attribute_sheet(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
 
 
 def _explain_ratio(changes: Iterable[Change]) -> str:
     """Explain the ratio, and which side of 1 is better if all rows agree."""
-    better = set(map(attrgetter("better"), changes))
+    better = {change.better for change in changes}
     if better == {"lower"}:
         return "before over after; above 1 there is less after, which is better."
     if better == {"higher"}:
@@ -253,7 +250,7 @@ def _make_attribute_sheet(
     name: str, title: str, headings: Sequence[Heading], rows: Iterable[object], caption: str = ""
 ) -> Sheet:
     """Make a table with one row per object; the headings name the attributes."""
-    cells = map(attrgetter(*map(attrgetter("name"), headings)), rows)
+    cells = map(attrgetter(*(heading.name for heading in headings)), rows)
     return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 
 
@@ -301,3 +298,83 @@ def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
         Heading("reason", "left out because it is"),
     )
     return _make_attribute_sheet("left-out", "Steps that do not count", headings, comparison.dropped)
+
+
+def describe_comparison_basis(comparison: Comparison) -> tuple[str, ...]:
+    """Describe the basis of the answer: sample sizes, the detectable change, and which data would show more.
+
+    The stage with the largest effect on the step is listed between them.
+    """
+    step = comparison.headline
+    seen, from_stage = "", list[str]()
+    if comparison.verdict != "not comparable":
+        seen = _describe_detectable_change(step)
+        attributed = "profiled step" if step.name == UNPROFILED else "step"
+        from_stage += describe_largest_stage_effect(comparison.changes, attributed)
+    counts = ", ".join(part for part in (step.label, _format_sample_counts(step)) if part)
+    lines = [" · ".join(part for part in (counts, seen) if part), *_describe_detection_chances(comparison), *from_stage]
+    if comparison.needed:
+        lines.append(comparison.needed[0].upper() + comparison.needed[1:])
+    return tuple(lines)
+
+
+def _describe_detectable_change(step: Change) -> str:
+    """Describe the smallest change that these runs could have detected; empty if there is no interval."""
+    if step.low is None:
+        return ""
+    if step.detectable is None:
+        return "no change of any size could have been detected"
+    return f"could have detected a change of ≥ {format_quantity(step.detectable, 'ratio')}"
+
+
+def _describe_detection_chances(comparison: Comparison) -> Iterator[str]:
+    """Describe in one line how often such runs detect a slower step; empty if they never do."""
+    parts, is_possible = [], False
+    for row in comparison.outlook:
+        if row.runs == comparison.outlook[0].runs and row.change > 0:
+            parts.append(f"{_format_probability(row.regression)} at +{row.change:.0%}")
+            is_possible |= row.inconclusive < 1
+    if is_possible:
+        yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
+
+
+def _format_probability(share: float) -> str:
+    """Format a probability in whole percent; 0 % and 100 % only if exact."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+
+
+def _format_sample_counts(step: Change) -> str:
+    """Format the sample sizes: `3 v 3 runs × 5 steps`, or the steps per side if runs differ in length."""
+    if not (step.base_runs and step.base_steps and step.opt_runs and step.opt_steps):
+        return ""
+    runs = f"{step.base_runs} v {step.opt_runs} runs"
+    a_run = divmod(step.base_steps, step.base_runs)
+    if a_run == divmod(step.opt_steps, step.opt_runs) and a_run[1] == 0:
+        return f"{runs} × {a_run[0]:,} {name_samples(step.name, a_run[0])}"
+    return f"{runs}, {step.base_steps:,} v {step.opt_steps:,} {name_samples(step.name)}"
+
+
+def add_change_bars(sheet: Sheet) -> Sheet:
+    """Add a bar to every change, scaled to the largest; full blocks take less time, hatched ones more."""
+    names = [heading.name for heading in sheet.headings]
+    if "difference" not in names or not sheet.rows:
+        return sheet
+    column = names.index("difference")
+    cells = [row[column] for row in sheet.rows]
+    changes = [float(cell) if isinstance(cell, int | float) else 0.0 for cell in cells]
+    largest_change = max(abs(change) for change in changes)
+    heading = Heading("bar", "size", doc="The change beside the largest: █ takes less, ▒ more.")
+    rows = [(*row, _draw_change_bar(change, largest_change)) for row, change in zip(sheet.rows, changes, strict=True)]
+    return replace(sheet, headings=(*sheet.headings, heading), rows=tuple(rows))
+
+
+def _draw_change_bar(change: float, largest_change: float) -> str:
+    """Draw a bar to an eighth of a character; for a regression to a whole one."""
+    if not change or not largest_change:
+        return ""
+    eighths = max(round(abs(change) / largest_change * _BAR * 8), 1)
+    if change > 0:
+        return "▒" * max(round(eighths / 8), 1)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.kernels import SHIFT_CLASSES
@@ -69,7 +68,7 @@ def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet
         shorten_attribution_rows(origin.ops, FIRST_SCREEN_PARTS),
         _describe_collective_changes(origin),
     )
-    return replace(sheet, caption=" ".join(filter(None, notes)))
+    return replace(sheet, caption=" ".join(note for note in notes if note))
 
 
 def title_attribution(step: Change) -> str:
@@ -117,7 +116,7 @@ def build_attribution_sections(origin: Attribution | None, stages: Sheet, step: 
         "attribution",
         f"{title_attribution(step)}, in detail",
         sheets=select_filled_sheets(*tables),
-        caveats=tuple(filter(None, notes)),
+        caveats=tuple(note for note in notes if note),
     )
     yield from _build_kernels_section(origin)
 
@@ -138,7 +137,7 @@ def _make_attribution_sheet(
 
 def _add_stage_column(sheet: Sheet, rows: Sequence[AttributionRow]) -> Sheet:
     """Add a stage column in front, if any row has a stage."""
-    if not any(map(attrgetter("stage"), rows)):
+    if not any(row.stage for row in rows):
         return sheet
     cells = [(row.stage, *cell) for row, cell in zip(rows, sheet.rows, strict=True)]
     headings = (Heading("stage", "stage"), *sheet.headings)

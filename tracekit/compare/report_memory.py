@@ -50,7 +50,7 @@ def describe_memory_change(memory: MemoryChange, word: str | None = None) -> str
     if level.name == "peak_requested":
         name = name.removesuffix(" requested")
     first = _WORDS.get(word or judge_memory_level(level), "")
-    parts = filter(None, (first, f"{name} {_format_memory_level(level)}"))
+    parts = [part for part in (first, f"{name} {_format_memory_level(level)}") if part]
     return f"memory: {' · '.join(parts)}"
 
 
@@ -74,21 +74,16 @@ def list_memory_figures(memory: MemoryChange) -> Iterator[Metric]:
         yield Metric("reserved_difference", change, "bytes", "lower", label="change of the peak reserved")
 
 
-def make_memory_overview(memory: MemoryChange) -> Sheet:
-    """Make the first table: the levels of the worst memory."""
-    return _make_memory_levels_sheet("overview", memory)
-
-
 def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     """Build the section on memory; empty unless both sides have snapshots."""
     memory = comparison.memory
     if memory is None:
         return
     sheets = [
-        _make_memory_levels_sheet("memory-levels", memory),
+        make_memory_levels_sheet("memory-levels", memory),
         _make_memory_pairs_sheet(memory),
-        *map(_make_memory_sites_sheet, memory.sites),
-        *map(_make_memory_categories_sheet, memory.sites),
+        *(_make_memory_sites_sheet(site) for site in memory.sites),
+        *(_make_memory_categories_sheet(site) for site in memory.sites),
         _make_other_memories_sheet(memory),
     ]
     notes = memory.notes
@@ -97,13 +92,13 @@ def build_memory_section(comparison: Comparison) -> Iterator[Section]:
     yield Section(
         "memory",
         "What became of memory?",
-        sheets=select_filled_sheets(*filter(None, sheets)),
+        sheets=select_filled_sheets(*(sheet for sheet in sheets if sheet)),
         caveats=(*_describe_compared_steps(memory), *notes, *_list_memory_caveats(memory)),
         charts=tuple(_build_memory_charts(comparison, memory)),
     )
 
 
-def _make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
+def make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
     """Make the table of every level of the first pair."""
     worst = MemoryPair("", None, None, "", "", (memory.headline,))
     if memory.pairs:
@@ -184,7 +179,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
         f"memory-sites-{sites.moment}",
         f"What holds it {_AT[sites.moment]}, {sites.who}",
         headings,
-        tuple(map(_format_memory_site, shorten_sites(sites.rows, SHOWN))),
+        tuple(_format_memory_site(site) for site in shorten_sites(sites.rows, SHOWN)),
         caption=f"Requested bytes; the changes of all rows add up to {change}.",
     )
 
@@ -238,14 +233,11 @@ def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
 
 def _describe_compared_steps(memory: MemoryChange) -> Iterator[str]:
     """List the steps that are compared."""
-    steps = set()
-    for pair in memory.pairs:
-        if pair.opt_step is not None and pair.base_step == pair.opt_step:
-            steps.add(pair.opt_step)
+    steps = {pair.opt_step for pair in memory.pairs if pair.opt_step is not None and pair.base_step == pair.opt_step}
     numbers = sorted(steps)
     if numbers:
         more = " …" if len(numbers) > 10 else ""
-        listed = ", ".join(map(str, numbers[:10]))
+        listed = ", ".join(str(number) for number in numbers[:10])
         yield f"the same steps of both sides are compared: {listed}{more}"
 
 
@@ -264,10 +256,7 @@ def _build_memory_charts(comparison: Comparison, memory: MemoryChange) -> Iterat
     if not memory.sites:
         return
     sites = memory.sites[0]
-    parts = []
-    for site in shorten_sites(sites.rows, BARS):
-        if site.difference:
-            parts.append((site.site, float(site.difference)))
+    parts = [(site.site, float(site.difference)) for site in shorten_sites(sites.rows, BARS) if site.difference]
     if parts:
         name = (f"memory-{sites.moment}", f"What holds it {_AT[sites.moment]}", "memory")
         sides = (comparison.base, comparison.opt)

@@ -1,12 +1,11 @@
-"""One side of a comparison: recorded values of its runs, from measurements or from a saved report."""
+"""One side of a comparison: recorded values of its runs, from measurements or a saved report, with roles spelled alike."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_dropped_steps
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import choose_plural
+from tracekit.model.labels import choose_plural, normalize_label_words
 from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
@@ -92,7 +91,7 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
         any("SIMULATED DATA" in part.report.identity for part in inputs),
         every_step=recorded.get((STEP_TIME, None, None)),
         notes=(*_list_input_notes(name, inputs), *describe_run_copies(name, copies)),
-        errors=tuple(dict.fromkeys(chain.from_iterable(map(_list_input_errors, inputs)))),
+        errors=tuple(dict.fromkeys(chain.from_iterable(_list_input_errors(measured) for measured in inputs))),
         contents={run: digests for run, digests in contents.items() if run not in copies},
     )
 
@@ -143,8 +142,8 @@ def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]
 
 def _list_input_errors(part: ComparedInput) -> tuple[str, ...]:
     """List the errors of tracekit that a report names."""
-    remarks = filter(faults.is_fault_remark, part.report.remarks)
-    return tuple(dict.fromkeys(map(attrgetter("message"), remarks)))
+    remarks = [remark for remark in part.report.remarks if faults.is_fault_remark(remark)]
+    return tuple(dict.fromkeys(remark.message for remark in remarks))
 
 
 def find_run_copies(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
@@ -233,9 +232,9 @@ def _read_input_values(part: ComparedInput) -> pd.DataFrame:
 def _coerce_value_types(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Coerce texts and numbers of a frame, whatever a saved report has there."""
     for name in ("run", "role", "part", "stage", "name"):
-        column = list(map(to_text_or_none, frame[name]))
+        column = [to_text_or_none(value) for value in frame[name]]
         frame[name] = pd.Series(column, index=frame.index, dtype=object)
-    if not all(map(_is_step_number, frame["step"].dropna())):
+    if not all(_is_step_number(step) for step in frame["step"].dropna()):
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
     values = frame["value"].dropna()
     if not all(isinstance(cell, int | float | np.number) for cell in values):
@@ -257,8 +256,8 @@ def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame
     Names do not depend on the order of the inputs.
     """
     labels = [part.label for part in inputs]
-    frames = list(map(_read_input_values, inputs))
-    runs_of = [list(map(str, frame["run"].unique())) for frame in frames]
+    frames = [_read_input_values(measured) for measured in inputs]
+    runs_of = [[str(run) for run in frame["run"].unique()] for frame in frames]
     inputs_with = Counter(chain.from_iterable(runs_of))
     names_in_use = {run for run, number in inputs_with.items() if number == 1}
     renamed: list[dict[str, str]] = [{} for _ in inputs]
@@ -273,7 +272,7 @@ def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame
             names[run] = _make_unique_name(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
             names_in_use.add(names[run])
         frames[place]["run"] = frames[place]["run"].astype(str).map(names)
-    return pd.concat(map(frames.__getitem__, order), ignore_index=True), renamed
+    return pd.concat((frames[place] for place in order), ignore_index=True), renamed
 
 
 def _order_inputs(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
@@ -300,3 +299,59 @@ def _combine_fingerprints(fingerprints: Iterable[Mapping[str, str]]) -> dict[str
         for name, value in fingerprint.items():
             values.setdefault(name, set()).add(value)
     return {name: " / ".join(sorted(texts)) for name, texts in values.items()}
+
+
+def unify_role_spellings(before: ComparedSide, after: ComparedSide) -> tuple[ComparedSide, ComparedSide]:
+    """Spell every role in one way on both sides: as the side before does, else as first seen."""
+    first_spelling: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for role in (*_list_side_roles(before), *_list_side_roles(after)):
+        spelling = first_spelling.setdefault(normalize_label_words(role), role)
+        if spelling != role:
+            names[role] = spelling
+    if not names:
+        return before, after
+    return _rename_side_roles(before, names), _rename_side_roles(after, names)
+
+
+def _list_side_roles(side: ComparedSide) -> list[str]:
+    """List the roles of a side as it spells them, in order."""
+    roles = {key[1] for key in side.samples}
+    for measured in side.measured:
+        roles.update(source.role for source in measured.sources)
+        for table in measured.arrays.values():
+            if "role" in table.arrays:
+                roles.update(table.texts("role"))
+    return sorted(role for role in roles if role is not None)
+
+
+def _rename_side_roles(side: ComparedSide, names: Mapping[str, str]) -> ComparedSide:
+    """Rename roles of a side; a role that the side spells in two ways stays as it is."""
+    roles = set(_list_side_roles(side))
+    spelled_twice = {names[role] for role in roles & names.keys()} & roles
+    names = {old: new for old, new in names.items() if new not in spelled_twice}
+    samples = {}
+    for (name, role, stage), metric in side.samples.items():
+        key = (name, _get_role_name(role, names), stage)
+        samples[key] = replace(metric, key=key)
+    fingerprint = dict(side.fingerprint)
+    if "roles" in fingerprint:
+        listed = {names.get(role, role) for role in fingerprint["roles"].split(", ")}
+        fingerprint["roles"] = ", ".join(sorted(listed))
+    measured = tuple(_rename_measured_roles(measurements, names) for measurements in side.measured)
+    return replace(side, samples=samples, fingerprint=fingerprint, measured=measured)
+
+
+def _get_role_name(role: str | None, names: Mapping[str, str]) -> str | None:
+    """Get the new name of a role, or its own."""
+    return role if role is None else names.get(role, role)
+
+
+def _rename_measured_roles(measured: Measurements, names: Mapping[str, str]) -> Measurements:
+    """Rename roles in measurements."""
+    tables = dict(measured.arrays)
+    for name, table in measured.arrays.items():
+        if "role" in table.arrays:
+            tables[name] = table.renamed("role", names)
+    sources = tuple(replace(source, role=_get_role_name(source.role, names)) for source in measured.sources)
+    return replace(measured, arrays=tables, sources=sources)

@@ -137,6 +137,13 @@ def _sum_matrix_cells(values: pd.Series[Any], cell: Ints, keys: int, steps: int)
     return np.asarray(sums, np.float64).reshape(keys, steps)
 
 
+def sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
+    """Sum the rows of every group."""
+    sums = np.zeros((groups, values.shape[1]))
+    np.add.at(sums, group, values)
+    return sums
+
+
 def _measure_stage_times(rows: pd.DataFrame, halves: Sequence[SlotHalf]) -> tuple[StageTimeChange, ...]:
     """Measure the exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
     named = rows[rows["stage"].notna()].astype({"role_text": str, "stage": str})
@@ -231,7 +238,7 @@ def _select_counted_slots(measured: Measurements, steps: CountedSteps) -> pd.Dat
     origins = {}
     for run, step, part, origin in walls.itertuples(index=False, name=None):
         origins[make_step_id(run, step, part)] = origin
-    counted_origin = np.array([*map(origins.get, steps.ids)], object)
+    counted_origin = np.array([origins.get(id_) for id_ in steps.ids], object)
     rows = rows[(rows["origin"] == counted_origin[rows["unit"]]).to_numpy(bool)]
     return rows.assign(
         measured=id(measured),

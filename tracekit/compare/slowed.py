@@ -92,7 +92,7 @@ def _self_test_rule(
     if rule.severity != "error":
         reason = "it only warns"
     elif not fails:
-        reason = "; ".join(dict.fromkeys(map(_explain_missing_failure, absurd)))
+        reason = "; ".join(dict.fromkeys(_explain_missing_failure(gate) for gate in absurd))
     return SelfTestedRule(
         apply_gate_rules(single, base, slowed, choices),
         fails and rule.severity == "error",

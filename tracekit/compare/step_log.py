@@ -115,7 +115,7 @@ def _find_profiled_steps(rows: pd.DataFrame) -> frozenset[int]:
     starts, stops = _find_steps_of_call(rows, _START), _find_steps_of_call(rows, _STOP)
     profiled = set(starts)
     pending: list[int] | None = None
-    for step in sorted(set(map(int, rows["step"].dropna()))):
+    for step in sorted({int(step) for step in rows["step"].dropna()}):
         if step in starts:
             pending = []
         if pending is not None:
@@ -129,7 +129,7 @@ def _find_profiled_steps(rows: pd.DataFrame) -> frozenset[int]:
 def _find_steps_of_call(rows: pd.DataFrame, name: str) -> set[int]:
     """Find the steps in which a call of this name took long enough to have had an effect."""
     took = (rows["name"] == name) & (rows["dur_ns"] >= MIN_PROFILER_CALL_NS).fillna(value=False)
-    return set(map(int, rows.loc[took, "step"].dropna()))
+    return {int(step) for step in rows.loc[took, "step"].dropna()}
 
 
 def read_step_table(path: Path, label: str) -> StepLog:
@@ -194,7 +194,7 @@ def _parse_step_work(row: Mapping[str, Any], line: int) -> dict[str, float]:
     """Parse the work counts of one line; empty cells are left out."""
     cells = {name: row[name] for name in PER_WORK if row.get(name) not in (None, "")}
     try:
-        counts = dict(zip(cells, map(float, cells.values()), strict=True))
+        counts = dict(zip(cells, (float(value) for value in cells.values()), strict=True))
     except (TypeError, ValueError, OverflowError):
         counts = dict.fromkeys(cells, -1.0)
     if not all(0 < count <= MOST_WORK for count in counts.values()):
@@ -313,7 +313,7 @@ def _list_excluded_log_steps(logged: Mapping[str, StepLog], first: int | None) -
     reason = "the first of its log" if first is None else f"one of the first {first}"
     for run, log in logged.items():
         timed = log.values[log.values["name"] == UNPROFILED]["step"]
-        steps = sorted(set(map(int, timed)))
+        steps = sorted({int(step) for step in timed})
         count = min(1, len(steps) - 1) if first is None else first
         for step in steps[:count]:
             yield DroppedStep(run, step, None, reason)
@@ -349,7 +349,7 @@ def describe_logs(side: ComparedSide) -> Iterator[str]:
 
 def format_steps_per_run(steps: MetricSamples) -> str:
     """Format the steps per run: `1 step`, `5 steps`, or `4–6 steps` if they differ."""
-    counts = sorted(set(map(len, steps.values)))
+    counts = sorted({len(values) for values in steps.values})
     if len(counts) > 1:
         return f"{counts[0]}–{counts[-1]} steps"
     return f"{counts[0]} {choose_plural(counts[0], 'step')}"

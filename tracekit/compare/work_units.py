@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import log, log1p
-from operator import itemgetter
 
 from tracekit.compare.sides import ComparedSide, average_runs
 from tracekit.job.steps.metric_samples import Key
@@ -107,7 +106,7 @@ def is_whole_recording_sum(key: Key, side: ComparedSide) -> bool:
     samples = side.samples.get(key)
     if samples is None:
         return False
-    return None in map(itemgetter(1), chain.from_iterable(samples.steps))
+    return any(step is None for steps in samples.steps for _, step, _ in steps)
 
 
 def _select_common_rhythm(keys: Sequence[Key], base: ComparedSide, opt: ComparedSide) -> list[Key]:
@@ -128,5 +127,5 @@ def _select_common_rhythm(keys: Sequence[Key], base: ComparedSide, opt: Compared
 def _get_rhythm_tolerance(key: Key, base: ComparedSide, opt: ComparedSide) -> float:
     """Get the largest distance between changes, on the log scale, from that of a key with few recurrences."""
     before, after = base.samples[key].values, opt.samples[key].values
-    fewest = min(sum(map(len, before)), sum(map(len, after)))
+    fewest = min(sum(len(steps) for steps in before), sum(len(steps) for steps in after))
     return log1p(max(SAME_RHYTHM_TOLERANCE, 2 / fewest))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tracekit.compare.report import build_comparison_report
 from tracekit.pipeline import compare
 from tracekit.render.charts.images import draw_chart
-from tracekit.render.frames import make_report_tables
 from tracekit.render.notebook import make_notebook_html, summarize_in_line
+from tracekit.render.tables import make_report_tables
 
 __all__ = [
     "build_comparison_report",

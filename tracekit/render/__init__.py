@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from operator import attrgetter
 from pathlib import PurePath
 from typing import Protocol
 
@@ -57,19 +56,14 @@ class Renderer:
         return function
 
 
-def _make_renderer(name: str, file: str, *suffixes: str, files: bool = False, library: str = "") -> Renderer:
-    """Make the renderer of a module in this package."""
-    return Renderer(name, file, suffixes, files, library)
-
-
 RENDERERS: tuple[Renderer, ...] = (
-    _make_renderer("text", "text", ".txt"),
-    _make_renderer("html", "html", ".html", ".htm"),
-    _make_renderer("md", "markdown", ".md", ".markdown"),
-    _make_renderer("json", "json", ".json"),
-    _make_renderer("csv", "csv", ".csv", files=True),
-    _make_renderer("parquet", "parquet", ".parquet", files=True, library="pyarrow"),
-    _make_renderer("openmetrics", "openmetrics", ".prom"),
+    Renderer("text", "text", (".txt",)),
+    Renderer("html", "html", (".html", ".htm")),
+    Renderer("md", "markdown", (".md", ".markdown")),
+    Renderer("json", "json", (".json",)),
+    Renderer("csv", "csv", (".csv",), files=True),
+    Renderer("parquet", "parquet", (".parquet",), files=True, library="pyarrow"),
+    Renderer("openmetrics", "openmetrics", (".prom",)),
 )
 
 
@@ -101,7 +95,7 @@ def find_renderer(name: str) -> Renderer:
     for candidate in RENDERERS:
         if candidate.name == name:
             return candidate
-    names = list(map(attrgetter("name"), RENDERERS))
+    names = [renderer.name for renderer in RENDERERS]
     near = did_you_mean(name, names)
     raise TracekitError(f"no output format {name!r}{near}", f"there are: {', '.join(names)}")
 
@@ -125,7 +119,7 @@ def get_format_of_path(path: PurePath | str) -> str:
     for candidate in RENDERERS:
         if suffix in candidate.suffixes:
             return candidate.name
-    suffixes = list(chain.from_iterable(map(attrgetter("suffixes"), RENDERERS)))
+    suffixes = list(chain.from_iterable(renderer.suffixes for renderer in RENDERERS))
     near = did_you_mean(suffix, suffixes)
     raise TracekitError(f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}")
 

@@ -24,8 +24,8 @@ def write_csv_table(sheet: Sheet) -> bytes:
     """Write one table with its header; unknown values are empty fields."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\r\n", quoting=csv.QUOTE_MINIMAL)
-    writer.writerow(map(_escape_csv_formula, name_columns_with_units(sheet)))
-    writer.writerows(map(_format_csv_value, row) for row in sheet.rows)
+    writer.writerow(_escape_csv_formula(name) for name in name_columns_with_units(sheet))
+    writer.writerows((_format_csv_value(value) for value in row) for row in sheet.rows)
     return out.getvalue().encode("utf-8")
 
 

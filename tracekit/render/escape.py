@@ -20,7 +20,7 @@ def make_printable(text: str, limit: int | None = None) -> str:
         # Skip the middle of huge names: only their ends are shown.
         text = text[: limit * 4] + "…" + text[-limit * 4 :]
     if not text.isprintable():
-        text = "".join(map(escape_character, text))
+        text = "".join(escape_character(character) for character in text)
     return text if limit is None else shorten_middle(text, limit)
 
 

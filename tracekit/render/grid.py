@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell
@@ -44,14 +42,14 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
     sheet = merge_similar_ranks(sheet, limit)
     scales = []
     for index, heading in enumerate(sheet.headings):
-        scales.append(choose_scale(map(itemgetter(index), sheet.rows), heading.unit))
+        scales.append(choose_scale((row[index] for row in sheet.rows), heading.unit))
     rows: list[tuple[str, ...]] = []
     for row in sheet.rows if limit is None else sheet.rows[: max(limit, 0)]:
         cells = zip(row, scales, strict=True)
         rows.append(tuple(format_grid_cell(value, scale, name_limit) for value, scale in cells))
     return TextGrid(
         title=make_printable(sheet.title or sheet.name, 300),
-        columns=tuple(map(_make_grid_column, sheet.headings, scales)),
+        columns=tuple(_make_grid_column(heading, scale) for heading, scale in zip(sheet.headings, scales, strict=True)),
         rows=tuple(rows),
         more=len(sheet.rows) - len(rows),
         omitted=sheet.omitted,

@@ -14,7 +14,6 @@ from functools import cache
 from hashlib import sha256
 from itertools import accumulate, chain
 from math import isfinite
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,9 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, format_quantity
 from tracekit.render import phrases
-from tracekit.render.charts import assign_stage_tones, draw_svg_chart, limit_chart, make_row_id
+from tracekit.render.charts.kinds import assign_stage_tones, limit_chart
+from tracekit.render.charts.rows import make_row_id
+from tracekit.render.charts.svg import draw_svg_chart
 from tracekit.render.charts.text import LONGEST_ID, make_slug
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import NAME_LIMIT, GridColumn, TextGrid, make_grid
@@ -85,7 +86,7 @@ def render_html(report: Report, _options: RenderOptions) -> str:
     """Render the page; if it would be too large, the largest tables lose rows first, with a note."""
     report = _merge_report_ranks(report)
     pictures = _draw_report_charts(report)
-    svg_size = sum(map(len, map(attrgetter("svg"), chain.from_iterable(pictures))))
+    svg_size = sum(len(chart.svg) for chart in chain.from_iterable(pictures))
     rows, items = _estimate_row_limit(report, MAX_PAGE_BYTES * 17 // 20 - svg_size), _ITEMS
     while True:
         page = _render_page(report, pictures, rows, items)
@@ -100,24 +101,24 @@ def render_html(report: Report, _options: RenderOptions) -> str:
 
 def _merge_report_ranks(report: Report) -> Report:
     """Merge the rows of each table with more than `RANKED_ROWS` ranks."""
-    sections = []
-    for section in report.sections:
-        sheets = tuple(merge_similar_ranks(sheet, RANKED_ROWS) for sheet in section.sheets)
-        sections.append(replace(section, sheets=sheets))
+    sections = (
+        replace(section, sheets=tuple(merge_similar_ranks(sheet, RANKED_ROWS) for sheet in section.sheets))
+        for section in report.sections
+    )
     return replace(report, sections=tuple(sections))
 
 
 def _render_page(report: Report, pictures: list[list[HtmlChart]], rows: int, items: int) -> str:
     """Render the page with at most `rows` rows per table, and `items` items in any other list."""
     short, dropped = _trim_report(report, items)
-    style, script = map(_read_inlined_file, ("report.css", "report.js"))
+    style, script = (_read_inlined_file(name) for name in ("report.css", "report.js"))
     findings = short.findings
     numbers = {id(finding): number for number, finding in enumerate(findings, 1)}
     ids = _make_id_generator()
     section_ids = [ids(f"section-{section.id}") for section in short.sections]
     homes: dict[int, int] = {}
     for index, section in enumerate(short.sections):
-        homes.update(dict.fromkeys(map(id, section.findings), index))
+        homes.update(dict.fromkeys((id(finding) for finding in section.findings), index))
 
     def section_of(finding: Finding) -> tuple[str, str]:
         index = homes[id(finding)]
@@ -272,7 +273,7 @@ def _draw_html_chart(chart: Chart, name: str, tones: dict[str, str], room: int) 
     elif few.omitted:
         notes.append(f"{format_quantity(few.omitted, 'count')} smaller marks or further rows are not drawn.")
     title = make_printable(chart.title or chart.id, 300)
-    return HtmlChart(f"chart-{name}", title, svg, " ".join(filter(None, notes)), few)
+    return HtmlChart(f"chart-{name}", title, svg, " ".join(note for note in notes if note), few)
 
 
 def _find_row_link(place: Place, pictures: Iterable[HtmlChart]) -> str:
@@ -333,12 +334,12 @@ def _estimate_row_limit(report: Report, budget: int) -> int:
     """Estimate the largest number of rows per table with which all tables fit into a budget of bytes."""
     sheets = [sheet for _, sheet in phrases.list_report_sheets(report) if sheet is not report.values]
     limit = budget // 40
-    costs = [list(accumulate(map(_estimate_row_bytes, sheet.rows[:limit]), initial=0)) for sheet in sheets]
+    costs = [list(accumulate((_estimate_row_bytes(row) for row in sheet.rows[:limit]), initial=0)) for sheet in sheets]
 
     def cost_of(rows: int) -> int:
         return sum(cost[min(rows, len(cost) - 1)] for cost in costs)
 
-    most = max(map(len, costs), default=0)
+    most = max((len(cost) for cost in costs), default=0)
     return max(bisect_right(range(most + 1), budget, key=cost_of) - 1, 0)
 
 

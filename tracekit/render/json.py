@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import chain
 from math import isfinite
-from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +21,7 @@ from tracekit.model.redaction import redact
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
 from tracekit.render.escape import make_printable
 from tracekit.render.options import RenderOptions
+from tracekit.render.schema import is_required_field
 
 _SCALARS = frozenset((NoneType, bool, int, float, str))
 _INVISIBLE = re.compile(
@@ -66,7 +66,7 @@ def read_report_json(text: str) -> Report:
 
 def read_schema_json(text: str, kinds: Mapping[str, type]) -> Any:
     """Read a JSON text as the dataclass of the schema that it names, as strictly as `read_report_json`."""
-    names = list(map(_name_saved_kind, kinds.values()))
+    names = [_name_saved_kind(kind) for kind in kinds.values()]
     wanted, hint = " or ".join(names), _HINTS[names[0]]
     try:
         raw = json.loads(
@@ -111,7 +111,7 @@ def _to_plain_json(value: object, where: str) -> object:
     if isinstance(value, tuple):
         return _list_plain_items(value, where)
     if is_dataclass(value):
-        names = map(attrgetter("name"), fields(value))
+        names = [field.name for field in fields(value)]
         return {name: _to_plain_json(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
 
@@ -164,15 +164,15 @@ def _parse_typed(value: object, kind: Any, where: str) -> Any:
         return _parse_union(value, get_args(kind), where)
     if origin is Literal:
         if not isinstance(value, str) or value not in get_args(kind):
-            _refuse_json_value(where, f"one of {', '.join(map(repr, get_args(kind)))}", value)
+            _refuse_json_value(where, f"one of {', '.join(repr(choice) for choice in get_args(kind))}", value)
         return value
     if origin is tuple:
         return _parse_tuple(value, get_args(kind), where)
     if is_dataclass(kind):
         return _parse_dataclass(value, kind, where)
-    if kind is float and _is_exact_type(value, int):
+    if kind is float and type(value) is int:
         return _parse_integer_as_float(value, where)
-    if not _is_exact_type(value, kind):
+    if type(value) is not kind:
         _refuse_json_value(where, kind.__name__, value)
     return value
 
@@ -181,12 +181,12 @@ def _parse_union(value: object, kinds: tuple[Any, ...], where: str) -> Any:
     """Parse a value as one of the scalar types, or as the single dataclass among them."""
     if type(value) in kinds:
         return value
-    if float in kinds and _is_exact_type(value, int):
+    if float in kinds and type(value) is int:
         return _parse_integer_as_float(value, where)
     for kind in kinds:
         if is_dataclass(kind):
             return _parse_dataclass(value, kind, where)
-    names = " or ".join(map(attrgetter("__name__"), kinds))
+    names = " or ".join(kind.__name__ for kind in kinds)
     return _refuse_json_value(where, names.replace("NoneType", "null"), value)
 
 
@@ -228,7 +228,7 @@ def _parse_dataclass(value: object, kind: Any, where: str) -> Any:
 
 def _refuse_undrawable_chart(chart: Chart, where: str) -> None:
     """Raise if the chart cannot be drawn."""
-    from tracekit.render.charts import find_chart_problem
+    from tracekit.render.charts.kinds import find_chart_problem
 
     flaw = find_chart_problem(chart)
     if flaw:
@@ -239,16 +239,8 @@ def _refuse_undrawable_chart(chart: Chart, where: str) -> None:
 @cache
 def _get_field_hints(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Get the annotation of every field, and whether it is required."""
-    types, hints = get_type_hints(kind), {}
-    for field in fields(kind):
-        required = field.default is MISSING and field.default_factory is MISSING
-        hints[field.name] = (types[field.name], required)
-    return hints
-
-
-def _is_exact_type(value: object, kind: object) -> bool:
-    """Check whether the value has exactly this type: a bool is not a number."""
-    return type(value) is kind
+    types = get_type_hints(kind)
+    return {field.name: (types[field.name], is_required_field(field)) for field in fields(kind)}
 
 
 def _parse_integer_as_float(value: object, where: str) -> float:

@@ -1,11 +1,11 @@
-"""Report as GitHub-flavoured Markdown, for pull-request comments and job summaries."""
+"""Report as GitHub-flavoured Markdown, for job summaries, and for pull-request comments of a comparison."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import sha256
 from itertools import islice
-from operator import attrgetter
 
 from tracekit.model.report import Finding, Metric, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, format_quantity
@@ -23,6 +23,12 @@ _PLAIN = re.compile(r"([\w .,;%()+/=·—–−≥≤…×█▉▊▋▌▍▎�
 _SPECIAL = re.compile(r"[\\`*_\[\]~|$]")
 _LIVE = re.compile(r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE)
 _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
+
+MAX_COMMENT_CHARS = 60_000
+"""Longest comment in characters: GitHub refuses more than 65,536, and a bot may add its own."""
+
+GATE_SECTION = "gate"
+"""Id of the section that is not folded."""
 
 
 def render_markdown(report: Report, options: RenderOptions) -> str:
@@ -101,7 +107,7 @@ def _escape_summary(text: str) -> str:
 def _join_identity(report: Report) -> str:
     """Join the facts of the run in one line, the first (the sources) in bold."""
     first, *further = phrases.list_identity_facts(report)
-    return " · ".join([_format_bold(first), *map(escape_markdown, further)])
+    return " · ".join([_format_bold(first), *(escape_markdown(fact) for fact in further)])
 
 
 def _format_bold(text: str) -> str:
@@ -111,11 +117,12 @@ def _format_bold(text: str) -> str:
 
 def _make_headline_block(report: Report) -> str:
     """Make the answer a heading, with the other numbers below it."""
-    first, *numbers = filter(None, [escape_markdown(report.answer), *map(_format_markdown_metric, report.headline)])
-    below = list(map(escape_markdown, report.basis))
+    answer = [escape_markdown(report.answer)] if report.answer else []
+    first, *numbers = [*answer, *(_format_markdown_metric(metric) for metric in report.headline)]
+    below = [escape_markdown(line) for line in report.basis]
     if numbers:
         below.append(" · ".join(numbers))
-    return "\n\n".join([f"## {first}", *map(escape_line_start, below)])
+    return "\n\n".join([f"## {first}", *(escape_line_start(line) for line in below)])
 
 
 def _format_markdown_metric(metric: Metric) -> str:
@@ -128,11 +135,11 @@ def format_markdown_table(sheet: Sheet, limit: int | None) -> str:
     table: TextGrid = make_grid(sheet, limit, _NAME)
     lines = [_format_bold(table.title), ""]
     dashes = {True: "---:", False: ":---"}
-    lines.append(_format_markdown_row(map(escape_markdown, map(attrgetter("title"), table.columns))))
+    lines.append(_format_markdown_row(escape_markdown(column.title) for column in table.columns))
     lines.append(f"|{'|'.join(dashes[column.numeric] for column in table.columns)}|")
-    lines += [_format_markdown_row(map(format_code_span, row)) for row in table.rows]
+    lines += [_format_markdown_row(format_code_span(cell) for cell in row) for row in table.rows]
     note = phrases.describe_missing_rows(len(table.rows), table.more, table.omitted, "all in the HTML or CSV report")
-    notes = ". ".join(filter(None, (note, table.caption)))
+    notes = ". ".join(part for part in (note, table.caption) if part)
     if notes:
         lines += ["", f"<sub>{escape_markdown(notes)}</sub>"]
     return "\n".join(lines)
@@ -168,7 +175,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
     """Format a finding as a list item: its largest cost, the claim, the advice, evidence, places."""
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
-        time, share = map(escape_markdown, amount)
+        time, share = (escape_markdown(text) for text in amount)
         head += f" — up to **{time}** per step ({share})"
     lines = [f"{head}<br>", f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}"]
     if finding.advice:
@@ -178,10 +185,10 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
         listed = (f"{escape_markdown(time)}: {escape_markdown(part.claim)}" for part, (time, _) in parts)
         lines.append(f"   <br><sub>Stages: {'; '.join(islice(listed, 8))}</sub>")
     if finding.evidence:
-        facts = " · ".join(map(_format_markdown_metric, finding.evidence[:8]))
+        facts = " · ".join(_format_markdown_metric(metric) for metric in finding.evidence[:8])
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
     if finding.places:
-        places = list(map(escape_markdown, map(phrases.format_place, finding.places[:3])))
+        places = [escape_markdown(phrases.format_place(place)) for place in finding.places[:3]]
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
@@ -194,7 +201,7 @@ def _format_markdown_gaps(report: Report) -> str:
     lines = []
     gaps = phrases.list_unanswered(report)
     if gaps:
-        listed = list(map(escape_markdown, gaps[:12]))
+        listed = [escape_markdown(gap) for gap in gaps[:12]]
         if len(gaps) > 12:
             listed.append(f"{len(gaps) - 12} more")
         lines.append(f"**Not analysed:** {' · '.join(listed)}")
@@ -222,7 +229,7 @@ def _format_markdown_section(section: Section, rows: int) -> str:
         title += f" ({section.status})"
     parts = [f"<details><summary>{title}</summary>"]
     if section.metrics:
-        parts.append(escape_line_start("; ".join(map(_format_markdown_metric, section.metrics))))
+        parts.append(escape_line_start("; ".join(_format_markdown_metric(metric) for metric in section.metrics)))
     parts += [format_markdown_table(sheet, rows) for sheet in section.sheets]
     parts += [f"Careful: {escape_markdown(caveat)}" for caveat in section.caveats]
     return "\n\n".join([*parts, "</details>"])
@@ -270,10 +277,45 @@ def join_within_limit(blocks: list[tuple[str, list[str]]], limit: int = MAX_MARK
             missing.append(name)
             continue
         shortened = shortened or chosen is not choices[0]
-        text = "\n\n".join(filter(None, (text, chosen)))
+        text = "\n\n".join(part for part in (text, chosen) if part)
     if missing or shortened:
         names = ", ".join(format_code_span(name, 24) for name in missing[:4]) or "rows of long tables"
         if len(missing) > 4:
             names += f" and {len(missing) - 4} more"
         text += f"\n\n*Cut at {format_quantity(limit, 'count')} characters; left out: {names}.*"
     return text + "\n"
+
+
+def make_pull_request_comment(
+    report: Report, sides: tuple[str, str], options: RenderOptions, limit: int = MAX_COMMENT_CHARS
+) -> str:
+    """Format the report of a comparison in at most `limit` characters, after a hidden marker of its sides.
+
+    The marker is the same for the same side names, so that a bot finds its comment.
+    """
+    identity = " · ".join(escape_markdown(fact) for fact in phrases.list_identity_facts(report))
+    below = [escape_line_start(escape_markdown(line)) for line in report.basis]
+    head = [make_comment_marker(*sides), f"**tracekit: {escape_markdown(report.answer).strip()}**", *below]
+    blocks = [("answer", ["\n\n".join([*head, escape_line_start(identity)])])]
+    blocks.append(make_caveats_block(report))
+    folded = []
+    for section in report.sections:
+        if section.id == GATE_SECTION:
+            lines = [format_markdown_table(sheet, None) for sheet in section.sheets]
+            lines += ["\n".join(f"- {escape_markdown(caveat)}" for caveat in section.caveats)]
+            blocks.append(("gate", ["\n\n".join(line for line in lines if line)]))
+        else:
+            folded.append((section.title, make_section_choices(section, options)))
+    if report.overview:
+        blocks.append(("overview", [format_markdown_table(report.overview, options.overview_rows)]))
+    return join_within_limit([*blocks, *folded], limit)
+
+
+def make_comment_marker(base: str, opt: str) -> str:
+    """Make the hidden first line. It contains only a digest, so that no side name can break out of it.
+
+    >>> make_comment_marker("main", "pr")
+    '<!-- tracekit:compare:ff9ec133d011 -->'
+    """
+    digest = sha256(f"{base}\0{opt}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"<!-- tracekit:compare:{digest} -->"

@@ -37,7 +37,7 @@ def make_notebook_html(thing: Any) -> str:
     report = thing if isinstance(thing, Report) else thing.report()
     answer = render_text(report, RenderOptions(width=WIDTH))
     assert isinstance(answer, str), "text is text"
-    folded = map(_fold_section, report.sections)
+    folded = [_fold_section(section) for section in report.sections]
     return f"<div>{_make_pre_block([answer.rstrip()])}{''.join(folded)}</div>"
 
 
@@ -59,14 +59,13 @@ def _count_things(things: Sized, noun: str) -> str:
 
 def _summarize_report(report: Report) -> str:
     """Summarize a report: its title, its first number, and its size."""
-    numbers = map(phrases.format_metric, report.headline[:1])
     facts = (
         report.title,
-        report.answer or next(numbers, ""),
+        report.answer or "".join(phrases.format_metric(metric) for metric in report.headline[:1]),
         _count_things(report.findings, "finding"),
         _count_things(report.sections, "section"),
     )
-    return " · ".join(filter(None, facts))
+    return " · ".join(fact for fact in facts if fact)
 
 
 def _summarize_section(section: Section) -> str:
@@ -82,7 +81,7 @@ def _summarize_notebook_finding(finding: Finding) -> str:
     gain = ""
     if finding.recoverable_ns is not None:
         gain = f"up to {format_quantity(finding.recoverable_ns, 'ns')} per step"
-    return " · ".join(filter(None, (finding.rule, gain, phrases.format_claim(finding))))
+    return " · ".join(part for part in (finding.rule, gain, phrases.format_claim(finding)) if part)
 
 
 def _summarize_sheet(sheet: Sheet) -> str:
@@ -119,9 +118,9 @@ def _list_finding_lines(finding: Finding) -> Iterator[str]:
     if finding.advice:
         yield f"  → {make_printable(finding.advice)}"
     if finding.evidence:
-        yield f"  Evidence: {' · '.join(map(phrases.format_metric, finding.evidence))}"
+        yield f"  Evidence: {' · '.join(phrases.format_metric(metric) for metric in finding.evidence)}"
     if finding.places:
-        yield f"  Where: {'; '.join(map(phrases.format_place, finding.places[:3]))}"
+        yield f"  Where: {'; '.join(phrases.format_place(place) for place in finding.places[:3])}"
     for caveat in finding.caveats:
         yield f"  Careful: {make_printable(caveat)}"
 
@@ -138,10 +137,10 @@ def _make_section_html(section: Section) -> Iterator[str]:
     if section.status != "ok":
         yield _make_pre_block([make_printable(section.reason)])
     if section.metrics:
-        yield _make_pre_block(map(phrases.format_metric, section.metrics))
-    yield from map(_make_table_html, section.sheets)
+        yield _make_pre_block(phrases.format_metric(metric) for metric in section.metrics)
+    yield from (_make_table_html(sheet) for sheet in section.sheets)
     if section.findings:
-        yield _make_pre_block(chain.from_iterable(map(_list_finding_lines, section.findings)))
+        yield _make_pre_block(chain.from_iterable(_list_finding_lines(finding) for finding in section.findings))
     if section.caveats:
         yield _make_pre_block(f"Careful: {make_printable(caveat)}" for caveat in section.caveats)
 
@@ -154,9 +153,9 @@ def _make_table_html(sheet: Sheet) -> str:
         lines.append(f'<th title="{escape(column.doc)}">{escape(column.title)}</th>')
     lines.append("</tr></thead><tbody>")
     for row in table.rows:
-        cells = "</td><td>".join(map(escape, row))
+        cells = "</td><td>".join(escape(cell) for cell in row)
         lines.append(f"<tr><td>{cells}</td></tr>")
     note = phrases.describe_missing_rows(len(table.rows), table.more, table.omitted, "all in report.tables")
-    notes = ". ".join(filter(None, (note, table.caption)))
+    notes = ". ".join(part for part in (note, table.caption) if part)
     lines.append(f"</tbody></table><p><small>{escape(notes)}</small></p>")
     return "".join(lines)

@@ -106,7 +106,7 @@ def _name_family(name: str, unit: Unit) -> tuple[str, str]:
     """Name a family with its unit as suffix, and get that unit."""
     base = _BASE.get(unit, ("", 1.0))[0]
     plain = _make_metric_name(f"tracekit_{name}".removesuffix("_ns").removesuffix(f"_{base}"))
-    return "_".join(filter(None, (plain, base))), base
+    return "_".join(word for word in (plain, base) if word), base
 
 
 def _make_metric_name(name: str) -> str:

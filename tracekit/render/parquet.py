@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from io import BytesIO
 from math import isfinite
-from operator import itemgetter
 from types import NoneType
 from typing import Any
 
@@ -42,7 +41,7 @@ def make_arrow_table(sheet: Sheet, pa: Any) -> Any:
     """Convert a sheet to a pyarrow table."""
     columns, described = [], []
     for index, (name, heading) in enumerate(zip(name_columns_with_units(sheet), sheet.headings, strict=True)):
-        values = list(map(itemgetter(index), sheet.rows))
+        values = [row[index] for row in sheet.rows]
         columns.append(_make_arrow_array(values, heading.unit, pa))
         meta = {
             "unit": heading.unit,
@@ -57,15 +56,15 @@ def make_arrow_table(sheet: Sheet, pa: Any) -> Any:
 
 def _make_arrow_array(values: list[Cell], unit: Unit, pa: Any) -> Any:
     """Convert a column to the narrowest type that holds every value exactly, or to text."""
-    kinds = set(map(type, values)) - {NoneType}
+    kinds = {type(value) for value in values} - {NoneType}
     if not kinds:
         return pa.array(values, _choose_empty_type(unit, pa))
     if kinds == {bool}:
         return pa.array(values, pa.bool_())
-    if kinds == {int} and all(map(_is_int64, values)):
+    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values if isinstance(value, int)):
         return pa.array(values, pa.int64())
-    if kinds <= {int, float} and all(map(_fits_in_float, values)):
-        return pa.array(list(map(_to_arrow_float, values)), pa.float64())
+    if kinds <= {int, float} and all(abs(value) <= 2**53 for value in values if isinstance(value, int)):
+        return pa.array([_to_arrow_float(value) for value in values], pa.float64())
     texts = [None if value is None else _escape_surrogates(str(value)) for value in values]
     return pa.array(texts, pa.string())
 
@@ -75,16 +74,6 @@ def _choose_empty_type(unit: Unit, pa: Any) -> Any:
     if unit in _WHOLE:
         return pa.int64()
     return {"text": pa.string()}.get(unit, pa.float64())
-
-
-def _is_int64(value: Cell) -> bool:
-    """Check whether a number is not an integer beyond 64 bits."""
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
-
-
-def _fits_in_float(value: Cell) -> bool:
-    """Check whether a float represents the number exactly."""
-    return not isinstance(value, int) or abs(value) <= 2**53
 
 
 def _to_arrow_float(value: Cell) -> float | None:

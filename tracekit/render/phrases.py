@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 from math import isfinite
-from operator import attrgetter
 
 from tracekit.model.kernel_labels import is_template_name, shorten_kernel_name
 from tracekit.model.labels import choose_plural
@@ -81,12 +80,12 @@ def format_place(place: Place) -> str:
     if is_template_name(name):
         name = shorten_kernel_name(name)
     parts += [make_printable(place.stage or "", 80), make_printable(name, 160), _format_place_time(place)]
-    return " · ".join(filter(None, parts)) or "everywhere"
+    return " · ".join(part for part in parts if part) or "everywhere"
 
 
 def format_savings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Format the time and share of a step that each finding may recover, with times in one unit."""
-    scale = choose_scale(map(attrgetter("recoverable_ns"), findings), "ns", figures=3)
+    scale = choose_scale((finding.recoverable_ns for finding in findings), "ns", figures=3)
     amounts = []
     for finding in findings:
         time = append_unit_label(format_cell(finding.recoverable_ns, scale), scale)
@@ -195,7 +194,7 @@ def summarize_remarks(remarks: Sequence[Remark]) -> str:
     for remark in remarks:
         if remark.severity in counts:
             counts[remark.severity] += remark.count
-    return " · ".join(f"{format_quantity(counts[kind], 'count')} × {words[kind]}" for kind in filter(counts.get, words))
+    return " · ".join(f"{format_quantity(counts[kind], 'count')} × {words[kind]}" for kind in words if counts[kind])
 
 
 def format_remark(remark: Remark) -> str:

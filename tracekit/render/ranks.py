@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from tracekit.model.report import Cell, Heading, Ranked, Sheet
@@ -36,7 +35,7 @@ def merge_similar_ranks(sheet: Sheet, limit: int | None) -> Sheet:
     A merged row has the lower median of every number; two extra columns hold the range of the compared value.
     Ranks without that value are merged last.
     """
-    names = list(map(attrgetter("name"), sheet.headings))
+    names = [heading.name for heading in sheet.headings]
     ranked = sheet.ranked
     if ranked is None or limit is None or limit < 2 or len(sheet.rows) <= limit:
         return sheet
@@ -76,7 +75,7 @@ def _make_merged_sheet(sheet: Sheet, groups: Sequence[Sequence[Row]], value: int
 
 def _get_rank_column(rows: Sequence[Row], column: int) -> list[Cell]:
     """Get a column of the rows."""
-    return list(map(itemgetter(column), rows))
+    return [row[column] for row in rows]
 
 
 def _split_comparable_rows(rows: Sequence[Row], names: Sequence[str], ranked: Ranked) -> list[list[Row]]:
@@ -87,20 +86,20 @@ def _split_comparable_rows(rows: Sequence[Row], names: Sequence[str], ranked: Ra
     for row in rows:
         # A row that is not a single rank, such as the median of all, is another kind.
         words = [_NUMBER.sub("", str(row[i])) for i in naming if isinstance(row[i], str)]
-        kinds.setdefault((*map(row.__getitem__, separate), *words), []).append(row)
+        kinds.setdefault((*(row[index] for index in separate), *words), []).append(row)
     return list(kinds.values())
 
 
 def _make_merged_caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: str) -> str:
     """Make the caption: the sheet's own, and how rows were merged."""
-    count = sum(map(len, groups))
+    count = sum(len(group) for group in groups)
     note = (
         f"{format_quantity(count, 'count')} rows in {len(groups)}: those whose {title} is alike stand together, with "
         f"medians; lowest and highest are of {title}. JSON and CSV reports have every row"
     )
     if count < len(sheet.rows):
         note = f"{format_quantity(len(sheet.rows) - count, 'count')} further rows are not shown. {note}"
-    return f"{'. '.join(filter(None, (sheet.caption.removesuffix('.'), note)))}."
+    return f"{'. '.join(part for part in (sheet.caption.removesuffix('.'), note) if part)}."
 
 
 def _group_similar_ranks(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list[list[Row]]:
@@ -118,8 +117,8 @@ def _group_similar_ranks(rows: Sequence[Row], value: int, ranked: Ranked, limit:
             sizes.append(sign * number)
     groups = []
     for indices in group_similar_values(sizes, max(limit - bool(unknown), 1)):
-        groups.append(list(map(measured.__getitem__, indices)))
-    return list(filter(None, [*groups, unknown]))
+        groups.append([measured[index] for index in indices])
+    return [*groups, unknown] if unknown else groups
 
 
 def _merge_cells(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
@@ -152,7 +151,7 @@ def _merge_rank_names(cells: Sequence[Cell]) -> str:
         who = ", ".join(names[:2])
         more = " …" * (len(names) > 2)
     if None in cells:
-        who = ", ".join(filter(None, (who, "unknown")))
+        who = ", ".join(part for part in (who, "unknown") if part)
     return f"{who}{more} ({format_quantity(len(cells), 'count')} rows)"
 
 
@@ -163,15 +162,15 @@ def _select_cells_of_type(cells: Iterable[Cell], kind: type[T]) -> list[T]:
 
 def _merge_numbered_names(names: Sequence[str]) -> str:
     """Merge names that differ in one number, `rank 0–7 actor`; empty if they differ in more."""
-    pieces = list(map(_NUMBER.split, names))
-    if len(set(map(len, pieces))) != 1:
+    pieces = [_NUMBER.split(name) for name in names]
+    if len({len(piece) for piece in pieces}) != 1:
         return ""
     columns = list(zip(*pieces, strict=True))
     different = [index for index, column in enumerate(columns) if len(set(column)) > 1]
     if len(different) != 1 or not different[0] % 2:
         return ""
     words = pieces[0]
-    words[different[0]] = format_ranges(set(map(int, columns[different[0]])), MAX_RANK_RANGES)
+    words[different[0]] = format_ranges({int(number) for number in columns[different[0]]}, MAX_RANK_RANGES)
     return "".join(words)
 
 
@@ -185,6 +184,6 @@ def _to_comparable_number(cell: Cell) -> int | float | None:
 
 def _select_comparable_numbers(cells: Sequence[Cell]) -> list[int | float]:
     """Select the cells that are comparable numbers."""
-    if set(map(type, cells)) <= {int, float}:
+    if {type(cell) for cell in cells} <= {int, float}:
         return [cell for cell in cells if abs(cell) < _LARGEST]  # type: ignore[arg-type, misc]
     return [number for number in map(_to_comparable_number, cells) if number is not None]

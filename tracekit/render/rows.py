@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from io import BytesIO
 from math import isfinite
-from operator import attrgetter, itemgetter
 from types import NoneType
 from typing import Any
 
 from tracekit.model.report import Cell, Heading, Sheet, Unit
-from tracekit.render.csv import write_csv_table as csv_bytes
+from tracekit.render.csv import write_csv_table
 from tracekit.render.escape import make_printable, shorten_middle
 from tracekit.render.grid import TextGrid, make_grid
 from tracekit.render.parquet import import_pyarrow, make_arrow_table
@@ -31,7 +29,7 @@ def make_query_sheet(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> 
     """Convert rows to a sheet; name suffixes set the units."""
     headings = []
     for index, name in enumerate(names):
-        headings.append(Heading(name, name, _choose_query_unit(name, map(itemgetter(index), rows))))
+        headings.append(Heading(name, name, _choose_query_unit(name, (row[index] for row in rows))))
     return Sheet("rows", "", tuple(headings), tuple(rows))
 
 
@@ -52,7 +50,7 @@ def format_query_rows(sheet: Sheet, width: int | None = None) -> str:
 
 def write_query_csv(sheet: Sheet) -> bytes:
     """Write the rows as CSV."""
-    return csv_bytes(_clear_units(sheet))
+    return write_csv_table(_clear_units(sheet))
 
 
 def write_query_parquet(sheet: Sheet) -> bytes:
@@ -69,7 +67,7 @@ def write_query_json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> s
     unique = name_columns_with_units(sheet)
     objects = []
     for row in rows:
-        values = dict(zip(unique, map(_replace_non_finite, row), strict=True))
+        values = {name: _replace_non_finite(value) for name, value in zip(unique, row, strict=True)}
         objects.append(json.dumps(values, ensure_ascii=True, allow_nan=False))
     lines = ",\n".join(objects)
     return f"[\n{lines}\n]\n"
@@ -80,15 +78,15 @@ def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, list):
-        return list(map(_replace_non_finite, value))
+        return [_replace_non_finite(item) for item in value]
     if isinstance(value, dict):
-        return dict(zip(value, map(_replace_non_finite, value.values()), strict=True))
+        return {key: _replace_non_finite(item) for key, item in value.items()}
     return value
 
 
 def _choose_query_unit(name: str, values: Iterable[Cell]) -> Unit:
     """Choose the display of a column: ids without separators, ratios in per cent."""
-    kinds = set(map(type, values)) - {NoneType}
+    kinds = {type(value) for value in values} - {NoneType}
     if not kinds <= {int, float, bool}:
         return "text"
     if name.endswith("_ratio"):
@@ -101,22 +99,20 @@ def _choose_query_unit(name: str, values: Iterable[Cell]) -> Unit:
 
 def _clear_units(sheet: Sheet) -> Sheet:
     """Clear the units, so that names get no suffix."""
-    headings = tuple(map(partial(replace, unit=""), sheet.headings))
+    headings = tuple(replace(heading, unit="") for heading in sheet.headings)
     return replace(sheet, headings=headings)
 
 
 def _make_query_titles(sheet: Sheet) -> list[str]:
     """Make column names printable: PIVOT creates them from profile contents."""
-    return list(map(make_printable, map(attrgetter("name"), sheet.headings)))
+    return [make_printable(heading.name) for heading in sheet.headings]
 
 
 def _fit_query_widths(
     table: TextGrid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
 ) -> list[int]:
     """Compute column widths: the widest text columns shrink until all fit or reach the minimum."""
-    widths = []
-    for title, cells in zip(titles, columns, strict=True):
-        widths.append(max(map(len, (title, *cells))))
+    widths = [max(len(cell) for cell in (title, *cells)) for title, cells in zip(titles, columns, strict=True)]
     texts = [place for place, column in enumerate(table.columns) if not column.numeric]
     while width is not None and texts:
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import cleandoc
-from operator import itemgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -44,7 +43,7 @@ def make_schema(kind: type) -> dict[str, Any]:
     if records:
         named = {record.__name__: schema for record, schema in records.items()}
         assert len(named) == len(records), "two dataclasses of one name"
-        body["$defs"] = dict(sorted(named.items(), key=itemgetter(0)))
+        body["$defs"] = dict(sorted(named.items()))
     return body
 
 

@@ -9,7 +9,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from io import StringIO
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tracekit.model.escape import break_ci_command
@@ -51,7 +50,7 @@ def render_text(report: Report, options: RenderOptions) -> str:
         lines += [*_wrap_text(make_printable(report.answer, phrases.SENTENCE), width, style="bold")]
         for line in report.basis:
             lines += _pack_items(make_printable(line, phrases.SENTENCE).split(" · "), " · ", width)
-        phrased = list(map(phrases.format_metric, report.headline))
+        phrased = [phrases.format_metric(metric) for metric in report.headline]
         lines += [*_pack_items(phrased, "  ", width), []]
     elif report.headline:
         lines += [*_format_text_headline(report, width), []]
@@ -73,7 +72,7 @@ def render_text(report: Report, options: RenderOptions) -> str:
 
 def _format_text_headline(report: Report, width: int) -> list[StyledLine]:
     """Format the answer in bold, then the other numbers, on their own lines if the width requires it."""
-    first, *further = map(phrases.format_metric, report.headline)
+    first, *further = (phrases.format_metric(metric) for metric in report.headline)
     line = "  ".join(further)
     if _count_terminal_cells(first) + 6 + _count_terminal_cells(line) <= width:
         return [[(first, "bold"), ("      ", ""), (line, "")]]
@@ -130,7 +129,7 @@ def _fit_columns(table: TextGrid, width: int) -> tuple[list[int], list[int]]:
     natural, keep = _measure_column_widths(table, _NAME_WIDTH), choose_answer_columns(table)
     columns = _choose_columns_by_width(table, natural, width)
     floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
-    widths = _shrink_text_columns(list(map(natural.__getitem__, columns)), columns, table, width, floor)
+    widths = _shrink_text_columns([natural[column] for column in columns], columns, table, width, floor)
     while _sum_column_widths(widths) > width and len(columns) > 1:
         # Too narrow even for the answer: keep the name and one number.
         dropped = 1
@@ -146,11 +145,11 @@ def _choose_columns_by_width(table: TextGrid, natural: list[int], width: int) ->
     columns = list(range(len(natural)))
     loose = sorted(set(columns) - keep)
     dropped: list[int] = []
-    while loose and _sum_column_widths(map(shrunk.__getitem__, columns)) > width:
+    while loose and _sum_column_widths(shrunk[column] for column in columns) > width:
         dropped.append(loose.pop())
         columns.remove(dropped[-1])
     for index in sorted(dropped):
-        if _sum_column_widths(map(natural.__getitem__, (*columns, index))) <= width:
+        if _sum_column_widths(natural[place] for place in (*columns, index)) <= width:
             columns = sorted([*columns, index])
     return columns
 
@@ -187,10 +186,9 @@ def _format_text_recordings(report: Report, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     label = "Recorded: "
     for sentence, advice, command in phrases.list_limiting_recordings(report):
-        first, *further = _wrap_text(sentence, width - len(label)) or [[]]
-        lines += [[(label, "bold"), *first], *_indent_lines(further, len(label))]
-        first, *further = _format_remedy(advice, command, width - len(label) - 2) or [[]]
-        lines += _indent_lines([[("→ ", ""), *first], *_indent_lines(further, 2)], len(label))
+        lines += _label_lines(label, "bold", _wrap_text(sentence, width - len(label)), len(label))
+        remedy = _format_remedy(advice, command, width - len(label) - 2)
+        lines += _indent_lines(_label_lines("→ ", "", remedy, 2), len(label))
         label = " " * len(label)
     if lines:
         lines.append([])
@@ -210,8 +208,7 @@ def _format_text_cautions(report: Report, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     label = "Careful: "
     for caution in report.cautions:
-        first, *further = _wrap_text(make_printable(caution, phrases.SENTENCE), width - 9) or [[]]
-        lines += [[(label, "bold"), *first], *_indent_lines(further, 11)]
+        lines += _label_lines(label, "bold", _wrap_text(make_printable(caution, phrases.SENTENCE), width - 9), 11)
         label = " " * len(label)
     if lines:
         lines.append([])
@@ -228,17 +225,18 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
             return []
         return [[(f"{phrases.describe_no_findings(report)}.", "bold")], *unproven, []]
     amounts = phrases.format_savings(findings)
-    times, shares = (max(map(_count_terminal_cells, texts)) for texts in zip(*amounts, strict=True))
+    times, shares = (max(_count_terminal_cells(text) for text in texts) for texts in zip(*amounts, strict=True))
     amount_width = min(times + _GAP + shares, width - 20)
     title, aside = "Worth fixing first", "up to, per step"
     fill = max(width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1)
     right = _pad_text(aside, max(_count_terminal_cells(aside), amount_width), right=True)
     lines: list[StyledLine] = [[(title, "bold"), (" " * fill, ""), (right, "dim")]]
+    rule_width = min(max(_count_terminal_cells(make_printable(finding.rule, 32)) for finding in findings), 32)
     first_of: dict[tuple[str, str], int] = {}
     for number, (finding, (time, share)) in enumerate(zip(findings, amounts, strict=True), 1):
         both = f"{_pad_text(time, times, right=True)}  {_pad_text(share, shares, right=True)}"
         amount = _pad_text(both, amount_width, right=True)
-        lines += _format_text_claim(finding, number, amount, width, _measure_rule_width(findings))
+        lines += _format_text_claim(finding, number, amount, width, rule_width)
         alike = first_of.setdefault((finding.rule, finding.advice), number)
         lines += _format_text_advice(finding, width, alike if alike < number else None, findings[alike - 1])
         lines += _format_finding_parts(finding, width) if options.verbose else []
@@ -253,8 +251,7 @@ def _format_finding_parts(finding: Finding, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     for part, (time, _) in zip(finding.parts, phrases.format_savings(finding.parts), strict=True):
         text = f"{time}: {make_printable(part.claim, phrases.SENTENCE)}"
-        first, *further = _wrap_text(text, width - 9, style="dim")
-        lines += _indent_lines([first], 7) + _indent_lines(further, 9)
+        lines += _label_lines(" " * 7, "", _wrap_text(text, width - 9, style="dim"), 9)
     return lines
 
 
@@ -262,14 +259,8 @@ def _format_text_unproven(report: Report, findings: list[Finding], width: int) -
     """Format abstentions that matter, each with its price and the missing proof."""
     lines: list[StyledLine] = []
     for sentence in phrases.list_unproven_claims(report, findings):
-        first, *further = _wrap_text(f"unproven: {sentence}", width - 5)
-        lines += _indent_lines([first], 5) + _indent_lines(further, 7)
+        lines += _label_lines(" " * 5, "", _wrap_text(f"unproven: {sentence}", width - 5), 7)
     return lines
-
-
-def _measure_rule_width(findings: list[Finding]) -> int:
-    """Measure the width of the rule column."""
-    return min(max(_count_terminal_cells(make_printable(f.rule, 32)) for f in findings), 32)
 
 
 def _format_text_claim(f: Finding, number: int, amount: str, width: int, rules: int) -> list[StyledLine]:
@@ -279,7 +270,7 @@ def _format_text_claim(f: Finding, number: int, amount: str, width: int, rules: 
     claim = phrases.format_claim(f)
     if claim_width >= 28:
         first, *further = _wrap_text(claim, claim_width) or [[]]
-        text = _pad_text("".join(map(itemgetter(0), first)), claim_width)
+        text = _pad_text("".join(piece[0] for piece in first), claim_width)
         middle = [(_pad_text(rule, rules), style), (f"  {text}  ", "")]
         below = _indent_lines(further, 5 + rules + _GAP)
     else:
@@ -298,14 +289,19 @@ def _format_text_advice(
     if advice.strip() and first_with_advice is not None:
         lines.append([("     → ", style), (f"as for {first_with_advice}", "")])
     elif advice.strip():
-        first, *further = _wrap_text(advice, width - 7)
-        lines += [[("     → ", style), *first], *_indent_lines(further, 7)]
+        lines += _label_lines("     → ", style, _wrap_text(advice, width - 7), 7)
     for caveat in f.caveats:
         if first_with_advice is not None and caveat in earlier_finding.caveats:
             continue
         text = f"Careful: {make_printable(caveat, phrases.SENTENCE)}"
         lines += _indent_lines(_wrap_text(text, width - 7, style="dim"), 7)
     return lines
+
+
+def _label_lines(label: str, style: str, lines: list[StyledLine], hang: int) -> list[StyledLine]:
+    """Put a label before the first line, and indent the others by `hang` blanks."""
+    first, *further = lines or [[]]
+    return [[(label, style), *first], *_indent_lines(further, hang)]
 
 
 def _indent_lines(lines: list[StyledLine], width: int) -> list[StyledLine]:
@@ -332,7 +328,7 @@ def _format_text_gaps(report: Report, options: RenderOptions, width: int) -> lis
 
 def _format_glossary(lines: list[StyledLine], width: int) -> list[StyledLine]:
     """Explain the jargon on the screen that newcomers may not know."""
-    screen = "\n".join("".join(map(itemgetter(0), line)) for line in lines)
+    screen = "\n".join("".join(piece[0] for piece in line) for line in lines)
     meanings = _pack_items(list_glossary_entries(screen), " · ", width)
     return [[], *([(text, "dim") for text, _ in line] for line in meanings)] if meanings else []
 
@@ -346,7 +342,7 @@ def _format_text_section(section: Section, options: RenderOptions, width: int) -
         reason = make_printable(section.reason, phrases.SENTENCE) or "no reason given"
         lines += _wrap_text(f"{section.status}: {reason}", width)
     if section.metrics:
-        lines += [*_pack_items(list(map(phrases.format_metric, section.metrics)), " · ", width), []]
+        lines += [*_pack_items([phrases.format_metric(metric) for metric in section.metrics], " · ", width), []]
     for sheet in section.sheets:
         where = "--top for more"
         lines += [*_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where), []]
@@ -390,7 +386,7 @@ def _wrap_text(text: str, width: int, style: str = "") -> list[StyledLine]:
     if _count_terminal_cells(text) <= width:
         return [[(text, style)]]
     words = re.findall(r"\s*\S+\s*", text)
-    longest = max(map(_count_terminal_cells, map(str.rstrip, words)))
+    longest = max(_count_terminal_cells(word.rstrip()) for word in words)
     if longest > width or "\t" in text or "\n" in text:
         return _wrap_long_words(text, width, style)
     lines, size = [""], 0
@@ -441,8 +437,8 @@ def _pad_text(text: str, width: int, right: bool = False) -> str:
 def _print_lines(lines: list[StyledLine], options: RenderOptions, width: int) -> str:
     """Join the lines to one string, with colour only on request, whatever the environment says."""
     if not options.color:
-        texts = ("".join(map(itemgetter(0), line)).rstrip() for line in lines)
-        return "\n".join([*map(break_ci_command, texts), ""])
+        texts = ("".join(piece[0] for piece in line).rstrip() for line in lines)
+        return "\n".join([*(break_ci_command(text) for text in texts), ""])
     from rich.console import Console
     from rich.text import Text
 
@@ -461,4 +457,4 @@ def _print_lines(lines: list[StyledLine], options: RenderOptions, width: int) ->
         text: Text = Text.assemble(*line)
         text.rstrip()
         console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
-    return "\n".join(map(break_ci_command, out.getvalue().split("\n")))
+    return "\n".join(break_ci_command(line) for line in out.getvalue().split("\n"))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import chain
-from operator import attrgetter
 
 from tracekit.model.report import Chart
 from tracekit.model.units import MINUS, format_quantity
-from tracekit.render.charts.axis import make_axis
+from tracekit.render.charts.axis import LogAxis, make_axis, make_log_axis
 from tracekit.render.charts.frame import WeightedBar, draw_axis_below, make_mark_box, merge_bars
-from tracekit.render.charts.log import LogAxis, make_log_axis
 from tracekit.render.charts.marks import ChartKindLayout, Mark, has_mark_start, list_mark_numbers, to_plain_number
 from tracekit.render.charts.rows import AXIS, RowLayout, draw_row_names, frame_row_plot, lay_out_rows
 from tracekit.render.charts.shapes import (
@@ -135,7 +132,7 @@ def average_row_marks(marks: Sequence[Mark]) -> dict[int, Fraction]:
 def draw_waterfall_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
     """Draw bars that each start where the last one ended, with connecting lines and the change beside each."""
     rows = lay_out_rows(chart, top, 24, 96, names=330)
-    ends = filter(None, chain.from_iterable(map(attrgetter("span"), marks)))
+    ends = [end for mark in marks for end in mark.span if end]
     amounts = make_axis(ends, chart.x_unit, zero=True, wide=True)
     bars, words = [], []
     links: list[PenStep] = []

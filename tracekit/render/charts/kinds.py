@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import filterfalse
-from operator import attrgetter
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Chart, ChartKind
 from tracekit.model.units import format_quantity
-from tracekit.render.charts import changes, extents, rows, xy
+from tracekit.render.charts import changes, rows, xy
 from tracekit.render.charts.frame import assign_tones, draw_legend
 from tracekit.render.charts.marks import ChartKindLayout, Mark, Number, list_chart_marks
 from tracekit.render.charts.shapes import ChartLayout, PlacedText, PlotDrawing
 from tracekit.render.charts.text import fit_text, make_slug, shorten_for_tooltip
 
-KINDS: dict[ChartKind, ChartKindLayout] = {
-    kind.name: kind for kind in (*rows.KINDS, *xy.KINDS, *changes.KINDS, *extents.KINDS)
-}
+KINDS: dict[ChartKind, ChartKindLayout] = {kind.name: kind for kind in (*rows.KINDS, *xy.KINDS, *changes.KINDS)}
 
 MOST_MARKS, MOST_ROWS = 2_000, 300
 """Limits of one chart: more would be invisible and slow to draw."""
@@ -73,7 +69,7 @@ def list_placed_marks(chart: Chart) -> list[Mark]:
     if wrong:
         raise TracekitError(f"chart {chart.id!r}: {wrong}")
     kind = KINDS[chart.kind]
-    return list(filter(kind.is_placed, list_chart_marks(chart, kind)))
+    return [mark for mark in list_chart_marks(chart, kind) if kind.is_placed(mark)]
 
 
 def find_chart_problem(chart: Chart) -> str:
@@ -100,11 +96,11 @@ def limit_chart(chart: Chart) -> Chart:
     kind = KINDS[chart.kind]
     raw = chart.marks
     if "row" in kind.fields:
-        raw = tuple(filterfalse(_is_beyond_last_row, raw))
+        raw = tuple(mark for mark in raw if not _is_beyond_last_row(mark))
     if len(raw) > MOST_MARKS and not find_chart_problem(chart):
-        sizes = list(map(attrgetter("size"), list_chart_marks(replace(chart, marks=raw), kind)))
+        sizes = [mark.size for mark in list_chart_marks(replace(chart, marks=raw), kind)]
         largest = sorted(range(len(raw)), key=lambda index: (-sizes[index], index))[:MOST_MARKS]
-        raw = tuple(map(raw.__getitem__, sorted(largest)))
+        raw = tuple(raw[index] for index in sorted(largest))
     omitted = chart.omitted + len(chart.marks) - len(raw)
     return replace(
         chart,

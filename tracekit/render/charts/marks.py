@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import isfinite
-from operator import attrgetter
 from typing import Literal
 
 from tracekit.model.records import dataclass
@@ -86,7 +85,7 @@ def list_chart_marks(chart: Chart, kind: ChartKindLayout) -> list[Mark]:
 
 def list_mark_numbers(marks: Sequence[Mark]) -> tuple[list[Fraction], list[Fraction]]:
     """List all positions and all known values of the marks."""
-    ends = chain.from_iterable(map(attrgetter("start", "end"), marks))
+    ends = chain.from_iterable((mark.start, mark.end) for mark in marks)
     places = [place for place in ends if place is not None]
     return places, [mark.value for mark in marks if mark.value is not None]
 
@@ -109,6 +108,6 @@ def to_plain_number(value: Fraction) -> int | float:
 def _make_mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:
     """Make a mark from its numbers."""
     named = dict(zip(fields, raw, strict=True))
-    start, end, value, label = map(to_exact_fraction, map(named.get, ("start", "end", "value", "label")))
+    start, end, value, label = (to_exact_fraction(named.get(name)) for name in ("start", "end", "value", "label"))
     row, series = (int(named.get(name) or 0) for name in ("row", "series"))
     return Mark(row, series, start, end, value, label)

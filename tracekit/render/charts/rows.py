@@ -1,4 +1,4 @@
-"""Charts of rows: a timeline (gantt), amounts (bars), or cells (heatmap, matrix)."""
+"""Charts of rows: a timeline (gantt), amounts (bars), cells (heatmap, matrix), or parts of an amount (extents, icicle)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from tracekit.model.units import UNKNOWN, format_quantity
 from tracekit.render.charts.axis import LinearAxis, make_axis
 from tracekit.render.charts.frame import WeightedBar, draw_axis_below, get_text_role, make_mark_box, merge_bars
 from tracekit.render.charts.marks import ChartKindLayout, Mark, list_mark_numbers, to_plain_number
-from tracekit.render.charts.shapes import CHART_WIDTH, ChartRow, FilledArea, LegendKey, Part, PlacedText, PlotDrawing
+from tracekit.render.charts.shapes import (
+    CHART_WIDTH,
+    ChartRow,
+    FilledArea,
+    LegendKey,
+    Part,
+    PlacedText,
+    PlotDrawing,
+    ShapeBox,
+)
 from tracekit.render.charts.text import FONT, estimate_text_width, fit_text, make_slug, shorten_for_tooltip
 from tracekit.render.escape import make_printable
 
@@ -26,6 +35,9 @@ _THICK = 0.72
 _COLUMN_NAMES = 18
 _END = 40
 """Longest number at an end of the scale, in characters; longer ones are not measurements."""
+
+_LEAST, _MARGIN = 40, 20
+"""Narrowest bar with text, and room for axis labels at the ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,7 @@ def draw_bars_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], t
     is_single = len(chart.series) == 1
     rows = lay_out_rows(chart, top, 24, 84 if is_single else 12)
     ends = stack_marks(marks)
-    amounts = make_axis(chain.from_iterable(filter(None, ends)), chart.unit, zero=True)
+    amounts = make_axis(chain.from_iterable(end for end in ends if end), chart.unit, zero=True)
     bars, words = [], []
     for mark, pair in zip(marks, ends, strict=True):
         middle, tone = rows.middle(mark.row), tones[mark.series]
@@ -149,15 +161,6 @@ def draw_matrix_chart(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str]
     key = _draw_cell_scale(chart, low, high, top, unknown=len(values) < len(marks))
     parts = (*key, *names, *draw_row_names(chart, rows), *merge_bars(cells))
     return PlotDrawing(parts, rows.bottom + 4)
-
-
-_AMOUNT = ("row", "series", "value")
-KINDS = (
-    ChartKindLayout("gantt", ("row", "series", "start", "end"), "Bars on one time axis", draw_gantt_chart),
-    ChartKindLayout("bars", _AMOUNT, "Bars of amounts", draw_bars_chart, is_placed=lambda _: True),
-    ChartKindLayout("heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""),
-    ChartKindLayout("matrix", _AMOUNT, "Coloured cells, the darker the larger", draw_matrix_chart, "", lambda _: True),
-)
 
 
 def frame_row_plot(chart: Chart, rows: RowLayout, axis: LinearAxis, parts: Sequence[Part]) -> PlotDrawing:
@@ -288,3 +291,53 @@ def _describe_gantt_bar(chart: Chart, mark: Mark, name: str) -> str:
 def _format_axis_position(chart: Chart, value: Fraction) -> str:
     """Format a position on the axis."""
     return format_quantity(to_plain_number(value), chart.x_unit, figures=4)
+
+
+def draw_extents_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
+    """Draw bars from one amount to another, one line per row; bars of a row do not overlap."""
+    rows = lay_out_rows(chart, top, 18)
+    amounts = make_axis(list_mark_numbers(marks)[0], chart.x_unit, zero=True)
+    bars = []
+    for mark in marks:
+        x, end = rows.ends(amounts, mark)
+        name = f"{chart.rows[mark.row]} · {chart.series[mark.series]}"
+        bars.append(
+            _make_extent_bar(chart, mark, tones, name, make_mark_box(x, rows.y(mark.row), end - x, rows.pitch - 1))
+        )
+    return frame_row_plot(chart, rows, amounts, merge_bars(bars))
+
+
+def draw_icicle_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> PlotDrawing:
+    """Draw a tree: the parts of each bar are below it, each with its name as far as it fits."""
+    pitch = min(20, max(760 / len(chart.rows), 3))
+    rows = RowLayout(_MARGIN, CHART_WIDTH - 2 * _MARGIN, top, pitch, chart.rows)
+    amounts = make_axis(list_mark_numbers(marks)[0], chart.x_unit, zero=True)
+    bars, words = [], []
+    for mark in marks:
+        x, end = rows.ends(amounts, mark)
+        y, name = rows.y(mark.row), chart.series[mark.series]
+        bars.append(_make_extent_bar(chart, mark, tones, name, make_mark_box(x, y, end - x, rows.pitch - 1)))
+        text = fit_text(name, end - x - 8)
+        is_roomy = end - x >= _LEAST and rows.pitch > FONT
+        if is_roomy and estimate_text_width(text) + 8 <= end - x:
+            words.append(PlacedText(x + 4, y + rows.pitch / 2 + 4, text, get_text_role(tones[mark.series]), "start"))
+    grid = draw_axis_below(amounts, rows.left, rows.width, rows.top, rows.bottom)
+    return PlotDrawing((*grid, *merge_bars(bars), *words), rows.bottom + AXIS)
+
+
+def _make_extent_bar(chart: Chart, mark: Mark, tones: Sequence[str], name: str, area: ShapeBox) -> WeightedBar:
+    """Make the bar of a mark, with its name and size in the tooltip."""
+    size = format_quantity(to_plain_number(mark.size), chart.x_unit)
+    return WeightedBar(mark.size, tones[mark.series], area, f"{shorten_for_tooltip(name)}: {shorten_for_tooltip(size)}")
+
+
+_AMOUNT = ("row", "series", "value")
+_EXTENT = ("row", "series", "start", "end")
+KINDS = (
+    ChartKindLayout("gantt", _EXTENT, "Bars on one time axis", draw_gantt_chart),
+    ChartKindLayout("bars", _AMOUNT, "Bars of amounts", draw_bars_chart, is_placed=lambda _: True),
+    ChartKindLayout("heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""),
+    ChartKindLayout("matrix", _AMOUNT, "Coloured cells, the darker the larger", draw_matrix_chart, "", lambda _: True),
+    ChartKindLayout("extents", _EXTENT, "Parts of amounts as bars beside one another", draw_extents_chart),
+    ChartKindLayout("icicle", _EXTENT, "A tree of bars, each above those that are parts of it", draw_icicle_chart, ""),
+)

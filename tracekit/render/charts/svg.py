@@ -6,17 +6,21 @@ the same picture. A legend, text in the marks and tooltips repeat the informatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 from html import escape
 from typing import Any
 
+from tracekit.model.report import Chart
 from tracekit.render.charts import shapes
+from tracekit.render.charts.kinds import lay_out_chart
 from tracekit.render.charts.shapes import CHART_WIDTH
 from tracekit.render.charts.text import shorten_for_tooltip
 
 
-def draw_svg(layout: shapes.ChartLayout) -> str:
-    """Render a layout as an `<svg>` element."""
+def draw_svg_chart(chart: Chart, roles: Mapping[str, str] | None = None) -> str:
+    """Draw the chart as an `<svg>` element; `roles` are as for `lay_out_chart`."""
+    layout = lay_out_chart(chart, roles)
     name = f"chart-{layout.id}"
     opening = (
         f'<svg class="chart {layout.kind}" viewBox="0 0 {CHART_WIDTH} {layout.height:g}" role="img" '
@@ -24,7 +28,7 @@ def draw_svg(layout: shapes.ChartLayout) -> str:
         f'<title id="{name}--title">{escape(shorten_for_tooltip(layout.title))}</title>\n'
         f'<desc id="{name}--desc">{escape(layout.sentence)}</desc>\n'
     )
-    parts = "\n".join((*map(draw_svg_part, layout.parts), "</svg>"))
+    parts = "\n".join((*(draw_svg_part(part) for part in layout.parts), "</svg>"))
     return f"{opening}{parts}\n"
 
 
@@ -46,12 +50,12 @@ def draw_svg_part(part: Any) -> str:
 
 @draw_svg_part.register
 def _render_area(area: shapes.FilledArea) -> str:
-    return _render_path(area.role, "".join(map(_trace_box, area.boxes)), area.tip)
+    return _render_path(area.role, "".join(_trace_box(box) for box in area.boxes), area.tip)
 
 
 @draw_svg_part.register
 def _render_stroke(stroke: shapes.LineStroke) -> str:
-    steps = (letter + " ".join(map(format_coordinate, numbers)) for letter, numbers in stroke.steps)
+    steps = (letter + " ".join(format_coordinate(number) for number in numbers) for letter, numbers in stroke.steps)
     return _render_path(stroke.role, "".join(steps), stroke.tip)
 
 
@@ -86,7 +90,7 @@ def _render_swatch(swatch: shapes.ToneSwatch) -> str:
 
 @draw_svg_part.register
 def _render_key(key: shapes.LegendKey) -> str:
-    return "".join(map(draw_svg_part, (*key.samples, key.words)))
+    return "".join(draw_svg_part(part) for part in (*key.samples, key.words))
 
 
 @draw_svg_part.register
@@ -100,7 +104,7 @@ def _render_row(row: shapes.ChartRow) -> str:
 
 @draw_svg_part.register
 def _render_group(group: shapes.ShapeGroup) -> str:
-    return f"<g>{_render_tooltip(group.tip)}{''.join(map(draw_svg_part, group.parts))}</g>"
+    return f"<g>{_render_tooltip(group.tip)}{''.join(draw_svg_part(part) for part in group.parts)}</g>"
 
 
 def _render_path(role: str, data: str, tip: str) -> str:
@@ -116,7 +120,7 @@ def _render_tooltip(tip: str) -> str:
 
 def _trace_box(box: shapes.ShapeBox) -> str:
     """Trace a rectangle as a piece of a path that many share."""
-    x, y, width, height = map(format_coordinate, (box.x, box.y, box.width, box.height))
+    x, y, width, height = (format_coordinate(number) for number in (box.x, box.y, box.width, box.height))
     return f"M{x} {y}h{width}v{height}H{x}z"
 
 

@@ -114,8 +114,8 @@ def draw_histogram_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[st
     for mark, stack in zip(marks, stacks, strict=True):
         if not mark.value:
             continue
-        x, end = map(plot.x, mark.span)
-        high, low = sorted(map(plot.y, stack))
+        x, end = (plot.x(place) for place in mark.span)
+        high, low = sorted(plot.y(value) for value in stack)
         interval = " – ".join(_format_xy_number(place, chart.x_unit) for place in mark.span)
         tip = shorten_for_tooltip(
             f"{_name_mark_series(chart, mark)}{interval}: {_format_xy_number(mark.value, chart.unit)}"
