@@ -282,7 +282,7 @@ def _summarize_side_stats(parts: list[Floats], spread: float | None) -> SideStat
     return SideStats(
         runs=len(parts),
         steps=len(steps),
-        fewest=min(map(len, parts)),
+        fewest=min(len(part) for part in parts),
         mean=float(np.mean([part.mean() for part in parts])),
         median=float(np.median(steps)),
         spread=spread,

@@ -165,18 +165,14 @@ def label_growth(growth: Growth, limits: GrowthLimits, p: float | None = None) -
         return "too few"
     if growth.spread <= limits.flat:
         return "flat"
-    if p < limits.likely and _rises_enough(growth, slope.per_x, limits):
+    least_slope = max(limits.slope, limits.slope_ratio * abs(growth.level))
+    if p < limits.likely and growth.rising and slope.per_x >= least_slope:
         return "strong" if p < limits.strong and p_shift < limits.likely else "likely"
     if p >= limits.likely or slope.per_x <= 0:
         return "none"
     if p_shift >= 2 * limits.likely:
         return "shift"
     return "saturating" if late_slope < limits.late_ratio * slope.per_x else "none"
-
-
-def _rises_enough(growth: Growth, slope: float, limits: GrowthLimits) -> bool:
-    """Whether a series rises to its end, by at least the threshold."""
-    return growth.rising and slope >= max(limits.slope, limits.slope_ratio * abs(growth.level))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -277,4 +273,6 @@ def _test_beside_shift(y: Floats, split: int) -> float:
     if not split:
         return _test_mann_kendall(y)
     parts = (y[:split], y[split:])
-    return _compute_normal_tail(sum(map(_compute_kendall_score, parts)), sum(map(_compute_score_variance, parts)))
+    score = sum(_compute_kendall_score(part) for part in parts)
+    variance = sum(_compute_score_variance(part) for part in parts)
+    return _compute_normal_tail(score, variance)
