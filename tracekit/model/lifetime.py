@@ -192,7 +192,7 @@ def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
             with contextlib.suppress(OSError):
                 os.killpg(int(leader), signal.SIGKILL)
     deadline = time.monotonic() + _GUARD_GRACE_S
-    while time.monotonic() < deadline and any(_is_still_running(pid, since) for pid, since in noted.items()):
+    while time.monotonic() < deadline and any(map(_is_still_running, noted, noted.values())):
         time.sleep(_NOTE_EVERY_S)
     for process, since in noted.items():
         if _is_still_running(process, since):

@@ -165,14 +165,18 @@ def label_growth(growth: Growth, limits: GrowthLimits, p: float | None = None) -
         return "too few"
     if growth.spread <= limits.flat:
         return "flat"
-    least_slope = max(limits.slope, limits.slope_ratio * abs(growth.level))
-    if p < limits.likely and growth.rising and slope.per_x >= least_slope:
+    if p < limits.likely and _rises_enough(growth, slope.per_x, limits):
         return "strong" if p < limits.strong and p_shift < limits.likely else "likely"
     if p >= limits.likely or slope.per_x <= 0:
         return "none"
     if p_shift >= 2 * limits.likely:
         return "shift"
     return "saturating" if late_slope < limits.late_ratio * slope.per_x else "none"
+
+
+def _rises_enough(growth: Growth, slope: float, limits: GrowthLimits) -> bool:
+    """Whether a series rises to its end, by at least the threshold."""
+    return growth.rising and slope >= max(limits.slope, limits.slope_ratio * abs(growth.level))
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -305,7 +305,7 @@ def concatenate_table_parts(table: Table, parts: Sequence[Columns]) -> Columns:
         return table.cast()
     if len(filled) == 1:
         return filled[0]
-    length = sum(len(part) for part in filled)
+    length = sum(map(len, filled))
     keyed = [part.arrays for part in filled if isinstance(part.arrays, Keyed)]
     if len(keyed) < len(filled):
         return Columns(length, _join_columns([part.arrays for part in filled], table.columns))
