@@ -44,7 +44,7 @@ class Pipeline(SimpleNamespace):
             raise self.result
         return self.result
 
-    def discover(self, paths, options):
+    def discover_sources(self, paths, options):
         self.calls.append((list(paths), options))
         return self.discovery
 
