@@ -20,7 +20,6 @@ from tracekit.model.tables import (
     Table,
     arrays,
     concatenate_table_parts,
-    make_categorical_like,
 )
 from tracekit.model.tables.arrays import MAX_CACHED_TEXTS
 
@@ -178,13 +177,6 @@ def test_joining_does_not_change_what_is_joined():
     concatenate_table_parts(SMALL, [one, other])
     assert one.frame().equals(before)
     assert one["name"].texts == ("x", "z")
-
-
-def test_codes_take_the_categories_of_another_column():
-    like = SMALL.frame({**ROWS, "name": ["x", "y"]})["name"]
-    made = make_categorical_like(np.array([1, -1, 0]), like)
-    assert [None if pd.isna(v) else v for v in made] == ["y", None, "x"]
-    assert made.dtype == like.dtype
 
 
 cells = {

@@ -50,7 +50,7 @@ def limit_answer_rows(rows: Sequence[Sequence[Cell]], limit: int) -> tuple[tuple
     first: list[tuple[Cell, ...]] = []
     size = 0
     for row in rows[: min(limit, MAX_ANSWER_ROWS)]:
-        cells = tuple(map(truncate_answer_cell, row))
+        cells = tuple(truncate_answer_cell(cell) for cell in row)
         size += len(json.dumps(cells))
         if first and size > MAX_ROW_CHARACTERS:
             break

@@ -48,7 +48,7 @@ def answer_paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]
         path = resolve_inside_roots(roots, asked.path)
         entries = _list_path_entries(roots, path)
     first = tuple(entries[:MAX_LIST_ENTRIES])
-    lines = list(map(_format_path_entry, first))
+    lines = [_format_path_entry(entry) for entry in first]
     if len(entries) > len(first):
         lines.append(f"… and {len(entries) - len(first):,} more: name a directory below")
     return "\n".join(lines) or "nothing lies here", PathsAnswer(path, first, len(entries))

@@ -161,7 +161,7 @@ def answer_analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeA
     if failures:
         text += f"\nNot read: {'; '.join(f'{f.source}: {f.problem}' for f in unread[:10])}\n"
     findings = report.findings
-    briefs = tuple(map(_summarize_finding, range(1, asked.top + 1), findings))
+    briefs = tuple(_summarize_finding(number, finding) for number, finding in enumerate(findings[: asked.top], 1))
     answer = AnalyzeAnswer(
         path=path,
         schema=report.schema,
@@ -213,7 +213,7 @@ def answer_findings(roots: Roots, asked: FindingsArguments) -> tuple[str, Findin
 
 def _truncate_finding(finding: Finding) -> Finding:
     """Truncate a finding's places and stages."""
-    parts = tuple(map(_truncate_finding, finding.parts[:MAX_FINDING_PLACES]))
+    parts = tuple(_truncate_finding(part) for part in finding.parts[:MAX_FINDING_PLACES])
     return replace(finding, places=finding.places[:MAX_FINDING_PLACES], parts=parts)
 
 
@@ -241,9 +241,7 @@ def analyze_path(
     return path, result.report, tuple(result.failures)
 
 
-def make_agent_options(
-    roots: Roots, ranks: str | None = None, steps: str | None = None, stages: Sequence[str] = ()
-) -> Options:
+def make_agent_options(roots: Roots, ranks: str | None, steps: str | None, stages: Sequence[str]) -> Options:
     """Build the reading options of a tool, which allow nothing outside the roots."""
     return parse_options({"ranks": ranks, "steps": steps, "stages": stages, "within": roots.within})
 
@@ -263,10 +261,8 @@ def make_answer_table(sheet: Sheet, limit: int) -> AnswerTable:
 
 def describe_sheet_columns(sheet: Sheet) -> tuple[ColumnNote, ...]:
     """Describe the columns of a table."""
-    columns: list[ColumnNote] = []
-    for name, heading in zip(name_columns_with_units(sheet), sheet.headings, strict=True):
-        columns.append(ColumnNote(name, heading.unit, heading.doc or heading.title))
-    return tuple(columns)
+    named = zip(name_columns_with_units(sheet), sheet.headings, strict=True)
+    return tuple(ColumnNote(name, heading.unit, heading.doc or heading.title) for name, heading in named)
 
 
 def _refuse_unknown_filter(asked: FindingsArguments) -> None:
@@ -291,7 +287,7 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
         gain = f"up to {time} ({share}) per step"
     lines = [f"{numbered.number}. {finding.rule} · {finding.severity} · {gain}", finding.claim]
     if finding.evidence:
-        lines.append("evidence: " + "; ".join(map(phrases.format_metric, finding.evidence)))
+        lines.append("evidence: " + "; ".join(phrases.format_metric(metric) for metric in finding.evidence))
     if finding.places:
         places = [str(truncate_answer_cell(phrases.format_place(place))) for place in finding.places]
         hidden = numbered.places_total - len(places)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from urllib.parse import unquote
 
 from tracekit.agents.bounds import MAX_DOCUMENT_CHARACTERS, truncate_answer_text
@@ -52,5 +51,5 @@ def read_document(roots: Roots, uri: str) -> str:
         _, report, _ = analyze_path(roots, unquote(uri.removeprefix(REPORT)))
         text = str(render(report, "md", top=ROWS_OF_A_TABLE))
         return truncate_answer_text(text, "The tools `findings` and `tables` tell the rest.", MAX_DOCUMENT_CHARACTERS)
-    uris = " and ".join(map(attrgetter("uri"), TEMPLATES))
+    uris = " and ".join(template.uri for template in TEMPLATES)
     raise TracekitError(f"no resource {uri!r}", f"there are: {uris}")

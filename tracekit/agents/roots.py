@@ -26,13 +26,14 @@ class Roots:
     @property
     def within(self) -> tuple[str, ...]:
         """Root paths as the reading option `within`."""
-        return tuple(map(str, self.folders))
+        return tuple(str(folder) for folder in self.folders)
 
 
 def resolve_roots(folders_given: Sequence[str | Path]) -> Roots:
     """Resolve the given roots; raise `TracekitError` if one is not a directory."""
     folders: list[Path] = []
-    for path in map(Path, folders_given):
+    for given in folders_given:
+        path = Path(given)
         if not path.is_dir():
             raise TracekitError(f"{path}: no such directory", "--root names one to read from")
         folder = Path(os.path.realpath(path))

@@ -153,12 +153,12 @@ def make_mcp_server(roots: Roots) -> Server[Any]:
         return types.ReadResourceResult(contents=[contents])
 
     listed = {
-        "on_list_tools": types.ListToolsResult(tools=list(map(_convert_tool, tools.TOOLS))),
+        "on_list_tools": types.ListToolsResult(tools=[_convert_tool(tool) for tool in tools.TOOLS]),
         "on_list_resources": types.ListResourcesResult(
-            resources=list(map(_convert_resource, resources.list_rule_pages()))
+            resources=[_convert_resource(page) for page in resources.list_rule_pages()]
         ),
         "on_list_resource_templates": types.ListResourceTemplatesResult(
-            resource_templates=list(map(_convert_template, resources.TEMPLATES))
+            resource_templates=[_convert_template(template) for template in resources.TEMPLATES]
         ),
     }
     handlers: dict[str, Any] = {name: _make_constant_handler(result) for name, result in listed.items()}

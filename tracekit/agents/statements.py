@@ -110,7 +110,7 @@ def _run_agent_statement(roots: Roots, path: str, asked: SqlArguments, statement
     if len(statements) != 1:
         raise TracekitError(f"{len(statements)} statements are given", "one at a time")
     result = session.run(statements[0], (asked.limit + 1, CELL_CHARACTERS))
-    values = [tuple(map(make_sql_cell, row)) for row in result.rows(asked.limit + 1)]
+    values = [tuple(make_sql_cell(cell) for cell in row) for row in result.rows(asked.limit + 1)]
     first = limit_answer_rows(values, asked.limit)
     return SqlAnswer(
         path=path,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Annotated
 
 from tracekit.agents.bounds import MAX_ANSWER_ROWS, limit_answer_rows, truncate_answer_cell, truncate_answer_text
@@ -105,10 +104,7 @@ def _select_table_part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple
 
 def format_table_lines(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Format a table as tab-separated lines; unknown values are empty."""
-    lines = ["\t".join(names)]
-    for row in rows:
-        lines.append("\t".join(map(_format_line_cell, row)))
-    return lines
+    return ["\t".join(names), *("\t".join(_format_line_cell(cell) for cell in row) for row in rows)]
 
 
 def _format_line_cell(value: Cell) -> str:
@@ -135,6 +131,6 @@ def _filter_table_rows(
     """Filter the rows that have all these values; a long text may be given as displayed."""
     remaining = list(rows)
     for name, value in where.items():
-        cell_of = itemgetter(_find_column_index(name, names))
-        remaining = [row for row in remaining if value in (cell_of(row), truncate_answer_cell(cell_of(row)))]
+        place = _find_column_index(name, names)
+        remaining = [row for row in remaining if value in (row[place], truncate_answer_cell(row[place]))]
     return remaining

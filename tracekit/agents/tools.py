@@ -152,7 +152,7 @@ def _make_data_visible(value: Any) -> Any:
         return make_visible(value)
     if isinstance(value, dict):
         return {make_visible(name): _make_data_visible(value[name]) for name in value}
-    return list(map(_make_data_visible, value)) if isinstance(value, list) else value
+    return [_make_data_visible(item) for item in value] if isinstance(value, list) else value
 
 
 def replace_undecodable(text: str) -> str:

@@ -14,7 +14,6 @@ from tracekit.model.labels import choose_plural
 
 if TYPE_CHECKING:
     from tracekit.cli.outputs import OutputTarget
-    from tracekit.model.report import Report
     from tracekit.model.sources import Read
     from tracekit.pipeline.options import Options
 
@@ -70,8 +69,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
     from tracekit.pipeline import report_cache
 
     opt.require_paths(paths, options.on_every_node, "PATH")
-    targets = [*map(out.parse_output, outputs), *map(out.parse_export, exports)]
-    targets = out.add_text_output(targets, quiet=quiet)
+    files_and_folders = [*(out.parse_output(path) for path in outputs), *(out.parse_export(text) for text in exports)]
+    targets = out.add_text_output(files_and_folders, quiet=quiet)
     if save:
         files.check_writable(save)
     if plots is not None:
@@ -95,13 +94,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
         _print_written_files(targets, save)
         if plots is not None:
             terminal.print_message(f"wrote {image_count:,} images to {plots}")
-    failed = result.failed or not _has_read_all(result.report)
-    return 2 if not result.read.count or (strict and failed) else 0
-
-
-def _has_read_all(report: Report) -> bool:
-    """Check whether no file that may be a profile was refused or unreadable."""
-    return not {"refused", "unreadable"} & dict(report.files).keys()
+    unread = {"refused", "unreadable"} & dict(result.report.files).keys()
+    return 2 if not result.read.count or (strict and (result.failed or unread)) else 0
 
 
 def _needs_details(targets: list[OutputTarget], *others: object) -> bool:
@@ -123,5 +117,5 @@ def _print_work(read: Read, elapsed_s: float) -> None:
 def _print_written_files(targets: list[OutputTarget], save: str | None) -> None:
     """Print which files were written, the saved measurements last."""
     files = [target.path for target in targets if not target.printed]
-    for path in filter(None, [*files, save]):
+    for path in [*files, save] if save else files:
         terminal.print_message(f"wrote {path}")

@@ -47,7 +47,8 @@ def parse_comparison_export(text: str) -> out.OutputTarget:
 
 def list_comparison_targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.OutputTarget]:
     """List all requested outputs, plus the text on standard output if nothing else is printed."""
-    wanted = [*map(parse_comparison_output, outputs), *map(parse_comparison_export, exports)]
+    wanted = [parse_comparison_output(path) for path in outputs]
+    wanted += [parse_comparison_export(text) for text in exports]
     if terminal.is_github_job() and not any(target.format == GITHUB for target in wanted):
         wanted.append(out.OutputTarget(GITHUB, _STANDARD_ERROR))
     return out.add_text_output(wanted, quiet=quiet)

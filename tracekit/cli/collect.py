@@ -132,7 +132,8 @@ def _run_copy_plan(
     copied = None if manner.dry_run else _copy_sessions(plan.wanted, copy, quiet=manner.quiet)
     lines = [_format_copies(plan.wanted, copied, suspects)]
     if suspects:
-        lines += ["", _format_suspects(suspects, verbose=manner.verbose)]
+        title = f"Suspect, and copied all the same: {len(suspects):,} (tracekit doctor looks closer)"
+        lines += ["", _format_file_reasons(title, suspects, verbose=manner.verbose)]
     if plan.left_out:
         lines += ["", _format_skipped(plan.left_out, verbose=manner.verbose)]
     terminal.write_output("\n".join(lines) + "\n")
@@ -208,12 +209,6 @@ def _format_skipped(left_out: Sequence[SkippedFile], *, verbose: bool) -> str:
     return _format_file_reasons(f"Left out: {len(left_out):,}", left_out, verbose=verbose)
 
 
-def _format_suspects(suspects: Sequence[SkippedFile], *, verbose: bool) -> str:
-    """Format the copied files that are probably useless, with reasons."""
-    title = f"Suspect, and copied all the same: {len(suspects):,} (tracekit doctor looks closer)"
-    return _format_file_reasons(title, suspects, verbose=verbose)
-
-
 def _format_file_reasons(title: str, files: Sequence[SkippedFile], *, verbose: bool) -> str:
     """Format files and their reasons, limited unless `verbose`."""
     rows = [{"file": _format_node_path(file), "reason": file.reason} for file in files]
@@ -239,4 +234,4 @@ def _format_session(session: ReportFolder) -> str:
     """Format the name and host of a session."""
     from tracekit.render.escape import make_printable
 
-    return make_printable(" on ".join(filter(None, (session.name, session.host))))
+    return make_printable(" on ".join(part for part in (session.name, session.host) if part))

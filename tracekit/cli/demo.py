@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+import tracekit
 from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(tracekit.__file__).parent
 EXAMPLE_PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"
 """Places of the example: in the installed package, or in a checkout."""
 

@@ -84,8 +84,8 @@ def _encode_examination(examination: CaptureExamination) -> str:
         "ignored_count": examination.ignored_count,
         "files": dict(examination.file_counts),
         "held": summarize_examination(examination),
-        "diagnoses": list(map(asdict, examination.diagnoses)),
-        "recordings": list(map(asdict, examination.recordings)),
+        "diagnoses": [asdict(diagnosis) for diagnosis in examination.diagnoses],
+        "recordings": [asdict(recording) for recording in examination.recordings],
         "schema": DOCTOR,
     }
     return json.dumps(value, indent=1)

@@ -92,7 +92,7 @@ def _format_source_row(row: Mapping[str, object]) -> dict[str, Any]:
     from tracekit.model.units import format_quantity
 
     line = dict(row)
-    world_size, size_bytes, notes = map(line.pop, ("world_size", "size_bytes", "notes"))
+    world_size, size_bytes, notes = line.pop("world_size"), line.pop("size_bytes"), line.pop("notes")
     if world_size is not None and line["rank"] is not None:
         line["rank"] = f"{line['rank']}/{world_size}"
     return {**line, "size": format_quantity(int(str(size_bytes)), "bytes"), "notes": notes}
@@ -100,7 +100,5 @@ def _format_source_row(row: Mapping[str, object]) -> dict[str, Any]:
 
 def _format_ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
     """Format the files that are not read, limited unless `verbose`."""
-    table = []
-    for entry in discovery.ignored:
-        table.append({"file": _shorten_path(entry.path), "reason": entry.reason.text})
+    table = [{"file": _shorten_path(entry.path), "reason": entry.reason.text} for entry in discovery.ignored]
     return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose)]

@@ -15,7 +15,7 @@ def format_text_columns(rows: Sequence[Mapping[str, object]], right: Collection[
         if all(row[name] in (None, "") for row in rows):
             continue
         cells = [name, *(_format_text_cell(row[name]) for row in rows)]
-        width = max(map(len, cells))
+        width = max(len(cell) for cell in cells)
         align = str.rjust if name in right else str.ljust
         blocks.append([align(cell, width) for cell in cells])
     return "\n".join("  ".join(line).rstrip() for line in zip(*blocks, strict=True))

@@ -49,7 +49,7 @@ def command(*, paths: tuple[str, ...], targets: tuple[str, ...], run: str | None
     from tracekit.render import RenderOptions, render
     from tracekit.render.html import render_html
 
-    wanted = list(map(_parse_log_target, targets))
+    wanted = [_parse_log_target(text) for text in targets]
     report = report_cache.analyze_cached(list(paths), options).report
     markdown, data = str(render(report, "md")), str(render(report, "json"))
     page = render_html(report, RenderOptions())

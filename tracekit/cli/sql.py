@@ -112,11 +112,11 @@ def command(  # noqa: PLR0913 - what is given, one by one
     are named are read or measured. DESCRIBE and SHOW TABLES tell what they mean. Without STATEMENT a shell
     opens, or standard input is read. Nothing but the tables can be read, and nothing can be written.
     """
-    from tracekit.cli import child
+    from tracekit.cli import child, sql_shell
     from tracekit.sql import recipes
 
     if lists_recipes:
-        terminal.write_output(_format_recipes())
+        terminal.write_output(sql_shell.format_recipes())
         return 0
     *leading, last = paths or ("",)
     statement = None
@@ -137,8 +137,6 @@ def command(  # noqa: PLR0913 - what is given, one by one
     def work() -> int:
         answers = _StatementRunner(paths, options, memory, form, quiet=quiet)
         if statements is not None:
-            from tracekit.cli import sql_shell
-
             sql_shell.run_sql_shell(answers.session, answers.show, statements)
         else:
             _run_statements(answers, sys.stdin.read() if statement is None else statement)
@@ -221,8 +219,7 @@ def _is_statement(text: str) -> bool:
 
     if len(text.split()) < 2:
         return False
-    path = split_label(text)[1]
-    return not path.exists()
+    return not split_label(text)[1].exists()
 
 
 def _parse_row_output(format_: str | None, limit: int | None, output: str | None) -> RowOutput:
@@ -269,9 +266,9 @@ def _render_sql_rows(result: StatementResult, form: RowOutput, width: int | None
     has_more = limit is not None and len(rows) > limit
     rows = rows[:limit]
     if form.format == "json":
-        values = [tuple(map(make_json_value, row)) for row in rows]
+        values = [tuple(make_json_value(cell) for cell in row) for row in rows]
         return render.write_query_json(result.names, values).encode(), has_more
-    sheet = render.make_query_sheet(result.names, [tuple(map(make_sql_cell, row)) for row in rows])
+    sheet = render.make_query_sheet(result.names, [tuple(make_sql_cell(cell) for cell in row) for row in rows])
     if form.format == "csv":
         return render.write_query_csv(sheet), has_more
     if form.format == "parquet":
@@ -286,14 +283,3 @@ def _limit_sql_rows(result: StatementResult, limit: int | None) -> Iterator[tupl
         return
     for block in result.blocks():
         yield from block
-
-
-def _format_recipes() -> str:
-    """Format the recipes and what they answer."""
-    from tracekit.cli.layout import format_text_columns
-    from tracekit.sql import recipes
-
-    return (
-        format_text_columns([{"recipe": n, "answers": recipes.read_recipe_question(n)} for n in recipes.list_recipes()])
-        + "\n"
-    )

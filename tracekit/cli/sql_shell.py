@@ -159,19 +159,26 @@ def _show_statements(text: str, show: Callable[[str], None], session: SqlSession
 
 def _run_dot_command(line: str, show: Callable[[str], None]) -> None:
     """Run a line that begins with a dot."""
-    from tracekit.cli.layout import format_text_columns
     from tracekit.sql import recipes
 
     word, _, argument = line.partition(" ")
     if word == ".help":
         terminal.write_output(_HELP)
     elif word == ".recipes":
-        rows = [{"recipe": n, "answers": recipes.read_recipe_question(n)} for n in recipes.list_recipes()]
-        terminal.write_output(format_text_columns(rows) + "\n")
+        terminal.write_output(format_recipes())
     elif word == ".recipe":
         show(recipes.read_recipe(argument.strip()))
     else:
         raise TracekitError(f"no command {word!r}", ".help lists them")
+
+
+def format_recipes() -> str:
+    """Format the recipes and what they answer."""
+    from tracekit.cli.layout import format_text_columns
+    from tracekit.sql import recipes
+
+    rows = [{"recipe": name, "answers": recipes.read_recipe_question(name)} for name in recipes.list_recipes()]
+    return format_text_columns(rows) + "\n"
 
 
 def _set_up_completion(session: SqlSession) -> None:
@@ -180,11 +187,10 @@ def _set_up_completion(session: SqlSession) -> None:
         import readline
     except ImportError:
         return
-    words = {name for table in session.tables.values() for name in (table.name, *table.columns)}
-    ordered = sorted(words)
+    words = sorted({name for table in session.tables.values() for name in (table.name, *table.columns)})
 
     def complete(start: str, number: int) -> str | None:
-        matches = [word for word in ordered if word.startswith(start.lower())]
+        matches = [word for word in words if word.startswith(start.lower())]
         return matches[number] if number < len(matches) else None
 
     readline.set_completer(complete)

@@ -57,7 +57,7 @@ def read_available_memory(root: Path = _ROOT) -> int | None:
     free = _read_meminfo_available(root)
     if free is None:
         free = _read_sysconf_memory()
-    limits = (free, *map(_compute_memory_headroom, _list_control_groups(root, "memory")))
+    limits = (free, *(_compute_memory_headroom(group) for group in _list_control_groups(root, "memory")))
     return min((limit for limit in limits if limit is not None), default=None)
 
 

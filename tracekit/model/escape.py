@@ -26,7 +26,7 @@ def escape_lines(text: str, *, keeps_color: bool = False) -> Lines:
     'gemm\\x1b[31m\n\u2236:stop-commands::x\n'
     """
     text = make_visible(text, keeps_color=keeps_color)
-    return Lines("\n".join(map(break_ci_command, text.split("\n"))))
+    return Lines("\n".join(break_ci_command(line) for line in text.split("\n")))
 
 
 def make_visible(text: str, *, keeps_color: bool = False) -> str:
@@ -35,7 +35,7 @@ def make_visible(text: str, *, keeps_color: bool = False) -> str:
     if not keeps_color:
         return _escape_invisible(text)
     pieces = _COLOR.split(text)
-    pieces[::2] = map(_escape_invisible, pieces[::2])
+    pieces[::2] = [_escape_invisible(piece) for piece in pieces[::2]]
     return "".join(pieces)
 
 

@@ -83,7 +83,7 @@ def _check_exact_type(value: Any, kind: type, otherwise: Any) -> Any:
 
 def _parse_fact_texts(value: object) -> tuple[str, ...]:
     """Convert a list to a tuple of texts; empty for anything else."""
-    return tuple(map(str, value)) if isinstance(value, list) else ()
+    return tuple(str(text) for text in value) if isinstance(value, list) else ()
 
 
 def _parse_fact_texts_by_name(value: object) -> dict[str, str]:

@@ -85,7 +85,7 @@ class Frame:
     def rows(self, *names: str) -> Iterator[dict[str, Any]]:
         """Iterate over the rows as dictionaries of these columns, or of all."""
         names = names or tuple(self.columns)
-        for row in zip(*map(self.values, names), strict=True):
+        for row in zip(*(self.values(name) for name in names), strict=True):
             yield dict(zip(names, row, strict=True))
 
     def is_missing(self, name: str) -> Bools:
@@ -220,7 +220,8 @@ class Groups:
         """Iterate over the groups as frames, in order of appearance."""
         ends = np.cumsum(np.bincount(self.number, minlength=len(self)))
         order = np.argsort(self.number, kind="stable")
-        yield from map(self.frame.take, np.split(order, ends[:-1]) if len(self) else ())
+        for places in np.split(order, ends[:-1]) if len(self) else ():
+            yield self.frame.take(places)
 
 
 Aggregate = Callable[[Groups], Array]
@@ -359,7 +360,7 @@ def concat(frames: Sequence[Frame]) -> Frame:
             gap = np.full(len(frame), -1)
             parts.append(frame.columns[name] if name in frame.columns else _or_missing(like, gap))
         out[name] = _stacked(parts)
-    return Frame(out, sum(map(len, frames)))
+    return Frame(out, sum(len(frame) for frame in frames))
 
 
 def texts(values: Sequence[str | None]) -> Coded:
@@ -476,7 +477,7 @@ def _sortable(array: Array) -> tuple[Any, npt.NDArray[np.int8]]:
     last = is_missing(array).astype(np.int8) * 2
     if isinstance(array, Coded):
         place = {text: rank for rank, text in enumerate(sorted(set(array.texts)))}
-        return np.array([*map(place.__getitem__, array.texts), 0], np.int64)[array.codes], last
+        return np.array([*(place[text] for text in array.texts), 0], np.int64)[array.codes], last
     values = array.values if isinstance(array, Nullable) else array
     if values.dtype.kind == "f":
         last = np.maximum(last, np.isnan(values))

@@ -233,7 +233,7 @@ def share_time(
     ops: tuple[Ints, Ints, Ints],
     low: Ints,
     high: Ints,
-    ties: Callable[[Ints], Sequence[npt.NDArray[Any]]] = lambda _: (),
+    ties: Callable[[Ints], Sequence[npt.NDArray[Any]]],
 ) -> OpShares:
     """Divide the covered time of each window [low[i], high[i]) among the ops that run in it (rules: module docstring).
 

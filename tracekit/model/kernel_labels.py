@@ -98,7 +98,7 @@ def shorten_kernel_name(name: str) -> str:
         return name
     if len(function) > MAX_FUNCTION:
         function = f"{function[: MAX_FUNCTION - 1]}…"
-    return f"{kind} ({', '.join(filter(None, (function, _identify_compute_type(text))))})"
+    return f"{kind} ({', '.join(part for part in (function, _identify_compute_type(text)) if part)})"
 
 
 def is_template_name(text: str) -> bool:
@@ -134,14 +134,14 @@ def _identify_operation(text: str, function: str) -> str | None:
 
 def _join_first_ops(joined: str) -> str:
     """Join the first three words of names joined by `_`; `…` follows if there are more."""
-    ops = list(filter(None, joined.split("_")))
+    ops = [op for op in joined.split("_") if op]
     return " ".join([*ops[:3], "…"] if len(ops) > 3 else ops)
 
 
 def _extract_functor(text: str) -> str | None:
     """Extract the element-wise or reduction operation; None if the name does not reveal it."""
     for groups in _FUNCTOR.findall(text):
-        word = next(filter(None, groups), "")
+        word = next((group for group in groups if group), "")
         if word and word not in _WRAPPERS and not _ELEMENTWISE.search(f"{word}_kernel"):
             return _WORDS.get(word, word).lower()
     return None

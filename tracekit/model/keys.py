@@ -123,7 +123,7 @@ def group_arrays(arrays: Sequence[Array]) -> tuple[Ints, Ints]:
     >>> group_arrays([np.array([7, 3, 7]), Coded(np.array([0, -1, 0], np.int8), ("gen",))])
     (array([0, 1, 0]), array([0, 1]))
     """
-    return _combine_codes(len(arrays[0]), list(map(_encode_bare_array, arrays)))
+    return _combine_codes(len(arrays[0]), [_encode_bare_array(array) for array in arrays])
 
 
 def _combine_codes(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints, Ints]:
@@ -160,9 +160,9 @@ def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool
 
     Groups are numbered in order of appearance, or by the text of the keys if `in_order`, independent of the row order.
     """
-    lengths = list(map(len, frames))
+    lengths = [len(frame) for frame in frames]
     columns = [_stack_columns([frame[name] for frame in frames]) for name in by]
-    number, first = _combine_codes(sum(lengths), list(map(_encode_array, columns)))
+    number, first = _combine_codes(sum(lengths), [_encode_array(column) for column in columns])
     if in_order:
         order = np.lexsort([_rank_keys_by_text(column[first]) for column in reversed(columns)])
         place = np.empty(len(order), np.int64)
@@ -173,7 +173,7 @@ def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool
 
 def _stack_columns(columns: Sequence[pd.Series[Any]]) -> Any:
     """Concatenate columns of any types into one numpy or pandas array."""
-    arrays = list(map(_get_column_array, columns))
+    arrays = [_get_column_array(column) for column in columns]
     if len(arrays) == 1:
         return arrays[0]
     kind = arrays[0].dtype
@@ -196,7 +196,7 @@ def _get_column_array(column: pd.Series[Any]) -> Any:
 def _rank_keys_by_text(values: Any) -> Ints:
     """Rank each key among the distinct ones by its text."""
     number, first = _combine_codes(len(values), [_encode_array(values)])
-    texts = list(map(_make_text_sort_key, values[first]))
+    texts = [_make_text_sort_key(value) for value in values[first]]
     place = {text: rank for rank, text in enumerate(sorted(set(texts)))}
     return np.array([place[text] for text in texts], np.int64)[number]
 
@@ -415,9 +415,7 @@ def _list_plain_values(column: pd.Series[Any]) -> list[Any]:
     values: list[Any] = column.tolist()
     if isinstance(column.dtype, np.dtype) and column.dtype != object:
         return values
-    plain = []
-    for value in values:
-        plain.append(value.item() if isinstance(value, np.generic) else value)
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     return [None if value is pd.NA else value for value in plain]
 
 
@@ -576,7 +574,7 @@ def sum_by_keys(keys: Mapping[str, Array], values: Mapping[str, Ints]) -> dict[s
 
 def sort_rows_by_keys(columns: Mapping[str, Array], by: Sequence[str]) -> dict[str, Array]:
     """Sort the rows by these keys: texts in the order of their codes, missing keys last."""
-    ranks = list(map(_make_sort_ranks, map(columns.__getitem__, reversed(by))))
+    ranks = [_make_sort_ranks(columns[name]) for name in reversed(by)]
     return select_all_rows(columns, np.lexsort(ranks))
 
 

@@ -66,7 +66,7 @@ def join_phrase(*parts: str | None) -> str:
     >>> join_phrase("rank 3", "", None, "actor")
     'rank 3 actor'
     """
-    return " ".join(filter(None, parts))
+    return " ".join(part for part in parts if part)
 
 
 def join_first_few(texts: Sequence[str], limit: int, separator: str = ", ") -> str:

@@ -94,7 +94,7 @@ def fill_metric_units(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in set(names):
         if name not in METRICS:
             raise SchemaError(f"metrics: {name!r} is told without its unit and direction")
-    kinds = list(map(METRICS.__getitem__, names))
+    kinds = [METRICS[name] for name in names]
     units: list[Unit] = [kind.unit for kind in kinds]
     directions: list[Better] = [kind.better for kind in kinds]
     return {"unit": units, "better": directions, **columns}

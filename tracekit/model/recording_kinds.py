@@ -96,7 +96,7 @@ class RecordingKind:
     title: str
     read: str
     sentence: Callable[[RecordingGroup], str]
-    remedy: Callable[[RecordingGroup], Remedy] | None = None
+    remedy: Callable[[RecordingGroup], Remedy] | Remedy | None = None
     severity: NoteSeverity | None = None
     problem: str = ""
 
@@ -134,6 +134,18 @@ _SCHEDULE = Remedy(
 _NSYS_ANY = Remedy(
     "record the program with nsys, which tracekit reads", "nsys profile --trace=cuda,nvtx -o run python train.py"
 )
+_UNMERGED_RANKS = Remedy(
+    "to keep one file per rank, start SGLang's profiler with",
+    "curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'",
+)
+_SEPARATE_FILES = Remedy("give each rank a file of its own", 'prof.export_chrome_trace(f"trace_rank{rank}.json.gz")')
+_HISTORY = Remedy("before the work, call", "torch.cuda.memory._record_memory_history(max_entries=100_000)")
+_PROFILING = Remedy(
+    "profile some steps too; in verl",
+    "global_profiler.tool=torch 'global_profiler.steps=[2,4]' global_profiler.save_path=outputs/profile",
+)
+_PERFETTO = Remedy("to look at it, open it in Perfetto", "https://ui.perfetto.dev")
+_NEW_EXPORT = Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
 
 def _describe_gpu_rows(group: RecordingGroup) -> str:
@@ -238,19 +250,8 @@ def _describe_merged_ranks(group: RecordingGroup) -> str:
     return f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
 
 
-def _suggest_unmerged_ranks(_: RecordingGroup) -> Remedy:
-    return Remedy(
-        "to keep one file per rank, start SGLang's profiler with",
-        "curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'",
-    )
-
-
 def _describe_interleaved(group: RecordingGroup) -> str:
     return f"Two processes wrote one file: their rows are mixed, and some are lost{group.share}."
-
-
-def _suggest_separate_files(_: RecordingGroup) -> Remedy:
-    return Remedy("give each rank a file of its own", 'prof.export_chrome_trace(f"trace_rank{rank}.json.gz")')
 
 
 def _describe_front_end(group: RecordingGroup) -> str:
@@ -280,10 +281,6 @@ def _describe_no_history(group: RecordingGroup) -> str:
     return f"No allocation history was recorded in the memory snapshot{detail}{group.share}."
 
 
-def _suggest_history(_: RecordingGroup) -> Remedy:
-    return Remedy("before the work, call", "torch.cuda.memory._record_memory_history(max_entries=100_000)")
-
-
 def _describe_memory_timeline(group: RecordingGroup) -> str:
     return f"A memory timeline of the profiler: levels by category, no stacks{group.share}."
 
@@ -292,13 +289,6 @@ def _describe_driver_log(group: RecordingGroup) -> str:
     steps = group.count("steps")
     detail = f": {_format_count(steps, 'step')}, no profile" if steps else ", no profile"
     return f"Only the driver's log was given{detail}{group.share}."
-
-
-def _suggest_profiling(_: RecordingGroup) -> Remedy:
-    return Remedy(
-        "profile some steps too; in verl",
-        "global_profiler.tool=torch 'global_profiler.steps=[2,4]' global_profiler.save_path=outputs/profile",
-    )
 
 
 def _describe_memory_log(group: RecordingGroup) -> str:
@@ -334,20 +324,8 @@ def _describe_ray_timeline(group: RecordingGroup) -> str:
     return f"{count:,} {noun}: when tasks ran, not GPU work; not analyzed."
 
 
-def _suggest_perfetto(_: RecordingGroup) -> Remedy:
-    return Remedy("to look at it, open it in Perfetto", "https://ui.perfetto.dev")
-
-
-def _make_constant_remedy(remedy: Remedy) -> Callable[[RecordingGroup], Remedy]:
-    return lambda _: remedy
-
-
 def _suggest_later_recording(group: RecordingGroup) -> Remedy:
     return _NSYS_LATER if group.is_nsys else _SCHEDULE
-
-
-def _suggest_new_export(_: RecordingGroup) -> Remedy:
-    return Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
 
 _NOT_PYTORCH = {
@@ -369,7 +347,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Two processes in one file",
             "the rows that are whole",
             _describe_interleaved,
-            _suggest_separate_files,
+            _SEPARATE_FILES,
             "data_loss",
             "interleaved-processes",
         ),
@@ -378,7 +356,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Merged ranks in one file",
             "each rank as its own process",
             _describe_merged_ranks,
-            _suggest_unmerged_ranks,
+            _UNMERGED_RANKS,
             "info",
             "merged-ranks",
         ),
@@ -407,7 +385,7 @@ KINDS: Mapping[str, RecordingKind] = {
                 title,
                 "recognized, not read",
                 _make_foreign_sentence(name),
-                _make_constant_remedy(_NSYS_ANY),
+                _NSYS_ANY,
                 "warning",
                 "not-pytorch",
             )
@@ -418,7 +396,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Ran on the CPU although a GPU is listed",
             "all",
             _describe_ran_on_cpu,
-            _make_constant_remedy(Remedy("move the model and its inputs to the GPU", 'model.to("cuda")')),
+            Remedy("move the model and its inputs to the GPU", 'model.to("cuda")'),
             "warning",
             "ran-on-cpu",
         ),
@@ -442,7 +420,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Events without times",
             "nothing",
             _describe_unusable_events,
-            _suggest_new_export,
+            _NEW_EXPORT,
             "data_loss",
             "no-times",
         ),
@@ -461,7 +439,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Memory snapshot without history",
             "blocks and segments",
             _describe_no_history,
-            _suggest_history,
+            _HISTORY,
             "warning",
             "no-history",
         ),
@@ -472,7 +450,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Driver log only",
             "stages by step",
             _describe_driver_log,
-            _suggest_profiling,
+            _PROFILING,
             "warning",
             "log-only",
         ),
@@ -490,7 +468,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Ray timeline",
             "recognized, not read",
             _describe_ray_timeline,
-            _suggest_perfetto,
+            _PERFETTO,
             "info",
             "ray-timeline",
         ),

@@ -94,7 +94,7 @@ def _make_recording(kind: RecordingKind, parts: Sequence[ClassifiedSource], tota
     sources = tuple(sorted({part.source for part in parts}, key=make_natural_key))
     tools = frozenset(part.tool for part in parts)
     group = RecordingGroup(sources, tools, counts, labels, total)
-    remedy = kind.remedy(group) if kind.remedy else Remedy("", "")
+    remedy = kind.remedy(group) if callable(kind.remedy) else kind.remedy or Remedy("", "")
     data = [*counts.items()]
     for name, of_name in labels.items():
         most = sorted(of_name.items(), key=make_count_key)[:MAX_SOURCES]

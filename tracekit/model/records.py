@@ -24,7 +24,7 @@ else:
         """Make the class a dataclass like `dataclasses.dataclass`; without a class, make a decorator."""
         if cls is None:
             return lambda cls: dataclass(cls, **options)
-        is_plain = not any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
+        is_plain = not any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:])
         if is_plain and options.get("frozen") and options.get("slots") and options.keys() <= OWN:
             return _make_frozen_class(cls, options.get("eq", True), options.get("repr", True))
         return dataclasses.dataclass(cls, **options)
@@ -35,8 +35,9 @@ def _make_frozen_class(cls: type, has_values: bool, is_shown: bool) -> type:
     made: Any = dataclasses.dataclass(cls, init=False, eq=False, repr=False, slots=True)
     fields = dataclasses.fields(made)
     names = [field.name for field in fields]
+    all_values = _make_value_getter(names)
     functions: dict[str, Any] = {
-        "__getstate__": _make_getstate(_make_value_getter(names)),
+        "__getstate__": lambda record: list(all_values(record)),
         "__setstate__": _make_setstate([vars(made)[name].__set__ for name in names]),
     }
     if is_shown:
@@ -102,19 +103,13 @@ def _make_eq(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object]
 @recursive_repr()
 def _format_record(record: Any) -> str:
     """Format an object like the standard `__repr__`: class name and fields."""
-    fields = filter(attrgetter("repr"), dataclasses.fields(record))
-    values = [f"{field.name}={getattr(record, field.name)!r}" for field in fields]
+    values = [f"{f.name}={getattr(record, f.name)!r}" for f in dataclasses.fields(record) if f.repr]
     return f"{type(record).__qualname__}({', '.join(values)})"
 
 
 def _refuse_assignment(_record: Any, name: str, *_value: Any) -> NoReturn:
     """Raise `FrozenInstanceError`: fields can be neither assigned nor deleted."""
     raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
-
-
-def _make_getstate(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], list[Any]]:
-    """Make a `__getstate__` function that lists the values."""
-    return lambda record: list(values(record))
 
 
 def _make_setstate(setters: list[Callable[[Any, Any], None]]) -> Callable[[Any, list[Any]], None]:

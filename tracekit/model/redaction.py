@@ -96,7 +96,7 @@ def _remember_spellings(secret: str, after: str = "", before: str = "") -> None:
 
     spellings = {secret, unquote(secret), quote(secret), quote(secret, safe="")}
     spellings |= {repr(spelling)[1:-1] for spelling in list(spellings)}
-    for spelling in filter(None, spellings):
+    for spelling in spellings - {""}:
         if len(spelling) >= _LEAST:
             _remembered.add(spelling)
         elif after or before:

@@ -103,7 +103,7 @@ def combine_interval_states(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: 
     room = 2 * (len(a[0]) + len(b[0])) + 1
     low, high = np.empty(room, np.int64), np.empty(room, np.int64)
     low[-1] = states
-    count = native.combine(*map(make_int64, (*a, *b)), low, high)
+    count = native.combine(*(make_int64(times) for times in (*a, *b)), low, high)
     return _take_first(low, count), _take_first(high, count)
 
 
@@ -159,7 +159,7 @@ def find_latest_times(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Int
     if room > len(group) + MOST_GROUPS:
         return None
     last, latest_times = np.full(room + 1, _LEAST), np.empty(len(asked), np.int64)
-    columns = map(make_int64, (group, times, asked, limit, np.array([low])))
+    columns = [make_int64(values) for values in (group, times, asked, limit, np.array([low]))]
     count = native.latest_before(*columns, last, latest_times)
     return latest_times if count >= 0 else None
 
@@ -178,8 +178,8 @@ def sort_by_thread(
     else:
         asked = make_int64(asked)
     order = np.empty(count, choose_row_type(len(start)))
-    columns = map(make_int64, (start, length))
-    ordered_count = native.by_thread(asked, _make_contiguous(thread), *columns, order)
+    columns = _make_contiguous(thread), make_int64(start), make_int64(length)
+    ordered_count = native.by_thread(asked, *columns, order)
     return order if ordered_count >= 0 else None
 
 
@@ -299,7 +299,7 @@ def sweep_class_times(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Sw
     got = np.empty(2 * ops, np.int64)
     edges = np.empty((kinds, len(times) - 2 * ops + 1), np.int64)
     place, of_class, remainder = (np.empty(len(times), np.int64) for _ in range(3))
-    columns = map(make_int64, (sequence, times, kind))
+    columns = make_int64(sequence), make_int64(times), make_int64(kind)
     count = native.swept(*columns, got, edges.reshape(-1), place, of_class, remainder)
     place, of_class, remainder = place[:count], of_class[:count], remainder[:count]
     rests = []
@@ -347,7 +347,7 @@ def cut_segments(
     begin, until, parent = rows
     start, end, row = (np.empty(count, dtype) for dtype in (np.int64, np.int64, parent.dtype))
     of_rows = make_int64(begin), make_int64(until), _make_contiguous(parent)
-    columns = map(make_int64, (axis, *segments))
+    columns = [make_int64(values) for values in (axis, *segments)]
     too_deep = native.pieces(make_int64(edges), *of_rows, *columns, start, end, row)
     return None if too_deep else (start, end, row)
 
@@ -385,7 +385,8 @@ def group_pieces_by_window(pieces: tuple[Ints, Ints, Ints, Ints], count: int, lo
 
     `pieces` are (start, gap, node, length), sorted by start.
     """
-    columns, seen = list(map(make_int64, (*pieces, low, high))), np.empty(3 * count, np.int64)
+    columns = [make_int64(values) for values in (*pieces, low, high)]
+    seen = np.empty(3 * count, np.int64)
     room = native.in_windows(*columns, seen, *(seen[:0] for _ in range(4)))
     nodes = WindowNodes(*(np.empty(room, np.int64) for _ in range(4)))
     native.in_windows(*columns, seen, *nodes)

@@ -87,7 +87,7 @@ def choose_scale(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
     if unit not in _LADDERS and unit not in _LABELS:
         raise TracekitError(f"unknown unit {unit!r}", f"known: {', '.join([*_LADDERS, *_LABELS])}")
     numbers = [value for value in values if _is_finite_number(value)]
-    largest = Decimal(max(map(abs, numbers), default=0))
+    largest = Decimal(max((abs(number) for number in numbers), default=0))
     factor, label = _ONE, _LABELS.get(unit, "")
     if unit == "ratio":
         factor = Decimal("0.01")
@@ -131,7 +131,7 @@ def format_ranges(values: Iterable[int], limit: int = 6) -> str:
     pieces: list[str] = []
     for _, run in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
         block = [value for _, value in run]
-        pieces += [f"{block[0]}–{block[-1]}"] if len(block) > 2 else map(str, block)
+        pieces += [f"{block[0]}–{block[-1]}"] if len(block) > 2 else [str(value) for value in block]
         if len(pieces) > limit:
             return ", ".join(pieces[:limit]) + " …"
     return ", ".join(pieces)

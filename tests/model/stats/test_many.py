@@ -13,8 +13,8 @@ from tracekit.model.stats.many import (
     adjust_benjamini_hochberg,
     compare_kernels,
     compute_common_shift,
-    holm,
 )
+from tracekit.model.stats.trend import holm
 
 chances = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtr, stdtrit
 
-from tracekit.model.stats.student import EXACT_EXPANSION_DF, compute_student_quantile
+from tracekit.model.stats.estimate import EXACT_EXPANSION_DF, compute_student_quantile
 
 PROBABILITIES = st.floats(0.001, 0.999).filter(lambda p: abs(p - 0.5) > 1e-3)
 

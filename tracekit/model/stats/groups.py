@@ -27,7 +27,7 @@ def group_similar_values(values: Sequence[float], max_rows: int) -> list[list[in
     [[1], [3], [0, 2, 4, 5, 6]]
     """
     order = sorted(range(len(values)), key=lambda place: (-values[place], place))
-    ranked = list(map(values.__getitem__, order))
+    ranked = [values[place] for place in order]
     if len(ranked) < 2:
         return [order] if order else []
     gaps = [high - low for high, low in pairwise(ranked)]

@@ -12,18 +12,6 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.stats.designs import combine_variances_welch
 from tracekit.model.stats.estimate import ROUNDING, Floats, compute_t_tail
-from tracekit.model.stats.trend import holm
-
-__all__ = [
-    "CommonShift",
-    "KernelLimits",
-    "KernelTest",
-    "KernelTests",
-    "adjust_benjamini_hochberg",
-    "compare_kernels",
-    "compute_common_shift",
-    "holm",
-]
 
 Presence = Literal["both", "new", "removed", "at times", "absent"]
 NotApplied = Literal["too few kernels", "most of them changed"]

@@ -63,14 +63,14 @@ def calibrate_noise(runs: Runs) -> Noise:
     sd = float(means.std(ddof=1))
     longer = [part for part in parts if len(part) > 2]
     rhos = np.array([float(compute_lag_one(np.log(part))) for part in longer])
-    sizes = np.array(list(map(len, longer)), float)
+    sizes = np.array([len(part) for part in longer], float)
     correlated = ~np.isnan(rhos)
     rho = float((rhos * sizes)[correlated].sum() / sizes[correlated].sum()) if correlated.any() else None
     return Noise(
         sd=sd if sd > ROUNDING else 0.0,
         df=len(parts) - 1.0,
         runs=len(parts),
-        steps=min(map(len, parts)),
+        steps=min(len(part) for part in parts),
         rho=None if rho is None else min(max(rho, -1.0), 1.0),
     )
 

@@ -199,26 +199,16 @@ def compare_exact(base: Runs, opt: Runs) -> ExactComparison:
     """
     first = np.concatenate(check_runs(base, positive=False, side="base"))
     second = np.concatenate(check_runs(opt, positive=False, side="opt"))
-    if (first == first[0]).all() and (second == second[0]).all():
-        before, after = float(first[0]), float(second[0])
-        return _make_exact_comparison(before, after, label="exact", equal=before == after, footnotes=())
-    return _make_exact_comparison(
-        float(first.mean()), float(second.mean()), label="no interval", equal=None, footnotes=("not exact",)
-    )
-
-
-def _make_exact_comparison(
-    base: float, opt: float, *, label: Label, equal: bool | None, footnotes: tuple[Footnote, ...]
-) -> ExactComparison:
-    """Build the result from the numbers of both sides."""
+    is_exact = bool((first == first[0]).all() and (second == second[0]).all())
+    before, after = (float(side[0] if is_exact else side.mean()) for side in (first, second))
     return ExactComparison(
-        label=label,
-        equal=equal,
-        base=base,
-        opt=opt,
-        difference=opt - base,
-        ratio=base / opt if opt else None,
-        footnotes=footnotes,
+        label="exact" if is_exact else "no interval",
+        equal=before == after if is_exact else None,
+        base=before,
+        opt=after,
+        difference=after - before,
+        ratio=before / after if after else None,
+        footnotes=() if is_exact else ("not exact",),
     )
 
 
@@ -282,7 +272,7 @@ def _summarize_side_stats(parts: list[Floats], spread: float | None) -> SideStat
     return SideStats(
         runs=len(parts),
         steps=len(steps),
-        fewest=min(map(len, parts)),
+        fewest=min(len(part) for part in parts),
         mean=float(np.mean([part.mean() for part in parts])),
         median=float(np.median(steps)),
         spread=spread,

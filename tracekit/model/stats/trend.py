@@ -277,4 +277,6 @@ def _test_beside_shift(y: Floats, split: int) -> float:
     if not split:
         return _test_mann_kendall(y)
     parts = (y[:split], y[split:])
-    return _compute_normal_tail(sum(map(_compute_kendall_score, parts)), sum(map(_compute_score_variance, parts)))
+    score = sum(_compute_kendall_score(part) for part in parts)
+    variance = sum(_compute_score_variance(part) for part in parts)
+    return _compute_normal_tail(score, variance)

@@ -15,7 +15,6 @@ from tracekit.model.tables.columns import KEYS as KEYS
 from tracekit.model.tables.table import Column as Column
 from tracekit.model.tables.table import Table as Table
 from tracekit.model.tables.table import concatenate_table_parts as concatenate_table_parts
-from tracekit.model.tables.table import make_categorical_like as make_categorical_like
 
 RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
 

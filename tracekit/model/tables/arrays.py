@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from itertools import chain
-from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -368,7 +367,7 @@ def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Concatenate the rows of several parts with the same columns."""
     if len(parts) < 2:
         return dict(*parts)
-    return {name: concatenate_like_arrays(list(map(itemgetter(name), parts))) for name in parts[0]}
+    return {name: concatenate_like_arrays([part[name] for part in parts]) for name in parts[0]}
 
 
 def trim_texts(array: Coded) -> Coded:
@@ -381,11 +380,11 @@ def trim_texts(array: Coded) -> Coded:
     occurs[array.codes] = True
     codes = occurs[:-1].nonzero()[0].tolist()
     code_of: dict[str, int] = {}
-    texts = list(map(array.texts.__getitem__, codes))
+    texts = [array.texts[code] for code in codes]
     for text in sorted(texts):
         code_of.setdefault(text, len(code_of))
     place = np.full(len(array.texts) + 1, -1, choose_narrowest(len(code_of)))
-    place[codes] = list(map(code_of.__getitem__, texts))
+    place[codes] = [code_of[text] for text in texts]
     return Coded(place[array.codes], tuple(code_of))
 
 

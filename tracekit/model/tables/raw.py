@@ -36,15 +36,14 @@ ARGS = Table(
 THREAD_STATES = ("waiting", "ready", "unknown")
 """Reasons why a thread is off the CPU."""
 
+_NAMED_INTERVAL = {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME}
+
 TABLES: tuple[Table, ...] = (
     Table(
         "host_ops",
         "an interval on a host thread",
         {
-            "id": ID,
-            "ts_ns": TS,
-            "dur_ns": DUR,
-            "name": NAME,
+            **_NAMED_INTERVAL,
             "kind": Column(
                 "category", "op | runtime call | range (annotation) | python | overhead | other.", HOST_OP_KINDS
             ),
@@ -74,10 +73,7 @@ TABLES: tuple[Table, ...] = (
         "device_ops",
         "a kernel, copy, fill or collective on a device",
         {
-            "id": ID,
-            "ts_ns": TS,
-            "dur_ns": DUR,
-            "name": NAME,
+            **_NAMED_INTERVAL,
             "kind": Column(
                 "category", "kernel | memcpy | memset | collective (told by name or metadata).", DEVICE_OP_KINDS
             ),
@@ -92,10 +88,7 @@ TABLES: tuple[Table, ...] = (
         "device_ranges",
         "an annotation projected on a device by the profiler",
         {
-            "id": ID,
-            "ts_ns": TS,
-            "dur_ns": DUR,
-            "name": NAME,
+            **_NAMED_INTERVAL,
             "device": DEVICE,
             "stream": STREAM,
             "external_id": EXTERNAL,
@@ -105,10 +98,7 @@ TABLES: tuple[Table, ...] = (
         "syncs",
         "a synchronisation record of a device",
         {
-            "id": ID,
-            "ts_ns": TS,
-            "dur_ns": DUR,
-            "name": NAME,
+            **_NAMED_INTERVAL,
             "device": DEVICE,
             "stream": STREAM,
             "correlation": CORRELATION,
@@ -149,11 +139,11 @@ TABLES: tuple[Table, ...] = (
             "thread": THREAD,
         },
     ),
-    Table("windows", "the span that a profiler says it recorded", {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME}),
+    Table("windows", "the span that a profiler says it recorded", _NAMED_INTERVAL),
     Table(
         "python_calls",
         "a call of a Python function (read on request)",
-        {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME, "thread": THREAD},
+        {**_NAMED_INTERVAL, "thread": THREAD},
     ),
     Table(
         "cpu_samples",

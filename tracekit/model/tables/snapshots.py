@@ -51,9 +51,16 @@ MEMORY = Column("category", "device: memory of a device | host: pinned memory.",
 ADDRESS = Column("Int64", "Address; from 2**63 on as the signed number of the same 64 bits.")
 POOL = Column("category", "Pool as recorded, `0,0` the default one; others are of graphs or users.")
 STACK = Column("Int64", "Joins `stacks`, by content; <NA>: not recorded; a stack may be empty.")
-USER_METADATA = Column("category", "Text that the program attached; empty: none.")
-CATEGORY = Column("category", "What for, as a profiler recorded it.")
 SNAPSHOT_NS = Column("Int64", "ns since the Unix epoch; <NA>: not recorded, rows are in order.")
+
+_CONTEXT = {
+    "stack": STACK,
+    "forward_stack": Column("Int64", "Stack of the forward pass that led here, as `stack`."),
+    "compile_context": Column("category", "What was being compiled; `N/A`: nothing."),
+    "user_metadata": Column("category", "Text that the program attached; empty: none."),
+    "category": Column("category", "What for, as a profiler recorded it."),
+}
+"""Where and for what a block was allocated."""
 
 DEVICE_KEYS = {**KEYS, "memory": MEMORY, "device": DEVICE}
 """Key columns of every measured row of a snapshot."""
@@ -79,11 +86,7 @@ TABLES: tuple[Table, ...] = (
             "device_free_bytes": Column("Int64", "Free on the device when memory ran out (oom)."),
             "stream": STREAM,
             "pool": POOL,
-            "stack": STACK,
-            "forward_stack": Column("Int64", "Stack of the forward pass that led here, as `stack`."),
-            "compile_context": Column("category", "What was being compiled; `N/A`: nothing."),
-            "user_metadata": USER_METADATA,
-            "category": CATEGORY,
+            **_CONTEXT,
         },
     ),
     Table(
@@ -115,11 +118,7 @@ TABLES: tuple[Table, ...] = (
             "size_bytes": Column("Int64", "Rounded bytes that it occupies."),
             "requested_bytes": Column("Int64", "Bytes asked for; of a free block, by the last who had it."),
             "state": Column("category", " | ".join(STATES) + ".", STATES),
-            "stack": STACK,
-            "forward_stack": Column("Int64", "Stack of the forward pass that led here, as `stack`."),
-            "compile_context": Column("category", "What was being compiled; `N/A`: nothing."),
-            "user_metadata": USER_METADATA,
-            "category": CATEGORY,
+            **_CONTEXT,
         },
     ),
     Table(

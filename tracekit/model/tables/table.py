@@ -96,7 +96,7 @@ class Table:
             raise SchemaError(f"{self.name}: {error}") from error
         for array in arrays.values():
             if len(array) != length:
-                lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
+                lengths = {name: len(array) for name, array in arrays.items()}
                 raise SchemaError(f"{self.name}: not {length} values: {lengths}")
         return arrays
 
@@ -271,13 +271,13 @@ def _encode_open_texts(values: Any) -> Coded:
     if array.ndim == 1:
         codes, distinct = pd.factorize(array)
         texts = distinct.tolist()
-        if set(map(type, texts)) <= {str}:
+        if all(type(text) is str for text in texts):
             order = sorted(range(len(texts)), key=texts.__getitem__)
             place = np.full(len(texts) + 1, -1, choose_narrowest(len(texts)))
             place[order] = np.arange(len(texts))
-            return Coded(place[codes], tuple(map(texts.__getitem__, order)))
+            return Coded(place[codes], tuple(texts[code] for code in order))
     categorical = pd.Categorical(values)
-    return Coded(categorical.codes, tuple(map(str, categorical.categories)))
+    return Coded(categorical.codes, tuple(str(text) for text in categorical.categories))
 
 
 @lru_cache(1024)
@@ -286,27 +286,21 @@ def _encode_short_column(values: tuple[Any, ...]) -> Coded | None:
 
     The result is cached and shared by columns with equal values, which the files of one run often have; it is read-only.
     """
-    if not set(map(type, values)) <= {str, NoneType}:
+    if not {type(value) for value in values} <= {str, NoneType}:
         return None
     distinct = set(values)
     distinct.discard(None)
     texts = sorted(distinct)
     code_of = dict(zip(texts, range(len(texts)), strict=True))
     code_of[None] = -1
-    codes = np.fromiter(map(code_of.__getitem__, values), choose_narrowest(len(texts)), len(values))
+    codes = np.array([code_of[value] for value in values], choose_narrowest(len(texts)))
     codes.setflags(write=False)
     return Coded(codes, tuple(texts))
 
 
-def make_categorical_like(codes: Any, like: pd.Series[Any]) -> Any:
-    """Make a categorical of these codes, with the categories of `like`; code -1 is missing."""
-    dtype: Any = like.dtype
-    return pd.Categorical.from_codes(codes, dtype=dtype)
-
-
 def concatenate_table_parts(table: Table, parts: Sequence[Columns]) -> Columns:
     """Concatenate parts of one table in order; texts are merged, not lost."""
-    filled = list(filter(len, parts)) or list(parts[:1])
+    filled = [part for part in parts if len(part)] or list(parts[:1])
     if not filled:
         return table.cast()
     if len(filled) == 1:
