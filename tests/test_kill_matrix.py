@@ -51,19 +51,14 @@ def references(cases, tmp_path_factory):
     return of
 
 
-@pytest.fixture(scope="module")
-def early_s(tmp_path_factory):
-    return matrix.startup_s(tmp_path_factory.mktemp("version"))
-
-
-def killed(case, reference, number, shares, folder, early_s):
+def killed(case, reference, number, shares, folder):
     """What is wrong after the signal at each of these shares of a run."""
     wrong = {}
     for share in shares:
         after_s = share * reference[0]
         place = folder / f"at{share:.3f}"
         place.mkdir()
-        problems = matrix.problems_of(case, place, number, after_s, reference, early_s)
+        problems = matrix.problems_of(case, place, number, after_s, reference)
         if problems:
             wrong[f"{number.name} after {after_s:.2f} s"] = problems
     return wrong
@@ -79,15 +74,15 @@ def killed(case, reference, number, shares, folder, early_s):
         ("collect", signal.SIGKILL),
     ],
 )
-def test_a_command_that_is_killed_midway_leaves_nothing(cases, references, early_s, tmp_path, name, number):
-    wrong = killed(cases[name], references(name), number, [0.7], tmp_path, early_s)
+def test_a_command_that_is_killed_midway_leaves_nothing(cases, references, tmp_path, name, number):
+    wrong = killed(cases[name], references(name), number, [0.7], tmp_path)
     assert wrong == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", matrix.SIGNALS)
 @pytest.mark.parametrize("name", ["analyze", "compare", "sql", "sql-printed", "mcp", "collect"])
-def test_a_command_leaves_nothing_whenever_it_is_killed(cases, references, early_s, tmp_path, name, number):
+def test_a_command_leaves_nothing_whenever_it_is_killed(cases, references, tmp_path, name, number):
     shares = [(moment + 0.5) / matrix.MOMENTS for moment in range(matrix.MOMENTS)]
-    wrong = killed(cases[name], references(name), number, shares, tmp_path, early_s)
+    wrong = killed(cases[name], references(name), number, shares, tmp_path)
     assert wrong == {}

@@ -58,19 +58,14 @@ def reference(case, tmp_path_factory):
     return case.measure(tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.fixture(scope="module")
-def early_s(tmp_path_factory):
-    return matrix.startup_s(tmp_path_factory.mktemp("version"))
-
-
 @pytest.mark.parametrize("number", matrix.SIGNALS, ids=[s.name for s in matrix.SIGNALS])
-def test_a_run_on_ray_leaves_nothing_whenever_it_is_killed(case, reference, early_s, tmp_path, number):
+def test_a_run_on_ray_leaves_nothing_whenever_it_is_killed(case, reference, tmp_path, number):
     wrong = {}
     for moment in range(matrix.MOMENTS):
         after_s = (moment + 0.5) / matrix.MOMENTS * reference[0]
         folder = tmp_path / f"at{moment}"
         folder.mkdir()
-        problems = matrix.problems_of(case, folder, number, after_s, reference, early_s)
+        problems = matrix.problems_of(case, folder, number, after_s, reference)
         if problems:
             wrong[f"{signal.Signals(number).name} after {after_s:.2f} s"] = problems
     assert wrong == {}

@@ -97,30 +97,22 @@ def left_over(folder):
     return sorted({*found, *(f"tmp/{path.name}" for path in (folder / "tmp").iterdir())})
 
 
-def startup_s(folder):
-    """The seconds within which a command may still be importing itself, and signals act as in any Python program."""
-    began = time.monotonic()
-    Case(["--version"]).measure(folder)
-    return 2 * (time.monotonic() - began)
-
-
-def problems_of(case, folder, number, after_s, reference, early_s):
+def problems_of(case, folder, number, after_s, reference):
     """What is wrong once `case` got a signal after so many seconds: nothing may be."""
     _, output, files = reference
     program = case.start(folder)
-    began = time.monotonic()
     with contextlib.suppress(Exception):
         program.process.wait(after_s)
     is_unhandled = case.is_unhandled(folder)
+    is_early = not program.catches(signal.SIGTERM)  # Python is still importing the command
     program.signal(number, whole_group=number == signal.SIGINT)
     is_unhandled = number == signal.SIGTERM and (is_unhandled or case.is_unhandled(folder))
-    sent_s = time.monotonic() - began
     ending = program.ending()
     problems = [f"process left: {command}" for command in ending.survivors.values()]
     if not ending.is_closed:
         problems.append("a pipe is left open")
     expected = {STATUS[number], *([0] if case.until is None else [])}
-    if sent_s <= early_s or is_unhandled:
+    if is_early or is_unhandled:
         expected.add(-number)
     if case.files(folder) == files and ending.output == output:
         expected.add(-number)  # the work was done: Python itself was ending

@@ -65,6 +65,15 @@ class Program:
         if self.process.poll() is None:
             (os.killpg if whole_group else os.kill)(self.process.pid, number)
 
+    def catches(self, number):
+        """Whether the program handles a signal now; also if it has ended."""
+        try:
+            status = (_PROC / str(self.process.pid) / "status").read_text()
+        except OSError:
+            return True
+        caught = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+        return not caught or bool(int(caught[0], 16) >> (number - 1) & 1)
+
     def ending(self):
         """The ending of the program, which has been signalled; its input stays open until then."""
         given, self.process.stdin = self.process.stdin, None
