@@ -88,7 +88,7 @@ class TimeShares:
 def number_share_keys(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
     """Assign numbers to the distinct rows of these columns: (distinct keys, key number of each row)."""
     number = np.zeros(len(columns[0]), np.int64)
-    for column in filter(len, columns):
+    for column in [part for part in columns if len(part)]:
         low, high = int(column.min()), int(column.max())
         if low < high:
             _, number = number_keys(number * (high - low + 1) + column - low)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import broadcast_value
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree
@@ -151,22 +150,10 @@ def has_asynchronous_ops(trace: Trace) -> bool:
     """
     if trace.meta.get("deviceProperties"):
         return True
-    names, is_runtime = (trace.texts("host_ops", "name"), mark_rows_of_kind(trace, "host_ops", "runtime"))
-    if bool((mark_wanted_names(names, _is_launch_call_name) & is_runtime).any()):
+    names, is_runtime = trace.texts("host_ops", "name"), mark_rows_of_kind(trace, "host_ops", "runtime")
+    if bool((mark_wanted_names(names, _LAUNCH.match) & is_runtime).any()):
         return True
-    if bool((mark_wanted_names(names, _is_device_only_op_name) & ~is_runtime).any()):
+    if bool((mark_wanted_names(names, _DEVICE_OP.match) & ~is_runtime).any()):
         return True
     kind = trace.nullable("memory_ops", "device_type")
     return bool((~kind.missing & (kind.values != _CPU)).any())
-
-
-@cache_by_name
-def _is_launch_call_name(name: str) -> bool:
-    """Check whether a runtime call of this name queues device work."""
-    return _LAUNCH.match(name) is not None
-
-
-@cache_by_name
-def _is_device_only_op_name(name: str) -> bool:
-    """Check whether an op or range of this name only runs on devices."""
-    return _DEVICE_OP.match(name) is not None

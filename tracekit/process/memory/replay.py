@@ -86,7 +86,7 @@ class Replay:
     def during(self, *actions: str) -> Ints:
         """Find the positions of the entries with one of these actions."""
         wanted = np.zeros(len(ACTIONS), np.bool_)
-        wanted[list(map(CODE.__getitem__, actions))] = True
+        wanted[[CODE[action] for action in actions]] = True
         return wanted[self.action].nonzero()[0]
 
     def peak(self) -> int:
@@ -130,7 +130,7 @@ def _split_snapshot_by_device(trace: Trace) -> Iterator[tuple[str, int | None, I
     owners = [_number_memory_owners(frame) for frame in frames]
     distinct_owners, number = number_keys(np.concatenate(owners))
     counts = np.bincount(number)
-    parts = np.split(number, np.cumsum(list(map(len, frames)))[:-1])
+    parts = np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
     for place in np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES]).tolist():
         memory, device = divmod(int(distinct_owners[place]), _NO_DEVICE + 1)
         rows = [(part == place).nonzero()[0] for part in parts]
