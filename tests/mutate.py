@@ -60,7 +60,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/process/calls/launches.py": ("tests/process/test_launches.py",),
     "tracekit/process/calls/nesting.py": ("tests/process/test_nesting.py",),
     "tracekit/process/collectives/compute_between_collectives.py": ("tests/process/test_segments.py",),
-    "tracekit/process/exclusive_time/summary.py": ("tests/process/test_slots.py", "tests/process/test_slot_sums.py"),
+    "tracekit/process/exclusive_time.py": ("tests/process/test_slots.py", "tests/process/test_slot_sums.py"),
     "tracekit/process/memory/replay.py": ("tests/process/test_snapshot_replay.py",),
     "tracekit/process/steps/windows.py": ("tests/process/test_steps.py",),
     "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py",),

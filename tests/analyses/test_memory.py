@@ -11,7 +11,8 @@ from rules.firing import Document, write_sources
 from rules.traces_memory import FIRES, MIB, NEAR_MISSES, card, sample, steps_at
 
 import tracekit
-from tracekit.process.memory.levels import MAX_BYTES, compute_memory_levels, read_gpu_capacities
+from tracekit.process.memory.levels import compute_memory_levels, read_gpu_capacities
+from tracekit.process.memory.replay import MAX_BYTES
 
 QUESTIONS = ("memory", "memory-growth")
 

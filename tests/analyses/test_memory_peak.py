@@ -17,7 +17,7 @@ from tracekit.model.tables import TABLES
 from tracekit.model.trace import Source, Trace, Want
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.call_sites import build_allocation_tree, build_site_table, shorten_frame_path
-from tracekit.process.memory.metrics import compute_allocated_peak
+from tracekit.process.memory.levels import compute_allocated_peak
 from tracekit.process.memory.replay import replay_all_devices
 from tracekit.readers import torch_memory
 

@@ -9,7 +9,7 @@ import verl_python
 
 from capture import DistProfiler, ProfilerConfig, control
 from tracekit.discover import discover
-from tracekit.process.calls.garbage_collection import find_garbage_collections
+from tracekit.process.calls.activity import find_garbage_collections
 from tracekit.readers.loading import load, sniff
 
 WORKER = """

@@ -9,7 +9,7 @@ import pytest
 
 from capture import DistProfiler, ProfilerConfig, extra_recording, torch_trace
 from capture.gc_ranges import GcRanges
-from tracekit.process.calls.garbage_collection import COLLECTION
+from tracekit.process.calls.activity import COLLECTION
 
 
 @pytest.fixture

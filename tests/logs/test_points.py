@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit.logs import SYSTEMS, ExportedReport, send_report
-from tracekit.logs.points import extract_points, summarize_for_tracker
+from tracekit.logs import SYSTEMS, send_report
+from tracekit.logs.points import ExportedReport, extract_points, summarize_for_tracker
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import Finding, Heading, Metric, Report, Sheet
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
 from tracekit.pipeline.run import Options, analyze_uncached
-from tracekit.process.calls.nesting import build_call_tree, measure_exclusive_host_times
-from tracekit.process.calls.resolution import measure_time_resolution
+from tracekit.process.calls.nesting import build_call_tree, measure_exclusive_host_times, measure_time_resolution
 from tracekit.process.steps.windows import find_steps_and_stages
 from tracekit.readers.loading import load
 

@@ -16,7 +16,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.tables.arrays import Columns
 from tracekit.process.device.busy import PARTS, break_down_device_windows, compute_busy_intervals
 from tracekit.process.device.windows import align_windows_to_device
-from tracekit.process.exclusive_time.summary import compute_exclusive_slots
+from tracekit.process.exclusive_time import compute_exclusive_slots
 from tracekit.process.idle_time.tables import sum_idle_time_by_window
 
 LINKED = st.tuples(st.sampled_from(("k", "j", "nccl_x")), st.integers(0, 90), st.integers(0, 40), st.integers(0, 1))

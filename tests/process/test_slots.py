@@ -4,8 +4,8 @@ import pandas as pd
 from chrome_builder import BACKWARD, annotation, kernel, launched, op, step
 from process.idle_traces import LIMITS, frame_of, load
 
-from tracekit.process.exclusive_time import summary as slots
-from tracekit.process.exclusive_time.summary import compute_exclusive_slots
+from tracekit.process import exclusive_time as slots
+from tracekit.process.exclusive_time import compute_exclusive_slots
 
 # Traces with a device
 

@@ -10,7 +10,7 @@ import tracekit
 from tracekit.model.tables import ASKED_COLUMNS
 from tracekit.model.trace import Source, Want
 from tracekit.process.calls.launches import find_launches
-from tracekit.process.device.copy_names import parse_copy_direction
+from tracekit.process.device.transfers import parse_copy_direction
 from tracekit.readers.nsys import read
 
 BASE = nsys.BASE_NS

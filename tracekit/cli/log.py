@@ -43,8 +43,8 @@ def command(*, paths: tuple[str, ...], targets: tuple[str, ...], run: str | None
     PATH is what `tracekit analyze` takes. Times are in seconds, sizes in bytes;
     Weights & Biases stays offline with WANDB_MODE=offline.
     """
-    from tracekit.logs import ExportedReport, send_report
-    from tracekit.logs.points import extract_points, summarize_for_tracker
+    from tracekit.logs import send_report
+    from tracekit.logs.points import ExportedReport, extract_points, summarize_for_tracker
     from tracekit.pipeline import report_cache
     from tracekit.render import RenderOptions, render
     from tracekit.render.html import render_html

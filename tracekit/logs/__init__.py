@@ -10,8 +10,6 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 
-__all__ = ["SYSTEMS", "ExperimentTracker", "ExportedReport", "Sent", "send_report"]
-
 Sent = str
 """Where to find the exported report, as text for the user."""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from math import isfinite
-from operator import itemgetter
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Metric, Report
@@ -57,8 +55,8 @@ def extract_points(report: Report) -> tuple[Point, ...]:
     names = [heading.name for heading in report.values.headings]
     of_ranks: dict[tuple[str, int], list[float]] = {}
     of_job: dict[tuple[str, int], float] = {}
-    rows = list(map(dict, map(partial(zip, names), report.values.rows)))
-    runs = set(map(itemgetter("run"), rows))
+    rows = [dict(zip(names, row, strict=False)) for row in report.values.rows]
+    runs = {cells["run"] for cells in rows}
     for cells in rows:
         value, step = cells["value"], cells["step"]
         if not isinstance(value, int | float) or not isinstance(step, int):

@@ -34,10 +34,7 @@ def write(logged: ExportedReport, target: str, run: str | None) -> str:
 
 def _make_scalar_summaries(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
     """Convert values by name to scalar summaries."""
-    values = []
-    for name, number in numbers.items():
-        values.append(summary_pb2.Summary.Value(tag=name, simple_value=number))
-    return values
+    return [summary_pb2.Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
 
 
 def _add_step_event(writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int) -> None:

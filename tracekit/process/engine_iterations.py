@@ -44,7 +44,7 @@ class EngineIterations:
 def list_engine_iterations(trace: Trace) -> EngineIterations | None:
     """List the engine iterations of a trace, from its annotations; None if it has none."""
     names = trace.texts("host_ops", "name")
-    batch_of_name = list(map(parse_engine_batch, names.texts))
+    batch_of_name = [parse_engine_batch(name) for name in names.texts]
     batches = [b for b in batch_of_name if b is not None]
     if not batches:
         return None

@@ -42,7 +42,7 @@ def list_micro_batches(trace: Trace) -> Mapping[str, Any]:
     over devices; missing without a device. A batch that no range encloses has no stage (missing).
     """
     ranges = trace.derived(find_steps_and_stages).stage_rows
-    kinds = np.array([*map(classify_batch_range, ranges.stage.texts), None], object)[ranges.stage.codes]
+    kinds = np.array([*(classify_batch_range(name) for name in ranges.stage.texts), None], object)[ranges.stage.codes]
     is_batch = ~mark_none(kinds)
     if not is_batch.any():
         return {}

@@ -58,7 +58,7 @@ def _explain_unknown_name(first: str, text: str, tables: Mapping[str, Table]) ->
         hint = "SHOW TABLES lists them"
         return TracekitError(f"no table {match[1]!r}{near}", hint)
     if match := _NO_COLUMN.search(first):
-        return _explain_unknown_column(next(filter(None, match.groups())), text, tables)
+        return _explain_unknown_column(next(name for name in match.groups() if name), text, tables)
     if match := _NO_FUNCTION.search(first):
         near = did_you_mean(match[1], _MEANT.findall(text))
         hint = "any function of DuckDB that reads no file and no network"
@@ -71,8 +71,9 @@ def _explain_unknown_column(name: str, text: str, tables: Mapping[str, Table]) -
     words = set(re.findall(r"\w+", text.partition("LINE ")[2].lower()))
     candidates = re.findall(r'"([^"]+)"', text.partition("Candidate bindings:")[2].split("\n")[0])
     columns = re.findall(r"[^.]+$", "\n".join(candidates), re.MULTILINE)
-    for table in filter(words.__contains__, tables):
-        columns += tables[table].columns
+    for name_of_table, table in tables.items():
+        if name_of_table in words:
+            columns += table.columns
     near = did_you_mean(name, columns)
     return TracekitError(f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns")
 

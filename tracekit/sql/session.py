@@ -10,9 +10,6 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import filterfalse
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,13 +17,20 @@ import numpy as np
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, convert_for_pandas, make_frame
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Columns,
+    Nullable,
+    choose_narrowest,
+    convert_for_pandas,
+    make_frame,
+)
 from tracekit.model.tables.table import Table
 from tracekit.sql import statements
-from tracekit.sql.bounded_cells import limit_query_cells, merge_cell_columns
 from tracekit.sql.messages import explain_duckdb_error
 from tracekit.sql.schema import format_column_list, quote_literal, quote_sql_name
-from tracekit.sql.texts import encode_distinct_utf8
+from tracekit.sql.statements import limit_query_cells, merge_cell_columns
 
 Load = Callable[[Collection[str], bool], Mapping[str, Columns]]
 """Callback that loads tables by name, raw ones with or without their column `step`. Unrecorded tables are left out."""
@@ -56,14 +60,11 @@ class StatementResult:
 
     def blocks(self) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows in blocks of up to 10,000."""
-        while block := self._next():
+        while block := self.rows(_BLOCK):
             yield block
 
     def rows(self, limit: int) -> list[tuple[Any, ...]]:
         """Fetch the next `limit` rows."""
-        return self._next(limit)
-
-    def _next(self, limit: int = _BLOCK) -> list[tuple[Any, ...]]:
         try:
             rows: list[tuple[Any, ...]] = self.cursor.fetchmany(limit)
         except (RuntimeError, _import_duckdb().Error) as error:
@@ -105,7 +106,7 @@ class SqlSession:
         with_step = statements.may_use_step(text)
         # A table loaded without steps lacks that column: reload it before the statement is checked.
         words = statements.collect_words(text)
-        self._fill(list(filter(words.__contains__, self._has_step)), with_step=with_step)
+        self._fill([name for name in self._has_step if name in words], with_step=with_step)
         self._check(text)
         names = self._names(text)
         self._fill(names, with_step=with_step)
@@ -116,12 +117,12 @@ class SqlSession:
         if statements.is_explain(text):
             plans = "\n".join(plan for _, plan in cursor.fetchall())
             return StatementResult(("plan",), _RowCursor(zip(plans.splitlines())))
-        return StatementResult(tuple(map(itemgetter(0), cursor.description)), cursor)
+        return StatementResult(tuple(column[0] for column in cursor.description), cursor)
 
     def _bounded(self, text: str, rows: int, characters: int) -> StatementResult:
         """Run a query limited to its first rows, with long cells truncated."""
         described = self._execute(f"DESCRIBE {text}").fetchall()
-        names, types = (tuple(map(itemgetter(place), described)) for place in (0, 1))
+        names, types = tuple(row[0] for row in described), [row[1] for row in described]
         result = StatementResult((), self._execute(limit_query_cells(text, types, rows, characters)))
         return StatementResult(names, _RowCursor(merge_cell_columns(row, types) for row in result.rows(rows)))
 
@@ -145,7 +146,7 @@ class SqlSession:
     def _names(self, text: str) -> list[str]:
         """List the tables that a statement names; fall back to its words if DuckDB cannot say."""
         try:
-            named = set(map(str.lower, self._connection.get_table_names(text)))
+            named = {name.lower() for name in self._connection.get_table_names(text)}
         except _import_duckdb().Error:
             named = statements.collect_words(text)
             if function := statements.find_composed_query(text):
@@ -153,19 +154,18 @@ class SqlSession:
                     f"{function}(): its argument is computed, so the table that it reads is unknown",
                     "write the name of the table after FROM",
                 ) from None
-        return list(filter(named.__contains__, self.tables))
+        return [name for name in self.tables if name in named]
 
     def _fill(self, names: Sequence[str], *, with_step: bool) -> None:
         """Load the rows of these tables that are not loaded yet."""
-        is_filled = partial(self._is_filled, with_step=with_step)
-        missing = list(filterfalse(is_filled, names))
+        missing = [name for name in names if not self._is_filled(name, with_step=with_step)]
         if not missing:
             return
         if not self._raw.isdisjoint(missing):
             # Row and thread ids are assigned per reading of a file, so tables joined by them must come from one reading.
-            before = list(filter(self._raw.__contains__, self._has_step))
+            before = [name for name in self._has_step if name in self._raw]
             missing = list(dict.fromkeys((*before, *missing)))
-            with_step = with_step or any(map(self._has_step.get, before))
+            with_step = with_step or any(self._has_step[name] for name in before)
         rows = self._load(missing, with_step)
         for name in missing:
             self._has_step[name] = with_step
@@ -186,9 +186,10 @@ class SqlSession:
         name, rows = quote_sql_name(table.name), f"{table.name}__rows"
         self._execute(f"DROP {self._kind(table.name)} {name}")
         arrays, expressions = {}, []
-        for column in filter(columns.arrays.__contains__, table.columns):
-            arrays[column] = convert_for_pandas(_make_scannable(columns[column]))
-            expressions.append(_format_view_column(column, columns[column]))
+        for column in table.columns:
+            if column in columns.arrays:
+                arrays[column] = convert_for_pandas(_make_scannable(columns[column]))
+                expressions.append(_format_view_column(column, columns[column]))
         self._connection.register(rows, make_frame(arrays, len(columns)))
         self._execute(f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quote_sql_name(rows)}")
         self._described.discard(table.name)
@@ -290,7 +291,7 @@ def _make_scannable(array: Array) -> Array:
     if isinstance(array, Coded):
         return encode_distinct_utf8(array)
     if isinstance(array, Nullable):
-        return Nullable(*map(np.ascontiguousarray, (array.values, array.missing)))
+        return Nullable(np.ascontiguousarray(array.values), np.ascontiguousarray(array.missing))
     return array
 
 
@@ -301,3 +302,19 @@ def _format_view_column(name: str, array: Array) -> str:
     if not array.texts:
         return f"CAST(NULL AS VARCHAR) AS {quote_sql_name(name)}"
     return f"CAST({quote_sql_name(name)} AS VARCHAR) AS {quote_sql_name(name)}"
+
+
+def encode_distinct_utf8(array: Coded) -> Coded:
+    r"""Escape lone surrogates, which UTF-8 cannot encode, and give equal texts one code.
+
+    >>> encode_distinct_utf8(Coded(np.array([1, 0, 2, -1]), ("a\udc80", "b", "b"))).texts
+    ('a\\udc80', 'b')
+    """
+    texts = [text.encode("utf-8", "backslashreplace").decode("utf-8") for text in array.texts]
+    if tuple(texts) == array.texts and len(set(texts)) == len(texts):
+        return array
+    code_of: dict[str, int] = {}
+    table = np.full(len(texts) + 1, -1, choose_narrowest(len(texts)))
+    for place, text in enumerate(texts):
+        table[place] = code_of.setdefault(text, len(code_of))
+    return Coded(table[array.codes], tuple(code_of))

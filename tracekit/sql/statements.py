@@ -1,17 +1,19 @@
-"""Analysis of a statement before it runs: its kind, the tables it asks about, and the columns it may need."""
+"""Analysis of a statement before it runs: its kind, the tables it asks about, and the columns it may need.
+
+Also its bounded form: DuckDB truncates long cells, so that no Python object is made of text that nobody will see.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.tables.table import Table
 from tracekit.sql.messages import ReadsOnlyError, explain_duckdb_error
-from tracekit.sql.schema import TYPES
+from tracekit.sql.schema import TYPES, quote_sql_name
 
 _ALLOWED = ("SELECT", "EXPLAIN", "MULTI")
 """Allowed statement types. MULTI is PIVOT, which collects values and then selects.
@@ -42,7 +44,7 @@ class TableInfoStatement:
     def rows(self, tables: Mapping[str, Table]) -> list[tuple[str, ...]]:
         """List the result's rows."""
         if self.table is None:
-            return list(map(attrgetter("name", "row"), tables.values()))
+            return [(table.name, table.row) for table in tables.values()]
         columns = tables[self.table].columns
         return [(name, TYPES[column.dtype], column.doc) for name, column in columns.items()]
 
@@ -55,7 +57,8 @@ def split_statements(text: str, connection: Any) -> list[str]:
         parsed = connection.extract_statements(text)
     except duckdb.Error as error:
         raise explain_duckdb_error(error) from None
-    texts = list(filter(None, (statement.query.strip().rstrip(";").strip() for statement in parsed)))
+    queries = [statement.query.strip().rstrip(";").strip() for statement in parsed]
+    texts = [query for query in queries if query]
     if parsed and not texts and "pivot" in collect_words(text):
         return [text.strip().rstrip(";").strip()]
     for statement in parsed:
@@ -126,3 +129,55 @@ def may_use_step(text: str) -> bool:
 def asks_for_comments(text: str) -> bool:
     """Whether the statement reads the catalog's comments on tables and columns."""
     return re.search(r"\b(?:duckdb_|comment)", strip_literals(text), re.IGNORECASE) is not None
+
+
+_SHORT = frozenset(
+    {
+        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT"),
+        *("UINTEGER", "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "DATE", "TIME", "TIMESTAMP", "UUID"),
+        *("INTERVAL", "TIMESTAMP WITH TIME ZONE", "TIME WITH TIME ZONE", "TIMESTAMP_NS"),
+        *("TIMESTAMP_MS", "TIMESTAMP_S"),
+    }
+)
+"""Types whose values are always short; DECIMAL is handled separately."""
+
+
+def limit_query_cells(statement: str, types: Sequence[str], rows: int, characters: int) -> str:
+    """Wrap a query: limit it to `rows` and split every column whose values may be long into two columns.
+
+    The first is the value if its text has at most `characters`, else null. The second is the start of a longer text, with
+    its length and a hash.
+    """
+    names = [f"c{number}" for number in range(len(types))]
+    columns: list[str] = []
+    for name, kind in zip(names, types, strict=True):
+        if is_short_type(kind):
+            columns.append(name)
+            continue
+        text = f"CAST({name} AS VARCHAR)"
+        is_long = f"length({text}) > {characters}"
+        shown = f"left({text}, 250) || format('… ({{:,}} characters, {{}})', length({text}), left(md5({text}), 16))"
+        columns += [f"CASE WHEN {is_long} THEN NULL ELSE {name} END", f"CASE WHEN {is_long} THEN {shown} END"]
+    listed = ", ".join(quote_sql_name(name) for name in names)
+    # On its own lines, because the statement may end in a comment.
+    return f"SELECT {', '.join(columns)} FROM (\n{statement}\n) AS bounded({listed}) LIMIT {rows}"
+
+
+def merge_cell_columns(row: Sequence[Any], types: Sequence[str]) -> tuple[Any, ...]:
+    """Merge a row of a bounded query: each cell is the value, or the start of its text."""
+    cells = iter(row)
+    values: list[Any] = []
+    for kind in types:
+        value = next(cells)
+        beginning = None if is_short_type(kind) else next(cells)
+        values.append(value if beginning is None else beginning)
+    return tuple(values)
+
+
+def is_short_type(kind: str) -> bool:
+    """Whether all values of a type are short.
+
+    >>> is_short_type("BIGINT"), is_short_type("DECIMAL(18,3)"), is_short_type("BIGINT[]"), is_short_type("VARCHAR")
+    (True, True, False, False)
+    """
+    return kind in _SHORT or (kind.startswith("DECIMAL(") and kind.endswith(")"))

@@ -24,7 +24,7 @@ def make_json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): make_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return list(map(make_json_value, value))
+        return [make_json_value(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value)

@@ -21,8 +21,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.calls import measure_allocator_steps, measure_block_lifetimes
-from tracekit.process.memory.replay import replay_all_devices
-from tracekit.process.memory.tables import concatenate_columns, make_memory_keys
+from tracekit.process.memory.replay import concatenate_columns, make_memory_keys, replay_all_devices
 
 LIFETIMES = Table(
     "lifetimes",

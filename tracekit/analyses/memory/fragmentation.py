@@ -25,8 +25,17 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.calls import find_entry_sites
-from tracekit.process.memory.metrics import make_level_metrics
-from tracekit.process.memory.replay import MAX_BYTES, Replay, has_allocator_segments, read_ints, replay_all_devices
+from tracekit.process.memory.levels import make_level_metrics
+from tracekit.process.memory.replay import (
+    MAX_BYTES,
+    Replay,
+    concatenate_columns,
+    has_allocator_segments,
+    make_memory_keys,
+    read_ints,
+    replay_all_devices,
+    select_replay_rows,
+)
 from tracekit.process.memory.space import (
     DEFAULT_POOL,
     SMALL,
@@ -35,7 +44,6 @@ from tracekit.process.memory.space import (
     measure_free_space_at_end,
     round_up_requests,
 )
-from tracekit.process.memory.tables import concatenate_columns, make_memory_keys, select_replay_rows
 
 _POOL = {
     "pool": POOL,

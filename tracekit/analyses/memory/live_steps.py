@@ -21,9 +21,8 @@ from tracekit.model.tables.snapshots import DEVICE_KEYS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.live import find_allocation_stacks, look_up_sites
-from tracekit.process.memory.replay import Replay, replay_all_devices
+from tracekit.process.memory.replay import Replay, concatenate_columns, make_memory_keys, replay_all_devices
 from tracekit.process.memory.survivors import find_step_ends
-from tracekit.process.memory.tables import concatenate_columns, make_memory_keys
 
 _UNTOLD = ("none", "before", "freed", "empty", "unknown", "rest")
 """nothing is missing | before the history, without a stack | before it, freed in it | a stack without frames | no stack | beyond the cap."""

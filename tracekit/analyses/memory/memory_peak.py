@@ -27,11 +27,18 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.call_sites import build_allocation_tree
+from tracekit.process.memory.levels import compute_allocated_peak, make_level_metrics
 from tracekit.process.memory.live import list_live_memory, sum_live_memory_by_site
-from tracekit.process.memory.metrics import compute_allocated_peak, make_level_metrics
 from tracekit.process.memory.pools import POOL_CLASSES, list_memory_pools
-from tracekit.process.memory.replay import MAX_BYTES, Replay, has_allocator_segments, replay_all_devices
-from tracekit.process.memory.tables import concatenate_columns, make_memory_keys, select_replay_rows
+from tracekit.process.memory.replay import (
+    MAX_BYTES,
+    Replay,
+    concatenate_columns,
+    has_allocator_segments,
+    make_memory_keys,
+    replay_all_devices,
+    select_replay_rows,
+)
 from tracekit.process.steps.windows import look_up_step_numbers
 
 SNAPSHOT_LEVELS = Table(

@@ -24,8 +24,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.calls import list_last_actions, list_oom_failures
-from tracekit.process.memory.replay import replay_all_devices
-from tracekit.process.memory.tables import concatenate_columns, make_memory_keys
+from tracekit.process.memory.replay import concatenate_columns, make_memory_keys, replay_all_devices
 
 OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
 """Why memory ran out: too much in use | free pieces too small | others hold the device | not told."""

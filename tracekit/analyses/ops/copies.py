@@ -24,7 +24,7 @@ from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.tables.columns import DEVICE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.device.copy_names import parse_copy_direction
+from tracekit.process.device.transfers import parse_copy_direction
 from tracekit.process.name_filters import look_up_name_codes, map_coded_values, mark_rows_of_kind
 
 COPIES = Table(

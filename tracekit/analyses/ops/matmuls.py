@@ -25,9 +25,8 @@ from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_CO
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
-from tracekit.process.calls.asynchronous_ops import has_asynchronous_ops
+from tracekit.process.calls.launches import has_asynchronous_ops
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
-from tracekit.process.ops.gemm_alignment import mark_narrow_loading_ops
 from tracekit.process.ops.kernel_names import classify_matrix_unit, is_gemm_kernel, is_plain_convolution
 from tracekit.process.ops.shapes import (
     DIMS,
@@ -35,6 +34,7 @@ from tracekit.process.ops.shapes import (
     MatrixProducts,
     collect_input_shapes,
     find_matrix_products,
+    mark_narrow_loading_ops,
     sum_device_work,
 )
 from tracekit.process.ops.unfused import find_unfused_ops, mark_attention_products

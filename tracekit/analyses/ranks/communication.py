@@ -46,8 +46,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
-from tracekit.process.collectives.sums import sum_collectives_per_step
-from tracekit.process.collectives.table import Collectives, list_collectives
+from tracekit.process.collectives.table import Collectives, list_collectives, sum_collectives_per_step
 
 COLLECTIVES = Table(
     "collectives",

@@ -43,7 +43,7 @@ from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, get_class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.exclusive_time.summary import compute_exclusive_slots
+from tracekit.process.exclusive_time import compute_exclusive_slots
 
 SHOWN_ROWS = 60
 

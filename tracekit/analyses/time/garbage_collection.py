@@ -32,7 +32,7 @@ from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
-from tracekit.process.calls.garbage_collection import find_garbage_collections
+from tracekit.process.calls.activity import find_garbage_collections
 from tracekit.process.host.phases import HostWindows, build_host_windows, unite_device_busy_time
 
 MOST_PLACES = 3

@@ -18,7 +18,6 @@ from tracekit.model.stages import (
     parse_profiler_step,
 )
 from tracekit.model.trace import Trace
-from tracekit.process.calls.garbage_collection import find_garbage_collections
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
@@ -179,3 +178,24 @@ def _unite_chosen_rows(trace: Trace, chosen: Mask, table: str = "host_ops") -> I
     rows = chosen.nonzero()[0]
     start = start[rows]
     return merge_intervals(start, start + dur[rows])
+
+
+COLLECTION = re.compile(r"\bgc\b|\bpython_gc\b|garbage.?collect", re.IGNORECASE)
+"""Names of ranges around a collection: a program's own, `gc gen2`, and `python_gc` of `gc.callbacks`."""
+
+COLLECTION_ROW = re.compile(r"Python GC\Z|<built-in (?:function|method) collect\b")
+"""Names of Python functions that collect: the rows of `record_python_gc_info`, and manual calls of `gc.collect()`."""
+
+
+def find_garbage_collections(trace: Trace) -> Intervals:
+    """Find when any recorded collection runs; overlapping records count once."""
+    is_range = mark_wanted_names(trace.texts("host_ops", "name"), COLLECTION.search)
+    is_range &= mark_rows_of_kind(trace, "host_ops", "range", "op", "other")
+    is_row = mark_wanted_names(trace.texts("python_calls", "name"), COLLECTION_ROW.match)
+    starts, ends = [], []
+    for table, chosen in (("host_ops", is_range), ("python_calls", is_row)):
+        rows = chosen.nonzero()[0]
+        start = trace.numbers(table, "ts_ns")[rows]
+        starts.append(start)
+        ends.append(start + trace.numbers(table, "dur_ns")[rows])
+    return merge_intervals(np.concatenate(starts), np.concatenate(ends))

@@ -1,6 +1,11 @@
-"""Launches: which host call launched each device op, and when (definition M7)."""
+"""Launches: which host call launched each device op, and when (definition M7).
+
+Also whether a trace has asynchronous host ops: ops that queue device work, whose durations do not measure that work.
+"""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +15,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import broadcast_value
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree
-from tracekit.process.name_filters import mark_rows_of_kind
+from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -120,3 +125,35 @@ def _find_latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints
         first = np.where(early, middle, first)
         last = np.where(early, last, middle - 1)
     return first
+
+
+_LAUNCH = re.compile(r"(?:cu|cuda|hip|musa|mt|acl|ze|sycl|ur)[A-Za-z]*Launch", re.IGNORECASE)
+"""Calls of a device runtime or driver that queue kernels or graphs."""
+
+_DEVICE_OP = re.compile(
+    r"aten::(?:record_stream|_?pin_memory|cudnn_\w+|_cudnn_\w+|miopen_\w+"
+    r"|_scaled_dot_product_(?:efficient|cudnn)_attention(?:_backward)?"
+    r"|_(?:flash|efficient)_attention_(?:forward|backward))\Z"
+    r"|triton_|(?:nccl|rccl|hccl):"
+)
+"""Ops and ranges that only run on devices; CPU versions have other names (`…_for_cpu`, `mkldnn`, `gloo:`)."""
+
+_CPU = 0
+"""Device type of host memory in `memory_ops`."""
+
+
+def has_asynchronous_ops(trace: Trace) -> bool:
+    """Check whether the host ops of a trace may queue device work instead of doing it.
+
+    Evidence: a launch call, an op that only devices run, device memory, or a device in the trace's
+    properties.
+    """
+    if trace.meta.get("deviceProperties"):
+        return True
+    names, is_runtime = trace.texts("host_ops", "name"), mark_rows_of_kind(trace, "host_ops", "runtime")
+    if bool((mark_wanted_names(names, _LAUNCH.match) & is_runtime).any()):
+        return True
+    if bool((mark_wanted_names(names, _DEVICE_OP.match) & ~is_runtime).any()):
+        return True
+    kind = trace.nullable("memory_ops", "device_type")
+    return bool((~kind.missing & (kind.values != _CPU)).any())

@@ -54,7 +54,7 @@ class ThreadAxis:
     @staticmethod
     def build(times: Sequence[Ints], threads: int) -> ThreadAxis:
         """Build the axis of some times on `threads` threads; earlier and later times map to its ends."""
-        several = list(filter(len, times))
+        several = [part for part in times if len(part)]
         if not several:
             return ThreadAxis(0, 1, None)
         low = min(int(part.min()) for part in several) - 1

@@ -154,11 +154,11 @@ def read_text_argument(trace: Trace, key: str, ids: Ints) -> Coded:
             return Coded(codes, ())
         numbers, place = np.unique(values, return_inverse=True)
         codes[rows] = place
-        return Coded(codes, tuple(map(str, numbers.tolist())))
+        return Coded(codes, tuple(str(number) for number in numbers.tolist()))
     occurring, place = number_keys(values.astype(np.int64))
     texts = [categories[code] for code in occurring.tolist()]
     codes[rows] = np.where(pd.isna(np.array(texts, object)), -1, np.arange(len(texts)))[place]
-    return Coded(codes, tuple(map(str, texts)))
+    return Coded(codes, tuple(str(text) for text in texts))
 
 
 def read_count_argument(trace: Trace, key: str, ids: Ints) -> Nullable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,6 @@ from tracekit.model.keys import find_distinct, group_arrays, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable, concatenate_like_arrays, select_rows
 from tracekit.model.trace import Trace
-from tracekit.process.device.copy_names import parse_copy_direction
 from tracekit.process.device.devices import number_devices
 from tracekit.process.name_filters import look_up_names, mark_rows_of_kind
 from tracekit.process.steps.stage_lookup import select_outer_ranges
@@ -176,3 +176,17 @@ def _sum_copies_by_window(copies: CopySpans, busy: Intervals, places: TransferWi
         **{name: sum_by_group(group, values[touched], len(first)) for name, values in sums.items()},
         "max_gb_per_s": Nullable(np.full(len(first), rate), unrated),
     }
+
+
+_WAY = re.compile(r"(Host|Device|Peer|H|D|P)(?:To|2|to)(Host|Device|Peer|H|D|P)")
+_MEMORY = re.compile(r"\((.*)\)\s*\Z")
+
+
+def parse_copy_direction(name: str) -> tuple[str | None, str | None]:
+    """Parse the (direction, memory) of a copy from its name; None for a part that the name lacks.
+
+    >>> parse_copy_direction("Memcpy HtoD (Pinned -> Device)"), parse_copy_direction("CopyDeviceToHost")
+    (('HtoD', 'Pinned -> Device'), ('DtoH', None))
+    """
+    way, memory = _WAY.search(name), _MEMORY.search(name)
+    return f"{way[1][0]}to{way[2][0]}" if way else None, memory[1] if memory else None

@@ -21,8 +21,7 @@ from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowes
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
-from tracekit.process.calls.activity import SyncCalls, find_sync_calls
-from tracekit.process.calls.garbage_collection import COLLECTION, COLLECTION_ROW
+from tracekit.process.calls.activity import COLLECTION, COLLECTION_ROW, SyncCalls, find_sync_calls
 from tracekit.process.calls.nesting import (
     CallTree,
     build_call_tree,

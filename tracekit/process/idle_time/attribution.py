@@ -218,7 +218,7 @@ def _list_candidate_threads(trace: Trace, host: HostThreadRows, idle: DeviceIdle
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
     # Rows are sorted by thread.
     bounds = np.searchsorted(host.thread, np.arange(1, count, dtype=host.thread.dtype))
-    work_counts = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
+    work_counts = np.array([np.count_nonzero(part) for part in np.split(works, bounds)])[:count]
     order = np.lexsort((np.arange(count), -work_counts, -feeds))
     busiest: list[int] = order[work_counts[order] > 0][:MAX_THREADS].tolist()
     return busiest

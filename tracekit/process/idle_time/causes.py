@@ -9,7 +9,6 @@ recording ends is `after_last`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +121,7 @@ class IdleTime:
             "after_last": _unite_chosen_gaps(idle.start, idle.end, ~ended),
         }
         assert set(causes) == set(CAUSES)
-        assert sum(map(attrgetter("total"), causes.values())) == idle.total, "causes must add up"
+        assert sum(part.total for part in causes.values()) == idle.total, "causes must add up"
         shares = {
             name: _share_gaps_of_cause(idle, of_cause) for name, of_cause in causes.items() if len(of_cause.start)
         }

@@ -21,8 +21,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, concatenate_like_arrays, repeat_number, select_rows, trim_all_texts
 from tracekit.model.tables.slots import CPU_ACTIVITIES
 from tracekit.model.trace import Trace
-from tracekit.process.calls.activity import HostActivity, measure_host_activity
-from tracekit.process.calls.garbage_collection import find_garbage_collections
+from tracekit.process.calls.activity import HostActivity, find_garbage_collections, measure_host_activity
 from tracekit.process.calls.nesting import find_parent_rows, sort_by_start
 from tracekit.process.collectives.compute_between_collectives import find_host_blocked_spans
 from tracekit.process.idle_time.tables import WINDOWS

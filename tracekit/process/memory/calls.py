@@ -236,7 +236,7 @@ def diagnose_oom_cause(details: dict[str, int | None]) -> str:
 
 def _sum_bytes_freed_before(replay: Replay, entry: int) -> int:
     """Sum the bytes returned to the driver right before this entry."""
-    back = np.isin(replay.action[:entry], list(map(CODE.__getitem__, _BACK)))
+    back = np.isin(replay.action[:entry], [CODE[action] for action in _BACK])
     forward = (~back).nonzero()[0]
     first = int(forward.max(initial=-1)) + 1
     return int(replay.size[first:entry].sum())

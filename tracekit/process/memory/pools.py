@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.trace import Trace
-from tracekit.process.memory.replay import MAX_BYTES, Replay, read_ints
+from tracekit.process.memory.replay import MAX_BYTES, Replay, read_ints, select_replay_rows
 from tracekit.process.memory.space import DEFAULT_POOL
-from tracekit.process.memory.tables import select_replay_rows
 
 POOL_CLASSES = (
     *("default", "engine weights", "engine KV cache", "paused region"),

@@ -5,14 +5,14 @@ Sizes of a history are requested bytes. The allocator rounds them up, which only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import compute_stable_order, number_keys
+from tracekit.model.keys import compute_stable_order, mask_equal, number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES
 from tracekit.model.trace import Trace
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 MAX_BYTES = 2**50
-"""Largest plausible block (1 PiB); larger sizes are damage and are left out."""
+"""Largest plausible block or level (1 PiB); larger numbers are damage and are left out."""
 
 MAX_DEVICES = 64
 """Devices of one source that are replayed at most: those with the longest histories."""
@@ -86,7 +86,7 @@ class Replay:
     def during(self, *actions: str) -> Ints:
         """Find the positions of the entries with one of these actions."""
         wanted = np.zeros(len(ACTIONS), np.bool_)
-        wanted[list(map(CODE.__getitem__, actions))] = True
+        wanted[[CODE[action] for action in actions]] = True
         return wanted[self.action].nonzero()[0]
 
     def peak(self) -> int:
@@ -130,7 +130,7 @@ def _split_snapshot_by_device(trace: Trace) -> Iterator[tuple[str, int | None, I
     owners = [_number_memory_owners(frame) for frame in frames]
     distinct_owners, number = number_keys(np.concatenate(owners))
     counts = np.bincount(number)
-    parts = np.split(number, np.cumsum(list(map(len, frames)))[:-1])
+    parts = np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
     for place in np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES]).tolist():
         memory, device = divmod(int(distinct_owners[place]), _NO_DEVICE + 1)
         rows = [(part == place).nonzero()[0] for part in parts]
@@ -284,3 +284,32 @@ def read_ints(column: pd.Series[Any]) -> Ints:
     """Convert a column to int64, 0 where missing."""
     whole_numbers: Ints = column.to_numpy(np.int64, na_value=0)
     return whole_numbers
+
+
+def concatenate_columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
+    """Concatenate frames to columns; {} without rows."""
+    present = [part for part in parts if len(part)]
+    if not present:
+        return {}
+    frame = pd.concat([part.astype({"device": "Int64"}) for part in present], ignore_index=True)
+    return {str(name): _convert_text_to_objects(frame[name]) for name in frame}
+
+
+def _convert_text_to_objects(column: pd.Series[Any]) -> Any:
+    """Convert text to objects, also if all is missing; numbers stay as they are."""
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype) or dtype.kind == "O" or str(dtype) == "str":
+        return column.to_numpy(object)
+    return column.array
+
+
+def make_memory_keys(replay: Replay) -> dict[str, Any]:
+    """Make the key columns of a replay's memory and device."""
+    return {"memory": replay.memory, "device": replay.device}
+
+
+def select_replay_rows(trace: Trace, table: str, replay: Replay) -> pd.DataFrame:
+    """Select the rows of a snapshot table for the memory and device of a replay."""
+    frame = trace.get(table)
+    of_memory = (frame["memory"] == replay.memory).to_numpy()
+    return frame[of_memory & mask_equal(frame["device"], replay.device)]

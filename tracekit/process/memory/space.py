@@ -14,8 +14,15 @@ import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.memory.replay import CODE, MAX_BYTES, NEVER, Replay, pair_begins_and_ends, read_ints
-from tracekit.process.memory.tables import select_replay_rows
+from tracekit.process.memory.replay import (
+    CODE,
+    MAX_BYTES,
+    NEVER,
+    Replay,
+    pair_begins_and_ends,
+    read_ints,
+    select_replay_rows,
+)
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

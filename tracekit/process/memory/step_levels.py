@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 import numpy as np
 import pandas as pd
 
@@ -84,7 +82,7 @@ def _select_driver_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
     """Select memory amounts from the log of an RL driver: values whose name gives a unit."""
     quantities = [parse_memory_quantity(str(name)) or ("", 0) for name in rows["name"].cat.categories]
     factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])
-    what = np.array([*map(itemgetter(0), quantities), ""], object)
+    what = np.array([*(quantity for quantity, _ in quantities), ""], object)
     code = rows["name"].cat.codes.to_numpy()
     size = rows["value"].to_numpy(np.float64, na_value=np.nan) * factor[code]
     sound = (factor[code] > 0) & (size >= 0) & (size < 2.0**50)

@@ -12,7 +12,7 @@ from tracekit.model.keys import compute_stable_order, find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
 from tracekit.model.trace import Trace
-from tracekit.process.memory.levels import MAX_BYTES
+from tracekit.process.memory.replay import MAX_BYTES
 
 Ints = npt.NDArray[np.int64]
 

@@ -24,8 +24,8 @@ def list_annotated_ranges(trace: Trace) -> pd.DataFrame:
     """
     frame = _select_annotation_marks(trace)
     if not len(frame):
-        none = np.empty(0, np.int64)
-        return pd.DataFrame({"name": _make_empty_names(frame), "ts_ns": none, "dur_ns": none})
+        names, none = pd.Categorical.from_codes([], categories=frame["name"].cat.categories), np.empty(0, np.int64)
+        return pd.DataFrame({"name": names, "ts_ns": none, "dur_ns": none})
     name = frame["name"].cat.codes.to_numpy().astype(np.int64)
     ts = frame["ts_ns"].to_numpy(np.int64)
     opens = (frame["stage"] == "start").to_numpy()
@@ -76,11 +76,6 @@ def _find_history_bounds(trace: Trace, ts: Ints) -> tuple[int, int]:
     times = trace.get("allocations")["ts_ns"].dropna().to_numpy(np.int64)
     times_all = np.concatenate((times, ts))
     return int(times_all.min()), int(times_all.max())
-
-
-def _make_empty_names(frame: pd.DataFrame) -> pd.Categorical:
-    """Make an empty name column."""
-    return pd.Categorical.from_codes([], categories=frame["name"].cat.categories)
 
 
 def list_snapshot_steps(trace: Trace, replay: Replay) -> pd.DataFrame:

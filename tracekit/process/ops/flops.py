@@ -89,7 +89,7 @@ def parse_input_shapes(text: object) -> tuple[Dims | None, ...]:
     parsed = _parse_shape_json(text)
     if not isinstance(parsed, list):
         return ()
-    return tuple(map(_convert_to_dims, parsed))
+    return tuple(_convert_to_dims(shape) for shape in parsed)
 
 
 def parse_input_types(text: object) -> tuple[str, ...]:

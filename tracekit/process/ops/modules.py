@@ -81,7 +81,7 @@ def find_recorded_modules(trace: Trace) -> tuple[RecordedModules, ...]:
         _find_called_modules(trace, "range", "range"),
         _find_modules_by_hierarchy(trace),
     ]
-    return tuple(filter(None, tables))
+    return tuple(table for table in tables if table)
 
 
 def _find_called_modules(trace: Trace, origin: str, kind: str) -> RecordedModules | None:
@@ -90,7 +90,7 @@ def _find_called_modules(trace: Trace, origin: str, kind: str) -> RecordedModule
     A call belongs to the module that runs when the call begins, since ends jitter against those of inner ops.
     """
     names = trace.texts("host_ops", "name")
-    classes_of = list(map(parse_module_class, names.texts))
+    classes_of = [parse_module_class(name) for name in names.texts]
     if not any(classes_of):
         return None
     named = np.array([*(name is not None for name in classes_of), False], np.bool_)[names.codes]

@@ -188,4 +188,4 @@ def format_chain(trace: Trace, kernels: PointwiseKernels, chain: int) -> str:
     links: Launches = trace.derived(find_launches)
     ops = list(look_up_names(trace.texts("host_ops", "name"), links.op[rows]))
     more = ["…"] if len(ops) > MAX_NAMED else []
-    return ", ".join([*map(str, ops[:MAX_NAMED]), *more])
+    return ", ".join([*(str(op) for op in ops[:MAX_NAMED]), *more])

@@ -137,7 +137,7 @@ def _look_up_compute_capabilities(trace: Trace, device: Nullable) -> Nullable:
     same = set(capabilities.values())
     if len(same) == 1:  # Ordinals may not match (renumbered devices), but one model gives one answer.
         return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
-    recorded = make_nullable_numbers(list(map(capabilities.get, device.values.tolist())))
+    recorded = make_nullable_numbers([capabilities.get(number) for number in device.values.tolist()])
     return Nullable(recorded.values, recorded.missing | device.missing)
 
 

@@ -68,7 +68,7 @@ def _list_recurring_ranges(trace: Trace, least_span: float) -> Iterator[pd.DataF
     patterns = [None if is_collective_range(name) else mask_numbers(name) for name in names.texts]
     texts = sorted({text for text in patterns if text is not None})
     code_of: dict[str | None, int] = {None: -1, **{text: code for code, text in enumerate(texts)}}
-    codes = np.array([*map(code_of.__getitem__, patterns), -1], np.int64)
+    codes = np.array([*(code_of[text] for text in patterns), -1], np.int64)
     rows = mark_rows_of_kind(trace, "host_ops", "range").nonzero()[0]
     code = codes[names.codes[rows]]
     rows, code = rows[code >= 0], code[code >= 0]

@@ -7,7 +7,6 @@ until its range and the work launched in it have ended.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -46,6 +45,7 @@ LEAST_GRAPH_OPS = 50
 MIN_BACKLOG_NS = 1_000_000
 """Shortest delay after a launch that shows that the device was busy with earlier launches."""
 
+_GRAPH_LAUNCH = re.compile("GraphLaunch")
 _DIGITS = re.compile(r"\d+")
 _LOOP = re.compile(r"enumerate\(DataLoader\)#|Optimizer\.step#")
 _PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
@@ -103,7 +103,7 @@ def find_repetition(trace: Trace, stages: Ints) -> Repetition | None:
         return None
     ranges = _select_host_ranges(trace, stages) if len(stages) else _select_device_ranges(trace)
     present = [ranges.names.texts[code] for code in np.unique(ranges.names.codes).tolist()]
-    if sum(map(is_known_stage, present)) > 1:
+    if sum(is_known_stage(name) for name in present) > 1:
         # Divide by the stages of a training loop, not by the engine iterations inside one of them.
         divided = _repeat_by_turns(trace, ranges)
         if divided is not None:
@@ -324,7 +324,7 @@ def _repeat_by_loop_marks(trace: Trace) -> Repetition | None:
     be used for several updates.
     """
     names = trace.texts("host_ops", "name")
-    marks = (mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(names, _is_loop_mark_name)).nonzero()[0]
+    marks = (mark_rows_of_kind(trace, "host_ops", "range") & mark_wanted_names(names, _LOOP.match)).nonzero()[0]
     if not len(marks):
         return None
     ranges = _select_host_ranges(trace, marks)
@@ -341,13 +341,10 @@ def _repeat_by_loop_marks(trace: Trace) -> Repetition | None:
     return None if divided is None else replace(divided, rows=_NO_ROWS)
 
 
-_is_loop_mark_name: Callable[[str], bool] = lambda name: _LOOP.match(name) is not None  # noqa: E731
-
-
 def _repeat_by_graphs(trace: Trace) -> Repetition | None:
     """Find graph launches that repeat: every window has as many, of graphs of the same sizes."""
     names = trace.texts("host_ops", "name")
-    is_graph = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(names, _is_graph_launch_name)
+    is_graph = mark_rows_of_kind(trace, "host_ops", "runtime") & mark_wanted_names(names, _GRAPH_LAUNCH.search)
     calls = is_graph.nonzero()[0]
     if len(calls) < LEAST_TIMES:
         return None
@@ -363,9 +360,6 @@ def _repeat_by_graphs(trace: Trace) -> Repetition | None:
     begins = _select_host_ranges(trace, calls[::period])
     divided = _make_repeated_windows(trace, begins, "graph")
     return None if divided is None else replace(divided, rows=_NO_ROWS)
-
-
-_is_graph_launch_name: Callable[[str], bool] = lambda name: "GraphLaunch" in name  # noqa: E731
 
 
 def _find_period(sizes: Ints) -> int | None:

@@ -25,8 +25,7 @@ from tracekit.model.stages import (
 )
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, broadcast_value, repeat_text, select_rows
 from tracekit.model.trace import Trace
-from tracekit.process.calls.nesting import build_call_tree
-from tracekit.process.calls.resolution import measure_time_resolution
+from tracekit.process.calls.nesting import build_call_tree, measure_time_resolution
 from tracekit.process.name_filters import make_narrow_coded, mark_rows_of_kind, mark_wanted_names
 from tracekit.process.steps.policy_updates import name_stage_ranges
 from tracekit.process.steps.recording_start import find_early_collective, find_work_begin

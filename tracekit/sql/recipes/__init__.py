@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from operator import attrgetter
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
@@ -15,8 +14,8 @@ _SUFFIX = ".sql"
 @cache
 def list_recipes() -> tuple[str, ...]:
     """List the names of all recipes in order."""
-    paths = sorted(map(attrgetter("name"), files(__name__).iterdir()))
-    return tuple(name.removesuffix(_SUFFIX) for name in paths if name.endswith(_SUFFIX))
+    names = sorted(path.name for path in files(__name__).iterdir())
+    return tuple(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
 
 def read_recipe(name: str, hint: str = "tracekit sql --recipes lists them") -> str:

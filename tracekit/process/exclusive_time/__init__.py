@@ -1,1 +1,0 @@
-"""Exclusive time: each nanosecond of a step window in one slot."""
