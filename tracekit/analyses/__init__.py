@@ -74,7 +74,7 @@ class Analysis:
 
     def concerns(self, trace: Trace) -> bool:
         """Check whether the trace has any table that the analysis reads."""
-        return self.any_source or any(map(trace.has, self.reads))
+        return self.any_source or any(trace.has(table) for table in self.reads)
 
     def skipped(self, reason: str, **parts: Any) -> Section:
         """Make the section of an analysis without an answer, with the reason and any known parts."""

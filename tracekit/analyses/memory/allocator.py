@@ -129,7 +129,6 @@ def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresh
         got_bytes = int(late["driver_alloc_bytes"].sum()) / count
         worst = next(late.sort("calls", descending=["calls"]).rows())
         repeated = f", {retried:,} times after giving its cache back for one request" if retried else ""
-        retry_label = "times that one request emptied the cache"
         yield Finding(
             "allocator-calls",
             "low",
@@ -138,7 +137,7 @@ def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresh
             (
                 Metric("calls", calls, "count", "lower", label="calls per step and process"),
                 make_evidence_metric("driver_bytes", round(got_bytes), "got per step and process"),
-                Metric("retries", retried, "count", "lower", label=retry_label),
+                Metric("retries", retried, "count", "lower", label="times that one request emptied the cache"),
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
             (Place(**{name: worst[name] for name in _PLACE}),),

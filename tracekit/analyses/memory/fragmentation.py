@@ -208,7 +208,7 @@ def _look_up_pools(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
     """Look up pool and stream of these rows of `allocations`; the default pool where none is recorded."""
     allocations = trace.get("allocations")
     pools = allocations["pool"].cat
-    texts = tuple(dict.fromkeys((*map(str, pools.categories), DEFAULT_POOL)))
+    texts = tuple(dict.fromkeys((*(str(name) for name in pools.categories), DEFAULT_POOL)))
     codes = pools.codes.to_numpy()[rows].astype(np.int64)
     codes[codes < 0] = texts.index(DEFAULT_POOL)
     stream: Any = make_bare(allocations["stream"].array.take(rows))
@@ -221,8 +221,8 @@ def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
     """List the largest runs of blocks of one state of one device: `segment_map` without the columns of its process."""
     segment_rows = select_replay_rows(trace, "memory_segments", replay)
     place = np.full(len(trace["memory_segments"]), -1, np.int64)
-    order = np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")
-    place[segment_rows.index.to_numpy()[order]] = np.arange(len(segment_rows))
+    segment_rows = segment_rows.iloc[np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")]
+    place[segment_rows.index.to_numpy()] = np.arange(len(segment_rows))
     blocks = trace["blocks"]
     segment = place[blocks["segment"].to_numpy(np.int64)]
     state = blocks["state"].astype(object).map(_STATES)
@@ -242,7 +242,7 @@ def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
     owner = segment[heads]
     drawn = np.flatnonzero(owner < MAX_SEGMENTS)
     drawn = np.sort(drawn[np.argsort(-(stop - start)[drawn], kind="stable")[:MAX_RUNS]])
-    rows = segment_rows.iloc[np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")].iloc[owner[drawn]]
+    rows = segment_rows.iloc[owner[drawn]]
     return pd.DataFrame(
         {
             "pool": rows["pool"].to_numpy(object),
@@ -250,7 +250,7 @@ def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
             "kind": rows["kind"].to_numpy(object),
             "segment": owner[drawn].astype(np.int32),
             "segment_bytes": read_ints(rows["size_bytes"]),
-            "state": np.array(["active", "pending", "inactive"], object)[code[heads][drawn]],
+            "state": np.array(PLACES, object)[code[heads][drawn]],
             "start_bytes": start[drawn],
             "end_bytes": stop[drawn],
             "omitted_count": len(heads) - len(drawn),
@@ -336,7 +336,6 @@ def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
     """Report the allocator of a run with most memory in pieces."""
     stranded, largest = worst["stranded_bytes"], worst["largest_free_bytes"]
     request, needless = worst["largest_request_bytes"], worst["needless_count"]
-    got_label = "segments got although as much was free"
     return Finding(
         "fragmentation",
         "medium",
@@ -349,7 +348,7 @@ def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
             make_evidence_metric("unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"),
             make_evidence_metric("largest_free_bytes", largest, "largest free piece", better="higher"),
             make_evidence_metric("largest_request_bytes", request, "largest request", better="neither"),
-            Metric("needless_segments", needless, "count", "lower", label=got_label),
+            Metric("needless_segments", needless, "count", "lower", label="segments got although as much was free"),
         ),
         (Place(**{name: worst[name] for name in ("run", "source", "role", "rank", "device")}),),
         caveats=("while requests still grow from step to step, new segments are needed anyway",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,12 +65,9 @@ def _name_frames(trace: Trace, wanted: Any) -> pd.Series[Any]:
     rows = rows.sort_values(["stack", "depth"], kind="stable")
     rows = rows[rows.groupby("stack", sort=False).cumcount() < MAX_FRAMES]
     named = pd.Series(format_frames(rows, np.arange(len(rows))), dtype=object)
-    return named.groupby(rows["stack"].to_numpy(), sort=False).agg(_join_frames)
-
-
-def _join_frames(frames: Iterable[str]) -> str:
-    """Join the frames of one stack; cut a text too long to read."""
-    return truncate_with_hash(" < ".join(frames), MAX_TEXT)
+    return named.groupby(rows["stack"].to_numpy(), sort=False).agg(
+        lambda frames: truncate_with_hash(" < ".join(frames), MAX_TEXT)
+    )
 
 
 def _unwrap_columns(frame: pd.DataFrame) -> Mapping[str, Any]:

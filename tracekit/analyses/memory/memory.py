@@ -232,8 +232,7 @@ def _measure_step_metrics(of_steps: Sequence[tuple[int | None, Mapping[str, Any]
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Judge peaks, and levels by step and stage, of every allocator (findings R20, R23)."""
     if not measured.row_count("memory_peaks"):
-        reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped("no memory was profiled (profile_memory=True of torch.profiler records it)")
     peaks = _pool_peaks(measured)
     judged: list[Finding | Verdict] = [
         *_judge_card_limit(measured, peaks, thresholds),

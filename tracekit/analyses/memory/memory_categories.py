@@ -251,8 +251,7 @@ def _make_timeline_table(measured: Measurements, peaks: Frame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
-    title = "Peaks of each memory timeline"
-    return make_sheet("category_peaks", title, headings, timelines, ranked=ranked)
+    return make_sheet("category_peaks", "Peaks of each memory timeline", headings, timelines, ranked=ranked)
 
 
 def _make_category_table(measured: Measurements, levels: Frame) -> Sheet:

@@ -76,8 +76,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
         reason = "no step to compare: levels count from the start of the recording, or no step is known"
-        verdict = Verdict("memory-growth", "insufficient data", reason)
-        return ANALYSIS.skipped(reason, verdicts=(verdict,))
+        return ANALYSIS.skipped(reason, verdicts=(Verdict("memory-growth", "insufficient data", reason),))
     labels, corrected = label_series(series_found, limits)
     kept = find_kept_stacks(measured, limit)
     holding = [keeper for keeper in kept if keeper.per_step >= limits.slope]
@@ -209,8 +208,6 @@ def _describe_kept_stack(
         caveats.append(f"with three {units} no warm-up is left out")
     if ahead.why:
         caveats.append(ahead.why)
-    kept_label = "growth of the stack that grows fastest"
-    cohort_label = f"{units} of which blocks are alive, of {worst.windows}"
     return Finding(
         "memory-growth",
         severity,
@@ -218,8 +215,8 @@ def _describe_kept_stack(
         "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
         "their graph (.item() or .detach())",
         (
-            Metric("kept", worst.growth, "bytes", "lower", label=kept_label),
-            Metric("cohorts", worst.cohorts, "count", label=cohort_label),
+            Metric("kept", worst.growth, "bytes", "lower", label="growth of the stack that grows fastest"),
+            Metric("cohorts", worst.cohorts, "count", label=f"{units} of which blocks are alive, of {worst.windows}"),
             Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
             *_list_total_growth(*growth, unit),
             *ahead.evidence(unit),
@@ -268,7 +265,7 @@ def _judge_growth(
 ) -> Iterator[Finding | Verdict]:
     """Judge R19: memory at the same point of each step rises steadily, and by enough to matter."""
     explained = {keeper.process for keeper in holding}
-    judged = list(map(_LabelledSeries, every_series, labels, corrected))
+    judged = [_LabelledSeries(*each) for each in zip(every_series, labels, corrected, strict=True)]
     for group in group_series(every_series):
         members = [judged[place] for place in group]
         if members[0].series.judged:

@@ -117,9 +117,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if (failures.is_missing("card_bytes") & ~is_pausable).any():
         caveats.append(f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use")
     leaks = find_leaks(measured, thresholds.of("memory-growth"))
-    failed_label = "requests that failed"
     return ANALYSIS.answered(
-        metrics=(Metric("failed_requests", len(failures), "count", "lower", label=failed_label),),
+        metrics=(Metric("failed_requests", len(failures), "count", "lower", label="requests that failed"),),
         sheets=lambda: select_filled_sheets(
             _make_failure_table(measured, failures), _make_last_action_table(measured, failures)
         ),

@@ -15,7 +15,7 @@ from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import count_recorded_steps_of_rows, count_steps_of_rows
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, divide, max_of, sum_of
+from tracekit.model.frame import Frame, Ints, divide, max_of, sum_of
 from tracekit.model.keys import PROCESS, group_arrays, number_keys, sum_by_group
 from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Place, Section
@@ -49,8 +49,6 @@ COPIES = Table(
     },
 )
 
-
-Ints = npt.NDArray[np.int64]
 
 SMALL_BYTES = 64_000
 """A copy to the device of at most this size costs little even when it is pageable."""
@@ -88,7 +86,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     dur = trace.numbers("device_ops", "dur_ns")[rows]
     codes, number = number_keys(look_up_name_codes(names, rows))
     ways = map_coded_values(codes, names.texts, parse_copy_name).tolist()
-    kinds = sorted(set(filter(None, ways)))
+    kinds = sorted({way for way in ways if way})
     place = {kind: number for number, kind in enumerate(kinds)}
     kind = np.array([place.get(way, len(kinds)) for way in ways], np.int64)[number]
     group, first = group_arrays([device, kind])

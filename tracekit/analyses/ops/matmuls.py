@@ -15,7 +15,7 @@ from tracekit.job.stages.windows import Owner
 from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
 from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model import keys as grouping
-from tracekit.model.frame import Frame, divide, sum_of, texts, where
+from tracekit.model.frame import Frame, Ints, divide, sum_of, texts, where
 from tracekit.model.keys import find_first_rows, number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.report import Answer, Finding, Heading, Metric, Place, Section, Sheet, Verdict
@@ -84,8 +84,6 @@ WORK_CLASSES = Table(
     },
 )
 
-
-Ints = npt.NDArray[np.int64]
 
 MAX_PRODUCTS = 4_000
 """Most (stage, op, size) rows of one source: those with most FLOPs; the rest is pooled by op."""

@@ -12,7 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model import sweeps
-from tracekit.model.frame import Frame, sum_of, where
+from tracekit.model.frame import Frame, Ints, sum_of, where
 from tracekit.model.intervals import measure_group_unions
 from tracekit.model.keys import count_by_group, number_keys, sum_by_group
 from tracekit.model.report import Heading, Metric, Section, Sheet
@@ -44,7 +44,6 @@ OPERATORS = Table(
 )
 
 
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.integer[Any]]
 
 KINDS = ("op", "runtime", "range")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
@@ -14,7 +13,7 @@ from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import count_steps_of_rows
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, choose, count_of, count_rows, divide, median_of, numbers, sum_of, where
+from tracekit.model.frame import Frame, Ints, choose, count_of, count_rows, divide, median_of, numbers, sum_of, where
 from tracekit.model.intervals import measure_coverage
 from tracekit.model.keys import PROCESS, sum_by_group, sum_by_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
@@ -57,8 +56,6 @@ OPTIMIZER_STEPS = Table(
     },
 )
 
-
-Ints = npt.NDArray[np.int64]
 
 COUNTED = ("count", "dur_ns", "call_count", "leaf_count", "leaf_ns")
 ON_DEVICE = ("kernel_count", "short_kernel_count", "kernel_ns", "idle_ns")
@@ -269,14 +266,13 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
         over = "" if tensors is None else f" for {tensors:,} tensors"
         name = row["name"].partition("#")[2] or row["name"]
         of_whom = _name_optimizer_role(row, pooled) + phrase_run(measured, row["run"])
-        label = f"{what} per tensor"
         yield Finding(
             "unfused-optimizer",
             thresholds.severity(ratio),
             f"{name} takes {_format_mean_count(count)} {what}{over}{of_whom}",
             advice,
             (
-                Metric("per_tensor", per_tensor, "", "lower", label=label),
+                Metric("per_tensor", per_tensor, "", "lower", label=f"{what} per tensor"),
                 Metric("short_kernels", short_count, "count", "lower", label="kernels under 10 µs"),
                 make_evidence_metric("dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"),
             ),

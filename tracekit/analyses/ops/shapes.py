@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, max_of, sum_of, texts, where
+from tracekit.model.frame import Frame, Ints, max_of, sum_of, texts, where
 from tracekit.model.keys import count_by_group, number_keys, sum_by_group
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
@@ -73,7 +73,6 @@ OPERATOR_TOTALS = Table(
 )
 
 
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.integer[Any]]
 
 MAX_SHAPES = 4_000
@@ -322,23 +321,22 @@ def _make_inclusive_sheet(measured: Measurements, totals: Frame, *, on_device: b
         device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
         launch_total_count | launches | count | Launched during the op.
     """)
-    headings = (
-        *make_run_heading(measured),
-        *parse_headings("""
+    return make_sheet(
+        "operators_inclusive",
+        "Operators with all that runs inside them",
+        (
+            *make_run_heading(measured),
+            *parse_headings("""
             name | operator
             count | calls | count
         """),
-        *(device if on_device else ()),
-        *parse_headings("""
+            *(device if on_device else ()),
+            *parse_headings("""
             total_ns | host total | ns | Recursion counted once.
             allocated_total_bytes | allocated | bytes | Bytes allocated during the op.
             freed_total_bytes | freed | bytes | Bytes freed during the op.
         """),
-    )
-    return make_sheet(
-        "operators_inclusive",
-        "Operators with all that runs inside them",
-        headings,
+        ),
         pooled,
         caption="An operator and those inside it both count the same work: the rows do not add up.",
     )
@@ -358,7 +356,7 @@ def format_shapes(dims: object, count: int = 1) -> str:
         return dims
     if not isinstance(shape_list, list):
         return dims
-    return ", ".join(text for text in map(_format_sizes, shape_list) if text) or "—"
+    return ", ".join(sizes for entry in shape_list if (sizes := _format_sizes(entry))) or "—"
 
 
 def _format_sizes(entry: object) -> str:
@@ -366,7 +364,7 @@ def _format_sizes(entry: object) -> str:
     if not isinstance(entry, list):
         return ""
     if any(isinstance(inner, list) for inner in entry):
-        return f"({', '.join(text for text in map(_format_sizes, entry) if text)})"
+        return f"({', '.join(sizes for inner in entry if (sizes := _format_sizes(inner)))})"
     return "×".join(str(size) for size in entry)
 
 

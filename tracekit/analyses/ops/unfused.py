@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_label_headings, name_stages
 from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, concat, from_rows
+from tracekit.model.frame import Bools, Frame, Ints, concat, from_rows
 from tracekit.model.keys import sum_by_group
 from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -74,9 +73,6 @@ UNFUSED_CALLS = Table(
     },
 )
 
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 NOT_RECORDED = "input shapes were not recorded: profile with record_shapes=True"
 

@@ -169,7 +169,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             make_communication_rank_sheet(measured),
         ),
         caveats=lambda: _list_communication_caveats(measured, rows),
-        charts=lambda: filter(None, (draw_communication_by_rank(measured), draw_message_sizes(measured))),
+        charts=lambda: [
+            chart for chart in (draw_communication_by_rank(measured), draw_message_sizes(measured)) if chart
+        ],
     )
 
 

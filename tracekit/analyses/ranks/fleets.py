@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -23,6 +22,7 @@ from tracekit.job.frames import (
 from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.intervals import (
     Intervals,
+    Ints,
     find_gaps,
     intersect,
     measure_coverage,
@@ -56,8 +56,6 @@ MAX_SPANS = 1_000
 
 _ROLLOUT = re.compile(r"(?:\A|[-_])(?:rollout|generation|vllm|sglang|trtllm)(?:\Z|[-_])")
 _TRAINING = re.compile(r"actor|policy|critic|value|ref(?:erence)?(?:\Z|[-_])|train")
-
-Ints = npt.NDArray[np.int64]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:

@@ -213,15 +213,11 @@ def _list_imbalance_abstentions(measured: Measurements, thresholds: Thresholds) 
             return None
         few = f"{steps} of at least {limit['min_steps']:g} steps"
         return max(
-            (_price_unproven_imbalance(measured, each, limit, few) for each in groups_of_run), key=_get_abstention_price
+            (_price_unproven_imbalance(measured, each, limit, few) for each in groups_of_run),
+            key=lambda lack: lack.price_ns,
         )
 
     return list_rank_group_abstentions(measured, "rank-imbalance", limit["min_ranks"], lacking)
-
-
-def _get_abstention_price(lack: EvidenceLack) -> float:
-    """Get the time per step that an abstention is about."""
-    return lack.price_ns
 
 
 def _price_unproven_imbalance(

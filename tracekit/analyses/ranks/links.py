@@ -56,9 +56,7 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
     severity: Severity = thresholds.severity(ratio)
     if severity == "info":
         severity = SEVERITIES[2]
-    places = []
-    for rank in worst.ranks[:MAX_RANKS]:
-        places.append(Place(role=to_text_or_none(worst.role), rank=rank, name=worst.op))
+    role = to_text_or_none(worst.role)
     return Finding(
         "slow-link",
         severity,
@@ -71,7 +69,7 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
             Metric("usual_gb_per_s", worst.usual_rate, "gb_per_s", "neither", label="usual"),
             make_evidence_metric("excess_ns", round(excess), "longer than usual, per step and rank"),
         ),
-        tuple(places),
+        tuple(Place(role=role, rank=rank, name=worst.op) for rank in worst.ranks[:MAX_RANKS]),
         round(gain),
         ratio,
         ("time that compute beside it hides is not counted: it gives nothing back",),
@@ -80,7 +78,7 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
 
 def _describe_link_ranks(link: SlowLink) -> str:
     """Describe a group by its ranks."""
-    ranks = join_first_few(list(map(str, link.ranks)), MAX_RANKS)
+    ranks = join_first_few([str(rank) for rank in link.ranks], MAX_RANKS)
     return f"{choose_plural(len(link.ranks), 'rank')} {ranks}"
 
 
@@ -97,23 +95,10 @@ def _make_slow_link_table(measured: Measurements, links: list[SlowLink]) -> Shee
     """Make the table of slow links."""
     import pandas as pd
 
-    table = pd.DataFrame(
-        [
-            {
-                "run": link.run,
-                "role": link.role,
-                "op": link.op,
-                "group": link.group,
-                "ranks": _describe_link_ranks(link),
-                "rate": link.rate,
-                "usual_rate": link.usual_rate,
-                "since": link.since,
-                "count": len(link.slow),
-            }
-            for link in links
-        ],
-        columns=["run", "role", "op", "group", "ranks", "rate", "usual_rate", "since", "count"],
-    )
+    names = ["run", "role", "op", "group", "rate", "usual_rate", "since"]
+    table = pd.DataFrame([[getattr(link, name) for name in names] for link in links], columns=names)
+    table["ranks"] = [_describe_link_ranks(link) for link in links]
+    table["count"] = [len(link.slow) for link in links]
     headings = (
         *make_run_heading(measured),
         *parse_headings("""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -115,7 +114,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings=tuple(list_straggler_findings(measured, waited, judged, thresholds)),
         caveats=lambda: (*_caveat_unmatched_collectives(measured), *_caveat_partly_recorded_groups(measured)),
         verdicts=abstained,
-        charts=lambda: filter(attrgetter("marks"), [_draw_wait_heatmap(measured, waited)]),
+        charts=lambda: [chart for chart in (_draw_wait_heatmap(measured, waited),) if chart.marks],
     )
 
 
@@ -297,7 +296,7 @@ def _draw_wait_heatmap(measured: Measurements, waited_for: CollectiveWaits) -> C
         cell = (int(start[int(place)]), int(end[int(place)]), lost_ns)
         cells.setdefault(name, []).append(cell)
     waited = {name: float(sum(c[2] or 0 for c in row_cells)) for name, row_cells in cells.items()}
-    row_limit = max(min(MAX_ROWS, MAX_MARKS // max(map(len, cells.values()), default=1)), 1)
+    row_limit = max(min(MAX_ROWS, MAX_MARKS // max((len(row_cells) for row_cells in cells.values()), default=1)), 1)
     chosen = choose_rows_to_plot(waited, "waiting", row_limit)
     rows = [name for name in cells if name in chosen.rows]
     marks = tuple((number, *cell) for number, name in enumerate(rows) for cell in cells[name])

@@ -215,37 +215,9 @@ def _select_sync_rows(rows: pd.DataFrame, run: object, role: object) -> pd.DataF
 
 def _make_weight_sync_table(measured: Measurements, syncs: list[WeightSync]) -> Sheet:
     """Make the table of weight syncs."""
-    rows = pd.DataFrame(
-        [
-            (
-                s.run,
-                s.role,
-                s.wall_ns,
-                s.ratio,
-                s.comm_bytes,
-                s.copy_bytes,
-                s.transfers,
-                s.rate,
-                s.best,
-                "driver's log" if s.origin == "log" else "trace",
-                s.steps,
-            )
-            for s in syncs
-        ],
-        columns=[
-            "run",
-            "role",
-            "wall_ns",
-            "ratio",
-            "comm_bytes",
-            "copy_bytes",
-            "transfers",
-            "rate",
-            "best",
-            "origin",
-            "steps",
-        ],
-    )
+    names = ["run", "role", "wall_ns", "ratio", "comm_bytes", "copy_bytes", "transfers", "rate", "best", "steps"]
+    rows = pd.DataFrame([[getattr(sync, name) for name in names] for sync in syncs], columns=names)
+    rows["origin"] = ["driver's log" if sync.origin == "log" else "trace" for sync in syncs]
     for name in ("wall_ns", "comm_bytes", "copy_bytes", "transfers"):
         rows[name] = narrow_exact_floats(rows[name].astype("Float64").round(1))
     headings = (
@@ -331,17 +303,8 @@ def _sum_host_copies(measured: Measurements) -> pd.DataFrame:
     the step), step_ns. Each device counts in every step of its process.
     """
     keys = ["run", "role", "canonical", "direction", "memory"]
-    columns = [
-        *keys,
-        "size_bytes",
-        "count",
-        "busy_ns",
-        "exposed_ns",
-        "gb_per_s",
-        "max_gb_per_s",
-        "share_ratio",
-        "step_ns",
-    ]
+    summed = ["size_bytes", "count", "busy_ns", "exposed_ns"]
+    columns = [*keys, *summed, "gb_per_s", "max_gb_per_s", "share_ratio", "step_ns"]
     if not measured.row_count("transfers"):
         return pd.DataFrame(columns=columns)
     rows = measured["transfers"]
@@ -349,7 +312,7 @@ def _sum_host_copies(measured: Measurements) -> pd.DataFrame:
     if not len(rows):
         return pd.DataFrame(columns=columns)
     rows = rows.assign(canonical=find_canonical_stages(rows, any_range=True))
-    sums = {name: (name, "sum") for name in ("size_bytes", "count", "busy_ns", "exposed_ns")}
+    sums = {name: (name, "sum") for name in summed}
     out = aggregate_by_keys(rows, keys, **sums, max_gb_per_s=("max_gb_per_s", "max"))
     out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
     per = select_distinct_rows(rows, ["run", "role"])
@@ -360,7 +323,7 @@ def _sum_host_copies(measured: Measurements) -> pd.DataFrame:
     per["times"] = [max(step.count, 1) for step in steps]
     per["step_ns"] = pd.array([step.step_ns for step in steps], dtype="Float64")
     out = left_join(out, per, ["run", "role"], optional=["run", "role"])
-    for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
+    for name in summed:
         out[name] = out[name] / out["times"]
     out["share_ratio"] = out["exposed_ns"] / out["step_ns"].where(out["step_ns"] > 0)
     return out[columns]

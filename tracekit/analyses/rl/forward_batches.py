@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -22,7 +21,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.stages.windows import make_stage_key
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.intervals import find_window_at
+from tracekit.model.intervals import Ints, find_window_at
 from tracekit.model.keys import CAPTURE, list_row_dicts, number_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -52,8 +51,6 @@ FORWARD_BATCHES = Table(
     },
 )
 
-
-Ints = npt.NDArray[np.int64]
 
 FORWARD_ONLY = ("old_log_prob", "ref", "values", "teacher")
 """Stages that only run the model forward."""

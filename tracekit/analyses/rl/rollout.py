@@ -116,8 +116,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report every engine and generation; judge R11, R12 and R16."""
     all_generations = list_generations(measured)
     if not any(g.basis == "iterations" for g in all_generations) and len({g.engine for g in all_generations}) < 2:
-        reason = f"{NO_ITERATION}, and no two replicas are known"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped(f"{NO_ITERATION}, and no two replicas are known")
     judged: list[Finding | Verdict] = []
     roles = group_generations_by_role(all_generations)
     several = len({role for _, role in roles}) > 1
@@ -176,7 +175,7 @@ def _find_rollout_tail(
         claim = f"{format_quantity(low, 'ratio')} of generation{where} {quarter}"
     else:
         return
-    gain = _average_with_unknown_as_zero(list(map(_compute_gain_without_tails, traced)))
+    gain = _average_with_unknown_as_zero([_compute_gain_without_tails(unit) for unit in traced])
     yield _report_rollout_tail(enough, claim, gain, divide_or_none(gain, step_ns), thresholds)
 
 
@@ -189,7 +188,7 @@ def _price_tail_abstention(
 ) -> Verdict:
     """Make the abstention on tails with too few iterations, with their cost if they are long enough for R11."""
     tail = _average_with_unknown_as_zero([g.tail_ratio for g in last])
-    gain = _average_with_unknown_as_zero(list(map(_compute_gain_without_tails, traced)))
+    gain = _average_with_unknown_as_zero([_compute_gain_without_tails(unit) for unit in traced])
     if tail < limit["tail_ratio"] or gain <= 0:
         return Verdict("rollout-tail", "insufficient data", reason)
     claim = f"the last 10 % of the tokens take {format_quantity(tail, 'ratio')} of generation"
@@ -280,8 +279,7 @@ def _find_replica_imbalance(
         [measure_rollout_bubble(unit, without_tails=True)[0] for unit in several]
     )
     if tails_found and rest_ratio < limit["bubble_ratio"]:
-        reason = f"replicas wait for the tail of one: see rollout-tail{where}"
-        yield Verdict("replica-imbalance", "clear", reason)
+        yield Verdict("replica-imbalance", "clear", f"replicas wait for the tail of one: see rollout-tail{where}")
         return
     yield _report_replica_imbalance(several, where, ratio, step_ns, thresholds)
 
@@ -309,7 +307,7 @@ def _report_replica_imbalance(
         (
             make_evidence_metric("bubble_ratio", ratio, "of the replicas' time"),
             Metric("behind_median", round(behind), "ns", "lower", label="last end after the median"),
-            Metric("replicas", max(map(len, several)), "count", label="engines seen"),
+            Metric("replicas", max(len(unit) for unit in several), "count", label="engines seen"),
         ),
         _locate_generations(last),
         round(saved),
@@ -321,7 +319,7 @@ def _report_replica_imbalance(
 def _list_replica_caveats(units: Sequence[Sequence[EngineGeneration]]) -> Iterator[str]:
     """List the caveats on waiting replicas."""
     generations = list(chain.from_iterable(units))
-    if all(map(is_on_one_clock, units)):
+    if all(is_on_one_clock(unit) for unit in units):
         yield "ends are those of the last recorded work, on one clock"
     else:
         yield "clocks of the replicas cannot be compared: each is timed from its own start"

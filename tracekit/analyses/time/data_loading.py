@@ -101,9 +101,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _make_loader_wait_table(measured: Measurements, waits: pd.DataFrame) -> Any:
     """Make the table of loaders by rank, longest wait first."""
-    headings = (
-        *make_label_headings(measured),
-        *parse_headings("""
+    return make_sheet(
+        "loader_waits",
+        "Waiting for data loaders",
+        (
+            *make_label_headings(measured),
+            *parse_headings("""
             rank | rank | id
             name | loader
             wait_ns | wait | ns | Per step, mean over the steps but the first recorded.
@@ -113,11 +116,7 @@ def _make_loader_wait_table(measured: Measurements, waits: pd.DataFrame) -> Any:
             count | batches | count | Per step.
             steps | steps | count | Steps that the mean is of.
         """),
-    )
-    return make_sheet(
-        "loader_waits",
-        "Waiting for data loaders",
-        headings,
+        ),
         waits,
         ranked=Ranked("wait_ns", apart=("run", "role", "name")),
     )

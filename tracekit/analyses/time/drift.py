@@ -178,8 +178,8 @@ def _find_slower_work(measured: Measurements, run: Any, step: int) -> tuple[str,
     for rank_group in list_rank_groups(measured):
         if find_equal_rows(pd.Series([rank_group.run]), run).all():
             factor, stage = find_slowdown_since(measured, rank_group, step)
-            factors += filter(None, [factor])
-            stages += filter(None, [stage])
+            factors += [factor] if factor else []
+            stages += [stage] if stage else []
     stage = stages[0] if stages else None
     if factors:
         return f": the same kernels take {max(factors):.2f} times as long", stage

@@ -93,8 +93,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped(DAMAGED_REASON)
     rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
-        reason = "no step of one process holds two stages"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped("no step of one process holds two stages")
     without = [
         Verdict(ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run))
         for run in sorted(set(read_undamaged_table(measured, "gpu_time")["run"]) - set(rows["run"]))

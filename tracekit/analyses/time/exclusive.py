@@ -71,8 +71,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not len(measured["slots"]):
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
     if not _has_slots_of_units(measured):
-        reason = "every source is damaged: what is missing would look idle"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped("every source is damaged: what is missing would look idle")
     return ANALYSIS.answered(sheets=lambda: _make_exclusive_tables(measured))
 
 
@@ -200,9 +199,12 @@ def _make_exclusive_op_table(measured: Measurements, rows: pd.DataFrame) -> Shee
     table = sum_columns_by_keys(rows, by, ["each_ns", "each_count"])
     table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)
     table = sort_by_columns(table, each_ns=False, stage=True, what=True)
-    headings = (
-        *make_label_headings(measured),
-        *parse_headings("""
+    return make_sheet(
+        "exclusive_ops",
+        "Exclusive time by stage, class and op",
+        (
+            *make_label_headings(measured),
+            *parse_headings("""
             stage | stage
             what | class
             shown | op | text | Outermost and innermost op on the host; of device work the ops that launched it.
@@ -210,11 +212,7 @@ def _make_exclusive_op_table(measured: Measurements, rows: pd.DataFrame) -> Shee
             share_ratio | of step | ratio | Of the mean step wall.
             each_count | times | number | Per step and rank: launches, calls, or idle parts; hidden ones too.
         """),
-    )
-    return make_sheet(
-        "exclusive_ops",
-        "Exclusive time by stage, class and op",
-        headings,
+        ),
         table,
         max_rows=SHOWN_ROWS,
         caption="The largest first. Work that other work of a higher class hides takes no time here.",

@@ -197,8 +197,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no GPU activity was recorded")
     rows = read_undamaged_table(measured, "gpu_time")
     if not (rows["window"] == "capture").any():
-        reason = "every source with GPU activity is damaged: what is missing would look idle"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped("every source with GPU activity is damaged: what is missing would look idle")
     idling = _find_idle_stages(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     unexplained = [window for window in idling if window.accounted < busy_ratio]
@@ -312,12 +311,10 @@ def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[Id
 
 def _is_idle_by_host(measured: Measurements, window: StageWindow) -> bool:
     """Check whether one known place of the host takes most of the window's idle time before its last device work ended."""
-    if not measured.has("idle_blame", "idle_frames"):
-        return False
-    after_ns = sum_judged_idle_by_cause(measured).get((*window.key, "after_last"), 0)
-    culprit = find_culprit_of_window(measured, window)
+    culprit = _find_idle_culprit(measured, window)
     if culprit is None or culprit.holder in ("nothing", "device"):
         return False
+    after_ns = sum_judged_idle_by_cause(measured).get((*window.key, "after_last"), 0)
     return 2 * (culprit.idle_ns - after_ns) >= int(window.gpu_time["idle_ns"])
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -35,7 +33,7 @@ from tracekit.job.idle_time.launching import (
 from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_rows, count_steps_of_rows
 from tracekit.job.stages.work import phrase_stage_names
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.intervals import intersect
+from tracekit.model.intervals import Ints, intersect
 from tracekit.model.keys import list_row_dicts, sort_in_groups, sum_by_group
 from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
@@ -90,7 +88,6 @@ HOST_COUNTS = Table(
 )
 
 
-Ints = npt.NDArray[np.int64]
 Row = Mapping[Any, Any]
 
 LAUNCH_SITE_KINDS = ("python", "op", "range")
@@ -231,15 +228,15 @@ def _make_host_count_table(measured: Measurements, table: pd.DataFrame) -> Any:
     stages = table.copy()
     per = stages["process_steps"].astype("Float64")
     for name in ("leaf_count", "call_count", "short_ns", "launch_count", "kernel_count", "graph_kernel_count"):
-        stages[f"{name}_each"] = (_to_nullable_floats(stages[name]) / per).round(1)
+        stages[f"{name}_each"] = (stages[name].astype("Float64") / per).round(1)
     # Without a device nothing is launched: show no value, since zeros would look like a result.
     launched = stages["launch_count"].astype("int64").gt(0) | stages["device_wall_ns"].notna()
     stages["launch_count_each"] = stages["launch_count_each"].where(launched)
-    leaves, kernels = (_to_nullable_floats(stages["leaf_count"]), _to_nullable_floats(stages["kernel_count"]))
-    walls = _to_nullable_floats(stages["device_wall_ns"])
-    stages["leaf_mean_ns"] = _to_nullable_floats(stages["leaf_ns"]) / leaves.where(leaves > 0)
-    stages["kernel_mean_ns"] = _to_nullable_floats(stages["kernel_ns"]) / kernels.where(kernels > 0)
-    stages["gap_ratio"] = _to_nullable_floats(stages["launch_gap_ns"]) / walls.where(walls > 0)
+    leaves, kernels = (stages["leaf_count"].astype("Float64"), stages["kernel_count"].astype("Float64"))
+    walls = stages["device_wall_ns"].astype("Float64")
+    stages["leaf_mean_ns"] = stages["leaf_ns"].astype("Float64") / leaves.where(leaves > 0)
+    stages["kernel_mean_ns"] = stages["kernel_ns"].astype("Float64") / kernels.where(kernels > 0)
+    stages["gap_ratio"] = stages["launch_gap_ns"].astype("Float64") / walls.where(walls > 0)
     stages["whole"] = stages["canonical"].isna()
     stages["canonical"] = stages["canonical"].where(~stages["whole"], "(the whole step)")
     stages = sort_by_columns(stages, whole=False, leaf_count=False)
@@ -262,11 +259,6 @@ def _make_host_count_table(measured: Measurements, table: pd.DataFrame) -> Any:
     )
     caption = "Counted where they begin: a stage has what any thread starts during it."
     return make_sheet("host_counts", "What the host runs and launches, by stage", headings, stages, caption=caption)
-
-
-def _to_nullable_floats(column: pd.Series) -> pd.Series[Any]:
-    """Convert the column to floats with NA."""
-    return column.astype("Float64")
 
 
 def _list_launch_bound_abstentions(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
@@ -341,7 +333,7 @@ def _report_launch_gaps(
     of_cause: Sequence[tuple[Row, str]], thresholds: Thresholds, steps: ExistingSteps, run: str
 ) -> Finding:
     """Report R03 for the stages of one cause, or for a step, in a run with a device."""
-    rows = list(map(itemgetter(0), of_cause))
+    rows = [row for row, _ in of_cause]
     totals = dict.fromkeys(("kernel_count", "kernel_ns", "launch_gap_ns", "device_wall_ns"), 0)
     names: list[str] = []
     kernels_each, median_ns = 0.0, None
@@ -349,7 +341,7 @@ def _report_launch_gaps(
         names.append(row["canonical"] or "the step")
         kernels_each += row["kernel_count"] / row["process_steps"]
         # The evidence must be true of every stage, so take the longest of their medians.
-        median_ns = max(filter(None, (median_ns, _to_optional_float(row["kernel_p50_ns"]))), default=None)
+        median_ns = max(filter(None, (median_ns, to_float_or_none(row["kernel_p50_ns"]))), default=None)
         for name in totals:
             totals[name] += row[name]
     stages = phrase_stage_names(names)
@@ -402,7 +394,7 @@ def _report_many_ops(
         (
             Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
             make_evidence_metric(
-                "median_call_ns", _to_optional_float(row["call_p50_ns"]), "median call", better="neither"
+                "median_call_ns", to_float_or_none(row["call_p50_ns"]), "median call", better="neither"
             ),
             make_evidence_metric("short_ns", round(short), "short calls per step"),
         ),
@@ -414,11 +406,6 @@ def _report_many_ops(
             "upper bound: the time of all calls of less than 10 µs, which a profiler makes longer",
         ),
     )
-
-
-def _to_optional_float(value: Any) -> float | None:
-    """Convert a value to float; None if missing."""
-    return to_float_or_none(value)
 
 
 ANALYSIS = Analysis(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
-from operator import attrgetter
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ from tracekit.job.stages.windows import (
 )
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.keys import list_row_dicts, sum_by_keys
-from tracekit.model.labels import choose_plural
+from tracekit.model.labels import choose_plural, join_phrase
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -177,7 +176,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     by_window = concatenate_parts(
         [_add_idle_device_column(sum_idle_time_by_window(trace, idle), idle) for idle in devices]
     )
-    main = list(map(find_main_causes, devices))
+    main = [find_main_causes(idle) for idle in devices]
     by_length = [
         _add_idle_device_column(make_gap_histogram(idle, cause), idle)
         for idle, (cause, _) in zip(devices, main, strict=True)
@@ -218,7 +217,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(read_undamaged_table(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    shares = cache(partial(_sum_idle_by_place, measured))
+    shares = cache(lambda: _sum_idle_by_place(measured))
     return ANALYSIS.answered(
         metrics=lambda: _list_host_wait_metrics(shares()),
         sheets=lambda: select_filled_sheets(
@@ -228,10 +227,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         ),
         findings=tuple(_find_host_silence(measured, thresholds)),
         verdicts=tuple(_list_host_silence_abstentions(measured)),
-        charts=lambda: filter(
-            attrgetter("marks"),
-            (_draw_idle_causes(measured), draw_idle_call_tree(measured), _draw_gap_lengths(measured)),
-        ),
+        charts=lambda: [
+            chart
+            for chart in (_draw_idle_causes(measured), draw_idle_call_tree(measured), _draw_gap_lengths(measured))
+            if chart.marks
+        ],
     )
 
 
@@ -267,19 +267,18 @@ def _make_idle_cause_table(measured: Measurements, shares: pd.DataFrame) -> Shee
     table["idle_ratio"] = table["idle_ns"] / window
     for cause in causes:
         table[cause] = table[cause] / window
-    headings = (
-        *make_label_headings(measured),
-        *parse_headings("""
+    return make_sheet(
+        "idle_causes",
+        "Idle GPU time by cause",
+        (
+            *make_label_headings(measured),
+            *parse_headings("""
             stage | stage
             window_ns | wall Σ | ns | Summed over ranks, GPUs and steps.
             idle_ratio | idle | ratio | Nothing running, of the wall; the causes add up to it.
         """),
-        *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in causes),
-    )
-    return make_sheet(
-        "idle_causes",
-        "Idle GPU time by cause",
-        headings,
+            *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in causes),
+        ),
         table,
         caption="Why nothing ran: until the next op is launched the GPU waits for the host, by what the host did; "
         "from then on for its stream.",
@@ -329,8 +328,7 @@ def _make_idle_gap_table(measured: Measurements) -> Sheet:
     )
     total = int(read_undamaged_table(measured, "idle_histogram")["gap_count"].sum())
     caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
-    gap_sheet = make_sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
-    return replace(gap_sheet, omitted=listed - len(rows))
+    return replace(make_sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption), omitted=listed - len(rows))
 
 
 def _draw_idle_causes(measured: Measurements) -> Chart:
@@ -345,7 +343,7 @@ def _draw_idle_causes(measured: Measurements) -> Chart:
         for number, cause in enumerate(series)
         if (*window.key, cause) in idle_ns
     )
-    names = tuple(" ".join(filter(None, (window.role, window.name))) for window in drawn_windows)
+    names = tuple(join_phrase(window.role, window.name) for window in drawn_windows)
     return Chart(
         "idle-causes",
         "Idle GPU time per step, by cause",
@@ -390,17 +388,17 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
         ratio = divide_or_none(total + waited, steps.step_ns)
         gaps = _select_pause_gaps(measured, run, role, lost)
         others = f", and {format_quantity(waited, 'ns')} for ranks that pause longer" if waited else ""
+        outside = ", outside any stage" if is_mostly_outside_stages(lost) else ""
         what, advice, caveats = describe_host_pauses(measured, owner, lost)
         findings.append(
             Finding(
                 "host-silence",
                 thresholds.severity(ratio),
                 f"GPUs wait {format_quantity(total, 'ns')} of {format_quantity(steps.step_ns, 'ns')} per step while {what}"
-                f"{_describe_pauses_outside_stages(lost)}{others}{_describe_pausing_steps(measured, owner, lost)}{phrase_run(measured, run)}",
+                f"{outside}{others}{_describe_pausing_steps(measured, owner, lost)}{phrase_run(measured, run)}",
                 advice,
                 (
-                    *_list_pause_evidence(lost, steps),
-                    *_list_pause_wait_evidence(waited),
+                    *_list_pause_evidence(lost, waited, steps),
                     make_evidence_metric(
                         "longest_ns", int(gaps["cause_ns"].max()) if len(gaps) else None, "longest pause"
                     ),
@@ -412,11 +410,6 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
             )
         )
     return findings
-
-
-def _describe_pauses_outside_stages(lost: HostPauses) -> str:
-    """Describe where the pauses are, if most are outside any stage."""
-    return ", outside any stage" if is_mostly_outside_stages(lost) else ""
 
 
 def _locate_pauses(lost: HostPauses, gaps: pd.DataFrame) -> Iterator[Place]:
@@ -435,20 +428,14 @@ def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPaus
     return f", nearly all in {choose_plural(len(steps), 'step')} {format_ranges(steps)}" if steps else ""
 
 
-def _list_pause_wait_evidence(waited: float) -> Iterator[Metric]:
-    """List the waits for other ranks that pause, if any."""
-    if waited:
-        yield make_evidence_metric("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
-
-
 def _sort_longest_of_stages_first(gaps: pd.DataFrame) -> pd.DataFrame:
     """Sort the gaps so that the longest gap of each stage comes first."""
     is_longest = ~gaps["canonical"].duplicated()
     return pd.concat([gaps[is_longest], gaps[~is_longest]])
 
 
-def _list_pause_evidence(lost: HostPauses, steps: ExistingSteps) -> Iterator[Metric]:
-    """List the parts of the pauses of one run and role, in ns per step."""
+def _list_pause_evidence(lost: HostPauses, waited: float, steps: ExistingSteps) -> Iterator[Metric]:
+    """List the parts of the pauses of one run and role, and the waits for other ranks that pause, in ns per step."""
     yield make_evidence_metric("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
     if lost.code_ns:
         yield make_evidence_metric("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
@@ -456,6 +443,8 @@ def _list_pause_evidence(lost: HostPauses, steps: ExistingSteps) -> Iterator[Met
         yield make_evidence_metric("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
     if lost.outside_ns:
         yield make_evidence_metric("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
+    if waited:
+        yield make_evidence_metric("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
 
 
 def _select_pause_gaps(measured: Measurements, run: object, role: object, lost: HostPauses) -> pd.DataFrame:
@@ -466,7 +455,7 @@ def _select_pause_gaps(measured: Measurements, run: object, role: object, lost: 
     canonical = find_canonical_stages(rows)
     stages = {window.canonical for window in lost.windows}
     if None not in stages and not lost.outside_ns:
-        counts = np.array(list(map(stages.__contains__, canonical.tolist())), np.bool_)
+        counts = np.array([stage in stages for stage in canonical.tolist()], np.bool_)
         rows, canonical = rows[counts], canonical[counts]
     rows = rows.assign(canonical=canonical)
     return sort_by_columns(rows, cause_ns=False, source=True, ts_ns=True)

@@ -29,7 +29,7 @@ from tracekit.job.idle_time.interruptions import (
     measure_step_interruptions,
 )
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.intervals import measure_coverage, merge_interval_sets
+from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
 from tracekit.model.keys import sum_by_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -64,8 +64,6 @@ INTERRUPTIONS = Table(
     },
 )
 
-
-Ints = npt.NDArray[np.int64]
 
 MAX_NAMES = 50
 """Maximum number of names per kind and source; shorter ones are summed as `(others)`."""

@@ -79,7 +79,7 @@ def _has_repeated_values(measured: Measurements) -> bool:
     if _has_one_step_only(measured):
         return False
     kept, _, _ = measured.derived(select_steady_samples)
-    return any(map(_has_several_values, kept.values()))
+    return any(_has_several_values(values) for values in kept.values())
 
 
 def _has_several_values(values: MetricSamples) -> bool:

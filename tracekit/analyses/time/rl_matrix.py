@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     walls, known_logs = list_timed_units(measured), map_run_driver_logs(measured)
     if not len(list_stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
-    all_cells = cache(partial(build_stage_cells, measured))
+    all_cells = cache(lambda: build_stage_cells(measured))
     return ANALYSIS.answered(
         metrics=lambda: _list_matrix_metrics(all_cells(), walls),
         sheets=lambda: select_filled_sheets(*_make_rl_matrix_tables(measured, all_cells(), walls)),
@@ -159,7 +159,7 @@ def _make_stage_matrix_table(measured: Measurements, all_cells: pd.DataFrame, wa
     for number, state in zip(stage.tolist(), all_cells["state"], strict=True):
         counts[number][state] += 1
     states = list(map(_describe_cell_states, counts, all_cells["canonical"].array[first]))
-    rest_states = list(map(_describe_residual_state, split_by_keys(rest_cells, _STAGE_KEYS)))
+    rest_states = [_describe_residual_state(rows) for rows in split_by_keys(rest_cells, _STAGE_KEYS)]
     matrix = _average_stage_cells(all_cells).assign(state=states, last=False)
     both = stack_frames([matrix, _average_stage_cells(rest_cells).assign(state=rest_states, last=True)])
     columns, caption = _choose_matrix_columns(walls, all_cells)

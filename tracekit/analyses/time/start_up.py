@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -31,7 +30,7 @@ from tracekit.job.idle_time.claims import sum_start_up_idle
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps
 from tracekit.job.start_up import RunStartUp, find_run_start_ups
 from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.intervals import measure_coverage
+from tracekit.model.intervals import Ints, measure_coverage
 from tracekit.model.kernel_labels import shorten_kernel_name
 from tracekit.model.keys import PROCESS, list_row_dicts, mask_matching_rows, sum_by_keys
 from tracekit.model.labels import choose_plural
@@ -115,8 +114,6 @@ START_UP_GPU = Table(
 
 MAX_NAMES = 50
 """Maximum number of names per source; shorter ones are summed as `(others)`."""
-
-Ints = npt.NDArray[np.int64]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:

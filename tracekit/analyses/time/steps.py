@@ -210,7 +210,7 @@ def _make_step_wall_table(measured: Measurements, walls: pd.DataFrame, left_out:
     step_rows = walls.assign(
         unattributed_ns=walls["wall_ns"] - walls["attributed_ns"],
         origin=walls["origin"].map(STEP_ORIGIN_TITLES),
-        left_out=np.array([*map(reasons.get, keys), None], object)[:-1],
+        left_out=np.array([*(reasons.get(key) for key in keys), None], object)[:-1],
     )
     headings = (
         *make_run_heading(measured),
@@ -267,8 +267,7 @@ def _make_stage_wall_table(measured: Measurements, stages: pd.DataFrame) -> Any:
         """),
     )
     title = "Stages: wall by time, GPU work by launch"
-    caption = describe_periodic_stages(measured)
-    return make_sheet("stages", title, headings, stage_table, caption=caption)
+    return make_sheet("stages", title, headings, stage_table, caption=describe_periodic_stages(measured))
 
 
 def _make_annotated_range_table(measured: Measurements) -> Any:

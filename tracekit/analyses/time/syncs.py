@@ -149,9 +149,12 @@ def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
         measured, sum_columns_by_keys(rows, [*STAGE_KEY, "op", "call"], SYNC_SUM_COLUMNS), SYNC_SUM_COLUMNS
     )
     table = table.sort_values(["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable")
-    headings = (
-        *make_label_headings(measured),
-        *parse_headings("""
+    return make_sheet(
+        "sync_calls",
+        "Synchronising calls",
+        (
+            *make_label_headings(measured),
+            *parse_headings("""
             canonical | stage
             op | op | text | Outermost op around the call.
             call | call
@@ -161,11 +164,7 @@ def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
             later_ns | idle later | ns | What the GPU waits for the host further on, until that is ahead again, per step and GPU.
             call_ns | time in calls | ns | Σ duration, per step and GPU: mostly the GPU's own work.
         """),
-    )
-    return make_sheet(
-        "sync_calls",
-        "Synchronising calls",
-        headings,
+        ),
         table,
         max_rows=100,
         caption="The time in a call is no loss: the GPU works meanwhile. The idle time after it is.",

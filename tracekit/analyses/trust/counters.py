@@ -67,8 +67,6 @@ _KNOWN_COUNTERS = (
 )
 """Counters of GPU utilization by pattern of their name, in percent."""
 
-_COUNTER_LEVEL_COLUMNS = ("sample_count", "sum", "max", "zero_count")
-
 
 def classify_counter(name: str) -> str | None:
     """Classify a counter as one of those that are drawn and compared; None for others.
@@ -196,8 +194,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     if not any(source.tool == "nsys" for source in measured.sources):
         return None
     if not measured.has("counter_levels") or not len(measured["counter_levels"]):
-        reason = "no counter was sampled (nsys profile --gpu-metrics-devices=all records them)"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped("no counter was sampled (nsys profile --gpu-metrics-devices=all records them)")
     rows = measured["counter_levels"]
     of_capture = _pool_counter_levels(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()

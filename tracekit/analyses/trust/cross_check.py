@@ -35,8 +35,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     tools = [_find_main_tool(measured), _find_main_tool(check)]
     rows = [row for name, read in _QUANTITIES.items() for row in _compare_tools(name, read, measured, check)]
     if not rows:
-        reason = f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number"
-        return ANALYSIS.skipped(reason)
+        return ANALYSIS.skipped(f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number")
     frame = pd.DataFrame(rows)
     headings = (
         *make_run_heading(measured),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tracekit.job.frames import make_label_headings, to_int_or_none
 from tracekit.job.recording_kinds import map_classified_processes
 from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LOST_KERNELS, OF_TIMES, UNUSABLE_KERNELS
-from tracekit.model.keys import CAPTURE, list_row_dicts, mask_members, number_frames_alike
+from tracekit.model.keys import CAPTURE, Ints, list_row_dicts, mask_members, number_frames_alike
 from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
@@ -28,7 +27,7 @@ from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.name_filters import mark_rows_of_kind
 from tracekit.process.recording_kind import classify_recording
-from tracekit.process.steps.windows import StepsAndStages, find_steps_and_stages
+from tracekit.process.steps.windows import find_steps_and_stages
 
 CAPTURES = Table(
     "captures",
@@ -66,7 +65,6 @@ _TIMELINES = ("torch", "nsys")
 _COUNTED_TABLES = ("device_ops", "open_ranges", "memory_ops", "counters")
 _SHOWN_PLACES = 5
 
-Ints = npt.NDArray[np.int64]
 
 Check = tuple[int | None, int | None]
 """(count, nanoseconds) of a check; None for a number the check does not have."""
@@ -95,8 +93,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     checks = _count_quality_checks(trace)
     quality = {
         "name": np.array(list(checks), object),
-        "count": make_nullable_numbers(list(map(itemgetter(0), checks.values()))),
-        "dur_ns": make_nullable_numbers(list(map(itemgetter(1), checks.values()))),
+        "count": make_nullable_numbers([count for count, _ in checks.values()]),
+        "dur_ns": make_nullable_numbers([dur_ns for _, dur_ns in checks.values()]),
     }
     return {"captures": captures, "quality": quality, "recordings": _measure_recording_kind(trace)}
 
@@ -149,7 +147,7 @@ def _count_quality_checks(trace: Trace) -> dict[str, Check]:
             "starts_before_launch": (int(early.sum()), None),
             "collectives_without_metadata": _count_collectives_without_args(trace),
         }
-    checks["ranges_beyond_cap"] = (_count_dropped_ranges(trace), None)
+    checks["ranges_beyond_cap"] = (trace.derived(find_steps_and_stages).dropped, None)
     return checks | {name: (count, None) for name, count in count_nsys_recorded_rows(trace).items()}
 
 
@@ -166,12 +164,6 @@ def count_nsys_recorded_rows(trace: Trace) -> dict[str, int]:
         "cuda_calls": int(mark_rows_of_kind(trace, "host_ops", "runtime").sum()),
         "kernels": int(mark_rows_of_kind(trace, "device_ops", "kernel", "collective").sum()),
     }
-
-
-def _count_dropped_ranges(trace: Trace) -> int:
-    """Count the ranges beyond the cap."""
-    recorded: StepsAndStages = trace.derived(find_steps_and_stages)
-    return recorded.dropped
 
 
 def _count_collectives_without_args(trace: Trace) -> Check:
@@ -299,12 +291,7 @@ def _match_sources_to_captures(measured: Measurements, captures: pd.DataFrame) -
 
 def _make_process_key(source: str, pid: Any) -> tuple[str, int | None]:
     """Make the key of a process: its source and pid."""
-    return source, _get_whole_or_none(pid)
-
-
-def _get_whole_or_none(value: Any) -> int | None:
-    """Convert a value to int; None if missing."""
-    return to_int_or_none(value)
+    return source, to_int_or_none(pid)
 
 
 def _make_capture(source: Source, row: Mapping[str, Any]) -> Capture:
@@ -316,9 +303,9 @@ def _make_capture(source: Source, row: Mapping[str, Any]) -> Capture:
         absolute_time=bool(row["absolute_time"]),
         host_op_count=int(row["host_op_count"]),
         device_op_count=int(row["device_op_count"]),
-        recorded=_get_whole_or_none(row["recorded"]),
-        call_count=_get_whole_or_none(row["cuda_calls"]),
-        kernel_count=_get_whole_or_none(row["kernels"]),
+        recorded=to_int_or_none(row["recorded"]),
+        call_count=to_int_or_none(row["cuda_calls"]),
+        kernel_count=to_int_or_none(row["kernels"]),
         steps=row["steps"],
         recording=row["recording"],
     )
