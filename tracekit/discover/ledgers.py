@@ -37,7 +37,7 @@ def _note_lost_captures(manifests: Sequence[Manifest]) -> Iterator[Note]:
         for (reason, is_lost), steps in _group_steps_by_reason(manifest).items():
             processes[reason, tuple(steps), is_lost].append(manifest)
     for (reason, in_steps, is_lost), told in processes.items():
-        who = join_first_few([*map(name_process, told)], _MOST_NAMED)
+        who = join_first_few([name_process(manifest) for manifest in told], _MOST_NAMED)
         message = f"{who}: {_describe_step_outcome(in_steps, is_lost)}: {reason}"
         severity: NoteSeverity = "data_loss" if is_lost else "warning"
         data = Data(because=reason, steps=format_ranges(in_steps))
@@ -87,7 +87,7 @@ def _collect_report_pids(sources: Iterable[Source], passed_over: Iterable[str]) 
     pids = {source.pid for source in sources if source.tool == "nsys"}
     for name in passed_over:
         if name.endswith((*REPORT_SUFFIXES, STREAM_SUFFIX)):
-            pids.update(map(int, re.findall(r"\d+", name)))
+            pids |= {int(number) for number in re.findall(r"\d+", name)}
     return pids
 
 
@@ -95,7 +95,7 @@ def _list_captures_elsewhere(manifest: Manifest) -> list[ReportedCapture]:
     """List a process's captures that nsys wrote."""
     if manifest.tool != "nsys":
         return []
-    captures = [*filter(_is_written_elsewhere, manifest.captures)]
+    captures = [capture for capture in manifest.captures if _is_written_elsewhere(capture)]
     # Older manifests have no outcomes: `files` listed the captures that had been moved here.
     told_nothing = all(capture.outcome is None for capture in captures)
     return [] if manifest.files and told_nothing else captures

@@ -105,7 +105,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         host=_read_manifest_text(data, "host", wrong),
         pid=_read_manifest_count(data, "pid", wrong),
         tool=_read_manifest_text(data, "tool", wrong),
-        steps=tuple(filter(is_count, _read_manifest_list(data, "steps", wrong))),
+        steps=tuple(step for step in _read_manifest_list(data, "steps", wrong) if is_count(step)),
         stages=_read_manifest_texts(data, "stages", wrong),
         files=tuple(_read_file_entries(_read_manifest_list(data, "files", wrong), wrong)),
         captures=tuple(_read_capture_entries(_read_manifest_list(data, "captures", wrong), wrong)),
@@ -126,7 +126,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
 def match_manifest_files(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, ManifestEntry], list[Note]]:
     """Match a manifest's files with the `present` ones: (listed entry by path, notes on missing files)."""
     notes = list(manifest.notes)
-    known_paths = set(map(os.path.normpath, present))
+    known_paths = {os.path.normpath(path) for path in present}
     files: dict[Path, ManifestEntry] = {}
     missing: list[str] = []
     for listed in manifest.files:

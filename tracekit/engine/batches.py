@@ -62,7 +62,7 @@ def group_into_batches(sources: Sequence[Source], costs: Sequence[int], workers:
 
 def _make_source_batch(sources: Sequence[Source], costs: Sequence[int], members: Sequence[int]) -> SourceBatch:
     """Build the batch of the sources at these indices."""
-    return SourceBatch(tuple(map(sources.__getitem__, members)), max(map(costs.__getitem__, members)))
+    return SourceBatch(tuple(sources[index] for index in members), max(costs[index] for index in members))
 
 
 def run_batch(function: Work[R], combine: Combine[R], batch: SourceBatch, advance: Advance) -> list[Attempt[R]]:
@@ -73,7 +73,7 @@ def run_batch(function: Work[R], combine: Combine[R], batch: SourceBatch, advanc
     try:
         combined = combine([values[place] for place in with_value])
     except MemoryError:
-        return list(map(make_oom_attempt, batch.sources))
+        return [make_oom_attempt(source) for source in batch.sources]
     for place, value in zip(with_value, combined, strict=True):
         attempts[place] = Attempt(value)
     return attempts

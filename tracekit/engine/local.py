@@ -62,7 +62,7 @@ def run_locally(
     function = partial(call_with_cores, compute_cores_per_source(sources, workers), function)
     if where == "here":
         return _run_here(function, sources, ProgressTally(sources, on_progress))
-    costs = list(map(cost_bytes, sources))
+    costs = [cost_bytes(source) for source in sources]
     budget = compute_memory_budget(read_available_memory())
     if combine is not None and (batches := group_into_batches(sources, costs, workers)):
         batch_costs = [batch.cost_bytes for batch in batches]

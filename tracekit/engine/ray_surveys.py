@@ -152,7 +152,7 @@ def _merge_seen_files(base: Parts, sightings: Mapping[str, Sighting]) -> list[Su
     places: dict[Stamp, int] = {}
     files: list[SurveyedFile] = []
     for node, seen in sightings.items():
-        above = tuple(map(make_displayable, (*seen.anchor.parts, *base)))[-FOLDERS_ABOVE:]
+        above = tuple(make_displayable(part) for part in (*seen.anchor.parts, *base))[-FOLDERS_ABOVE:]
         for looked in seen.files:
             stamp = _get_found_stamp(looked.found)
             if stamp is not None and stamp in places:

@@ -132,7 +132,7 @@ class Schedule:
         self, costs: Sequence[int], workers: int, budget: int | None, members: Iterable[int] | None = None
     ) -> None:
         self._costs = costs
-        self._sizes = costs if len(costs) <= MAX_STRICT_SOURCES else list(map(int.bit_length, costs))
+        self._sizes = costs if len(costs) <= MAX_STRICT_SOURCES else [cost.bit_length() for cost in costs]
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -157,7 +157,7 @@ class Schedule:
         """Whether a source fits in memory next to the running ones; any source may run alone."""
         if not self._running:
             return True
-        held_bytes = sum(map(self._costs.__getitem__, self._running))
+        held_bytes = sum(self._costs[running] for running in self._running)
         return self._budget is None or held_bytes + self._costs[index] <= self._budget
 
     def _turn(self, index: int) -> tuple[int, int]:

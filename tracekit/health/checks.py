@@ -59,7 +59,7 @@ def diagnose(
         *find_capture_symptoms(captures, complete=complete),
     ):
         by_kind.setdefault((symptom.code, symptom.what), []).append(symptom)
-    return tuple(sorted(map(_merge_symptoms, by_kind.values()), key=_rank_diagnosis))
+    return tuple(sorted((_merge_symptoms(symptoms) for symptoms in by_kind.values()), key=_rank_diagnosis))
 
 
 def _rank_diagnosis(diagnosis: Diagnosis) -> tuple[object, ...]:
@@ -75,7 +75,7 @@ def _merge_symptoms(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
     names: set[str] = set()
     severities: list[NoteSeverity] = []
     for symptom in symptoms_of_kind:
-        names.update(filter(None, symptom.places))
+        names.update(place for place in symptom.places if place)
         severities.append(symptom.severity or problem.severity)
     places = tuple(sorted(names, key=make_natural_key))
     count = sum(symptom.count for symptom in symptoms_of_kind) or len(places) or 1

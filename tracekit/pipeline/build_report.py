@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from tracekit.analyses import Analysis
@@ -192,7 +191,7 @@ def _is_question_affected(
 
     It does if one of its own tables failed, or if judging the incomplete measurements raises or gives a section.
     """
-    if analysis.id in map(attrgetter("question"), measured.faults):
+    if any(fault.question == analysis.id for fault in measured.faults):
         return True
     try:
         return _judge_question(analysis, thresholds, steps, measured) is not None

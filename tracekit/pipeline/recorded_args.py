@@ -30,7 +30,7 @@ def list_recorded_args(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
             is_text[start:end] = False
             of_column = list(map(str, distinct.tolist()))
         else:
-            code, of_column = column.values, list(map(_format_arg_value, column.categories))
+            code, of_column = column.values, [_format_arg_value(value) for value in column.categories]
         codes[start:end] = code + len(texts)
         texts += of_column
     place, unique = pd.factorize(np.array([*texts, ""], object))

@@ -276,7 +276,7 @@ def _digest_request(paths: Sequence[str | Path], options: Options) -> str:
         value = getattr(options, field.name)
         if field.name not in _UNKEYED_OPTIONS:
             chosen.append((field.name, sorted(value.items()) if field.name == "work" else value))
-    return _digest_report_key(list(map(str, paths)), str(Path.cwd()), chosen, _digest_installation())
+    return _digest_report_key([str(path) for path in paths], str(Path.cwd()), chosen, _digest_installation())
 
 
 @once

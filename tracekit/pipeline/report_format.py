@@ -87,7 +87,7 @@ def _decode_report_object(value: dict[str, Any]) -> Any:
     rows = _ROW_FIELDS.get(name)
     for field, part in parts.items():
         if field == rows:
-            parts[field] = tuple(map(tuple, part))
+            parts[field] = tuple(tuple(row) for row in part)
         elif type(part) is list:
             parts[field] = _convert_to_tuple(part)
     return kind(**parts)

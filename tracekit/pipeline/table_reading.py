@@ -9,7 +9,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from operator import attrgetter
 
 import numpy as np
 
@@ -40,7 +39,7 @@ PROCESS_COLUMN = Column("category", "Process in its file: rows of raw tables are
 ROW_NUMBER_COLUMN = Column("int32", "Number of the row among those that were read of its file.")
 """The column `id` of tables read by name; another read of the file may number the rows differently."""
 
-RAW_NAMES = frozenset(map(attrgetter("name"), (*RAW, ARGS)))
+RAW_NAMES = frozenset(table.name for table in (*RAW, ARGS))
 
 _STEP_TABLES = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
 """The raw tables that determine the step of a row."""
@@ -58,7 +57,7 @@ class QueriedRows:
 @cache
 def list_queryable_tables() -> tuple[Table, ...]:
     """List all queryable tables: the raw ones with their keys and steps, then the measured ones."""
-    return (*map(_add_process_keys, RAW), _add_process_keys(ARGS), *list_measured_tables())
+    return (*(_add_process_keys(table) for table in (*RAW, ARGS)), *list_measured_tables())
 
 
 def _add_process_keys(table: Table) -> Table:

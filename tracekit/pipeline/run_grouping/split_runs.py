@@ -91,7 +91,7 @@ def split_discovered_runs(discovery: Discovery, parts: Sequence[MeasuredSource])
     spans = list_process_spans(
         captures, _concatenate_part_rows("steps", parts), _concatenate_part_rows("stages", parts), named_steps
     )
-    run_names = list(dict.fromkeys(map(attrgetter("source.run"), parts)))
+    run_names = list(dict.fromkeys(part.source.run for part in parts))
     for run in doubtful:
         groups, pair = _group_run_sources(captures[captures["run"] == run], named, members, spans)
         if len(groups) < 2:
@@ -181,7 +181,7 @@ def _find_doubled_runs(parts: Iterable[MeasuredSource]) -> set[str]:
         source = part.source
         if source.tool in _DATED_TOOLS and source.pid is not None:
             place = make_job_place(source.tool, source.role, source.replica, source.rank)
-            is_doubled = "duplicate" in map(attrgetter("code"), source.notes)
+            is_doubled = any(note.code == "duplicate" for note in source.notes)
             if is_doubled or first_pid.setdefault((source.run, place), source.pid) != source.pid:
                 runs.add(source.run)
     return runs
@@ -297,7 +297,7 @@ def _name_split_runs(run: str, groups: Sequence[Sequence[str]], named: set[str],
 
 def _note_split_run(run: str, groups: Sequence[Sequence[str]], names: Sequence[str], pair: RelaunchPair | None) -> Note:
     """Make the note on a directory that contains several runs."""
-    count = sum(map(len, groups))
+    count = sum(len(group) for group in groups)
     why = "share no process, time, world or process group"
     if pair is not None:
         first, second = pair

@@ -75,4 +75,4 @@ def _shorten_table(sheet: Sheet, columns: Sequence[str], limit: int, section: st
     captions = [] if sheet.name == "matrix" else [sheet.caption]
     if total > len(rows):
         captions.insert(0, f"{len(rows)} of {total:,} rows; more in section {section} (-v)")
-    return Sheet("overview", sheet.title, headings, rows, 0, " · ".join(filter(None, captions)))
+    return Sheet("overview", sheet.title, headings, rows, 0, " · ".join(caption for caption in captions if caption))

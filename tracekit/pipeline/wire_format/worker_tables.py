@@ -129,10 +129,10 @@ def merge_worker_tables(
             parts.append(replace(part, tables=folded))
         lighter.append(parts)
     tables_of_all = concatenate_by_name(joining)
-    first = next(filter(None, lighter), None)
+    first = next((parts for parts in lighter if parts), None)
     if first and tables_of_all:
         first[0] = replace(first[0], tables={"": tables_of_all, **first[0].tables})
-    return list(map(tuple, lighter))
+    return [tuple(parts) for parts in lighter]
 
 
 def concatenate_by_name(parts: Sequence[Tables]) -> Tables:
@@ -146,7 +146,7 @@ def concatenate_by_name(parts: Sequence[Tables]) -> Tables:
 
 def chain_attribute(parts: Iterable[object], name: str) -> Iterator[Any]:
     """Chain an iterable attribute of all parts."""
-    return chain.from_iterable(map(attrgetter(name), parts))
+    return chain.from_iterable(getattr(part, name) for part in parts)
 
 
 LARGE_FILE_BYTES = 16 * 2**20
