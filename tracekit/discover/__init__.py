@@ -18,7 +18,6 @@ from typing import Any
 from tracekit.discover import nsys_files as nsys_pairs
 from tracekit.discover.arguments import FoundFile, PathArgument, State, UnreadFile, parse_path_arguments
 from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
-from tracekit.discover.ledgers import note_capture_outcomes
 from tracekit.discover.manifests import (
     Manifest,
     ManifestEntry,
@@ -28,6 +27,7 @@ from tracekit.discover.manifests import (
     list_manifest_fields,
     make_account,
     match_manifest_files,
+    note_capture_outcomes,
     note_ignored_options,
 )
 from tracekit.discover.names import NameFacts, read_name, strip_format_suffixes

@@ -13,10 +13,10 @@ from typing import Any
 
 from tracekit.engine import OnProgress, Outcome, R, Work
 from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, call_with_cores, make_internal_failure
-from tracekit.engine.node_schedules import NodeSchedules
 from tracekit.engine.ray_cluster import NODE_HINT, Cluster, cancel_tasks, format_ray_error, is_node_loss, pin_to_node
 from tracekit.engine.ray_worker import ProgressBoard, call_on_node, decompress_value, fold_on_node
 from tracekit.engine.schedule import (
+    NodeSchedules,
     ProgressTally,
     check_jobs,
     compute_cores_per_source,

@@ -19,9 +19,8 @@ from tracekit.discover.manifests import Manifest
 from tracekit.discover.nsys_files import REPORT_SUFFIXES
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
-from tracekit.health.checks import Capture, Diagnosis, diagnose
+from tracekit.health.checks import Capture, Diagnosis, diagnose, summarize_capture_kinds
 from tracekit.health.ray_sessions import find_session_symptoms
-from tracekit.health.recordings import summarize_capture_kinds
 from tracekit.health.signs import NAMED, Symptom, find_note_symptoms
 from tracekit.model.codes import IGNORED
 from tracekit.model.labels import choose_plural, join_first_few, make_displayable, make_natural_key
