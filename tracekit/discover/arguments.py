@@ -181,6 +181,11 @@ def expand_path_pattern(pattern: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
+def make_path_key(parts: Sequence[str]) -> tuple[object, ...]:
+    """Make the sort key of a path's names, each in natural order."""
+    return tuple(make_natural_key(part) for part in parts)
+
+
 def is_outside_folders(path: Path, within: Sequence[str]) -> bool:
     """Check whether a path leads out of these directories, which must be resolved. False if there are none."""
     real = Path(os.path.realpath(path))
@@ -217,7 +222,7 @@ def list_files(argument: PathArgument, exclude: Sequence[str], within: Sequence[
             folders.extend(_scan_folder(path, argument.base, exclude, listing, seen, links, within))
         except OSError as error:
             _record_denied_path(path, error, listing)
-    listing.files.sort(key=lambda f: tuple(map(make_natural_key, f.parts)))
+    listing.files.sort(key=lambda f: make_path_key(f.parts))
     listing.ignored.sort(key=lambda i: make_natural_key(str(i.path)))
     return listing
 

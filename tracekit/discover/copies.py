@@ -8,10 +8,10 @@ from dataclasses import field
 from operator import attrgetter
 from pathlib import Path
 
-from tracekit.discover.arguments import PathArgument, UnreadFile
+from tracekit.discover.arguments import PathArgument, UnreadFile, make_path_key
 from tracekit.discover.runs import PlacedSource, group_by_key
 from tracekit.model.codes import Reason
-from tracekit.model.labels import make_displayable, make_natural_key
+from tracekit.model.labels import make_displayable
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 
@@ -139,7 +139,7 @@ def _rank_duplicate(member: PlacedSource) -> tuple[object, ...]:
         *(source.replica, source.topology, source.host, source.pid),
     )
     parts = member.parts
-    return facts.count(None), len(parts), len("/".join(parts)), tuple(make_natural_key(part) for part in parts)
+    return facts.count(None), len(parts), len("/".join(parts)), make_path_key(parts)
 
 
 def _ignore_duplicate(member: PlacedSource, reason: Reason) -> UnreadFile:

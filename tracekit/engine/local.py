@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
-from tracekit.engine import Advance, OnProgress, Outcome, R, Work
+from tracekit.engine import Advance, OnProgress, Outcome, R, Work, ignore_progress
 from tracekit.engine.attempts import Attempt, attempt_call, call_with_cores, make_oom_attempt
 from tracekit.engine.schedule import (
     EXPORTED_FIRST,
@@ -59,7 +59,7 @@ def run_locally(
     With `combine`, a worker reads several small consecutive files and sends the values that `combine` returns for them.
     """
     check_jobs(jobs)
-    on_progress = on_progress or (lambda _: None)
+    on_progress = on_progress or ignore_progress
     if where is None:
         where = _choose_place(sources)
     workers = jobs or count_cores()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tracekit.engine import OnProgress, Outcome, R, Work
+from tracekit.engine import OnProgress, Outcome, R, Work, ignore_progress
 from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, call_with_cores, make_internal_failure
 from tracekit.engine.ray_cluster import NODE_HINT, Cluster, cancel_tasks, format_ray_error, is_node_loss, pin_to_node
 from tracekit.engine.ray_worker import ProgressBoard, call_on_node, decompress_value, fold_on_node
@@ -170,7 +170,7 @@ def _run_on_nodes(
 ) -> Generator[Outcome[RemoteValue], None, None]:
     """Yield the outcomes, with the values left on the nodes that computed them."""
     check_jobs(jobs)
-    tally = ProgressTally(sources, on_progress or (lambda _: None))
+    tally = ProgressTally(sources, on_progress or ignore_progress)
     nodes_by_source = seen_by or {}
     places = []
     for source in sources:

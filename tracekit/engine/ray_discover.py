@@ -16,6 +16,7 @@ from tracekit.discover.arguments import (
     PathArgument,
     UnreadFile,
     expand_path_pattern,
+    make_path_key,
     parse_path_arguments,
     split_label,
     split_pattern,
@@ -186,7 +187,7 @@ def merge_sightings(
     """
     argument, base = _merge_arguments(pattern, sightings)
     files = _separate_by_host(_merge_seen_files(base, sightings), hosts)
-    files.sort(key=lambda looked: tuple(map(make_natural_key, looked.found.parts)))
+    files.sort(key=lambda looked: make_path_key(looked.found.parts))
     notes = []
     for node, seen in sightings.items():
         for note in seen.notes:
@@ -213,9 +214,7 @@ def _get_found_stamp(file: FoundFile) -> Stamp | None:
 def _merge_arguments(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[PathArgument, Parts]:
     """Build the merged argument and its base relative to the anchors, as for one pattern over the files of all nodes."""
     first = next(iter(sightings.values()))
-    tops = sorted(
-        {top for seen in sightings.values() for top in seen.tops}, key=lambda top: tuple(map(make_natural_key, top))
-    )
+    tops = sorted({top for seen in sightings.values() for top in seen.tops}, key=make_path_key)
     folder = any(seen.tops == (seen.base,) for seen in sightings.values())
     if len(tops) == 1:
         base = tops[0] if folder else tops[0][:-1]

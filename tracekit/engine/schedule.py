@@ -325,6 +325,6 @@ class NodeSchedules:
         alive = [node for node in places if node not in self._cluster.lost] or places
         if not alive:
             return None
-        node = min(alive, key=lambda place: self._load[place])
+        node = min(alive, key=self._load.__getitem__)
         self._load[node] += self._costs[index]
         return node

@@ -258,7 +258,7 @@ def list_recorded_args(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
             distinct, code = np.unique(column.values, return_inverse=True)
             numbers[start:end] = column.values
             is_text[start:end] = False
-            of_column = list(map(str, distinct.tolist()))
+            of_column = [str(value) for value in distinct.tolist()]
         else:
             code, of_column = column.values, [_format_arg_value(value) for value in column.categories]
         codes[start:end] = code + len(texts)

@@ -234,7 +234,7 @@ def _label_sessions(sessions: Sequence[ReportFolder], host: str | None) -> list[
     several = [session for session in sessions if counts[session.name] > 1]
     names = shorten_run_names([_find_session_parent(session).parts[1:] for session in several])
     hosts = [re.sub(r"[^0-9A-Za-z.-]+", "-", name).strip("-.") or "host" for name in names]
-    labels = dict(zip(map(id, several), number_repeated_names(hosts), strict=True))
+    labels = {id(session): host for session, host in zip(several, number_repeated_names(hosts), strict=True)}
     labelled = []
     for session in sessions:
         label = labels.get(id(session), "").replace("#", "-")

@@ -147,7 +147,7 @@ def _draw_slices(
 ) -> str:
     """Format intervals as trace events."""
     tally["rows"] += len(names)
-    texts = map(quote_json, names)
+    texts = [quote_json(name) for name in names]
     cells = zip(texts, tids, format_micros(begin), format_micros(length), args, strict=True)
     head = f',\n{{"ph":"X","cat":"{ANNOTATION_CATEGORY}","pid":{pid},'
     return "".join(map((head + '"name":%s,"tid":%d,"ts":%s,"dur":%s,"args":%s}').__mod__, cells))

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field, fields, replace
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -41,7 +40,7 @@ class MeasuredSource:
 
     def __getstate__(self) -> list[Any]:
         """Pickle the tables as a few long arrays, in half the time of many small ones."""
-        return [_pack_for_transfer(self.tables), *_get_other_fields(self)]
+        return [_pack_for_transfer(self.tables), *(getattr(self, name) for name in _STATE_FIELDS[1:])]
 
     def __setstate__(self, state: list[Any]) -> None:
         """Restore a pickled object."""
@@ -50,7 +49,6 @@ class MeasuredSource:
 
 
 _STATE_FIELDS = ("tables", *(field.name for field in fields(MeasuredSource) if field.name != "tables"))
-_get_other_fields = attrgetter(*_STATE_FIELDS[1:])
 
 
 def _pack_for_transfer(tables: Mapping[str, Tables]) -> Any:
