@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.report import Report
     from tracekit.model.trace import Measurements, Trace
-    from tracekit.pipeline import analyze, compare
-    from tracekit.pipeline.interface import measure
+    from tracekit.pipeline import analyze, compare, measure
     from tracekit.pipeline.options import Options
     from tracekit.readers.loading import load, load_all
     from tracekit.render import render
@@ -39,7 +38,7 @@ _LAZY = {
     "compare": "tracekit.compare",
     "load": "tracekit.readers.loading",
     "load_all": "tracekit.readers.loading",
-    "measure": "tracekit.pipeline.interface",
+    "measure": "tracekit.pipeline",
     "render": "tracekit.render",
     "Comparison": "tracekit.compare.comparison",
     "Options": "tracekit.pipeline.options",

@@ -1,7 +1,7 @@
 import pytest
 
 from tracekit.engine import local
-from tracekit.engine.batches import MAX_BATCH_SOURCES, SMALL_SOURCE_BYTES, group_into_batches
+from tracekit.engine.local import MAX_BATCH_SOURCES, SMALL_SOURCE_BYTES, group_into_batches
 
 
 def collect(function, sources, combine, **options):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tracekit.engine.node_schedules import NodeSchedules
 from tracekit.engine.ray import group_by_shared_keys
 from tracekit.engine.ray_cluster import Cluster, Node
+from tracekit.engine.schedule import NodeSchedules
 
 
 def cluster(**memory):

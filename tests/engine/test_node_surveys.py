@@ -7,7 +7,7 @@ import pytest
 from discovered import TRACE, manifest, put, reasons, sniff
 
 from tracekit.discover import Sniffed, discover
-from tracekit.engine.ray_surveys import Sighting, merge_sightings, survey_node
+from tracekit.engine.ray_discover import Sighting, merge_sightings, survey_node
 
 
 @pytest.fixture

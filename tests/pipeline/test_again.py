@@ -22,7 +22,7 @@ from tracekit.discover import Sniffed
 from tracekit.model.codes import Data, Reason
 from tracekit.model.later import LazySequence
 from tracekit.model.report import Finding, Metric, Place, Report, Section, Sheet
-from tracekit.pipeline import report_cache, report_format
+from tracekit.pipeline import report_cache
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import file_index, saved_measurements
 from tracekit.pipeline.cache.file_index import FileRecord
@@ -370,8 +370,8 @@ def test_a_damaged_report_is_judged_anew_and_replaced(profile, cache, how):
             "empty": b"",
             "cut": whole[:-1],
             "other": b"something else",
-            "no head": report_format.serialize_report(Report("", ""), None),
-            "no report": report_format.serialize_report(Metric("a", 1, ""), report_format.parse_report(whole)[0]),
+            "no head": report_cache.serialize_report(Report("", ""), None),
+            "no report": report_cache.serialize_report(Metric("a", 1, ""), report_cache.parse_report(whole)[0]),
         }[how]
     )
     assert not is_kept(profile)
@@ -387,7 +387,7 @@ def test_any_byte_that_changed_is_found(profile, cache):
         spot = dice.randrange(len(data))
         changed = data[:spot] + bytes([data[spot] ^ dice.randrange(1, 256)]) + data[spot + 1 :]
         with pytest.raises(ValueError, match="damaged"):
-            report_format.parse_report(changed)
+            report_cache.parse_report(changed)
 
 
 def test_what_failed_is_not_kept(profile, cache, monkeypatch):
@@ -581,13 +581,13 @@ def test_a_report_that_was_packed_comes_out_as_it_was(text, rows, cell):
     finding = Finding("a", "high", text, "", (metric,), (Place(name=text),), caveats=(text,))
     sections = (Section(text, text, sheets=(sheet,), findings=(finding,)),)
     report = Report(text, text, (text,), (metric,), sheet, sections, fingerprint=((text, text),))
-    head, unpack = report_format.parse_report(report_format.serialize_report(report, [text]))
+    head, unpack = report_cache.parse_report(report_cache.serialize_report(report, [text]))
     assert (head, repr(asdict(unpack()))) == ([text], repr(asdict(report)))
 
 
 def test_a_number_that_is_none_comes_out_as_it_was():
     report = Report("", "", headline=tuple(Metric("a", float(x), "") for x in ("nan", "inf", "-0")))
-    assert repr(asdict(report_format.parse_report(report_format.serialize_report(report, 1))[1]())) == repr(
+    assert repr(asdict(report_cache.parse_report(report_cache.serialize_report(report, 1))[1]())) == repr(
         asdict(report)
     )
 
@@ -595,7 +595,7 @@ def test_a_number_that_is_none_comes_out_as_it_was():
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])
 def test_what_is_nothing_of_a_report_is_not_packed(value):
     with pytest.raises(TypeError):
-        report_format.serialize_report(Report(value, ""), None)
+        report_cache.serialize_report(Report(value, ""), None)
 
 
 def test_what_a_look_told_comes_out_of_its_record_as_it_was():

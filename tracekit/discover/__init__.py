@@ -11,16 +11,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
 from tracekit.discover.arguments import FoundFile, PathArgument, State, UnreadFile, parse_path_arguments
 from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
-from tracekit.discover.ledgers import note_capture_outcomes
 from tracekit.discover.manifests import (
     Manifest,
     ManifestEntry,
@@ -30,6 +27,7 @@ from tracekit.discover.manifests import (
     list_manifest_fields,
     make_account,
     match_manifest_files,
+    note_capture_outcomes,
     note_ignored_options,
 )
 from tracekit.discover.names import NameFacts, read_name, strip_format_suffixes
@@ -235,7 +233,9 @@ def _collect_unique_findings(surveys: Sequence[Survey], arguments: Sequence[Path
     """Collect the findings of each argument. Content found under several arguments counts once."""
     prefixes = [""]
     if len(arguments) > 1:
-        prefixes = number_repeated_names(shorten_run_names(list(map(_list_argument_name_parts, arguments))))
+        prefixes = number_repeated_names(
+            shorten_run_names([_list_argument_name_parts(argument) for argument in arguments])
+        )
     of_arguments = list(map(_collect_survey_findings, surveys, prefixes))
     counted = remove_duplicate_files(arguments, [findings.placed for findings in of_arguments])
     for findings, once in zip(of_arguments, counted, strict=True):
@@ -291,9 +291,9 @@ def list_inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
     """Build one plain row per source, in order, as `tracekit inspect` prints them."""
     rows: list[dict[str, object]] = []
     for source in discovery.sources:
-        facts = zip(_ROW, attrgetter(*_ROW)(source), strict=True)
+        facts = {name: getattr(source, name) for name in _ROW}
         notes = "; ".join(f"{note.code}: {note.message}" for note in source.notes)
-        rows.append({"file": source.name, **dict(facts), "notes": notes})
+        rows.append({"file": source.name, **facts, "notes": notes})
     return rows
 
 
@@ -301,9 +301,9 @@ def _collect_survey_findings(surveyed: Survey, prefix: str) -> _Findings:
     """Collect the sources and manifests among the files of one argument."""
     findings = _Findings(ignored=list(surveyed.ignored), notes=list(surveyed.notes))
     files = [looked.found for looked in surveyed.files]
-    names = number_repeated_names(list(map(partial(_name_found_file, prefix), files)))
-    looked_at = list(map(name_surveyed_file, surveyed.files, names))
-    passed_over = nsys_pairs.find_replaced_nsys_files(files, list(map(_get_reader_and_problem, looked_at)))
+    names = number_repeated_names([_name_found_file(prefix, file) for file in files])
+    looked_at = [name_surveyed_file(looked, name) for looked, name in zip(surveyed.files, names, strict=True)]
+    passed_over = nsys_pairs.find_replaced_nsys_files(files, [_get_reader_and_problem(looked) for looked in looked_at])
     for place, (looked, name) in enumerate(zip(looked_at, names, strict=True)):
         if place in passed_over:
             _record_ignored_file(findings, looked, passed_over[place], "duplicate")
@@ -324,7 +324,7 @@ def _collect_survey_findings(surveyed: Survey, prefix: str) -> _Findings:
 
 def _name_found_file(prefix: str, file: FoundFile) -> str:
     """Name a file by its path below the argument, prefixed if there are several arguments."""
-    return make_displayable("/".join(filter(None, (prefix, *file.parts))))
+    return make_displayable("/".join(part for part in (prefix, *file.parts) if part))
 
 
 def _record_ignored_file(findings: _Findings, looked: SurveyedFile, reason: Reason, state: State) -> None:
@@ -396,7 +396,7 @@ def _build_placed_source(file: FoundFile, name: str, above: tuple[str, ...], sni
     facts = NameFacts()
     # The driver's log covers all roles and ranks, whatever its name and directory.
     if sniffed.tool != "log":
-        facts = read_name((*above, *map(make_displayable, file.parts)))
+        facts = read_name((*above, *(make_displayable(part) for part in file.parts)))
     assert sniffed.reader is not None
     source = Source(
         path=file.path,
@@ -444,7 +444,7 @@ def _apply_manifests(findings: _Findings) -> None:
     claimed: dict[int, str] = {}
     for manifest, seen_by in zip(findings.manifests, findings.manifest_nodes, strict=True):
         nodes: Sequence[str | None] = seen_by or (None,)
-        files, notes = match_manifest_files(manifest, chain.from_iterable(map(present.__getitem__, nodes)))
+        files, notes = match_manifest_files(manifest, [path for node in nodes for path in present[node]])
         findings.notes += notes
         for path, listed in files.items():
             for node in nodes:
@@ -479,7 +479,7 @@ def _attach_accounts(findings: _Findings) -> None:
             by_pid[manifest.pid].append(manifest)
     if not by_pid:
         return
-    accounts = tuple(map(make_account, chain.from_iterable(by_pid.values())))
+    accounts = tuple(make_account(manifest) for manifests in by_pid.values() for manifest in manifests)
     of_job = _merge_job_captures(accounts)
     for place, placed in enumerate(findings.placed):
         source = placed.source
@@ -513,7 +513,7 @@ def _find_manifest_of_host(manifests: Iterable[Manifest], host: str | None) -> M
 def _merge_job_captures(accounts: Sequence[Account]) -> tuple[ReportedCapture, ...]:
     """Merge the captures of all processes: each step from its first start to its last stop."""
     windows: dict[int, tuple[int, int]] = {}
-    for capture in chain.from_iterable(map(attrgetter("captures"), accounts)):
+    for capture in chain.from_iterable(account.captures for account in accounts):
         step, start_ns, stop_ns = capture.step, capture.start_unix_ns, capture.stop_unix_ns
         if step is None or start_ns is None or stop_ns is None:
             continue
@@ -531,11 +531,12 @@ def _name_discovered_runs(arguments: Sequence[PathArgument], runs: Sequence[tupl
         argument = arguments[place]
         names[place, root] = "/".join((str(argument.label), *root))
         if argument.label is None:
-            last = map(strip_format_suffixes, root[-1:]) if argument.loose else root[-1:]
+            last = [strip_format_suffixes(name) for name in root[-1:]] if argument.loose else root[-1:]
             paths[place, root] = (*argument.base.parts[1:], *root[:-1], *last)
     names |= zip(paths, shorten_run_names(list(paths.values())), strict=True)
-    unique = dict(zip(names, number_repeated_names(list(map(make_displayable, names.values()))), strict=True))
-    return list(map(unique.__getitem__, runs))
+    displayed = number_repeated_names([make_displayable(name) for name in names.values()])
+    unique = dict(zip(names, displayed, strict=True))
+    return [unique[run] for run in runs]
 
 
 def _apply_content_fact(source: Source, key: str, value: object, *, described: bool) -> Source:

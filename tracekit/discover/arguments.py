@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -46,13 +45,12 @@ _PLURALS = {"refused": "refused", "unreadable": "unreadable", "duplicate": "dupl
 def count_found_files(read: int, failed: int, states: Mapping[str, int]) -> FileCounts:
     """Count files by state. Files that `failed` while reading are refused; `no profile` is not counted."""
     counts = {**states, "refused": states.get("refused", 0) + failed}
-    unread = ((state, counts.get(state, 0)) for state in _PLURALS)
-    return ("read", read), *filter(itemgetter(1), unread)
+    return ("read", read), *((state, counts[state]) for state in _PLURALS if counts.get(state))
 
 
 def format_file_counts(counts: FileCounts) -> str:
     """Format file counts: `26 files: 22 read, 2 refused, 1 unreadable, 1 duplicate`."""
-    total = sum(map(itemgetter(1), counts))
+    total = sum(count for _, count in counts)
     states = (f"{n:,} {choose_plural(n, state, _PLURALS.get(state, state))}" for state, n in counts)
     return f"{total:,} {choose_plural(total, 'file')}: {', '.join(states)}"
 
@@ -183,10 +181,15 @@ def expand_path_pattern(pattern: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
+def make_path_key(parts: Sequence[str]) -> tuple[object, ...]:
+    """Make the sort key of a path's names, each in natural order."""
+    return tuple(make_natural_key(part) for part in parts)
+
+
 def is_outside_folders(path: Path, within: Sequence[str]) -> bool:
     """Check whether a path leads out of these directories, which must be resolved. False if there are none."""
     real = Path(os.path.realpath(path))
-    return bool(within) and not any(map(real.is_relative_to, within))
+    return bool(within) and not any(real.is_relative_to(folder) for folder in within)
 
 
 def list_files(argument: PathArgument, exclude: Sequence[str], within: Sequence[str] = ()) -> FileListing:
@@ -219,7 +222,7 @@ def list_files(argument: PathArgument, exclude: Sequence[str], within: Sequence[
             folders.extend(_scan_folder(path, argument.base, exclude, listing, seen, links, within))
         except OSError as error:
             _record_denied_path(path, error, listing)
-    listing.files.sort(key=lambda f: tuple(map(make_natural_key, f.parts)))
+    listing.files.sort(key=lambda f: make_path_key(f.parts))
     listing.ignored.sort(key=lambda i: make_natural_key(str(i.path)))
     return listing
 
@@ -273,7 +276,7 @@ def _make_pattern_argument(text: str, label: str | None) -> PathArgument | None:
     matches = sorted(glob.iglob(pattern, recursive=True), key=make_natural_key)  # noqa: PTH207
     # `**` yields a directory and its contents: the directory alone is enough.
     names = set(matches)
-    tops = [path for path in map(Path, matches) if names.isdisjoint(map(str, path.parents))]
+    tops = [path for path in map(Path, matches) if not any(str(parent) in names for parent in path.parents)]
     if not tops:
         return None
     if len(tops) == 1:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import field
-from itertools import filterfalse
 from operator import attrgetter
 from pathlib import Path
 
-from tracekit.discover.arguments import PathArgument, UnreadFile
+from tracekit.discover.arguments import PathArgument, UnreadFile, make_path_key
 from tracekit.discover.runs import PlacedSource, group_by_key
 from tracekit.model.codes import Reason
-from tracekit.model.labels import make_displayable, make_natural_key
+from tracekit.model.labels import make_displayable
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 
@@ -46,7 +45,7 @@ def remove_duplicate_files(
         if argument.label is None:
             counted = _remove_repeated_paths(members, named_before)
             named_before += counted.placed
-        _remove_duplicates(counted, [list(filterfalse(_is_log_source, counted.placed))])
+        _remove_duplicates(counted, [[member for member in counted.placed if not _is_log_source(member)]])
         counts.append(counted)
     counts[0].notes += _note_shared_arguments(arguments, counts)
     return counts
@@ -54,9 +53,9 @@ def remove_duplicate_files(
 
 def remove_duplicate_logs(members: Sequence[PlacedSource], runs: Sequence[Hashable]) -> UniqueSources:
     """Remove logs with the same content as another log of their run."""
-    run_of = dict(zip(map(id, members), runs, strict=True))
+    run_of = {id(member): run for member, run in zip(members, runs, strict=True)}
     counted = UniqueSources(list(members))
-    logs = filter(_is_log_source, members)
+    logs = [member for member in members if _is_log_source(member)]
     _remove_duplicates(counted, group_by_key(logs, lambda log: run_of[id(log)]))
     return counted
 
@@ -76,7 +75,7 @@ def _remove_duplicates(counted: UniqueSources, parts: Iterable[Sequence[PlacedSo
         originals = _map_duplicates_to_originals(members)
         pairs = [(member, originals[id(member)]) for member in members if id(member) in originals]
         counted.ignored += [_ignore_duplicate(copy, _REASON) for copy, _ in pairs]
-        counted.notes += map(_note_duplicates_of_folder, group_by_key(pairs, _list_duplicate_folders))
+        counted.notes += [_note_duplicates_of_folder(same) for same in group_by_key(pairs, _list_duplicate_folders)]
         copy_ids.update(originals)
     counted.placed = [member for member in counted.placed if id(member) not in copy_ids]
 
@@ -87,14 +86,14 @@ def _map_duplicates_to_originals(members: Sequence[PlacedSource]) -> dict[int, P
     for same in group_by_key(members, attrgetter("content")):
         if same[0].content is not None:
             original = min(same, key=_rank_duplicate)
-            originals.update(dict.fromkeys(map(id, same), original))
+            originals |= {id(member): original for member in same}
             del originals[id(original)]
     return originals
 
 
 def _remove_repeated_paths(members: Sequence[PlacedSource], before: Iterable[PlacedSource]) -> UniqueSources:
     """Remove the members whose path is among those `before`."""
-    paths = set(map(_get_node_path, before))
+    paths = {_get_node_path(member) for member in before}
     counted = UniqueSources([member for member in members if _get_node_path(member) not in paths])
     repeated = [member for member in members if _get_node_path(member) in paths]
     if repeated:
@@ -140,7 +139,7 @@ def _rank_duplicate(member: PlacedSource) -> tuple[object, ...]:
         *(source.replica, source.topology, source.host, source.pid),
     )
     parts = member.parts
-    return facts.count(None), len(parts), len("/".join(parts)), tuple(map(make_natural_key, parts))
+    return facts.count(None), len(parts), len("/".join(parts)), make_path_key(parts)
 
 
 def _ignore_duplicate(member: PlacedSource, reason: Reason) -> UnreadFile:

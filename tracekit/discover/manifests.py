@@ -1,22 +1,26 @@
 """Capture manifests: what a profiled process wrote about its own files (`"schema": "capture/1"` or `2`).
 
 A manifest takes precedence over the content of a file and over its name. The process that wrote it knew its role and
-step; file names are truncated to what file systems allow, and files get renamed.
+step; file names are truncated to what file systems allow, and files get renamed. It also records the outcome of each
+capture: lost, with reasons, or written elsewhere.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from tracekit.discover.nsys_files import REPORT_SUFFIXES, STREAM_SUFFIX
 from tracekit.model.codes import Data
 from tracekit.model.labels import (
+    choose_plural,
     format_numbered_word,
     join_first_few,
     join_phrase,
@@ -24,7 +28,8 @@ from tracekit.model.labels import (
     normalize_label_words,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Account, Note, ReportedCapture, Source
+from tracekit.model.sources import Account, Note, NoteSeverity, ReportedCapture, Source
+from tracekit.model.units import format_ranges
 
 SCHEMAS = ("capture/1", "capture/2")
 _SUFFIXES = (".json", ".manifest")
@@ -105,7 +110,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         host=_read_manifest_text(data, "host", wrong),
         pid=_read_manifest_count(data, "pid", wrong),
         tool=_read_manifest_text(data, "tool", wrong),
-        steps=tuple(filter(is_count, _read_manifest_list(data, "steps", wrong))),
+        steps=tuple(step for step in _read_manifest_list(data, "steps", wrong) if is_count(step)),
         stages=_read_manifest_texts(data, "stages", wrong),
         files=tuple(_read_file_entries(_read_manifest_list(data, "files", wrong), wrong)),
         captures=tuple(_read_capture_entries(_read_manifest_list(data, "captures", wrong), wrong)),
@@ -126,7 +131,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
 def match_manifest_files(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, ManifestEntry], list[Note]]:
     """Match a manifest's files with the `present` ones: (listed entry by path, notes on missing files)."""
     notes = list(manifest.notes)
-    known_paths = set(map(os.path.normpath, present))
+    known_paths = {os.path.normpath(path) for path in present}
     files: dict[Path, ManifestEntry] = {}
     missing: list[str] = []
     for listed in manifest.files:
@@ -318,3 +323,110 @@ def _read_manifest_object(data: Mapping[str, Any], key: str, wrong: list[str]) -
     if value is not None:
         wrong.append(key)
     return {}
+
+
+_MOST_NAMED = 3
+
+
+def note_capture_outcomes(
+    manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
+) -> list[Note]:
+    """Compare the captures in manifests with the present files; `passed_over` are names of files that are not read."""
+    told = _drop_duplicate_manifests(manifests)
+    return [*_note_lost_captures(told), *_note_captures_elsewhere(told, sources, passed_over)]
+
+
+def _drop_duplicate_manifests(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Remove duplicate manifests: a process under nsys also has one in Ray's session."""
+    distinct = {(m.host, m.pid, m.tool, m.role, m.rank) if m.pid is not None else m.path: m for m in manifests}
+    return [*distinct.values()]
+
+
+def _note_lost_captures(manifests: Sequence[Manifest]) -> Iterator[Note]:
+    """Note each reason for lost or incomplete captures, with the processes that recorded it."""
+    processes: dict[tuple[str, tuple[int, ...], bool], list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        for (reason, is_lost), steps in _group_steps_by_reason(manifest).items():
+            processes[reason, tuple(steps), is_lost].append(manifest)
+    for (reason, in_steps, is_lost), told in processes.items():
+        who = join_first_few([name_process(manifest) for manifest in told], _MOST_NAMED)
+        message = f"{who}: {_describe_step_outcome(in_steps, is_lost)}: {reason}"
+        severity: NoteSeverity = "data_loss" if is_lost else "warning"
+        data = Data(because=reason, steps=format_ranges(in_steps))
+        yield Note(severity, "lost-capture", message, told[0].name, len(told), data=data)
+
+
+def _group_steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
+    """Group the steps of a process by the reasons for missing parts, and check whether all parts are missing."""
+    steps: dict[tuple[str, bool], list[int]] = {}
+    for capture in manifest.captures:
+        if capture.outcome == "elsewhere":
+            continue
+        if capture.because:
+            reasons = "; ".join(capture.because)
+            named = steps.setdefault((reasons, capture.outcome == "lost"), [])
+            named += [] if capture.step is None else [capture.step]
+    return steps
+
+
+def _describe_step_outcome(steps: Sequence[int], is_lost: bool) -> str:
+    """Describe the outcome of these steps."""
+    several = len(steps) > 1
+    named = f"{choose_plural(len(steps), 'step')} {format_ranges(steps)}" if steps else "a capture"
+    if is_lost:
+        return f"{named} {'were' if several else 'was'} lost"
+    return f"{named} {'are' if several else 'is'} not complete"
+
+
+def _note_captures_elsewhere(
+    manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
+) -> Iterator[Note]:
+    """Note each location where nsys wrote reports that are missing here."""
+    pids = _collect_report_pids(sources, passed_over)
+    if None in pids:  # such a report may be of any process
+        return
+    places: dict[tuple[str | None, str | None], list[tuple[Manifest, int]]] = defaultdict(list)
+    for manifest in manifests:
+        captures = [] if manifest.pid in pids else _list_captures_elsewhere(manifest)
+        if captures:
+            places[captures[0].where, manifest.host].append((manifest, len(captures)))
+    for (where, host), told in places.items():
+        yield _build_elsewhere_note(where, host, told)
+
+
+def _collect_report_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set[int | None]:
+    """Collect the pids of the present reports, read or not; None for a report that names no process."""
+    pids = {source.pid for source in sources if source.tool == "nsys"}
+    for name in passed_over:
+        if name.endswith((*REPORT_SUFFIXES, STREAM_SUFFIX)):
+            pids |= {int(number) for number in re.findall(r"\d+", name)}
+    return pids
+
+
+def _list_captures_elsewhere(manifest: Manifest) -> list[ReportedCapture]:
+    """List a process's captures that nsys wrote."""
+    if manifest.tool != "nsys":
+        return []
+    captures = [capture for capture in manifest.captures if _is_written_elsewhere(capture)]
+    # Older manifests have no outcomes: `files` listed the captures that had been moved here.
+    told_nothing = all(capture.outcome is None for capture in captures)
+    return [] if manifest.files and told_nothing else captures
+
+
+def _build_elsewhere_note(where: str | None, host: str | None, manifest_counts: Sequence[tuple[Manifest, int]]) -> Note:
+    """Build the note on captures in one other location."""
+    count = sum(number for _, number in manifest_counts)
+    captures = f"{count:,} {choose_plural(count, 'capture')}"
+    processes = f"{len(manifest_counts):,} {choose_plural(len(manifest_counts), 'process', 'processes')}"
+    place = f" to {where}" if where else ""
+    node = f" on {host}" if host else ""
+    message = f"nsys wrote the reports of {captures} of {processes}{place}{node}: they are not here"
+    data = Data(where=where, host=host)
+    return Note("warning", "elsewhere", message, manifest_counts[0][0].name, count, data=data)
+
+
+def _is_written_elsewhere(capture: ReportedCapture) -> bool:
+    """Check whether another process wrote a capture. Older captures have no outcome, only a stop time."""
+    if capture.outcome is None:
+        return capture.stop_unix_ns is not None
+    return capture.outcome == "elsewhere"

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
-from operator import attrgetter
 
 from tracekit.model.labels import normalize_label_words
 from tracekit.model.patterns import compile_lazily
@@ -176,8 +175,8 @@ def _override_facts(below: NameFacts, above: NameFacts) -> NameFacts:
     """Merge two sets of facts; `above` takes precedence."""
     if below == _NOTHING:
         return above
-    values = zip(NameFacts.__slots__, attrgetter(*NameFacts.__slots__)(above), strict=True)
-    return replace(below, **{name: value for name, value in values if value is not None})
+    values = {name: getattr(above, name) for name in NameFacts.__slots__}
+    return replace(below, **{name: value for name, value in values.items() if value is not None})
 
 
 def _parse_named_world_size(rank: str, world: str | None) -> int | None:
@@ -328,8 +327,8 @@ def _parse_other_name(stem: str) -> NameFacts:
     return NameFacts(
         rank=_find_only_number(ranks),
         world_size=worlds[0] if len(worlds) == 1 else None,
-        step=_find_only_number(map(int, _STEP.findall(stem))),
-        pid=_find_only_number(map(int, _PID.findall(stem))),
+        step=_find_only_number(int(step) for step in _STEP.findall(stem)),
+        pid=_find_only_number(int(pid) for pid in _PID.findall(stem)),
     )
 
 
@@ -340,7 +339,7 @@ def _format_numbered_part(word: str, number: str | None) -> str | None:
 
 def _join_part_labels(*parts: str | None) -> str | None:
     """Join labels with `-`, skipping None; None if all are None."""
-    return "-".join(filter(None, parts)) or None
+    return "-".join(part for part in parts if part) or None
 
 
 _LAYOUTS: tuple[Callable[[str, list[str]], NameFacts | None], ...] = (

@@ -103,7 +103,8 @@ def is_ray_check(name: str) -> bool:
 
 def explain_empty_file(suffix: str) -> Reason:
     """Explain an empty file by its suffix."""
-    text = ": ".join(filter(None, ("empty file (0 bytes)", find_cause_of_empty_file(suffix))))
+    cause = find_cause_of_empty_file(suffix)
+    text = "empty file (0 bytes)" + (f": {cause}" if cause else "")
     return Reason("empty-file", text)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from itertools import count, filterfalse
+from itertools import count
 from typing import TypeVar
 
 from tracekit.discover.names import HOST_FOLDER, NameFacts, states_any_fact
@@ -84,7 +84,7 @@ def find_run_roots_and_ids(members: Sequence[PlacedSource], *, loose: bool) -> l
 def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> list[tuple[str, ...]]:
     """Find the run of each source. A log belongs to the run that contains it, else to the only run below it."""
     traces = [p for p in placed if p.source.tool != "log"]
-    roots = dict(zip(map(id, traces), find_run_roots(traces, loose=loose), strict=True))
+    roots = {id(p): root for p, root in zip(traces, find_run_roots(traces, loose=loose), strict=True)}
     runs = set(roots.values())
     for log in placed:
         if id(log) in roots:
@@ -96,7 +96,7 @@ def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> lis
             roots[id(log)] = max(holding, key=len)
         else:
             roots[id(log)] = below[0] if len(below) == 1 else folder
-    return list(map(roots.__getitem__, map(id, placed)))
+    return [roots[id(p)] for p in placed]
 
 
 def shorten_run_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
@@ -124,7 +124,7 @@ def shorten_run_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
                 for path in same:
                     del waiting[path]
     unique = dict(zip(names, number_repeated_names(list(names.values())), strict=True))
-    return list(map(unique.__getitem__, paths))
+    return [unique[path] for path in paths]
 
 
 def _count_common_end(paths: Sequence[tuple[str, ...]]) -> int:
@@ -159,8 +159,8 @@ def number_repeated_names(names: Sequence[str]) -> list[str]:
 def mark_repeated_sources(members: Sequence[PlacedSource]) -> list[Source]:
     """List the sources of one run. Numbers successive captures by `part`, and notes duplicates and conflicts."""
     sources = [member.source for member in members]
-    keys = list(map(_get_source_key, members))
-    processes = list(map(_get_named_process, members))
+    keys = [_get_source_key(member) for member in members]
+    processes = [_get_named_process(member) for member in members]
     places = range(len(members))
     for same in group_by_key(places, lambda i: (keys[i][:-1], processes[i])):
         _number_captures(same, members, sources)
@@ -198,7 +198,7 @@ def _find_run_folders(children: dict[str, list[int]], members: Sequence[PlacedSo
         if len(by_name) > 1 and not is_one_run:
             run_folders.update(by_name)
     if run_folders or loose:
-        run_folders.update(filterfalse(states_any_fact, children))
+        run_folders |= {name for name in children if not states_any_fact(name)}
     return run_folders - {""}
 
 
@@ -221,8 +221,7 @@ def _find_indistinct_files(folder: Sequence[int], members: Sequence[PlacedSource
 
 def _number_captures(same: Sequence[int], members: Sequence[PlacedSource], sources: list[Source]) -> None:
     """Name captures of one process `capture1`, `capture2` … if only the start time distinguishes them."""
-    starts = {members[i].facts.start for i in same}
-    moments = sorted(filter(None, starts), key=make_natural_key)
+    moments = sorted({start for i in same if (start := members[i].facts.start)}, key=make_natural_key)
     parts = {sources[i].part for i in same}
     if len(moments) < 2 or len(parts) == len(same):
         return
@@ -230,9 +229,8 @@ def _number_captures(same: Sequence[int], members: Sequence[PlacedSource], sourc
     for i in same:
         start = members[i].facts.start
         if start:
-            label = f"capture{order[start]}"
-            part = "-".join(filter(None, (label, sources[i].part)))
-            sources[i] = replace(sources[i], part=part)
+            label, part = f"capture{order[start]}", sources[i].part
+            sources[i] = replace(sources[i], part=f"{label}-{part}" if part else label)
 
 
 def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
@@ -241,7 +239,7 @@ def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
     known_pids = {pid for i in same if (pid := sources[i].pid) is not None}
     if first.rank is None or len(known_pids) < 2:
         return
-    pids = tuple(map(str, sorted(known_pids)))
+    pids = tuple(str(pid) for pid in sorted(known_pids))
     # Colocated workers of several roles write memory snapshots under the same names.
     severity: NoteSeverity = "info" if first.tool == "torch_memory" else "warning"
     message = (

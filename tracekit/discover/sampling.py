@@ -36,7 +36,7 @@ def sample_ranks(sources: Sequence[Source], count: int) -> tuple[list[Source], l
         return list(sources), []
     chosen = set(_choose_spread_ranks(ranks, _group_ranks(sources), count))
     sampled = [source for source in sources if source.rank is None or source.rank in chosen]
-    names = list(map(str, sorted(chosen)))
+    names = [str(rank) for rank in sorted(chosen)]
     if count > _SHOWN:
         names[_SHOWN:] = ["…"]
     message = (
@@ -73,7 +73,7 @@ def _choose_spread_ranks(ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[
 
     for groups in kinds:
         while len(chosen) < count:
-            missing = set().union(*filter(set(chosen).isdisjoint, groups))
+            missing = {rank for group in groups if group.isdisjoint(chosen) for rank in group}
             if not missing:
                 break
             add(np.isin(ranks, list(missing)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from functools import partial
-from itertools import filterfalse
-from operator import attrgetter
 from typing import TypeVar
 
 from tracekit.discover.names import WHOLE_STEP
@@ -49,7 +47,8 @@ def parse_numbers(text: str) -> frozenset[int]:
     [0, 1, 2, 3, 7]
     """
     numbers: set[int] = set()
-    for piece in map(str.strip, text.split(",")):
+    for part in text.split(","):
+        piece = part.strip()
         ends = re.fullmatch(r"([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?", piece)
         if ends is None:
             raise TracekitError(f"{make_displayable(piece)!r} is not a number or a range", "try 0-3,7")
@@ -119,18 +118,17 @@ def select_sources(
     }
     for what, is_wanted in filters.items():
         before = len(chosen)
-        chosen = list(filter(is_wanted, chosen))
+        chosen = [source for source in chosen if is_wanted(source)]
         if len(chosen) < before:
             left_out = before - len(chosen)
             message = f"{left_out} of {before} sources left out by {what}"
             notes.append(Note("info", LEFT_OUT, message, count=left_out, data=Data(by=what)))
     # A log may cover steps that were not profiled. It has no rank, and its stages count only without profiles.
-    tool = attrgetter("tool")
-    logs_alone = set(map(tool, chosen)) == {"log"} != set(map(tool, sources))
+    logs_alone = {source.tool for source in chosen} == {"log"} != {source.tool for source in sources}
     if not chosen or (logs_alone and (ranks or stages)):
-        holdings = list(map(partial(describe_by_name, stages=stages), sources))
+        holdings = [describe_by_name(source, stages) for source in sources]
         raise build_selection_error(holdings, ranks, steps, stages, by_name=True)
-    chosen_ids = set(map(id, chosen))
+    chosen_ids = {id(source) for source in chosen}
     return chosen, [source for source in sources if id(source) not in chosen_ids], notes
 
 
@@ -164,7 +162,7 @@ def note_unselected(
     """
     if not (ranks or steps or stages):
         return []
-    by_names = map(partial(describe_by_name, stages=stages), unread)
+    by_names = [describe_by_name(source, stages) for source in unread]
     check_selection([*by_names, *holdings], ranks, steps, stages)
     others = sum(not holding.is_kept for holding in holdings)
     if not others:
@@ -180,7 +178,7 @@ def check_selection(
     stages: Collection[str] | None,
 ) -> None:
     """Raise `TracekitError` if no kept process is known to match the filters."""
-    candidates = list(filter(attrgetter("is_kept"), holdings))
+    candidates = [holding for holding in holdings if holding.is_kept]
     if not candidates or _list_unmatched_filters(candidates, ranks, steps, stages):
         raise build_selection_error(holdings, ranks, steps, stages)
 
@@ -210,7 +208,9 @@ def build_selection_error(
     known_values = {
         "rank": format_ranges(known_ranks),
         "step": format_ranges(known_steps),
-        "stage": join_first_few(list(map(make_displayable, sorted(known_stages, key=make_natural_key))), _MOST_STAGES),
+        "stage": join_first_few(
+            [make_displayable(stage) for stage in sorted(known_stages, key=make_natural_key)], _MOST_STAGES
+        ),
     }
     hints = [f"{what}s {values}" for what, values in known_values.items() if values]
     if hints:
@@ -228,12 +228,12 @@ def _list_unmatched_filters(
     stages: Collection[str] | None,
 ) -> list[str]:
     """List the filters (rank, step, stage) that no holding is known to match. Logs count only without profiles."""
-    profiles = list(filterfalse(attrgetter("is_log"), holdings)) or holdings
+    profiles = [holding for holding in holdings if not holding.is_log] or holdings
     absent: list[str] = []
     if ranks and not any(holding.rank in ranks for holding in profiles):
         absent.append("rank")
     if steps and all(holding.steps.isdisjoint(steps) for holding in holdings):
         absent.append("step")
-    if stages and not any(map(attrgetter("has_stage"), profiles)):
+    if stages and not any(holding.has_stage for holding in profiles):
         absent.append("stage")
     return absent

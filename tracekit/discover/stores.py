@@ -286,14 +286,14 @@ def _split_store_folder(base: str) -> tuple[str, ...]:
     _, is_web, rest = base.rpartition("://")
     names = rest.split("/")
     if is_web:
-        names = list(map(unquote, names[1:]))
+        names = [unquote(name) for name in names[1:]]
     return tuple(name for name in names if name not in ("", ".", "..")) or ("all",)
 
 
 def split_safe_path(name: str) -> tuple[str, ...]:
     """Split a path into names that are safe below a local directory. Raises `TracekitError` if it leads out of it."""
     names = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
-    if not names or ".." in names or "\0" in name or max(map(len, names)) > 255:
+    if not names or ".." in names or "\0" in name or max(len(part) for part in names) > 255:
         raise TracekitError(f"{make_displayable(name)!r}: no name that a file here may have", "rename it there")
     return names
 
@@ -315,10 +315,10 @@ def _build_store_error(address: str, scheme: str, store: Any, error: Exception) 
         hint = f"pip install {package}" if package else "install what it names"
         return TracekitError(f"{_format_address(address)}: {error}", hint)
     told = redact(str(error).partition("\n")[0])
-    if any(map(_is_access_refused, causes)):
+    if any(_is_access_refused(cause) for cause in causes):
         hint = _KEYS.get(family, "check the keys that its store asks for")
         return TracekitError(f"{_format_address(address)}: access is refused: {told}", hint)
-    if unreached := next(filter(_is_unreachable, causes), None):
+    if unreached := next((cause for cause in causes if _is_unreachable(cause)), None):
         told = redact(str(unreached).partition("\n")[0])
         hint = "check the host in the address, and the network"
         if family == "s3":

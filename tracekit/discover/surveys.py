@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 
 from tracekit.discover import nsys_files as nsys_pairs
@@ -88,7 +87,7 @@ def survey_argument(argument: PathArgument, exclude: Sequence[str], sniff: Sniff
     With `within`, links and the search never leave these directories.
     """
     listing = list_files(argument, exclude, within)
-    above = tuple(map(make_displayable, argument.base.parts[-FOLDERS_ABOVE:]))
+    above = tuple(make_displayable(part) for part in argument.base.parts[-FOLDERS_ABOVE:])
     files = tuple(SurveyedFile(found, _classify_file(found, sniff), above) for found in listing.files)
 
     def log_above() -> Log:
@@ -100,7 +99,7 @@ def survey_argument(argument: PathArgument, exclude: Sequence[str], sniff: Sniff
 def add_content_digests(surveys: Sequence[Survey]) -> list[Survey]:
     """Add content digests to files with the same content as another file in any of these surveys of this machine."""
     paths: list[Path] = []
-    for looked in chain.from_iterable(map(attrgetter("files"), surveys)):
+    for looked in chain.from_iterable(surveyed.files for surveyed in surveys):
         if isinstance(looked.verdict, Sniffed) and looked.verdict.reader:
             paths.append(looked.found.path)
     contents = find_same_contents(paths)

@@ -43,3 +43,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+
+
+def ignore_progress(_: Progress) -> None:
+    """Report no progress."""

@@ -332,7 +332,7 @@ def _list_preload_modules(function: Callable[..., Any]) -> list[str]:
     while functions:
         function = functions.pop()
         if isinstance(function, partial):
-            functions += [function.func, *filter(callable, function.args)]
+            functions += [function.func, *(argument for argument in function.args if callable(argument))]
             continue
         module = str(getattr(function, "__module__", None) or "__main__")
         if module not in ("__main__", *modules):

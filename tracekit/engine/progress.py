@@ -14,12 +14,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from tracekit.engine import OnProgress, Progress
+from tracekit.engine import OnProgress, Progress, ignore_progress
 from tracekit.model.units import format_quantity
 
 _REDRAW_EVERY_S = 0.1
 _ESTIMATE_AFTER_S = 2.0
 """Run time after which the rate is reliable enough to estimate the time left."""
+
+
+def _get_terminal_width() -> int:
+    """Get the number of columns of the terminal."""
+    return shutil.get_terminal_size().columns
 
 
 @contextlib.contextmanager
@@ -30,7 +35,7 @@ def show_progress_line(
     share: float = 1.0,
     enabled: bool = True,
     clock: Callable[[], float] = time.monotonic,
-    width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
+    width: Callable[[], int] = _get_terminal_width,
 ) -> Iterator[OnProgress]:
     """Yield an `on_progress` callback that updates one line of `stream`; erase the line at the end.
 
@@ -38,7 +43,7 @@ def show_progress_line(
     if TERM is "dumb", or with `enabled=False`.
     """
     if not (enabled and is_live_terminal(stream)):
-        yield lambda _: None
+        yield ignore_progress
         return
     started = clock()
     line = _TerminalLine(stream, clock, width)
@@ -56,7 +61,7 @@ def show_count_line(
     *,
     enabled: bool = True,
     clock: Callable[[], float] = time.monotonic,
-    width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
+    width: Callable[[], int] = _get_terminal_width,
 ) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each of `total` work items; it updates a line like that of `show_progress_line`.
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tracekit.engine import OnProgress, Outcome, R, Work
+from tracekit.engine import OnProgress, Outcome, R, Work, ignore_progress
 from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, call_with_cores, make_internal_failure
-from tracekit.engine.node_schedules import NodeSchedules
 from tracekit.engine.ray_cluster import NODE_HINT, Cluster, cancel_tasks, format_ray_error, is_node_loss, pin_to_node
 from tracekit.engine.ray_worker import ProgressBoard, call_on_node, decompress_value, fold_on_node
 from tracekit.engine.schedule import (
+    NodeSchedules,
     ProgressTally,
     check_jobs,
     compute_cores_per_source,
@@ -85,7 +85,7 @@ def run_and_fold_on_ray(
     outcomes = list(
         _run_on_nodes(function, keys_of, sources, jobs, on_progress, cluster, estimate_memory_bytes, seen_by)
     )
-    groups = group_by_shared_keys(list(map(_get_fold_keys, outcomes)))
+    groups = group_by_shared_keys([_get_fold_keys(outcome) for outcome in outcomes])
     on_one_node = [group for group in groups if _find_common_node(_select_group_outcomes(outcomes, group)) is not None]
     folding = _fold_on_nodes(on_one_node, outcomes, fold_all, cluster)
     waiting: dict[int, Outcome[R]] = {}
@@ -109,7 +109,7 @@ def _select_group_outcomes(
     outcomes: Sequence[Outcome[RemoteValue]], group: Iterable[int]
 ) -> list[Outcome[RemoteValue]]:
     """List the outcomes of one group."""
-    return list(map(outcomes.__getitem__, group))
+    return [outcomes[index] for index in group]
 
 
 def group_by_shared_keys(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
@@ -134,7 +134,7 @@ def group_by_shared_keys(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int,
     groups: dict[int, list[int]] = {}
     for place in range(len(keys)):
         groups.setdefault(root(place), []).append(place)
-    return list(map(tuple, groups.values()))
+    return [tuple(places) for places in groups.values()]
 
 
 def _make_no_fold_keys(_: object) -> frozenset[Hashable]:
@@ -170,13 +170,13 @@ def _run_on_nodes(
 ) -> Generator[Outcome[RemoteValue], None, None]:
     """Yield the outcomes, with the values left on the nodes that computed them."""
     check_jobs(jobs)
-    tally = ProgressTally(sources, on_progress or (lambda _: None))
+    tally = ProgressTally(sources, on_progress or ignore_progress)
     nodes_by_source = seen_by or {}
     places = []
     for source in sources:
         node = source.node or cluster.driver
         places.append(nodes_by_source.get(source.name) or ([node] if node else []))
-    schedule = NodeSchedules(list(map(cost_bytes, sources)), places, cluster, jobs)
+    schedule = NodeSchedules([cost_bytes(source) for source in sources], places, cluster, jobs)
     cores = _count_cores_per_source(sources, places, cluster, jobs)
     function = partial(call_with_cores, cores, function)
     payload = pickle.dumps((function, keys_of))
@@ -236,7 +236,7 @@ class _RayTasks:
             if ready:
                 ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
             messages += self._progress()
-            messages += map(self._ended, ready)
+            messages += [self._ended(task) for task in ready]
         return messages
 
     def shrink(self) -> None:

@@ -204,7 +204,7 @@ def _get_task_answer(ray: Any, task: Any, timeout_s: float | None) -> NodeAnswer
 def format_ray_error(error: BaseException) -> str:
     """Format a Ray error in one line; the last line of its stack says what happened."""
     cause = getattr(error, "cause", None) or error
-    lines = ["", *filter(None, map(str.strip, str(cause).splitlines()))]
+    lines = ["", *(line.strip() for line in str(cause).splitlines() if line.strip())]
     return make_displayable(f"{type(cause).__name__}: {lines[-1]}"[:300])
 
 
@@ -474,7 +474,7 @@ def _describe_incompatibility(facts: Mapping[str, Any] | None) -> str:
 
 
 def _format_version(version: Iterable[int]) -> str:
-    return ".".join(map(str, version))
+    return ".".join(str(number) for number in version)
 
 
 def _count_node_cores(cpus: int, facts: Mapping[str, Any] | None) -> int:

@@ -1,6 +1,7 @@
 """Scheduling of sources by memory and cores, progress counting, and the loop of every engine with workers.
 
-An engine adds its workers, and a schedule that knows where they may run.
+An engine adds its workers, and a schedule that knows where they may run: `Schedule` for one machine, `NodeSchedules`
+for a cluster.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tracekit.engine import OnProgress, Outcome, Progress, R
 from tracekit.engine.attempts import Attempt, Workers
 from tracekit.model.capacity import LARGE_FILE_BYTES
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Source
+
+if TYPE_CHECKING:
+    from tracekit.engine.ray_cluster import Cluster
 
 MEMORY_SHARE = 0.7
 """Fraction of the available memory that the running sources may use together, as estimated."""
@@ -132,7 +136,7 @@ class Schedule:
         self, costs: Sequence[int], workers: int, budget: int | None, members: Iterable[int] | None = None
     ) -> None:
         self._costs = costs
-        self._sizes = costs if len(costs) <= MAX_STRICT_SOURCES else list(map(int.bit_length, costs))
+        self._sizes = costs if len(costs) <= MAX_STRICT_SOURCES else [cost.bit_length() for cost in costs]
         self._workers = workers
         self._budget = budget
         self._waiting = sorted(range(len(costs)) if members is None else members, key=self._turn)
@@ -157,7 +161,7 @@ class Schedule:
         """Whether a source fits in memory next to the running ones; any source may run alone."""
         if not self._running:
             return True
-        held_bytes = sum(map(self._costs.__getitem__, self._running))
+        held_bytes = sum(self._costs[running] for running in self._running)
         return self._budget is None or held_bytes + self._costs[index] <= self._budget
 
     def _turn(self, index: int) -> tuple[int, int]:
@@ -241,3 +245,86 @@ class ProgressTally:
                 failure_count=self._failure_count,
             )
         )
+
+
+class NodeSchedules:
+    """A schedule per node; a file visible on several nodes goes to the one with the least to read.
+
+    Ray does not enforce its own `memory` resource, and the training run may hold all of its CPUs. So tasks request
+    neither, and each node gets as many sources as its cores and memory allow.
+    """
+
+    def __init__(
+        self, costs: Sequence[int], places: Sequence[Sequence[str]], cluster: Cluster, jobs: int | None
+    ) -> None:
+        self._cluster = cluster
+        self._places = places
+        self._costs = costs
+        self._load: dict[str, int] = dict.fromkeys((node.id for node in cluster.nodes), 0)
+        # Files visible on one node come first; files visible on several then even out the load.
+        order = sorted(range(len(costs)), key=lambda i: (len(places[i]) > 1, -costs[i], i))
+        self._node: list[str | None] = [None] * len(costs)
+        members: dict[str | None, list[int]] = {}
+        for index in order:
+            node = self._least_loaded(index)
+            self._node[index] = node
+            members.setdefault(node, []).append(index)
+        self._nowhere = sorted(members.get(None, ()))
+        self._schedules: dict[str, Schedule] = {}
+        for machine in cluster.nodes:
+            self._schedules[machine.id] = Schedule(
+                costs,
+                workers=jobs or machine.core_count,
+                budget=compute_memory_budget(machine.memory_bytes),
+                members=members.get(machine.id, ()),
+            )
+
+    def node_of(self, index: int) -> str | None:
+        """Get the node that reads a source; None if no node sees it."""
+        return self._node[index]
+
+    def next(self) -> int | None:
+        """Take the next source that may start and count it as running; None if none may start now."""
+        if self._nowhere:
+            return self._nowhere.pop()
+        for schedule in self._schedules.values():
+            index = schedule.next()
+            if index is not None:
+                return index
+        return None
+
+    def is_retry(self, index: int) -> bool:
+        """Whether a source has run before."""
+        node = self._node[index]
+        return node is not None and self._schedules[node].is_retry(index)
+
+    def retry(self, index: int) -> bool:
+        """Queue a lost source again: alone on its node, or on another node if its own is dead. False if not possible."""
+        node = self._node[index]
+        if node is None:
+            return False
+        if node not in self._cluster.lost:
+            return self._schedules[node].retry(index)
+        self._schedules[node].end(index)
+        self._node[index] = other = self._least_loaded(index)
+        if other is None or other in self._cluster.lost:
+            self._node[index] = node
+            return False
+        self._schedules[other].add(index)
+        return True
+
+    def end(self, index: int) -> None:
+        """Stop counting a source as running."""
+        node = self._node[index]
+        if node is not None:
+            self._schedules[node].end(index)
+
+    def _least_loaded(self, index: int) -> str | None:
+        """Pick the node with the least to read among those that see a source; a dead node only if all are dead."""
+        places = [node for node in self._places[index] if node in self._load]
+        alive = [node for node in places if node not in self._cluster.lost] or places
+        if not alive:
+            return None
+        node = min(alive, key=self._load.__getitem__)
+        self._load[node] += self._costs[index]
+        return node

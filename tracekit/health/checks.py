@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tracekit.health.problems import PROBLEMS
-from tracekit.health.recordings import find_recording_symptoms, summarize_capture_kinds
 from tracekit.health.signs import Symptom, find_note_symptoms
 from tracekit.health.symptoms import Capture, find_capture_symptoms
 from tracekit.model.labels import make_natural_key
+from tracekit.model.recording_kinds import KINDS
+from tracekit.model.recording_summary import ClassifiedSource, summarize_by_kind
 from tracekit.model.records import dataclass
+from tracekit.model.report import Recording
 from tracekit.model.trace import Failure, Note, NoteSeverity
 
 __all__ = ["GRAVE", "Capture", "Diagnosis", "diagnose"]
@@ -59,7 +61,7 @@ def diagnose(
         *find_capture_symptoms(captures, complete=complete),
     ):
         by_kind.setdefault((symptom.code, symptom.what), []).append(symptom)
-    return tuple(sorted(map(_merge_symptoms, by_kind.values()), key=_rank_diagnosis))
+    return tuple(sorted((_merge_symptoms(symptoms) for symptoms in by_kind.values()), key=_rank_diagnosis))
 
 
 def _rank_diagnosis(diagnosis: Diagnosis) -> tuple[object, ...]:
@@ -75,7 +77,7 @@ def _merge_symptoms(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
     names: set[str] = set()
     severities: list[NoteSeverity] = []
     for symptom in symptoms_of_kind:
-        names.update(filter(None, symptom.places))
+        names.update(place for place in symptom.places if place)
         severities.append(symptom.severity or problem.severity)
     places = tuple(sorted(names, key=make_natural_key))
     count = sum(symptom.count for symptom in symptoms_of_kind) or len(places) or 1
@@ -91,3 +93,32 @@ def _merge_symptoms(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
         count,
         places,
     )
+
+
+def summarize_capture_kinds(captures: Iterable[Capture], notes: Sequence[Note]) -> tuple[Recording, ...]:
+    """Summarize the kinds of these captures, and of recognized files that are not read."""
+    recorded = [
+        ClassifiedSource(capture.source.name, capture.source.tool, capture.recording)
+        for capture in captures
+        if capture.recording is not None
+    ]
+    return summarize_by_kind(recorded, notes)
+
+
+def find_recording_symptoms(recordings: Iterable[Recording], nsys: frozenset[str]) -> Iterator[Symptom]:
+    """Yield a symptom for each abnormal kind of recording. `nsys` are the names of nsys sources."""
+    for recording in recordings:
+        kind = KINDS[recording.kind]
+        if kind.severity is None:
+            continue
+        problem = kind.problem
+        if problem == "empty-trace" and nsys.issuperset(recording.sources):
+            problem = "empty-capture"
+        yield Symptom(
+            problem,
+            recording.sources,
+            recording.sentence.rstrip("."),
+            recording.source_count,
+            f"{recording.advice}: {recording.command}",
+            kind.severity,
+        )

@@ -54,13 +54,13 @@ def _find_session(path: Path) -> Path | None:
 
 def _list_session_names(reports: Iterable[Path]) -> list[str]:
     """List the names of the sessions with reports, in natural order."""
-    names = {session.name for session in map(_find_session, reports) if session is not None}
+    names = {session.name for report in reports if (session := _find_session(report)) is not None}
     return sorted(names, key=make_natural_key)
 
 
 def _find_mixed_sessions(reports: Sequence[Path]) -> Iterator[Symptom]:
     """Report a directory with reports of several sessions."""
-    names = list(map(make_displayable, _list_session_names(reports)))
+    names = [make_displayable(name) for name in _list_session_names(reports)]
     if len(names) > 1:
         more = " …" if len(names) > _MOST_NAMED else ""
         named = ", ".join(names[:_MOST_NAMED]) + more

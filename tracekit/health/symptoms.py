@@ -116,7 +116,7 @@ def _get_capture_rank(capture: Capture) -> int | None:
 
 def _collect_known_values(captures: Iterable[Capture], key: Callable[[Capture], T | None]) -> set[T]:
     """Collect the known values of `key` over these captures."""
-    return {value for value in map(key, captures) if value is not None}
+    return {value for capture in captures if (value := key(capture)) is not None}
 
 
 def _collect_known_ranks(captures: Iterable[Capture]) -> set[int]:
@@ -238,7 +238,7 @@ def _build_missing_units_symptom(kind: str, absent: Sequence[int], captures: Seq
 
 def _collect_rank_units(captures: Sequence[Capture]) -> Units:
     """Collect the parts of the run that one rank has. Its captures of one kind are renumbered from 1."""
-    units = _merge_run_units(map(_list_run_units, captures))
+    units = _merge_run_units(_list_run_units(capture) for capture in captures)
     for kind, ordinals in units.items():
         if kind.startswith("capture"):
             units[kind] = frozenset(range(1, len(ordinals) + 1))
@@ -312,7 +312,7 @@ def _find_shared_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
         # Colocated workers of several roles write memory snapshots under the same names.
         if len(pids) < 2 or first.source.tool == "torch_memory":
             continue
-        names = ", ".join(map(str, pids[:_MOST_PIDS]))
+        names = ", ".join(str(pid) for pid in pids[:_MOST_PIDS])
         more = " …" if len(pids) > _MOST_PIDS else ""
         who = f"{_format_team_prefix(first)}rank {first.source.rank}"
         what = f"{len(pids)} processes (pid {names}{more}) claim {who}"

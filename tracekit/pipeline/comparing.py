@@ -77,9 +77,9 @@ def compare_paths(
     """
     refuse_missing([*base, *opt, *base_steps, *opt_steps])
     names = _name_compared_sides(base, opt)
-    if all(map(is_step_log, base)):
+    if all(is_step_log(path) for path in base):
         base, base_steps = (), (*base, *base_steps)
-    if all(map(is_step_log, opt)):
+    if all(is_step_log(path) for path in opt):
         opt, opt_steps = (), (*opt, *opt_steps)
     logs = read_step_logs(base_steps, options), read_step_logs(opt_steps, options)
     if bool(logs[0]) != bool(logs[1]):
@@ -136,7 +136,7 @@ def read_side_with_logs(
 ) -> ComparedSide:
     """Read one side of profiles, reports or step logs, and add the steps of `logs`."""
     refuse_missing([*paths, *logs])
-    if all(map(is_step_log, paths)):
+    if all(is_step_log(path) for path in paths):
         paths, logs = (), (*paths, *logs)
     runs = read_side(name, paths, options, choices)
     return add_step_log(runs, read_step_logs(logs, options), choices.drop_first) if logs else runs

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,8 @@ from tracekit.discover.manifests import Manifest
 from tracekit.discover.nsys_files import REPORT_SUFFIXES
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
-from tracekit.health.checks import Capture, Diagnosis, diagnose
+from tracekit.health.checks import Capture, Diagnosis, diagnose, summarize_capture_kinds
 from tracekit.health.ray_sessions import find_session_symptoms
-from tracekit.health.recordings import summarize_capture_kinds
 from tracekit.health.signs import NAMED, Symptom, find_note_symptoms
 from tracekit.model.codes import IGNORED
 from tracekit.model.labels import choose_plural, join_first_few, make_displayable, make_natural_key
@@ -93,7 +91,7 @@ def examine_captures(paths: Sequence[str | Path], options: pipeline.Options) -> 
         count = len(ignored)
         message = f"no profile among {count:,} {choose_plural(count, 'file')}"
         symptoms.append(Symptom("no-profile", (), message))
-    excluded = "excluded" in map(attrgetter("reason.code"), ignored)
+    excluded = any(entry.reason.code == "excluded" for entry in ignored)
     read_count = len(outcomes) - len(failures)
     return CaptureExamination(
         title=discovery.title,
@@ -160,7 +158,7 @@ def _list_given_folders(paths: Sequence[str | Path]) -> list[Path]:
 
 def _find_common_folder(paths: Sequence[str | Path]) -> list[Path]:
     """Find the deepest directory that contains all files given one by one; empty if none were."""
-    folders = [os.path.dirname(os.path.abspath(p)) for p in filter(os.path.isfile, paths)]  # noqa: PTH100, PTH120
+    folders = [os.path.dirname(os.path.abspath(p)) for p in paths if os.path.isfile(p)]  # noqa: PTH100, PTH113, PTH120
     return [Path(os.path.commonpath(folders))] if folders else []
 
 
@@ -178,7 +176,7 @@ def _note_ignored_files(ignored: Sequence[UnreadFile], paths: Sequence[str | Pat
     bases = [*_list_given_folders(paths), *_find_common_folder(paths)]
     for entry in ignored:
         path = entry.path
-        base = next(filter(path.is_relative_to, bases), None)
+        base = next((base for base in bases if path.is_relative_to(base)), None)
         if base:
             path = path.relative_to(base)
         data = entry.reason.note_data()
@@ -189,7 +187,7 @@ def summarize_examination(examination: CaptureExamination) -> tuple[str, ...]:
     """Summarize the readable captures in short phrases: files, ranks, roles, steps, GPU work."""
     captures = [capture for capture in examination.captures if capture.source.tool != "log" and capture.recorded != 0]
     facts = [_count_read_files(examination), *_summarize_captures(captures), *examination.profilers]
-    return tuple(filter(None, facts))
+    return tuple(fact for fact in facts if fact)
 
 
 def _count_read_files(examination: CaptureExamination) -> str:
@@ -202,15 +200,15 @@ def _count_read_files(examination: CaptureExamination) -> str:
 
 def _summarize_captures(captures: Sequence[Capture]) -> Iterator[str]:
     """Summarize runs, ranks, roles, steps and GPU work of the captures; an unknown one gives an empty text."""
-    sources = list(map(attrgetter("source"), captures))
-    runs = set(map(attrgetter("run"), sources))
+    sources = [capture.source for capture in captures]
+    runs = {source.run for source in sources}
     if len(runs) > 1:
         yield f"{len(runs):,} runs"
-    yield _format_id_range("rank", map(attrgetter("rank"), sources))
-    roles = set(map(attrgetter("role"), sources)) - {None}
+    yield _format_id_range("rank", (source.rank for source in sources))
+    roles = {source.role for source in sources if source.role is not None}
     yield join_first_few(sorted(roles, key=make_natural_key), 4)
-    steps = map(attrgetter("step"), sources)
-    yield _format_id_range("step", chain(steps, *map(attrgetter("steps"), captures)))
+    steps_of_captures = [capture.steps for capture in captures]
+    yield _format_id_range("step", chain((source.step for source in sources), *steps_of_captures))
     with_gpu = len({capture.source.name for capture in captures if capture.device_op_count})
     if with_gpu:
         yield f"GPU work in {with_gpu:,}"

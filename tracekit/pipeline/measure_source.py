@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Any, Literal
 
 from tracekit.analyses import Analysis, Tables
@@ -97,8 +96,8 @@ def _list_logged_stages(trace: Trace) -> frozenset[str]:
     """List the stages whose times a driver log records."""
     if not trace.has("log_values"):
         return frozenset()
-    stages = map(parse_timed_stage, map(str, trace["log_values"]["name"].unique()))
-    return frozenset(filter(None, stages))
+    stages = (parse_timed_stage(str(name)) for name in trace["log_values"]["name"].unique())
+    return frozenset(stage for stage in stages if stage)
 
 
 def add_content_digest(source: Source) -> Source:
@@ -244,8 +243,8 @@ def list_shared_processes(parts: Sequence[MeasuredSource], analyses: Sequence[An
     ids = list_folding_ids(analyses)
     shared: set[ProcessId] = set()
     for part in parts:
-        failed = set(map(attrgetter("question"), part.faults))
-        if any(map(part.tables.get, ids)) or not ids.isdisjoint(failed):
+        failed = {fault.question for fault in part.faults}
+        if any(part.tables.get(question) for question in ids) or not ids.isdisjoint(failed):
             shared.add(_make_process_id(part))
     return frozenset(shared)
 
@@ -304,7 +303,7 @@ def _fold_process(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequen
 def _fail_folding(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
     """Drop the question's tables from the part and mark the question as failed, unless it failed before."""
     faults = part.faults
-    if analysis.id not in map(attrgetter("question"), faults):
+    if all(fault.question != analysis.id for fault in faults):
         faults = (*faults, _make_measuring_fault(analysis, "folded", part.source, error))
     return replace(_drop_question(part, analysis.id), faults=faults)
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
 from typing import TypeVar
 
 from tracekit.analyses import list_measured_tables
@@ -37,7 +36,7 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, o
         rows = [part.columns(table.name) for part in parts if part.has(table.name)]
         if rows:
             tables[table.name] = concatenate_table_parts(table, rows)
-    facts = list(map(attrgetter("facts"), parts))
+    facts = [part.facts for part in parts]
     return Measurements(
         tables,
         tuple(chain_attribute(parts, "sources")),
@@ -50,7 +49,7 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, o
 
 def _note_stage_differences(parts: Sequence[Facts]) -> Iterator[Note]:
     """Make a note if the parts were measured for different stages."""
-    if len(set(map(attrgetter("stages"), parts))) > 1:
+    if len({facts.stages for facts in parts}) > 1:
         stages = ", ".join(dict.fromkeys(chain_attribute(parts, "stages")))
         message = f"some of these measurements hold only the stages {stages}, not all"
         yield Note("warning", "left-out", message, data=Data(by="stage"))
@@ -64,17 +63,17 @@ def _merge_facts(parts: Sequence[Facts]) -> Facts:
         file_counts.update(facts.files)
         own_questions.intersection_update(facts.own_questions)
     return Facts(
-        title=", ".join(map(attrgetter("title"), parts)),
-        versions=keep_agreed_versions(map(attrgetter("versions"), parts)),
-        options=keep_agreed_versions(map(attrgetter("options"), parts)),
+        title=", ".join(facts.title for facts in parts),
+        versions=keep_agreed_versions(facts.versions for facts in parts),
+        options=keep_agreed_versions(facts.options for facts in parts),
         ignored=tuple(chain_attribute(parts, "ignored")),
         files=dict(file_counts),
-        simulated=any(map(attrgetter("simulated"), parts)),
+        simulated=any(facts.simulated for facts in parts),
         stages=tuple(dict.fromkeys(chain_attribute(parts, "stages"))),
-        work=_get_common_value(map(attrgetter("work"), parts)) or {},
-        device_memory=_get_common_value(map(attrgetter("device_memory"), parts)),
-        own_questions=tuple(filter(own_questions.__contains__, parts[0].own_questions)),
-        excluded_count=sum(map(attrgetter("excluded_count"), parts)),
+        work=_get_common_value(facts.work for facts in parts) or {},
+        device_memory=_get_common_value(facts.device_memory for facts in parts),
+        own_questions=tuple(question for question in parts[0].own_questions if question in own_questions),
+        excluded_count=sum(facts.excluded_count for facts in parts),
     )
 
 
@@ -104,7 +103,7 @@ def _rename_clashing(
     parts: Sequence[Measurements], labels: Sequence[str | None], *, one_run: bool
 ) -> list[Measurements]:
     """Rename the runs (unless they are one) and the sources whose names another part uses as well."""
-    runs = list(map(_label_clashing_runs, parts, labels))
+    runs = [_label_clashing_runs(part, label) for part, label in zip(parts, labels, strict=True)]
     if one_run:
         new_runs = [dict(zip(labelled_runs, labelled_runs, strict=True)) for labelled_runs in runs]
     else:
@@ -112,14 +111,14 @@ def _rename_clashing(
     sources: list[dict[str, str]] = []
     for part, label, names in zip(parts, labels, new_runs, strict=True):
         run_of: dict[str, str | None] = {s.name: names[s.run] for s in part.sources}
-        run_of |= dict.fromkeys(map(attrgetter("source"), part.failures), label)
-        sources.append({name: "/".join(filter(None, (run_of[name], name))) for name in run_of})
+        run_of |= {failure.source: label for failure in part.failures}
+        sources.append({name: "/".join(part for part in (run, name) if part) for name, run in run_of.items()})
     return list(map(_rename_runs_and_sources, parts, new_runs, _make_unique_names(sources)))
 
 
 def _label_clashing_runs(part: Measurements, label: str | None) -> dict[str, str]:
     """Map each run to its name if another part has a run of the same name."""
-    runs = list(dict.fromkeys(map(attrgetter("run"), part.sources)))
+    runs = list(dict.fromkeys(source.run for source in part.sources))
     if label and len(runs) > 1:
         return {run: f"{label}/{run}" for run in runs}
     return {run: label or run for run in runs}

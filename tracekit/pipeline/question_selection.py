@@ -6,7 +6,6 @@ A question that was not asked is absent: neither clear nor failed, and no statem
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from tracekit.analyses import ANALYSES, Analysis
@@ -30,7 +29,7 @@ def select_question_ids(
 
     Raises `TracekitError` for an unknown id, and if no question is left.
     """
-    all_ids = list(map(attrgetter("id"), analyses))
+    all_ids = [analysis.id for analysis in analyses]
     for name in (*(only or ()), *skip):
         if name not in all_ids:
             near = did_you_mean(name, all_ids)
@@ -111,12 +110,13 @@ def _list_missing_questions(
 
 def _list_unmeasured(part: Measurements, tables: Iterable[str]) -> Iterator[str]:
     """List those of these tables that were not measured."""
-    return filter(list_unasked_tables(part).__contains__, tables)
+    unasked = list_unasked_tables(part)
+    return (table for table in tables if table in unasked)
 
 
 def merge_selection_facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
     """Merge the selection facts of several parts, limited to the questions `ids`."""
-    unasked = frozenset[str]().union(*map(list_unasked_tables, parts))
+    unasked = frozenset[str]().union(*(list_unasked_tables(part) for part in parts))
     return {"questions": tuple(ids), "unasked": tuple(sorted(unasked))}
 
 

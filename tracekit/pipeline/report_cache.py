@@ -4,16 +4,26 @@ The key of an entry is the options, paths and working directory, tracekit's code
 while discovery gives the same result, and the bytes of every source and the other inputs of its reader are the same.
 Reports with failures, with questions of the user, or read by Ray are not cached. This module does not import pandas,
 which keeps a cached report fast.
+
+The file of an entry has a header that can be read separately:
+
+    magic, SHA-256 of the rest, length of the header (8 bytes), header as JSON, report as compressed JSON
+
+A dataclass is an object with one key, its name, and the list of its field values. Although only tracekit writes these
+files, reading checks that they are complete and well formed, and raises `ValueError` if not.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
+import json
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache as once
 from functools import cached_property
 from importlib.util import find_spec
@@ -24,6 +34,7 @@ from tracekit.discover import Discovery
 from tracekit.discover.arguments import split_label
 from tracekit.discover.contents import digest_content
 from tracekit.model import cache
+from tracekit.model import report as nouns
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import MADE_LATER, Report
@@ -31,7 +42,6 @@ from tracekit.model.sources import Failure, Read
 from tracekit.pipeline.cache.file_index import FileIndex, FileRecord, discover_with_options
 from tracekit.pipeline.cache.saved_kind import sniff_saved_form
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.report_format import parse_report, serialize_report
 from tracekit.readers import find_reader
 
 if TYPE_CHECKING:
@@ -276,7 +286,7 @@ def _digest_request(paths: Sequence[str | Path], options: Options) -> str:
         value = getattr(options, field.name)
         if field.name not in _UNKEYED_OPTIONS:
             chosen.append((field.name, sorted(value.items()) if field.name == "work" else value))
-    return _digest_report_key(list(map(str, paths)), str(Path.cwd()), chosen, _digest_installation())
+    return _digest_report_key([str(path) for path in paths], str(Path.cwd()), chosen, _digest_installation())
 
 
 @once
@@ -313,3 +323,82 @@ def _get_code_state(path: str, status: os.stat_result) -> tuple[str, int, int, i
 def _digest_report_key(*values: object) -> str:
     """Digest the `repr` of these values."""
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_MAGIC = b"tracekit report 1\n"
+_DIGEST_BYTES = 32
+_LENGTH_BYTES = 8
+_FASTEST = 1
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *(nouns.Metric, nouns.Place, nouns.Finding, nouns.Verdict, nouns.Gate, nouns.Heading),
+        *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Recording, nouns.Report),
+    )
+}
+_ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
+"""The fields with many rows of plain values."""
+
+
+def serialize_report(report: Report, head: Any) -> bytes:
+    """Serialize the report and its header. Raises `TypeError` or `ValueError` for values that JSON cannot represent."""
+    head_bytes = json.dumps(head).encode("ascii")
+    text = json.dumps(report, default=_encode_report_object, separators=(",", ":"), check_circular=False)
+    body = zlib.compress(text.encode("ascii"), _FASTEST)
+    content = len(head_bytes).to_bytes(_LENGTH_BYTES, "little") + head_bytes + body
+    return _MAGIC + hashlib.sha256(content).digest() + content
+
+
+def parse_report(data: bytes) -> tuple[Any, Callable[[], Report]]:
+    """Parse (the header, a function that parses the report); both raise `ValueError` for malformed data."""
+    start = len(_MAGIC) + _DIGEST_BYTES
+    content = data[start:]
+    if data[:start] != _MAGIC + hashlib.sha256(content).digest():
+        raise ValueError("damaged, or of another form")
+    head_end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    head = json.loads(content[_LENGTH_BYTES:head_end])
+    return head, lambda: _decode_report(content[head_end:])
+
+
+def _encode_report_object(value: Any) -> dict[str, list[Any]]:
+    """Encode a dataclass of a report as a JSON object. Raises `TypeError` for any other value."""
+    kind = type(value)
+    if not is_dataclass(kind) or kind.__name__ not in _KINDS:
+        raise TypeError(f"{kind.__name__} is nothing of a report")
+    return {kind.__name__: [getattr(value, field.name) for field in fields(kind)]}
+
+
+def _decode_report(body: bytes) -> Report:
+    """Decode the report from compressed JSON."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # up to 100,000 rows, and none is garbage
+    try:
+        report = json.loads(zlib.decompress(body), object_hook=_decode_report_object)
+    except (zlib.error, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+    finally:
+        if was_enabled:
+            gc.enable()
+    if isinstance(report, Report):
+        return report
+    raise ValueError("no report")
+
+
+def _decode_report_object(value: dict[str, Any]) -> Any:
+    """Decode a JSON object into its dataclass."""
+    ((name, values),) = value.items()
+    kind = _KINDS[name]
+    parts = dict(zip([field.name for field in fields(kind)], values, strict=True))
+    rows = _ROW_FIELDS.get(name)
+    for field, part in parts.items():
+        if field == rows:
+            parts[field] = tuple(tuple(row) for row in part)
+        elif type(part) is list:
+            parts[field] = _convert_to_tuple(part)
+    return kind(**parts)
+
+
+def _convert_to_tuple(values: list[Any]) -> tuple[Any, ...]:
+    """Convert nested lists back to tuples."""
+    return tuple(_convert_to_tuple(value) if type(value) is list else value for value in values)

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, filterfalse
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -110,7 +109,7 @@ class RunResult:
     @property
     def failed(self) -> bool:
         """Whether a source could not be read, or tracekit itself raised an error."""
-        return bool(self.measurements.failures) or any(map(faults.is_fault_remark, self.report.remarks))
+        return bool(self.measurements.failures) or any(faults.is_fault_remark(remark) for remark in self.report.remarks)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -226,7 +225,7 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
     ids = question_selection.select_question_ids(options.questions, options.skip, questions)
     if ids is not None:
         to_measure = question_selection.select_measured_questions(ids, options.tables, questions)
-        ids = tuple(map(attrgetter("id"), to_measure))
+        ids = tuple(question.id for question in to_measure)
     work = partial(
         measure_source,
         questions=ids,
@@ -342,7 +341,7 @@ def list_wanted_inputs(analyses: Sequence[Analysis] | None = None) -> Want:
     if analyses is None:
         analyses = ANALYSES
     # A question of the user may read any column.
-    is_ours = not any(map(attrgetter("file"), analyses))
+    is_ours = not any(analysis.file for analysis in analyses)
     return Want(
         tables=frozenset({"threads", *chain_attribute(analyses, "reads")}),
         args=tuple(sorted(set(chain_attribute(analyses, "args")))),
@@ -365,8 +364,7 @@ def reduce_outcomes(
         if outcome.value is not None:
             values.append(outcome.value)
     new_runs, run_notes = split_runs.split_discovered_runs(discovery, list(chain.from_iterable(values)))
-    in_its_run = partial(split_runs.move_to_run, new_runs=new_runs)
-    values = [tuple(map(in_its_run, value)) for value in values]
+    values = [tuple(split_runs.move_to_run(part, new_runs) for part in value) for value in values]
     # A node cannot detect copies of its recordings on other nodes: find them here.
     fold = (
         duplicate_recordings.drop_duplicate_recordings
@@ -378,7 +376,7 @@ def reduce_outcomes(
         raise make_unreadable_error(failures)
     light_parts = [replace(part, tables={}) for part in parts]
     questions = load_every_question(options.question_files)
-    tables_of_sources = list(map(dict, order_source_tables(parts, questions)))
+    tables_of_sources = [dict(ordered) for ordered in order_source_tables(parts, questions)]
     del values, parts
     tables = _concatenate_tables(tables_of_sources, new_runs)
     release_freed_memory()
@@ -400,7 +398,7 @@ def _make_measurements(
             parts.append(part)
     return Measurements(
         tables,
-        tuple(map(attrgetter("source"), parts)),
+        tuple(part.source for part in parts),
         notes=tuple(chain_attribute((*parts, *copies), "notes")),
         facts=_make_run_facts(parts, len(copies), discovery, options),
         faults=tuple(chain_attribute(parts, "faults")),
@@ -417,8 +415,7 @@ def make_unreadable_error(failures: Sequence[Failure]) -> TracekitError:
 
 def _note_empty_selection(parts: Sequence[MeasuredSource], discovery: Discovery, options: Options) -> list[Note]:
     """Make the notes on sources without the selected ranks, steps or stages."""
-    originals = filterfalse(attrgetter("original"), parts)
-    holdings = list(filter(None, map(attrgetter("holding"), originals)))
+    holdings = [part.holding for part in parts if part.holding and not part.original]
     cuts = (parse_optional_numbers(options.ranks), parse_optional_numbers(options.steps), options.stages)
     return note_unselected(holdings, discovery.left_out, *cuts)
 
@@ -442,11 +439,11 @@ def _make_run_facts(parts: Sequence[MeasuredSource], copy_count: int, discovery:
     questions = load_every_question(options.question_files)
     return Facts(
         title=discovery.title,
-        versions=merging.keep_agreed_versions(map(attrgetter("versions"), parts)),
-        options=merging.keep_agreed_versions(map(attrgetter("options"), parts)),
+        versions=merging.keep_agreed_versions(part.versions for part in parts),
+        options=merging.keep_agreed_versions(part.options for part in parts),
         ignored=tuple(_count_ignored_files(discovery)),
         files=discovery.state_counts(copies=copy_count),
-        simulated=any(map(attrgetter("simulated"), parts)),
+        simulated=any(part.simulated for part in parts),
         stages=tuple(options.stages),
         has_chosen_steps=options.steps is not None,
         excluded_count=sum(ignored.reason.code == "excluded" for ignored in discovery.ignored),

@@ -1,17 +1,18 @@
 """Tables queryable by name, and their rows: raw tables read from every source, and measured tables as in `analyze`.
 
-A raw table starts with the keys of its process, and has the step of each row.
+A raw table starts with the keys of its process, and has the step of each row; `args` has a row per recorded argument.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from operator import attrgetter
 
 import numpy as np
+import pandas as pd
 
 from tracekit.analyses import list_measured_tables
 from tracekit.discover.arguments import split_label
@@ -21,14 +22,13 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.sources import ON_REQUEST, Failure, Fault, Source
 from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concatenate_table_parts
-from tracekit.model.tables.arrays import Array, Columns, Nullable, repeat_number, repeat_text
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, repeat_number, repeat_text
 from tracekit.model.tables.columns import STEP
-from tracekit.model.trace import Trace, Want
+from tracekit.model.trace import SparseColumn, Trace, Want
 from tracekit.pipeline import run
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.measure_source import add_content_digest, read_parts
 from tracekit.pipeline.options import Options, parse_optional_numbers
-from tracekit.pipeline.recorded_args import list_recorded_args
 from tracekit.pipeline.wire_format.worker_tables import use_python_strings
 from tracekit.process import slice_trace
 from tracekit.process.device.placement import Placement, place_device_ops
@@ -40,7 +40,7 @@ PROCESS_COLUMN = Column("category", "Process in its file: rows of raw tables are
 ROW_NUMBER_COLUMN = Column("int32", "Number of the row among those that were read of its file.")
 """The column `id` of tables read by name; another read of the file may number the rows differently."""
 
-RAW_NAMES = frozenset(map(attrgetter("name"), (*RAW, ARGS)))
+RAW_NAMES = frozenset(table.name for table in (*RAW, ARGS))
 
 _STEP_TABLES = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
 """The raw tables that determine the step of a row."""
@@ -58,7 +58,7 @@ class QueriedRows:
 @cache
 def list_queryable_tables() -> tuple[Table, ...]:
     """List all queryable tables: the raw ones with their keys and steps, then the measured ones."""
-    return (*map(_add_process_keys, RAW), _add_process_keys(ARGS), *list_measured_tables())
+    return (*(_add_process_keys(table) for table in (*RAW, ARGS)), *list_measured_tables())
 
 
 def _add_process_keys(table: Table) -> Table:
@@ -240,3 +240,46 @@ def _assign_row_steps(trace: Trace, name: str, length: int) -> Array:
     placed: Placement = trace.derived(place_device_ops)
     numbers = recorded.step_rows.number_at(placed.ts_ns)
     return Nullable(numbers.values, numbers.missing | ~placed.is_placed)
+
+
+def list_recorded_args(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
+    """List the columns of `args`: one row per value of each key. Needs at least one key."""
+    keys = sorted(by_key)
+    columns = [by_key[key] for key in keys]
+    counts = [len(column.rows) for column in columns]
+    numbers = np.zeros(sum(counts), np.float64)
+    is_text = np.ones(sum(counts), np.bool_)
+    codes = np.zeros(sum(counts), np.int64)
+    texts: list[str] = []
+    end = 0
+    for column, count in zip(columns, counts, strict=True):
+        start, end = end, end + count
+        if column.categories is None:
+            distinct, code = np.unique(column.values, return_inverse=True)
+            numbers[start:end] = column.values
+            is_text[start:end] = False
+            of_column = [str(value) for value in distinct.tolist()]
+        else:
+            code, of_column = column.values, [_format_arg_value(value) for value in column.categories]
+        codes[start:end] = code + len(texts)
+        texts += of_column
+    place, unique = pd.factorize(np.array([*texts, ""], object))
+    return {
+        "id": np.concatenate([column.rows for column in columns]).astype(np.int32),
+        "key": Coded(np.repeat(np.arange(len(keys), dtype=np.int32), counts), tuple(keys)),
+        "value": Coded(place[codes].astype(np.int32), tuple(unique.tolist())),
+        "number": Nullable(numbers, is_text),
+    }
+
+
+def _format_arg_value(value: object) -> str:
+    """Format a value as JSON; texts stay as they are.
+
+    >>> _format_arg_value(True), _format_arg_value(None), _format_arg_value("a")
+    ('true', 'null', 'a')
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)

@@ -19,7 +19,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
@@ -87,13 +86,13 @@ def save(measurements: Measurements, path: Path | str) -> None:
     manifest = {
         "schema": SAVED_SCHEMA,
         "tables": {name: _describe_table(TABLES[name], len(rows)) for name, rows in tables.items()},
-        "sources": list(map(_encode_saved_source, measurements.sources)),
-        "failures": list(map(_encode_saved_coded, measurements.failures)),
-        "notes": list(map(_encode_saved_coded, measurements.notes)),
+        "sources": [_encode_saved_source(source) for source in measurements.sources],
+        "failures": [_encode_saved_coded(failure) for failure in measurements.failures],
+        "notes": [_encode_saved_coded(note) for note in measurements.notes],
         "facts": convert_facts_to_json(measurements.facts),
     }
     if measurements.faults:
-        manifest["faults"] = list(map(asdict, measurements.faults))
+        manifest["faults"] = [asdict(fault) for fault in measurements.faults]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         _add_archive_entry(archive, MANIFEST, _encode_saved_json(manifest), zipfile.ZIP_STORED)
@@ -110,7 +109,7 @@ def _order_saved_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
 
 def _list_table_names() -> list[str]:
     """List the names of all tables; loads the tables of every question."""
-    return list(map(attrgetter("name"), (*RAW, *list_measured_tables())))
+    return [table.name for table in (*RAW, *list_measured_tables())]
 
 
 def _add_archive_entry(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
@@ -137,7 +136,7 @@ def _encode_saved_source(source: Source) -> dict[str, Any]:
     """Encode a source without path and node, which are meaningless on other machines."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
     values = {name: getattr(source, name) for name in names}
-    return {**values, "notes": list(map(_encode_saved_coded, source.notes))}
+    return {**values, "notes": [_encode_saved_coded(note) for note in source.notes]}
 
 
 def _encode_saved_coded(coded: Note | Failure) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def _list_column_blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str,
         array = rows[name]
         if isinstance(array, Coded):
             yield name, "codes", array.codes.astype("<i4").tobytes()
-            yield name, "categories", _encode_saved_json(list(map(str, array.texts)))
+            yield name, "categories", _encode_saved_json([str(text) for text in array.texts])
         elif isinstance(array, Nullable):
             values = np.where(array.missing, 0, array.values)
             yield name, "data", values.astype(_VALUES[column.dtype]).tobytes()
@@ -287,11 +286,13 @@ def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
     archive.finish()
     return Measurements(
         arrays=_order_saved_tables(tables),
-        sources=tuple(map(_decode_saved_source, _check_saved_list(manifest.get("sources"), "sources"))),
-        failures=tuple(map(_decode_saved_failure, _check_saved_list(manifest.get("failures"), "failures"))),
-        notes=tuple(map(_decode_saved_note, _check_saved_list(manifest.get("notes"), "notes"))),
+        sources=tuple(_decode_saved_source(record) for record in _check_saved_list(manifest.get("sources"), "sources")),
+        failures=tuple(
+            _decode_saved_failure(record) for record in _check_saved_list(manifest.get("failures"), "failures")
+        ),
+        notes=tuple(_decode_saved_note(record) for record in _check_saved_list(manifest.get("notes"), "notes")),
         facts=parse_facts(_check_saved_object(manifest.get("facts"), "facts")),
-        faults=tuple(map(_decode_saved_fault, _check_saved_list(manifest.get("faults", []), "faults"))),
+        faults=tuple(_decode_saved_fault(record) for record in _check_saved_list(manifest.get("faults", []), "faults")),
     )
 
 
@@ -374,7 +375,7 @@ def _decode_saved_source(item: Any) -> Source:
     return Source(
         path=Path(values["name"]),
         size_bytes=_check_saved_integer(record.get("size_bytes"), "size_bytes", low=0),
-        notes=tuple(map(_decode_saved_note, _check_saved_list(record.get("notes"), "notes"))),
+        notes=tuple(_decode_saved_note(note) for note in _check_saved_list(record.get("notes"), "notes")),
         **values,
     )
 

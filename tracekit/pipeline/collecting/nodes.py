@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +61,9 @@ def collect_offers(cluster: Cluster, patterns: Sequence[str], target: Path) -> N
         if not isinstance(answer.value, NodeOffer):
             left_out.append(SkippedFile(Path(), answer.value or answer.problem, node.host))
             continue
-        on_node = partial(replace, node=node.host)
-        wanted += map(on_node, answer.value.plan.wanted)
-        left_out += map(on_node, answer.value.plan.left_out)
-        doubted += map(on_node, answer.value.suspects)
+        wanted += [replace(request, node=node.host) for request in answer.value.plan.wanted]
+        left_out += [replace(skipped, node=node.host) for skipped in answer.value.plan.left_out]
+        doubted += [replace(suspect, node=node.host) for suspect in answer.value.suspects]
     return NodeOffer(CopyPlan(tuple(wanted), tuple(left_out)), tuple(doubted))
 
 

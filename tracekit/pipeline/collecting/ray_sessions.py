@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 
 from tracekit.discover import nsys_files as nsys_pairs
@@ -124,9 +123,9 @@ def find_useless_reports(wanted: Sequence[CopyRequest]) -> tuple[SkippedFile, ..
 
     Reads only headers and lists of tables. The content of a report is known only if its export is in the same place.
     """
-    paths = set(map(attrgetter("path"), wanted))
+    paths = {file.path for file in wanted}
     suspicions = (SkippedFile(file.path, _explain_useless(file.path, paths)) for file in wanted)
-    return tuple(filter(attrgetter("reason"), suspicions))
+    return tuple(suspicion for suspicion in suspicions if suspicion.reason)
 
 
 def _explain_useless(path: Path, paths: set[Path]) -> str:
@@ -138,8 +137,9 @@ def _explain_useless(path: Path, paths: set[Path]) -> str:
             return problem.text
         return EMPTY_CAPTURE if is_empty_capture(path) else ""
     if suffix == nsys_pairs.STREAM_SUFFIX:
-        reports = filter(paths.__contains__, map(path.with_suffix, nsys_pairs.REPORT_SUFFIXES))
-        return "" if any(map(_has_report_magic, reports)) else nsys_pairs.LONE_STREAM.text
+        reports = [path.with_suffix(suffix) for suffix in nsys_pairs.REPORT_SUFFIXES]
+        has_report = any(report in paths and _has_report_magic(report) for report in reports)
+        return "" if has_report else nsys_pairs.LONE_STREAM.text
     if suffix not in nsys_pairs.REPORT_SUFFIXES:
         return ""
     if not _has_report_magic(path):
@@ -230,11 +230,11 @@ def _label_sessions(sessions: Sequence[ReportFolder], host: str | None) -> list[
     """Label the sessions with `host`; without it, label directories of the same session by where their paths differ."""
     if host is not None:
         return [replace(session, host=host) for session in sessions]
-    counts = Counter(map(attrgetter("name"), sessions))
+    counts = Counter(session.name for session in sessions)
     several = [session for session in sessions if counts[session.name] > 1]
     names = shorten_run_names([_find_session_parent(session).parts[1:] for session in several])
     hosts = [re.sub(r"[^0-9A-Za-z.-]+", "-", name).strip("-.") or "host" for name in names]
-    labels = dict(zip(map(id, several), number_repeated_names(hosts), strict=True))
+    labels = {id(session): host for session, host in zip(several, number_repeated_names(hosts), strict=True)}
     labelled = []
     for session in sessions:
         label = labels.get(id(session), "").replace("#", "-")

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 
@@ -57,15 +55,14 @@ def drop_duplicate_recordings(sources: Sequence[tuple[MeasuredSource, ...]]) -> 
     originals = _find_originals(list(chain.from_iterable(sources)))
     if not originals:
         return list(sources)
-    emptied = partial(_drop_duplicate_rows, originals=originals, counting=set(originals.values()))
-    return [tuple(map(emptied, source)) for source in sources]
+    counting = set(originals.values())
+    return [tuple(_drop_duplicate_rows(part, originals, counting) for part in source) for source in sources]
 
 
 def _find_originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     """Map each duplicate source to the source that counts."""
     of_process: dict[tuple[object, ...], list[MeasuredSource]] = {}
-    name_of = attrgetter("source.name")
-    processes = Counter(map(name_of, parts))
+    processes = Counter(part.source.name for part in parts)
     for part in parts:
         source = part.source
         is_single = processes[source.name] == 1 and source.pid is not None
@@ -76,9 +73,9 @@ def _find_originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
     originals: dict[str, str] = {}
     if not several:
         return originals
-    recordings = _collect_process_recordings(parts, set(map(name_of, chain.from_iterable(several))))
+    recordings = _collect_process_recordings(parts, {part.source.name for same in several for part in same})
     for same in several:
-        of_same = filter(None, map(recordings.get, map(name_of, same)))
+        of_same = [recordings[part.source.name] for part in same if part.source.name in recordings]
         originals |= _find_process_originals(of_same)
     return originals
 
@@ -98,8 +95,8 @@ def _find_process_originals(recordings: Iterable[_ProcessRecording]) -> dict[str
 
 def _is_same_recording(less: _ProcessRecording, more: _ProcessRecording) -> bool:
     """Check whether two recordings have no conflicting facts, and begin together or share half of the smaller's windows."""
-    facts = attrgetter(*_COMPARED_FACTS)
-    for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
+    for fact in _COMPARED_FACTS:
+        pair = getattr(less.part.source, fact), getattr(more.part.source, fact)
         if None not in pair and pair[0] != pair[1]:
             return False
     shared = len(less.window_starts & more.window_starts)

@@ -6,8 +6,7 @@ Times are never added over tools: two profilers that recorded the same step reco
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, product, starmap
-from operator import attrgetter
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +38,7 @@ def select_primary_tool(measured: Measurements) -> Measurements:
 
 def _find_check_sources(measured: Measurements) -> frozenset[str]:
     """Find the names of the sources that serve only as a check."""
-    if not set(map(attrgetter("tool"), measured.sources)).issuperset(TIMING_TOOLS):
+    if not {source.tool for source in measured.sources}.issuperset(TIMING_TOOLS):
         return frozenset()
     steps = measured["steps"]
     set_aside: set[str] = set()
@@ -50,9 +49,10 @@ def _find_check_sources(measured: Measurements) -> frozenset[str]:
         places_of = {tool: set().union(*seen[tool].values()) for tool in TIMING_TOOLS}
         first = max(TIMING_TOOLS, key=lambda tool: len(places_of[tool]))
         del seen[first]
-        for name, places in chain.from_iterable(map(dict.items, seen.values())):
-            if any(starmap(_is_compatible, product(places, places_of[first]))):
-                set_aside.add(name)
+        for places_by_name in seen.values():
+            for name, places in places_by_name.items():
+                if any(_is_compatible(*pair) for pair in product(places, places_of[first])):
+                    set_aside.add(name)
     return frozenset(set_aside)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TypeVar
 
 from tracekit.model.labels import choose_plural
@@ -44,7 +43,8 @@ def _make_merge_key(finding: Finding) -> object:
     stages = _list_finding_stages(finding)
     if not stages or not finding.recoverable_ns or finding.rule in RANK_RULES:
         return None
-    runs, roles = (frozenset(map(attrgetter(name), finding.places)) for name in ("run", "role"))
+    runs = frozenset(place.run for place in finding.places)
+    roles = frozenset(place.role for place in finding.places)
     return finding.rule, runs, roles, finding.is_catch_all
 
 
@@ -91,7 +91,7 @@ def _sum_part_ratios(parts: Sequence[Finding]) -> float | None:
 
 def _count_small_stages(parts: Sequence[Finding]) -> Iterator[str]:
     """Count the stages with too little time to be reported."""
-    stages = frozenset().union(*map(_list_finding_stages, parts)) if parts else frozenset()
+    stages = {stage for part in parts for stage in _list_finding_stages(part)}
     if stages:
         yield f"too little to count in {len(stages)} more {choose_plural(len(stages), 'stage')}"
 
@@ -109,7 +109,7 @@ def _list_smaller_parts(smaller: Sequence[Finding]) -> Iterator[str]:
     if len(costs) == 1:
         yield f"{format_quantity(sum(costs.values()), 'ns')} more in {next(iter(costs))}"
         return
-    count = len(frozenset().union(*map(_list_finding_stages, smaller)))
+    count = len({stage for part in smaller for stage in _list_finding_stages(part)})
     total = format_quantity(sum(costs.values()), "ns")
     stages = f"{count} other {choose_plural(count, 'stage')}"
     yield f"{total} more in {stages}: {', '.join(listed[:MAX_CLAIM_STAGES])}{more}"
@@ -117,7 +117,7 @@ def _list_smaller_parts(smaller: Sequence[Finding]) -> Iterator[str]:
 
 def _rate_merged(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
     """Rate the sum by its share of the step, unless the rule rates its parts below their share."""
-    gravest = min(map(attrgetter("severity"), parts), key=SEVERITIES.index)
+    gravest = min((part.severity for part in parts), key=SEVERITIES.index)
     is_by_share = all(part.severity == thresholds.severity(part.recoverable_ratio) for part in parts)
     of_sum = thresholds.severity(ratio)
     return min(gravest, of_sum, key=SEVERITIES.index) if is_by_share else gravest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,18 +39,18 @@ def list_remarks(measured: Measurements) -> tuple[Remark, ...]:
         same_text.setdefault((note.severity, note.code, note.message), []).append(remark)
     remaining: dict[tuple[str, str, str], Iterator[Remark]] = {}
     for key, same in same_text.items():
-        sources = set(map(attrgetter("source"), same))
+        sources = {remark.source for remark in same}
         remaining[key] = iter([_merge_remarks(same)] if len(sources) > MOST_ALIKE else same)
     nexts = (next(remaining[note.severity, note.code, note.message], None) for note in notes)
     failures = (Remark("error", "unreadable", f.problem, f.source) for f in measured.failures)
-    return (*failures, *filter(None, nexts))
+    return (*failures, *(remark for remark in nexts if remark))
 
 
 def _merge_remarks(same: list[Remark]) -> Remark:
     """Merge remarks with the same text: sums their counts, and names the first sources."""
-    names = list(dict.fromkeys(map(attrgetter("source"), same)))
+    names = list(dict.fromkeys(remark.source for remark in same))
     sources = f"{', '.join(names[:NAMED])} and {len(names) - NAMED:,} more"
-    return replace(same[0], source=sources, count=sum(map(attrgetter("count"), same)))
+    return replace(same[0], source=sources, count=sum(remark.count for remark in same))
 
 
 def make_value_table(measured: Measurements) -> Sheet | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,7 +73,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
         _describe_check(measured),
         measured.facts.engine,
     ]
-    return tuple(filter(None, facts))
+    return tuple(fact for fact in facts if fact)
 
 
 def _make_summary_fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
@@ -92,7 +92,7 @@ def _count_summary_runs(measured: Measurements) -> str:
 def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
     captures = measured["captures"]
-    ranks = sorted(map(int, captures["rank"].dropna().unique()))
+    ranks = sorted(int(rank) for rank in captures["rank"].dropna().unique())
     worlds = captures["world_size"].dropna().unique()
     if not ranks:
         return "ranks unknown"
@@ -112,13 +112,13 @@ def _list_run_roles(measured: Measurements) -> str:
     roles = measured["captures"]["role"].dropna().unique().tolist()
     if len(roles) > 4:
         return f"{len(roles)} roles"
-    return ", ".join(map(str, roles))
+    return ", ".join(str(role) for role in roles)
 
 
 def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> str:
     """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
     walls = summarize_job_steps(measured).walls
-    step_numbers = sorted(set(map(int, walls["step"].dropna())))
+    step_numbers = sorted({int(step) for step in walls["step"].dropna()})
     gone = {(step.run, step.step) for step in left_out}
     runs = walls["run"].where(walls["run"].notna(), "")
     counting: set[int] = set()
@@ -149,13 +149,13 @@ def _format_versions(measured: Measurements) -> str:
 
 def _format_named_values(values: Mapping[str, str]) -> str:
     """Format values with their names, sorted by name."""
-    return ", ".join(map(" ".join, sorted(values.items())))
+    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
 
 
 def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
     captures = measured["captures"]
-    if INTERLEAVED in map(attrgetter("code"), measured.notes):
+    if any(note.code == INTERLEAVED for note in measured.notes):
         return ""
     if not (captures["device_op_count"] > 0).any():
         only = set(captures["tool"].dropna()) == {"torch_memory"}
@@ -191,7 +191,7 @@ def _describe_check(measured: Measurements) -> str:
     """Describe the files of a second tool for the same steps: `checked by nsys: 8 files, 1.2 GiB`."""
     if measured.check is None:
         return ""
-    tools = ", ".join(sorted(set(map(attrgetter("tool"), measured.check.sources))))
+    tools = ", ".join(sorted({source.tool for source in measured.check.sources}))
     return f"checked by {tools}: {_count_source_files(measured.check)}"
 
 
@@ -271,7 +271,7 @@ def _measure_outside_stages(measured: Measurements) -> tuple[Metric, ...]:
 
 def has_split_runs(measured: Measurements) -> bool:
     """Check whether files of one directory were split into several runs."""
-    return SPLIT_RUNS_CODE in map(attrgetter("code"), measured.notes)
+    return any(note.code == SPLIT_RUNS_CODE for note in measured.notes)
 
 
 def _measure_run_steps(measured: Measurements, steps: JobSteps) -> tuple[Metric, ...]:
@@ -296,7 +296,7 @@ def _name_step_unit(steps: JobSteps) -> str:
     origin = str(origins[0])
     if origin == "file" and walls["step"].isna().all():
         return "capture"
-    names = sorted(set(map(shorten_repeating_name, walls["name"].dropna())))
+    names = sorted({shorten_repeating_name(name) for name in walls["name"].dropna()})
     listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
     return ORIGIN_NOTES[origin].format(name=listed)
 
@@ -411,8 +411,8 @@ def _make_stage_sheet(measured: Measurements) -> Sheet | None:
     headings.append(Heading("ranks", "ranks", "count"))
     slowest = _evaluate_sound_part(measured, _name_slowest_ranks, None)
     if slowest is not None:
-        keys = zip(stages["run"], map(to_text_or_none, stages["role"]), stages["canonical"], strict=True)
-        stages["slowest"] = list(map(slowest.get, keys))
+        keys = zip(stages["run"], stages["role"], stages["canonical"], strict=True)
+        stages["slowest"] = [slowest.get((run, to_text_or_none(role), stage)) for run, role, stage in keys]
         headings.append(_SLOWEST_RANK_HEADING)
     stages = stages.iloc[np.argsort(-spread_stage_walls(stages), kind="stable")]
     caption = describe_periodic_stages(measured)
@@ -480,8 +480,8 @@ def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
 
 def count_files_by_state(measured: Measurements) -> FileCounts:
     """Count the files read and, by state, those not read; see `discover.arguments.counted`."""
-    read = set(map(attrgetter("name"), measured.sources))
-    failed = set(map(attrgetter("source"), measured.failures))
+    read = {source.name for source in measured.sources}
+    failed = {failure.source for failure in measured.failures}
     return count_found_files(len(read), len(failed), measured.facts.files)
 
 
@@ -500,7 +500,7 @@ def _describe_removed_rows(notes: Sequence[Note]) -> Iterator[str]:
     if not notes:
         return
     left = sum(kept for note in notes if isinstance(kept := note.data.get("left"), int))
-    recorded = left + sum(map(attrgetter("count"), notes))
+    recorded = left + sum(note.count for note in notes)
     yield (
         f"rows were removed after the recording ({format_quantity(left / recorded, 'ratio')} of the operators are left): "
         "idle time, counts and shares are not those of the run"
@@ -511,7 +511,7 @@ def _describe_cut_ends(notes: Sequence[Note]) -> Iterator[str]:
     """Describe the device ops with truncated late ends in one sentence, over all sources; empty without any."""
     if not notes:
         return
-    count = sum(map(attrgetter("count"), notes))
+    count = sum(note.count for note in notes)
     ops = f"{count:,} device {choose_plural(count, 'op')} ended after the next op of the same stream"
     yield f"{ops} (a late time stamp, as on ROCm); they were cut to end before it"
 
@@ -563,7 +563,7 @@ def _list_number_types(measured: Measurements) -> str:
 def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
     pairs = ((name, _evaluate_sound_part(measured, part, "")) for name, part in _COMPARABLE_FACTS.items())
-    return tuple(filter(itemgetter(1), pairs))
+    return tuple((name, value) for name, value in pairs if value)
 
 
 def _make_capture_lister(column: str) -> Callable[[Measurements], str]:
@@ -577,7 +577,7 @@ def _list_compared_stages(measured: Measurements) -> str:
 
 
 def _join_sorted_distinct(values: Iterable[object]) -> str:
-    return ", ".join(sorted(set(map(str, values))))
+    return ", ".join(sorted({str(value) for value in values}))
 
 
 _COMPARABLE_FACTS: Mapping[str, Callable[[Measurements], str]] = {

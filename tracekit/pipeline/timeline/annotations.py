@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +147,7 @@ def _draw_slices(
 ) -> str:
     """Format intervals as trace events."""
     tally["rows"] += len(names)
-    texts = map(quote_json, names)
+    texts = [quote_json(name) for name in names]
     cells = zip(texts, tids, format_micros(begin), format_micros(length), args, strict=True)
     head = f',\n{{"ph":"X","cat":"{ANNOTATION_CATEGORY}","pid":{pid},'
     return "".join(map((head + '"name":%s,"tid":%d,"ts":%s,"dur":%s,"args":%s}').__mod__, cells))
@@ -200,7 +199,7 @@ def _find_place_intervals(place: Place, plan: TimelinePlan, drawn: _DrawnWindows
         for lane in index_lanes(lanes).values():
             yield lane.number, place.start_ns - lane.shift_ns, end_ns - lane.shift_ns
         return
-    processes = list(map(attrgetter("number"), lanes))
+    processes = [lane.number for lane in lanes]
     if place.stage is not None:
         stages = _select_place_windows(place, drawn.stages, processes)
         stages = stages[stages["name"] == place.stage]

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +259,7 @@ def _find_parts_room(target: Path) -> Path | None:
 
 def _refuse_input_target(target: Path, discovery: Discovery) -> None:
     """Raise `TracekitError` if the target is one of the input files, also under another name."""
-    if target.exists() and any(map(target.samefile, map(attrgetter("path"), discovery.sources))):
+    if target.exists() and any(target.samefile(source.path) for source in discovery.sources):
         raise TracekitError(f"{target}: is one of the files to be read", "name another file")
 
 

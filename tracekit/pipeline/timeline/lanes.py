@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import pandas as pd
@@ -103,7 +102,7 @@ def plan_timeline(measured: Measurements, *, correct_clocks: bool = True) -> Tim
     processes with incomparable clocks, are drawn as if they began together.
     """
     sources = [source for source in measured.sources if source.tool != "log"]
-    keys = list(map(make_lane_key, sources))
+    keys = [make_lane_key(source) for source in sources]
     order = sorted(set(keys), key=_sort_lanes)
     names = dict(zip(order, _name_lanes(order), strict=True))
     numbers = dict(zip(order, count(), strict=False))
@@ -134,7 +133,7 @@ def _sort_lanes(key: LaneProcess) -> tuple[Any, ...]:
 
 def _name_lanes(order: Sequence[LaneProcess]) -> list[str]:
     """Name processes as `rank 0 actor`, with the run if there are several, and the pid if names repeat."""
-    several = len(set(map(itemgetter(0), order))) > 1
+    several = len({run for run, *_ in order}) > 1
     names = [_name_lane(key, several) for key in order]
     bearers = Counter(names)
     for index, key in enumerate(order):
@@ -207,12 +206,12 @@ def _find_source_starts(measured: Measurements, captures: pd.DataFrame) -> dict[
     from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
     sound = starts[~from_epoch | (starts["ts_ns"] > _MIN_EPOCH_NS)]
     earliest = sound.groupby("source")["ts_ns"].min()
-    return dict(zip(map(str, earliest.index), earliest.tolist(), strict=True))
+    return {str(source): ts_ns for source, ts_ns in earliest.items()}
 
 
 def _describe_separate_clocks(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:
     """Describe the lanes that are not on the common clock."""
-    runs = set(map(attrgetter("source.run"), lanes))
+    runs = {lane.source.run for lane in lanes}
     if len(runs) > 1:
         yield f"{len(runs)} runs: all drawn as if they had begun together"
     distinct = len(set(domains))

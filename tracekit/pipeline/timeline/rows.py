@@ -136,7 +136,7 @@ class _TrackPlaces:
         texts = []
         columns = threads[["thread", "pid", "tid"]].astype(object)
         for number, *recorded in columns.itertuples(index=False, name=None):
-            pid_of, tid_of = map(_parse_optional_int, recorded)
+            pid_of, tid_of = (_parse_optional_int(value) for value in recorded)
             # Flow ends on a device name only the device and stream, as pid and tid.
             if number not in own_pids and (pid_of, tid_of) in queues:
                 texts.append(queues[pid_of, tid_of])
@@ -223,7 +223,7 @@ def _make_head_formatter(name: str, frame: pd.DataFrame) -> Callable[[int, int],
         categories = _format_fragments("cat", frame["cat"].cat.categories)
         code = frame["cat"].cat.codes.to_numpy()
     elif name == "device_ops":
-        categories = _format_fragments("cat", map(_DEVICE_CATEGORY.get, frame["kind"].cat.categories))
+        categories = _format_fragments("cat", [_DEVICE_CATEGORY.get(kind) for kind in frame["kind"].cat.categories])
         code = frame["kind"].cat.codes.to_numpy()
     else:
         fixed = {"device_ranges": "gpu_user_annotation", "syncs": "cuda_sync"}[name]
@@ -257,7 +257,7 @@ def _format_allocated(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tup
     """Format the allocated bytes of each device as a counter, after every allocation and free."""
     measured = frame[frame["allocated_bytes"].notna()]
     for key, of_device in measured.groupby(["device_type", "device"], dropna=False, sort=True):
-        kind, device = map(_parse_optional_int, key)
+        kind, device = (_parse_optional_int(value) for value in key)
         where = "CPU" if kind == 0 else f"device {_format_unknown(device)}"
         if kind == DRIVER:
             where += " (from the driver)"
@@ -322,7 +322,7 @@ def _format_flows(frame: pd.DataFrame, ends: npt.NDArray[np.object_], lane: Lane
     number = np.asarray(closed.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64)
     ids = number + 1 + lane.trace_number * TRACE_ID_RANGE
     phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
-    phase_texts = np.array(list(map(phases.__getitem__, closed["phase"].cat.categories)), object)
+    phase_texts = np.array([phases[phase] for phase in closed["phase"].cat.categories], object)
     for low in range(0, len(closed), ROWS_PER_CHUNK):
         part = closed.iloc[low : low + ROWS_PER_CHUNK]
         cells = zip(

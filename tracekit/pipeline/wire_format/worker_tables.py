@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field, fields, replace
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -41,7 +40,7 @@ class MeasuredSource:
 
     def __getstate__(self) -> list[Any]:
         """Pickle the tables as a few long arrays, in half the time of many small ones."""
-        return [_pack_for_transfer(self.tables), *_get_other_fields(self)]
+        return [_pack_for_transfer(self.tables), *(getattr(self, name) for name in _STATE_FIELDS[1:])]
 
     def __setstate__(self, state: list[Any]) -> None:
         """Restore a pickled object."""
@@ -50,7 +49,6 @@ class MeasuredSource:
 
 
 _STATE_FIELDS = ("tables", *(field.name for field in fields(MeasuredSource) if field.name != "tables"))
-_get_other_fields = attrgetter(*_STATE_FIELDS[1:])
 
 
 def _pack_for_transfer(tables: Mapping[str, Tables]) -> Any:
@@ -129,10 +127,10 @@ def merge_worker_tables(
             parts.append(replace(part, tables=folded))
         lighter.append(parts)
     tables_of_all = concatenate_by_name(joining)
-    first = next(filter(None, lighter), None)
+    first = next((parts for parts in lighter if parts), None)
     if first and tables_of_all:
         first[0] = replace(first[0], tables={"": tables_of_all, **first[0].tables})
-    return list(map(tuple, lighter))
+    return [tuple(parts) for parts in lighter]
 
 
 def concatenate_by_name(parts: Sequence[Tables]) -> Tables:
@@ -146,7 +144,7 @@ def concatenate_by_name(parts: Sequence[Tables]) -> Tables:
 
 def chain_attribute(parts: Iterable[object], name: str) -> Iterator[Any]:
     """Chain an iterable attribute of all parts."""
-    return chain.from_iterable(map(attrgetter(name), parts))
+    return chain.from_iterable(getattr(part, name) for part in parts)
 
 
 LARGE_FILE_BYTES = 16 * 2**20
