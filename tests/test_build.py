@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.cli.compiled import COMPILED_PARTS, find_missing_parts
+from tracekit.cli.compiled_parts import COMPILED_PARTS, find_missing_parts
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "examples" / "verl_cpu" / "outputs" / "profile"

@@ -9,7 +9,7 @@ import pytest
 from rules.idle_report import result
 
 from tracekit.job.idle_time.call_tree import blame_idle_time, sum_idle_subtrees
-from tracekit.model.keys import sum_by_group
+from tracekit.model.tables.keys import sum_by_group
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
 

@@ -19,7 +19,7 @@ from tracekit import analyses
 from tracekit.analyses import ANALYSES, rules
 from tracekit.cli import main as commands
 from tracekit.health.problems import PROBLEMS
-from tracekit.model.recording_kinds import KINDS
+from tracekit.model.recording.kinds import KINDS
 from tracekit.model.tables import ARGS, KEYS, RAW
 from tracekit.readers.chrome.classes import ACCELERATORS, is_read
 from tracekit.render.words import MEANINGS

@@ -224,7 +224,7 @@ def test_it_ends_when_nobody_asks_any_more():
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("tracekit.cli.mcp.find_spec", lambda _: None)
+    monkeypatch.setattr("tracekit.cli.commands.mcp.find_spec", lambda _: None)
     done = invoke("mcp", "--root", EXAMPLES)
     assert done.exit_code == 2
     assert done.stderr.splitlines()[1].strip() == "try: pip install '.[mcp]' (in a checkout of tracekit)"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.ops.kernels import judge, measure, pool_kernels, summary
-from tracekit.model.frame import Frame, concat
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.frame import Frame, concat
 from tracekit.model.trace import Measurements, Source, add_key_columns
 from tracekit.pipeline.run import Options, analyze_uncached
 

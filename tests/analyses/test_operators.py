@@ -233,7 +233,7 @@ def test_all_questions_find_the_same_however_many_rows_are_looked_at_at_once(mon
     path = EXAMPLES / "simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
     whole = analyze_uncached(path, Options(cache=False)).measurements
     for name, count in (
-        ("model.keys.COUNT_CHUNK_ROWS", 7), ("process.name_filters.MANY_ROWS", 0), ("process.host.tree.EDGES_AT_ONCE", 5),
+        ("model.tables.keys.COUNT_CHUNK_ROWS", 7), ("process.name_filters.MANY_ROWS", 0), ("process.host.tree.EDGES_AT_ONCE", 5),
         ("process.ops.shapes.CALLS_AT_ONCE", 3), ("readers.chrome.COUNTED_ROWS", 9),
     ):  # fmt: skip
         monkeypatch.setattr(f"tracekit.{name}", count)

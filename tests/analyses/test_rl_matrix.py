@@ -13,8 +13,8 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
 import tracekit
+from tracekit.job.driver_log import map_run_driver_logs, parse_timed_stage
 from tracekit.job.frames import list_stage_rows
-from tracekit.job.logs.driver_log import map_run_driver_logs, parse_timed_stage
 from tracekit.job.stages.matrix import average_stage_walls_by_rank, build_stage_cells, measure_stage_residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import get_canonical_stage

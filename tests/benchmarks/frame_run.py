@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from tracekit.model.frame import Frame, concat, max_of, sum_of, texts
 from tracekit.model.tables.arrays import Array, Columns, Nullable
+from tracekit.model.tables.frame import Frame, concat, max_of, sum_of, texts
 
 Calls = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
 SUMS = ["x0_ns", "x1_ns", "x2_ns", "x3_ns"]

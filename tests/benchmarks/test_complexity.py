@@ -14,7 +14,7 @@ import pytest
 from tracekit.job.frames import list_stage_rows, measure_step_walls
 from tracekit.job.idle_time import launching
 from tracekit.job.rank_groups import list_rank_groups
-from tracekit.model.keys import group_arrays
+from tracekit.model.tables.keys import group_arrays
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options

@@ -9,8 +9,8 @@ from command_line import invoke
 from tracekit.health.checks import diagnose
 from tracekit.health.symptoms import Capture
 from tracekit.model.errors import TracekitError
-from tracekit.model.recording_kinds import KINDS, NORMAL, Classification, RecordingCount
-from tracekit.model.sources import Note, Source
+from tracekit.model.inputs.sources import Note, Source
+from tracekit.model.recording.kinds import KINDS, NORMAL, Classification, RecordingCount
 from tracekit.pipeline.doctor import examine_captures
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached

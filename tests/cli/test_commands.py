@@ -8,7 +8,7 @@ from tracekit.analyses import rules
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import UnreadFile
 from tracekit.model import tables as schema
-from tracekit.model.codes import Reason
+from tracekit.model.inputs.note_codes import Reason
 from tracekit.model.trace import Measurements, Note, Source
 from tracekit.pipeline.cache import saved_measurements
 

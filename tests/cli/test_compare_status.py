@@ -14,7 +14,7 @@ import pytest
 from compare.made import BASE_RUNS, OPT_RUNS, report, step_rows
 
 import tracekit
-from tracekit.cli import gating
+from tracekit.cli import gate_options
 from tracekit.render import write_report_json
 
 RULE = ("--fail-on", "step_time>3%")
@@ -146,9 +146,9 @@ def test_an_exception_is_judged_by_the_day(call, fast, slow, monkeypatch):
     Path("tracekit.toml").write_text(
         '[[gate.accept]]\nmetric = "step_time"\nuntil = 2026-12-31\nreason = "larger vocabulary"\n'
     )
-    monkeypatch.setattr(gating, "get_today", lambda: date(2026, 12, 31))
+    monkeypatch.setattr(gate_options, "get_today", lambda: date(2026, 12, 31))
     assert call("compare", fast, slow, *RULE).exit_code == 0
-    monkeypatch.setattr(gating, "get_today", lambda: date(2027, 1, 1))
+    monkeypatch.setattr(gate_options, "get_today", lambda: date(2027, 1, 1))
     assert call("compare", fast, slow, *RULE).exit_code == 1
     done = call("compare", slow, fast, *RULE)
     assert done.exit_code == 2
@@ -156,7 +156,7 @@ def test_an_exception_is_judged_by_the_day(call, fast, slow, monkeypatch):
 
 
 def test_the_day_is_not_asked_for_without_exceptions(call, fast, slow, monkeypatch):
-    monkeypatch.setattr(gating, "get_today", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(gate_options, "get_today", lambda: pytest.fail("asked"))
     assert call("compare", slow, fast, *RULE).exit_code == 0
 
 

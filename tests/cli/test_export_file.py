@@ -10,8 +10,8 @@ from chrome_builder import launched, write
 from cli.exports import exported, named, rows_of, two_ranks, with_collectives
 
 import tracekit
-from tracekit.model import files
 from tracekit.model.errors import TracekitError
+from tracekit.model.system import files
 from tracekit.pipeline.timeline import document
 
 

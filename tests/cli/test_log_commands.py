@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_session import session
 
-from tracekit.model.escape import Lines, escape_lines, make_visible
+from tracekit.model.text.escape import Lines, escape_lines, make_visible
 from tracekit.render.gates import make_annotation as github_annotation
 
 NAMES = (

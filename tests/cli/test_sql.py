@@ -15,9 +15,9 @@ from command_line import APART
 
 import tracekit.sql.session
 from tracekit.cli import main, sql_shell
-from tracekit.cli import sql as command
+from tracekit.cli.commands import sql as command
 from tracekit.model.errors import TracekitError
-from tracekit.model.sources import Fault
+from tracekit.model.inputs.sources import Fault
 from tracekit.pipeline import table_reading
 
 ROOT = Path(__file__).parents[2]

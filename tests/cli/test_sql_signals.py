@@ -49,7 +49,7 @@ def test_a_signal_ends_a_statement_with_its_status(tmp_path, statement, number, 
 
 TWICE = """
 import os, signal, sys, time
-from tracekit.cli import child
+from tracekit.cli import child_process as child
 
 leave = child.exit_at_once
 
@@ -74,8 +74,8 @@ def test_a_child_that_is_terminated_twice_says_nothing_and_has_one_status(tmp_pa
 
 STUCK = """
 import os, signal, sys, time
-from tracekit.cli import child
-from tracekit.model import cache, temporaries
+from tracekit.cli import child_process as child
+from tracekit.model.system import cache, temporaries
 
 def work():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -104,7 +104,7 @@ def test_a_second_interrupt_ends_a_statement_at_once(tmp_path):
 
 WITHOUT_CHILD = """
 import sys
-from tracekit.cli import child, main
+from tracekit.cli import child_process as child, main
 child._can_fork = lambda: False
 sys.argv[0] = "tracekit"
 main()

@@ -18,7 +18,7 @@ from tracekit.compare.amdahl import (
 )
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Change
-from tracekit.compare.origins import Attribution, StageTimeChange
+from tracekit.compare.wall_time.attribution_rows import Attribution, StageTimeChange
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
 

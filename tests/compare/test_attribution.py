@@ -13,11 +13,11 @@ from compare.made import made_side, step_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.compare import report_attribution as attribution_sheets
-from tracekit.compare.attribution import attribute_sides, attribute_slot_table
 from tracekit.compare.changes import STEP, ComparisonChoices
 from tracekit.compare.judge import compare_sides
-from tracekit.compare.slot_table import SLOT_KEYS, SlotHalf, SlotTable
+from tracekit.compare.reports import attribution_tables as attribution_sheets
+from tracekit.compare.wall_time.attribution import attribute_sides, attribute_slot_table
+from tracekit.compare.wall_time.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 from tracekit.model.report import Report
 from tracekit.pipeline.comparing import compare_paths, read_side
 from tracekit.pipeline.run import Options

@@ -8,7 +8,7 @@ from compare.made import BASE_RUNS, OPT_RUNS, made_side, report, step_rows
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.differences import list_confounder_warnings
 from tracekit.compare.judge import compare_sides
-from tracekit.compare.report import describe_comparison
+from tracekit.compare.reports.comparison_report import describe_comparison
 from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.compare.gate_file import combine_gate_rules, find_gate_file, read
 from tracekit.compare.gate_rules import MOST_RULES, RULE_METRIC_ALIASES, parse_rule_text, resolve_rule_metric
+from tracekit.compare.gates.gate_file import combine_gate_rules, find_gate_file, read
 from tracekit.model.errors import TracekitError
 
 WHOLE = """

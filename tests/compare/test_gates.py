@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.compare.changes import ComparisonChoices
-from tracekit.compare.gate import apply_gate_rules, summarize_gates
 from tracekit.compare.gate_rules import GateException, GateRules, make_gate_rule, parse_rule_text
-from tracekit.compare.gate_sheet import describe_gate_result
-from tracekit.compare.slowed import run_gate_self_test
+from tracekit.compare.gates.gate_sheet import describe_gate_result
+from tracekit.compare.gates.outcomes import apply_gate_rules, summarize_gates
+from tracekit.compare.gates.self_test import run_gate_self_test
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options

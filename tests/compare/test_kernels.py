@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.kernels import find_kernel_changes
-from tracekit.compare.origins import Attribution
-from tracekit.compare.report_attribution import build_attribution_sections
-from tracekit.compare.slot_table import SLOT_KEYS, SlotHalf, SlotTable
+from tracekit.compare.reports.attribution_tables import build_attribution_sections
+from tracekit.compare.wall_time.attribution_rows import Attribution
+from tracekit.compare.wall_time.kernels import find_kernel_changes
+from tracekit.compare.wall_time.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 from tracekit.model.report import Sheet
 
 STEPS = 8

@@ -15,11 +15,11 @@ import tracekit
 from tracekit.analyses.memory import fragmentation, out_of_memory
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import SCHEMA, Comparison
-from tracekit.compare.gate import apply_gate_rules, summarize_gates
 from tracekit.compare.gate_rules import GateRules, make_gate_rule, parse_rule_text
+from tracekit.compare.gates.outcomes import apply_gate_rules, summarize_gates
+from tracekit.compare.gates.self_test import run_gate_self_test
 from tracekit.compare.judge import compare_sides
-from tracekit.compare.report import build_comparison_report
-from tracekit.compare.slowed import run_gate_self_test
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.job.steps.step_values import list_job_values
 from tracekit.model.errors import NothingComparableError
 from tracekit.model.tables import TABLES

@@ -3,9 +3,9 @@
 from compare.made import made_side, row
 from compare.memory_sides import holding, memory_of, memory_side
 
-from tracekit.compare.memory import compare_memory, judge_memory_level
 from tracekit.compare.memory_change import MemoryLevel
-from tracekit.compare.memory_snapshots import (
+from tracekit.compare.snapshots.levels import compare_memory, judge_memory_level
+from tracekit.compare.snapshots.owners import (
     END,
     MEMORY_LEVELS,
     PEAK,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from compare.memory_sides import measured_sources, memory_of, side_of
 
-from tracekit.compare.memory_snapshots import END, PEAK
+from tracekit.compare.snapshots.owners import END, PEAK
 from tracekit.model.trace import Source, Want
 from tracekit.readers import torch_memory
 

@@ -9,9 +9,9 @@ from compare.memory_sides import holding, memory_of, memory_side, of_one, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.compare import memory_sites
-from tracekit.compare.memory_sites import compare_memory_sites, shorten_sites
-from tracekit.compare.memory_snapshots import END, PEAK, MemoryOwner, MemorySnapshot
+from tracekit.compare.snapshots import sites as memory_sites
+from tracekit.compare.snapshots.owners import END, PEAK, MemoryOwner, MemorySnapshot
+from tracekit.compare.snapshots.sites import compare_memory_sites, shorten_sites
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Measurements, Source, add_key_columns

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracekit.cli import main
 from tracekit.compare.noise import NoiseFile, calibrated, check_noise_fits, read, write_noise_json
-from tracekit.compare.noise_report import build_noise_report, find_resolvable_change, list_noise_notes
+from tracekit.compare.reports.noise_report import build_noise_report, find_resolvable_change, list_noise_notes
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.stats.noise import Noise
 from tracekit.pipeline.comparing import read_side

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.compare.attribution import attribute_slot_table
-from tracekit.compare.origins import AttributionRow, shorten_attribution_rows
-from tracekit.compare.slot_table import SLOT_KEYS, SlotHalf, SlotTable
+from tracekit.compare.wall_time.attribution import attribute_slot_table
+from tracekit.compare.wall_time.attribution_rows import AttributionRow, shorten_attribution_rows
+from tracekit.compare.wall_time.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 
 
 def test_rows_that_do_not_add_up_are_no_attribution():

@@ -3,8 +3,8 @@
 import pytest
 from chrome_builder import op, write
 
-from tracekit.compare.attribution import attribute_sides
 from tracekit.compare.changes import ComparisonChoices
+from tracekit.compare.wall_time.attribution import attribute_sides
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tracekit.compare.spreads import compute_difference_intervals
+from tracekit.compare.wall_time.difference_intervals import compute_difference_intervals
 
 
 def test_the_interval_over_runs_is_welchs():

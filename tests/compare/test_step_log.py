@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tracekit.cli import main
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.judge import compare_sides
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.compare.step_log import StepLog, add_step_logs, read_step_table
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import compare_paths, read_step_logs

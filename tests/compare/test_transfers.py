@@ -4,8 +4,8 @@ from chrome_builder import annotation, op, step
 from compare.test_attribution import attribution, folder
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.origins import Attribution, AttributionRow, TransferChange
-from tracekit.compare.report_attribution import make_attribution_overview
+from tracekit.compare.reports.attribution_tables import make_attribution_overview
+from tracekit.compare.wall_time.attribution_rows import Attribution, AttributionRow, TransferChange
 
 
 def reduces(length):

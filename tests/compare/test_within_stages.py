@@ -9,9 +9,9 @@ from compare.test_attribution import tables
 from hypothesis import given, settings
 from scipy import stats
 
-from tracekit.compare.attribution import attribute_slot_table
 from tracekit.compare.changes import ComparisonChoices
-from tracekit.compare.report import describe_comparison_basis
+from tracekit.compare.reports.comparison_report import describe_comparison_basis
+from tracekit.compare.wall_time.attribution import attribute_slot_table
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.run import Options
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.compare.changes import ComparisonChoices
-from tracekit.compare.gate import summarize_gates
 from tracekit.compare.gate_rules import GateRules, parse_rule_text
+from tracekit.compare.gates.outcomes import summarize_gates
 from tracekit.compare.judge import compare_sides
 from tracekit.job.steps.throughput import parse_work_counts
 from tracekit.model.errors import TracekitError

@@ -14,8 +14,9 @@ from chrome_builder import kernel, launch, step, text
 
 import tracekit
 from tracekit.discover import fetched, stores
-from tracekit.model import cache, expansion
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs import unpacked_size
+from tracekit.model.system import cache
 
 ROWS = [step(1, 0, 100), launch(5, 1), kernel("k", 10, 80, 1)]
 
@@ -239,7 +240,7 @@ def test_a_bomb_is_stopped_at_what_the_cache_may_hold(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_an_archive_that_unpacks_to_too_many_times_its_size_is_refused(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(expansion, "FREE_BYTES", 2**20)
+    monkeypatch.setattr(unpacked_size, "FREE_BYTES", 2**20)
     path = tmp_path / ("run.zip" if make is zipped else "run.tgz")
     make(path, {"a.json": b" " * 3_000_000, "b.json": b" " * 3_000_000})
     with pytest.raises(TracekitError, match="unpacks to more than 200 times its size") as caught:
@@ -287,7 +288,7 @@ def test_a_damaged_archive_is_said_to_be_one(tmp_path):
 @pytest.mark.parametrize("is_young", [False, True])
 def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(make, is_young, tmp_path, monkeypatch):
     # Of a young one even the inode's time of change may be the same: clocks tick every few ms.
-    monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12) if not is_young else 10**12)
+    monkeypatch.setattr("tracekit.model.system.files.MOMENTS_NS", -(10**12) if not is_young else 10**12)
     if is_young:
         monkeypatch.setattr(fetched, "make_file_sign", lambda status: (1, 1, status.st_size, 1, 10**18))
         monkeypatch.setattr(fetched.time, "time_ns", lambda: 10**18)

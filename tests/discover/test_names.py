@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.discover.names import NameFacts, read_name, states_any_fact, strip_format_suffixes
-from tracekit.model.labels import make_displayable, make_natural_key, normalize_label_words
+from tracekit.model.text.labels import make_displayable, make_natural_key, normalize_label_words
 
 T1 = "20261120073304048"
 ACTOR = "actor-rollout-ref"

@@ -11,8 +11,8 @@ import pytest
 
 import tracekit
 from tracekit.engine import local
-from tracekit.model.capacity import count_cores
 from tracekit.model.errors import TracekitError
+from tracekit.model.system.capacity import count_cores
 
 EVERYWHERE = pytest.mark.parametrize("where", ["here", "processes"])
 ROOT = Path(tracekit.__file__).parents[1]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tracekit.cli import leaving
+from tracekit.cli import exit_status
 from tracekit.engine import ray_cluster
 
 
@@ -32,9 +32,9 @@ def run(number):
 
 
 def test_sigterm_within_ray_is_no_failed_task():
-    with leaving.terminable():
+    with exit_status.terminable():
         handler = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(leaving.Terminated), ray_cluster._sigterm_as_interrupt():
+        with pytest.raises(exit_status.Terminated), ray_cluster._sigterm_as_interrupt():
             run(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is handler
 

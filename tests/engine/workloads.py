@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from tracekit.model.capacity import count_own_cores
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.system.capacity import count_own_cores
 
 
 def name_of(source, advance):

@@ -19,8 +19,8 @@ from tracekit.analyses.trust import data_quality
 from tracekit.health.checks import GRAVE, diagnose
 from tracekit.health.problems import PROBLEMS
 from tracekit.health.symptoms import Capture
-from tracekit.model.codes import IGNORED, Data
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.note_codes import IGNORED, Data
 from tracekit.model.trace import Failure, Note, Source
 from tracekit.model.units import format_ranges
 from tracekit.pipeline import run as pipeline

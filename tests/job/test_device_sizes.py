@@ -9,10 +9,10 @@ from snapshot_traces import MIB, section, written
 import tracekit
 from tracekit.job.memory.device_size import add_card_sizes, device_sizes, parse_device_memory
 from tracekit.model.errors import TracekitError
-from tracekit.model.facts import Facts, parse_facts
-from tracekit.model.frame import Frame, texts
+from tracekit.model.inputs.facts import Facts, parse_facts
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import make_nullable_numbers
+from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import run as pipeline

@@ -1,6 +1,6 @@
 """Which of many ranks a picture draws, by hand."""
 
-from tracekit.job.ranks_to_plot import MAX_ROWS, MOST_DRAWN, choose_rows_to_plot
+from tracekit.job.report.ranks_to_plot import MAX_ROWS, MOST_DRAWN, choose_rows_to_plot
 
 
 def values(count, **odd):

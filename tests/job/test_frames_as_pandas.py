@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.job.frames import aggregate_by_keys, narrow_exact_floats, sort_by_columns, sum_columns_by_keys
-from tracekit.model.keys import list_row_dicts
+from tracekit.model.tables.keys import list_row_dicts
 
 NUMBER = st.integers(-(2**40), 2**40)
 ROW = st.fixed_dictionaries(

@@ -13,7 +13,7 @@ from changed_tables import with_tables
 from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
-from tracekit.job.hosts import add_host_columns
+from tracekit.job.report.host_columns import add_host_columns
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model import cache
 from tracekit.model.errors import TracekitError
+from tracekit.model.system import cache
 
 TRACE = Path("tests/data/cases/python_gc").absolute()
 OLD = 1_600_000_000
@@ -162,7 +162,7 @@ def test_no_short_name_counts_as_an_entry(name):
 
 
 def test_the_cache_command_refuses_a_used_folder(place):
-    from tracekit.cli.cache import command
+    from tracekit.cli.commands.cache import command
 
     put_old(place, FOREIGN)
     with pytest.raises(TracekitError, match="contains other files"):

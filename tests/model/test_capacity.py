@@ -1,7 +1,7 @@
 import pytest
 
-from tracekit.model import capacity
-from tracekit.model.capacity import count_cores, count_own_cores, limit_cores, read_available_memory
+from tracekit.model.system import capacity
+from tracekit.model.system.capacity import count_cores, count_own_cores, limit_cores, read_available_memory
 
 GIB = 1 << 30
 

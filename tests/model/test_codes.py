@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.model import codes
-from tracekit.model.codes import CODES, NO_DATA, Data, Reason, UnsupportedPackingError, explain_os_error
 from tracekit.model.errors import TraceFormatError, make_format_error
+from tracekit.model.inputs import note_codes
+from tracekit.model.inputs.note_codes import CODES, NO_DATA, Data, Reason, UnsupportedPackingError, explain_os_error
 from tracekit.readers import chrome, unpack
-from tracekit.readers.nsys import memory, nvtx
+from tracekit.readers.nsys import memory
+from tracekit.readers.nsys.nvtx import ranges
 
-PACKAGE = Path(codes.__file__).parents[1]
+PACKAGE = Path(note_codes.__file__).parents[1]
 PLACE = {"Note": 1, "Reason": 0, "with_note": 1, "Failure": 3}
 """Which argument of a call is the code."""
 
@@ -39,7 +40,7 @@ def test_every_code_that_is_written_is_in_the_list():
 
 
 def test_codes_that_are_counted_in_tables_are_in_the_list():
-    counted = {*chrome.LOSSES, *unpack.LOSSES, *memory._ODD, *(code for _, code, _ in nvtx._NOTES)}
+    counted = {*chrome.LOSSES, *unpack.LOSSES, *memory._ODD, *(code for _, code, _ in ranges._NOTES)}
     assert counted - CODES.keys() == set()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import tracekit
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import check_writable, write_atomically
+from tracekit.model.system.files import check_writable, write_atomically
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_full_device_is_refused():
 WRITE_UNDER_A_LIMIT = """
 import resource, sys
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import write_atomically
+from tracekit.model.system.files import write_atomically
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_atomically(sys.argv[1], [b"x" * 999, b"y" * 999])

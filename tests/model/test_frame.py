@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.frame import (
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, make_nullable_numbers
+from tracekit.model.tables.frame import (
     Frame,
     choose,
     concat,
@@ -25,7 +26,6 @@ from tracekit.model.frame import (
     texts,
     where,
 )
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, make_nullable_numbers
 
 BIG = 2**60
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.job import frames as pooling
-from tracekit.model.keys import (
+from tracekit.model.tables.arrays import Coded, Nullable, make_frame, mask_value
+from tracekit.model.tables.keys import (
     MIN_TABLE_ROOM,
     count_by_group,
     find_first_rows,
@@ -25,7 +26,6 @@ from tracekit.model.keys import (
     order_with_ties,
     sum_by_group,
 )
-from tracekit.model.tables.arrays import Coded, Nullable, make_frame, mask_value
 
 numbers = st.lists(st.integers(-9, 9), max_size=10)
 
@@ -42,7 +42,7 @@ def test_sums_are_exact_and_group_minus_one_counts_nowhere(rows):
 @given(st.lists(st.integers(-1, 3), max_size=9))
 def test_rows_of_groups_are_counted_whatever_their_type(at_once, group):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracekit.model.keys.COUNT_CHUNK_ROWS", at_once)
+        patch.setattr("tracekit.model.tables.keys.COUNT_CHUNK_ROWS", at_once)
         for kind in (np.int8, np.int32, np.int64):
             counts = count_by_group(np.array(group, kind), 5)
             assert counts.tolist() == [group.count(number) for number in range(5)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.kernel_labels import MAX_FUNCTION, shorten_kernel_name
+from tracekit.model.text.kernel_labels import MAX_FUNCTION, shorten_kernel_name
 
 AT = "void at::native::"
 LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const"

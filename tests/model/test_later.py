@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tracekit.model.later import LazySequence, make_lazy_sequence
+from tracekit.model.lazy_sequence import LazySequence, make_lazy_sequence
 
 
 def counted(made):

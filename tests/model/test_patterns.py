@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tracekit.model.patterns import compile_lazily
+from tracekit.model.text.patterns import compile_lazily
 
 
 @pytest.mark.parametrize("text", ["a+(b)?", b"a+(b)?"])

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.discover import fetched
-from tracekit.model import redaction
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import make_displayable
-from tracekit.model.redaction import redact, remember_secrets
+from tracekit.model.text import redaction
+from tracekit.model.text.labels import make_displayable
+from tracekit.model.text.redaction import redact, remember_secrets
 from tracekit.render.escape import make_printable
 
 SECRET = "S3cr3tValue"

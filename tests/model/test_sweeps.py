@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model import intervals, keys, sweeps
+from tracekit.model import intervals, sweeps
+from tracekit.model.tables import keys
 from tracekit.process.calls import launches, nesting
 from tracekit.process.idle_time import causes as idle
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.model import temporaries
+from tracekit.model.system import temporaries
 
 fcntl = pytest.importorskip("fcntl")
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tracekit.model import temporaries
+from tracekit.model.system import temporaries
 folder = Path(sys.argv[1])
 with temporaries.{kind}(folder) as made:
     print(made if isinstance(made, Path) else made[1], flush=True)

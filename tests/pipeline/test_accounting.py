@@ -13,7 +13,7 @@ from chrome_builder import step, write
 from click.testing import CliRunner
 
 from tracekit.cli import main
-from tracekit.model.codes import explain_os_error
+from tracekit.model.inputs.note_codes import explain_os_error
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze_uncached, discover_sources

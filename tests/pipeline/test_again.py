@@ -19,8 +19,8 @@ from nsys_programs import copies, install, put_export, put_report
 import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.discover import Sniffed
-from tracekit.model.codes import Data, Reason
-from tracekit.model.later import LazySequence
+from tracekit.model.inputs.note_codes import Data, Reason
+from tracekit.model.lazy_sequence import LazySequence
 from tracekit.model.report import Finding, Metric, Place, Report, Section, Sheet
 from tracekit.pipeline import report_cache
 from tracekit.pipeline import run as pipeline
@@ -227,7 +227,7 @@ def test_a_byte_that_changed_is_seen_even_if_size_and_time_are_the_same(profile,
 
 def settled(monkeypatch):
     """Files that were written now count as written long ago."""
-    monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12))
+    monkeypatch.setattr("tracekit.model.system.files.MOMENTS_NS", -(10**12))
 
 
 @pytest.fixture

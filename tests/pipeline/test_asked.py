@@ -9,7 +9,7 @@ from chrome_builder import annotation, launched, step, write
 import tracekit
 from tracekit.analyses import ANALYSES, load_default_thresholds
 from tracekit.model.errors import TracekitError
-from tracekit.model.facts import parse_facts
+from tracekit.model.inputs.facts import parse_facts
 from tracekit.model.tables import SHARED
 from tracekit.pipeline import question_selection
 from tracekit.pipeline import run as pipeline

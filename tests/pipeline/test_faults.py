@@ -14,10 +14,10 @@ from chrome_builder import annotation, launched, op, step, write
 from memory_builder import MIB, Allocator, pickled, snapshot, stack
 
 from tracekit.compare.changes import ComparisonChoices
-from tracekit.compare.gate import apply_gate_rules, summarize_gates
 from tracekit.compare.gate_rules import GateRules, parse_rule_text
+from tracekit.compare.gates.outcomes import apply_gate_rules, summarize_gates
 from tracekit.engine import Outcome
-from tracekit.model.faults import judge_without_faults
+from tracekit.model.failed_questions import judge_without_faults
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Measurements, Source
 from tracekit.pipeline import comparing

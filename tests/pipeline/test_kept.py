@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nsys_programs import copies, install, put_export, put_report
 
 from tracekit.discover.selection import SelectableParts
-from tracekit.model.codes import Data
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.tables import SHARED, TABLES
 from tracekit.model.trace import KeyLabels, Note, Source
 from tracekit.pipeline import measure_source

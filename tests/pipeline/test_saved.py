@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from tracekit.model.codes import Data
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.facts import Facts
+from tracekit.model.inputs.facts import Facts
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.trace import Failure, Measurements, Note, Source

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracekit.model.codes import NO_DATA, UNKNOWN
 from tracekit.model.errors import TraceFormatError
+from tracekit.model.inputs.note_codes import NO_DATA, UNKNOWN
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Note, Source
 from tracekit.pipeline.cache import saved_measurements

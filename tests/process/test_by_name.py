@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.model.keys import number_keys
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.tables.arrays import Coded
+from tracekit.model.tables.keys import number_keys
 from tracekit.process.name_filters import list_present_codes, mark_rows_of_kind
 
 

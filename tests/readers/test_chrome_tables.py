@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.model.codes import NO_TIMES
+from tracekit.model.inputs.note_codes import NO_TIMES
 from tracekit.model.tables import RAW, TABLES
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
 from tracekit.readers.chrome.scan import Codes

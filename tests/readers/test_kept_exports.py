@@ -18,7 +18,7 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("TRACEKIT_CACHE", str(folder))
     monkeypatch.delenv("TRACEKIT_CACHE_LIMIT", raising=False)
-    monkeypatch.setattr("tracekit.model.cache.listeners", [lambda *_: None])
+    monkeypatch.setattr("tracekit.model.system.cache.listeners", [lambda *_: None])
     return folder
 
 

@@ -7,7 +7,6 @@ import pytest
 from nsys_builder import BASE_NS, PID, api, captured, diagnostic, domain, gpu, kernel, nvtx, system, variable, write
 
 from tracekit.readers.nsys import content as nsys_content
-from tracekit.readers.nsys.connection import open_export
 from tracekit.readers.nsys.content import (
     ExportClock,
     find_capture_year,
@@ -15,6 +14,7 @@ from tracekit.readers.nsys.content import (
     read_device_properties,
     read_export_clock,
 )
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracekit.model.errors import TraceFormatError
-from tracekit.readers.nsys import blocks as nsys_blocks
-from tracekit.readers.nsys import connection as nsys_connection
-from tracekit.readers.nsys.blocks import read_column_blocks
-from tracekit.readers.nsys.connection import has_table_columns, open_export
-from tracekit.readers.nsys.database import read_integer_columns, read_small_table, read_texts_by_id
-from tracekit.readers.nsys.expressions import MISSING
+from tracekit.readers.nsys.sqlite import blocks as nsys_blocks
+from tracekit.readers.nsys.sqlite import connection as nsys_connection
+from tracekit.readers.nsys.sqlite.blocks import read_column_blocks
+from tracekit.readers.nsys.sqlite.connection import has_table_columns, open_export
+from tracekit.readers.nsys.sqlite.database import read_integer_columns, read_small_table, read_texts_by_id
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 

@@ -13,8 +13,8 @@ from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.readers import nsys
 from tracekit.readers.nsys import identity as nsys_identity
-from tracekit.readers.nsys.connection import open_export
 from tracekit.readers.nsys.identity import ProcessIdentity, identify_processes, read_allowed_environment
+from tracekit.readers.nsys.sqlite.connection import open_export
 from tracekit.render import RENDERERS, RenderOptions
 
 SECRET = "hf_abcdefSECRET"

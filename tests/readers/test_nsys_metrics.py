@@ -7,7 +7,7 @@ from nsys_builder import BASE_NS, PID, execute, gpu, kernel, memory, metric, met
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import memory as nsys_memory
 from tracekit.readers.nsys import metrics as nsys_metrics
-from tracekit.readers.nsys.connection import open_export
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 GB = 2**30
 

@@ -11,7 +11,7 @@ from tracekit.readers import nsys
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
-from tracekit.readers.nsys.connection import open_export
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 SOURCE = generic_source("GpuMetrics", 5, (METRICS, METRICS | 1))
 FTRACE = generic_source("FTrace", 6, (77,))

@@ -16,7 +16,7 @@ from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.trace import Source, Want
 from tracekit.process.steps.stage_lookup import make_outer_stage_frame
 from tracekit.readers import nsys
-from tracekit.readers.nsys import nvtx as nsys_nvtx
+from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

@@ -10,7 +10,7 @@ from nsys_nvtx_reading import listed, of_file
 from tracekit.model.trace import Source, Want
 from tracekit.process.calls.nesting import build_call_tree, measure_exclusive_host_times
 from tracekit.readers import nsys
-from tracekit.readers.nsys import nvtx as nsys_nvtx
+from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

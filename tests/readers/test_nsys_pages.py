@@ -12,10 +12,10 @@ import pytest
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys as reader
-from tracekit.readers.nsys import expressions
-from tracekit.readers.nsys import pages as nsys_pages
-from tracekit.readers.nsys.connection import open_export
-from tracekit.readers.nsys.pages import SHAPES, NameCodes, PageRows
+from tracekit.readers.nsys.sqlite import expressions
+from tracekit.readers.nsys.sqlite import pages as nsys_pages
+from tracekit.readers.nsys.sqlite.connection import open_export
+from tracekit.readers.nsys.sqlite.pages import SHAPES, NameCodes, PageRows
 
 pytestmark = pytest.mark.skipif(nsys_pages.native is None, reason="built without a compiler")
 

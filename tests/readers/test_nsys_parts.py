@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.readers.nsys.nvtx_rows import RowIds
+from tracekit.readers.nsys.nvtx.rows import RowIds
 
 LARGEST = 2**63 - 1
 

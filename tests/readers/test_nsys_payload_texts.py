@@ -7,9 +7,9 @@ from nsys_builder import PID, Text, execute, nvtx, write
 from nsys_payload_builder import COMMUNICATOR, WORLD, call, layout, sized, told
 
 from tracekit.readers.chrome.scan import Json
-from tracekit.readers.nsys import payload_texts as nsys_payload_texts
-from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.connection import open_export
+from tracekit.readers.nsys.nvtx import payload_texts as nsys_payload_texts
+from tracekit.readers.nsys.nvtx import payloads as nsys_payloads
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 GROUP = f"{COMMUNICATOR:#x}"
 

@@ -7,8 +7,8 @@ from nsys_payload_builder import SIZED, WORLD, blob, call, init, layout, peer, s
 from tracekit.model.trace import Source, Trace, Want
 from tracekit.process.collectives.table import list_collectives
 from tracekit.readers import nsys
-from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.connection import open_export
+from tracekit.readers.nsys.nvtx import payloads as nsys_payloads
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys as reader
-from tracekit.readers.nsys import connection as nsys_connection
-from tracekit.readers.nsys.connection import fetch_one_row, open_export
+from tracekit.readers.nsys.sqlite import connection as nsys_connection
+from tracekit.readers.nsys.sqlite.connection import fetch_one_row, open_export
 
 
 @pytest.fixture

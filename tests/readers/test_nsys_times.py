@@ -4,7 +4,7 @@ import nsys_builder as nsys
 import numpy as np
 import pytest
 
-from tracekit.model.codes import LATE_ENDS, UNUSABLE_KERNELS
+from tracekit.model.inputs.note_codes import LATE_ENDS, UNUSABLE_KERNELS
 from tracekit.model.trace import Source, Want
 from tracekit.readers.nsys import read
 from tracekit.readers.nsys.times import number_streams

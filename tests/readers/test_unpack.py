@@ -18,8 +18,8 @@ from chrome_builder import text as trace_text
 from memory_builder import pickled, snapshot
 
 import tracekit
-from tracekit.model import expansion
 from tracekit.model.errors import TraceFormatError
+from tracekit.model.inputs import unpacked_size
 from tracekit.readers import unpack
 from tracekit.readers.foreign import explain_unsupported_format
 from tracekit.readers.loading import sniff
@@ -157,7 +157,7 @@ def test_a_fault_costs_the_same_whatever_the_size_of_the_blocks(path):
     "form", ["gz", *(pytest.param(f, marks=pytest.mark.slow) for f in ("zst", "xz", "bz2", "zip"))]
 )
 def test_what_unpacks_to_too_many_times_its_size_is_not_read_to_its_end(path, form, monkeypatch):
-    monkeypatch.setattr(expansion, "FREE_BYTES", 2**20)
+    monkeypatch.setattr(unpacked_size, "FREE_BYTES", 2**20)
     data = {**PACKED, "gz": gzip.compress}[form](bytes(2**23))
     most = max(2**20, 200 * len(data))
     assert most < 2**23
@@ -201,7 +201,7 @@ def test_a_bomb_of_events_takes_little_memory_and_is_named(form, tmp_path):
         )
         peak, said = done.stdout.splitlines()
         peaks.append(int(peak))
-    allowed = expansion.limit_unpacked_bytes(path.stat().st_size)
+    allowed = unpacked_size.limit_unpacked_bytes(path.stat().st_size)
     assert "it unpacks to more than 200 times its size: the rest was not read" in said
     assert peaks[1] - peaks[0] < 8 * allowed / 1e6 + 40
 
@@ -229,7 +229,7 @@ def test_no_public_trace_is_near_the_limit():
     rows = [kernel("ampere_sgemm_128x64_nn", 10 * n, 8, n) for n in range(20_000)]
     text = trace_text(rows)
     for pack in (gzip.compress, zstd.compress, lzma.compress, bz2.compress):
-        assert len(text) / len(pack(text)) < expansion.MAX_EXPANSION / 2
+        assert len(text) / len(pack(text)) < unpacked_size.MAX_EXPANSION / 2
 
 
 def test_a_decoder_may_not_ask_for_gigabytes(path):

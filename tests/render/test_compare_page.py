@@ -5,7 +5,7 @@ from chromium import Browser
 from compared import change, comparison
 from sample_report import HOSTILE
 
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.render import render
 
 pytestmark = pytest.mark.slow

@@ -16,14 +16,18 @@ from sample_report import HOSTILE
 
 import tracekit.render
 from tracekit.compare.comparison import StepValue
-from tracekit.compare.origins import Attribution, AttributionRow
-from tracekit.compare.pictures import (
+from tracekit.compare.reports.charts import (
     build_comparison_charts,
     build_ratio_chart,
     build_steps_chart,
     build_waterfall_chart,
 )
-from tracekit.compare.report import add_change_bars, build_comparison_report, describe_comparison_basis
+from tracekit.compare.reports.comparison_report import (
+    add_change_bars,
+    build_comparison_report,
+    describe_comparison_basis,
+)
+from tracekit.compare.wall_time.attribution_rows import Attribution, AttributionRow
 from tracekit.model.report import Chart, Heading, Report, Section, Sheet
 from tracekit.render import read_report_json, render, write_report_json
 from tracekit.render.charts.axis import make_log_axis

@@ -9,7 +9,7 @@ from compared import STEP, change, comparison
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.gate_rules import parse_rule_text
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.model.report import Gate
 from tracekit.render import render
 from tracekit.render.gates import make_gate_junit

@@ -11,7 +11,7 @@ from compared import change, comparison
 from hypothesis import example, given, settings
 from sample_report import HOSTILE, sample_report
 
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
 from tracekit.render.escape import make_printable

@@ -12,7 +12,7 @@ import pytest
 from command_line import invoke
 from strict_schema import validate
 
-from tracekit.cli.contracts import CONTRACTS
+from tracekit.cli.json_contracts import CONTRACTS
 from tracekit.render.schema import make_schema
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 from tracekit.discover import Sniffed, discover
-from tracekit.model.codes import Reason
+from tracekit.model.inputs.note_codes import Reason
 
 TRACE = b'{"schemaVersion": 1, "traceEvents": []}'
 T1, T2, T3 = "20261120073304048", "20261120073305048", "20261120073306048"

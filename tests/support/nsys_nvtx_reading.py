@@ -4,8 +4,8 @@ from nsys_builder import BASE_NS
 
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.readers.nsys import content as nsys_content
-from tracekit.readers.nsys import nvtx as nsys_nvtx
-from tracekit.readers.nsys.connection import open_export
+from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 
 def of_file(file, args=None):

@@ -5,8 +5,8 @@ import struct
 from nsys_builder import PID, nvtx
 
 from tracekit.readers.nsys import content as nsys_content
-from tracekit.readers.nsys import nvtx as nsys_nvtx
-from tracekit.readers.nsys.connection import open_export
+from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
+from tracekit.readers.nsys.sqlite.connection import open_export
 
 COMMUNICATOR, WORLD = 0xFEDC_BA98_7654_3210, 4
 SIZED, INIT, PEER = 0x1000004, 0x1000002, 0x100000A

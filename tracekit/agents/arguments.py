@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
+from tracekit.model.text.labels import did_you_mean
 from tracekit.render.schema import is_required_field, make_schema
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tracekit.model.labels import truncate_with_hash
 from tracekit.model.report import Cell
+from tracekit.model.text.labels import truncate_with_hash
 
 MAX_TEXT_CHARACTERS = 16_000
 """Characters of an answer's text."""

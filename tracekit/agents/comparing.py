@@ -9,7 +9,7 @@ from tracekit.agents.reports import AnswerTable, Ranks, Stages, Steps, Top, make
 from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Change, Comparison, Difference, Word
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.pipeline import comparing

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from tracekit.agents.bounds import MAX_LIST_ENTRIES
 from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.discover.arguments import is_outside_folders
-from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import make_displayable, make_natural_key
 from tracekit.model.units import format_quantity
 
 

@@ -17,10 +17,10 @@ from tracekit.agents.bounds import (
 from tracekit.agents.pages import RULES_HINT
 from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import choose_plural
+from tracekit.model.inputs.sources import Failure
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Finding, Metric, Recording, Report, Severity, Sheet
-from tracekit.model.sources import Failure
+from tracekit.model.text.labels import choose_plural
 from tracekit.pipeline import report_cache
 from tracekit.pipeline.options import Options, parse_options
 from tracekit.render import phrases, render

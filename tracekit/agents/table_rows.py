@@ -9,9 +9,9 @@ from tracekit.agents.bounds import MAX_ANSWER_ROWS, limit_answer_rows, truncate_
 from tracekit.agents.reports import ColumnNote, Path, Ranks, Stages, Steps, analyze_path, describe_sheet_columns
 from tracekit.agents.roots import Roots
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Sheet
+from tracekit.model.text.labels import did_you_mean
 from tracekit.render.tables import list_report_tables, name_columns_with_units
 
 _REST = "Ask for fewer `columns` or rows."

@@ -23,9 +23,9 @@ from tracekit.agents.roots import Roots
 from tracekit.agents.statements import LIMIT_S, SqlAnswer, SqlArguments, answer_sql
 from tracekit.agents.table_rows import TablesAnswer, TablesArguments, answer_tables
 from tracekit.model.errors import TracekitError
-from tracekit.model.escape import make_visible
-from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
+from tracekit.model.text.escape import make_visible
+from tracekit.model.text.labels import did_you_mean
 from tracekit.render.json import write_plain_json
 from tracekit.render.schema import make_schema
 

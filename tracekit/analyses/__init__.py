@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tracekit.model.later import Parts, make_lazy_sequence
+from tracekit.model.lazy_sequence import Parts, make_lazy_sequence
 from tracekit.model.records import dataclass
 from tracekit.model.report import Basis, Chart, Finding, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, register_table

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import click
 
-from tracekit.cli import leaving, terminal
+from tracekit.cli import exit_status, terminal
 from tracekit.model.installed import require_alone
-from tracekit.model.redaction import remember_secrets
+from tracekit.model.text.redaction import remember_secrets
 from tracekit.model.version import VERSION
 
 COMMANDS = (
@@ -64,7 +64,7 @@ class CommandGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tracekit.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"tracekit.cli.commands.{cmd_name}").command
         return command
 
     def resolve_command(
@@ -75,7 +75,7 @@ class CommandGroup(click.Group):
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         from tracekit.model.errors import TracekitError
-        from tracekit.model.labels import did_you_mean
+        from tracekit.model.text.labels import did_you_mean
 
         is_path = os.path.exists(name)  # noqa: PTH110 - os.path returns False for invalid paths, where Path raises
         hint = f"{PROGRAM} analyze {name}" if is_path else f"{PROGRAM} --help"
@@ -84,7 +84,7 @@ class CommandGroup(click.Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command in `args` (default: those of the process), and exit with its status."""
         status = self.status(list(sys.argv[1:] if args is None else args))
-        if args is None and status in (leaving.INTERRUPTED, leaving.TERMINATED):
+        if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED):
             # Exit at once only if tracekit owns the process: a program that passes `args` continues.
             from tracekit.model.lifetime import exit_at_once
 
@@ -110,13 +110,13 @@ class CommandGroup(click.Group):
         def work() -> object:
             nonlocal context
             require_alone()
-            with leaving.terminable(), self.make_context(PROGRAM, args) as context:
+            with exit_status.terminable(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
             terminal.write_output("")  # flush here, where an error can still be reported
             return status
 
         try:
-            return leaving.get_exit_status(work, lambda: bool(context and terminal.is_verbose(context)))
+            return exit_status.get_exit_status(work, lambda: bool(context and terminal.is_verbose(context)))
         finally:
             terminal.resume_workflow_commands()
 
@@ -126,7 +126,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     if wanted and not ctx.resilient_parsing:
         terminal.write_output(f"{PROGRAM} {VERSION}\n")
         if terminal.is_verbose(ctx):
-            from tracekit.cli.compiled import COMPILED_PARTS, REMEDY, describe_missing_parts
+            from tracekit.cli.compiled_parts import COMPILED_PARTS, REMEDY, describe_missing_parts
 
             if phrase := describe_missing_parts():
                 terminal.print_problem(phrase, REMEDY)

@@ -174,7 +174,7 @@ def _run_dot_command(line: str, show: Callable[[str], None]) -> None:
 
 def format_recipes() -> str:
     """Format the recipes and what they answer."""
-    from tracekit.cli.layout import format_text_columns
+    from tracekit.cli.text_tables import format_text_columns
     from tracekit.sql import recipes
 
     rows = [{"recipe": name, "answers": recipes.read_recipe_question(name)} for name in recipes.list_recipes()]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from tracekit.model.cache import listeners
 from tracekit.model.errors import TracekitError
-from tracekit.model.escape import Lines, escape_lines
 from tracekit.model.installed import DISTRIBUTION
-from tracekit.model.labels import make_displayable
+from tracekit.model.system.cache import listeners
+from tracekit.model.text.escape import Lines, escape_lines
+from tracekit.model.text.labels import make_displayable
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Failure
@@ -177,7 +177,7 @@ def describe_error(error: Exception) -> tuple[str, str]:
 def _describe_usage_error(error: click.ClickException) -> str:
     """Describe click's usage error on one line, independent of click's version."""
     if isinstance(error, click.NoSuchOption):
-        from tracekit.model.labels import did_you_mean
+        from tracekit.model.text.labels import did_you_mean
 
         near = did_you_mean(error.option_name, error.possibilities or ())
         return f"no option {error.option_name!r}{near}"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import log
 
 from tracekit.compare.comparison import Change
-from tracekit.compare.origins import Attribution
-from tracekit.model.labels import join_phrase
+from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.metrics import STAGE_TIME
+from tracekit.model.text.labels import join_phrase
 from tracekit.model.units import format_quantity, format_speedup
 
 ASSUMES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
-from tracekit.compare.origins import Attribution
+from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.display import Displayed, import_display
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit

@@ -7,10 +7,10 @@ from datetime import date
 from typing import Literal, Never
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import METRICS, OUT_OF_MEMORY, STAGE_TIME, MetricKind
 from tracekit.model.records import dataclass
 from tracekit.model.report import Unit
+from tracekit.model.text.labels import did_you_mean
 from tracekit.model.units import MINUS, format_quantity, parse_size, parse_time
 
 GateSeverity = Literal["error", "warn"]

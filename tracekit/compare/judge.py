@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tracekit.compare.amdahl import add_step_speedups, format_speedup_with_interval
-from tracekit.compare.attribution import attribute_sides
 from tracekit.compare.changes import (
     STEP,
     ComparisonChoices,
@@ -24,20 +23,20 @@ from tracekit.compare.differences import (
     list_confounder_warnings,
     list_side_differences,
 )
-from tracekit.compare.gate import apply_gate_rules
-from tracekit.compare.memory import compare_memory, judge_memory_level
+from tracekit.compare.gates.outcomes import apply_gate_rules
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel
 from tracekit.compare.noise import check_noise_fits
-from tracekit.compare.origins import Attribution
 from tracekit.compare.planning import predict_verdicts, recommend_recording
 from tracekit.compare.sides import ComparedSide, is_all_positive
+from tracekit.compare.snapshots.levels import compare_memory, judge_memory_level
 from tracekit.compare.step_log import describe_logs, format_steps_per_run, measure_profiler_overheads
+from tracekit.compare.wall_time.attribution import attribute_sides
+from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.compare.work_units import STEP_MARK_HINT as UNIT_HINT
 from tracekit.compare.work_units import choose_work_unit, has_no_steps
 from tracekit.compare.work_units import describe_unmarked_recordings as recording_reading
 from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.errors import NothingComparableError, TracekitError
-from tracekit.model.labels import choose_plural
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     PER_WORK,
@@ -47,6 +46,7 @@ from tracekit.model.metrics import (
     WINDOW,
     grows_with_work,
 )
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 from tracekit.model.version import VERSION
 

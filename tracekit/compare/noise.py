@@ -11,10 +11,10 @@ from tracekit.compare.sides import ComparedSide, is_all_positive
 from tracekit.discover.arguments import refuse_special
 from tracekit.job.steps.metric_samples import Key
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import choose_plural, normalize_label_words
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
 from tracekit.model.stats.noise import LEAST_RUNS, Noise, calibrate_noise
+from tracekit.model.text.labels import choose_plural, normalize_label_words
 from tracekit.model.version import VERSION
 
 SCHEMA = "tracekit.noise/1"

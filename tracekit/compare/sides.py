@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import to_text_or_none
-from tracekit.job.start_up import find_run_start_ups
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
+from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.step_values import JOB_VALUE_NAMES
 from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_dropped_steps
-from tracekit.model import faults
+from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import choose_plural, normalize_label_words
 from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
+from tracekit.model.text.labels import choose_plural, normalize_label_words
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 
@@ -142,7 +142,7 @@ def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]
 
 def _list_input_errors(part: ComparedInput) -> tuple[str, ...]:
     """List the errors of tracekit that a report names."""
-    remarks = [remark for remark in part.report.remarks if faults.is_fault_remark(remark)]
+    remarks = [remark for remark in part.report.remarks if failed_questions.is_fault_remark(remark)]
     return tuple(dict.fromkeys(remark.message for remark in remarks))
 
 

@@ -1,6 +1,6 @@
 """Unprofiled step times from logs of the same setting, and the profiler overhead of steps.
 
-A log is one run: a driver's log, as `tracekit.job.logs.driver_log` reads it, or a table. The table (CSV or
+A log is one run: a driver's log, as `tracekit.job.driver_log` reads it, or a table. The table (CSV or
 JSON lines) has columns `step` and `seconds`, and optionally the step's `tokens`, `samples` and `images`.
 """
 
@@ -27,15 +27,15 @@ from tracekit.compare.sides import (
     find_run_copies,
     parse_world_size,
 )
+from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.frames import divide_or_none
-from tracekit.job.logs.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import choose_plural
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 
 KEY: Key = (UNPROFILED, None, None)

@@ -12,7 +12,6 @@ from math import log, log1p
 
 from tracekit.compare.sides import ComparedSide, average_runs
 from tracekit.job.steps.metric_samples import Key
-from tracekit.model.labels import choose_plural
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     METRICS,
@@ -23,6 +22,7 @@ from tracekit.model.metrics import (
     STEP_TIME,
     WINDOW,
 )
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 
 WINDOW_KEY: Key = (WINDOW, None, None)

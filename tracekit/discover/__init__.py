@@ -50,12 +50,12 @@ from tracekit.discover.surveys import (
     name_surveyed_file,
     survey_argument,
 )
-from tracekit.model.codes import MISSED, RECOGNIZED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import make_displayable
-from tracekit.model.recording_summary import summarize_by_kind
+from tracekit.model.inputs.note_codes import MISSED, RECOGNIZED, UNREADABLE, Data, Reason
+from tracekit.model.inputs.sources import Account, Note, NoteSeverity, ReportedCapture, Source
+from tracekit.model.recording.summary import summarize_by_kind
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Account, Note, NoteSeverity, ReportedCapture, Source
+from tracekit.model.text.labels import make_displayable
 
 __all__ = [
     "Discovery",

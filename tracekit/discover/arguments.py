@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from tracekit.discover import fetched
-from tracekit.model.codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import choose_plural, make_displayable, make_natural_key
+from tracekit.model.inputs.note_codes import UNREADABLE, Data, Reason, explain_os_error
+from tracekit.model.inputs.sources import Note
 from tracekit.model.records import dataclass
-from tracekit.model.redaction import redact, remember_secrets
-from tracekit.model.sources import Note
+from tracekit.model.text.labels import choose_plural, make_displayable, make_natural_key
+from tracekit.model.text.redaction import redact, remember_secrets
 
 _MAGIC = frozenset("*?[")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".swp", "~", ".crdownload")

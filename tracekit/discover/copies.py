@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tracekit.discover.arguments import PathArgument, UnreadFile, make_path_key
 from tracekit.discover.runs import PlacedSource, group_by_key
-from tracekit.model.codes import Reason
-from tracekit.model.labels import make_displayable
+from tracekit.model.inputs.note_codes import Reason
+from tracekit.model.inputs.sources import Note, Source
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Note, Source
+from tracekit.model.text.labels import make_displayable
 
 SAME_CONTENT = "same-content"
 """Code of notes on files with the same content as another."""

@@ -1,6 +1,6 @@
 """Local copies of remote files and of archive members, as a directory.
 
-Copies are cached (`model/cache.py`, kind `fetched`) and reused while size and version (tag, checksum or time) of the
+Copies are cached (`model/system/cache.py`, kind `fetched`) and reused while size and version (tag, checksum or time) of the
 original are unchanged. Nothing is written anywhere else. If caching is off, the copies last as long as the process.
 """
 
@@ -22,12 +22,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tracekit.discover import stores
 from tracekit.discover.stores import MOST_FILES, RemoteListing, StoredFile, split_safe_path
-from tracekit.model import cache, expansion
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import Sign, is_sign_settled, make_file_sign
-from tracekit.model.labels import make_displayable
-from tracekit.model.redaction import get_safe_cause, redact
-from tracekit.model.temporaries import new_folder
+from tracekit.model.inputs import unpacked_size
+from tracekit.model.system import cache
+from tracekit.model.system.files import Sign, is_sign_settled, make_file_sign
+from tracekit.model.system.temporaries import new_folder
+from tracekit.model.text.labels import make_displayable
+from tracekit.model.text.redaction import get_safe_cause, redact
 from tracekit.model.units import format_quantity
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _extract_archive_state(path: Path, sign: Sign) -> Path:
             if len(members) > MOST_FILES:
                 problem = f"{make_displayable(str(path))}: {len(members):,} files"
                 raise TracekitError(problem, "unpack a part of them")
-            most = expansion.limit_unpacked_bytes(path.stat().st_size)
+            most = unpacked_size.limit_unpacked_bytes(path.stat().st_size)
             return _copy_originals(str(path), RemoteListing(tuple(members), (name,)), most)
     except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, ValueError, RuntimeError) as error:
         raise TracekitError(
@@ -234,7 +235,7 @@ def _remove_stale_copies(top: Path, wanted: Iterable[str]) -> None:
 def _build_copy_limit_error(text: str, *, is_bomb: bool) -> TracekitError:
     """Build the error for too many bytes: the archive expands too much, or the copies exceed the cache limit."""
     if is_bomb:
-        return TracekitError(f"{make_displayable(text)}: {expansion.BOMB}", "unpack it first, or a part of it")
+        return TracekitError(f"{make_displayable(text)}: {unpacked_size.BOMB}", "unpack it first, or a part of it")
     return TracekitError(
         f"{make_displayable(text)}: more than {format_quantity(cache.read_cache_limit(), 'bytes')}, the most that is kept",
         f"name a part of it, or set {cache.LIMIT_VARIABLE}",

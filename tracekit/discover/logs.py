@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from tracekit.discover.arguments import FoundFile, PathArgument, is_outside_folders
 from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, is_output_folder, may_be_log
-from tracekit.model.codes import Data
-from tracekit.model.labels import make_displayable, make_natural_key
-from tracekit.model.sources import Note
+from tracekit.model.inputs.note_codes import Data
+from tracekit.model.inputs.sources import Note
+from tracekit.model.text.labels import make_displayable, make_natural_key
 
 T = TypeVar("T")
 

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.discover.nsys_files import REPORT_SUFFIXES, STREAM_SUFFIX
-from tracekit.model.codes import Data
-from tracekit.model.labels import (
+from tracekit.model.inputs.note_codes import Data
+from tracekit.model.inputs.sources import Account, Note, NoteSeverity, ReportedCapture, Source
+from tracekit.model.records import dataclass
+from tracekit.model.text.labels import (
     choose_plural,
     format_numbered_word,
     join_first_few,
@@ -27,8 +29,6 @@ from tracekit.model.labels import (
     make_displayable,
     normalize_label_words,
 )
-from tracekit.model.records import dataclass
-from tracekit.model.sources import Account, Note, NoteSeverity, ReportedCapture, Source
 from tracekit.model.units import format_ranges
 
 SCHEMAS = ("capture/1", "capture/2")

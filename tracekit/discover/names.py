@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 
-from tracekit.model.labels import normalize_label_words
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import normalize_label_words
+from tracekit.model.text.patterns import compile_lazily
 
 HOST_FOLDER, HOST_NAME = "host=", r"[0-9A-Za-z][0-9A-Za-z.-]{0,252}"
 """Prefix and name pattern of directories `host=<name>/`, which contain one host's files of a multi-host run."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracekit.discover.arguments import FoundFile
-from tracekit.model.codes import Reason
+from tracekit.model.inputs.note_codes import Reason
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 STREAM_SUFFIX = ".qdstrm"

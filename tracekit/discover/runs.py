@@ -14,10 +14,10 @@ from itertools import count
 from typing import TypeVar
 
 from tracekit.discover.names import HOST_FOLDER, NameFacts, states_any_fact
-from tracekit.model.codes import Data
-from tracekit.model.labels import join_first_few, make_natural_key, normalize_label_words
+from tracekit.model.inputs.note_codes import Data
+from tracekit.model.inputs.sources import NoteSeverity, Source
 from tracekit.model.records import dataclass
-from tracekit.model.sources import NoteSeverity, Source
+from tracekit.model.text.labels import join_first_few, make_natural_key, normalize_label_words
 
 T = TypeVar("T")
 Key = tuple[Hashable, ...]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
-from tracekit.model.sources import Note, Source
+from tracekit.model.inputs.note_codes import Data
+from tracekit.model.inputs.sources import Note, Source
 
 SAMPLED = "sampled"
 """Code of the note on ranks left out by sampling."""

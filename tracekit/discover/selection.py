@@ -8,12 +8,12 @@ from functools import partial
 from typing import TypeVar
 
 from tracekit.discover.names import WHOLE_STEP
-from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import join_first_few, make_displayable, make_natural_key, normalize_label_words
+from tracekit.model.inputs.note_codes import Data
+from tracekit.model.inputs.sources import Note, Source
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Note, Source
 from tracekit.model.stages import get_scope_stage, make_stage_filter
+from tracekit.model.text.labels import join_first_few, make_displayable, make_natural_key, normalize_label_words
 from tracekit.model.units import format_ranges
 
 T = TypeVar("T")

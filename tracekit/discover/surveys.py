@@ -16,11 +16,11 @@ from tracekit.discover.arguments import FoundFile, PathArgument, UnreadFile, lis
 from tracekit.discover.contents import find_same_contents
 from tracekit.discover.logs import find_nearest_log
 from tracekit.discover.manifests import Manifest, is_manifest, read_manifest
-from tracekit.model.codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.labels import make_displayable
+from tracekit.model.inputs.note_codes import UNREADABLE, Data, Reason, explain_os_error
+from tracekit.model.inputs.sources import Note, Tool
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Note, Tool
+from tracekit.model.text.labels import make_displayable
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_LIMIT_BYTES = 1024

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.engine import Advance, R, Work
-from tracekit.model.capacity import limit_cores
-from tracekit.model.codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.inputs.note_codes import UNREADABLE, Data, Reason, explain_os_error
 from tracekit.model.records import dataclass
+from tracekit.model.system.capacity import limit_cores
 from tracekit.model.trace import Failure, Source
 
 R_co = TypeVar("R_co", covariant=True)

@@ -26,8 +26,8 @@ from tracekit.engine.schedule import (
     yield_attempts,
     yield_outcomes,
 )
-from tracekit.model.capacity import count_cores, read_available_memory
 from tracekit.model.records import dataclass
+from tracekit.model.system.capacity import count_cores, read_available_memory
 from tracekit.model.trace import Source
 
 Where = Literal["processes", "here"]

@@ -35,7 +35,7 @@ from tracekit.engine.attempts import (
     throttle_progress,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.temporaries import new_folder
+from tracekit.model.system.temporaries import new_folder
 from tracekit.model.trace import Failure, Source
 
 _LOG = logging.getLogger("tracekit")

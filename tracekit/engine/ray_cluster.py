@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
 from tracekit.discover.runs import number_repeated_names
-from tracekit.model.capacity import count_cores
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
-from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.lifetime import find_descendants, find_marked_descendants, read_start_time, start_guard
 from tracekit.model.records import dataclass
+from tracekit.model.system.capacity import count_cores
+from tracekit.model.text.labels import make_displayable, make_natural_key
 from tracekit.model.version import VERSION
 
 T = TypeVar("T")
@@ -421,7 +421,7 @@ def _make_node_probe() -> Callable[[], dict[str, Any]]:
             from tracekit.model.version import VERSION
 
             facts["version"] = VERSION
-            from tracekit.model.capacity import count_cores, read_available_memory
+            from tracekit.model.system.capacity import count_cores, read_available_memory
 
             facts["cores"], facts["memory"] = count_cores(), read_available_memory()
         except Exception as error:  # noqa: BLE001 - whatever the cause, tracekit is not usable there

@@ -32,10 +32,10 @@ from tracekit.discover.surveys import (
     survey_argument,
 )
 from tracekit.engine.ray_cluster import NODE_HINT, Cluster, run_on_every_node
-from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import make_displayable, make_natural_key
+from tracekit.model.inputs.note_codes import Data, Reason
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import make_displayable, make_natural_key
 from tracekit.model.trace import Failure, Note, Source
 from tracekit.readers.loading import sniff
 

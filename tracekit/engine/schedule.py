@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tracekit.engine import OnProgress, Outcome, Progress, R
 from tracekit.engine.attempts import Attempt, Workers
-from tracekit.model.capacity import LARGE_FILE_BYTES
 from tracekit.model.errors import TracekitError
+from tracekit.model.system.capacity import LARGE_FILE_BYTES
 from tracekit.model.trace import Source
 
 if TYPE_CHECKING:

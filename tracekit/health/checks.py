@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from tracekit.health.problems import PROBLEMS
 from tracekit.health.signs import Symptom, find_note_symptoms
 from tracekit.health.symptoms import Capture, find_capture_symptoms
-from tracekit.model.labels import make_natural_key
-from tracekit.model.recording_kinds import KINDS
-from tracekit.model.recording_summary import ClassifiedSource, summarize_by_kind
+from tracekit.model.recording.kinds import KINDS
+from tracekit.model.recording.summary import ClassifiedSource, summarize_by_kind
 from tracekit.model.records import dataclass
 from tracekit.model.report import Recording
+from tracekit.model.text.labels import make_natural_key
 from tracekit.model.trace import Failure, Note, NoteSeverity
 
 __all__ = ["GRAVE", "Capture", "Diagnosis", "diagnose"]

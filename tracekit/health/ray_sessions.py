@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracekit.discover.nsys_files import REPORT_SUFFIXES
 from tracekit.health.signs import Symptom
-from tracekit.model.labels import make_displayable, make_natural_key
+from tracekit.model.text.labels import make_displayable, make_natural_key
 
 LATEST = "session_latest"
 """Ray's link to the session that was started last."""

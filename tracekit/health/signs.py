@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from tracekit.model.codes import (
+from tracekit.model.inputs.note_codes import (
     FILTERED_ROWS,
     IGNORED,
     IMPOSSIBLE_TIMES,

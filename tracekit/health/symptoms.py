@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tracekit.health.signs import Symptom
-from tracekit.model.labels import normalize_label_words
-from tracekit.model.recording_kinds import FOREIGN, Classification
+from tracekit.model.recording.kinds import FOREIGN, Classification
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import normalize_label_words
 from tracekit.model.trace import Source, Tool
 from tracekit.model.units import format_ranges
 

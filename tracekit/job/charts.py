@@ -28,11 +28,11 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.rank_groups import measure_own_work_of_ranks
-from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
-from tracekit.model.keys import IN_RUN, PROCESS, group_rows_by, iterate_records, list_python_values, mask_equal
-from tracekit.model.labels import format_numbered_word, join_phrase
+from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
 from tracekit.model.report import Chart
 from tracekit.model.tables.arrays import make_frame
+from tracekit.model.tables.keys import IN_RUN, PROCESS, group_rows_by, iterate_records, list_python_values, mask_equal
+from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.process.device.busy import PARTS

@@ -14,11 +14,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.groups import find_group_maxima, find_group_minima
-from tracekit.model import keys as grouping
-from tracekit.model.codes import OF_TIMES
-from tracekit.model.frame import Frame, texts
+from tracekit.model.inputs.note_codes import OF_TIMES
 from tracekit.model.intervals import measure_group_unions
-from tracekit.model.keys import (
+from tracekit.model.records import dataclass
+from tracekit.model.report import Heading
+from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
+from tracekit.model.tables import keys as grouping
+from tracekit.model.tables.arrays import OBJECT, Coded, Nullable, convert_for_pandas, make_bare, make_frame, select_rows
+from tracekit.model.tables.frame import Frame, texts
+from tracekit.model.tables.keys import (
     CAPTURE,
     PROCESS,
     Ints,
@@ -28,10 +32,6 @@ from tracekit.model.keys import (
     mask_matching_rows,
     number_frames_alike,
 )
-from tracekit.model.records import dataclass
-from tracekit.model.report import Heading
-from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
-from tracekit.model.tables.arrays import OBJECT, Coded, Nullable, convert_for_pandas, make_bare, make_frame, select_rows
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")

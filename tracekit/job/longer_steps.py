@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     UNIT,
     clear_parts_of_numbered_steps,
@@ -17,14 +16,15 @@ from tracekit.job.frames import (
     summarize_job_steps,
     to_text_or_none,
 )
+from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.steps.steady_steps import Steps, drop_left_out_steps
 from tracekit.job.steps.step_values import list_marked_step_values
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
-from tracekit.model.keys import CAPTURE, find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 from tracekit.model.metrics import RAN_AHEAD, STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import mask_value
+from tracekit.model.tables.keys import CAPTURE, find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 

@@ -1,6 +1,6 @@
 """Bridge between frames of judges and pandas, for callers that still judge with pandas.
 
-Each judge that moves to `model.frame` removes its calls; the module goes with the last of them.
+Each judge that moves to `model.tables.frame` removes its calls; the module goes with the last of them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.model.frame import Frame, texts
-from tracekit.model.keys import list_python_values
 from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.frame import Frame, texts
+from tracekit.model.tables.keys import list_python_values
 
 
 def to_frame(rows: pd.DataFrame) -> Frame:

@@ -26,10 +26,16 @@ from tracekit.job.frames import (
     summarize_job_steps,
     to_text_or_none,
 )
-from tracekit.model.keys import group_rows_by, iterate_records, left_join, mask_matching_rows, number_frames_alike
-from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Verdict
+from tracekit.model.tables.keys import (
+    group_rows_by,
+    iterate_records,
+    left_join,
+    mask_matching_rows,
+    number_frames_alike,
+)
+from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]

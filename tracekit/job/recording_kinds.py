@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tracekit.job.frames import to_int_or_none, to_text_or_none
-from tracekit.model.keys import list_row_dicts
-from tracekit.model.recording_kinds import Classification, RecordingCount
-from tracekit.model.recording_summary import ClassifiedSource, summarize_by_kind
+from tracekit.model.recording.kinds import Classification, RecordingCount
+from tracekit.model.recording.summary import ClassifiedSource, summarize_by_kind
 from tracekit.model.report import Recording
+from tracekit.model.tables.keys import list_row_dicts
 from tracekit.model.trace import Measurements
 
 

@@ -7,8 +7,8 @@ from importlib import import_module
 
 from tracekit.logs.points import ExportedReport
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import did_you_mean
 
 Sent = str
 """Where to find the exported report, as text for the user."""

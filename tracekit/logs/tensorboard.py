@@ -9,7 +9,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from tracekit.logs.points import ExportedReport
-from tracekit.model.files import write_atomically
+from tracekit.model.system.files import write_atomically
 
 _STRING = 7
 """Tensor type of strings (DT_STRING)."""

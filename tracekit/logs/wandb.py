@@ -7,7 +7,7 @@ from pathlib import Path
 import wandb
 
 from tracekit.logs.points import PREFIX, ExportedReport
-from tracekit.model.temporaries import new_folder
+from tracekit.model.system.temporaries import new_folder
 
 STEP = f"{PREFIX}/step"
 

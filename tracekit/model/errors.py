@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tracekit.model.codes import NO_DATA, UNREADABLE, Data, Reason, explain_os_error
-from tracekit.model.redaction import redact
+from tracekit.model.inputs.note_codes import NO_DATA, UNREADABLE, Data, Reason, explain_os_error
+from tracekit.model.text.redaction import redact
 
 
 class TracekitError(Exception):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.keys import find_distinct, order_by_group
+from tracekit.model.tables.keys import find_distinct, order_by_group
 
 Ints = npt.NDArray[np.int64]
 

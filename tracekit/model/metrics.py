@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.kernel_labels import shorten_kernel_name
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Unit
 from tracekit.model.tables.arrays import Coded
+from tracekit.model.text.kernel_labels import shorten_kernel_name
 
 Reduction = Literal["max", "mean", "sum"]
 

@@ -15,17 +15,27 @@ import pandas as pd
 
 from tracekit.model.display import import_display
 from tracekit.model.errors import TracekitError
-from tracekit.model.facts import Facts
-from tracekit.model.frame import Frame
-from tracekit.model.keys import look_up_keys
-from tracekit.model.labels import did_you_mean
+from tracekit.model.inputs.facts import Facts
+from tracekit.model.inputs.sources import (
+    Account,
+    Failure,
+    Fault,
+    Note,
+    NoteSeverity,
+    ReportedCapture,
+    Source,
+    Tool,
+    Want,
+)
 from tracekit.model.metrics import fill_metric_units
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
-from tracekit.model.sources import Account, Failure, Fault, Note, NoteSeverity, ReportedCapture, Source, Tool, Want
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, Nullable, make_bare
+from tracekit.model.tables.frame import Frame
+from tracekit.model.tables.keys import look_up_keys
 from tracekit.model.tables.table import get_column_unit
+from tracekit.model.text.labels import did_you_mean
 
 __all__ = [
     "KEPT_ROWS",
@@ -254,7 +264,7 @@ class Measurements:
     """The measured tables of all sources, concatenated; the input of rules.
 
     `sources` are as completed by their readers, in a fixed order; `failures` are those that could not be read. A table that
-    no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.faults`). `check` contains
+    no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.failed_questions`). `check` contains
     the measurements of a second tool of the same steps, which are compared and never added. `recorded` contains the
     measurements of all steps, if some steps are excluded here.
     """
@@ -325,7 +335,7 @@ class Measurements:
         return self.arrays[name] if name in self.arrays else TABLES[name].no_rows()
 
     def frame(self, name: str) -> Frame:
-        """Wrap one table for judging (`model.frame`); it has no rows if no source filled it."""
+        """Wrap one table for judging (`model.tables.frame`); it has no rows if no source filled it."""
         return Frame.from_columns(self.columns(name))
 
     def row_count(self, name: str) -> int:

@@ -13,7 +13,7 @@ from tracekit.analyses import Analysis
 from tracekit.analyses.own import describe_load_error
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.steps import steady_steps as counting
-from tracekit.model import faults
+from tracekit.model import failed_questions
 from tracekit.model.report import CONFIDENCE, MADE_LATER, Finding, Metric, Recording, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -82,8 +82,8 @@ def build_report_of_sections(
         files=overview.count_files_by_state(measured),
         recordings=recordings,
         cautions=(
-            *faults.list_fault_cautions(measured),
-            *(faults.format_fault_caution(error.message, error.source) for error in errors),
+            *failed_questions.list_fault_cautions(measured),
+            *(failed_questions.format_fault_caution(error.message, error.source) for error in errors),
             *overview.list_caveats(measured),
             *of_steps_alone,
         ),
@@ -101,22 +101,22 @@ def _make_summary_part(
     except Exception as error:
         log.exception("%s failed", part.__name__)
         what = f"{part.__name__} could not be made: {describe_load_error(error)}"
-        errors.append(faults.make_fault_remark("overview", what))
+        errors.append(failed_questions.make_fault_remark("overview", what))
         return otherwise
 
 
 def _summarize_sound_recordings(measured: Measurements) -> tuple[Recording, ...]:
     """Summarize the kinds of recordings over the processes whose recording kind was measured."""
     nothing: tuple[Recording, ...] = ()
-    of_sound = faults.judge_without_faults(
-        measured, lambda whom: faults.judge_if_asked(whom, summarize_recordings, nothing)
+    of_sound = failed_questions.judge_without_faults(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, summarize_recordings, nothing)
     )
     return of_sound.value or nothing
 
 
 def _make_report_values(measured: Measurements) -> Sheet | None:
     """Make the table of values for a later compare; None if the questions asked do not measure them."""
-    return faults.judge_if_asked(measured, appendix.make_value_table, None)
+    return failed_questions.judge_if_asked(measured, appendix.make_value_table, None)
 
 
 def judge_section(
@@ -134,24 +134,26 @@ def judge_section(
     terminal does not show are made lazily. After a failed measurement they are made at once, because they may depend
     on the failed tables.
     """
-    is_whole = details or analysis.id in SUMMARY_SECTIONS or faults.has_faults(measured)
+    is_whole = details or analysis.id in SUMMARY_SECTIONS or failed_questions.has_faults(measured)
     judge = partial(_judge_question_in_full if is_whole else _judge_question, analysis, thresholds, steps)
     try:
-        answer = faults.judge_without_faults(measured, judge, analysis.id, analysis.tables)
+        answer = failed_questions.judge_without_faults(measured, judge, analysis.id, analysis.tables)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
         what = f"{analysis.id} could not be judged: {describe_load_error(error, analysis.file)}"
-        errors.append(faults.make_fault_remark(analysis.id, what, analysis.file))
-        reason = f"{faults.attribute_error(analysis.file)}: {what}"
+        errors.append(failed_questions.make_fault_remark(analysis.id, what, analysis.file))
+        reason = f"{failed_questions.attribute_error(analysis.file)}: {what}"
         return Section(analysis.id, analysis.title, "failed", reason)
     if not answer.faults:
         return answer.value and cap_finding_confidence(answer.value, analysis)
     if answer.value is None and not _is_question_affected(analysis, measured, thresholds, steps):
         return None
     if answer.value is None or answer.value.status != "ok":
-        return Section(analysis.id, analysis.title, "failed", faults.explain_faults(answer.faults))
+        return Section(analysis.id, analysis.title, "failed", failed_questions.explain_faults(answer.faults))
     rated = cap_finding_confidence(answer.value, analysis)
-    return faults.mark_partial_section(rated, analysis.rules, faults.describe_fault_caveat(measured, answer.faults))
+    return failed_questions.mark_partial_section(
+        rated, analysis.rules, failed_questions.describe_fault_caveat(measured, answer.faults)
+    )
 
 
 def cap_finding_confidence(section: Section, analysis: Analysis) -> Section:

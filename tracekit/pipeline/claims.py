@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.job.frames import summarize_job_steps, to_text_or_none
-from tracekit.job.start_up import find_run_start_ups
-from tracekit.model import faults
+from tracekit.job.steps.start_up import find_run_start_ups
+from tracekit.model import failed_questions
 from tracekit.model.report import SEVERITIES, Finding, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -91,7 +91,7 @@ def rescale_after_start_up(
     Otherwise a share of the short remainder would rank as high as a share of a step.
     """
     unscaled: dict[str | None, float] = {}
-    scales = faults.judge_if_sound(measured, _measure_after_start_up, unscaled)
+    scales = failed_questions.judge_if_sound(measured, _measure_after_start_up, unscaled)
     if all(scale == 1 for scale in scales.values()):
         return list(sections)
     return [_rescale_section(section, scales, thresholds) for section in sections]

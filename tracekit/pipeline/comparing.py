@@ -12,7 +12,7 @@ from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Comparison
 from tracekit.compare.judge import compare_sides
 from tracekit.compare.noise import NoiseFile, calibrated
-from tracekit.compare.noise_report import list_noise_notes
+from tracekit.compare.reports.noise_report import list_noise_notes
 from tracekit.compare.sides import ComparedInput, ComparedSide, build_side, unify_role_spellings
 from tracekit.compare.step_log import StepLog, add_step_log, add_step_logs, list_driver_logs, read_step_table
 from tracekit.discover.arguments import refuse_missing, split_label

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.compare.report import build_comparison_report
+from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.pipeline import compare
 from tracekit.render.charts.images import draw_chart
 from tracekit.render.notebook import make_notebook_html, summarize_in_line

@@ -22,10 +22,10 @@ from tracekit.engine.progress import show_progress_line
 from tracekit.health.checks import Capture, Diagnosis, diagnose, summarize_capture_kinds
 from tracekit.health.ray_sessions import find_session_symptoms
 from tracekit.health.signs import NAMED, Symptom, find_note_symptoms
-from tracekit.model.codes import IGNORED
-from tracekit.model.labels import choose_plural, join_first_few, make_displayable, make_natural_key
+from tracekit.model.inputs.note_codes import IGNORED
 from tracekit.model.records import dataclass
 from tracekit.model.report import Recording
+from tracekit.model.text.labels import choose_plural, join_first_few, make_displayable, make_natural_key
 from tracekit.model.trace import Failure, Note, Source, Trace, Want
 from tracekit.model.units import format_ranges
 from tracekit.pipeline import run as pipeline

@@ -18,9 +18,9 @@ from tracekit.analyses.own import describe_load_error
 from tracekit.discover.contents import digest_content
 from tracekit.discover.selection import SelectableParts
 from tracekit.engine import Advance
-from tracekit.job.logs.driver_log import parse_timed_stage
-from tracekit.model.capacity import count_own_cores
+from tracekit.job.driver_log import parse_timed_stage
 from tracekit.model.stages import get_canonical_stage, make_stage_filter
+from tracekit.model.system.capacity import count_own_cores
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, KeyLabels, Source, Trace, Want
 from tracekit.pipeline.wire_format.worker_tables import (

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from tracekit.analyses import list_measured_tables
 from tracekit.discover.runs import number_repeated_names
-from tracekit.model.codes import Data
-from tracekit.model.facts import Facts
+from tracekit.model.inputs.facts import Facts
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.tables import concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note, Source

@@ -10,8 +10,8 @@ from typing import Any
 
 from tracekit.analyses import ANALYSES, Analysis
 from tracekit.model.errors import TracekitError
-from tracekit.model.faults import list_unasked_tables
-from tracekit.model.labels import did_you_mean
+from tracekit.model.failed_questions import list_unasked_tables
+from tracekit.model.text.labels import did_you_mean
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.wire_format.worker_tables import chain_attribute
 

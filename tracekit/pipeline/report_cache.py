@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import split_label
 from tracekit.discover.contents import digest_content
-from tracekit.model import cache
 from tracekit.model import report as nouns
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.sources import Failure, Read
 from tracekit.model.records import dataclass
 from tracekit.model.report import MADE_LATER, Report
-from tracekit.model.sources import Failure, Read
+from tracekit.model.system import cache
 from tracekit.pipeline.cache.file_index import FileIndex, FileRecord, discover_with_options
 from tracekit.pipeline.cache.saved_kind import sniff_saved_form
 from tracekit.pipeline.options import Options

@@ -23,17 +23,17 @@ from tracekit.discover.selection import note_unselected
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import is_live_terminal, show_count_line, show_progress_line
-from tracekit.job.hosts import add_host_columns
+from tracekit.job.report.host_columns import add_host_columns
 from tracekit.job.steps import steady_steps as counting
-from tracekit.model import faults
+from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
-from tracekit.model.facts import Facts
-from tracekit.model.labels import choose_plural
+from tracekit.model.inputs.facts import Facts
+from tracekit.model.inputs.sources import Read
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
-from tracekit.model.sources import Read
 from tracekit.model.tables import ASKED_COLUMNS, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.pipeline import merge as merging
@@ -109,7 +109,9 @@ class RunResult:
     @property
     def failed(self) -> bool:
         """Whether a source could not be read, or tracekit itself raised an error."""
-        return bool(self.measurements.failures) or any(faults.is_fault_remark(remark) for remark in self.report.remarks)
+        return bool(self.measurements.failures) or any(
+            failed_questions.is_fault_remark(remark) for remark in self.report.remarks
+        )
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.model.capacity import count_cores, read_available_memory
+from tracekit.model.system.capacity import count_cores, read_available_memory
 from tracekit.pipeline import table_reading
 from tracekit.sql.session import Load, SqlSession
 

@@ -22,12 +22,12 @@ from tracekit.model.intervals import (
     merge_intervals,
     share_time,
 )
-from tracekit.model.keys import find_distinct, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.stages import is_collective_range
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.tables import slots as slot_texts
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, trim_all_texts
+from tracekit.model.tables.keys import find_distinct, number_keys, sum_by_group
 from tracekit.model.tables.slots import CAUSES, CLASSES
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches

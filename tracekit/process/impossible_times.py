@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import compute_running_max
-from tracekit.model.keys import order_by_group
+from tracekit.model.tables.keys import order_by_group
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

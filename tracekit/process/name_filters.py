@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model import sweeps
-from tracekit.model.keys import number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, make_bare
+from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
-from tracekit.model.recording_kinds import FOREIGN, Classification, RecordingCount
+from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
+from tracekit.model.recording.kinds import FOREIGN, Classification, RecordingCount
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import measure_exclusive_host_times
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names

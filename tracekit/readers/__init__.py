@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tracekit.model.codes import Data, Reason, explain_os_error
+from tracekit.model.inputs.note_codes import Data, Reason, explain_os_error
+from tracekit.model.inputs.sources import Source, Tool, Want
 from tracekit.model.records import dataclass
-from tracekit.model.sources import Source, Tool, Want
 from tracekit.readers import unpack
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import LATE_ENDS, LOST_KERNELS, UNUSABLE_KERNELS, Data
-from tracekit.model.keys import find_distinct, mask_members
-from tracekit.model.labels import choose_plural
-from tracekit.model.patterns import compile_lazily
+from tracekit.model.inputs.note_codes import LATE_ENDS, LOST_KERNELS, UNUSABLE_KERNELS, Data
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.keys import find_distinct, mask_members
+from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Note
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import find_latest_match

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
+from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers.lines import note_log_losses, read_log
 from tracekit.readers.loss import DataLoss

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from tracekit.model.codes import Data, Reason
+from tracekit.model.inputs.note_codes import Data, Reason
 from tracekit.readers import unpack
 
 _MAGICS = (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
 from tracekit.discover.fetched import get_local_path
-from tracekit.model.codes import Reason
 from tracekit.model.errors import TracekitError, make_format_error
-from tracekit.model.sources import Source, Want
+from tracekit.model.inputs.note_codes import Reason
+from tracekit.model.inputs.sources import Source, Want
 from tracekit.readers import READERS, detect_file_compression, find_reader, foreign, read_text_head
 
 if TYPE_CHECKING:

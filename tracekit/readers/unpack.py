@@ -16,8 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from tracekit.model import expansion
-from tracekit.model.codes import UnsupportedPackingError
+from tracekit.model.inputs import unpacked_size
+from tracekit.model.inputs.note_codes import UnsupportedPackingError
 from tracekit.model.records import dataclass
 from tracekit.readers import gunzip
 from tracekit.readers.file_bytes import PIECE_BYTES, Damaged, FileBytes, Truncated, Unproven
@@ -32,7 +32,7 @@ LOSSES: Mapping[str, str] = {
     "packed-truncated": "the compressed file ends early",
     "packed-damaged": "the compressed file is damaged from there on",
     "packed-crc": "the checksum of the compressed file does not fit: the content may have changed",
-    "packed-bomb": f"{expansion.BOMB}: the rest was not read; to read all of it, unpack it first",
+    "packed-bomb": f"{unpacked_size.BOMB}: the rest was not read; to read all of it, unpack it first",
 }
 """Message to the user for each kind of fault in a compressed file."""
 
@@ -289,7 +289,7 @@ def unpack_blocks(
             yield from source.pieces(size)
             return
         faults = losses if careful else []
-        most = expansion.limit_unpacked_bytes(os.fstat(file.fileno()).st_size)
+        most = unpacked_size.limit_unpacked_bytes(os.fstat(file.fileno()).st_size)
         if head.startswith(gunzip.MAGIC):
             text = gunzip.gunzip_blocks(source, losses, size, careful=careful)
         else:

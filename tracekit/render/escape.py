@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracekit.model.escape import escape_character
-from tracekit.model.redaction import redact
+from tracekit.model.text.escape import escape_character
+from tracekit.model.text.redaction import redact
 
 
 def make_printable(text: str, limit: int | None = None) -> str:

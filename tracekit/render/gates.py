@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from xml.etree import ElementTree as ET
 
-from tracekit.model.escape import Lines
 from tracekit.model.report import Gate
+from tracekit.model.text.escape import Lines
 from tracekit.render.escape import make_printable
 
 MAX_ANNOTATIONS = 10

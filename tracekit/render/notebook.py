@@ -7,8 +7,8 @@ from html import escape
 from itertools import chain
 from typing import Any
 
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Report, Section, Sheet
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import repeat
 from math import isfinite
 
-from tracekit.model.kernel_labels import is_template_name, shorten_kernel_name
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet, Verdict
+from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import (
     UNKNOWN,
     Scale,

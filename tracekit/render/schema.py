@@ -1,6 +1,6 @@
 """JSON Schema of the JSON outputs, made from the dataclasses so that the two cannot diverge.
 
-Draft 2020-12. Fields with a default may be missing and unknown fields are allowed, as in `from_json`:
+Draft 2020-12. Fields with a default may be missing and unknown fields are allowed, as in `read_report_json`:
 additions keep the schema. `typing.Annotated[str, "description"]` describes a field, a `range` sets bounds.
 """
 

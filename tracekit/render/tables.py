@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
+from tracekit.model.text.labels import did_you_mean
 from tracekit.render import phrases
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
 from tracekit.model.tables.table import Table
+from tracekit.model.text.labels import did_you_mean
 
 _KIND = re.compile(r"^(?:[A-Z][\w-]* )+Error: ")
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, divide, sum_of, texts
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP
+from tracekit.model.tables.frame import Frame, divide, sum_of, texts
 from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

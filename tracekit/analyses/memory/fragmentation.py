@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, divide, max_of, sum_of, texts
-from tracekit.model.keys import group_arrays, left_join
-from tracekit.model.labels import join_phrase
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.columns import STREAM
+from tracekit.model.tables.frame import Frame, divide, max_of, sum_of, texts
+from tracekit.model.tables.keys import group_arrays, left_join
 from tracekit.model.tables.snapshots import DEVICE_KEYS, MOMENT, POOL
+from tracekit.model.text.labels import join_phrase
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.survivors import KeptStack, find_kept_stacks, fold_snapshots
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, from_rows
-from tracekit.model.keys import left_join
-from tracekit.model.labels import format_numbered_word, join_phrase, truncate_with_hash
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Metric, Section, Sheet
+from tracekit.model.tables.frame import Frame, from_rows
+from tracekit.model.tables.keys import left_join
+from tracekit.model.text.labels import format_numbered_word, join_phrase, truncate_with_hash
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.call_sites import build_site_table, format_frames

@@ -11,12 +11,12 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.memory.snapshots import UNTOLD, name_site, snapshot_levels
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Bools, Frame, Ints, sum_of, texts, where
-from tracekit.model.keys import PROCESS
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import STEP
+from tracekit.model.tables.frame import Bools, Frame, Ints, sum_of, texts, where
+from tracekit.model.tables.keys import PROCESS
 from tracekit.model.tables.snapshots import DEVICE_KEYS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
 from tracekit.job.memory.trend import Allocator, list_memory_stages, list_memory_steps, number_allocators
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, count_distinct_of, divide, max_of, min_of, texts
-from tracekit.model.keys import group_arrays
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, concatenate_parts, make_nullable_numbers, repeat_number, select_rows
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
+from tracekit.model.tables.frame import Frame, count_distinct_of, divide, max_of, min_of, texts
+from tracekit.model.tables.keys import group_arrays
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import is_from_epoch, list_stage_rows, make_run_heading
 from tracekit.job.memory.trend import Allocator
 from tracekit.job.pandas_bridge import to_frame, to_pandas
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, Ints, divide, from_rows, sum_of, texts
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
-from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, make_nullable_numbers
 from tracekit.model.tables.columns import TS
+from tracekit.model.tables.frame import Frame, Ints, divide, from_rows, sum_of, texts
+from tracekit.model.tables.keys import CAPTURE, PROCESS
 from tracekit.model.tables.snapshots import CATEGORIES, TORCH_CATEGORY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

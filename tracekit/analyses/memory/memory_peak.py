@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.charts import snapshot_charts
 from tracekit.job.memory.device_size import add_card_sizes
 from tracekit.job.memory.pools import pool_notes, select_pools
 from tracekit.job.memory.snapshots import UNTOLD, find_reason, name_ranges, name_site, snapshot_levels, take_snapshot
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, choose, concat, divide, sum_of, texts, where
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
 from tracekit.model.report import Metric, Ranked, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Nullable, repeat_text
+from tracekit.model.tables.frame import Frame, choose, concat, divide, sum_of, texts, where
 from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, POOL, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

@@ -13,12 +13,12 @@ from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
 from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, texts
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.columns import STAGE, STEP
+from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

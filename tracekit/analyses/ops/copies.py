@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_recorded_steps_of_rows, count_steps_of_rows
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, Ints, divide, max_of, sum_of
-from tracekit.model.keys import PROCESS, group_arrays, number_keys, sum_by_group
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.tables.columns import DEVICE
+from tracekit.model.tables.frame import Frame, Ints, divide, max_of, sum_of
+from tracekit.model.tables.keys import PROCESS, group_arrays, number_keys, sum_by_group
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.device.transfers import parse_copy_direction

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, choose, count_rows, first_of, max_of, min_of, sum_of, where
-from tracekit.model.keys import group_arrays, sort_in_groups
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Columns, Nullable, select_rows
 from tracekit.model.tables.columns import DEVICE, NAME
+from tracekit.model.tables.frame import Frame, choose, count_rows, first_of, max_of, min_of, sum_of, where
+from tracekit.model.tables.keys import group_arrays, sort_in_groups
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.name_filters import make_narrow_coded

@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import divide_or_none, make_run_heading, name_stages, phrase_run
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import Owner
 from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model import keys as grouping
-from tracekit.model.frame import Frame, Ints, divide, sum_of, texts, where
-from tracekit.model.keys import find_first_rows, number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.report import Answer, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables import keys as grouping
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
+from tracekit.model.tables.frame import Frame, Ints, divide, sum_of, texts, where
+from tracekit.model.tables.keys import find_first_rows, number_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

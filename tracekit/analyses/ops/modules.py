@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, divide, first_of, max_of, sum_of
-from tracekit.model.keys import find_distinct, sum_by_group
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, concatenate_parts, repeat_number, select_all_rows
+from tracekit.model.tables.frame import Frame, divide, first_of, max_of, sum_of
+from tracekit.model.tables.keys import find_distinct, sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

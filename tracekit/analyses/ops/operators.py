@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model import sweeps
-from tracekit.model.frame import Frame, Ints, sum_of, where
 from tracekit.model.intervals import measure_group_unions
-from tracekit.model.keys import count_by_group, number_keys, sum_by_group
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
+from tracekit.model.tables.frame import Frame, Ints, sum_of, where
+from tracekit.model.tables.keys import count_by_group, number_keys, sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.calls.launches import Launches, find_launches

@@ -8,18 +8,29 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_steps_of_rows
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.frame import Frame, Ints, choose, count_of, count_rows, divide, median_of, numbers, sum_of, where
 from tracekit.model.intervals import measure_coverage
-from tracekit.model.keys import PROCESS, sum_by_group, sum_by_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, make_nullable_numbers
 from tracekit.model.tables.columns import NAME, PLACE
+from tracekit.model.tables.frame import (
+    Frame,
+    Ints,
+    choose,
+    count_of,
+    count_rows,
+    divide,
+    median_of,
+    numbers,
+    sum_of,
+    where,
+)
+from tracekit.model.tables.keys import PROCESS, sum_by_group, sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_label_headings, name_stages
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Bools, Frame, Ints, concat, from_rows
-from tracekit.model.keys import sum_by_group
 from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import CLASS_WORK, STAGE
+from tracekit.model.tables.frame import Bools, Frame, Ints, concat, from_rows
+from tracekit.model.tables.keys import sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

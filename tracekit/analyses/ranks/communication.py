@@ -26,8 +26,9 @@ from tracekit.job.collectives.traffic import (
     sum_traffic_by_rank,
 )
 from tracekit.job.collectives.traffic import list_rated_collectives as pooled
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import find_equal_rows, phrase_run, split_by_keys, to_int_or_none, to_text_or_none
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import select_filled_sheets
 from tracekit.job.stages.windows import (
     STAGE_KEY,
     StageWindow,
@@ -37,11 +38,10 @@ from tracekit.job.stages.windows import (
     make_stage_key,
     read_undamaged_table,
 )
-from tracekit.job.tables import select_filled_sheets
-from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

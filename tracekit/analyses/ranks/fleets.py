@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     count_devices_of_rows,
     count_distinct_keys,
@@ -19,7 +18,8 @@ from tracekit.job.frames import (
     phrase_run,
     to_text_or_none,
 )
-from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.intervals import (
     Intervals,
     Ints,
@@ -29,11 +29,11 @@ from tracekit.model.intervals import (
     merge_interval_sets,
     merge_intervals,
 )
-from tracekit.model.keys import find_largest
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import concatenate_parts, select_rows
 from tracekit.model.tables.columns import DEVICE, TS
+from tracekit.model.tables.keys import find_largest
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.device.devices import number_devices

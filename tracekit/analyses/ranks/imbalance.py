@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     UNIT,
     aggregate_by_keys,
@@ -39,12 +38,13 @@ from tracekit.job.rank_groups import (
     phrase_rank_group,
     sort_frame_by_keys,
 )
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings, sum_waits_for_missing_rank
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import find_matching_rows, group_rows_by, iterate_records, number_frames_alike
-from tracekit.model.labels import choose_plural, format_numbered_word, join_phrase, make_natural_key
 from tracekit.model.report import Chart, Finding, Heading, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.tables.keys import find_matching_rows, group_rows_by, iterate_records, number_frames_alike
+from tracekit.model.text.labels import choose_plural, format_numbered_word, join_phrase, make_natural_key
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

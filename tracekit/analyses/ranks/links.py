@@ -10,12 +10,12 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.slow_links import SlowLink, find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import list_rated_collectives
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import make_run_heading, phrase_run, to_text_or_none
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import count_steps_of_rows
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.labels import choose_plural, format_numbered_word, join_first_few
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet
+from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -20,7 +20,8 @@ from tracekit.job.rank_groups import (
     make_rank_group_headings,
     sort_frame_by_keys,
 )
-from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot
+from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stragglers.collective_waits import CollectiveWaits, attribute_collective_waits
 from tracekit.job.stragglers.detection import (
     find_late_ranks,
@@ -28,12 +29,11 @@ from tracekit.job.stragglers.detection import (
     list_straggler_findings,
     summarize_rank_group_members,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import find_matching_rows, iterate_records, number_frames_alike
-from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
+from tracekit.model.tables.keys import find_matching_rows, iterate_records, number_frames_alike
+from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.frames import (
     UNIT,
     aggregate_by_keys,
@@ -24,17 +24,17 @@ from tracekit.job.frames import (
     sum_columns_by_keys,
     to_text_or_none,
 )
-from tracekit.job.logs.driver_log import map_run_driver_logs
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
 from tracekit.job.stages.windows import count_steps_of_rows
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import left_join
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, STEP
+from tracekit.model.tables.keys import left_join
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.driver_log import TIMER, map_run_driver_logs, match_logged_steps
 from tracekit.job.frames import find_equal_rows, make_run_heading, phrase_run
-from tracekit.job.logs.driver_log import TIMER, map_run_driver_logs, match_logged_steps
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STEP

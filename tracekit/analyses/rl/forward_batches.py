@@ -19,14 +19,14 @@ from tracekit.job.frames import (
     sort_by_columns,
     to_text_or_none,
 )
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import make_stage_key
-from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.intervals import Ints, find_window_at
-from tracekit.model.keys import CAPTURE, list_row_dicts, number_keys
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
+from tracekit.model.tables.keys import CAPTURE, list_row_dicts, number_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.calls.nesting import build_call_tree

@@ -23,13 +23,13 @@ from tracekit.job.frames import (
     summarize_job_steps,
     to_text_or_none,
 )
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
 from tracekit.job.stages.windows import count_steps_of_rows
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.keys import CAPTURE, PROCESS, group_rows_by
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
+from tracekit.model.tables.keys import CAPTURE, PROCESS, group_rows_by
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

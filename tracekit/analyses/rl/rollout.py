@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_job_steps
-from tracekit.job.rollout.generations import (
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.rollout_generations import (
     EngineGeneration,
     describe_unseen_replicas,
     draw_rollout,
@@ -23,7 +24,6 @@ from tracekit.job.rollout.generations import (
     measure_end_times,
     measure_rollout_bubble,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays

@@ -7,8 +7,8 @@ from dataclasses import field
 from importlib import resources
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import did_you_mean
 
 SUBJECTS = ("time", "ranks", "rl", "ops", "memory", "trust")
 """Folders of analyses."""

@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from tracekit.analyses.rules import RULES
-from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import RULES as RULES_SECTION
 from tracekit.model.report import Section, Verdict
 from tracekit.model.thresholds import Thresholds

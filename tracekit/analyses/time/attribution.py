@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     aggregate_by_keys,
     find_canonical_stages,
@@ -20,12 +19,13 @@ from tracekit.job.frames import (
     sort_by_columns,
     sum_columns_by_keys,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import sort_rows_by_keys, sum_by_keys
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, trim_all_texts
 from tracekit.model.tables.columns import STAGE
+from tracekit.model.tables.keys import sort_rows_by_keys, sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

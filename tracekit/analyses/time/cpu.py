@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import aggregate_by_keys, make_label_headings, make_run_heading, sort_by_columns
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.idle_time.cpu_time import sum_cpu_time_by_stage
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW

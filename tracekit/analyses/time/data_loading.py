@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     clear_parts_of_numbered_steps,
     find_equal_rows,
@@ -20,13 +19,14 @@ from tracekit.job.frames import (
 )
 from tracekit.job.idle_time.call_tree import find_culprit_below
 from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import intersect, measure_coverage, merge_interval_sets, merge_intervals
-from tracekit.model.keys import group_arrays, sum_by_group
 from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.columns import NAME, PLACE
+from tracekit.model.tables.keys import group_arrays, sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

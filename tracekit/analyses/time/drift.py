@@ -11,16 +11,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import UNIT, divide_or_none, find_equal_rows, phrase_run, split_by_run, summarize_job_steps
 from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
+from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.stages.periodic import measure_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
 from tracekit.job.stragglers.causes import find_slowdown_since
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
-from tracekit.model.keys import find_matching_rows, sum_by_group
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.tables.keys import find_matching_rows, sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

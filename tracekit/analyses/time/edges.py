@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     find_equal_rows,
     make_label_headings,
@@ -24,13 +23,14 @@ from tracekit.job.idle_time.causes import (
     list_edge_rows,
     make_idle_time_measurement,
 )
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, average_over_gpu_steps, count_gpu_steps, read_undamaged_table
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.keys import list_row_dicts, sum_by_keys
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number, trim_all_texts
 from tracekit.model.tables.columns import DEVICE, STEP
+from tracekit.model.tables.keys import list_row_dicts, sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -27,9 +27,10 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.idle_time.causes import make_idle_time_measurement
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import (
+from tracekit.model.report import Heading, Section, Sheet
+from tracekit.model.tables.keys import (
     CAPTURE,
     IN_RUN,
     find_matching_rows,
@@ -39,7 +40,6 @@ from tracekit.model.keys import (
     list_python_values,
     number_frames_alike,
 )
-from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, get_class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     find_canonical_stages,
     make_label_headings,
@@ -20,15 +19,16 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_rows, number_stage_owners
-from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.intervals import merge_interval_sets, subtract
-from tracekit.model.keys import list_row_dicts
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Metric, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
+from tracekit.model.tables.keys import list_row_dicts
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

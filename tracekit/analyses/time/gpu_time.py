@@ -14,7 +14,6 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import draw_device_bars, draw_gpu_utilisation
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     make_label_headings,
     make_run_heading,
@@ -28,6 +27,8 @@ from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
 from tracekit.job.idle_time.claims import claim_idle_time
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (
     StageWindow,
@@ -35,8 +36,6 @@ from tracekit.job.stages.windows import (
     list_judged_windows,
     read_undamaged_table,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import PROCESS, sum_by_keys
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -51,6 +50,7 @@ from tracekit.model.tables.arrays import (
     trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
+from tracekit.model.tables.keys import PROCESS, sum_by_keys
 from tracekit.model.tables.slots import HOLDER_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     clear_parts_of_numbered_steps,
     divide_or_none,
@@ -30,17 +29,18 @@ from tracekit.job.idle_time.launching import (
     select_many_kernel_rows,
     subtract_synced_gaps,
 )
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_rows, count_steps_of_rows
 from tracekit.job.stages.work import phrase_stage_names
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, intersect
-from tracekit.model.keys import list_row_dicts, sort_in_groups, sum_by_group
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, trim_texts
 from tracekit.model.tables.columns import PLACE, STAGE
+from tracekit.model.tables.keys import list_row_dicts, sort_in_groups, sum_by_group
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

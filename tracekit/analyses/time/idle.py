@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     divide_or_none,
     find_canonical_stages,
@@ -38,6 +37,8 @@ from tracekit.job.idle_time.causes import (
 )
 from tracekit.job.idle_time.pause_phrases import describe_host_pauses, is_mostly_outside_stages
 from tracekit.job.rank_groups import EvidenceLack
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import (
     NO_STEPS,
     STAGE_KEY,
@@ -49,9 +50,6 @@ from tracekit.job.stages.windows import (
     make_stage_key,
     read_undamaged_table,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import list_row_dicts, sum_by_keys
-from tracekit.model.labels import choose_plural, join_phrase
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -64,7 +62,9 @@ from tracekit.model.tables.arrays import (
     trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
+from tracekit.model.tables.keys import list_row_dicts, sum_by_keys
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
+from tracekit.model.text.labels import choose_plural, join_phrase
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     clear_parts_of_numbered_steps,
     make_run_heading,
@@ -28,13 +27,14 @@ from tracekit.job.idle_time.interruptions import (
     list_interruptions_by_stage,
     measure_step_interruptions,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
-from tracekit.model.keys import sum_by_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, repeat_text, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
+from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host.phases import (

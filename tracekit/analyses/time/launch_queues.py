@@ -8,13 +8,13 @@ from typing import Any
 from tracekit.analyses import Analysis
 from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, make_label_headings, sort_by_columns
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import STAGE_KEY, read_undamaged_table
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import QUEUE
 from tracekit.model.report import Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import concatenate_parts, repeat_number
 from tracekit.model.tables.columns import DEVICE, STREAM
+from tracekit.model.tables.keys import QUEUE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.idle_time.launch_queues import measure_launch_delays, measure_launch_queues

@@ -11,16 +11,16 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, sort_by_columns
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
 from tracekit.job.steps.step_values import list_job_values, list_timed_step_values
 from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.job.steps.warm_up import LeftOutSteps, find_dropped_steps
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.faults import list_unsound_metrics, select_sound_metrics
-from tracekit.model.keys import mask_equal, number_frames_alike
+from tracekit.model.failed_questions import list_unsound_metrics, select_sound_metrics
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, make_devices_caption
 from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.model.stats.estimate import Estimate, estimate_side
+from tracekit.model.tables.keys import mask_equal, number_frames_alike
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
+from tracekit.job.driver_log import map_run_driver_logs, match_logged_steps
 from tracekit.job.frames import (
     aggregate_by_keys,
     find_equal_rows,
@@ -26,8 +26,9 @@ from tracekit.job.frames import (
     stack_frames,
     to_text_or_none,
 )
-from tracekit.job.logs.driver_log import map_run_driver_logs, match_logged_steps
-from tracekit.job.ranks_to_plot import choose_rows_to_plot
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.ranks_to_plot import choose_rows_to_plot
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
 from tracekit.job.stages.matrix import average_stage_walls_by_rank, build_stage_cells, list_timed_units
 from tracekit.job.stages.periodic import (
@@ -38,10 +39,9 @@ from tracekit.job.stages.periodic import (
     find_logged_periodic_stages,
     list_periodic_stages,
 )
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.keys import group_rows_by, left_join, number_frames_alike
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.stages import VALIDATION
+from tracekit.model.tables.keys import group_rows_by, left_join, number_frames_alike
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     UNIT,
     clear_parts_of_numbered_steps,
@@ -27,13 +26,11 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.idle_time.claims import sum_start_up_idle
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps
-from tracekit.job.start_up import RunStartUp, find_run_start_ups
-from tracekit.job.tables import make_sheet, parse_headings
+from tracekit.job.steps.start_up import RunStartUp, find_run_start_ups
 from tracekit.model.intervals import Ints, measure_coverage
-from tracekit.model.kernel_labels import shorten_kernel_name
-from tracekit.model.keys import PROCESS, list_row_dicts, mask_matching_rows, sum_by_keys
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -48,6 +45,9 @@ from tracekit.model.tables.arrays import (
     trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
+from tracekit.model.tables.keys import PROCESS, list_row_dicts, mask_matching_rows, sum_by_keys
+from tracekit.model.text.kernel_labels import shorten_kernel_name
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges

@@ -28,18 +28,18 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.longer_steps import LongerPause, find_longer_pause, list_time_counted_elsewhere, measure_device_walls
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls, spread_stage_walls
 from tracekit.job.stages.periodic import describe_periodic_stages, measure_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.faults import has_faults, judge_if_sound
-from tracekit.model.keys import left_join
-from tracekit.model.labels import choose_plural
+from tracekit.model.failed_questions import has_faults, judge_if_sound
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays, repeat_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
+from tracekit.model.tables.keys import left_join
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges

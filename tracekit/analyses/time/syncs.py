@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import find_equal_rows, make_label_headings, sum_columns_by_keys, to_text_or_none
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import STAGE_KEY, average_over_gpu_steps, list_judged_rows, read_undamaged_table
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.keys import list_row_dicts, sort_rows_by_keys, sum_by_keys
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, select_rows, trim_all_texts
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
+from tracekit.model.tables.keys import list_row_dicts, sort_rows_by_keys, sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

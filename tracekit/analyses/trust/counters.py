@@ -12,12 +12,12 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import find_canonical_stages, is_from_epoch, make_run_heading, phrase_run
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.patterns import compile_lazily
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
+from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.steps.stage_lookup import find_window_row_at, make_outer_stage_frame

@@ -9,9 +9,9 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import list_stage_rows, make_run_heading
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.keys import inner_join, list_row_dicts
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Heading, Metric, Section
+from tracekit.model.tables.keys import inner_join, list_row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity

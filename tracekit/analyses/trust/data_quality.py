@@ -13,14 +13,14 @@ from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import make_label_headings, to_int_or_none
 from tracekit.job.recording_kinds import map_classified_processes
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LOST_KERNELS, OF_TIMES, UNUSABLE_KERNELS
-from tracekit.model.keys import CAPTURE, Ints, list_row_dicts, mask_members, number_frames_alike
-from tracekit.model.recording_kinds import FOREIGN
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.inputs.note_codes import FILTERED_ROWS, INTERLEAVED, LOST_KERNELS, OF_TIMES, UNUSABLE_KERNELS
+from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.columns import TS
+from tracekit.model.tables.keys import CAPTURE, Ints, list_row_dicts, mask_members, number_frames_alike
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
 from tracekit.model.units import format_quantity

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tracekit.job.collectives.matching import CLOCK, measure_clock_offsets
-from tracekit.model.keys import CAPTURE, iterate_records
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import CAPTURE, iterate_records
 from tracekit.model.trace import Measurements
 
 Owner = tuple[str | None, str | None, int | None, int | None]

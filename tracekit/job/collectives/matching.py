@@ -15,7 +15,9 @@ import pandas as pd
 
 from tracekit.job.frames import UNIT, clear_parts_of_numbered_steps
 from tracekit.job.groups import find_group_maxima, find_group_minima, find_mixed_groups, number_rows_within_groups
-from tracekit.model.keys import (
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import make_frame
+from tracekit.model.tables.keys import (
     find_distinct,
     find_first_rows,
     group_arrays,
@@ -23,8 +25,6 @@ from tracekit.model.keys import (
     number_frames_alike,
     number_keys,
 )
-from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import make_frame
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import ROOTED
 

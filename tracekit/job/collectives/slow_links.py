@@ -19,8 +19,8 @@ from tracekit.job.collectives.matching import match_collectives
 from tracekit.job.collectives.traffic import list_rated_collectives
 from tracekit.job.frames import split_by_keys
 from tracekit.model.intervals import measure_coverage, merge_intervals
-from tracekit.model.keys import CAPTURE, group_rows_by, number_frames_alike
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import CAPTURE, group_rows_by, number_frames_alike
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]

@@ -23,15 +23,15 @@ from tracekit.job.frames import (
     to_int_or_none,
 )
 from tracekit.job.gpu_shares import divide_columns
-from tracekit.job.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
+from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_steps_of_rows, read_undamaged_table
-from tracekit.job.tables import make_sheet, parse_headings
 from tracekit.model.intervals import line_up_lanes, measure_coverage, measure_group_unions, merge_intervals
-from tracekit.model.keys import CAPTURE, PROCESS, group_rows_by, inner_join, iterate_records, number_frames_alike
-from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.report import Chart, Heading, Ranked, Sheet
 from tracekit.model.tables.arrays import Nullable, convert_for_pandas, make_frame
 from tracekit.model.tables.arrays import concatenate_like_arrays as join
+from tracekit.model.tables.keys import CAPTURE, PROCESS, group_rows_by, inner_join, iterate_records, number_frames_alike
+from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 
 WHO = (*PROCESS, "device")

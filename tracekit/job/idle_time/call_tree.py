@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import make_label_headings, to_text_or_none
+from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
     NO_STEPS,
     Owner,
@@ -21,11 +22,10 @@ from tracekit.job.stages.windows import (
     number_stage_owners,
     read_undamaged_table,
 )
-from tracekit.job.tables import make_sheet, parse_headings
-from tracekit.model.keys import find_matching_rows, group_rows_by, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.report import Chart, Heading, Sheet
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
+from tracekit.model.tables.keys import find_matching_rows, group_rows_by, number_keys, sum_by_group
 from tracekit.model.tables.slots import HOLDER_TITLES, HOLDERS
 from tracekit.model.trace import Measurements
 from tracekit.process.calls.activity import is_data_loader_name

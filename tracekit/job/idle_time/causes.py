@@ -36,8 +36,15 @@ from tracekit.job.stages.windows import (
 )
 from tracekit.job.steps.steady_steps import MARKED_ORIGINS
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
-from tracekit.model.keys import CAPTURE, group_rows_by, iterate_records, left_join, list_row_dicts, mask_matching_rows
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import (
+    CAPTURE,
+    group_rows_by,
+    iterate_records,
+    left_join,
+    list_row_dicts,
+    mask_matching_rows,
+)
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds
 from tracekit.model.trace import Measurements
 from tracekit.process.idle_time.causes import IdleTime

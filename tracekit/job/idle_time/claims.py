@@ -34,7 +34,7 @@ from tracekit.job.stages.windows import (
     read_undamaged_table,
     sum_judged_steps,
 )
-from tracekit.model.keys import list_row_dicts
+from tracekit.model.tables.keys import list_row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 

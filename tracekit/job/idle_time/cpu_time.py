@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, select_distinct_rows
 from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.model.keys import find_matching_rows, iterate_records
+from tracekit.model.tables.keys import find_matching_rows, iterate_records
 from tracekit.model.trace import Measurements
 
 CPU_TIME_OWNER = ("run", "role", "rank")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tracekit.job.frames import sum_columns_by_keys
 from tracekit.job.stages.windows import STAGE_KEY, StageWindow, list_judged_rows, list_stage_windows, make_stage_key
-from tracekit.model.keys import list_row_dicts
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import list_row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 

@@ -17,8 +17,8 @@ from tracekit.job.frames import (
     find_equal_rows,
     summarize_job_steps,
 )
-from tracekit.model.keys import PROCESS
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import PROCESS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 

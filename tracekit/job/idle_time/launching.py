@@ -12,8 +12,8 @@ import pandas as pd
 from tracekit.job.frames import clear_parts_of_numbered_steps, select_staged_rows, stack_frames, take_key_columns
 from tracekit.job.idle_time.host_syncs import list_sync_bound_keys
 from tracekit.job.stages.windows import find_unit_occurrences, make_stage_key
-from tracekit.model.keys import PROCESS, group_rows_by, list_row_dicts, sum_by_group
 from tracekit.model.tables.arrays import Nullable, make_bare, make_frame
+from tracekit.model.tables.keys import PROCESS, group_rows_by, list_row_dicts, sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, find_equal_rows, summarize_job_steps
-from tracekit.model.keys import PROCESS, mask_matching_rows
+from tracekit.model.tables.keys import PROCESS, mask_matching_rows
 from tracekit.model.trace import Measurements
 
 _MARK = ["step", "part", "occurrence"]

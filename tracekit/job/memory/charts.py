@@ -13,12 +13,12 @@ from tracekit.job.frames import is_from_epoch, make_run_heading
 from tracekit.job.memory.snapshots import name_ranges, take_snapshot
 from tracekit.job.memory.trend import Allocator, split_by_allocator
 from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.ranks_to_plot import choose_rows_to_plot
-from tracekit.model.frame import Frame, max_of, min_of
+from tracekit.job.report.ranks_to_plot import choose_rows_to_plot
 from tracekit.model.intervals import find_window_at
-from tracekit.model.keys import CAPTURE
-from tracekit.model.labels import join_phrase
 from tracekit.model.report import Chart
+from tracekit.model.tables.frame import Frame, max_of, min_of
+from tracekit.model.tables.keys import CAPTURE
+from tracekit.model.text.labels import join_phrase
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import SNAPSHOT
 

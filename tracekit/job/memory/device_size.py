@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.frame import Frame, texts
-from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import make_nullable_numbers
+from tracekit.model.tables.frame import Frame, texts
+from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity, parse_size
 from tracekit.process.memory.pools import PAUSABLE

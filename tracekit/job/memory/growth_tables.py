@@ -9,11 +9,11 @@ import numpy as np
 
 from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.trend import FLOOR, Series, group_series, measure_median_growth
-from tracekit.job.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.frame import Frame, from_rows
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Ranked, Sheet
 from tracekit.model.stats.sawtooth import find_sawtooth
 from tracekit.model.stats.trend import Growth, GrowthLimits, Label, fit_least_squares, label_growth
+from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 

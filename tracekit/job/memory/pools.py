@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.job.memory.device_size import device_sizes
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
-from tracekit.model.frame import Bools, Frame, texts
+from tracekit.model.tables.frame import Bools, Frame, texts
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.pools import PAUSABLE

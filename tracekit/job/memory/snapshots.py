@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.model.frame import Frame, texts
-from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded, select_rows
+from tracekit.model.tables.frame import Frame, texts
+from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.frame import Bools, Frame, concat, count_distinct_of, count_rows
-from tracekit.model.keys import PROCESS
 from tracekit.model.records import dataclass
 from tracekit.model.stats.staircase import find_staircase, slows_down
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns, make_nullable_numbers
+from tracekit.model.tables.frame import Bools, Frame, concat, count_distinct_of, count_rows
+from tracekit.model.tables.keys import PROCESS
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]

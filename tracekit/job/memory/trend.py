@@ -12,21 +12,6 @@ from tracekit.job.frames import find_canonical_stages
 from tracekit.job.memory.device_size import DeviceSize, device_sizes
 from tracekit.job.memory.snapshots import name_ranges
 from tracekit.job.pandas_bridge import to_pandas
-from tracekit.model.frame import (
-    Frame,
-    Ints,
-    concat,
-    count_distinct_of,
-    count_rows,
-    first_of,
-    is_missing,
-    max_of,
-    min_of,
-    sum_of,
-    texts,
-    where,
-)
-from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.records import dataclass
 from tracekit.model.stats.staircase import refine_growth_label
 from tracekit.model.stats.trend import (
@@ -40,6 +25,21 @@ from tracekit.model.stats.trend import (
     measure_growth,
 )
 from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.frame import (
+    Frame,
+    Ints,
+    concat,
+    count_distinct_of,
+    count_rows,
+    first_of,
+    is_missing,
+    max_of,
+    min_of,
+    sum_of,
+    texts,
+    where,
+)
+from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import DRIVER, SNAPSHOT
 

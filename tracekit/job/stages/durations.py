@@ -16,7 +16,7 @@ from tracekit.job.frames import (
     select_distinct_rows,
     summarize_job_steps,
 )
-from tracekit.model.keys import (
+from tracekit.model.tables.keys import (
     CAPTURE,
     IN_RUN,
     group_rows_by,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs, match_logged_steps
 from tracekit.job.frames import (
     UNIT,
     aggregate_by_keys,
@@ -17,11 +18,10 @@ from tracekit.job.frames import (
     summarize_job_steps,
     to_text_or_none,
 )
-from tracekit.job.logs.driver_log import RunDriverLog, map_run_driver_logs, match_logged_steps
 from tracekit.model.intervals import line_up_lanes, measure_coverage, merge_intervals
-from tracekit.model.keys import CAPTURE, IN_RUN, left_join, mask_matching_rows, number_frames_alike
 from tracekit.model.stages import RL_STAGES
 from tracekit.model.tables.arrays import make_frame
+from tracekit.model.tables.keys import CAPTURE, IN_RUN, left_join, mask_matching_rows, number_frames_alike
 from tracekit.model.trace import Measurements
 
 MAX_STAGES = 100

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.job.driver_log import RunDriverLog
 from tracekit.job.frames import UNIT, aggregate_by_keys, find_equal_rows, phrase_run, to_text_or_none
-from tracekit.job.logs.driver_log import RunDriverLog
 from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_walls
-from tracekit.model.keys import left_join, list_row_dicts
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
+from tracekit.model.tables.keys import left_join, list_row_dicts
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 

@@ -27,9 +27,11 @@ from tracekit.job.frames import (
     to_text_or_none,
 )
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
-from tracekit.job.start_up import find_run_start_ups
-from tracekit.model import keys as grouping
-from tracekit.model.keys import (
+from tracekit.job.steps.start_up import find_run_start_ups
+from tracekit.model.records import dataclass
+from tracekit.model.report import Place
+from tracekit.model.tables import keys as grouping
+from tracekit.model.tables.keys import (
     CAPTURE,
     IN_RUN,
     PROCESS,
@@ -41,8 +43,6 @@ from tracekit.model.keys import (
     mask_matching_rows,
     number_frames_alike,
 )
-from tracekit.model.records import dataclass
-from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
 STAGE_KEY = ("run", "role", "canonical")

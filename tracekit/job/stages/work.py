@@ -8,10 +8,10 @@ from dataclasses import replace
 from tracekit.job.frames import divide_or_none, name_stages, phrase_run
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import Owner, StageWindow, count_recorded_steps_of_rows
-from tracekit.model.frame import Frame, sum_of
-from tracekit.model.keys import PROCESS
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
+from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.tables.keys import PROCESS
 from tracekit.model.trace import Measurements
 
 MAX_NAMED = 3

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import to_int_or_none
-from tracekit.model.keys import Ints, group_rows_by, list_python_values
 from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import Ints, group_rows_by, list_python_values
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
 """Columns read from recorded values."""

@@ -25,11 +25,11 @@ from tracekit.job.frames import (
 from tracekit.job.steps.metric_samples import COLUMNS, collect_metric_samples
 from tracekit.job.steps.step_values import list_marked_step_values
 from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, find_dropped_steps
-from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, group_rows_by
+from tracekit.model import failed_questions
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Columns, mask_value
+from tracekit.model.tables.keys import CAPTURE, group_rows_by
 from tracekit.model.trace import Measurements
 
 OF_EVERY_STEP = frozenset(
@@ -64,7 +64,9 @@ def list_left_out_steps(measured: Measurements) -> Steps:
 
 
 def _list_known_left_out_steps(measured: Measurements) -> Steps:
-    return faults.judge_if_sound(measured, lambda whom: faults.judge_if_asked(whom, _find_left_out_steps, ()), ())
+    return failed_questions.judge_if_sound(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, _find_left_out_steps, ()), ()
+    )
 
 
 def _find_left_out_steps(measured: Measurements) -> Steps:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import REPEATING, UNIT, aggregate_by_keys
-from tracekit.model.keys import CAPTURE, group_rows_by, left_join
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
+from tracekit.model.tables.keys import CAPTURE, group_rows_by, left_join
 from tracekit.model.trace import Measurements
 
 MAX_WORK_DIFFERENCE = 0.10

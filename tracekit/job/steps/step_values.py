@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.job.driver_log import map_run_driver_logs, match_logged_steps
 from tracekit.job.frames import (
     COUNTED_ANEW,
     UNIT,
@@ -21,18 +22,8 @@ from tracekit.job.frames import (
     stack_frames,
     summarize_job_steps,
 )
-from tracekit.job.logs.driver_log import map_run_driver_logs, match_logged_steps
 from tracekit.job.steps.step_kinds import list_steps_with_device_work, mark_step_units
-from tracekit.model import faults
-from tracekit.model.keys import (
-    CAPTURE,
-    IN_RUN,
-    PROCESS,
-    group_rows_by,
-    iterate_records,
-    list_python_values,
-    mask_matching_rows,
-)
+from tracekit.model import failed_questions
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -45,6 +36,15 @@ from tracekit.model.metrics import (
 )
 from tracekit.model.stages import STAGES
 from tracekit.model.tables.arrays import make_frame
+from tracekit.model.tables.keys import (
+    CAPTURE,
+    IN_RUN,
+    PROCESS,
+    group_rows_by,
+    iterate_records,
+    list_python_values,
+    mask_matching_rows,
+)
 from tracekit.model.trace import Measurements
 
 JOB_VALUE_NAMES = (
@@ -99,10 +99,10 @@ def list_job_values(measured: Measurements) -> pd.DataFrame:
     parts = [
         steps,
         stages,
-        faults.judge_if_sound(measured, lambda part: _list_work_values(part, walls), _NO_ROWS),
+        failed_questions.judge_if_sound(measured, lambda part: _list_work_values(part, walls), _NO_ROWS),
         *measured.derived(_list_step_marks),
         _count_compilations_by_step(measured, repeated),
-        faults.judge_if_sound(measured, _count_failed_memory_requests, _NO_ROWS),
+        failed_questions.judge_if_sound(measured, _count_failed_memory_requests, _NO_ROWS),
     ]
     values = _fill_parts_of_values(measured, _stack_object_columns(parts, columns))
     if len(unmarked):
@@ -146,7 +146,9 @@ def _label_step_walls(measured: Measurements, walls: pd.DataFrame) -> pd.DataFra
 def _list_step_marks(measured: Measurements) -> tuple[pd.DataFrame, pd.DataFrame]:
     """List the marks of steps, without compilations: first of a window, and those from device work."""
     repeated = _list_recaptured_steps(measured)
-    of_device_work = faults.judge_if_sound(measured, lambda part: _mark_steps_by_device_work(part, repeated), _NO_ROWS)
+    of_device_work = failed_questions.judge_if_sound(
+        measured, lambda part: _mark_steps_by_device_work(part, repeated), _NO_ROWS
+    )
     return _mark_first_steps_of_window(measured, repeated), of_device_work
 
 
@@ -313,7 +315,7 @@ def _mark_first_steps_of_window(measured: Measurements, recaptured: pd.DataFrame
 
 def _mark_steps_by_device_work(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
     """Mark steps by their device work: run, step, part, name, value 1."""
-    if measured.facts.has_chosen_steps or "gpu_time" in faults.list_unasked_tables(measured):
+    if measured.facts.has_chosen_steps or "gpu_time" in failed_questions.list_unasked_tables(measured):
         return _NO_ROWS
     rows = list_steps_with_device_work(measured)
     if not len(rows):

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
-from tracekit.model.keys import iterate_records
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import iterate_records
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"

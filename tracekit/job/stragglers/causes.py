@@ -14,12 +14,12 @@ import pandas as pd
 
 from tracekit.job.frames import clear_parts_of_numbered_steps, find_canonical_stages, find_equal_rows, to_text_or_none
 from tracekit.job.rank_groups import RankGroup
-from tracekit.model.keys import CAPTURE, group_rows_by, left_join, mask_equal, number_frames_alike, sum_by_group
-from tracekit.model.labels import choose_plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import Columns, Nullable
+from tracekit.model.tables.keys import CAPTURE, group_rows_by, left_join, mask_equal, number_frames_alike, sum_by_group
 from tracekit.model.tables.slots import CAUSE_TITLES
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 

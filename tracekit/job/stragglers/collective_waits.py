@@ -27,8 +27,14 @@ from tracekit.job.rank_groups import (
     find_rows_in_steps,
     select_work_segments,
 )
-from tracekit.model.keys import find_matching_rows, group_arrays, group_column, group_rows_by, number_frames_alike
 from tracekit.model.tables.arrays import make_frame
+from tracekit.model.tables.keys import (
+    find_matching_rows,
+    group_arrays,
+    group_column,
+    group_rows_by,
+    number_frames_alike,
+)
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import SYNCHRONISING
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from tracekit.job.frames import select_distinct_rows
 from tracekit.job.rank_groups import RankGroup
-from tracekit.model.keys import group_rows_by
-from tracekit.model.labels import choose_plural
+from tracekit.model.tables.keys import group_rows_by
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_ranges
 

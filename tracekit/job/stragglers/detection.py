@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.evidence import make_evidence_metric
 from tracekit.job.frames import (
     divide_or_none,
     find_equal_rows,
@@ -35,6 +34,7 @@ from tracekit.job.rank_groups import (
     list_rank_groups,
     phrase_rank_group,
 )
+from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause
 from tracekit.job.stragglers.collective_waits import CollectiveWaits, attribute_collective_waits, estimate_wait_savings
 from tracekit.job.stragglers.common_traits import name_rank_set
@@ -49,12 +49,12 @@ from tracekit.job.stragglers.lateness import (
     sum_wait_cost_by_group,
     sum_wait_cost_by_rank,
 )
-from tracekit.model.keys import mask_matching_rows, number_frames_alike
-from tracekit.model.labels import choose_plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Verdict
 from tracekit.model.stats.lasting import count_rounds_needed
 from tracekit.model.stats.many import adjust_benjamini_hochberg
+from tracekit.model.tables.keys import mask_matching_rows, number_frames_alike
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity, format_ranges

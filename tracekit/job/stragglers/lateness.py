@@ -18,9 +18,9 @@ from tracekit.job.collectives.matching import compute_group_medians
 from tracekit.job.frames import UNIT, select_distinct_rows
 from tracekit.job.rank_groups import MEMBER, RankGroup, compute_medians_of_others, sort_frame_by_keys
 from tracekit.job.stragglers.collective_waits import CollectiveWaits
-from tracekit.model.keys import find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.stats.lasting import compute_lasting_chance, count_votes
+from tracekit.model.tables.keys import find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -22,9 +22,9 @@ from typing import Any
 from tracekit.discover import Discovery, Sniffed, discover
 from tracekit.discover.contents import digest_content, digest_file_ends
 from tracekit.discover.surveys import Sniff, Survey
-from tracekit.model.codes import Data, Reason
-from tracekit.model.files import Sign, is_sign_settled, make_file_sign
+from tracekit.model.inputs.note_codes import Data, Reason
 from tracekit.model.records import dataclass
+from tracekit.model.system.files import Sign, is_sign_settled, make_file_sign
 from tracekit.pipeline.options import Options, parse_optional_numbers
 
 WHOLE_BYTES = 1 << 20

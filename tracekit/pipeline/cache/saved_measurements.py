@@ -25,10 +25,10 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 import numpy as np
 
 from tracekit.analyses import list_measured_tables
-from tracekit.model.codes import UNKNOWN, Data, Datum
 from tracekit.model.errors import TraceFormatError, TracekitError, make_os_read_error
-from tracekit.model.facts import convert_facts_to_json, parse_facts
-from tracekit.model.files import write_atomically
+from tracekit.model.inputs.facts import convert_facts_to_json, parse_facts
+from tracekit.model.inputs.note_codes import UNKNOWN, Data, Datum
+from tracekit.model.system.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.files import write_all_bytes
-from tracekit.model.labels import make_displayable
 from tracekit.model.records import dataclass
-from tracekit.model.temporaries import new_file
+from tracekit.model.system.files import write_all_bytes
+from tracekit.model.system.temporaries import new_file
+from tracekit.model.text.labels import make_displayable
 
 CopyResult = Literal["copied", "already there"]
 

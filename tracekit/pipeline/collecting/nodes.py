@@ -14,8 +14,8 @@ from typing import Any
 from tracekit.discover.arguments import expand_path_pattern
 from tracekit.engine.ray_cluster import Cluster, NodeAnswer, run_on_every_node
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import make_displayable
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import make_displayable
 from tracekit.pipeline.collecting.file_copies import CopyResult, make_copy_error, put_verified
 from tracekit.pipeline.collecting.ray_sessions import (
     CopyPlan,

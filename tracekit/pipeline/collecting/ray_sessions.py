@@ -17,8 +17,8 @@ from tracekit.discover.manifests import is_manifest
 from tracekit.discover.names import HOST_FOLDER, HOST_NAME
 from tracekit.discover.runs import number_repeated_names, shorten_run_names
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import make_displayable, make_natural_key
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import make_displayable, make_natural_key
 from tracekit.pipeline.collecting.file_copies import CopyResult, copy_verified
 from tracekit.readers.nsys.files import REPORT_MAGIC, find_export_problem, is_empty_capture
 

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from tracekit.analyses import Tables
-from tracekit.model.codes import Data
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns

@@ -24,13 +24,13 @@ import pandas as pd
 from tracekit.discover import Discovery
 from tracekit.discover.names import strip_format_suffixes
 from tracekit.discover.runs import number_repeated_names
-from tracekit.model.codes import Data
-from tracekit.model.keys import iterate_records
-from tracekit.model.labels import choose_plural, join_first_few, make_displayable, normalize_label_words
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.stages import RL_STAGES, get_canonical_stage, get_scope_stage
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns
+from tracekit.model.tables.keys import iterate_records
+from tracekit.model.text.labels import choose_plural, join_first_few, make_displayable, normalize_label_words
 from tracekit.model.trace import Note, Source
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline.summary.screen import SPLIT_RUNS_CODE

@@ -21,11 +21,11 @@ from tracekit.job.frames import (
 )
 from tracekit.job.stages.periodic import measure_planned_stage_time
 from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.job.start_up import find_run_start_ups
+from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.step_kinds import MAX_WORK_DIFFERENCE, list_steps_with_device_work
-from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, left_join
+from tracekit.model import failed_questions
 from tracekit.model.report import Metric, Section
+from tracekit.model.tables.keys import CAPTURE, left_join
 from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
@@ -98,8 +98,8 @@ def _include_start_up(measured: Measurements, times: list[UnexplainedTime]) -> l
 
 def _evaluate_if_sound(measured: Measurements, part: Any) -> tuple[Any, ...]:
     """Evaluate one part of the summary; empty if it reads a table that failed or was not requested."""
-    parts: tuple[Any, ...] = faults.judge_if_sound(
-        measured, lambda whom: faults.judge_if_asked(whom, lambda m: tuple(part(m)), ()), ()
+    parts: tuple[Any, ...] = failed_questions.judge_if_sound(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, lambda m: tuple(part(m)), ()), ()
     )
     return parts
 

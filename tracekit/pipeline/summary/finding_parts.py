@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tracekit.model.labels import choose_plural
 from tracekit.model.report import SEVERITIES, Finding, Section, Severity
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.units import format_quantity
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.job.report.tables import make_sheet
 from tracekit.job.steps.step_values import list_job_values
-from tracekit.job.tables import make_sheet
-from tracekit.model import faults
-from tracekit.model.keys import Ints, group_column
+from tracekit.model import failed_questions
 from tracekit.model.report import Heading, Remark, Sheet
+from tracekit.model.tables.keys import Ints, group_column
 from tracekit.model.trace import Measurements
 
 VALUE_COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
@@ -31,7 +31,7 @@ def list_remarks(measured: Measurements) -> tuple[Remark, ...]:
     Unreadable sources are always listed one by one.
     """
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
-    all_notes = (*measured.notes, *faults.make_fault_notes(measured))
+    all_notes = (*measured.notes, *failed_questions.make_fault_notes(measured))
     notes = sorted(all_notes, key=lambda n: (order[n.severity], n.code, n.source, n.message))
     same_text: dict[tuple[str, str, str], list[Remark]] = {}
     for note in notes:
@@ -79,10 +79,10 @@ def list_value_rows(measured: Measurements) -> pd.DataFrame:
     Leaves out metrics that depend on an error of tracekit, for all processes.
     """
     nothing = pd.DataFrame(columns=[*VALUE_COLUMNS])
-    of_job = faults.judge_if_sound(measured, lambda part: part.derived(list_job_values), nothing)
+    of_job = failed_questions.judge_if_sound(measured, lambda part: part.derived(list_job_values), nothing)
     of_whole_job = of_job.reindex(columns=[*VALUE_COLUMNS]).assign(whole=True)
     rows = (
-        _drop_snapshot_duplicates(faults.select_sound_metrics(measured))[[*VALUE_COLUMNS]]
+        _drop_snapshot_duplicates(failed_questions.select_sound_metrics(measured))[[*VALUE_COLUMNS]]
         .astype(object)
         .assign(whole=False)
     )

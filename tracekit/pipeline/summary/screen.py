@@ -30,18 +30,18 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
+from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls, spread_stage_walls
 from tracekit.job.stages.periodic import describe_periodic_stages
 from tracekit.job.stages.windows import STAGE_KEY, compute_gpu_shares_by_stage, read_undamaged_table
-from tracekit.job.start_up import find_run_start_ups
+from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.warm_up import DroppedStep
-from tracekit.job.tables import make_sheet
-from tracekit.model import faults
-from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
-from tracekit.model.keys import left_join
-from tracekit.model.labels import choose_plural, format_numbered_word
-from tracekit.model.recording_kinds import FOREIGN
+from tracekit.model import failed_questions
+from tracekit.model.inputs.note_codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
+from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
+from tracekit.model.tables.keys import left_join
+from tracekit.model.text.labels import choose_plural, format_numbered_word
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
@@ -78,9 +78,11 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
 
 def _make_summary_fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
     """Make one fact; it names its basis if other processes could not be measured, and is empty if none could."""
-    phrase = faults.judge_without_faults(measured, lambda whom: faults.judge_if_asked(whom, part, ""))
+    phrase = failed_questions.judge_without_faults(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, part, "")
+    )
     if phrase.value and phrase.faults:
-        return f"{phrase.value} (of {faults.describe_sound_captures(measured, phrase.faults)})"
+        return f"{phrase.value} (of {failed_questions.describe_sound_captures(measured, phrase.faults)})"
     return phrase.value or ""
 
 
@@ -214,10 +216,15 @@ def _label_partial_metrics(
 ) -> tuple[Metric, ...]:
     """Evaluate some headline metrics; each names its basis if other processes could not be measured."""
     nothing: Sequence[Metric] = ()
-    numbers_of_part = faults.judge_without_faults(measured, lambda whom: faults.judge_if_asked(whom, part, nothing))
+    numbers_of_part = failed_questions.judge_without_faults(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, part, nothing)
+    )
     if not numbers_of_part.faults:
         return tuple(numbers_of_part.value or ())
-    whom, metrics = (faults.describe_sound_captures(measured, numbers_of_part.faults), numbers_of_part.value or ())
+    whom, metrics = (
+        failed_questions.describe_sound_captures(measured, numbers_of_part.faults),
+        numbers_of_part.value or (),
+    )
     return tuple(replace(metric, label=f"{metric.label} (of {whom})") for metric in metrics)
 
 
@@ -386,12 +393,12 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
 
 def make_stage_table(measured: Measurements) -> Sheet | None:
     """Make the main table: stages by wall time, with their GPU utilization."""
-    stage_sheet = faults.judge_without_faults(
-        measured, lambda whom: faults.judge_if_asked(whom, _make_stage_sheet, None)
+    stage_sheet = failed_questions.judge_without_faults(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, _make_stage_sheet, None)
     )
     if stage_sheet.value is None or not stage_sheet.faults:
         return stage_sheet.value
-    whom = faults.describe_sound_captures(measured, stage_sheet.faults)
+    whom = failed_questions.describe_sound_captures(measured, stage_sheet.faults)
     return replace(stage_sheet.value, title=f"{stage_sheet.value.title} (of {whom})")
 
 
@@ -430,7 +437,9 @@ _GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, ove
 
 def _evaluate_sound_part(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
     """Evaluate `part(measured)`; `otherwise` if it reads a table that failed or was not requested."""
-    return faults.judge_if_sound(measured, lambda whom: faults.judge_if_asked(whom, part, otherwise), otherwise)
+    return failed_questions.judge_if_sound(
+        measured, lambda whom: failed_questions.judge_if_asked(whom, part, otherwise), otherwise
+    )
 
 
 def _measure_stage_busy(measured: Measurements) -> pd.DataFrame | None:

@@ -21,11 +21,11 @@ from tracekit.job.idle_time.cpu_time import (
 )
 from tracekit.job.recording_kinds import map_classified_processes
 from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.model import faults
-from tracekit.model.keys import mask_equal, number_frames_alike
-from tracekit.model.recording_kinds import UNSEEN_DEVICE
+from tracekit.model import failed_questions
+from tracekit.model.recording.kinds import UNSEEN_DEVICE
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Section
+from tracekit.model.tables.keys import mask_equal, number_frames_alike
 from tracekit.model.trace import Measurements
 
 UnexplainedKind = Literal["idle", "waiting"]
@@ -131,7 +131,7 @@ def measure_unexplained_time(measured: Measurements, sections: Sequence[Section]
 def has_judged_rules(measured: Measurements, sections: Sequence[Section]) -> bool:
     """Check whether all questions that may explain idle or waiting time were asked, and nothing failed."""
     asked = measured.facts.questions
-    if faults.has_faults(measured) or any(section.status == "failed" for section in sections):
+    if failed_questions.has_faults(measured) or any(section.status == "failed" for section in sections):
         return False
     return asked is None or _list_covering_questions().issubset(asked)
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from tracekit.job.frames import list_stage_rows
 from tracekit.model.intervals import merge_intervals
-from tracekit.model.keys import iterate_records
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Place, Report
+from tracekit.model.tables.keys import iterate_records
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.pipeline.timeline.arguments import quote_json

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import QUEUE
+from tracekit.model.tables.keys import QUEUE
 from tracekit.model.trace import SparseColumn
 from tracekit.readers.chrome.scan import Json
 

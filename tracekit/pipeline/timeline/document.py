@@ -18,9 +18,9 @@ from tracekit.discover import Discovery, parse_numbers
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError, UnwritableError
-from tracekit.model.files import check_writable, explain_write_errors, write_all_bytes, write_atomically
 from tracekit.model.records import dataclass
-from tracekit.model.temporaries import BESIDE, IN_TMPDIR, new_folder
+from tracekit.model.system.files import check_writable, explain_write_errors, write_all_bytes, write_atomically
+from tracekit.model.system.temporaries import BESIDE, IN_TMPDIR, new_folder
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from tracekit.job.collectives.clock_offsets import Owner, compute_clock_corrections
-from tracekit.model.labels import format_numbered_word, join_phrase
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements, Source
 
 LaneProcess = tuple[str, str | None, int | None, int | None, str | None, str]

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import QUEUE, look_up_keys
-from tracekit.model.labels import format_numbered_word
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import QUEUE, look_up_keys
+from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.pipeline.timeline.arguments import TRACE_ID_RANGE, RecordedArguments, quote_json
 from tracekit.pipeline.timeline.lanes import FIRST_OTHER, HOST, NOTES, Lane

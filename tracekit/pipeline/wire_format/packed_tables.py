@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.discover.selection import SelectableParts
-from tracekit.model.codes import Data
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.tables import KEYS, TABLES
 from tracekit.model.tables.arrays import Array, Columns, Keyed
 from tracekit.model.trace import KeyLabels, Note, Source

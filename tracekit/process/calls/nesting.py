@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import find_distinct, number_keys
+from tracekit.model.tables.keys import find_distinct, number_keys
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import CallTree, build_call_tree
 from tracekit.process.name_filters import mark_rows_of_kind

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import find_distinct
 
 Ints = npt.NDArray[np.int64]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import look_up_keys, number_keys
 from tracekit.model.tables.arrays import Coded, Nullable
+from tracekit.model.tables.keys import look_up_keys, number_keys
 from tracekit.model.trace import Trace
 from tracekit.process.collectives.names import (
     ITEM_BYTES,

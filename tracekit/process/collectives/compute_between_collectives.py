@@ -23,10 +23,10 @@ from tracekit.model.intervals import (
     merge_intervals,
     subtract,
 )
-from tracekit.model.keys import find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_like_arrays, select_rows
+from tracekit.model.tables.keys import find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.collectives.names import ROOTED
 from tracekit.process.collectives.table import Collectives, list_collectives

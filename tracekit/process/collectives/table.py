@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import measure_coverage, measure_group_unions, merge_intervals
-from tracekit.model.keys import QUEUE, find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, concatenate_like_arrays, select_rows
+from tracekit.model.tables.keys import QUEUE, find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree

@@ -20,8 +20,8 @@ from tracekit.model.intervals import (
     merge_interval_sets,
     merge_intervals,
 )
-from tracekit.model.keys import find_distinct
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
+from tracekit.model.tables.keys import find_distinct
 
 Ints = npt.NDArray[np.int64]
 

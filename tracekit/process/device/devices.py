@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import group_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable, broadcast_value, select_rows
+from tracekit.model.tables.keys import group_arrays
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]

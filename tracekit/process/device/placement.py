@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import QUEUE, group_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.stages import is_collective_range
 from tracekit.model.tables.arrays import concatenate_like_arrays, select_rows
+from tracekit.model.tables.keys import QUEUE, group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_latest_match, find_launches
 from tracekit.process.calls.nesting import find_enclosing_intervals

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, find_window_at, measure_coverage, merge_intervals, subtract
-from tracekit.model.keys import find_distinct, group_arrays, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable, concatenate_like_arrays, select_rows
+from tracekit.model.tables.keys import find_distinct, group_arrays, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.device.devices import number_devices
 from tracekit.process.name_filters import look_up_names, mark_rows_of_kind

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
-from tracekit.model.keys import find_distinct, group_arrays, mask_members, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Array, Coded, Nullable, broadcast_value, trim_texts
+from tracekit.model.tables.keys import find_distinct, group_arrays, mask_members, number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import CallTree, build_call_tree

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, find_window_at
-from tracekit.model.keys import drop_repeats, find_distinct, group_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.sweeps import count_below
 from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, concatenate_like_arrays
 from tracekit.model.tables.columns import HOST_OP_KINDS
+from tracekit.model.tables.keys import drop_repeats, find_distinct, group_arrays
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import COLLECTION, COLLECTION_ROW, SyncCalls, find_sync_calls

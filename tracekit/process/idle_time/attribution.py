@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import expand_ranges, list_starts_in_windows, measure_coverage, merge_interval_sets
-from tracekit.model.keys import find_distinct, group_arrays, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
@@ -28,6 +27,7 @@ from tracekit.model.tables.arrays import (
     select_rows,
     trim_all_texts,
 )
+from tracekit.model.tables.keys import find_distinct, group_arrays, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.tables.slots import HOLDERS, OTHER
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches

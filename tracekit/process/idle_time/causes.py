@@ -24,10 +24,10 @@ from tracekit.model.intervals import (
     merge_intervals,
     subtract,
 )
-from tracekit.model.keys import look_up_keys, number_keys, order_with_ties
 from tracekit.model.records import dataclass
 from tracekit.model.stages import is_possible_stage
 from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.keys import look_up_keys, number_keys, order_with_ties
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import (

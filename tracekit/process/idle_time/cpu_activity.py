@@ -16,9 +16,9 @@ from tracekit.model.intervals import (
     merge_intervals,
     subtract,
 )
-from tracekit.model.keys import find_largest, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, concatenate_like_arrays, repeat_number, select_rows, trim_all_texts
+from tracekit.model.tables.keys import find_largest, number_keys, sum_by_group, sum_by_keys
 from tracekit.model.tables.slots import CPU_ACTIVITIES
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import HostActivity, find_garbage_collections, measure_host_activity

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, measure_coverage, merge_interval_sets, merge_intervals, subtract
-from tracekit.model.keys import find_distinct, mask_members, order_with_ties
+from tracekit.model.tables.keys import find_distinct, mask_members, order_with_ties
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import (
     HostActivity,

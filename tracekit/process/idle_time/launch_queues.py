@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import merge_intervals
-from tracekit.model.keys import group_arrays, number_keys, sort_in_groups, sum_by_group
 from tracekit.model.tables.arrays import Nullable, select_rows
+from tracekit.model.tables.keys import group_arrays, number_keys, sort_in_groups, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.idle_time.causes import DeviceIdle

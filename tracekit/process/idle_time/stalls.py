@@ -14,9 +14,9 @@ from tracekit.model.intervals import (
     merge_intervals,
     subtract,
 )
-from tracekit.model.keys import find_distinct, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, select_rows
+from tracekit.model.tables.keys import find_distinct, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import (
     HostActivity,

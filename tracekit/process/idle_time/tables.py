@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import measure_coverage
-from tracekit.model.keys import find_largest, sum_by_group, sum_by_keys
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
@@ -20,6 +19,7 @@ from tracekit.model.tables.arrays import (
     select_rows,
     trim_all_texts,
 )
+from tracekit.model.tables.keys import find_largest, sum_by_group, sum_by_keys
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import find_launches

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import group_rows_by
-from tracekit.model.labels import truncate_with_hash
+from tracekit.model.tables.keys import group_rows_by
+from tracekit.model.text.labels import truncate_with_hash
 from tracekit.model.trace import Trace
 from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grade_frames
 from tracekit.process.name_filters import mark_wanted_names

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import group_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, select_rows
+from tracekit.model.tables.keys import group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree, find_innermost_host_rows
 from tracekit.process.memory import windows as snapshot_windows

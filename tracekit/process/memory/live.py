@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.keys import look_up_keys
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import look_up_keys
 from tracekit.model.tables.snapshots import BASES, ORIGINS, SITE_KINDS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import compute_stable_order, mask_equal, number_keys
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import compute_stable_order, mask_equal, number_keys
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES
 from tracekit.model.trace import Trace
 

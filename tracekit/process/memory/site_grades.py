@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.patterns import compile_lazily
+from tracekit.model.text.patterns import compile_lazily
 
 Ints = npt.NDArray[np.int64]
 

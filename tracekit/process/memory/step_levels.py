@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.model.keys import mask_equal
+from tracekit.model.tables.keys import mask_equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.names import parse_memory_quantity
 from tracekit.process.memory.survivors import find_step_ends, find_surviving_memory, list_allocation_history

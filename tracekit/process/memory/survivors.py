@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import compute_stable_order, find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
+from tracekit.model.tables.keys import compute_stable_order, find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import MAX_BYTES
 

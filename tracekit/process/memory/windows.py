@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.keys import mask_equal
 from tracekit.model.stages import is_collective_range, parse_numbered_step, parse_profiler_step
+from tracekit.model.tables.keys import mask_equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import Replay
 from tracekit.process.name_filters import mark_wanted_names

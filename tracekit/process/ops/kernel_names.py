@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.remembered import cache_by_name
+from tracekit.model.text.patterns import compile_lazily
 
 Kind = Literal["tensor", "plain"]
 

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import find_distinct, look_up_keys
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
+from tracekit.model.tables.keys import find_distinct, look_up_keys
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import (

@@ -13,9 +13,9 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
+from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree

@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import measure_group_unions, merge_intervals
-from tracekit.model.keys import find_distinct, look_up_keys, number_keys, sum_by_group
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import broadcast_value
+from tracekit.model.tables.keys import find_distinct, look_up_keys, number_keys, sum_by_group
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.sweeps import count_below
+from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import sort_by_start

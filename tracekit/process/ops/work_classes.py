@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import measure_group_unions
-from tracekit.model.keys import number_keys, sum_by_group
 from tracekit.model.tables.arrays import Nullable, make_nullable_numbers, select_rows
+from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.device.devices import number_devices
 from tracekit.process.device.placement import Placement, place_device_ops

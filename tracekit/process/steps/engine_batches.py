@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.remembered import cache_by_name
+from tracekit.model.text.patterns import compile_lazily
 
 MAX_COUNT = 10**9
 """Largest plausible count of requests or tokens."""

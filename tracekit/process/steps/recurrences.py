@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import number_keys, sum_by_group
 from tracekit.model.stages import is_collective_range
+from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind
 from tracekit.process.steps.repetition import mask_numbers

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at, merge_intervals
-from tracekit.model.keys import QUEUE, group_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
 from tracekit.model.stages import is_known_stage, is_possible_stage
 from tracekit.model.tables.arrays import Coded
+from tracekit.model.tables.keys import QUEUE, group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.keys import find_distinct
 from tracekit.model.stages import is_possible_stage
 from tracekit.model.tables.arrays import Coded, Columns
+from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import look_up_name_codes, look_up_names, mark_wanted_names
 from tracekit.process.steps.windows import StageWindows, find_steps_and_stages

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, compute_running_max, measure_coverage, merge_intervals
-from tracekit.model.keys import find_distinct
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Coded, concatenate_like_arrays, select_rows
+from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import CallTree, build_call_tree, measure_exclusive_host_times

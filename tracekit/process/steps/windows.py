@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import find_window_at, merge_intervals
-from tracekit.model.keys import number_keys
 from tracekit.model.records import dataclass
 from tracekit.model.stages import (
     get_scope_stage,
@@ -24,6 +23,7 @@ from tracekit.model.stages import (
     parse_profiler_step,
 )
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, broadcast_value, repeat_text, select_rows
+from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree, measure_time_resolution
 from tracekit.process.name_filters import make_narrow_coded, mark_rows_of_kind, mark_wanted_names

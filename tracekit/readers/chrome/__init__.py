@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.discover import apply_file_facts
-from tracekit.model.codes import NO_EVENTS, NO_TIMES, Data
+from tracekit.model.inputs.note_codes import NO_EVENTS, NO_TIMES, Data
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.tables.arrays import Columns, Frames
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want

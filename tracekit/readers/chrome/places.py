@@ -6,8 +6,8 @@ not depend on block boundaries.
 
 from __future__ import annotations
 
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
+from tracekit.model.text.patterns import compile_lazily
 
 LONGEST_SPACE = 64
 SPACE = rb"[ \t\n\r]{0,%d}+" % LONGEST_SPACE

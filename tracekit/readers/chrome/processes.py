@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, Data
-from tracekit.model.keys import find_distinct
-from tracekit.model.labels import join_first_few
-from tracekit.model.patterns import compile_lazily
+from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, Data
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import select_rows
+from tracekit.model.tables.keys import find_distinct
+from tracekit.model.text.labels import join_first_few
+from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.classes import CLASS_CODE
 from tracekit.readers.chrome.scan import Codes, Sparse

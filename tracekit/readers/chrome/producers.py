@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import FILTERED_ROWS, Data
+from tracekit.model.inputs.note_codes import FILTERED_ROWS, Data
 from tracekit.model.trace import Note
 from tracekit.model.units import format_quantity
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.labels import truncate_with_hash
+from tracekit.model.text.labels import truncate_with_hash
 from tracekit.readers.chrome import values
 from tracekit.readers.chrome.scan import Codes, Json, Scalar, Sparse, choose_code_type
 from tracekit.readers.chrome.values import (

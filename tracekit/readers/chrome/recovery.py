@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
+from tracekit.model.text.patterns import compile_lazily
 from tracekit.readers.chrome import strict
 from tracekit.readers.chrome.places import LONGEST_SPACE, SPACE, ResumePoint, find_final_array_end
 from tracekit.readers.chrome.strict import BROKEN, INCOMPLETE, Stop

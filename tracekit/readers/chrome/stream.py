@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracekit.model import expansion
-from tracekit.model.capacity import LARGE_FILE_BYTES, count_own_cores
-from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import make_format_error, make_os_read_error
+from tracekit.model.inputs import unpacked_size
+from tracekit.model.inputs.note_codes import Data, Reason
 from tracekit.model.records import dataclass
+from tracekit.model.system.capacity import LARGE_FILE_BYTES, count_own_cores
 from tracekit.readers import unpack
 from tracekit.readers.chrome import strict, values
 from tracekit.readers.chrome.events import TextWindow, read_events
@@ -183,7 +183,7 @@ def _nothing_whole(packing_losses: Sequence[DataLoss]) -> Reason:
     """Explain a file without a complete event; its packing may be the cause."""
     kinds = [loss.kind for loss in packing_losses]
     if "packed-bomb" in kinds:
-        what, remedy = f"{expansion.BOMB}, without a complete event so far", "unpack it first"
+        what, remedy = f"{unpacked_size.BOMB}, without a complete event so far", "unpack it first"
         return Reason("archive", f"{what}: {remedy}", Data(what=what, remedy=remedy))
     if kinds:
         return replace(_NOTHING_WHOLE, text=f"{_NOTHING_WHOLE.text}: {unpack.LOSSES[kinds[0]]}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.records import dataclass
+from tracekit.model.text.patterns import compile_lazily
 
 INCOMPLETE, BROKEN = -1, -2
 """Reasons of a `Stop`: the data ended first; a byte did not fit."""

@@ -8,10 +8,10 @@ from collections.abc import Generator, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import IMPOSSIBLE_TIMES, OVERLONG, Data
-from tracekit.model.keys import group_arrays, mask_members
+from tracekit.model.inputs.note_codes import IMPOSSIBLE_TIMES, OVERLONG, Data
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
 from tracekit.model.tables.arrays import Nullable, select_rows
+from tracekit.model.tables.keys import group_arrays, mask_members
 from tracekit.model.trace import Note
 from tracekit.process.impossible_times import DAY_NS, find_far_rows, find_overlong_ops, find_rows_at_time_zero
 from tracekit.readers import device_times

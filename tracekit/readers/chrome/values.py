@@ -11,9 +11,9 @@ import re
 from json.encoder import encode_basestring
 from typing import Any
 
-from tracekit.model.labels import truncate_with_hash
-from tracekit.model.patterns import compile_lazily
 from tracekit.model.remembered import cache_by_name
+from tracekit.model.text.labels import truncate_with_hash
+from tracekit.model.text.patterns import compile_lazily
 from tracekit.readers.chrome.scan import Json, Scalar
 
 MAX_DEPTH = 100

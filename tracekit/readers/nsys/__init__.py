@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.readers.nsys.files import has_journal
-from tracekit.readers.nsys.opening import MAGIC
+from tracekit.readers.nsys.sqlite.opening import MAGIC
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Source, Trace, Want

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tracekit.model.codes import Data
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns, make_one_line
-from tracekit.readers.nsys.database import read_integer_columns, read_small_table
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns, make_one_line
+from tracekit.readers.nsys.sqlite.database import read_integer_columns, read_small_table
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Tables with the exporter's metadata: since 2023.3, and before."""

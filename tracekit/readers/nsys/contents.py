@@ -15,9 +15,6 @@ from tracekit.readers.nsys import identity as nsys_identity
 from tracekit.readers.nsys import memory as nsys_memory
 from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
-from tracekit.readers.nsys import nvtx as nsys_nvtx
-from tracekit.readers.nsys import payloads as nsys_payloads
-from tracekit.readers.nsys.connection import ExportDatabase
 from tracekit.readers.nsys.content import ExportClock
 from tracekit.readers.nsys.cpu import CpuRows
 from tracekit.readers.nsys.device import DeviceRows
@@ -25,8 +22,11 @@ from tracekit.readers.nsys.gather import UNKNOWN, merge_unknown_process
 from tracekit.readers.nsys.host import HostCalls
 from tracekit.readers.nsys.identity import ProcessIdentity
 from tracekit.readers.nsys.memory import MemoryOps
-from tracekit.readers.nsys.nvtx import NvtxRanges
+from tracekit.readers.nsys.nvtx import payloads as nsys_payloads
+from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
+from tracekit.readers.nsys.nvtx.ranges import NvtxRanges
 from tracekit.readers.nsys.samples import GpuSamples
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase
 
 CALL_NOUNS = ("CUDA calls", "calls of the operating system", "records of the profiler's own work")
 

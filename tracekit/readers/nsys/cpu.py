@@ -8,17 +8,14 @@ from dataclasses import field
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import Data
-from tracekit.model.keys import group_arrays, look_up_keys
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.keys import group_arrays, look_up_keys
 from tracekit.model.tables.raw import THREAD_STATES
 from tracekit.model.trace import Note
-from tracekit.readers.nsys.blocks import Ints, read_column_blocks
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import (
     ByProcess,
     NameTable,
@@ -29,6 +26,9 @@ from tracekit.readers.nsys.gather import (
     write_column_sql,
     write_thread_sql,
 )
+from tracekit.readers.nsys.sqlite.blocks import Ints, read_column_blocks
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 Codes = npt.NDArray[np.int32]
 

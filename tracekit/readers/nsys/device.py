@@ -11,20 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import OVERLONG
-from tracekit.model.labels import join_phrase
+from tracekit.model.inputs.note_codes import OVERLONG
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, select_rows
+from tracekit.model.text.labels import join_phrase
 from tracekit.model.trace import Note, Want
 from tracekit.readers.chrome.classes import COMMUNICATION
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.device_times import DeviceOpTimes, DeviceTimeRepair
-from tracekit.readers.nsys.blocks import Ints
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns, quote_identifier
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import read_small_table
-from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import (
     ByProcess,
     NameTable,
@@ -42,6 +38,10 @@ from tracekit.readers.nsys.gather import (
     write_column_sql,
 )
 from tracekit.readers.nsys.numbering import list_distinct_integers, list_distinct_rows
+from tracekit.readers.nsys.sqlite.blocks import Ints
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns, quote_identifier
+from tracekit.readers.nsys.sqlite.database import read_small_table
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 from tracekit.readers.nsys.times import number_streams
 
 KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (

@@ -1,6 +1,6 @@
 """Exports of reports by the installed `nsys`, cached by content: each report is exported once, never into the user's folder.
 
-A reader holds its export while it reads; `model.cache` describes location and eviction.
+A reader holds its export while it reads; `model.system.cache` describes location and eviction.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import BinaryIO
 
 from tracekit.discover.contents import digest_content
 from tracekit.discover.nsys_files import get_export_path
-from tracekit.model import cache
-from tracekit.model.codes import Data, Reason, explain_os_error
 from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
-from tracekit.model.labels import make_displayable
+from tracekit.model.inputs.note_codes import Data, Reason, explain_os_error
 from tracekit.model.lifetime import guarded_programs
 from tracekit.model.records import dataclass
-from tracekit.model.temporaries import IN_TMPDIR, new_folder
+from tracekit.model.system import cache
+from tracekit.model.system.temporaries import IN_TMPDIR, new_folder
+from tracekit.model.text.labels import make_displayable
 from tracekit.readers.nsys.files import find_export_problem, is_whole_report, read_report_version
 
 PROGRAM_VARIABLE = "TRACEKIT_NSYS"

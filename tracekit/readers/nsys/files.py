@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tracekit.discover.nsys_files import EXPORT_SUFFIX, FOREIGN
-from tracekit.model.codes import Data, Reason, explain_os_error
-from tracekit.readers.nsys.opening import explain_unreadable_database, read_database_size
+from tracekit.model.inputs.note_codes import Data, Reason, explain_os_error
+from tracekit.readers.nsys.sqlite.opening import explain_unreadable_database, read_database_size
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """Header of `.nsys-rep` and `.qdrep` of every version. ` 1.` follows until 2022, then the version."""

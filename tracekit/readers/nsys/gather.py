@@ -18,12 +18,12 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.readers.chrome.scan import Sparse, choose_code_type
-from tracekit.readers.nsys.blocks import Ints, read_column_blocks
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns, quote_identifier
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import Bools, read_texts_by_id
-from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.numbering import ValueNumbering, list_distinct_integers
+from tracekit.readers.nsys.sqlite.blocks import Ints, read_column_blocks
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns, quote_identifier
+from tracekit.readers.nsys.sqlite.database import Bools, read_texts_by_id
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 UNKNOWN = -1
 """Process or thread of a row that does not record it."""

@@ -15,11 +15,7 @@ from tracekit.model.tables import HOST_OP_KINDS, TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, concatenate_like_arrays, make_bare, select_rows
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.scan import Sparse
-from tracekit.readers.nsys.blocks import Ints
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import ExportClock
-from tracekit.readers.nsys.database import read_small_table, read_texts_by_id
-from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import (
     UNKNOWN,
     ByProcess,
@@ -38,7 +34,11 @@ from tracekit.readers.nsys.gather import (
     write_thread_sql,
 )
 from tracekit.readers.nsys.numbering import list_distinct_integers
-from tracekit.readers.nsys.nvtx import NvtxHostRows
+from tracekit.readers.nsys.nvtx.ranges import NvtxHostRows
+from tracekit.readers.nsys.sqlite.blocks import Ints
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns
+from tracekit.readers.nsys.sqlite.database import read_small_table, read_texts_by_id
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 RUNTIME, OSRT = "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"
 OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")

@@ -11,12 +11,12 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tracekit.model.codes import Data
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import drop_unknown_facts
-from tracekit.readers.nsys.database import read_small_table
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns
+from tracekit.readers.nsys.sqlite.database import read_small_table
 
 NUMBERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),

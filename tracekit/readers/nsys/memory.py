@@ -10,10 +10,10 @@ import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
-from tracekit.readers.nsys.database import read_integer_columns
-from tracekit.readers.nsys.expressions import MISSING
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns
+from tracekit.readers.nsys.sqlite.database import read_integer_columns
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 Ints = npt.NDArray[np.int64]
 

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
-from tracekit.readers.nsys.blocks import read_column_blocks
-from tracekit.readers.nsys.connection import ExportDatabase, has_table_columns
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
-from tracekit.readers.nsys.database import read_small_table
-from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
+from tracekit.readers.nsys.sqlite.blocks import read_column_blocks
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns
+from tracekit.readers.nsys.sqlite.database import read_small_table
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 

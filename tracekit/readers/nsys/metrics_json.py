@@ -25,8 +25,11 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.values import join_surrogates
-from tracekit.readers.nsys.blocks import EndlessRows, limit_row_count
-from tracekit.readers.nsys.connection import (
+from tracekit.readers.nsys.content import MAX_NS, ExportClock
+from tracekit.readers.nsys.numbering import assign_limited_code
+from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
+from tracekit.readers.nsys.sqlite.blocks import EndlessRows, limit_row_count
+from tracekit.readers.nsys.sqlite.connection import (
     ExportDatabase,
     count_possible_rows,
     get_row_id_alias,
@@ -35,11 +38,8 @@ from tracekit.readers.nsys.connection import (
     quote_identifier,
     record_table_damage,
 )
-from tracekit.readers.nsys.content import MAX_NS, ExportClock
-from tracekit.readers.nsys.database import read_small_table, read_texts_by_id
-from tracekit.readers.nsys.expressions import MISSING
-from tracekit.readers.nsys.numbering import assign_limited_code
-from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
+from tracekit.readers.nsys.sqlite.database import read_small_table, read_texts_by_id
+from tracekit.readers.nsys.sqlite.expressions import MISSING
 
 Ints = npt.NDArray[np.int64]
 

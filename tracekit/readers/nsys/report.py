@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tracekit.discover.contents import digest_content
 from tracekit.discover.nsys_files import FOREIGN, get_export_path, is_stale
-from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
-from tracekit.model.labels import make_displayable
+from tracekit.model.inputs.note_codes import Data, Reason
+from tracekit.model.text.labels import make_displayable
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys.files import REPORT_MAGIC, find_export_problem, has_journal

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from tracekit.discover import apply_file_facts
 from tracekit.discover.manifests import drop_manifest_facts
-from tracekit.model.codes import OVERLONG, Data, Reason
 from tracekit.model.errors import make_format_error
-from tracekit.model.keys import look_up_keys
+from tracekit.model.inputs.note_codes import OVERLONG, Data, Reason
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Frames, Nullable, trim_texts
+from tracekit.model.tables.keys import look_up_keys
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER
 from tracekit.readers import device_times
@@ -29,16 +29,16 @@ from tracekit.readers.nsys import device as nsys_device
 from tracekit.readers.nsys import host as nsys_host
 from tracekit.readers.nsys import identity as nsys_identity
 from tracekit.readers.nsys import metrics as nsys_metrics
-from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys import times as nsys_times
-from tracekit.readers.nsys.connection import ExportDatabase, note_export_damage, open_export
 from tracekit.readers.nsys.contents import CALL_NOUNS, ExportContents, read_export_contents
-from tracekit.readers.nsys.expressions import MISSING
 from tracekit.readers.nsys.gather import UNKNOWN, get_known_pid, make_nullable_integers, repeat_nullable_value
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.numbering import list_distinct_integers
-from tracekit.readers.nsys.nvtx import NvtxHostRows
-from tracekit.readers.nsys.pages import DamagedPagesError
+from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
+from tracekit.readers.nsys.nvtx.ranges import NvtxHostRows
+from tracekit.readers.nsys.sqlite.connection import ExportDatabase, note_export_damage, open_export
+from tracekit.readers.nsys.sqlite.expressions import MISSING
+from tracekit.readers.nsys.sqlite.pages import DamagedPagesError
 
 WINDOW = "nsys capture"
 

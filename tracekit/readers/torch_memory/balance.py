@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.codes import Data
-from tracekit.model.keys import compute_stable_order, find_distinct
+from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
+from tracekit.model.tables.keys import compute_stable_order, find_distinct
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints
 

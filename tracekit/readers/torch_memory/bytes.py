@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tracekit.model import expansion
-from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, make_format_error, make_os_read_error
+from tracekit.model.inputs import unpacked_size
+from tracekit.model.inputs.note_codes import TOO_LARGE, Data, Reason
 from tracekit.readers import unpack
 from tracekit.readers.loss import DataLoss
 
@@ -103,8 +103,8 @@ def _inflate_snapshot(path: Path, max_bytes: int, on_bytes: Callable[[int], None
         if len(pieces) > max_bytes:
             raise _build_pickle_limit_error(path, len(pieces), max_bytes)
     if losses and losses[0].kind == "packed-bomb":
-        max_bytes = expansion.limit_unpacked_bytes(path.stat().st_size)
-        problem = f"{expansion.BOMB}, to {max_bytes:,} bytes or more: over the limit"
+        max_bytes = unpacked_size.limit_unpacked_bytes(path.stat().st_size)
+        problem = f"{unpacked_size.BOMB}, to {max_bytes:,} bytes or more: over the limit"
         reason = Reason("too-many", problem, Data(count=losses[0].offset, most=max_bytes))
         raise make_format_error(path, reason, "unpack it first")
     if losses:

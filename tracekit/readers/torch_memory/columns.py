@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.errors import TraceFormatError
-from tracekit.model.labels import truncate_with_hash
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import truncate_with_hash
 from tracekit.readers.chrome.values import join_surrogates
 
 MAX_SIZE = 2**50

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import make_format_error
+from tracekit.model.inputs.note_codes import TOO_LARGE, Data, Reason
 from tracekit.readers.torch_memory.opcodes import build_too_many_error, has_too_many_containers
 
 MAX_BYTES = 2**29

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, make_format_error
+from tracekit.model.inputs.note_codes import TOO_LARGE, Data, Reason
 
 PROTOCOLS = (2, 3, 4, 5)
 

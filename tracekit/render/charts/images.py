@@ -15,8 +15,8 @@ from typing import Any
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
-from tracekit.model.labels import did_you_mean
 from tracekit.model.report import Chart, Report
+from tracekit.model.text.labels import did_you_mean
 from tracekit.render.charts import shapes
 from tracekit.render.charts.kinds import assign_stage_tones, lay_out_chart
 from tracekit.render.charts.shapes import CHART_WIDTH

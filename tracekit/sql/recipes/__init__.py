@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.labels import did_you_mean
+from tracekit.model.text.labels import did_you_mean
 
 _SUFFIX = ".sql"
 

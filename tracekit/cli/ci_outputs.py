@@ -1,0 +1,209 @@
+"""Outputs of comparisons and gates for CI: JUnit, GitHub annotations, step outputs and job summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.cli import report_outputs as out
+from tracekit.cli import terminal
+from tracekit.model.system.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from tracekit.compare.comparison import Comparison
+    from tracekit.compare.gate_rules import GateRules
+    from tracekit.model.report import Gate, Report
+    from tracekit.render.options import RenderOptions
+
+JUNIT, GITHUB = "junit", "github"
+MAX_SUMMARY_BYTES = 900 * 1024
+"""Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
+
+_STANDARD_ERROR = "standard error"
+
+
+def parse_comparison_output(path: str) -> out.OutputTarget:
+    """Parse `-o FILE`; .xml means JUnit."""
+    if path.lower().endswith(".xml"):
+        check_writable(path)
+        return out.OutputTarget(JUNIT, path)
+    return out.parse_output(path)
+
+
+def parse_comparison_export(text: str) -> out.OutputTarget:
+    """Parse `--export KIND=PATH`; annotations to `-` go to standard error."""
+    name, _, path = text.partition("=")
+    if name not in (JUNIT, GITHUB) or not path:
+        return out.parse_export(text)
+    if path != out.STANDARD_OUTPUT:
+        check_writable(path)
+    elif name == GITHUB:
+        path = _STANDARD_ERROR
+    return out.OutputTarget(name, path)
+
+
+def list_comparison_targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.OutputTarget]:
+    """List all requested outputs, plus the text on standard output if nothing else is printed."""
+    wanted = [parse_comparison_output(path) for path in outputs]
+    wanted += [parse_comparison_export(text) for text in exports]
+    if terminal.is_github_job() and not any(target.format == GITHUB for target in wanted):
+        wanted.append(out.OutputTarget(GITHUB, _STANDARD_ERROR))
+    return out.add_text_output(wanted, quiet=quiet)
+
+
+def write_comparison(
+    comparison: Comparison, wanted: Sequence[out.OutputTarget], *, top: int, verbose: bool, quiet: bool
+) -> None:
+    """Write the comparison to every target, and its results to the outputs and the summary of a GitHub job."""
+    from tracekit.compare.reports.comparison_report import build_comparison_report
+
+    report = build_comparison_report(comparison)
+    write_gate_targets(report, comparison.gates, wanted, comparison=comparison, top=top, verbose=verbose, quiet=quiet)
+    write_step_outputs(make_step_outputs(comparison), wanted)
+    write_job_summary(report, (comparison.base, comparison.opt))
+
+
+def write_gate_targets(
+    report: Report,
+    gates: Sequence[Gate],
+    wanted: Sequence[out.OutputTarget],
+    *,
+    comparison: Comparison | None = None,
+    top: int = 10,
+    verbose: bool = False,
+    quiet: bool = False,
+    rules: GateRules | None = None,
+) -> None:
+    """Write the report, gate or comparison to every target.
+
+    `rules` (else the comparison) decide how an undecided gate counts.
+    """
+    from tracekit.render.options import RenderOptions
+
+    options = RenderOptions(top, verbose)
+    for target in wanted:
+        text = _render_gate(report, gates, target.format, rules or comparison)
+        if text is None and comparison is not None:
+            text = _render_comparison(report, comparison, target.format, options)
+        if target.path == _STANDARD_ERROR:
+            print_annotations(gates, untested_passes=_is_untested_passing(rules or comparison))
+            continue
+        if text is None:
+            out.write_report(report, target, top=top, verbose=verbose)
+        elif target.printed:
+            terminal.write_output(text if target.format == "md" else text.encode("utf-8"))
+        else:
+            write_atomically(target.path, text.encode("utf-8"))
+        if not (target.printed or quiet):
+            terminal.print_message(f"wrote {target.path}")
+
+
+def _render_gate(report: Report, gates: Sequence[Gate], name: str, rules: GateRules | Comparison | None) -> str | None:
+    """Render the gate as JUnit or annotations, by `rules` on undecided gates; None for other formats."""
+    from tracekit.render.gates import make_gate_annotations, make_gate_junit
+
+    untested_passes = _is_untested_passing(rules)
+    if name == GITHUB:
+        lines = make_gate_annotations(gates, untested_passes=untested_passes)
+        return "".join(f"{line}\n" for line in lines)
+    if name != JUNIT:
+        return None
+    return make_gate_junit(
+        report.title,
+        gates,
+        inconclusive_fails=rules is not None and rules.inconclusive_fails,
+        untested_passes=untested_passes,
+    )
+
+
+def _is_untested_passing(rules: GateRules | Comparison | None) -> bool:
+    """Check whether a rule that tested nothing passes."""
+    return rules is not None and rules.untested_passes
+
+
+def _render_comparison(report: Report, comparison: Comparison, name: str, options: RenderOptions) -> str | None:
+    """Render the comparison in formats that differ from its report; None for the others."""
+    from tracekit.render.json import write_plain_json
+    from tracekit.render.markdown import make_pull_request_comment
+
+    if name == "json":
+        return write_plain_json(comparison, "comparison")
+    if name == "md":
+        return make_pull_request_comment(report, (comparison.base, comparison.opt), options)
+    return None
+
+
+def write_step_outputs(values: Mapping[str, str | float | None], wanted: Sequence[out.OutputTarget] = ()) -> None:
+    """Append the outputs of this step to `$GITHUB_OUTPUT`, in a GitHub job only.
+
+    `report` is the first page written. A write error changes no result.
+    """
+    from tracekit.render.gates import format_step_outputs
+
+    files = [target for target in wanted if not target.printed]
+    pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
+    _append_for_github("GITHUB_OUTPUT", format_step_outputs({**values, "report": next(iter(pages), "")}))
+
+
+def make_step_outputs(comparison: Comparison) -> dict[str, str | float | None]:
+    """Make the step outputs of a comparison: verdict, change, speedup with its interval, and gate result.
+
+    The speedup is before over after: above 1, the second side is faster.
+    """
+    from tracekit.compare.amdahl import format_speedup_with_interval
+    from tracekit.compare.gates.outcomes import summarize_gates
+
+    step = comparison.headline
+    speedup = step.ratio if step.unit == "ns" else None
+    return {
+        "verdict": comparison.verdict,
+        "change": "" if speedup is None else format_speedup_with_interval(speedup, step.low, step.high),
+        "speedup": speedup,
+        "ci_low": step.low,
+        "ci_high": step.high,
+        "gate": summarize_gates(comparison.gates),
+    }
+
+
+def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
+    """Append the comparison to the job summary, as far as it fits."""
+    from tracekit.render.markdown import make_pull_request_comment
+    from tracekit.render.options import RenderOptions
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not (terminal.is_github_job() and path):
+        return
+    room = MAX_SUMMARY_BYTES
+    with contextlib.suppress(OSError):
+        room -= Path(path).stat().st_size
+    limit = room
+    while limit > 2_000:
+        text = make_pull_request_comment(report, sides, RenderOptions(200, verbose=True), limit) + "\n"
+        if len(text.encode()) <= room:
+            _append_for_github("GITHUB_STEP_SUMMARY", text)
+            return
+        limit //= 2  # UTF-8 takes up to four bytes per character
+    terminal.print_problem("the job's summary is full", "")
+
+
+def _append_for_github(variable: str, text: str) -> None:
+    """Append to the file in an environment variable of GitHub."""
+    path = os.environ.get(variable)
+    if not (terminal.is_github_job() and path):
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        terminal.print_problem(f"{variable}: cannot be written: {error}", "")
+
+
+def print_annotations(gates: Sequence[Gate], *, untested_passes: bool) -> None:
+    """Print annotations to standard error, one per line."""
+    from tracekit.render.gates import make_gate_annotations
+
+    for line in make_gate_annotations(gates, untested_passes=untested_passes):
+        terminal.print_workflow_command(line)

@@ -1,0 +1,1 @@
+"""Commands of `tracekit`, one file per command."""

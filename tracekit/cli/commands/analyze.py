@@ -1,0 +1,121 @@
+"""`tracekit analyze`: measure profiles, print the summary, write reports."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
+from tracekit.model.text.labels import choose_plural
+
+if TYPE_CHECKING:
+    from tracekit.cli.report_outputs import OutputTarget
+    from tracekit.model.inputs.sources import Read
+    from tracekit.pipeline.options import Options
+
+
+@click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
+@opt.add_paths(required=False)
+@opt.add_outputs("report", ".html .md .json .txt")
+@click.option(
+    "--save",
+    type=click.Path(),
+    metavar="FILE.tkm",
+    help="Also save the measurements: any command takes that file instead of the profiles.",
+)
+@opt.add_exports("report", "csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)")
+@click.option(
+    "--plots",
+    type=click.Path(),
+    metavar="DIR",
+    help="Also write every chart there, as PNG and as SVG (needs matplotlib).",
+)
+@opt.selection
+@opt.questions
+@opt.top
+@opt.jobs
+@opt.cache
+@opt.cluster
+@opt.work
+@opt.device_memory
+@opt.add_strict("any profile was refused or could not be read, or tracekit failed at one")
+@opt.quiet
+@opt.verbose
+@opt.reading
+def command(  # noqa: PLR0913 - what is given, one by one
+    *,
+    paths: tuple[str, ...],
+    outputs: tuple[str, ...],
+    save: str | None,
+    exports: tuple[str, ...],
+    plots: str | None,
+    options: Options,
+    top: int,
+    strict: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Report where the time went, and what to do about it.
+
+    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Several
+    directories, or label=PATH, are several runs. With --engine ray each node reads the files that it sees.
+    """
+    from tracekit.cli import report_outputs as out
+    from tracekit.model.system import files
+    from tracekit.pipeline import report_cache
+
+    opt.require_paths(paths, options.on_every_node, "PATH")
+    files_and_folders = [*(out.parse_output(path) for path in outputs), *(out.parse_export(text) for text in exports)]
+    targets = out.add_text_output(files_and_folders, quiet=quiet)
+    if save:
+        files.check_writable(save)
+    if plots is not None:
+        out.refuse_plots(plots)
+
+    options = replace(options, details=_needs_details(targets, save, plots, verbose, strict))
+    started = time.monotonic()
+    result = report_cache.analyze_cached(paths, options)
+    elapsed_s = time.monotonic() - started
+
+    if save:  # save first: recomputing it takes another full read
+        from tracekit.pipeline.cache import saved_measurements
+
+        saved_measurements.save(result.measurements, save)
+    for target in targets:
+        out.write_report(result.report, target, top=top, verbose=verbose)
+    image_count = 0 if plots is None else out.write_plots(result.report, plots)
+    terminal.print_failures(result.failures, where_all="; the report names them")
+    if not quiet:
+        _print_work(result.read, elapsed_s)
+        _print_written_files(targets, save)
+        if plots is not None:
+            terminal.print_message(f"wrote {image_count:,} images to {plots}")
+    unread = {"refused", "unreadable"} & dict(result.report.files).keys()
+    return 2 if not result.read.count or (strict and (result.failed or unread)) else 0
+
+
+def _needs_details(targets: list[OutputTarget], *others: object) -> bool:
+    """Check whether any output shows more than the terminal does, or any of the `others` is set.
+
+    The others are saved files, plots, -v, and --strict, which also reports errors in details.
+    """
+    return any(others) or any(target.format != "text" for target in targets)
+
+
+def _print_work(read: Read, elapsed_s: float) -> None:
+    """Print how much was read."""
+    from tracekit.model.units import format_quantity
+
+    size, duration = (format_quantity(read.size_bytes, "bytes"), format_quantity(round(elapsed_s * 1e9), "ns"))
+    terminal.print_message(f"read {read.count:,} {choose_plural(read.count, 'file')}, {size} in {duration}")
+
+
+def _print_written_files(targets: list[OutputTarget], save: str | None) -> None:
+    """Print which files were written, the saved measurements last."""
+    files = [target.path for target in targets if not target.printed]
+    for path in [*files, save] if save else files:
+        terminal.print_message(f"wrote {path}")

@@ -1,0 +1,60 @@
+"""`tracekit cache`: show or clear the cache."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
+from tracekit.cli.text_tables import format_text_columns
+from tracekit.model.errors import TracekitError
+from tracekit.model.system import cache
+from tracekit.model.text.labels import make_displayable
+from tracekit.model.units import format_quantity
+
+_CACHE_CONTENTS = {
+    "measured": "what was measured of profiles",
+    "nsys": "exports of .nsys-rep files",
+    "reports": "reports",
+    "fetched": "copies of what lies elsewhere, and of members of archives",
+}
+
+
+@click.command(name="cache", short_help="Show what is kept for the next run, or clear it.")
+@click.option("--clear", is_flag=True, help="Remove all that no running tracekit reads.")
+@opt.as_json
+@opt.verbose
+def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
+    """Show where tracekit keeps what it need not do twice, how much that is, and how much it may be."""
+    del verbose
+    directory = cache.locate_cache()
+    if directory is None:
+        problem = "there is no place to keep anything: no home directory is known"
+        raise TracekitError(problem, f"name one in {cache.CACHE_VARIABLE}")
+    reason = cache.why_unusable()
+    if reason is not None:
+        problem = f"{make_displayable(str(directory))}: nothing is cached: {reason}"
+        raise TracekitError(problem, f"name an empty directory in {cache.CACHE_VARIABLE}")
+    limit = cache.read_cache_limit()
+    counts = {kind: _count_cache_entries(kind, clear=clear) for kind in cache.KINDS}
+    if as_json:
+        kinds = {kind: {"files": files, "bytes": size} for kind, (files, size) in counts.items()}
+        state = {"path": str(directory), "limit_bytes": limit, "kinds": kinds}
+        terminal.write_output((json.dumps(state, indent=2) + "\n").encode("utf-8"))
+        return 0
+    rows = [
+        {"": _CACHE_CONTENTS[kind], "files": f"{files:,}", "size": format_quantity(size, "bytes")}
+        for kind, (files, size) in counts.items()
+    ]
+    title = "removed from" if clear else "kept in"
+    terminal.write_output(f"{title} {make_displayable(str(directory))} (at most {format_quantity(limit, 'bytes')})\n")
+    terminal.write_output(format_text_columns(rows) + "\n")
+    return 0
+
+
+def _count_cache_entries(kind: str, *, clear: bool) -> tuple[int, int]:
+    """Count (files, bytes) of one kind of cache entries; with `clear`, remove them and count the removed ones."""
+    sizes = [size for _, size, path in cache.list_cache_entries(kind) if not clear or cache.remove_if_unlocked(path)]
+    return len(sizes), sum(sizes)

@@ -1,0 +1,133 @@
+"""`tracekit doctor`: diagnose a capture, with causes and remedies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
+from tracekit.model.text.labels import choose_plural
+
+if TYPE_CHECKING:
+    from tracekit.health.checks import Diagnosis
+    from tracekit.pipeline.doctor import CaptureExamination
+    from tracekit.pipeline.options import Options
+
+_SHOWN, _SHOWN_PLACES, _LONGEST, _LONGEST_PLACE = 12, 3, 300, 80
+_SEVERITY_MARKS = {
+    "error": ("not readable", "red"),
+    "data_loss": ("lost", "red"),
+    "warning": ("careful", "yellow"),
+    "info": ("note", "cyan"),
+}
+
+
+@click.command(name="doctor", short_help="Show what went wrong in a capture, and what to do.")
+@opt.add_paths()
+@opt.exclude
+@opt.as_json
+@opt.add_exports("examination", "json=FILE, json=- (standard output)")
+@opt.add_strict("anything was lost or is not readable")
+@opt.jobs
+@opt.quiet
+@opt.verbose
+@opt.reading
+def command(
+    *,
+    paths: tuple[str, ...],
+    options: Options,
+    as_json: bool,
+    exports: tuple[str, ...],
+    strict: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Show what went wrong in a capture, where that comes from, and what to do.
+
+    Every file is looked at: those that cannot be read or are cut off, captures without GPU work, ranks and
+    steps that are missing, reports of dead workers, the wrong session directory of Ray.
+    """
+    from tracekit.cli import report_outputs as out
+    from tracekit.cli.compiled_parts import REMEDY, describe_missing_parts
+    from tracekit.health.checks import GRAVE
+    from tracekit.pipeline.doctor import examine_captures
+
+    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    if not quiet and (phrase := describe_missing_parts()):
+        terminal.print_problem(phrase, REMEDY)
+    examination = examine_captures(paths, options)
+    if json_paths:
+        out.write_json_outputs(_encode_examination(examination) + "\n", json_paths, quiet=quiet)
+    if out.STANDARD_OUTPUT not in json_paths:
+        _, color = terminal.get_page_width()
+        lines = _format_examination(examination, verbose=verbose, color=color)
+        terminal.write_output("\n".join(lines) + "\n")
+    grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)
+    unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
+    return 2 if not examination.read_count or unread or (strict and grave) else 0
+
+
+def _encode_examination(examination: CaptureExamination) -> str:
+    """Encode the examination as JSON."""
+    from tracekit.cli.json_contracts import DOCTOR
+    from tracekit.pipeline.doctor import summarize_examination
+
+    value = {
+        "title": examination.title,
+        "file_count": examination.source_count,
+        "read_count": examination.read_count,
+        "ignored_count": examination.ignored_count,
+        "files": dict(examination.file_counts),
+        "held": summarize_examination(examination),
+        "diagnoses": [asdict(diagnosis) for diagnosis in examination.diagnoses],
+        "recordings": [asdict(recording) for recording in examination.recordings],
+        "schema": DOCTOR,
+    }
+    return json.dumps(value, indent=1)
+
+
+def _format_examination(examination: CaptureExamination, *, verbose: bool, color: bool) -> Iterator[str]:
+    """Format the examination as lines of text: diagnoses, most severe first, then the contents."""
+    from tracekit.pipeline.doctor import summarize_examination
+    from tracekit.render.escape import make_printable
+
+    diagnoses = examination.diagnoses
+    summary = "nothing wrong was found"
+    if diagnoses:
+        summary = f"{len(diagnoses):,} {choose_plural(len(diagnoses), 'thing')} to know"
+    yield f"{make_printable(examination.title)}: {summary}"
+    limit = len(diagnoses) if verbose else _SHOWN
+    for diagnosis in diagnoses[:limit]:
+        yield ""
+        yield from _format_diagnosis(diagnosis, verbose=verbose, color=color)
+    if len(diagnoses) > limit:
+        yield ""
+        yield f"… and {len(diagnoses) - limit:,} more (-v)"
+    yield ""
+    yield make_printable(" · ".join(summarize_examination(examination)))
+
+
+def _format_diagnosis(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]:
+    """Format one diagnosis: problem, files, cause, remedy."""
+    from tracekit.render.escape import make_printable
+
+    mark, style = _SEVERITY_MARKS[diagnosis.severity]
+    if color:
+        mark = click.style(mark, fg=style, bold=True)
+    places, place_length, text_length = diagnosis.places, None, None
+    if not verbose:
+        places, place_length, text_length = places[:_SHOWN_PLACES], _LONGEST_PLACE, _LONGEST
+    yield f"{mark}: {make_printable(diagnosis.what, text_length)}"
+    if places:
+        more = len(diagnosis.places) - len(places)
+        listed = ", ".join(make_printable(place, place_length) for place in places)
+        if more:
+            listed += f" and {more:,} more"
+        yield f"  files: {listed}"
+    yield f"  cause: {make_printable(diagnosis.cause)}"
+    yield f"  to do: {make_printable(diagnosis.remedy)}"

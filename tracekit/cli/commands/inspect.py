@@ -1,0 +1,104 @@
+"""`tracekit inspect`: list the files that are read, with their format, and those that are ignored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
+from tracekit.cli.text_tables import format_listing, format_text_columns
+from tracekit.model.text.labels import choose_plural
+
+if TYPE_CHECKING:
+    from tracekit.discover import Discovery
+    from tracekit.pipeline.options import Options
+
+_MAX_LISTED_IGNORED = 20
+
+
+@click.command(name="inspect", short_help="Show which files are read, and as what.")
+@opt.add_paths()
+@opt.exclude
+@opt.as_json
+@opt.add_exports("list", "json=FILE, json=- (standard output)")
+@opt.verbose
+@opt.reading
+def command(*, paths: tuple[str, ...], options: Options, as_json: bool, exports: tuple[str, ...], verbose: bool) -> int:
+    """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
+
+    Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
+    """
+    from tracekit.cli import report_outputs as out
+    from tracekit.discover import list_inspect_rows
+    from tracekit.pipeline import run as pipeline
+
+    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    discovery = pipeline.discover_sources(paths, options)
+    rows = list_inspect_rows(discovery)
+    if json_paths:
+        out.write_json_outputs(_encode_discovery(discovery, rows) + "\n", json_paths)
+    if out.STANDARD_OUTPUT not in json_paths:
+        terminal.write_output(_format_discovery(discovery, rows, verbose=verbose) + "\n")
+    return 0 if discovery.sources else 2
+
+
+def _encode_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
+    """Encode the discovery as JSON."""
+    from tracekit.cli.json_contracts import INSPECT
+
+    value = {
+        "title": discovery.title,
+        "sources": rows,
+        "ignored": [
+            {"file": _shorten_path(ignored.path), "reason": ignored.reason.text, "code": ignored.reason.code}
+            for ignored in discovery.ignored
+        ],
+        "notes": [
+            {"severity": note.severity, "code": note.code, "source": note.source, "message": note.message}
+            for note in discovery.notes
+        ],
+        "schema": INSPECT,
+    }
+    return json.dumps(value, indent=1, default=str)
+
+
+def _shorten_path(path: Path) -> str:
+    """Shorten a path to be relative to the working directory, if it is below."""
+    folder = Path.cwd()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _format_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
+    """Format the files as a table without empty columns, then the ignored files and the notes."""
+    lines = [f"{discovery.title}: {len(rows):,} {choose_plural(len(rows), 'file')} to read"]
+    if rows:
+        table = [_format_source_row(row) for row in rows]
+        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"))]
+    if discovery.ignored:
+        lines += _format_ignored(discovery, verbose=verbose)
+    if discovery.notes:
+        table = [{"source": note.source, "severity": note.severity, "note": note.message} for note in discovery.notes]
+        lines += ["", "Notes", format_text_columns(table)]
+    return "\n".join(lines)
+
+
+def _format_source_row(row: Mapping[str, object]) -> dict[str, Any]:
+    """Format a file's row: rank with world size, and its size with a unit."""
+    from tracekit.model.units import format_quantity
+
+    line = dict(row)
+    world_size, size_bytes, notes = line.pop("world_size"), line.pop("size_bytes"), line.pop("notes")
+    if world_size is not None and line["rank"] is not None:
+        line["rank"] = f"{line['rank']}/{world_size}"
+    return {**line, "size": format_quantity(int(str(size_bytes)), "bytes"), "notes": notes}
+
+
+def _format_ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
+    """Format the files that are not read, limited unless `verbose`."""
+    table = [{"file": _shorten_path(entry.path), "reason": entry.reason.text} for entry in discovery.ignored]
+    return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose)]

@@ -1,0 +1,1 @@
+"""Rules that a comparison must keep, and their outcomes."""

@@ -1,0 +1,308 @@
+"""Attribution of a change as tables: the largest parts first, then the details."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tracekit.compare.comparison import Change
+from tracekit.compare.wall_time.attribution_rows import (
+    Attribution,
+    AttributionRow,
+    KernelChange,
+    KernelChanges,
+    TransferChange,
+    shorten_attribution_rows,
+)
+from tracekit.compare.wall_time.kernels import SHIFT_CLASSES
+from tracekit.job.report.tables import parse_headings, select_filled_sheets
+from tracekit.model.metrics import UNPROFILED
+from tracekit.model.report import Cell, Heading, Section, Sheet
+from tracekit.model.units import format_quantity, format_signed
+from tracekit.process.collectives.names import parse_collective_op
+
+FIRST_SCREEN_PARTS = 8
+"""Parts of the change on the first screen; one more row holds all others."""
+
+_MAINLY = 0.8
+"""Share of both effects from which one of them explains the change alone."""
+
+_TIMES = parse_headings("""
+    base | before | ns | Time of its own in the mean step: mean over steps, runs and ranks.
+    opt | after | ns | The same after.
+    difference | change | ns | After less before; over all rows of a level it is the change of the step.
+    low | from | ns | Lower end of the change's interval.
+    high | to | ns | Upper end of the change's interval.
+""")
+
+_HOW = Heading(
+    "how",
+    "how",
+    doc="Whether there are more or fewer of it, or each is longer or shorter; of communication what "
+    "moving data and waiting for other ranks take more or less, hidden time included.",
+)
+
+_PAIRS = {"step": "Intervals are of pairs of steps.", "run": "Intervals are of pairs of runs."}
+
+_CAPTION = (
+    "Each instant of a step counts once, for what took it; rows add up, their intervals do not. This is where the "
+    "time went, not why: work that other work hides gains nothing when it gets shorter. Wait at step end: what the "
+    "longest rank takes beyond the mean one."
+)
+
+_CALLS = "Per step and rank; of idle time its parts."
+
+
+def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet | None:
+    """Make the first table of the attribution; None if nothing was attributed.
+
+    `step` is the headline change. If it is the unprofiled step, the caption says that the parts are not its own.
+    """
+    if origin is None or origin.missing or not origin.ops:
+        return None
+    title = f"{title_attribution(step)} (adds up to {format_signed(origin.opt - origin.base, 'ns')})"
+    notes = (explain_profiled_parts(origin, step), _CAPTION, _PAIRS.get(origin.paired or ""))
+    sheet = _make_attribution_sheet(
+        "overview",
+        title,
+        shorten_attribution_rows(origin.ops, FIRST_SCREEN_PARTS),
+        _describe_collective_changes(origin),
+    )
+    return replace(sheet, caption=" ".join(note for note in notes if note))
+
+
+def title_attribution(step: Change) -> str:
+    """Title the attribution for a headline change of `step`."""
+    profiled = " of profiled steps" if step.name == UNPROFILED else ""
+    return f"Where the change{profiled} came from"
+
+
+def explain_profiled_parts(origin: Attribution, step: Change) -> str:
+    """Explain that the parts add up to the profiled step; empty if the headline is that step."""
+    if step.name != UNPROFILED:
+        return ""
+    profiled = _format_times_and_change(origin.base, origin.opt, origin.opt - origin.base)
+    answer = _format_times_and_change(step.base, step.opt, step.difference or 0.0)
+    return (
+        f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
+        "whose parts nothing recorded."
+    )
+
+
+def _format_times_and_change(base: float | None, opt: float | None, difference: float) -> str:
+    """Format both times and the change."""
+    return f"{format_quantity(base, 'ns')} → {format_quantity(opt, 'ns')} ({format_signed(difference, 'ns')})"
+
+
+def build_attribution_sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterator[Section]:
+    """Build the attribution in detail, and `stages`, the table of stages that it replaces."""
+    if origin is None:
+        return
+    if origin.missing:
+        caveat = f"where the change came from is not told: {origin.missing}"
+        yield Section("attribution", title_attribution(step), "skipped", origin.missing, caveats=(caveat,))
+        return
+    yield Section("stages", "Step and stages", sheets=(stages,))
+    tables = (
+        _make_attribution_sheet("by-class", "By stage and class", origin.stages),
+        *_make_stage_sheets(origin),
+        _make_attribution_sheet("by-op", "By op", origin.ops, _describe_collective_changes(origin)),
+        _make_kernel_paths_sheet(origin.leaves),
+        _make_replaced_sheet(origin.replaced),
+        _make_transfers_sheet(origin.transfers),
+    )
+    notes = (explain_profiled_parts(origin, step), *origin.notes)
+    yield Section(
+        "attribution",
+        f"{title_attribution(step)}, in detail",
+        sheets=select_filled_sheets(*tables),
+        caveats=tuple(note for note in notes if note),
+    )
+    yield from _build_kernels_section(origin)
+
+
+def _make_attribution_sheet(
+    name: str, title: str, rows: Sequence[AttributionRow], moved: Mapping[tuple[str, str], str] | None = None
+) -> Sheet:
+    """Make a table of rows by stage and item; `moved` describes the change of collectives."""
+    what = Heading(
+        "what", "what", doc="Ops by the outermost one, communication by the innermost; idle time by its cause."
+    )
+    hows = moved or {}
+    cells = []
+    for row in rows:
+        cells.append((row.what, *_get_row_times(row), hows.get((row.stage, row.what), _describe_row_change(row))))
+    return _add_stage_column(Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells)), rows)
+
+
+def _add_stage_column(sheet: Sheet, rows: Sequence[AttributionRow]) -> Sheet:
+    """Add a stage column in front, if any row has a stage."""
+    if not any(row.stage for row in rows):
+        return sheet
+    cells = [(row.stage, *cell) for row, cell in zip(rows, sheet.rows, strict=True)]
+    headings = (Heading("stage", "stage"), *sheet.headings)
+    return replace(sheet, headings=headings, rows=tuple(cells))
+
+
+def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
+    """Make a table for each stage that changed most: the stage, then its ops, which add up to it."""
+    moved = _describe_collective_changes(origin)
+    for number, stage in enumerate(origin.within, 1):
+        hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
+        change = stage.opt - stage.base
+        total = AttributionRow("", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
+        rows = [total, *(replace(row, stage="") for row in stage.rows)]
+        title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
+        caption = (
+            "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
+        )
+        yield replace(_make_attribution_sheet(f"within-{number}", title, rows, hows), caption=caption)
+
+
+def _get_row_times(row: AttributionRow) -> tuple[Cell, ...]:
+    return (row.base, row.opt, row.difference, row.low, row.high)
+
+
+def _describe_row_change(row: AttributionRow) -> str:
+    """Describe a change in words; empty for merged rows, waiting rows and unchanged rows."""
+    if row.waiting:
+        return ""
+    if row.presence != "both":
+        return row.presence
+    by_count, by_duration = abs(row.by_count), abs(row.by_duration)
+    effects = by_count + by_duration
+    if row.rows > 1 or not effects or row.difference == 0:
+        return ""
+    times = "more" if row.by_count > 0 else "fewer"
+    each = "longer each" if row.by_duration > 0 else "shorter each"
+    if by_count >= _MAINLY * effects:
+        return times
+    return each if by_duration >= _MAINLY * effects else f"{times}, {each}"
+
+
+def _describe_collective_changes(origin: Attribution) -> dict[tuple[str, str], str]:
+    """Map the longest row of each kind of collective to the change of its transfer and wait."""
+    moved: dict[tuple[str, str], str] = {}
+    for collective in origin.transfers:
+        if not (collective.base[0] or collective.opt[0]):
+            continue
+        rows = [row for row in origin.ops if _is_row_of_collective(row, collective)]
+        if rows:
+            longest = max(rows, key=lambda row: (max(row.base, row.opt), row.stage, row.what))
+            transfer = format_signed(collective.opt[0] - collective.base[0], "ns")
+            wait = format_signed(collective.opt[1] - collective.base[1], "ns")
+            place = (longest.stage, longest.what)
+            moved.setdefault(place, f"transfer {transfer}, wait {wait}")
+    return moved
+
+
+def _is_row_of_collective(row: AttributionRow, collective: TransferChange) -> bool:
+    """Check whether a row is this kind of collective in its stage."""
+    if row.stage != collective.stage or "communication" not in row.what:
+        return False
+    op = parse_collective_op(row.what)
+    if op == "other":  # kernels of SendRecv carry several kinds
+        return collective.op.replace("_", "") in row.what.lower().replace("_", "")
+    return op == collective.op
+
+
+def _format_presence(row: AttributionRow | KernelChange) -> str:
+    """Format the only side that has an item; empty if both have it."""
+    return "" if row.presence == "both" else row.presence
+
+
+def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
+    headings = (
+        Heading("what", "op path · kernel", doc="Ops on the host from outermost to innermost, then the kernel."),
+        *_TIMES,
+        Heading("base_count", "times before", "", _CALLS),
+        Heading("opt_count", "times after", "", _CALLS),
+        Heading("by_count", "by number", "ns", "What more or fewer of it make of the change."),
+        Heading("by_duration", "by length", "ns", "What longer or shorter ones make of the change."),
+        Heading("presence", "how"),
+    )
+    cells = []
+    for row in rows:
+        counts = (row.base_count, row.opt_count, row.by_count, row.by_duration)
+        cells.append((row.what, *_get_row_times(row), *counts, _format_presence(row)))
+    return _add_stage_column(Sheet("by-kernel", "By op path and kernel", headings, tuple(cells)), rows)
+
+
+def _make_replaced_sheet(rows: Sequence[AttributionRow]) -> Sheet:
+    headings = (Heading("what", "where: what it was → what it is"), *_TIMES)
+    cells = tuple((row.what, *_get_row_times(row)) for row in rows)
+    caption = (
+        "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
+    )
+    return _add_stage_column(Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows)
+
+
+def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:
+    headings = parse_headings("""
+        stage | stage
+        op | collective
+        base_transfer | transfer before | ns | The shortest duration over ranks: moving the data.
+        opt_transfer | transfer after | ns | The same after.
+        transfer | change | ns | After less before.
+        base_wait | wait before | ns | What ranks take beyond it: waiting for the last to come.
+        opt_wait | wait after | ns | The same after.
+        wait | change | ns | After less before.
+        alone | not split | ns | Change of those that were matched with no other rank.
+    """)
+    cells = []
+    for row in rows:
+        base_transfer, base_wait, base_alone = row.base
+        opt_transfer, opt_wait, opt_alone = row.opt
+        transfer = (base_transfer, opt_transfer, opt_transfer - base_transfer)
+        wait = (base_wait, opt_wait, opt_wait - base_wait)
+        cells.append((row.stage, row.op, *transfer, *wait, opt_alone - base_alone))
+    caption = "Per step and rank; whole durations, also where other work hides them."
+    title = "Communication: transfer, or waiting for other ranks?"
+    return Sheet("transfers", title, headings, tuple(cells), caption=caption)
+
+
+def _build_kernels_section(origin: Attribution) -> Iterator[Section]:
+    """Build the section of changed kernels; empty if none could be tested and none is on one side only."""
+    kernels = origin.kernels
+    if not (kernels.changed or kernels.tested):
+        return
+    word = "host ops" if kernels.on_host else "kernels"
+    caveats = []
+    if kernels.on_host:
+        caveats.append("no device was recorded: host ops are compared, by the innermost one")
+    if not kernels.changed:
+        caveats.append(f"{kernels.tested:,} {word} were tested, none changed beyond chance")
+    yield Section(
+        "kernels",
+        f"Which {word} changed?",
+        sheets=select_filled_sheets(_make_changed_kernels_sheet(kernels, word)),
+        caveats=tuple(caveats),
+    )
+
+
+def _make_changed_kernels_sheet(kernels: KernelChanges, word: str) -> Sheet:
+    """Make one row per kernel, or host op, that changed."""
+    headings = (
+        Heading("name", "op" if kernels.on_host else "kernel"),
+        *parse_headings("""
+            kind | class | text | A shift that most of a class have in common is taken off before testing.
+            base | before | ns | Time of its own in the mean step.
+            opt | after | ns | The same after.
+            difference | change | ns | After less before.
+            ratio | before/after | factor | As measured; above 1 it takes less after.
+            corrected | corrected | factor | Less the shift of its class.
+            q | false share | ratio | Share of false ones among those up to this row's certainty.
+            presence | how
+        """),
+    )
+    cells = []
+    for row in kernels.changed:
+        kind = SHIFT_CLASSES.get(row.kind, row.kind)
+        times = (row.base, row.opt, row.difference)
+        tests = (row.ratio, row.corrected, row.q)
+        cells.append((row.name, kind, *times, *tests, _format_presence(row)))
+    caption = (
+        f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}; at most 5 % of those told changed by "
+        "chance alone. New and gone ones take at least 0.1 % of the step."
+    )
+    return Sheet("changed-kernels", f"Changed {word}", headings, tuple(cells), caption=caption)

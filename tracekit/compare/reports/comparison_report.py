@@ -1,0 +1,380 @@
+"""Report of a comparison for all renderers: the answer, the changes, and the caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+from tracekit.compare.amdahl import ASSUMES, describe_largest_stage_effect, format_speedup_with_interval
+from tracekit.compare.comparison import Change, Comparison
+from tracekit.compare.differences import shorten_difference_name
+from tracekit.compare.gates.gate_sheet import build_gate_section, describe_gate_result
+from tracekit.compare.reports import attribution_tables as attribution_sheets
+from tracekit.compare.reports import memory_tables as memory_sheets
+from tracekit.compare.reports.charts import build_comparison_charts
+from tracekit.compare.work_units import name_samples
+from tracekit.job.report.tables import parse_headings, select_filled_sheets
+from tracekit.model.metrics import (
+    LAUNCH_CADENCE,
+    RANGE_CADENCE,
+    STAGE_TIME,
+    STEP_AND_STAGES,
+    STEP_TIME,
+    UNPROFILED,
+    UNPROFILED_STAGE,
+    WINDOW,
+    make_devices_caption,
+)
+from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
+from tracekit.model.units import format_quantity, format_signed
+
+FIRST_TABLE_METRICS = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
+"""Metrics of the first table: the step and its stages, or recurring units without step marks."""
+
+WORDS = {
+    "improvement": "faster",
+    "regression": "slower",
+    "no change": "no change",
+    "inconclusive": "inconclusive",
+    "not comparable": "not comparable",
+}
+
+_STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
+
+_STEP_ALONE = parse_headings("""
+    step_ratio | step from this alone | factor | Before over after, if only this stage changed.
+    step_low | from | factor | Lower end of the interval.
+    step_high | to | factor | Upper end of the interval.
+""")
+
+FIRST_CAUTIONS = 6
+"""Number of caveats on the first screen, the most serious; the details list the others."""
+
+_BAR = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def build_comparison_report(comparison: Comparison) -> Report:
+    """Convert a comparison to a report, which every renderer accepts."""
+    identity = [f"{comparison.base} → {comparison.opt}"]
+    if comparison.simulated:
+        identity.append("SIMULATED DATA")
+    words = [part for part in (describe_comparison(comparison), describe_gate_result(comparison.gates)) if part]
+    sections = (build_gate_section(comparison.gates), *_build_comparison_sections(comparison))
+    return Report(
+        title=f"{comparison.base} · {comparison.opt}",
+        tool_version=comparison.tool_version,
+        identity=(*identity, *comparison.reading),
+        answer=" · ".join(words),
+        headline=tuple(_list_comparison_figures(comparison)),
+        overview=add_change_bars(_make_comparison_overview(comparison)),
+        sections=tuple(section for section in sections if section.sheets or section.caveats or section.charts),
+        basis=tuple(_describe_report_basis(comparison)),
+        cautions=comparison.warnings[:FIRST_CAUTIONS],
+    )
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """Describe the result: the verdict, the ratio with its interval, and both steps.
+
+    Ratios below 1 are inverted: 1.10× slower, never 0.91× faster.
+    """
+    step, verdict = comparison.headline, comparison.verdict
+    if comparison.memory is not None and step.unit == "bytes":
+        return memory_sheets.describe_memory_change(comparison.memory, verdict)
+    word = WORDS.get(verdict, verdict)
+    times = (
+        f"{shorten_difference_name(step.title)} {format_quantity(step.base, 'ns')} → {format_quantity(step.opt, 'ns')}"
+    )
+    if step.difference is not None:
+        times += f" ({format_signed(step.difference, 'ns')})"
+    if verdict == "not comparable" or step.ratio is None:
+        return f"{word} · {times}"
+    if comparison.sessions_apart and verdict in ("improvement", "regression", "no change"):
+        times += " · if nothing else changed in between"
+    size = format_speedup_with_interval(step.ratio, step.low, step.high)
+    if verdict in ("improvement", "regression"):
+        return f"{size} · {times}"
+    return f"{word}: {size} · {times}"
+
+
+def _describe_report_basis(comparison: Comparison) -> Iterator[str]:
+    """Describe the basis of the answer, followed by the change in memory."""
+    if comparison.headline.unit != "bytes":
+        yield from describe_comparison_basis(comparison)
+    if comparison.memory is not None:
+        yield from memory_sheets.describe_memory_basis(comparison.memory, comparison.headline)
+
+
+def _make_comparison_overview(comparison: Comparison) -> Sheet:
+    """Make the first table: the attribution, else the stages, else the levels of memory."""
+    step = comparison.headline
+    if comparison.memory is not None and step.unit == "bytes":
+        return memory_sheets.make_memory_levels_sheet("overview", comparison.memory)
+    return attribution_sheets.make_attribution_overview(comparison.origin, step) or _make_stages_sheet(
+        "overview", comparison
+    )
+
+
+def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
+    """List the numbers next to the answer; empty without a verdict."""
+    step = comparison.headline
+    if comparison.verdict == "not comparable":
+        return
+    if comparison.memory is not None and step.unit == "bytes":
+        yield from memory_sheets.list_memory_figures(comparison.memory)
+        return
+    yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="by means")
+    yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="by medians")
+
+
+def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
+    """Build the sections below the first screen."""
+    sheets = (
+        _make_differences_sheet(comparison),
+        _make_outlook_sheet(comparison),
+        _make_overhead_sheet(comparison),
+        _make_excluded_steps_sheet(comparison),
+    )
+    yield Section(
+        "comparison",
+        "What changed, and how surely",
+        sheets=select_filled_sheets(*sheets),
+        caveats=comparison.warnings[FIRST_CAUTIONS:],
+        charts=build_comparison_charts(comparison),
+    )
+    stages = _make_stages_sheet("stages", comparison)
+    yield from attribution_sheets.build_attribution_sections(comparison.origin, stages, comparison.headline)
+    yield from memory_sheets.build_memory_section(comparison)
+    of_step: list[Change] = []
+    of_stages: list[Change] = []
+    for change in comparison.changes:
+        if change.name not in FIRST_TABLE_METRICS:
+            (of_step if change.stage is None else of_stages).append(change)
+    yield Section("metrics", "Other metrics of a step", sheets=tuple(_split_changes_by_unit("metrics", of_step)))
+    yield Section(
+        "stage-metrics", "The same by stage", sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages))
+    )
+
+
+def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:
+    """Make the table of the step and its stages, with their number of steps and their effect on the step."""
+    rows = [change for change in comparison.changes if change.name in FIRST_TABLE_METRICS]
+    marked = comparison.headline.name in (STEP_TIME, UNPROFILED)
+    sheet = _make_changes_sheet(name, "Step and stages" if marked else "What recurs", rows)
+    in_steps = [_describe_stage_occurrence(change, rows) for change in rows]
+    if any(in_steps):
+        heading = Heading("steps", "in steps", doc="In how many of the steps that count.")
+        meaning = "Times of a stage are of the steps that hold it."
+        sheet = _append_sheet_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
+    if any(change.step_ratio is not None for change in rows):
+        ratios = [(row.step_ratio, row.step_low, row.step_high) for row in rows]
+        sheet = _append_sheet_columns(sheet, _STEP_ALONE, ratios, ASSUMES)
+    return sheet
+
+
+def _append_sheet_columns(
+    sheet: Sheet, headings: tuple[Heading, ...], columns: Sequence[tuple[Cell, ...]], meaning: str
+) -> Sheet:
+    """Append columns and their explanation to a table."""
+    rows = [(*row, *cells) for row, cells in zip(sheet.rows, columns, strict=True)]
+    caption = " ".join(part for part in (sheet.caption, meaning) if part)
+    return replace(sheet, headings=(*sheet.headings, *headings), rows=tuple(rows), caption=caption)
+
+
+def _describe_stage_occurrence(change: Change, changes: Sequence[Change]) -> str:
+    """Describe a stage that some steps lack: `3 of 6 before, 6 of 6 after`; empty for all others."""
+    step_name = _STEP_OF.get(change.name)
+    step = next((other for other in changes if other.name == step_name), None)
+    if step is None:
+        return ""
+    texts, lacking = [], False
+    for steps, total, when in (
+        (change.base_steps, step.base_steps, "before"),
+        (change.opt_steps, step.opt_steps, "after"),
+    ):
+        if steps:
+            texts.append(f"{steps:,} of {total:,} {when}")
+            lacking = lacking or steps < total
+    if not lacking:
+        return ""
+    return ", ".join(texts)
+
+
+def _split_changes_by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
+    """Make one table for times, and one for every other unit."""
+    titles: dict[Unit, str] = {"ns": "Times", "": "Rates", "count": "Counts", "bytes": "Bytes"}
+    groups: dict[str, list[Change]] = {title: [] for title in titles.values()}
+    for change in changes:
+        groups[titles.get(change.unit, "Rates")].append(change)
+    for title, rows in groups.items():
+        if rows:
+            sheet = _make_changes_sheet(f"{name}-{title.lower()}", title, rows)
+            devices = make_devices_caption(row.name for row in rows)
+            yield replace(sheet, caption=" ".join(part for part in (sheet.caption, devices) if part))
+
+
+def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> Sheet:
+    """Make a table of changes: both means, the difference, the ratio with its interval, the verdict."""
+    unit = changes[0].unit if changes else "ns"
+    ratio_doc = _explain_ratio(changes)
+    headings = [
+        Heading("title", "stage" if name in ("overview", "stages") else "metric"),
+        Heading("base", "before", unit, "Mean over runs."),
+        Heading("opt", "after", unit, "Mean over runs."),
+        Heading("difference", "change", unit, "After less before."),
+        Heading("ratio", "before/after", "factor", ratio_doc.capitalize()),
+        Heading("low", "from", "factor", "Lower end of the interval."),
+        Heading("high", "to", "factor", "Upper end of the interval."),
+        Heading("word", "verdict"),
+    ]
+    if any(change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes):
+        headings.insert(0, Heading("stage", "stage"))
+    if any(change.role for change in changes):
+        headings.insert(0, Heading("role", "role"))
+    return _make_attribute_sheet(name, title, headings, changes, caption=f"Ratio: {ratio_doc}")
+
+
+def _explain_ratio(changes: Iterable[Change]) -> str:
+    """Explain the ratio, and which side of 1 is better if all rows agree."""
+    better = {change.better for change in changes}
+    if better == {"lower"}:
+        return "before over after; above 1 there is less after, which is better."
+    if better == {"higher"}:
+        return "before over after; below 1 there is more after, which is better."
+    return "before over after."
+
+
+def _make_attribute_sheet(
+    name: str, title: str, headings: Sequence[Heading], rows: Iterable[object], caption: str = ""
+) -> Sheet:
+    """Make a table with one row per object; the headings name the attributes."""
+    cells = map(attrgetter(*(heading.name for heading in headings)), rows)
+    return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
+
+
+def _make_differences_sheet(comparison: Comparison) -> Sheet:
+    headings = (
+        Heading("name", "differs"),
+        Heading("base", "before"),
+        Heading("opt", "after"),
+        Heading("blocking", "blocks"),
+        Heading("meaning", "meaning"),
+    )
+    return _make_attribute_sheet("differences", "What else differs", headings, comparison.differences)
+
+
+def _make_outlook_sheet(comparison: Comparison) -> Sheet:
+    headings = parse_headings("""
+        runs | runs
+        change | true change | ratio | Of the step, for the worse.
+        regression | slower | ratio
+        no_change | no change | ratio
+        improvement | faster | ratio
+        inconclusive | inconclusive | ratio
+        at_least | slower, at least | ratio | With the largest spread that these runs leave possible (in 80 % of cases).
+    """)
+    caption = "How often comparisons of such runs end in each verdict, by the spread that was seen."
+    title = "How probable each verdict is"
+    return _make_attribute_sheet("outlook", title, headings, comparison.outlook, caption)
+
+
+def _make_overhead_sheet(comparison: Comparison) -> Sheet:
+    headings = (
+        Heading("side", "side"),
+        Heading("profiled", "profiled step", "ns"),
+        Heading("unprofiled", "un-profiled step", "ns"),
+        Heading("ratio", "profiled / un-profiled", "factor", "What the profiler adds to a step."),
+    )
+    return _make_attribute_sheet("overhead", "What the profiler adds", headings, comparison.overhead)
+
+
+def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
+    headings = (
+        Heading("side", "side"),
+        Heading("run", "run"),
+        Heading("step", "step", "id"),
+        Heading("reason", "left out because it is"),
+    )
+    return _make_attribute_sheet("left-out", "Steps that do not count", headings, comparison.dropped)
+
+
+def describe_comparison_basis(comparison: Comparison) -> tuple[str, ...]:
+    """Describe the basis of the answer: sample sizes, the detectable change, and which data would show more.
+
+    The stage with the largest effect on the step is listed between them.
+    """
+    step = comparison.headline
+    seen, from_stage = "", list[str]()
+    if comparison.verdict != "not comparable":
+        seen = _describe_detectable_change(step)
+        attributed = "profiled step" if step.name == UNPROFILED else "step"
+        from_stage += describe_largest_stage_effect(comparison.changes, attributed)
+    counts = ", ".join(part for part in (step.label, _format_sample_counts(step)) if part)
+    lines = [" · ".join(part for part in (counts, seen) if part), *_describe_detection_chances(comparison), *from_stage]
+    if comparison.needed:
+        lines.append(comparison.needed[0].upper() + comparison.needed[1:])
+    return tuple(lines)
+
+
+def _describe_detectable_change(step: Change) -> str:
+    """Describe the smallest change that these runs could have detected; empty if there is no interval."""
+    if step.low is None:
+        return ""
+    if step.detectable is None:
+        return "no change of any size could have been detected"
+    return f"could have detected a change of ≥ {format_quantity(step.detectable, 'ratio')}"
+
+
+def _describe_detection_chances(comparison: Comparison) -> Iterator[str]:
+    """Describe in one line how often such runs detect a slower step; empty if they never do."""
+    parts, is_possible = [], False
+    for row in comparison.outlook:
+        if row.runs == comparison.outlook[0].runs and row.change > 0:
+            parts.append(f"{_format_probability(row.regression)} at +{row.change:.0%}")
+            is_possible |= row.inconclusive < 1
+    if is_possible:
+        yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
+
+
+def _format_probability(share: float) -> str:
+    """Format a probability in whole percent; 0 % and 100 % only if exact."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
+
+
+def _format_sample_counts(step: Change) -> str:
+    """Format the sample sizes: `3 v 3 runs × 5 steps`, or the steps per side if runs differ in length."""
+    if not (step.base_runs and step.base_steps and step.opt_runs and step.opt_steps):
+        return ""
+    runs = f"{step.base_runs} v {step.opt_runs} runs"
+    a_run = divmod(step.base_steps, step.base_runs)
+    if a_run == divmod(step.opt_steps, step.opt_runs) and a_run[1] == 0:
+        return f"{runs} × {a_run[0]:,} {name_samples(step.name, a_run[0])}"
+    return f"{runs}, {step.base_steps:,} v {step.opt_steps:,} {name_samples(step.name)}"
+
+
+def add_change_bars(sheet: Sheet) -> Sheet:
+    """Add a bar to every change, scaled to the largest; full blocks take less time, hatched ones more."""
+    names = [heading.name for heading in sheet.headings]
+    if "difference" not in names or not sheet.rows:
+        return sheet
+    column = names.index("difference")
+    cells = [row[column] for row in sheet.rows]
+    changes = [float(cell) if isinstance(cell, int | float) else 0.0 for cell in cells]
+    largest_change = max(abs(change) for change in changes)
+    heading = Heading("bar", "size", doc="The change beside the largest: █ takes less, ▒ more.")
+    rows = [(*row, _draw_change_bar(change, largest_change)) for row, change in zip(sheet.rows, changes, strict=True)]
+    return replace(sheet, headings=(*sheet.headings, heading), rows=tuple(rows))
+
+
+def _draw_change_bar(change: float, largest_change: float) -> str:
+    """Draw a bar to an eighth of a character; for a regression to a whole one."""
+    if not change or not largest_change:
+        return ""
+    eighths = max(round(abs(change) / largest_change * _BAR * 8), 1)
+    if change > 0:
+        return "▒" * max(round(eighths / 8), 1)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()

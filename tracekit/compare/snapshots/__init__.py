@@ -1,0 +1,1 @@
+"""Where the memory of two sides differs."""

@@ -1,0 +1,1 @@
+"""Where the wall time of two sides differs."""

@@ -1,0 +1,371 @@
+"""Attribution of the step's change: each nanosecond counted once, by stage, op and kernel.
+
+It shows where the wall time went, not why: shortening work that other work hides gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.compare.sides import ComparedSide
+from tracekit.compare.wall_time import replaced_names
+from tracekit.compare.wall_time.attribution_rows import (
+    Attribution,
+    AttributionRow,
+    Presence,
+    StageByOp,
+    shorten_attribution_rows,
+)
+from tracekit.compare.wall_time.difference_intervals import compute_difference_intervals
+from tracekit.compare.wall_time.kernels import find_kernel_changes
+from tracekit.compare.wall_time.slot_table import (
+    RESIDUALS,
+    REST,
+    STEP_END,
+    TWICE,
+    UNRECORDED,
+    SlotHalf,
+    SlotTable,
+    build_slot_table,
+    sum_rows_by_group,
+)
+from tracekit.compare.wall_time.transfers import compare_transfers
+from tracekit.job.frames import to_float_or_none
+from tracekit.model.stats.estimate import Floats
+from tracekit.model.stats.speedup import Pairing
+from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, get_class_title
+
+Ints = npt.NDArray[np.int64]
+
+MAX_ROWS = 300
+"""Largest number of rows in one level; the others are folded into one row."""
+
+TOLERANCE_NS, TOLERANCE = 1e3, 1e-9
+"""Tolerance of the sum of rows: one microsecond, or the rounding error of steps that last for weeks."""
+
+MAX_STAGES, MAX_WITHIN, LEAST_STAGE = 3, 8, 0.05
+"""Limits of the per-op tables: stages shown, rows per stage, smallest share of all changes worth a table."""
+
+RESIDUAL_TITLES = {
+    STEP_END: "wait at step end",
+    REST: "rest of the step (not recorded)",
+    UNRECORDED: "steps of which nothing was recorded",
+    TWICE: "recorded twice (taken off)",
+}
+"""Titles of the time that no lane accounts for."""
+
+COUNTED_CLASSES = ("compute", "collective", "memcpy", "memset", "host")
+"""Classes of slots that have a number of calls."""
+
+OUTSIDE = "(no stage)"
+
+_BACKWARD = "autograd::engine::evaluate_function: "
+
+
+def attribute_sides(base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None) -> Attribution:
+    """Attribute the change of the step, or give the reason why it cannot be attributed.
+
+    `paired` is the pairing that `choose_pairing` found.
+    """
+    table = build_slot_table(base, opt)
+    if isinstance(table, str):
+        return Attribution(missing=table)
+    return replace(
+        attribute_slot_table(table, level, paired),
+        transfers=compare_transfers(base, opt),
+        kernels=find_kernel_changes(table),
+    )
+
+
+def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None = None) -> Attribution:
+    """Attribute the change of the step to the slots of a table.
+
+    Raises AssertionError if the rows of a level do not add up to the change.
+    """
+    base_wall = float(table.base.wall @ table.base.weights)
+    opt_wall = float(table.opt.wall @ table.opt.weights)
+    stage = _name_time_outside_stages(table.keys)["stage"]
+    slots = _list_key_texts(table.keys, "class", "cause", "op", "kernel")
+    swaps = _find_replaced_keys(table)
+    names = _title_replaced_places(swaps, table)
+    titles = [_title_op(*slot) for slot in slots]
+    swapped_titles = set()
+    for row, place in swaps.items():
+        if not place[2]:  # whole ops replaced one another
+            titles[row] = names[place]
+            swapped_titles.add(names[place])
+
+    def rows_by(labels: Iterable[str]) -> list[AttributionRow]:
+        return _build_attribution_level(table, level, _make_level_labels(stage, labels), paired)
+
+    stages = rows_by([""] * len(slots))
+    classes = rows_by(_title_slot_class(kind, cause) for kind, cause, _, _ in slots)
+    ops = [_clear_row_counts(row) for row in _mark_replaced_rows(rows_by(titles), swapped_titles)]
+    leaves = rows_by(_title_leaf(*slot) for slot in slots)
+    levels = (
+        shorten_attribution_rows((_clear_row_counts(row) for row in classes), MAX_ROWS),
+        shorten_attribution_rows(ops, MAX_ROWS),
+        shorten_attribution_rows(leaves, MAX_ROWS),
+    )
+    for rows in levels:
+        _check_level_sums(rows, base_wall, opt_wall)
+    return Attribution(
+        base_wall,
+        opt_wall,
+        stages=tuple(levels[0]),
+        ops=tuple(levels[1]),
+        leaves=tuple(levels[2]),
+        replaced=tuple(_list_replaced_names(table, level, swaps, names, paired)),
+        notes=table.notes,
+        within=tuple(_list_largest_stages_by_op(stages, ops)),
+        stage_times=table.stages,
+        paired=paired,
+    )
+
+
+def _make_level_labels(stage: pd.Series[Any], what: Iterable[str]) -> pd.DataFrame:
+    """Build the group key of each row of a level: its stage and a title, one per slot key."""
+    return pd.DataFrame({"stage": stage.to_numpy(object), "what": list(what)}, dtype=object)
+
+
+def _clear_row_counts(row: AttributionRow) -> AttributionRow:
+    """Clear the counts of a row; only leaves have meaningful counts."""
+    return replace(row, base_count=None, opt_count=None)
+
+
+def _list_largest_stages_by_op(stages: Sequence[AttributionRow], ops: Sequence[AttributionRow]) -> Iterator[StageByOp]:
+    """List the stages that changed most, each by op; empty if the step has no stages."""
+    named = [row for row in stages if row.stage]
+    if len(named) < 2:
+        return
+    least_change = LEAST_STAGE * sum(abs(row.difference) for row in named)
+    for stage in named[:MAX_STAGES]:
+        stage_ops = [row for row in ops if row.stage == stage.stage]
+        too_little = stage.difference == 0 or abs(stage.difference) < least_change
+        if too_little or len(stage_ops) < 2:
+            continue
+        rows = shorten_attribution_rows(stage_ops, MAX_WITHIN)
+        _check_level_sums(rows, stage.base, stage.opt)
+        yield StageByOp(stage.stage, stage.base, stage.opt, stage.low, stage.high, tuple(rows))
+
+
+def _list_replaced_names(
+    table: SlotTable,
+    level: float,
+    swaps: dict[int, replaced_names.ReplacedPlace],
+    names: dict[replaced_names.ReplacedPlace, str],
+    paired: Pairing | None,
+) -> list[AttributionRow]:
+    """List one row per place where some names replace others, the largest net change first."""
+    if not swaps:
+        return []
+    rows = np.array(sorted(swaps), np.int64)
+    swapped = replace(
+        table,
+        keys=table.keys.iloc[rows].reset_index(drop=True),
+        base=_select_half_rows(table.base, rows),
+        opt=_select_half_rows(table.opt, rows),
+    )
+    labels = _make_level_labels(swapped.keys["stage"], (names[swaps[row]] for row in sorted(swaps)))
+    changes = _build_attribution_level(swapped, level, labels, paired)
+    return _mark_replaced_rows(shorten_attribution_rows(changes, MAX_ROWS), set(names.values()))
+
+
+def _select_half_rows(half: SlotHalf, rows: Ints) -> SlotHalf:
+    """Select rows of one side of a slot table."""
+    return replace(half, ns=half.ns[rows], count=half.count[rows])
+
+
+def _mark_replaced_rows(rows: Sequence[AttributionRow], titles: set[str]) -> list[AttributionRow]:
+    """Mark the rows with these titles as replaced."""
+    return [replace(row, presence="replaced") if row.what in titles else row for row in rows]
+
+
+def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
+    """Name the time outside any stage in the keys, if the step has stages."""
+    outside = (keys["stage"] == "") & ~keys["class"].isin(RESIDUALS)
+    if not (keys["stage"] != "").any():
+        return keys
+    return keys.assign(stage=keys["stage"].where(~outside, OUTSIDE))
+
+
+def _list_key_texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
+    """List four columns of every key as text."""
+    return list(zip(*((str(value) for value in keys[name]) for name in names), strict=True))
+
+
+def _title_slot_class(kind: str, cause: str) -> str:
+    """Title a slot class; idle time includes its cause."""
+    return RESIDUAL_TITLES.get(kind) or get_class_title(kind, cause)
+
+
+def _title_op(kind: str, cause: str, path: str, kernel: str) -> str:
+    """Title a slot by the op at the top of its path; collectives by the op at its end.
+
+    Slots without an op are titled by their class.
+    """
+    names: list[str] = []
+    if path not in ("", NO_OP):
+        names = path.removeprefix(_BACKWARD).split(replaced_names.SEPARATOR)
+    if kind == "idle" or (not names and (kind == "no_op" or not kernel)):
+        return _title_slot_class(kind, cause)
+    if names and path not in (UNLINKED, OTHER):
+        name = names[-1] if kind == "collective" else names[0]
+    elif kernel and kernel != OTHER:
+        name = replaced_names.strip_build_details(kernel)
+    else:
+        name = path or OTHER
+    if kind in ("compute", "host"):
+        return name
+    title = _title_slot_class(kind, "")
+    return f"{title}: {name}" if title else name
+
+
+def _title_leaf(kind: str, cause: str, path: str, kernel: str) -> str:
+    """Title a slot by its path and kernel; time without either by its class."""
+    if kind in ("idle", "no_op") or not (path or kernel):
+        return _title_slot_class(kind, cause)
+    return " · ".join(part for part in (path.removeprefix(_BACKWARD) or NO_OP, kernel) if part)
+
+
+def _build_attribution_level(
+    table: SlotTable, level: float, labels: pd.DataFrame, paired: Pairing | None
+) -> list[AttributionRow]:
+    """Build one row per distinct label, the largest change first."""
+    base, opt = table.base, table.opt
+    group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
+    titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
+    size = len(titles)
+    base_ns, opt_ns = (sum_rows_by_group(base.ns, group, size), sum_rows_by_group(opt.ns, group, size))
+    low, high = compute_difference_intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
+    before, after = base_ns @ base.weights, opt_ns @ opt.weights
+    base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
+    called = table.keys["class"].isin(COUNTED_CLASSES).to_numpy()
+    of_count = called * _measure_count_effect(base.ns @ base.weights, opt.ns @ opt.weights, base_count, opt_count)
+    columns = pd.DataFrame(
+        {
+            "before": before,
+            "after": after,
+            "low": low,
+            "high": high,
+            "base_count": np.bincount(group, base_count, minlength=size),
+            "opt_count": np.bincount(group, opt_count, minlength=size),
+            "by_count": np.bincount(group, of_count, minlength=size),
+            "waiting": np.bincount(group, called, minlength=size) == 0,
+        }
+    )
+    rows = []
+    for (stage, what), sums in zip(titles.itertuples(index=False, name=None), columns.to_dict("records"), strict=True):
+        difference = sums["after"] - sums["before"]
+        rows.append(
+            AttributionRow(
+                str(stage),
+                str(what),
+                base=sums["before"],
+                opt=sums["after"],
+                difference=difference,
+                low=to_float_or_none(sums["low"]),
+                high=to_float_or_none(sums["high"]),
+                base_count=sums["base_count"],
+                opt_count=sums["opt_count"],
+                by_count=sums["by_count"],
+                by_duration=difference - sums["by_count"],
+                presence=_classify_row_presence(sums["before"], sums["after"]),
+                waiting=sums["waiting"],
+            )
+        )
+    return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))
+
+
+def _measure_count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
+    """Measure the part of each difference that the change in calls explains: `(n_o − n_b)(d_o + d_b)/2`.
+
+    A key on one side only is explained by calls alone. If one side takes time without counting calls,
+    calls explain nothing.
+    """
+    counted = (n_before > 0) & (n_after > 0)
+    d_before = np.divide(before, n_before, out=np.zeros_like(before), where=counted)
+    d_after = np.divide(after, n_after, out=np.zeros_like(after), where=counted)
+    effect = (n_after - n_before) * (d_before + d_after) / 2
+    one_side = (before == 0) & (n_before == 0) | (after == 0) & (n_after == 0)
+    return np.where(counted, effect, np.where(one_side, after - before, 0.0))
+
+
+def _classify_row_presence(before: float, after: float) -> Presence:
+    """Classify a row by the sides that spend time in it."""
+    if before and after:
+        return "both"
+    return "gone" if before else "new"
+
+
+def _find_replaced_keys(table: SlotTable) -> dict[int, replaced_names.ReplacedPlace]:
+    """Map rows of keys that replace one another to the place under which they do."""
+    keys: list[replaced_names.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
+    before, after = _find_named_rows(table.base, keys), _find_named_rows(table.opt, keys)
+    places = replaced_names.match_replaced_keys(
+        (keys[position] for position in before), (keys[position] for position in after)
+    )
+    return {row: places[keys[row]] for row in sorted(before ^ after) if keys[row] in places}
+
+
+def _find_named_rows(half: SlotHalf, keys: Sequence[replaced_names.SlotKey]) -> set[int]:
+    """Find the rows of one side with time or calls of an op or kernel with a name."""
+    present = np.any((half.ns != 0) | (half.count != 0), axis=1)
+    return {row for row in np.flatnonzero(present).tolist() if _has_own_name(keys[row])}
+
+
+def _has_own_name(key: replaced_names.SlotKey) -> bool:
+    """Check whether a key is an op or kernel with a name of its own."""
+    _, kind, path, kernel = key
+    if kind not in ("compute", "collective", "host"):
+        return False
+    return path not in (UNLINKED, OTHER, NO_OP) and kernel != OTHER and bool(path or kernel)
+
+
+def _title_replaced_places(
+    swaps: dict[int, replaced_names.ReplacedPlace], table: SlotTable
+) -> dict[replaced_names.ReplacedPlace, str]:
+    """Title each place: the names that disappeared, then those that appeared, the largest first."""
+    keys: list[replaced_names.SlotKey] = _list_key_texts(table.keys, "stage", "class", "op", "kernel")
+    gone = _sum_time_by_place(swaps, keys, table.base.ns @ table.base.weights)
+    come = _sum_time_by_place(swaps, keys, table.opt.ns @ table.opt.weights)
+    titles = {}
+    for place in dict.fromkeys(swaps.values()):
+        old, new = _join_largest_names(gone[place]), _join_largest_names(come[place])
+        op = place[2].removeprefix(_BACKWARD) if place[2] else "replaced"
+        titles[place] = f"{op}: {old} → {new}"
+    return titles
+
+
+def _sum_time_by_place(
+    swaps: dict[int, replaced_names.ReplacedPlace], keys: Sequence[replaced_names.SlotKey], total: Floats
+) -> dict[replaced_names.ReplacedPlace, dict[str, float]]:
+    """Sum the time of one side at each place, by the part of the name that differs there."""
+    sizes: dict[replaced_names.ReplacedPlace, dict[str, float]] = {}
+    for row, place in swaps.items():
+        of_place = sizes.setdefault(place, {})
+        if total[row]:
+            name = replaced_names.get_differing_name(keys[row], place).removeprefix(_BACKWARD)
+            of_place[name] = of_place.get(name, 0.0) + float(total[row])
+    return sizes
+
+
+def _join_largest_names(sizes: dict[str, float]) -> str:
+    """Join the names, the largest first."""
+    return replaced_names.join_first_names(sorted(sizes, key=lambda name: (-sizes[name], name)))
+
+
+def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -> None:
+    """Raise AssertionError if rows do not add up to both steps and to the change."""
+    slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
+    for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):
+        total = sum(getattr(row, name) for row in rows)
+        assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
+    effects = sum(row.by_count + row.by_duration for row in rows)
+    assert abs(effects - (opt - base)) < slack, "both effects are all of the change"

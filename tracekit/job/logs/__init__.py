@@ -1,1 +1,0 @@
-"""Logs of drivers, next to the traces."""

@@ -1,0 +1,1 @@
+"""Tables, charts and evidence for reports."""

@@ -1,1 +1,0 @@
-"""Rollout engines: generations and charts."""

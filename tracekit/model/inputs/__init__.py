@@ -1,0 +1,1 @@
+"""What is known of inputs before they are read."""

@@ -1,0 +1,1 @@
+"""Kinds of recordings, and what a recording holds."""

@@ -1,0 +1,1 @@
+"""Files, cache and memory of the machine that tracekit runs on."""

@@ -1,0 +1,1 @@
+"""Text from outside: escaped, redacted, shortened, matched."""

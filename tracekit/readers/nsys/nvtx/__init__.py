@@ -1,0 +1,1 @@
+"""NVTX ranges and their payloads."""

@@ -1,0 +1,1 @@
+"""Reading SQLite exports: pages, blocks, expressions."""
