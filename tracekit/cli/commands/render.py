@@ -34,6 +34,8 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
 
     The format is that of -f, else the one -o ends in, else text.
     """
+    from tracekit.cli import ci_outputs
+
     report, comparison = _load_saved(Path(path))
     target = _parse_render_target(wanted, output, compared=comparison is not None)
     gates = comparison.gates if comparison else ()
@@ -43,6 +45,7 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
 
 def _parse_render_target(wanted: str | None, output: str | None, *, compared: bool) -> OutputTarget:
     """Parse the target and its format; comparisons support more formats."""
+    from tracekit.cli import ci_outputs
     from tracekit.cli import report_outputs as out
 
     path = output or out.STANDARD_OUTPUT

@@ -51,7 +51,6 @@ T = TypeVar("T")
 SPLIT_RUNS_CODE = "apart"
 """Code of the notes on directories that were split into several runs."""
 
-
 MAX_PIECES = 12
 """Most ranges in a list of ranks or steps."""
 
@@ -550,11 +549,6 @@ MAX_UNSEEN = 8
 """Most sources named one by one in the summary; the remarks list all."""
 
 
-def _format_profiler_options(measured: Measurements) -> str:
-    """Format the extra profiler options, as far as the traces record them."""
-    return _format_named_values(measured.facts.options)
-
-
 _TYPE_SHARE = 0.05
 """A type with a smaller share of the matmul FLOPs does not characterize a run."""
 
@@ -597,7 +591,7 @@ _COMPARABLE_FACTS: Mapping[str, Callable[[Measurements], str]] = {
     "backend": _make_capture_lister("backend"),
     "stages": _list_compared_stages,
     "versions": _format_versions,
-    "profiler options": _format_profiler_options,
+    "profiler options": lambda measured: _format_named_values(measured.facts.options),
     "number types": _list_number_types,
 }
 """The functions behind a fingerprint; a part that failed is left out."""

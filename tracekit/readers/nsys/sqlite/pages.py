@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,11 @@ from tracekit.readers.nsys.sqlite.expressions import (
 Ints = npt.NDArray[np.int64]
 
 
-native: Any
-try:
-    native = import_module("tracekit.readers.nsys._pages")
-except ImportError:
-    native = None
+native: Any = None
+with suppress(ImportError):
+    from tracekit.readers.nsys import _pages
+
+    native = _pages
 """The page reader written in C; None if not built."""
 
 _UTF8 = 1
