@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import tracekit
 from tracekit.model.errors import TraceFormatError, make_format_error
-from tracekit.model.inputs import note_codes
 from tracekit.model.inputs.note_codes import CODES, NO_DATA, Data, Reason, UnsupportedPackingError, explain_os_error
 from tracekit.readers import chrome, unpack
 from tracekit.readers.nsys import memory
 from tracekit.readers.nsys.nvtx import ranges
 
-PACKAGE = Path(note_codes.__file__).parents[1]
+PACKAGE = Path(tracekit.__file__).parent
 PLACE = {"Note": 1, "Reason": 0, "with_note": 1, "Failure": 3}
 """Which argument of a call is the code."""
 
