@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tracekit
 from tracekit.model.system import temporaries
 
 fcntl = pytest.importorskip("fcntl")
@@ -32,7 +33,7 @@ def new_process(monkeypatch):
 @pytest.fixture(params=["new_file", "new_folder"])
 def holder(request, tmp_path):
     """A program that has a temporary in `tmp_path`, and the path of that."""
-    root = Path(temporaries.__file__).parents[2]
+    root = Path(tracekit.__file__).parents[1]
     program = subprocess.Popen(
         [sys.executable, "-c", HOLD.format(kind=request.param), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(root)},
