@@ -191,6 +191,10 @@ def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
         if _is_still_running(int(leader), since):
             with contextlib.suppress(OSError):
                 os.killpg(int(leader), signal.SIGKILL)
+    # What they have started since the last look is not below `pid` any more.
+    for process, since in list(noted.items()):
+        if _is_still_running(process, since):
+            noted |= find_marked_descendants(process, marks)
     deadline = time.monotonic() + _GUARD_GRACE_S
     while time.monotonic() < deadline and any(map(_is_still_running, noted, noted.values())):
         time.sleep(_NOTE_EVERY_S)
