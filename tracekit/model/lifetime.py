@@ -191,17 +191,16 @@ def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
         if _is_still_running(int(leader), since):
             with contextlib.suppress(OSError):
                 os.killpg(int(leader), signal.SIGKILL)
-    # What they have started since the last look is not below `pid` any more.
-    for process, since in list(noted.items()):
-        if _is_still_running(process, since):
-            noted |= find_marked_descendants(process, marks)
+    # What they start from now on is not below `pid` any more.
     deadline = time.monotonic() + _GUARD_GRACE_S
-    while time.monotonic() < deadline and any(map(_is_still_running, noted, noted.values())):
+    while running := [process for process, since in noted.items() if _is_still_running(process, since)]:
+        for process in running:
+            noted |= find_marked_descendants(process, marks)
+        if time.monotonic() >= deadline:
+            for process in running:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
         time.sleep(_NOTE_EVERY_S)
-    for process, since in noted.items():
-        if _is_still_running(process, since):
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
 
 
 def _is_still_running(pid: int, since: str) -> bool:
