@@ -196,6 +196,8 @@ def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
     while running := [process for process, since in noted.items() if _is_still_running(process, since)]:
         for process in running:
             noted |= find_marked_descendants(process, marks)
+        if time.monotonic() >= deadline + _GUARD_GRACE_S:  # nobody reaps them
+            break
         if time.monotonic() >= deadline:
             for process in running:
                 with contextlib.suppress(OSError):
