@@ -21,7 +21,7 @@ def watch(give_way: Callable[[], None]) -> None:
     try:
         from torch.autograd.profiler import profile
 
-        prepare, leave = profile._prepare_trace, profile.__exit__  # noqa: SLF001 - nobody is told otherwise
+        prepare, leave = profile._prepare_trace, profile.__exit__  # noqa: SLF001 - torch has no public hook
     except (ImportError, AttributeError):  # a torch version that has them elsewhere
         return
     if hasattr(prepare, "__wrapped__"):

@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs/: pages made from the package, and files of the repository that pages link.
+"""Pages of the site that are made from the package, and files of the repository that pages link.
 
 Rules, tables, commands, problems and words are never written twice: their pages come from what the program itself uses.
 """
@@ -46,7 +46,7 @@ SUBJECTS: Mapping[str, str] = {
 }
 
 _BLOCK = re.compile(r"\||- |\d+\. ")
-"""What a row of a table, or a point of a list, begins with."""
+"""Start of a table row or of a list item."""
 
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
@@ -129,7 +129,7 @@ def _home(uri: str) -> str:
 
 
 def _target(link: re.Match[str], uri: str) -> str:
-    """What a link of a page leads to, from the root of the repository."""
+    """Resolve a link of a page to a path from the root of the repository."""
     return normpath(str(PurePosixPath(_home(uri)).parent / link[2]))
 
 
@@ -171,8 +171,8 @@ def _rule_list() -> str:
     """The page that lists all rules."""
     lines = [
         "# Findings",
-        "Each finding comes from a rule. `tracekit explain NAME` prints the same page. A rule that cannot judge says so:",
-        "the section *Which rules were checked?* of a report tells for each whether it found something, found nothing, or lacks data.",
+        "Each finding comes from a rule. `tracekit explain NAME` prints the same page.",
+        "The section *Which rules were checked?* of a report lists for each rule whether it found something, found nothing, or lacked data.",
     ]
     for subject, title in SUBJECTS.items():
         lines += [f"\n## {title}", "| | rule | what it finds |", "|---|---|---|"]
@@ -295,7 +295,7 @@ def _help(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _problems() -> str:
-    """What goes wrong in captures, as the doctor tells it."""
+    """Make the page of capture problems that `doctor` reports."""
     lines = [
         "| sign | what `doctor` says | where it comes from | what to do |",
         "|---|---|---|---|",

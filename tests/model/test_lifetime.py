@@ -45,6 +45,27 @@ def test_a_guard_ends_what_is_marked_and_began_later_and_nothing_else(tmp_path, 
     program.ending()
 
 
+SPAWNING = """
+import subprocess, sys, time
+from pathlib import Path
+from tracekit.model.lifetime import start_guard
+guard = start_guard(["marked"])
+spawner = "import os, time\\nfor _ in range(300):\\n    os.fork() or time.sleep(600)\\n    time.sleep(0.01)\\ntime.sleep(600)"
+subprocess.Popen([sys.executable, "-c", spawner, "marked"], stdout=-3, stderr=-3, start_new_session=True)
+time.sleep(1)
+Path("begun").touch()
+time.sleep(600)
+"""
+
+
+def test_what_a_marked_process_starts_while_the_guard_ends_it_ends_too(tmp_path):
+    program = Program([sys.executable, "-c", SPAWNING], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    wait_until((tmp_path / "begun").exists)
+    program.signal(signal.SIGKILL)
+    ending = program.ending()
+    assert (ending.survivors, ending.is_closed) == ({}, True)
+
+
 GROUP = """
 import subprocess, sys, time
 from pathlib import Path

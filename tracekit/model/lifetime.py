@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -172,7 +172,8 @@ def _start_guarded(guard: subprocess.Popen[bytes], arguments: Sequence[str], **o
 def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
     """Watch for new descendants of `pid` with one of the `marks` until standard input closes, then end them.
 
-    They have a grace to end by themselves; groups that standard input names (`entrust`) have none.
+    They have a grace to end by themselves, but not if `pid` was killed. Groups that standard input names (`entrust`)
+    have none.
     """
     began = time.monotonic()
     noted: dict[int, str] = {}
@@ -191,18 +192,41 @@ def guard(pid: int, marks: Sequence[str], ignored_pids: Sequence[int]) -> None:
         if _is_still_running(int(leader), since):
             with contextlib.suppress(OSError):
                 os.killpg(int(leader), signal.SIGKILL)
-    # What they start from now on is not below `pid` any more.
-    deadline = time.monotonic() + _GUARD_GRACE_S
-    while running := [process for process, since in noted.items() if _is_still_running(process, since)]:
-        for process in running:
-            noted |= find_marked_descendants(process, marks)
-        if time.monotonic() >= deadline + _GUARD_GRACE_S:  # nobody reaps them
-            break
-        if time.monotonic() >= deadline:
-            for process in running:
-                with contextlib.suppress(OSError):
-                    os.kill(process, signal.SIGKILL)
+    is_killed = os.getppid() != pid  # then nobody ends them in an orderly way
+    deadline = time.monotonic() + (0 if is_killed else _GUARD_GRACE_S)
+    while _list_running(noted) and time.monotonic() < deadline:
+        _note_children(noted, marks)
         time.sleep(_NOTE_EVERY_S)
+    _kill_all(noted, marks)
+
+
+def _kill_all(noted: dict[int, str], marks: Sequence[str]) -> None:
+    """Kill these processes and what they started: all are stopped first, so that none starts another meanwhile."""
+    while running := _list_running(noted):
+        _send_signal(running, signal.SIGSTOP)
+        if not _note_children(noted, marks):
+            _send_signal(running, signal.SIGKILL)
+            return
+
+
+def _note_children(noted: dict[int, str], marks: Sequence[str]) -> bool:
+    """Note what the noted processes started, which is not below the program that has ended; return whether any is new."""
+    before = len(noted)
+    for process in _list_running(noted):
+        noted |= find_marked_descendants(process, marks)
+    return len(noted) > before
+
+
+def _list_running(noted: Mapping[int, str]) -> list[int]:
+    """List the noted processes that still run."""
+    return [process for process, since in noted.items() if _is_still_running(process, since)]
+
+
+def _send_signal(processes: Sequence[int], number: signal.Signals) -> None:
+    """Send a signal to processes, as far as they still exist."""
+    for process in processes:
+        with contextlib.suppress(OSError):
+            os.kill(process, number)
 
 
 def _is_still_running(pid: int, since: str) -> bool:

@@ -106,7 +106,7 @@ SEGMENT_MAP = Table(
 
 
 MAX_REQUESTS, MAX_SEGMENTS, MAX_RUNS = 8, 48, 400
-"""Most sizes of requests, and most segments and runs of blocks, that are told of one by one."""
+"""Most request sizes, segments and runs of blocks that are listed one by one."""
 
 _PARTS = (
     "reserved_bytes",

@@ -56,7 +56,7 @@ NEVER = 2**63
 """More steps than any run has."""
 
 SURE_STEPS = 15
-"""From so many steps on a warm-up that levels off is told from a leak."""
+"""Steps needed to tell a warm-up that levels off from a leak."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
