@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PROMPT, _MORE = "sql> ", "...> "
 _HANDLED_S = 0.05
-"""How long a prompt may take to react to Ctrl-C before it gets it again."""
+"""How long a prompt may take to react to Ctrl-C before it is woken."""
 
 _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
 .recipes   what there is by name      .recipe NAME   run one
@@ -33,13 +33,9 @@ def run_sql_shell(
 ) -> None:
     """Read statements from the terminal until it ends, and show their results; `running` is entered for each one."""
     _set_up_completion(session)
-    prompt, before = _Prompt(), signal.getsignal(signal.SIGINT)
-    is_watching = _interrupt_on_signal(session, prompt)
-    try:
+    prompt = _Prompt()
+    with _interrupt_on_signal(session, prompt):
         _read_statements(session, show, running, prompt)
-    finally:
-        if is_watching:
-            signal.signal(signal.SIGINT, before)
 
 
 def _read_statements(
@@ -72,25 +68,23 @@ def _read_statements(
 
 
 class _Prompt:
-    """The prompt that waits for a line: its number, None while a statement runs.
+    """The prompt, and what Ctrl-C does: it raises once while the shell waits for a line or runs a statement.
 
-    Ctrl-C raises only while the shell waits for a line or runs a statement: elsewhere it would end the shell.
+    Elsewhere, or a second time before the first has left, it would end the shell.
     """
 
     def __init__(self) -> None:
-        self._count = 0
         self._is_interruptible = False
-        self.open: int | None = None
+        self.is_open = False
 
     def read(self, text: str) -> str:
         """Ask for a line."""
-        self._count += 1
-        self.open = self._count
+        self.is_open = True
         with self.interruptible():
             try:
                 return input(text)
             finally:
-                self.open = None
+                self.is_open = False
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -104,38 +98,47 @@ class _Prompt:
     def interrupt(self, *_: object) -> None:
         """Handle SIGINT."""
         if self._is_interruptible:
+            self._is_interruptible = False
             raise KeyboardInterrupt
 
 
-def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> bool:
-    """Have Ctrl-C interrupt the running statement: DuckDB rarely checks Python's signals.
+@contextmanager
+def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> Iterator[None]:
+    """Have Ctrl-C interrupt the running statement within the context: DuckDB rarely checks Python's signals.
 
-    A thread does it, as the handler itself would run only after the statement. The thread also repeats a Ctrl-C
-    that came between readline's prompt and its wait for keys: it would take effect only with the next line.
-    Returns whether it does: only the main thread gets signals.
+    A thread does it, as the handler itself would run only after the statement. The thread also wakes readline after
+    a Ctrl-C that came between its prompt and its wait for keys: it would take effect only with the next line. SIGURG
+    wakes it: nobody minds one too many. Only the main thread gets signals: in another one nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    signals, received = os.pipe()
-    os.set_blocking(received, False)
-    signal.set_wakeup_fd(received, warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, prompt.interrupt)
-
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
     main = threading.get_ident()
 
     def watch() -> None:
-        while number := os.read(signals, 1):
-            if number[0] != signal.SIGINT:
-                continue
-            asked = prompt.open
-            session.interrupt()
-            if asked is not None and hasattr(signal, "pthread_kill"):
-                time.sleep(_HANDLED_S)
-                if prompt.open == asked:
-                    signal.pthread_kill(main, signal.SIGINT)
+        while number := os.read(reading, 1):
+            if number[0] == signal.SIGINT:
+                session.interrupt()
+                if prompt.is_open:
+                    time.sleep(_HANDLED_S)
+                    signal.pthread_kill(main, signal.SIGURG)
+        os.close(reading)
 
-    threading.Thread(target=watch, daemon=True).start()
-    return True
+    handlers = {signal.SIGINT: prompt.interrupt, signal.SIGURG: lambda *_: None}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        os.close(writing)
+        watching.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run_guarded(
