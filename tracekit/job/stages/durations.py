@@ -54,8 +54,8 @@ def _measure_stage_durations(measured: Measurements) -> Frame:
         outside_ns=sum_of(np.where(is_inside, 0, per_step["wall_ns"])),
         inside_mean_ns=sum_of(np.where(is_inside, per_step["mean_ns"], 0.0)),
     )
-    recorded = list_recorded_steps(measured).group_by("run", "role")
-    recorded = recorded.agg(recorded_steps=count_rows(), recorded_ns=sum_of("wall_ns"))
+    by_owner = list_recorded_steps(measured).group_by("run", "role")
+    recorded = by_owner.agg(recorded_steps=count_rows(), recorded_ns=sum_of("wall_ns"))
     stages = walls.join(recorded, ("run", "role"), "left", optional=("run", "role"))
     has_steps = stages.integers("recorded_steps") > 0
     part = np.where(has_steps, stages["steps"] / stages.integers("recorded_steps", missing=1), 1.0)
