@@ -207,11 +207,12 @@ def keep_undamaged_rows(measured: Measurements, rows: Frame) -> Frame:
 
     Sources that only lost rows with invalid times are kept: their notes count these rows.
     """
-    damaged = _find_damaged_sources(measured)
+    damaged = find_damaged_sources(measured)
     return rows.filter(~rows.is_in("source", damaged)) if damaged else rows
 
 
-def _find_damaged_sources(measured: Measurements) -> set[str]:
+def find_damaged_sources(measured: Measurements) -> set[str]:
+    """Find the sources with data loss."""
     losses = (note for note in measured.notes if note.severity == "data_loss")
     return {note.source for note in losses if note.code not in OF_TIMES}
 
@@ -330,7 +331,7 @@ def find_canonical_stages(
 
 def select_undamaged_rows(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Select the rows of `keep_undamaged_rows` of a pandas frame."""
-    damaged = _find_damaged_sources(measured)
+    damaged = find_damaged_sources(measured)
     return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 

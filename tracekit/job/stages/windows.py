@@ -353,7 +353,7 @@ def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
     return windows
 
 
-def _name_unstaged_window(row: Mapping[Any, Any], started: set[object]) -> str:
+def _name_unstaged_window(row: Mapping[Any, Any], started: Collection[str | None]) -> str:
     """Name a window without a stage; a capture of a run in `started` begins after its start-up."""
     if row["origin"] != "file":
         return "the step"

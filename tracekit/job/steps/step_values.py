@@ -22,6 +22,7 @@ from tracekit.job.frames import (
     stack_frames,
     summarize_job_steps,
 )
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.steps.step_kinds import list_steps_with_device_work, mark_step_units
 from tracekit.model import failed_questions
 from tracekit.model.metrics import (
@@ -321,7 +322,7 @@ def _mark_steps_by_device_work(measured: Measurements, recaptured: pd.DataFrame)
     if not len(rows):
         return _NO_ROWS
     parted = _restore_parts_of_recaptured_steps(clear_parts_of_numbered_steps(rows), rows, recaptured)
-    return mark_step_units(parted[parted["step"].notna().to_numpy(np.bool_)])
+    return to_pandas(mark_step_units(to_frame(parted[parted["step"].notna().to_numpy(np.bool_)])))
 
 
 def _count_compilations_by_step(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
