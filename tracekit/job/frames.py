@@ -89,7 +89,12 @@ def list_stage_ranges(measured: Measurements) -> Frame:
 
 
 def _list_stage_ranges(measured: Measurements) -> Frame:
-    stages = clear_redundant_parts(measured.frame("stages"))
+    return clear_redundant_parts(list_recorded_stage_ranges(measured))
+
+
+def list_recorded_stage_ranges(measured: Measurements) -> Frame:
+    """List the rows of `list_stage_ranges` with `part` as recorded, also where the step has a number."""
+    stages = measured.frame("stages")
     top = stages.filter(stages.is_missing("parent"))
     top = top.with_columns(canonical=name_stages(top))
     return top.filter(~top.is_missing("canonical"))
