@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.job.frames import find_damaged_sources
-from tracekit.job.steps.metric_samples import COLUMNS, collect_metric_samples
-from tracekit.job.steps.step_values import list_marked_step_values
-from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, find_dropped_steps
+from tracekit.job.steps.metric_samples import collect_samples
+from tracekit.job.steps.step_values import list_values_and_marks
+from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, find_steps_to_drop
 from tracekit.model import failed_questions
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Columns, mask_value
-from tracekit.model.tables.frame import Bools, Frame, median_of, where
+from tracekit.model.tables.frame import Bools, Frame, median_of, texts, where
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
@@ -69,13 +69,14 @@ def _find_left_out_steps(measured: Measurements) -> Steps:
     on_device = steps.filter(steps.integers("launch_count") > 0)
     if not len(on_device):
         return ()
-    values = measured.derived(list_marked_step_values).reindex(columns=[*COLUMNS])
-    values["run"] = values["run"].where(values["run"].notna(), "")
+    values = list_values_and_marks(measured)
+    runs = texts([run or "" for run in values.values("run")])
+    values = values.with_columns(run=runs, role=None, rank=None, stage=None)
     with_device = {run or "" for run in on_device.values("run")}
-    of_steps = collect_metric_samples(values[(values["name"] == STEP_TIME).to_numpy(np.bool_)])
+    of_steps = collect_samples(values.filter(values.equals("name", STEP_TIME)))
     left_out = [
         step
-        for step in find_dropped_steps(of_steps, values, None).steps
+        for step in find_steps_to_drop(of_steps, values, None).steps
         if step.run in with_device and step.reason not in COMPARED_ONLY
     ]
     kept = tuple(_keep_needed_first_steps(left_out, steps))
