@@ -15,7 +15,7 @@ from tracekit.process.device.busy import PARTS
 GPU_TIME_SUMS = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 
 
-def with_gpu_time_shares(sums: Frame) -> Frame:
+def append_gpu_time_shares(sums: Frame) -> Frame:
     """Add the shares of summed windows as columns."""
     window, ratios = sums["window_ns"], {}
     ratios["busy_ratio"] = divide(window - sums["idle_ns"], window)
@@ -26,7 +26,7 @@ def with_gpu_time_shares(sums: Frame) -> Frame:
 
 
 def add_gpu_time_shares(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the shares of `with_gpu_time_shares` to a pandas frame, for callers that still judge with pandas."""
+    """Add the shares of `append_gpu_time_shares` to a pandas frame, for callers that still judge with pandas."""
     window, comm = frame["window_ns"], frame["comm_ns"]
     ratios = {"busy_ratio": divide_columns(window - frame["idle_ns"], window)}
     for part in (*PARTS, "idle_ns"):

@@ -34,7 +34,7 @@ def measure_stage_durations(measured: Measurements) -> Frame:
     and longest step), ranks, steps (that have it), rank_steps (Σ ranks over steps), instances (mean ranges per step on one
     rank); inside_ns and outside_ns (Σ of the longest rank in steps, and between them), inside_mean_ns (Σ of the mean rank
     that has it, in steps); recorded_steps and recorded_ns (number and Σ wall of all steps of the role); share_ratio
-    (`_compute_stage_shares`) and spread_ns (the wall spread over all recorded steps of the role, also those without it).
+    (`_divide_stage_times`) and spread_ns (the wall spread over all recorded steps of the role, also those without it).
     """
     return measured.derived(_measure_stage_durations)
 
@@ -59,10 +59,10 @@ def _measure_stage_durations(measured: Measurements) -> Frame:
     stages = walls.join(recorded, ("run", "role"), "left", optional=("run", "role"))
     has_steps = stages.integers("recorded_steps") > 0
     part = np.where(has_steps, stages["steps"] / stages.integers("recorded_steps", missing=1), 1.0)
-    return stages.with_columns(share_ratio=_compute_stage_shares(stages), spread_ns=stages["wall_ns"] * part)
+    return stages.with_columns(share_ratio=_divide_stage_times(stages), spread_ns=stages["wall_ns"] * part)
 
 
-def _compute_stage_shares(stages: Frame) -> Nullable:
+def _divide_stage_times(stages: Frame) -> Nullable:
     """Divide the time of each stage by that of all recorded steps of its role; missing outside all steps.
 
     Steps without the stage count. The time is that of the longest rank, or of the mean rank where the longest ones add up

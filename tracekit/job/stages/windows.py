@@ -22,7 +22,7 @@ from tracekit.job.frames import (
     summarize_step_walls,
     to_text_or_none,
 )
-from tracekit.job.gpu_shares import GPU_TIME_SUMS, with_gpu_time_shares
+from tracekit.job.gpu_shares import GPU_TIME_SUMS, append_gpu_time_shares
 from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.model.records import dataclass
@@ -322,7 +322,7 @@ def sum_gpu_time_by_stage(measured: Measurements) -> Frame:
 
 def _sum_gpu_time_of_windows(rows: Frame) -> Frame:
     sums = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in GPU_TIME_SUMS}, origin=first_of("origin"))
-    return with_gpu_time_shares(sums).sort("window_ns", descending=["window_ns"])
+    return append_gpu_time_shares(sums).sort("window_ns", descending=["window_ns"])
 
 
 def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
