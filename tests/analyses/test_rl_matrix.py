@@ -14,10 +14,11 @@ from hypothesis import given, settings
 
 import tracekit
 from tracekit.job.driver_log import map_run_driver_logs, parse_timed_stage
-from tracekit.job.frames import list_stage_rows
-from tracekit.job.stages.matrix import average_stage_walls_by_rank, build_stage_cells, measure_stage_residuals
+from tracekit.job.frames import list_stage_ranges
+from tracekit.job.stages.matrix import average_stages_by_rank, build_stage_cells, measure_stage_residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import get_canonical_stage
+from tracekit.model.tables.frame import sum_of
 
 QUESTIONS = ("driver-log", "rl-matrix")
 
@@ -296,9 +297,8 @@ def test_real_verl_runs_hold_the_roles_stages_ranks_steps_and_instances_of_their
                 expected[(role, get_canonical_stage(name, role), entry["dist_rank"])] += count
         found = Counter()
         measured = result(profile).measurements
-        frame = list_stage_rows(measured)
-        for role, stage, rank in zip(frame["role"], frame["canonical"], frame["rank"], strict=True):
-            found[(role if isinstance(role, str) else None, stage, int(rank))] += 1
+        for row in list_stage_ranges(measured).rows("role", "canonical", "rank"):
+            found[tuple(row.values())] += 1
         # A scheduled capture holds mini-batches only; one that is named after its stage is that stage.
         scheduled = {key: n for key, n in found.items() if key not in expected}
         assert not scheduled or "schedule" in str(profile), scheduled
@@ -320,12 +320,11 @@ def test_real_gloo_runs_have_the_walls_that_were_timed_without_the_profiler(run)
     folder = Path(REAL) / "chrome/gloo_cpu" / run
     truth = json.loads((folder / "ground_truth.json").read_text())
     measured = result(folder).measurements
-    frame = list_stage_rows(measured)
-    found = frame.groupby(["rank", "step", "canonical"])["dur_ns"].sum()
+    by_stage = list_stage_ranges(measured).group_by("rank", "step", "canonical").agg(dur_ns=sum_of("dur_ns"))
+    found = {(row["rank"], row["step"], row["canonical"]): row["dur_ns"] for row in by_stage.rows()}
     for stage in truth["stages"]:
         told = {(r["rank"], n + 1): s["stage_ns"][stage] for r in truth["ranks"] for n, s in enumerate(r["steps"])}  # fmt: skip
         off = [float(found[(*key, stage)]) - ns for key, ns in told.items()]
         typical = float(np.median(list(told.values())))
         assert abs(np.median(off)) <= max(0.01 * typical, 1e6), (stage, np.median(off))
-    walls = average_stage_walls_by_rank(measured)
-    assert set(walls["rank"].dropna().astype(int)) == {r["rank"] for r in truth["ranks"]}
+    assert set(average_stages_by_rank(measured).values("rank")) - {None} == {r["rank"] for r in truth["ranks"]}

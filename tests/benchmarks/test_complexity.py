@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.job.frames import list_stage_rows, measure_step_walls
+from tracekit.job.frames import list_stage_ranges, measure_step_walls
 from tracekit.job.idle_time import launching
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.model.tables.keys import group_arrays
@@ -98,7 +98,7 @@ def measured_of_stages(complexity, tmp_path):
         folder.mkdir()
         found = pipeline.discover_sources(complexity.write(folder, complexity.KINDS["stages"], count))
         runs.append(pipeline.measure(found, Options(jobs=1)))
-        assert len(list_stage_rows(runs[-1])) == count  # their names take a call each, once
+        assert len(list_stage_ranges(runs[-1])) == count  # their names take a call each, once
     return runs
 
 

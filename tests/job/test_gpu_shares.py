@@ -5,7 +5,7 @@ from analyses.waiting_traces import measure_folder
 from chrome_builder import annotation, launched, step, write
 
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
-from tracekit.job.stages.windows import compute_gpu_shares_by_stage, list_judged_windows
+from tracekit.job.stages.windows import list_judged_windows, sum_gpu_time_by_stage
 from tracekit.process.device.busy import PARTS
 
 
@@ -41,10 +41,10 @@ def recorded(folder, role, stages, start=0):
 
 def test_stages_come_longest_first_without_the_windows_of_steps(tmp_path):
     recorded(tmp_path, "actor", [("gen", 100, 200), ("reward", 400, 400)])
-    found = compute_gpu_shares_by_stage(measure_folder(tmp_path, ("steps", "gpu-time")))
-    assert found["canonical"].tolist() == ["reward", "gen"]
+    found = sum_gpu_time_by_stage(measure_folder(tmp_path, ("steps", "gpu-time")))
+    assert found.values("canonical") == ["reward", "gen"]
     assert found["window_ns"].tolist() == [400_000, 200_000]
-    assert told(found["busy_ratio"]) == [0.25, 0.5]
+    assert found.values("busy_ratio") == [0.25, 0.5]
 
 
 def test_the_whole_step_is_judged_where_no_stage_was_recorded_after_all_stages(tmp_path):

@@ -7,7 +7,7 @@ from chrome_builder import annotation, launched, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
+from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import find_stage_period, list_periodic_stages
 from tracekit.pipeline.run import Options, analyze_uncached
 
@@ -46,8 +46,8 @@ def result_of(folder, *ranks, **options):
 
 def shares(measured):
     """The share of the step of each stage."""
-    walls = measure_stage_walls(measured)
-    return dict(zip(walls["canonical"], map(float, compute_stage_shares_of_step(walls).fillna(-1)), strict=True))
+    walls = measure_stage_durations(measured)
+    return dict(zip(walls.values("canonical"), walls.number("share_ratio", missing=-1).tolist(), strict=True))
 
 
 def with_validation(count, every, length=TEST):

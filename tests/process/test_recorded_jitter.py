@@ -6,7 +6,7 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
+from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.process.calls.nesting import build_call_tree, measure_exclusive_host_times, measure_time_resolution
 from tracekit.process.steps.windows import find_steps_and_stages
@@ -101,9 +101,9 @@ def stages_and_shares(folder, rows):
     """(the stages with their steps and what encloses them, share of the step by stage)."""
     path = write(folder / "trace.json", rows, rank=0, world_size=1)
     measured = analyze_uncached(path, Options(jobs=1, questions=("steps",))).measurements
-    stages, walls = measured["stages"], measure_stage_walls(measured)
+    stages, walls = measured["stages"], measure_stage_durations(measured)
     rows_of = stages[["step", "stage", "parent"]].astype(object).where(stages.notna(), None)
-    return rows_of.to_numpy().tolist(), dict(zip(walls["canonical"], compute_stage_shares_of_step(walls), strict=True))
+    return rows_of.to_numpy().tolist(), dict(zip(walls.values("canonical"), walls.values("share_ratio"), strict=True))
 
 
 @settings(max_examples=25)

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import to_int_or_none
+from tracekit.job.pandas_bridge import to_frame
 from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 from tracekit.model.records import dataclass
-from tracekit.model.tables.keys import Ints, group_rows_by, list_python_values
+from tracekit.model.tables.frame import Bools, Frame, Groups, Ints, where
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
 """Columns read from recorded values."""
@@ -41,51 +41,46 @@ class MetricSamples:
     values: tuple[tuple[float, ...], ...]
 
 
-def collect_metric_samples(values: pd.DataFrame) -> dict[Key, MetricSamples]:
+def collect_samples(values: Frame) -> dict[Key, MetricSamples]:
     """Collect the samples of every known metric of one side from its recorded values (`COLUMNS`).
 
     A process that was captured several times gives one run per capture: windows minutes apart differ as much as separate
     launches.
     """
-    rows = values.loc[values["name"].isin(list(METRICS)) & values["value"].notna(), [*COLUMNS]]
-    rows = rows.assign(again=_find_recaptured_values(rows))
-    rows["part"] = rows["part"].astype(object).where(rows["again"] | rows["step"].isna(), None)
-    number, first = group_rows_by(rows, ["name", "role", "stage", "run", "step", "part", "again"])
-    reduced = _reduce_metric_ranks(rows, number, first)
+    rows = values.filter(values.is_in("name", METRICS) & ~values.is_missing("value"))
+    again = _find_recaptured_values(rows)
+    rows = rows.with_columns(again=again, part=where(again | rows.is_missing("step"), rows["part"]))
+    groups = rows.group_by("name", "role", "stage", "run", "step", "part", "again")
     pieces: dict[Key, dict[tuple[str, StepId], float]] = {}
-    keys = [_list_sample_key_texts(rows[name].array[first]) for name in ("name", "role", "stage", "run", "part")]
-    steps = [to_int_or_none(step) for step in rows["step"].array[first]]
-    is_again = rows["again"].to_numpy(np.bool_)[first].tolist()
-    for value, name, role, stage, run, part, step, several in zip(reduced, *keys, steps, is_again, strict=True):
-        replicate = f"{run} {part}" if several else run
-        of_metric = pieces.setdefault((str(name), role, stage), {})
-        of_metric[str(replicate), (str(run), step, part)] = value
+    for value, key in zip(_reduce_metric_ranks(rows, groups), groups.agg().rows(), strict=True):
+        name, role, stage, run, step, part, is_again = key.values()
+        of_metric = pieces.setdefault((name, role, stage), {})
+        of_metric[f"{run} {part}" if is_again else str(run), (str(run), step, part)] = value
     return {key: _order_metric_samples(key, pieces[key]) for key in sorted(pieces, key=make_missing_last_key)}
 
 
-def _find_recaptured_values(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def collect_metric_samples(values: pd.DataFrame) -> dict[Key, MetricSamples]:
+    """Call `collect_samples` with a pandas frame, for callers that still judge with pandas."""
+    numbers = {"rank": "Int64", "step": "Int64", "value": "Float64"}
+    return collect_samples(to_frame(values[[*COLUMNS]].astype(numbers)))
+
+
+def _find_recaptured_values(rows: Frame) -> Bools:
     """Find the values of repeated captures whose step has no value as a whole."""
     # A step with a value as a whole is one step, however many captures have pieces of it.
-    parts, distinct = pd.factorize(rows["part"])
-    captured = np.array([*(bool(_CAPTURE.match(str(p))) for p in distinct), False], np.bool_)[parts]
-    is_whole = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
-    step, _ = group_rows_by(rows, ["run", "step"])
-    return captured & ~np.isin(step, step[is_whole.to_numpy(np.bool_)])
+    captured = rows.is_in("part", {part for part in rows["part"].texts if _CAPTURE.match(part)})
+    is_whole = rows.equals("name", STEP_TIME) & ~rows.is_missing("step") & ~captured
+    step = rows.group_by("run", "step").number
+    return captured & ~np.isin(step, step[is_whole])
 
 
-def _list_sample_key_texts(keys: Any) -> list[str | None]:
-    """List keys as text, None where missing."""
-    return [None if key is None else str(key) for key in list_python_values(keys)]
-
-
-def _reduce_metric_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
-    """Reduce the rows of each number to one value: first the pieces of each rank, then the ranks."""
-    kinds = [METRICS[name] for name in rows["name"].array[first]]
-    keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
-    of_rank, first_of_rank = group_rows_by(keys, ["number", "rank"])
-    of_number = number[first_of_rank]
-    pieces = [kinds[number_at].pieces for number_at in of_number.tolist()]
-    ranks = _reduce_value_groups(rows["value"].to_numpy(np.float64), of_rank, pieces)
+def _reduce_metric_ranks(rows: Frame, groups: Groups) -> list[float]:
+    """Reduce the rows of each group to one value: first the pieces of each rank, then the ranks."""
+    kinds = [METRICS[name] for name in groups.agg().values("name")]
+    of_rank = rows.with_columns(number=groups.number).group_by("number", "rank")
+    of_number = groups.number[of_rank.first]
+    pieces = [kinds[number].pieces for number in of_number.tolist()]
+    ranks = _reduce_value_groups(rows.number("value"), of_rank.number, pieces)
     return _reduce_value_groups(np.array(ranks, np.float64), of_number, [kind.ranks for kind in kinds])
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from tracekit.job.frames import UNIT, clear_parts_of_numbered_steps, split_by_keys, summarize_job_steps
+from tracekit.job.frames import UNIT, clear_redundant_parts, summarize_step_walls
 from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import max_of
 from tracekit.model.trace import Measurements
 
 
@@ -13,8 +12,8 @@ from tracekit.model.trace import Measurements
 class RunStartUp:
     """Longest start-up of a run, of the process in `source`; `whole_ns` is the capture including it."""
 
-    run: object
-    source: object
+    run: str | None
+    source: str
     start_up_ns: int
     whole_ns: int
 
@@ -32,15 +31,13 @@ def find_run_start_ups(measured: Measurements) -> list[RunStartUp]:
 def _find_run_start_ups(measured: Measurements) -> list[RunStartUp]:
     if not measured.row_count("steps"):
         return []
-    rows = clear_parts_of_numbered_steps(measured["steps"])
-    rows = rows[(rows["start_up_ns"] > 0).to_numpy(np.bool_)]
+    rows = clear_redundant_parts(measured.frame("steps"))
     found = []
-    for of_run in split_by_keys(rows, ["run"]):
-        run = of_run["run"].iloc[0]
-        longest = [of_unit["start_up_ns"].max() for of_unit in split_by_keys(of_run, [*UNIT])]
-        place = int(of_run["start_up_ns"].to_numpy(np.int64).argmax())
-        walls = summarize_job_steps(measured).select_run(run)
-        start_up_ns = round(sum(longest) / max(walls.count or 1, 1))
-        wall_ns = round(walls.step_ns or 0.0)
-        found.append(RunStartUp(run, of_run["source"].iloc[place], start_up_ns, wall_ns + start_up_ns))
+    for of_run in rows.filter(rows["start_up_ns"] > 0).group_by("run").frames():
+        run = of_run.values("run")[0]
+        longest = of_run.group_by(*UNIT).agg(start_up_ns=max_of("start_up_ns"))
+        source = of_run.values("source")[int(of_run["start_up_ns"].argmax())]
+        walls = summarize_step_walls(measured).select_run(run)
+        start_up_ns = round(int(longest["start_up_ns"].sum()) / max(walls.count or 1, 1))
+        found.append(RunStartUp(run, source, start_up_ns, round(walls.step_ns or 0.0) + start_up_ns))
     return found

@@ -6,30 +6,22 @@ recording of a host alone cannot show that, so all of its steps count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import (
-    count_distinct_keys,
-    select_distinct_rows,
-    select_undamaged_rows,
-    split_by_keys,
-    split_by_run,
-    to_int_or_none,
-    to_text_or_none,
-)
-from tracekit.job.steps.metric_samples import COLUMNS, collect_metric_samples
-from tracekit.job.steps.step_values import list_marked_step_values
-from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, find_dropped_steps
+from tracekit.job.frames import find_damaged_sources
+from tracekit.job.steps.metric_samples import collect_samples
+from tracekit.job.steps.step_values import list_values_and_marks
+from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, find_steps_to_drop
 from tracekit.model import failed_questions
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Columns, mask_value
-from tracekit.model.tables.keys import CAPTURE, group_rows_by
+from tracekit.model.tables.frame import Bools, Frame, median_of, texts, where
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
 OF_EVERY_STEP = frozenset(
@@ -73,17 +65,18 @@ def _find_left_out_steps(measured: Measurements) -> Steps:
     """Apply the warm-up rules to runs with device work, then find incomplete steps."""
     if measured.facts.has_chosen_steps:
         return ()
-    steps = measured["steps"]
-    on_device = steps[(steps["launch_count"] > 0).fillna(value=False).to_numpy(np.bool_)]
+    steps = measured.frame("steps")
+    on_device = steps.filter(steps.integers("launch_count") > 0)
     if not len(on_device):
         return ()
-    values = measured.derived(list_marked_step_values).reindex(columns=[*COLUMNS])
-    values["run"] = values["run"].where(values["run"].notna(), "")
-    with_device = set(on_device["run"].where(on_device["run"].notna(), "").astype(str))
-    of_steps = collect_metric_samples(values[(values["name"] == STEP_TIME).to_numpy(np.bool_)])
+    values = list_values_and_marks(measured)
+    runs = texts([run or "" for run in values.values("run")])
+    values = values.with_columns(run=runs, role=None, rank=None, stage=None)
+    with_device = {run or "" for run in on_device.values("run")}
+    of_steps = collect_samples(values.filter(values.equals("name", STEP_TIME)))
     left_out = [
         step
-        for step in find_dropped_steps(of_steps, values, None).steps
+        for step in find_steps_to_drop(of_steps, values, None).steps
         if step.run in with_device and step.reason not in COMPARED_ONLY
     ]
     kept = tuple(_keep_needed_first_steps(left_out, steps))
@@ -109,16 +102,15 @@ def _find_incomplete_steps(measured: Measurements, left_out: Steps) -> Iterator[
     device work.
     """
     gone = {(step.run, step.step) for step in left_out}
-    for run, steps in split_by_run(_select_steps_known_on_ranks(measured)):
-        name = to_text_or_none(run) or ""
+    for steps in _select_steps_known_on_ranks(measured).group_by("run").frames():
+        name = steps.values("run")[0] or ""
         lacking: set[int] = set()
-        for of_role in split_by_keys(steps, ["role"]):
-            whole_rows = of_role[~_find_lost_device_work(measured, of_role)]
-            members = count_distinct_keys(whole_rows, ["replica", "rank"])
-            by_step = select_distinct_rows(whole_rows, ["step", "replica", "rank"])["step"].value_counts()
-            numbers = set(of_role["step"].astype(int))
-            lacking |= {number for number in numbers if by_step.get(number, 0) < members}
-        common = set(steps["step"].astype(int)) - lacking
+        for of_role in steps.group_by("role").frames():
+            whole = of_role.filter(~_find_lost_device_work(measured, of_role))
+            members = len(whole.distinct("replica", "rank"))
+            by_step = Counter(whole.distinct("step", "replica", "rank").values("step"))
+            lacking |= {number for number in of_role.values("step") if by_step[number] < members}
+        common = set(steps.values("step")) - lacking
         counting = [number for number in common if (name, number) not in gone]
         if lacking and len(counting) >= LEAST_COUNTED:
             for number in sorted(lacking):
@@ -126,35 +118,29 @@ def _find_incomplete_steps(measured: Measurements, left_out: Steps) -> Iterator[
                     yield DroppedStep(name, number, None, INCOMPLETE)
 
 
-def _select_steps_known_on_ranks(measured: Measurements) -> pd.DataFrame:
+def _select_steps_known_on_ranks(measured: Measurements) -> Frame:
     """Select the rows of steps that can be identified on every rank."""
-    steps = measured["steps"]
-    is_known = steps["step"].notna() & steps["rank"].notna() & steps["origin"].isin(MARKED_ORIGINS)
-    return steps[is_known.to_numpy(np.bool_)]
+    steps = measured.frame("steps")
+    is_known = ~steps.is_missing("step") & ~steps.is_missing("rank")
+    return steps.filter(is_known & steps.is_in("origin", MARKED_ORIGINS))
 
 
-def _find_lost_device_work(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_lost_device_work(measured: Measurements, steps: Frame) -> Bools:
     """Find the rows with lost device work: all of it, or in a damaged file a part that other ranks have."""
-    launches = steps["launch_count"].to_numpy(np.float64, na_value=0.0)
-    member, first = group_rows_by(steps, ["replica", "rank"])
-    step, _ = group_rows_by(steps, ["step"])
-    own = pd.Series(launches).where(launches > 0)
-    usual = own.groupby(member).median().reindex(range(len(first))).fillna(0).to_numpy(float)
-    ratio = launches / np.where(usual > 0, usual, 1.0)[member]
-    of_step = pd.Series(ratio).groupby(step).median().to_numpy(float)
-    has_work = (usual[member] > 0) & (of_step[step] > 0)
-    is_damaged = ~steps["source"].isin(select_undamaged_rows(measured, steps)["source"]).to_numpy(np.bool_)
-    is_partial = is_damaged & (ratio < WHOLE_SHARE * of_step[step])
-    return np.asarray(has_work & ((launches == 0) | is_partial), np.bool_)
+    launches = steps.number("launch_count", missing=0.0)
+    usual = steps.group_by("replica", "rank").each(median_of(where(launches > 0, launches)))
+    ratio = launches / np.where(usual.missing, 1.0, usual.values)
+    of_step = steps.group_by("step").each(median_of(ratio))
+    is_partial = steps.is_in("source", find_damaged_sources(measured)) & (ratio < WHOLE_SHARE * of_step)
+    return np.asarray(~usual.missing & (of_step > 0) & ((launches == 0) | is_partial), np.bool_)
 
 
-def _keep_needed_first_steps(left_out: Sequence[DroppedStep], steps: pd.DataFrame) -> Iterator[DroppedStep]:
+def _keep_needed_first_steps(left_out: Sequence[DroppedStep], steps: Frame) -> Iterator[DroppedStep]:
     """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out."""
     by_step = {(step.run, step.step): step for step in left_out}
-    runs = steps["run"].where(steps["run"].notna(), "")
-    numbers = zip(runs, steps["step"], strict=True)
-    dropped_of = [by_step.get((str(run), to_int_or_none(step))) for run, step in numbers]
-    capture, _ = group_rows_by(steps, CAPTURE)
+    numbers = zip(steps.values("run"), steps.values("step"), strict=True)
+    dropped_of = [by_step.get((run or "", step)) for run, step in numbers]
+    capture = steps.group_by(*CAPTURE).number
     counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(steps))
     needed = {
         step
@@ -199,7 +185,7 @@ def _drop_rows_of_steps(measured: Measurements, steps: Iterable[DroppedStep]) ->
     return replace(measured, arrays=tables)
 
 
-def _find_rows_of_step(columns: Columns, step: DroppedStep) -> npt.NDArray[np.bool_]:
+def _find_rows_of_step(columns: Columns, step: DroppedStep) -> Bools:
     """Find the rows of a step; a step without a part matches any part."""
     keys: dict[str, str | int | None] = {"run": step.run or None, "step": step.step}
     if step.part is not None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import REPEATING, UNIT, aggregate_by_keys
+from tracekit.job.frames import REPEATING, UNIT
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
-from tracekit.model.tables.keys import CAPTURE, group_rows_by, left_join
+from tracekit.model.tables.frame import Bools, Frame, Ints, concat, count_rows, sum_of
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
 MAX_WORK_DIFFERENCE = 0.10
@@ -25,72 +24,57 @@ STUB_WORK, STUB_TIME = 0.1, 0.5
 LEAST_REPEATS = 3
 """Fewest repeating windows that allow dropping the last one, whose end is unknown."""
 
-_STEP = [*CAPTURE, "step", "occurrence"]
+_STEP = (*CAPTURE, "step", "occurrence")
 
 
-def list_steps_with_device_work(measured: Measurements) -> pd.DataFrame:
-    """List the steps of processes with recorded devices, with sums over devices in ns.
+def measure_device_work_of_steps(measured: Measurements) -> Frame:
+    """Measure the device work of the steps of processes with recorded devices: their rows, with sums over devices in ns.
 
     Adds `window_ns`, `inside_ns` (busy in the window), `launched_ns` (busy with work launched in it) and `differ_ns`, the
     difference of the two.
     """
-    return measured.derived(_list_steps_with_device_work)
+    return measured.derived(_measure_device_work_of_steps)
 
 
-def _list_steps_with_device_work(measured: Measurements) -> pd.DataFrame:
-    steps = measured["steps"]
-    rows = measured["gpu_time"]
-    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    busy = aggregate_by_keys(rows, _STEP, window_ns=("window_ns", "sum"), idle_ns=("idle_ns", "sum"))
-    steps = left_join(steps, busy, _STEP, optional=["pid", "step"])
-    is_known = steps["window_ns"].notna() & steps["work_busy_ns"].notna()
-    steps = steps[is_known.to_numpy(np.bool_)]
-    inside = (steps["window_ns"] - steps["idle_ns"]).to_numpy(np.int64)
-    launched = steps["work_busy_ns"].to_numpy(np.int64)
-    return steps.assign(
-        window_ns=steps["window_ns"].to_numpy(np.int64),
-        inside_ns=inside,
-        launched_ns=launched,
-        differ_ns=np.abs(inside - launched),
+def _measure_device_work_of_steps(measured: Measurements) -> Frame:
+    steps, rows = measured.frame("steps"), measured.frame("gpu_time")
+    by_step = rows.filter(rows.equals("window", "step")).group_by(*_STEP)
+    busy = by_step.agg(window_ns=sum_of("window_ns"), idle_ns=sum_of("idle_ns"))
+    steps = steps.filter(~steps.is_missing("work_busy_ns")).join(busy, _STEP, optional=["pid", "step"])
+    inside_ns, launched_ns = steps["window_ns"] - steps["idle_ns"], steps.integers("work_busy_ns")
+    differ_ns = np.abs(inside_ns - launched_ns)
+    return steps.with_columns(inside_ns=inside_ns, launched_ns=launched_ns, differ_ns=differ_ns)
+
+
+def list_steps_with_device_work(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `measure_device_work_of_steps`, for callers that still judge with pandas."""
+    return to_pandas(measure_device_work_of_steps(measured))
+
+
+def mark_step_units(steps: Frame) -> Frame:
+    """Mark units: run, step, part, name, value 1. `steps` are rows of `measure_device_work_of_steps`, identified by unit."""
+    # Much launched work runs outside, or much running work was launched outside.
+    in_row = ~steps.is_in("origin", ("file", "stage"))
+    units = steps.group_by(*UNIT).agg(
+        steps=count_rows(),
+        stubs=sum_of(_find_stub_steps(steps)),
+        cut_off=sum_of(_find_cut_off_windows(steps)),
+        differ_ns=sum_of(np.where(in_row, steps["differ_ns"], 0)),
+        window_ns=sum_of("window_ns"),
     )
+    marks = {
+        WITHOUT_WORK: units["stubs"] == units["steps"],
+        RAN_AHEAD: units["differ_ns"] > MAX_WORK_DIFFERENCE * units["window_ns"],
+        CUT_OFF: units["cut_off"] == units["steps"],
+    }
+    units = units.select(*UNIT)
+    return concat([units.filter(mark).with_columns(name=name, value=1) for name, mark in marks.items()])
 
 
-def mark_step_units(steps: pd.DataFrame) -> pd.DataFrame:
-    """Mark units: run, step, part, name, value 1. `steps` are rows of `list_steps_with_device_work`, identified by unit."""
-    number, first = group_rows_by(steps, UNIT)
-    units = steps[[*UNIT]].iloc[first]
-    parts = [
-        units[is_marked].assign(name=name, value=1)
-        for name, is_marked in (
-            (WITHOUT_WORK, _find_units_of_only_rows(number, _find_stub_steps(steps))),
-            (RAN_AHEAD, _find_ran_ahead_units(steps, number)),
-            (CUT_OFF, _find_units_of_only_rows(number, _find_cut_off_windows(steps))),
-        )
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _find_units_of_only_rows(number: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Find the units with only such rows."""
-    count = int(number.max(initial=-1)) + 1
-    return np.asarray(np.bincount(number[~rows], minlength=count) == 0, np.bool_)
-
-
-def _find_ran_ahead_units(steps: pd.DataFrame, number: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Find the units in which much launched work runs outside, or much running work was launched outside."""
-    count = int(number.max(initial=-1)) + 1
-    in_row = (steps["origin"] != "file").to_numpy() & (steps["origin"] != "stage").to_numpy()
-    differ = np.bincount(number, np.where(in_row, steps["differ_ns"], 0), count)
-    window = np.bincount(number, steps["window_ns"], count)
-    return np.asarray(differ > MAX_WORK_DIFFERENCE * window, np.bool_)
-
-
-def _find_stub_steps(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_stub_steps(steps: Frame) -> Bools:
     """Find the first and last steps of a source that have next to none of the work of the others."""
     is_stub = np.zeros(len(steps), np.bool_)
-    origins = steps["origin"].to_numpy(object)
-    launches = steps["launch_count"].to_numpy(np.float64, na_value=0)
-    walls = steps["dur_ns"].to_numpy(np.float64)
+    origins, launches, walls = steps.values("origin"), steps.number("launch_count", missing=0), steps.number("dur_ns")
     for rows in _split_steps_by_source(steps):
         if len(rows) < 2 or origins[rows[0]] in ("file", "stage"):
             continue
@@ -107,19 +91,18 @@ def _is_below(values: list[float], place: int, share: float) -> bool:
     return value < share * (others[middle] + others[~middle]) / 2
 
 
-def _find_cut_off_windows(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_cut_off_windows(steps: Frame) -> Bools:
     """Find the last window of repeating ones: it lasts as long as its work, the others until the next one begins."""
     is_last = np.zeros(len(steps), np.bool_)
-    origins = steps["origin"].to_numpy(object)
+    origins = steps.values("origin")
     for rows in _split_steps_by_source(steps):
         if len(rows) >= LEAST_REPEATS and origins[rows[0]] in REPEATING:
             is_last[rows[-1]] = True
     return is_last
 
 
-def _split_steps_by_source(steps: pd.DataFrame) -> list[npt.NDArray[Any]]:
+def _split_steps_by_source(steps: Frame) -> list[Ints]:
     """Split the rows by process in a source, in order of time."""
-    number, _ = group_rows_by(steps, CAPTURE)
-    order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), number))
+    number = steps.group_by(*CAPTURE).number
     ends = np.cumsum(np.bincount(number))
-    return np.split(order, ends[:-1]) if len(order) else []
+    return np.split(np.lexsort((steps["ts_ns"], number)), ends[:-1]) if len(steps) else []

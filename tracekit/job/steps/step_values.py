@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.driver_log import map_run_driver_logs, match_logged_steps
-from tracekit.job.frames import (
-    COUNTED_ANEW,
-    UNIT,
-    aggregate_by_keys,
-    clear_parts_of_numbered_steps,
-    find_equal_rows,
-    list_stage_rows,
-    select_distinct_rows,
-    stack_frames,
-    summarize_job_steps,
-)
-from tracekit.job.steps.step_kinds import list_steps_with_device_work, mark_step_units
+from tracekit.job.frames import COUNTED_ANEW, UNIT, list_recorded_stage_ranges, summarize_step_walls
+from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.steps.step_kinds import mark_step_units, measure_device_work_of_steps
 from tracekit.model import failed_questions
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
@@ -35,16 +24,21 @@ from tracekit.model.metrics import (
     WORK_MARKS,
 )
 from tracekit.model.stages import STAGES
-from tracekit.model.tables.arrays import make_frame
-from tracekit.model.tables.keys import (
-    CAPTURE,
-    IN_RUN,
-    PROCESS,
-    group_rows_by,
-    iterate_records,
-    list_python_values,
-    mask_matching_rows,
+from tracekit.model.tables.arrays import Coded, select_rows
+from tracekit.model.tables.frame import (
+    Bools,
+    Frame,
+    choose,
+    concat,
+    count_rows,
+    first_of,
+    max_of,
+    mean_of,
+    sum_of,
+    texts,
+    where,
 )
+from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS
 from tracekit.model.trace import Measurements
 
 JOB_VALUE_NAMES = (
@@ -65,10 +59,12 @@ _CAPTURED = re.compile(r"capture\d+\Z")
 """Pattern of the part of a process that was captured several times."""
 
 
-_NO_ROWS = pd.DataFrame(columns=["run", "name", "value"])
+_TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
+
+_NO_ROWS = Frame({}, 0)
 
 
-def list_job_values(measured: Measurements) -> pd.DataFrame:
+def list_values_of_job(measured: Measurements) -> Frame:
     """List the values of the job: one row per step, and per step and stage.
 
     Columns: run, role, step, part, stage, name, value, unit, better. `part` names the capture of a step that is in a
@@ -84,274 +80,220 @@ def list_job_values(measured: Measurements) -> pd.DataFrame:
     per time they ran. `range_cadence` and `launch_cadence` (ns) are the time between starts of whatever recurs in it:
     means over ranks and devices, with the order in `part`.
     """
-    repeated = _list_recaptured_steps(measured)
-    walls = _list_walls_by_capture(measured, repeated)
-    steps = _label_step_walls(measured, walls).assign(role=None, stage=None)
-    unmarked = _find_unmarked_windows(measured)
-    rows = _restore_parts_of_recaptured_steps(list_stage_rows(measured), measured["stages"], repeated)
-    in_window = mask_matching_rows(rows, unmarked, UNIT)
-    per_rank = aggregate_by_keys(rows[~in_window], [*UNIT, "canonical", *IN_RUN], value=("dur_ns", "sum")).rename(
-        columns={"canonical": "stage"}
-    )
-    stages = aggregate_by_keys(per_rank, [*UNIT, "role", "stage"], value=("value", "max"))
-    stages["name"] = STAGE_TIME
-    columns = [*UNIT, "role", "stage", "name", "value"]
+    walls, unmarked = _list_walls_by_capture(measured), _find_unmarked_windows(measured)
+    ranges = _identify_units(measured, list_recorded_stage_ranges(measured))
+    ranges = ranges.with_columns(stage=ranges["canonical"])
+    in_window = ranges.is_among(unmarked, UNIT, optional=UNIT)
+    per_rank = ranges.filter(~in_window).group_by(*UNIT, "stage", *IN_RUN).agg(value=sum_of("dur_ns"))
+    stages = per_rank.group_by(*UNIT, "role", "stage").agg(value=max_of("value"))
     parts = [
-        steps,
-        stages,
+        _label_step_walls(measured, walls),
+        stages.with_columns(name=STAGE_TIME),
         failed_questions.judge_if_sound(measured, lambda part: _list_work_values(part, walls), _NO_ROWS),
         *measured.derived(_list_step_marks),
-        _count_compilations_by_step(measured, repeated),
+        _count_compilations_by_step(measured),
         failed_questions.judge_if_sound(measured, _count_failed_memory_requests, _NO_ROWS),
     ]
-    values = _fill_parts_of_values(measured, _stack_object_columns(parts, columns))
+    values = _fill_parts_of_values(measured, concat(parts))
     if len(unmarked):
-        windows = _stack_object_columns(
-            [_list_stage_runs_in_windows(rows[in_window]), _average_cadences(measured)], columns
-        )
-        values = {name: np.concatenate([values[name], windows[name]]) for name in columns}
-    is_time = [1 if name in _TIMES else 0 for name in values["name"]]
-    values["unit"] = np.array(["count", "ns"], object)[is_time]
-    values["better"] = np.array(["neither", "lower"], object)[is_time]
-    return make_frame(values, len(is_time))
-
-
-def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
-    """List the rows of `list_job_values` for steps and their marks, without compilations."""
-    walls = _list_walls_by_capture(measured, _list_recaptured_steps(measured)).rename(columns={"wall_ns": "value"})
-    return _stack_value_parts(measured, [walls.assign(name=STEP_TIME), *measured.derived(_list_step_marks)])
-
-
-def list_timed_step_values(measured: Measurements) -> pd.DataFrame:
-    """List the rows of `list_job_values` for times of steps, and the marks that decide which steps count."""
-    repeated = _list_recaptured_steps(measured)
-    times = _label_step_walls(measured, _list_walls_by_capture(measured, repeated))
-    marked = [*measured.derived(_list_step_marks), _count_compilations_by_step(measured, repeated)]
-    return _stack_value_parts(measured, [times, *marked])
-
-
-def _stack_value_parts(measured: Measurements, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Stack the values of all parts in one frame: run, step, part, name, value."""
-    values = _fill_parts_of_values(measured, _stack_object_columns(parts, [*UNIT, "name", "value"]))
-    return make_frame(values, len(values["name"]))
-
-
-def _label_step_walls(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
-    """Label each wall as a step or an unmarked window: run, step, part, name, value."""
-    is_window = mask_matching_rows(walls, _find_unmarked_windows(measured), UNIT)
-    kind = np.array([STEP_TIME, WINDOW], object)[is_window.astype(np.int64)]
-    return walls[[*UNIT]].assign(name=kind, value=walls["wall_ns"])
-
-
-def _list_step_marks(measured: Measurements) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """List the marks of steps, without compilations: first of a window, and those from device work."""
-    repeated = _list_recaptured_steps(measured)
-    of_device_work = failed_questions.judge_if_sound(
-        measured, lambda part: _mark_steps_by_device_work(part, repeated), _NO_ROWS
+        values = concat([values, _list_stage_runs_in_windows(ranges.filter(in_window)), _average_cadences(measured)])
+    is_time = values.is_in("name", _TIMES).astype(np.int64)
+    return values.select(*UNIT, "role", "stage", "name", "value").with_columns(
+        unit=select_rows(texts(("count", "ns")), is_time), better=select_rows(texts(("neither", "lower")), is_time)
     )
-    return _mark_first_steps_of_window(measured, repeated), of_device_work
 
 
-def _list_walls_by_capture(measured: Measurements, repeated: pd.DataFrame) -> pd.DataFrame:
+def list_values_and_marks(measured: Measurements) -> Frame:
+    """List the rows of `list_values_of_job` for steps and their marks, without compilations: the unit, name and value."""
+    walls = _list_walls_by_capture(measured)
+    walls = walls.select(*UNIT).with_columns(name=STEP_TIME, value=walls["wall_ns"])
+    return _fill_parts_of_values(measured, concat([walls, *measured.derived(_list_step_marks)]))
+
+
+def list_times_and_marks(measured: Measurements) -> Frame:
+    """List the rows of `list_values_of_job` for times of steps, and the marks that decide which steps count."""
+    times = _label_step_walls(measured, _list_walls_by_capture(measured))
+    marks = [*measured.derived(_list_step_marks), _count_compilations_by_step(measured)]
+    return _fill_parts_of_values(measured, concat([times, *marks]))
+
+
+def _fill_parts_of_values(measured: Measurements, values: Frame) -> Frame:
+    """Fill in the part of each value: its own, else the single part that all sources of its step share."""
+    units = measured.frame("steps").distinct(*UNIT).group_by("run", "step")
+    parts = units.agg(shared=first_of("part"), count=count_rows())
+    parts = parts.with_columns(shared=where(parts["count"] == 1, parts["shared"])).drop("count")
+    shared = values.select("run", "step").join(parts, ("run", "step"), "left", optional=("run", "step"))["shared"]
+    return values.with_columns(part=choose(values.is_missing("part"), shared, values["part"]))
+
+
+def _label_step_walls(measured: Measurements, walls: Frame) -> Frame:
+    """Label each wall as a step or an unmarked window: run, step, part, name, value."""
+    is_window = walls.is_among(_find_unmarked_windows(measured), UNIT, optional=UNIT)
+    name = select_rows(texts((STEP_TIME, WINDOW)), is_window.astype(np.int64))
+    return walls.select(*UNIT).with_columns(name=name, value=walls["wall_ns"])
+
+
+def _list_walls_by_capture(measured: Measurements) -> Frame:
     """List the wall of every step; a step number in several captures has one row per capture."""
-    walls = summarize_job_steps(measured).walls[[*UNIT, "wall_ns"]]
-    if not len(repeated):
-        return walls
-    once = walls[~_is_in_recaptured_step(walls, repeated)].astype(object)
-    return pd.concat([once, repeated], ignore_index=True)
+    walls = summarize_step_walls(measured).walls.select(*UNIT, "wall_ns")
+    repeated = measured.derived(_list_recaptured_steps)
+    return concat([walls.filter(~walls.is_among(repeated, ("run", "step"), optional=["run"])), repeated])
 
 
-def _fill_parts_of_values(
-    measured: Measurements, values: dict[str, npt.NDArray[np.object_]]
-) -> dict[str, npt.NDArray[np.object_]]:
-    """Fill in the part of each value."""
-    return {**values, "part": np.array([*_find_parts_of_values(measured, values), None], object)[:-1]}
+def _list_recaptured_steps(measured: Measurements) -> Frame:
+    """List the profiler steps whose number is in several captures of a run: run, step, part, wall_ns.
+
+    Each capture may count its steps from the start: equal numbers are then different steps, not pieces of one.
+    """
+    steps = measured.frame("steps")
+    is_numbered = steps.equals("origin", "profiler") & ~steps.is_missing("step")
+    steps = steps.filter(is_numbered & _is_captured_repeatedly(steps))
+    each = steps.group_by(*UNIT).agg(wall_ns=max_of("dur_ns"))
+    return each.filter(each.group_by("run", "step").each(count_rows()) > 1)
 
 
-_TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
+def _is_captured_repeatedly(rows: Frame) -> Bools:
+    """Find the rows of processes that were captured several times, by their part."""
+    return rows.is_in("part", {part for part in rows["part"].texts if _CAPTURED.match(part)})
 
 
-def _stack_object_columns(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> dict[str, npt.NDArray[np.object_]]:
-    """Stack these columns of all parts; NaN where a part lacks one."""
-    some = [part for part in parts if len(part)]
-    values: dict[str, npt.NDArray[np.object_]] = {}
-    for name in columns:
-        missing = (part.get(name, np.nan) for part in some)
-        arrays = [
-            np.full(len(part), column, object) if isinstance(column, float) else column.to_numpy(object)
-            for part, column in zip(some, missing, strict=True)
-        ]
-        values[name] = np.concatenate([np.empty(0, object), *arrays])
-    return values
+def _identify_units(measured: Measurements, rows: Frame) -> Frame:
+    """Clear `part` in rows whose step number identifies the step: no other capture has the number."""
+    repeated = rows.is_among(measured.derived(_list_recaptured_steps), ("run", "step"), optional=["run"])
+    return rows.with_columns(part=where(rows.is_missing("step") | repeated, rows["part"]))
 
 
-def _find_unmarked_windows(measured: Measurements) -> pd.DataFrame:
+def _find_unmarked_windows(measured: Measurements) -> Frame:
     """Find the units that are not marked as steps: no number, and no capture range of the program."""
-    walls = summarize_job_steps(measured).walls
-    return walls[(walls["origin"] == "file") & walls["step"].isna() & ~_is_captured_repeatedly(walls)]
+    walls = summarize_step_walls(measured).walls
+    is_file = walls.equals("origin", "file") & walls.is_missing("step")
+    return walls.filter(is_file & ~_is_captured_repeatedly(walls))
 
 
 _COUNTS_CALLS = re.compile(r"\d")
 
 
-def _list_stage_runs_in_windows(rows: pd.DataFrame) -> pd.DataFrame:
+def _list_stage_runs_in_windows(rows: Frame) -> Frame:
     """List every run of a stage in a window, on its longest rank; names that count calls are not stages."""
-    named = rows["canonical"].map(lambda stage: stage in STAGES or not _COUNTS_CALLS.search(str(stage)))
-    rows = rows[named.astype(bool)]
-    by = [*UNIT, "role", "canonical", "occurrence"]
-    longest = rows.groupby(by, dropna=False, sort=True)["dur_ns"].max().reset_index()
-    longest["part"] = _number_window_parts(longest["part"], longest["occurrence"])
-    stage_times = longest.rename(columns={"canonical": "stage", "dur_ns": "value"})
-    return stage_times.assign(name=STAGE_TIME)
+    names = {name for name in rows["stage"].texts if name in STAGES or not _COUNTS_CALLS.search(name)}
+    by = (*UNIT, "role", "stage", "occurrence")
+    longest = rows.filter(rows.is_in("stage", names)).group_by(*by).agg(value=max_of("dur_ns")).sort(*by)
+    return longest.with_columns(part=_number_window_parts(longest, "occurrence"), name=STAGE_TIME)
 
 
-def _average_cadences(measured: Measurements) -> pd.DataFrame:
+def _average_cadences(measured: Measurements) -> Frame:
     """Average the time between starts of whatever recurs in windows, over ranks and devices."""
-    if not measured.has("recurrences"):
-        return pd.DataFrame(columns=[*UNIT, "name", "value"])
-    rows = measured["recurrences"].rename(columns={"name": "stage"})
-    rows["value"] = rows["dur_ns"] / rows["count"]
-    by = ["run", "part", "role", "kind", "stage", "position"]
-    keyed = rows.astype(dict.fromkeys(by, object))
-    cadences = keyed.groupby(by, dropna=False, sort=True).agg(value=("value", "mean")).reset_index()
-    cadences["part"] = _number_window_parts(cadences["part"], cadences["position"])
-    cadences["name"] = cadences["kind"].map({"launch": LAUNCH_CADENCE, "range": RANGE_CADENCE})
-    return cadences
+    rows = measured.frame("recurrences")
+    by = ("run", "part", "role", "kind", "stage", "position")
+    rows = rows.with_columns(stage=rows["name"])
+    cadences = rows.group_by(*by).agg(value=mean_of(rows["dur_ns"] / rows["count"])).sort(*by)
+    is_range = cadences.equals("kind", "range").astype(np.int64)
+    name = select_rows(texts((LAUNCH_CADENCE, RANGE_CADENCE)), is_range)
+    return cadences.with_columns(part=_number_window_parts(cadences, "position"), name=name)
 
 
-def _number_window_parts(parts: pd.Series[Any], numbers: pd.Series[Any]) -> list[str]:
-    """Append to each part its number, padded to sort as text."""
-    pairs = zip(parts, numbers, strict=True)
-    return [f"{'' if pd.isna(part) else part} #{int(number):06d}".strip() for part, number in pairs]
+def _number_window_parts(rows: Frame, column: str) -> Coded:
+    """Append to each part the number in a column, padded to sort as text."""
+    pairs = zip(rows.values("part"), rows.values(column), strict=True)
+    return texts([f"{part or ''} #{number:06d}".strip() for part, number in pairs])
 
 
-def _list_recaptured_steps(measured: Measurements) -> pd.DataFrame:
-    """List the profiler steps whose number is in several captures of a run: run, step, part, wall_ns.
-
-    Each capture may count its steps from the start: equal numbers are then different steps, not pieces of one.
-    """
-    steps = measured["steps"]
-    steps = steps[_is_captured_repeatedly(steps)]
-    steps = steps[(steps["origin"] == "profiler") & steps["step"].notna()]
-    if not len(steps):
-        return pd.DataFrame(columns=[*UNIT, "wall_ns"], dtype=object)
-    each = steps.groupby([*UNIT], sort=False)["dur_ns"].max().reset_index(name="wall_ns")
-    repeated = each.groupby(["run", "step"], sort=False)["part"].transform("size") > 1
-    return each[repeated].astype(object)
-
-
-def _is_captured_repeatedly(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Find the rows of processes that were captured several times, by their part."""
-    return np.array([_CAPTURED.match(str(part)) is not None for part in rows["part"].to_numpy(object)], np.bool_)
-
-
-def _is_in_recaptured_step(rows: pd.DataFrame, recaptured: pd.DataFrame) -> pd.Series[Any]:
-    """Find the rows of steps whose number is in several captures."""
-    return pd.Series(mask_matching_rows(rows, recaptured, ["run", "step"]), rows.index)
-
-
-def _restore_parts_of_recaptured_steps(
-    rows: pd.DataFrame, recorded: pd.DataFrame, recaptured: pd.DataFrame
-) -> pd.DataFrame:
-    """Restore the part of rows whose step number is in several captures, from `recorded`."""
-    if not len(recaptured):
-        return rows
-    part = recorded["part"].reindex(rows.index)
-    return rows.assign(part=rows["part"].where(~_is_in_recaptured_step(rows, recaptured), part))
-
-
-def _find_parts_of_values(measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]) -> list[object]:
-    """Find the part of each value: its own, else the single part that all sources of its step share."""
-    parts_of: dict[tuple[object, object], set[object]] = {}
-    for run, step, part in iterate_records(select_distinct_rows(measured["steps"], UNIT), UNIT):
-        parts_of.setdefault((run, step), set()).add(part)
-    parts: list[object] = []
-    for run, step, part in zip(*(list_python_values(values[name]) for name in UNIT), strict=True):
-        shared = parts_of.get((run, step), set())
-        only = next(iter(shared)) if len(shared) == 1 else None
-        parts.append(only if part is None else part)
-    return parts
-
-
-def _list_work_values(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
+def _list_work_values(measured: Measurements, walls: Frame) -> Frame:
     """List the work of each step, as given or else as logged: run, step, part, name, value."""
     counts = [_NO_ROWS]
     for name in PER_WORK:
         count = measured.facts.work.get(name, 0)
         if count > 0:
-            counts.append(walls[[*UNIT]].assign(name=name, value=float(count)))
+            counts.append(walls.select(*UNIT).with_columns(name=name, value=float(count)))
         elif measured.has("logged"):
             counts += _list_logged_work(measured, name)
-    return stack_frames([part.astype(object) for part in counts]) if len(counts) > 1 else _NO_ROWS
+    return concat(counts)
 
 
-def _list_logged_work(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
+def _list_logged_work(measured: Measurements, name: str) -> Iterator[Frame]:
     """List one count of work for the steps that log and traces share, run by run."""
-    walls = summarize_job_steps(measured).walls
+    walls = summarize_step_walls(measured).walls
+    walls = walls.filter(~walls.is_missing("step") & ~walls.is_in("origin", COUNTED_ANEW))
     for run, log in map_run_driver_logs(measured).items():
-        of_run = walls[find_equal_rows(walls["run"], run)]
-        counts = log.counts[name]
-        steps = sorted(set(match_logged_steps(of_run, log)) & set(counts.index))
-        rows = of_run[of_run["step"].isin(steps) & ~of_run["origin"].isin(COUNTED_ANEW)][[*UNIT]]
-        count = counts.reindex(rows["step"].astype("int64")).to_numpy(float)
-        yield rows.assign(name=name, value=count)[count > 0]
+        of_run = walls.filter(walls.equals("run", run))
+        counts = dict(log.counts[name].items())
+        shared = counts.keys() & set(match_logged_steps(to_pandas(of_run), log))
+        rows = of_run.filter(np.isin(of_run.integers("step"), sorted(shared))).select(*UNIT)
+        count = np.array([counts[step] for step in rows.values("step")], np.float64)
+        yield rows.with_columns(name=name, value=count).filter(count > 0)
 
 
-def _mark_first_steps_of_window(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
+def _list_step_marks(measured: Measurements) -> tuple[Frame, Frame]:
+    """List the marks of steps, without compilations: first of a window, and those from device work."""
+    of_device_work = failed_questions.judge_if_sound(measured, _mark_steps_by_device_work, _NO_ROWS)
+    return _mark_first_steps_of_window(measured), of_device_work
+
+
+def _mark_first_steps_of_window(measured: Measurements) -> Frame:
     """Mark the first of several profiler steps of each source (warm-up): run, step, part, name, value 1."""
-    steps = _restore_parts_of_recaptured_steps(
-        clear_parts_of_numbered_steps(measured["steps"]), measured["steps"], recaptured
-    )
-    steps = steps[(steps["origin"] == "profiler").to_numpy()]
-    if not len(steps):
-        return steps
-    capture, _ = group_rows_by(steps, CAPTURE)
-    in_time = np.lexsort((steps["ts_ns"].to_numpy(np.int64), capture))
-    counts = np.bincount(capture)
-    first = in_time[(np.cumsum(counts) - counts)[counts > 1]]
-    rows = select_distinct_rows(steps.iloc[np.sort(first)], UNIT)
-    return rows.assign(name="first_of_window", value=1)
+    steps = _identify_units(measured, measured.frame("steps"))
+    steps = steps.filter(steps.equals("origin", "profiler"))
+    by_capture = steps.group_by(*CAPTURE)
+    is_first = (by_capture.position(steps.order("ts_ns")) == 0) & (by_capture.each(count_rows()) > 1)
+    units = steps.filter(is_first).distinct(*UNIT).select(*UNIT)
+    return units.with_columns(name="first_of_window", value=1)
 
 
-def _mark_steps_by_device_work(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
+def _mark_steps_by_device_work(measured: Measurements) -> Frame:
     """Mark steps by their device work: run, step, part, name, value 1."""
     if measured.facts.has_chosen_steps or "gpu_time" in failed_questions.list_unasked_tables(measured):
         return _NO_ROWS
-    rows = list_steps_with_device_work(measured)
-    if not len(rows):
-        return _NO_ROWS
-    parted = _restore_parts_of_recaptured_steps(clear_parts_of_numbered_steps(rows), rows, recaptured)
-    return mark_step_units(parted[parted["step"].notna().to_numpy(np.bool_)])
+    rows = _identify_units(measured, measure_device_work_of_steps(measured))
+    return mark_step_units(rows.filter(~rows.is_missing("step")))
 
 
-def _count_compilations_by_step(measured: Measurements, recaptured: pd.DataFrame) -> pd.DataFrame:
+def _count_compilations_by_step(measured: Measurements) -> Frame:
     """Count the compilations and loads of code in each step that has any: run, step, part, name, value."""
-    if not measured.row_count("interruptions"):
-        return pd.DataFrame(columns=[*UNIT, "name", "value"])
-    rows = _restore_parts_of_recaptured_steps(
-        clear_parts_of_numbered_steps(measured["interruptions"]), measured["interruptions"], recaptured
-    )
-    is_compilation = (rows["kind"] == "compilation").to_numpy()
-    rows = rows[is_compilation & rows["step"].notna().to_numpy()]
-    if not len(rows):
-        return rows
-    return aggregate_by_keys(rows, UNIT, value=("count", "sum")).assign(name="compilations")
+    rows = _identify_units(measured, measured.frame("interruptions"))
+    rows = rows.filter(rows.equals("kind", "compilation") & ~rows.is_missing("step"))
+    return rows.group_by(*UNIT).agg(value=sum_of("count")).with_columns(name="compilations")
 
 
-_REQUEST = [*PROCESS, "memory", "device", "ts_ns", "asked_bytes"]
+_REQUEST = (*PROCESS, "memory", "device", "ts_ns", "asked_bytes")
 """Key of one failed memory request across snapshots."""
 
 
-def _count_failed_memory_requests(measured: Measurements) -> pd.DataFrame:
+def _count_failed_memory_requests(measured: Measurements) -> Frame:
     """Count the failed memory requests (OOM) of each run with a memory history: run, name, value.
 
     Histories of one process may overlap: requests with the same time count once.
     """
     if not measured.has("out_of_memory"):
-        return pd.DataFrame(columns=["run", "name", "value"])
-    levels = measured["snapshot_levels"]
-    runs = levels.loc[levels["entry_count"] > 0, "run"].drop_duplicates()
-    failed = measured["out_of_memory"]
-    is_repeated = failed["ts_ns"].notna() & failed.duplicated(_REQUEST)
-    counts = failed[~is_repeated].groupby("run", dropna=False).size().reindex(runs, fill_value=0)
-    return pd.DataFrame({"run": counts.index, "name": OUT_OF_MEMORY, "value": counts.to_numpy()})
+        return _NO_ROWS
+    levels, failed = measured.frame("snapshot_levels"), measured.frame("out_of_memory")
+    is_repeated = ~failed.is_missing("ts_ns") & (failed.group_by(*_REQUEST).position() > 0)
+    counts = failed.filter(~is_repeated).group_by("run").agg(value=count_rows())
+    runs = levels.filter(levels.integers("entry_count") > 0).distinct("run").select("run")
+    runs = runs.join(counts, ["run"], "left", optional=["run"])
+    return runs.with_columns(name=OUT_OF_MEMORY, value=runs.integers("value"))
+
+
+# The facts above for callers that still judge with pandas; each goes with its last caller.
+
+
+def list_job_values(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `list_values_of_job`."""
+    return _make_object_columns(list_values_of_job(measured))
+
+
+def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `list_values_and_marks`."""
+    return _make_object_columns(list_values_and_marks(measured))
+
+
+def list_timed_step_values(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `list_times_and_marks`."""
+    return _make_object_columns(list_times_and_marks(measured))
+
+
+def _make_object_columns(values: Frame) -> pd.DataFrame:
+    """Make a pandas frame of Python values: counts and times are whole numbers, work and cadences are floats."""
+    pairs = zip(values.values("name"), values.values("value"), strict=True)
+    floats = {*PER_WORK, RANGE_CADENCE, LAUNCH_CADENCE}
+    value = pd.Series([float(value) if name in floats else int(value) for name, value in pairs], dtype=object)
+    return to_pandas(values).astype(object).assign(value=value)

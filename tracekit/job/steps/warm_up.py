@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 from tracekit.model.records import dataclass
-from tracekit.model.tables.keys import iterate_records
+from tracekit.model.tables.frame import Frame
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"
@@ -76,9 +77,7 @@ class LeftOutSteps:
         return MetricSamples(samples.key, tuple(runs), tuple(steps), tuple(values))
 
 
-def find_dropped_steps(
-    samples_by_key: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None
-) -> LeftOutSteps:
+def find_steps_to_drop(samples_by_key: Mapping[Key, MetricSamples], marks: Frame, first: int | None) -> LeftOutSteps:
     """Find the steps to leave out: the first `first` of every run, or by rule if None.
 
     The rules, in order: stubs without device work, a last window without a known end, steps in which other device work
@@ -99,6 +98,15 @@ def find_dropped_steps(
         reasons = _list_drop_reasons(ids, marked)
         out += [DroppedStep(*step, reasons[step]) for step in ids if step in reasons]
     return LeftOutSteps(tuple(out))
+
+
+def find_dropped_steps(
+    samples_by_key: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None
+) -> LeftOutSteps:
+    """Call `find_steps_to_drop` with a pandas frame, for callers that still judge with pandas."""
+    marks = marks[marks["name"].isin([name for name, _ in _DROP_RULES]).to_numpy(np.bool_)]
+    rows = to_frame(marks[["name", "run", "step", "part"]].astype({"step": "Int64"}))
+    return find_steps_to_drop(samples_by_key, rows, first)
 
 
 def _list_drop_reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]]) -> dict[StepId, str]:
@@ -136,11 +144,10 @@ def _is_step_marked(step: StepId, marked: set[StepId]) -> bool:
     return step in marked or (run, number, None) in marked
 
 
-def _map_marked_steps(marks: pd.DataFrame, names: Sequence[str]) -> Mapping[str, set[StepId]]:
+def _map_marked_steps(marks: Frame, names: Sequence[str]) -> Mapping[str, set[StepId]]:
     """Map each of these marks to its steps."""
     steps: dict[str, set[StepId]] = {name: set() for name in names}
-    rows = marks[marks["name"].isin(names).to_numpy(np.bool_)]
-    for name, run, step, part in iterate_records(rows, ("name", "run", "step", "part")):
-        if step is not None:
-            steps[name].add((str(run), int(step), part))
+    rows = marks.filter(marks.is_in("name", names) & ~marks.is_missing("step"))
+    for row in rows.rows("name", "run", "step", "part"):
+        steps[row["name"]].add((str(row["run"]), row["step"], row["part"]))
     return steps
