@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, map_capture_clocks
-from tracekit.job.frames import divide_or_none, phrase_run
+from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run
 from tracekit.job.steps.metric_samples import make_missing_last_key
 from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
-from tracekit.model.tables.frame import Frame, count_rows, median_of, where
+from tracekit.model.tables.frame import Frame, count_rows, median_of
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import Measurements
@@ -117,12 +117,10 @@ def list_generations(measured: Measurements) -> list[EngineGeneration]:
 
 
 def _list_generations(measured: Measurements) -> list[EngineGeneration]:
-    generations = measured.frame("generations")
-    # A step number identifies the step, whatever its part.
-    part = where(generations.is_missing("step"), generations["part"])
+    generations = clear_redundant_parts(measured.frame("generations"))
     iterations_by_key, clocks = measured.derived(_split_iterations_by_generation), map_capture_clocks(measured)
     engines: list[EngineGeneration] = []
-    for of_replica in generations.with_columns(part=part).group_by(*UNIT, "replica").frames():
+    for of_replica in generations.group_by(*UNIT, "replica").frames():
         by_work: dict[tuple[Any, ...], list[Mate]] = {}
         for row in of_replica.sort("rank", *CAPTURE).rows():
             iterations = iterations_by_key.get(tuple(row[name] for name in _KEY))

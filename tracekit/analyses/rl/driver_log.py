@@ -11,9 +11,8 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import TIMER, find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
+from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
@@ -76,9 +75,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the stages in the driver's log next to the same steps in the traces, and the machine's load."""
     if not map_run_driver_logs(measured):
         return ANALYSIS.skipped("no driver's log was given or found beside the profile")
-    # An empty column, or one without a known value, has no type of its own.
-    units = to_frame(list_timed_units(measured).astype({"step": "Int64", "origin": object}))
-    cells = to_frame(build_stage_cells(measured))
+    cells, units = list_stage_cells(measured), list_units_with_cells(measured)
     return ANALYSIS.answered(
         metrics=lambda: _compute_token_rate(measured, units),
         sheets=lambda: select_filled_sheets(
@@ -213,7 +210,7 @@ def _map_machine_levels(measured: Measurements, run: str, source: str) -> dict[i
         place, what, scale = quantity
         value = levels.number("value") * scale
         sound = (value >= 0) & (value <= (1.0 if what == "busy" else 2**60))
-        by_step = dict(zip(levels["step"].values[sound].tolist(), value[sound].tolist(), strict=True))
+        by_step = dict(zip(levels.integers("step")[sound].tolist(), value[sound].tolist(), strict=True))
         if by_step:
             by_place.setdefault(place, {}).setdefault(what, by_step)
     return by_place

@@ -7,20 +7,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
     divide_or_none,
-    find_canonical_stages,
     make_label_headings,
+    name_stages,
     phrase_run,
-    summarize_job_steps,
+    summarize_step_walls,
 )
-from tracekit.job.pandas_bridge import to_frame, to_pandas
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
+from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import count_steps_of_rows
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -33,6 +32,7 @@ from tracekit.model.tables.frame import (
     mean_of,
     median_of,
     min_of,
+    narrow_whole_numbers,
     sum_of,
     texts,
     where,
@@ -89,10 +89,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _list_batches(measured: Measurements) -> Frame:
     """List the measured batches with their canonical stage and `length_ns`: kernel time, or host time without a device."""
     batches = measured.frame("micro_batches")
-    recorded = to_pandas(batches.select("stage", "role", "scope"))
     on_device = ~batches.is_missing("own_ns")
     return batches.with_columns(
-        canonical=texts(find_canonical_stages(recorded, in_file=True, any_range=True).tolist()),
+        canonical=name_stages(batches, in_file=True, any_range=True),
         on_device=on_device,
         length_ns=np.where(on_device, batches.integers("own_ns"), batches["dur_ns"]),
     )
@@ -142,8 +141,8 @@ def _make_batch_length_table(measured: Measurements, instances: Frame, empty_rat
     lengths = lengths.with_columns(
         canonical=texts([stage or "(in no stage)" for stage in lengths.values("canonical")]),
         lengths=texts(["kernel time" if on_device else "host time" for on_device in lengths.values("on_device")]),
-        per=_narrow_whole_numbers(lengths["per"]),
-        median=_narrow_whole_numbers(lengths["median"]),
+        per=narrow_whole_numbers(lengths["per"]),
+        median=narrow_whole_numbers(lengths["median"]),
     )
     lengths = lengths.sort("total", "kind", descending=["total"])
     headings = (
@@ -172,11 +171,6 @@ def _make_batch_length_table(measured: Measurements, instances: Frame, empty_rat
         "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
     )
     return make_sheet("batches", "Mini- and micro-batches by stage", headings, lengths, caption=caption)
-
-
-def _narrow_whole_numbers(numbers: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Convert floats to integers if all of them are whole: 192 launches, not 192.0."""
-    return numbers.astype(np.int64) if (numbers == np.round(numbers)).all() else numbers
 
 
 def _list_ragged_batch_abstentions(measured: Measurements, instances: Frame) -> Iterator[Verdict]:
@@ -235,7 +229,7 @@ def _find_redundant_log_probs(
 ) -> tuple[list[Finding], list[Verdict]]:
     """Find R17: log-probs computed separately although the only update pass of the step computes them (Q20)."""
     findings, verdicts = [], []
-    cells, units = to_frame(build_stage_cells(measured)), to_frame(list_timed_units(measured))
+    cells, units = list_stage_cells(measured), list_units_with_cells(measured)
     cells = cells.filter(cells.equals("state", "measured"))
     most_batches = thresholds.of("redundant-log-prob")["mini_batches"]
     for units_of_run in units.group_by("run").frames():
@@ -253,7 +247,7 @@ def _find_redundant_log_probs(
             continue
         if count > most_batches:
             continue
-        steps = summarize_job_steps(measured).select_run(run)
+        steps = summarize_step_walls(measured).select_run(run)
         longest = passes.group_by(*UNIT).agg(wall_ns=max_of("wall_ns"))
         gain = int(longest.integers("wall_ns").sum()) / len(units_of_run)
         ratio = divide_or_none(gain, steps.step_ns)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_job_steps
+from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.rollout_generations import (
@@ -123,7 +123,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     several = len({role for _, role in roles}) > 1
     for (run, role), units in roles.items():
         where = (f" of {role}" if several and role else "") + phrase_run(measured, run)
-        step_ns = summarize_job_steps(measured).select_run(run).step_ns
+        step_ns = summarize_step_walls(measured).select_run(run).step_ns
         judged += (tail := list(_find_rollout_tail(units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
         judged += _find_replica_imbalance(units, where, step_ns, thresholds, tails_found=has_tail)

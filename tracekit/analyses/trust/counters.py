@@ -11,16 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import is_from_epoch, make_run_heading, phrase_run
-from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.frames import has_epoch_times, make_run_heading, name_stages, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Chart, Heading, Metric, Section
-from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
 from tracekit.model.tables.frame import Frame, divide, max_of, sum_of, texts
-from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -202,8 +199,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     levels = measured.frame("counter_levels")
     of_capture = _pool_counter_levels(levels.filter(levels.equals("window", "capture")), "run", "name")
     staged = _classify_counters(levels.filter(levels.equals("window", "stage")))
-    stages = texts([get_canonical_stage(row["stage"], row["role"]) for row in staged.rows("stage", "role")])
-    by_stage = _pool_counter_levels(staged.with_columns(canonical=stages), "run", "canonical", "name")
+    staged = staged.with_columns(canonical=name_stages(staged, any_range=True))
+    by_stage = _pool_counter_levels(staged, "run", "canonical", "name")
     sheets = [make_sheet("counters", "Counters", _make_counter_headings(measured), of_capture)]
     if len(by_stage):
         headings = _make_counter_headings(measured, Heading("canonical", "stage"))
@@ -259,7 +256,7 @@ def _classify_counters(rows: Frame) -> Frame:
 def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
     """Draw each known counter over time, one line per GPU."""
     curve = measured.frame("counter_curve")
-    one_clock = is_from_epoch(measured, to_pandas(curve.select(*CAPTURE)))
+    one_clock = has_epoch_times(measured, curve)
     several = bool(make_run_heading(measured))
     for of_kind in _classify_counters(curve).group_by("known").frames():
         kind = of_kind.values("known")[0]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import list_stage_rows, make_run_heading
-from tracekit.job.pandas_bridge import to_frame
+from tracekit.job.frames import list_stage_ranges, make_run_heading
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.tables.arrays import Nullable
@@ -78,7 +77,7 @@ def _list_step_times(measured: Measurements) -> Frame:
 
 def _list_stage_times(measured: Measurements) -> Frame:
     """List the times of stages."""
-    stages = to_frame(list_stage_rows(measured)[[*_COMPARED_KEYS, "canonical", "dur_ns"]])
+    stages = list_stage_ranges(measured)
     return stages.with_columns(what=stages["canonical"], value_ns=stages["dur_ns"])
 
 

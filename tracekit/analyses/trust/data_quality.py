@@ -232,7 +232,9 @@ def _get_check_results(captures: Frame, quality: Frame, check: str, column: str)
 def _make_diagnosis_table(measured: Measurements, captures: Frame) -> Sheet:
     """Make the table of problems in the capture, with cause and remedy, most severe first."""
     chosen = measured.facts.excluded_count > 0 or any(note.code == "left-out" for note in measured.notes)
-    diagnoses = diagnose(_list_captures(measured, captures), measured.notes, measured.failures, complete=not chosen)
+    diagnoses = diagnose(
+        _list_diagnosed_captures(measured, captures), measured.notes, measured.failures, complete=not chosen
+    )
     problems = [
         (
             d.what,
@@ -253,7 +255,7 @@ def _make_diagnosis_table(measured: Measurements, captures: Frame) -> Sheet:
     return make_sheet("diagnoses", "What went wrong in the capture", headings, table)
 
 
-def _list_captures(measured: Measurements, captures: Frame) -> list[Capture]:
+def _list_diagnosed_captures(measured: Measurements, captures: Frame) -> list[Capture]:
     """List the record of each process in one source that is diagnosed."""
     steps_by_process: dict[tuple[str, int | None], set[int]] = {}
     steps = measured.frame("steps")

@@ -78,7 +78,8 @@ def _list_stage_cells_of_run(walls: Frame, seen: Frame, log: RunDriverLog | None
     stages = totals.sort("wall_ns", descending=["wall_ns"]).head(MAX_STAGES).drop("wall_ns")
     if log is not None:
         if not len(walls):
-            walls = from_rows(UNIT, [(run, step, None) for step in sorted(set(log.stages["step"].tolist()))])
+            steps = np.array(sorted(set(log.stage_times.values("step"))), np.int64)
+            walls = Frame.from_columns({"step": steps}).with_columns(run=run, part=None).select(*UNIT)
         traced = set(stages.values("canonical"))
         names = sorted(set(log.stages["canonical"]) - traced)
         is_rl = len(traced.union(names).intersection(RL_STAGES)) > 1
