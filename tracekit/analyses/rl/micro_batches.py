@@ -17,10 +17,9 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
-from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
@@ -198,7 +197,7 @@ def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: T
             small, count = int(of_kind["small"].sum()), int(of_kind["count"].sum())
             if variation < limit["variation"] and not small:
                 continue
-            steps = count_steps_of_rows(measured, to_pandas(of_kind.select(*PROCESS)))
+            steps = count_steps_of_processes(measured, of_kind)
             gain, ratio = steps.per_step(float(of_kind["small_ns"].sum()))
             uneven = f"vary by {format_quantity(variation, 'ratio')}"
             empty = f"{small} of {count} take less than {format_quantity(limit['empty_ratio'], 'ratio')} of the median"
