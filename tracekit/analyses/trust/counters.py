@@ -198,7 +198,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         return ANALYSIS.skipped("no counter was sampled (nsys profile --gpu-metrics-devices=all records them)")
     levels = measured.frame("counter_levels")
     of_capture = _pool_counter_levels(levels.filter(levels.equals("window", "capture")), "run", "name")
-    staged = _classify_counters(levels.filter(levels.equals("window", "stage")))
+    staged = _select_known_counters(levels.filter(levels.equals("window", "stage")))
     staged = staged.with_columns(canonical=name_stages(staged, any_range=True))
     by_stage = _pool_counter_levels(staged, "run", "canonical", "name")
     sheets = [make_sheet("counters", "Counters", _make_counter_headings(measured), of_capture)]
@@ -238,7 +238,7 @@ def _pool_counter_levels(levels: Frame, *by: str) -> Frame:
 
 def _list_counter_metrics(measured: Measurements, levels: Frame) -> Iterator[Metric]:
     """List the mean of each known counter over all GPUs of a run."""
-    levels = _classify_counters(levels)
+    levels = _select_known_counters(levels)
     by_run = levels.filter(levels.is_in("known", ANALYSIS.metrics)).group_by("run", "known")
     sums = by_run.agg(sum=sum_of("sum"), sample_count=sum_of("sample_count"))
     for row in sums.sort("run", "known").rows():
@@ -247,8 +247,8 @@ def _list_counter_metrics(measured: Measurements, levels: Frame) -> Iterator[Met
         yield Metric(row["known"], share, "ratio", "higher", label=label)
 
 
-def _classify_counters(rows: Frame) -> Frame:
-    """Keep the counters that are drawn and compared, with their kind as `known`."""
+def _select_known_counters(rows: Frame) -> Frame:
+    """Select the counters that are drawn and compared, with their kind as `known`."""
     rows = rows.with_columns(known=texts([classify_counter(name or "") for name in rows.values("name")]))
     return rows.filter(~rows.is_missing("known"))
 
@@ -258,7 +258,7 @@ def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
     curve = measured.frame("counter_curve")
     one_clock = has_epoch_times(measured, curve)
     several = bool(make_run_heading(measured))
-    for of_kind in _classify_counters(curve).group_by("known").frames():
+    for of_kind in _select_known_counters(curve).group_by("known").frames():
         kind = of_kind.values("known")[0]
         lines = list(of_kind.sort("run", "host", "name").group_by("run", "host", "name").frames())
         marks: list[tuple[int | float | None, ...]] = []
