@@ -202,8 +202,8 @@ def test_timers_within_one_another_count_once(tmp_path):
     write_log(tmp_path, {1: {"update_weights": 2.0, "param_sync": 1.5, "step": 3.0}})
     found = result(tmp_path).measurements
     (log,) = map_run_driver_logs(found).values()
-    assert log.get_stage_times("update_weights").to_dict() == {1: 2_000_000_000}
-    assert log.steps.to_dict() == {1: 3_000_000_000}
+    assert log.map_stage_ns("update_weights") == {1: 2_000_000_000}
+    assert log.step_ns == {1: 3_000_000_000}
 
 
 def test_of_two_logs_of_a_run_one_is_used_and_the_other_named(tmp_path):
@@ -237,7 +237,7 @@ def test_impossible_times_are_no_times(tmp_path):
     found = result(tmp_path).measurements
     assert found["logged"]["dur_ns"].isna().sum() == 2
     (log,) = map_run_driver_logs(found).values()
-    assert log.stages["canonical"].tolist() == ["adv"]
+    assert log.stage_times.values("canonical") == ["adv"]
 
 
 # No GPU is spoken of, nothing breaks

@@ -22,6 +22,8 @@ from tracekit.model.tables.frame import (
     mean_of,
     median_of,
     min_of,
+    narrow_whole_numbers,
+    numbers,
     sum_of,
     texts,
     where,
@@ -276,6 +278,13 @@ def test_a_quotient_is_missing_where_a_part_is_missing_or_the_divisor_is_0():
     above, below = make_nullable_numbers([1, None, 1, 1]), make_nullable_numbers([4, 4, None, 0])
     assert Frame.from_columns({"x": divide(above, below)}).values("x") == [0.25, None, None, None]
     assert Frame.from_columns({"x": divide(np.array([1, 0]), np.array([2.0, 2.0]))}).values("x") == [0.5, 0.0]
+
+
+def test_numbers_are_narrowed_if_all_that_are_known_are_whole():
+    narrowed = narrow_whole_numbers(numbers([2.0, None, 3.0]))
+    assert (narrowed.values.dtype, narrowed.missing.tolist()) == (np.int64, [False, True, False])
+    assert narrow_whole_numbers(numbers([2.5, None])).values.dtype == np.float64
+    assert narrow_whole_numbers(np.array([1.0, np.nan])).dtype == np.float64
 
 
 def test_rows_of_python_values_become_texts_and_numbers_and_keep_what_is_missing():

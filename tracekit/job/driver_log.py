@@ -8,9 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import COUNTED_ANEW, find_equal_rows, to_text_or_none
+from tracekit.job.frames import COUNTED_ANEW
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
+from tracekit.model.tables.arrays import select_rows
+from tracekit.model.tables.frame import Frame, count_rows, max_of, texts
 from tracekit.model.trace import Measurements
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
@@ -49,21 +52,46 @@ def parse_timed_stage(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RunDriverLog:
-    """Log of one run: `stages` has step, canonical, dur_ns; `steps` is the step time by step number.
+    """Log of one run: `stage_times` has step, canonical, dur_ns; `step_ns` is the step time by step number.
 
-    `counts` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
+    `work` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
     a step the longest counts, as they may be nested.
     """
 
     source: str
-    stages: pd.DataFrame
-    steps: pd.Series[Any]
-    counts: Mapping[str, pd.Series[Any]]
+    stage_times: Frame
+    step_ns: Mapping[int, int]
+    work: Mapping[str, Mapping[int, float]]
+
+    def map_stage_ns(self, stage: str) -> dict[int, int]:
+        """Map step numbers to the logged time of one stage, ns."""
+        of_stage = self.stage_times.filter(self.stage_times.equals("canonical", stage))
+        return dict(zip(of_stage.values("step"), of_stage.values("dur_ns"), strict=True))
+
+    # The same for callers that still judge with pandas; each goes with its last caller.
+
+    @property
+    def stages(self) -> pd.DataFrame:
+        """`stage_times` as a pandas frame."""
+        return to_pandas(self.stage_times)
+
+    @property
+    def steps(self) -> pd.Series[Any]:
+        """`step_ns` as a series."""
+        return _make_step_series(self.step_ns, "Int64")
+
+    @property
+    def counts(self) -> Mapping[str, pd.Series[Any]]:
+        """`work` as series."""
+        return {name: _make_step_series(by_step, "Float64") for name, by_step in self.work.items()}
 
     def get_stage_times(self, stage: str) -> pd.Series[Any]:
-        """Select the logged time of one stage by step number, ns."""
-        of_stage = self.stages[self.stages["canonical"] == stage]
-        return of_stage.set_index("step")["dur_ns"]
+        """Make a series of `map_stage_ns`."""
+        return _make_step_series(self.map_stage_ns(stage), "Int64")
+
+
+def _make_step_series(by_step: Mapping[int, float], dtype: str) -> pd.Series[Any]:
+    return pd.Series(list(by_step.values()), pd.Index(list(by_step), dtype="int64", name="step"), dtype=dtype)
 
 
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
@@ -72,44 +100,49 @@ def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
 
 
 def _map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
-    if not measured.row_count("logged"):
-        return {}
-    rows = measured["logged"]
-    rows = rows[rows["step"].notna()]
+    logged = measured.frame("logged")
     by_run: dict[Any, RunDriverLog] = {}
-    for run in rows["run"].unique():
-        of_run = rows[find_equal_rows(rows["run"], run)]
-        counts = of_run["source"].value_counts()
-        source = min(counts.index, key=lambda name: (-int(counts[name]), str(name)))
-        by_run[to_text_or_none(run)] = _make_driver_log(str(source), of_run[of_run["source"] == source])
+    for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():
+        counts = of_run.group_by("source").agg(count=count_rows())
+        source = counts.sort("count", "source", descending=["count"]).values("source")[0]
+        by_run[of_run.values("run")[0]] = _make_driver_log(source, of_run.filter(of_run.equals("source", source)))
     return by_run
 
 
-def _make_driver_log(source: str, rows: pd.DataFrame) -> RunDriverLog:
-    """Sort the rows of one log into stages, steps and counts."""
-    rows = rows.astype({"step": "int64"})
-    stage = {name: parse_timed_stage(str(name)) for name in rows["name"].unique()}
-    timers = rows[rows["dur_ns"].notna()].assign(canonical=rows["name"].map(stage))
-    timers = timers[timers["canonical"].notna()]
-    stages = timers.groupby(["step", "canonical"], sort=True)["dur_ns"].max().reset_index()
-    counts = {name: _find_first_logged_name(rows, names, "value") for name, names in _COUNTS.items()}
-    return RunDriverLog(source, stages, _find_first_logged_name(rows, _STEP_TIMERS, "dur_ns"), counts)
+def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
+    """Sort the rows of one log into stages, steps and work."""
+    by_name = logged.group_by("name")
+    stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
+    logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
+    timers = logged.filter(~logged.is_missing("dur_ns") & ~logged.is_missing("canonical"))
+    longest = timers.group_by("step", "canonical").agg(dur_ns=max_of("dur_ns"))
+    return RunDriverLog(
+        source,
+        longest.sort("step", "canonical"),
+        _map_first_logged_name(logged, _STEP_TIMERS, "dur_ns"),
+        {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
+    )
 
 
-def _find_first_logged_name(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:
-    """Find the first of these names that the log has, and list its value by step."""
+def _map_first_logged_name(logged: Frame, names: tuple[str, ...], column: str) -> dict[int, Any]:
+    """Find the first of these names that the log has, and map step numbers to its last value in the step."""
+    known = logged.filter(~logged.is_missing(column)).sort("step")
     for name in names:
-        named = rows[(rows["name"] == name) & rows[column].notna()]
+        named = known.filter(known.equals("name", name))
         if len(named):
-            return named.groupby("step")[column].last()
-    return rows.iloc[:0].set_index("step")[column]
+            return dict(zip(named.values("step"), named.values(column), strict=True))
+    return {}
+
+
+def find_logged_steps(units: Frame, log: RunDriverLog) -> list[int]:
+    """Find the steps of units that the log has under the same number.
+
+    Steps numbered from the start of a recording (the n of `ProfilerStep#n`) do not count: they are not those of the run.
+    """
+    units = units.filter(~units.is_in("origin", COUNTED_ANEW))
+    return sorted({*log.step_ns, *log.stage_times.values("step")}.intersection(units.values("step")))
 
 
 def match_logged_steps(walls: pd.DataFrame, log: RunDriverLog) -> list[int]:
-    """Match the steps of units with those that the log has under the same number.
-
-    Steps numbered from the start of a recording (the n of `ProfilerStep#n`) are not matched: they are not those of the run.
-    """
-    numbers = walls[walls["step"].notna() & ~walls["origin"].isin(COUNTED_ANEW)]["step"]
-    logged = set(log.steps.index) | set(log.stages["step"])
-    return sorted({int(number) for number in numbers} & logged)
+    """Call `find_logged_steps` with a pandas frame."""
+    return find_logged_steps(to_frame(walls[["step", "origin"]].astype({"origin": object})), log)

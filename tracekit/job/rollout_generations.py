@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, map_capture_clocks
-from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, phrase_run, split_by_keys, to_int_or_none
+from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run
 from tracekit.job.steps.metric_samples import make_missing_last_key
 from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
-from tracekit.model.tables.keys import CAPTURE, iterate_records, list_row_dicts
+from tracekit.model.tables.frame import Frame, count_rows, median_of
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import Measurements
 
@@ -117,42 +117,37 @@ def list_generations(measured: Measurements) -> list[EngineGeneration]:
 
 
 def _list_generations(measured: Measurements) -> list[EngineGeneration]:
-    if not measured.row_count("generations"):
-        return []
-    rows = clear_parts_of_numbered_steps(measured["generations"])
-    parts, clocks = measured.derived(_split_iterations_by_generation), map_capture_clocks(measured)
+    generations = clear_redundant_parts(measured.frame("generations"))
+    iterations_by_key, clocks = measured.derived(_split_iterations_by_generation), map_capture_clocks(measured)
     engines: list[EngineGeneration] = []
-    for of_engine in split_by_keys(rows, [*UNIT, "replica"]):
-        by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
-        in_order = of_engine.sort_values(["rank", *CAPTURE], kind="stable")
-        for key, record in zip(iterate_records(in_order, _KEY), list_row_dicts(in_order), strict=True):
-            row, part = {str(name): value for name, value in record.items()}, parts.get(key)
-            by_work.setdefault(_make_engine_signature(row, part), []).append((row, part))
+    for of_replica in generations.group_by(*UNIT, "replica").frames():
+        by_work: dict[tuple[Any, ...], list[Mate]] = {}
+        for row in of_replica.sort("rank", *CAPTURE).rows():
+            iterations = iterations_by_key.get(tuple(row[name] for name in _KEY))
+            by_work.setdefault(_make_engine_signature(row, iterations), []).append((row, iterations))
         several = len(by_work) > 1
         engines += [_build_engine_generation(mates, clocks, several=several) for mates in by_work.values()]
     return sorted(engines, key=_make_generation_sort_key)
 
 
+Mate = tuple[Mapping[str, Any], Frame | None]
+"""A row of `generations` with its iterations, if they are known."""
+
 _KEY = (*CAPTURE, "step", "occurrence")
 """Key of one generation of one process."""
 
 
-def list_generation_iterations(measured: Measurements, generation: EngineGeneration) -> pd.DataFrame:
+def list_generation_iterations(measured: Measurements, generation: EngineGeneration) -> Frame:
     """List the rows of `iterations` of one generation, in order of start."""
     return measured.derived(_split_iterations_by_generation)[
         generation.source, generation.pid, generation.unit[2], generation.unit[4]
     ]
 
 
-def _split_iterations_by_generation(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
+def _split_iterations_by_generation(measured: Measurements) -> dict[tuple[Any, ...], Frame]:
     """Split the iterations by generation, in order of start."""
-    rows = clear_parts_of_numbered_steps(measured["iterations"]).sort_values("ts_ns", kind="stable")
-    return {next(iterate_records(part.iloc[:1], _KEY)): part for part in split_by_keys(rows, _KEY)}
-
-
-def _make_generation_key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """Make a key of these columns, None where missing."""
-    return tuple(None if pd.isna(row[name]) else row[name] for name in names)
+    by_generation = measured.frame("iterations").sort("ts_ns").group_by(*_KEY)
+    return {tuple(next(part.rows(*_KEY)).values()): part for part in by_generation.frames()}
 
 
 def _make_generation_sort_key(generation: EngineGeneration) -> tuple[Any, ...]:
@@ -161,58 +156,45 @@ def _make_generation_sort_key(generation: EngineGeneration) -> tuple[Any, ...]:
     return (*make_missing_last_key(generation.unit), len(engine), engine, generation.source)
 
 
-def _make_engine_signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
+def _make_engine_signature(row: Mapping[str, Any], iterations: Frame | None) -> tuple[Any, ...]:
     """Make the key that ranks of one engine share: the batches they ran; their replica where these are unknown."""
-    if part is not None:
-        sums = part[["count", "prefill_requests", "decode_requests"]].sum()
-        return (*(int(total) for total in sums), int(part["decode_requests"].max()))
-    if pd.isna(row["replica"]):
-        return _make_generation_key(row, CAPTURE)
-    return ()
+    if iterations is not None:
+        sums = [int(iterations[name].sum()) for name in ("count", "prefill_requests", "decode_requests")]
+        return (*sums, int(iterations["decode_requests"].max()))
+    return () if row["replica"] is not None else (row["source"], row["pid"])
 
 
 def _build_engine_generation(
-    mates: Sequence[tuple[dict[str, Any], pd.DataFrame | None]],
-    clocks: Mapping[Capture, CaptureClock],
-    *,
-    several: bool,
+    mates: Sequence[Mate], clocks: Mapping[Capture, CaptureClock], *, several: bool
 ) -> EngineGeneration:
     """Build the generation of one engine from its first rank; without iterations it ends when the last rank ends."""
-    row, part = mates[0]
-    clock = clocks.get(_find_generation_capture(row))
-    start, work = int(row["ts_ns"]), {}
-    end = start + int(row["dur_ns"])
-    if part is not None:
-        work = _summarize_iterations(part)
+    row, iterations = mates[0]
+    if iterations is not None:
+        work, start, end = _summarize_iterations(iterations), row["ts_ns"], row["ts_ns"] + row["dur_ns"]
     else:
-        start, end = _measure_span_of_mates([mate for mate, _ in mates], clocks)
+        work, (start, end) = {}, _measure_span_of_mates([mate for mate, _ in mates], clocks)
     return EngineGeneration(
-        _make_generation_key(row, UNIT),
+        tuple(row[name] for name in UNIT),
         _name_rollout_engine(row, several=several),
-        str(row["source"]),
-        to_int_or_none(row["pid"]),
+        row["source"],
+        row["pid"],
         len(mates),
-        str(row["basis"]),
+        row["basis"],
         start,
         end - start,
-        to_int_or_none(row["rank"]),
-        pause_ns=to_int_or_none(row["longest_pause_ns"]),
-        clock=clock,
+        row["rank"],
+        pause_ns=row["longest_pause_ns"],
+        clock=clocks.get((row["source"], row["pid"])),
         **work,
     )
-
-
-def _find_generation_capture(row: Mapping[str, Any]) -> Capture:
-    """Find the capture of a row."""
-    return str(row["source"]), to_int_or_none(row["pid"])
 
 
 def _measure_span_of_mates(
     mates: Sequence[Mapping[str, Any]], clocks: Mapping[Capture, CaptureClock]
 ) -> tuple[int, int]:
     """Measure (first start, last end) on the clock of the first rank; without common clocks, of the longest rank."""
-    own = [clocks.get(_find_generation_capture(mate)) for mate in mates]
-    starts, durs = ([int(mate[name]) for mate in mates] for name in ("ts_ns", "dur_ns"))
+    own = [clocks.get((mate["source"], mate["pid"])) for mate in mates]
+    starts, durs = ([mate[name] for mate in mates] for name in ("ts_ns", "dur_ns"))
     known = [clock for clock in own if clock is not None]
     if len(known) < len(mates) or len({clock.group for clock in known}) > 1:
         return starts[0], starts[0] + max(durs)
@@ -221,24 +203,20 @@ def _measure_span_of_mates(
     return min(moved) + known[0].fast_ns, last + known[0].fast_ns
 
 
-def _name_rollout_engine(row: dict[str, Any], *, several: bool) -> str:
+def _name_rollout_engine(row: Mapping[str, Any], *, several: bool) -> str:
     """Name an engine: `replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else its file."""
-    rank, pid, replica = (to_int_or_none(row[name]) for name in ("rank", "pid", "replica"))
-    process = format_numbered_word("rank", rank) or format_numbered_word("process", pid)
-    if replica is None:
-        return process or str(row["source"])
-    return f"replica {replica} {process}".strip() if several else f"replica {replica}"
+    process = format_numbered_word("rank", row["rank"]) or format_numbered_word("process", row["pid"])
+    if row["replica"] is None:
+        return process or row["source"]
+    return f"replica {row['replica']} {process}".strip() if several else f"replica {row['replica']}"
 
 
-def _summarize_iterations(part: pd.DataFrame) -> dict[str, Any]:
+def _summarize_iterations(iterations: Frame) -> dict[str, Any]:
     """Summarize iterations into the fields of a generation."""
-    pace, count = part["pace_ns"].to_numpy(np.int64), part["count"].to_numpy(np.int64)
-    running = part["decode_requests"].to_numpy(np.int64)
-    prefill = part["prefill"].to_numpy(np.bool_)
-    counted = part["decode_tokens"].notna().to_numpy()
+    pace, count, running = iterations["pace_ns"], iterations["count"], iterations["decode_requests"]
+    prefill, counted = iterations["prefill"], ~iterations.is_missing("decode_tokens")
     # Without a count every running request gets one token; speculative decoding gets more.
-    decoded = part["decode_tokens"].to_numpy(np.int64, na_value=0)
-    tokens = np.where(counted, decoded, running * count)
+    tokens = np.where(counted, iterations.integers("decode_tokens"), running * count)
     wall, total, peak = int(pace.sum()), int(tokens.sum()), int(running.max())
     decode = ~prefill & (running > 0)
     low = ~prefill & (running < LOW_BATCH * peak)
@@ -251,11 +229,12 @@ def _summarize_iterations(part: pd.DataFrame) -> dict[str, Any]:
         if others := int(tokens[~thin].sum()):
             rate = int(pace[~thin].sum()) / others
             gain = int(pace[thin].sum()) - int(tokens[thin].sum()) * rate
-    busy = part["busy_ns"]
     busy_ns = prefill_busy_ns = None
-    if busy.notna().all():
+    if not iterations.is_missing("busy_ns").any():
+        busy = iterations.integers("busy_ns")
         busy_ns, prefill_busy_ns = int(busy.sum()), int(busy[prefill].sum())
     each = pace / count
+    decodes = iterations.with_columns(requests=running * count).filter(decode)
     return {
         "iterations": int(count.sum()),
         "decode_iterations": int(count[decode].sum()),
@@ -263,9 +242,9 @@ def _summarize_iterations(part: pd.DataFrame) -> dict[str, Any]:
         "counted": bool(counted.all()),
         "peak_requests": peak,
         "mean_requests": divide_or_none(float((running * pace).sum()), wall),
-        "context": _divide_known_sums(part["context_tokens"][decode], (running * count)[decode]),
+        "context": _divide_known_sums(decodes, "context_tokens", "requests"),
         "prompt_context": _divide_known_sums(
-            part["attention_pairs"][prefill], part["prefill_tokens"][prefill] + part["decode_tokens"][prefill]
+            iterations.filter(prefill), "attention_pairs", "prefill_tokens", "decode_tokens"
         ),
         "tail_ns": tail_ns,
         "low_ns": low_ns if peak else None,
@@ -278,11 +257,12 @@ def _summarize_iterations(part: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _divide_known_sums(over: pd.Series[Any], under: Any) -> float | None:
-    """Divide Σ over by Σ under; None without rows, and where a part of either is unknown."""
-    if not len(over) or over.isna().any() or pd.isna(under).any() or not under.sum():
+def _divide_known_sums(iterations: Frame, above: str, *below: str) -> float | None:
+    """Divide the sum of one column by that of others; None without rows, and where any value is unknown."""
+    if not len(iterations) or any(iterations.is_missing(name).any() for name in (above, *below)):
         return None
-    return float(over.sum()) / float(under.sum())
+    total = sum(int(iterations.integers(name).sum()) for name in below)
+    return divide_or_none(int(iterations.integers(above).sum()), total)
 
 
 def _compute_median_or_none(values: npt.NDArray[np.float64]) -> float | None:
@@ -305,9 +285,12 @@ def _compare_first_iterations(
     number = np.cumsum(count)
     first = number <= max(int(number.max(initial=0) * FIRST_SHARE), 1)
     classes = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
-    later = pd.Series(each[~first]).groupby(classes[~first])
-    yardstick = later.median()[later.size() >= MIN_ALIKE]
-    steady = yardstick.reindex(classes[first]).to_numpy(float)
+    later = Frame.from_columns({"size_class": classes[~first], "pace_ns": each[~first]}).group_by("size_class")
+    yardstick = later.agg(steady_ns=median_of("pace_ns"), count=count_rows())
+    yardstick = yardstick.filter(yardstick["count"] >= MIN_ALIKE)
+    steady = (
+        Frame.from_columns({"size_class": classes[first]}).join(yardstick, ["size_class"], "left").number("steady_ns")
+    )
     compared = ~np.isnan(steady)
     if not compared.any():
         return {}
@@ -404,12 +387,11 @@ def _draw_running_batches(
     left_out = 0
     for number, engine in enumerate(engines):
         rows = list_generation_iterations(measured, engine)
-        since_start = rows["ts_ns"].to_numpy() - engine.ts_ns
-        since_start = since_start + (engine.begin_ns - first if same_clock else 0)
+        since_start = rows["ts_ns"] - engine.ts_ns + (engine.begin_ns - first if same_clock else 0)
         most = MAX_MARKS // len(engines)
         bins = np.arange(len(since_start)) * most // max(len(since_start), most)
         begin = np.flatnonzero(np.diff(bins, prepend=-1))
-        highest = np.maximum.reduceat(rows["decode_requests"].to_numpy(np.int64), begin)
+        highest = np.maximum.reduceat(rows["decode_requests"], begin)
         marks += zip(repeat(number), since_start[begin].tolist(), highest.tolist(), strict=False)
         left_out += len(since_start) - len(begin)
     caption = "The longest generation; the largest batch of neighbouring iterations."

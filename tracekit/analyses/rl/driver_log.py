@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import TIMER, map_run_driver_logs, match_logged_steps
-from tracekit.job.frames import find_equal_rows, make_run_heading, phrase_run
+from tracekit.job.driver_log import TIMER, find_logged_steps, map_run_driver_logs
+from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
+from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import NAME, STEP
+from tracekit.model.tables.frame import Frame, from_rows, max_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 
@@ -65,51 +66,40 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "step": rows["step"].array,
             "name": rows["name"].array.remove_unused_categories(),
             "value": rows["value"].array,
-            "dur_ns": pd.arrays.IntegerArray(dur, ~sound),
+            "dur_ns": Nullable(dur, ~sound),
         }
     }
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the stages in the driver's log next to the same steps in the traces, and the machine's load."""
-    known_logs = map_run_driver_logs(measured)
-    if not known_logs:
+    if not map_run_driver_logs(measured):
         return ANALYSIS.skipped("no driver's log was given or found beside the profile")
-    all_cells, walls = build_stage_cells(measured), list_timed_units(measured)
+    cells, units = list_stage_cells(measured), list_units_with_cells(measured)
     return ANALYSIS.answered(
-        metrics=lambda: _compute_token_rate(measured, walls),
+        metrics=lambda: _compute_token_rate(measured, units),
         sheets=lambda: select_filled_sheets(
-            *filter(None, (_make_log_comparison_table(measured, all_cells, walls), make_machine_log_sheet(measured)))
+            _make_log_comparison_table(measured, cells, units), _make_machine_log_table(measured)
         ),
-        caveats=lambda: _list_driver_log_caveats(measured, walls),
+        caveats=lambda: _list_driver_log_caveats(measured, units),
     )
 
 
-def _make_log_comparison_table(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+def _make_log_comparison_table(measured: Measurements, cells: Frame, units: Frame) -> Sheet:
     """Make the table of stages in traces and log: profiled steps, and the other steps of the log."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
+    cells = cells.filter(cells.equals("state", "measured"))
     for run, log in map_run_driver_logs(measured).items():
-        of_run = walls[find_equal_rows(walls["run"], run)]
-        numbered = match_logged_steps(of_run, log)
-        cells_of = all_cells[find_equal_rows(all_cells["run"], run) & (all_cells["state"] == "measured")]
-        for stage in dict.fromkeys([*cells_of["canonical"], *log.stages["canonical"]]):
-            times = log.get_stage_times(stage)
-            stage_cells = cells_of[cells_of["canonical"] == stage]
-            if numbered:
-                stage_cells = stage_cells[stage_cells["step"].isin(numbered)]
-            longest = stage_cells.groupby(["step", "part"], dropna=False)["wall_ns"].max()
-            same, unmatched = times[times.index.isin(numbered)], times[~times.index.isin(numbered)]
-            rows.append((run, stage, longest.mean(), same.mean(), unmatched.median(), len(unmatched)))
-        step = log.steps
-        same, unmatched = step[step.index.isin(numbered)], step[~step.index.isin(numbered)]
-        in_trace = of_run[of_run["step"].isin(numbered)] if numbered else of_run
-        in_trace = in_trace[in_trace["origin"] != "stage"]
-        rows.append((run, "(step)", in_trace["wall_ns"].mean(), same.mean(), unmatched.median(), len(unmatched)))
-    names = ("run", "canonical", "trace_ns", "same_ns", "other_ns", "other_steps")
-    out = pd.DataFrame(rows, columns=list(names))
-    out = out.astype(dict.fromkeys(("trace_ns", "same_ns", "other_ns"), "Float64"))
-    out = out[out["same_ns"].notna() | out["other_ns"].notna()]
-    out["ratio"] = (out["same_ns"] / out["trace_ns"].where(out["trace_ns"] > 0)).astype("Float64")
+        cells_of_run, units_of_run = (frame.filter(frame.equals("run", run)) for frame in (cells, units))
+        numbered = find_logged_steps(units_of_run, log)
+        for stage in dict.fromkeys([*cells_of_run.values("canonical"), *log.stage_times.values("canonical")]):
+            of_stage = cells_of_run.filter(cells_of_run.equals("canonical", stage))
+            longest = _select_steps(of_stage, numbered).group_by("step", "part").agg(wall_ns=max_of("wall_ns"))
+            rows.append((run, stage, *_average_step_times(longest, log.map_stage_ns(stage), numbered)))
+        traced = _select_steps(units_of_run.filter(~units_of_run.equals("origin", "stage")), numbered)
+        rows.append((run, "(step)", *_average_step_times(traced, log.step_ns, numbered)))
+    times = from_rows(("run", "canonical", "trace_ns", "same_ns", "ratio", "other_ns", "other_steps"), rows)
+    times = times.filter(~times.is_missing("same_ns") | ~times.is_missing("other_ns"))
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
@@ -122,17 +112,35 @@ def _make_log_comparison_table(measured: Measurements, all_cells: pd.DataFrame, 
         """),
     )
     caption = "The driver's timers include dispatch and, in profiled steps, what starting, stopping and exporting the profiler costs."
-    return make_sheet("log", "Beside the driver's log", headings, out, caption=caption)
+    return make_sheet("log", "Beside the driver's log", headings, times, caption=caption)
 
 
-def _compute_token_rate(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
+def _select_steps(rows: Frame, numbered: list[int]) -> Frame:
+    """Select the rows of these steps; all rows without any."""
+    return rows.filter(np.isin(rows.integers("step", missing=-1), numbered)) if numbered else rows
+
+
+def _average_step_times(
+    traced: Frame, logged: Mapping[int, int], numbered: list[int]
+) -> tuple[float | None, float | None, float | None, float | None, int]:
+    """Average traced and logged times: the cells of a row after the stage."""
+    traced_ns = traced.integers("wall_ns")
+    trace_ns = float(traced_ns.mean()) if len(traced_ns) else None
+    same = [logged[step] for step in numbered if step in logged]
+    same_ns = float(np.mean(same)) if same else None
+    unmatched = [dur_ns for step, dur_ns in logged.items() if step not in numbered]
+    other_ns = float(np.median(unmatched)) if unmatched else None
+    return trace_ns, same_ns, divide_or_none(same_ns, trace_ns), other_ns, len(unmatched)
+
+
+def _compute_token_rate(measured: Measurements, units: Frame) -> list[Metric]:
     """Compute tokens per second over the steps that log and traces share; empty if either is unknown."""
     tokens = seconds = 0.0
     for run, log in map_run_driver_logs(measured).items():
-        of_run = walls[find_equal_rows(walls["run"], run) & (walls["origin"] == "file")]
-        counts = log.counts["tokens"]
-        both = of_run[of_run["step"].isin(set(match_logged_steps(of_run, log)) & set(counts.index))]
-        tokens += float(counts.reindex(both["step"].astype(int)).sum())
+        of_run = units.filter(units.equals("run", run) & units.equals("origin", "file"))
+        steps = [step for step in find_logged_steps(of_run, log) if step in log.work["tokens"]]
+        both = of_run.filter(np.isin(of_run.integers("step", missing=-1), steps))
+        tokens += sum(log.work["tokens"][step] for step in both.values("step"))
         seconds += float(both["wall_ns"].sum()) / 1e9
     if not tokens or not seconds:
         return []
@@ -140,16 +148,16 @@ def _compute_token_rate(measured: Measurements, walls: pd.DataFrame) -> list[Met
     return [Metric("tokens_per_s", tokens / seconds, "", "higher", label=label)]
 
 
-def _list_driver_log_caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
+def _list_driver_log_caveats(measured: Measurements, units: Frame) -> list[str]:
     """List the caveats on the comparison."""
     known_logs = map_run_driver_logs(measured)
     caveats = []
     for run, log in known_logs.items():
-        of_run = walls[find_equal_rows(walls["run"], run)]
-        if len(of_run) and not match_logged_steps(of_run, log):
+        of_run = units.filter(units.equals("run", run))
+        if len(of_run) and not find_logged_steps(of_run, log):
             caveats.append(f"the traces do not say which steps of {log.source} they are{phrase_run(measured, run)}")
     used = {log.source for log in known_logs.values()}
-    unused = set(measured["logged"]["source"].dropna()) - used
+    unused = set(measured.frame("logged").distinct("source").values("source")) - used
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
     return caveats
@@ -172,40 +180,40 @@ _HEADINGS = (
 )
 
 
-def make_machine_log_sheet(measured: Measurements) -> Sheet | None:
-    """Make the table of utilisation and memory of the host and every GPU of each log; None without such metrics.
+def _make_machine_log_table(measured: Measurements) -> Sheet:
+    """Make the table of utilisation and memory of the host and every GPU of each log.
 
     Logs have samples at step ends. The activity of a GPU within a step is in the traces.
     """
-    rows = [
-        row
-        for run, log in map_run_driver_logs(measured).items()
-        for row in _list_machine_log_rows(measured, run, log.source)
-    ]
-    if not rows:
-        return None
-    frame = pd.DataFrame(rows).sort_values(["run", "order"], kind="stable")
+    rows = []
+    for run, log in map_run_driver_logs(measured).items():
+        for place, levels in sorted(_map_machine_levels(measured, run, log.source).items()):
+            name = "host" if place < 0 else f"GPU {place}"
+            rows.append(
+                (run, place, name, *_summarize_machine_levels(levels.get("busy", {}), levels.get("memory", {})))
+            )
+    table = from_rows(("run", "order", *(heading.name for heading in _HEADINGS)), rows)
     caption = "At the end of each step. A GPU counts as busy while any kernel runs, however small; a host by the mean of its cores."
     headings = (*make_run_heading(measured), *_HEADINGS)
-    return make_sheet("machine", "The machine, as logged", headings, frame.drop(columns="order"), caption=caption)
+    return make_sheet("machine", "The machine, as logged", headings, table.sort("run", "order"), caption=caption)
 
 
-def _list_machine_log_rows(measured: Measurements, run: object, source: str) -> list[dict[str, object]]:
-    """List a row for the host and for each GPU in the log of a run."""
-    rows = measured["logged"]
-    rows = rows[find_equal_rows(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
-    by_place: dict[int, dict[str, pd.Series[float]]] = {}
-    for name, levels in rows.groupby("name", sort=True):
-        quantity = _parse_machine_metric(str(name))
+def _map_machine_levels(measured: Measurements, run: str, source: str) -> dict[int, dict[str, dict[int, float]]]:
+    """Map the host (-1) and each GPU in the log of a run to its levels: by quantity, then by step."""
+    logged = measured.frame("logged")
+    logged = logged.filter(logged.equals("run", run) & logged.equals("source", source) & ~logged.is_missing("step"))
+    by_place: dict[int, dict[str, dict[int, float]]] = {}
+    for levels in logged.sort("name", "step").group_by("name").frames():
+        quantity = _parse_machine_metric(levels.values("name")[0] or "")
         if quantity is None:
             continue
         place, what, scale = quantity
-        value = levels.set_index("step")["value"].astype("float64") * scale
+        value = levels.number("value") * scale
         sound = (value >= 0) & (value <= (1.0 if what == "busy" else 2**60))
-        by_step = value[sound].groupby(level=0).last()
-        if len(by_step):
+        by_step = dict(zip(levels.integers("step")[sound].tolist(), value[sound].tolist(), strict=True))
+        if by_step:
             by_place.setdefault(place, {}).setdefault(what, by_step)
-    return [_make_machine_log_row(run, place, parts) for place, parts in sorted(by_place.items())]
+    return by_place
 
 
 def _parse_machine_metric(name: str) -> tuple[int, str, float] | None:
@@ -221,18 +229,14 @@ def _parse_machine_metric(name: str) -> tuple[int, str, float] | None:
     return place, "memory", 1.0
 
 
-def _make_machine_log_row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
-    """Make the row of the host (-1) or a GPU, reduced over its steps."""
-    nothing: pd.Series[Any] = pd.Series([], dtype="float64")
-    busy, memory = parts.get("busy", nothing), parts.get("memory", nothing)
-    row: dict[str, object] = {"run": run, "order": place, "place": "host" if place < 0 else f"GPU {place}"}
-    row |= dict.fromkeys(("busy", "least", "most", "used_bytes", "first_bytes", "last_bytes", "most_bytes"))
-    if len(busy):
-        row |= {"busy": busy.mean(), "least": busy.min(), "most": busy.max()}
-    if len(memory):
-        row |= {"used_bytes": memory.mean(), "most_bytes": memory.max()}
-        row |= {"first_bytes": memory.iloc[0], "last_bytes": memory.iloc[-1]}
-    return row | {"steps": len(busy.index.union(memory.index))}
+def _summarize_machine_levels(busy: Mapping[int, float], memory: Mapping[int, float]) -> tuple[float | None, ...]:
+    """Summarize the levels by step of the host or a GPU: the cells of its row after the first."""
+    shares, sizes = list(busy.values()), list(memory.values())
+    return (
+        *((float(np.mean(shares)), min(shares), max(shares)) if shares else (None,) * 3),
+        *((float(np.mean(sizes)), sizes[0], sizes[-1], max(sizes)) if sizes else (None,) * 4),
+        len({*busy, *memory}),
+    )
 
 
 ANALYSIS = Analysis(

@@ -7,26 +7,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_canonical_stages,
-    make_label_headings,
-    phrase_run,
-    select_distinct_rows,
-    sort_by_columns,
-    to_text_or_none,
-)
+from tracekit.job.frames import make_label_headings, name_stages, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import make_stage_key
 from tracekit.model.intervals import Ints, find_window_at
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
-from tracekit.model.tables.keys import CAPTURE, list_row_dicts, number_keys
+from tracekit.model.tables.frame import (
+    Frame,
+    count_distinct_of,
+    count_rows,
+    max_of,
+    mean_of,
+    median_of,
+    min_of,
+    sum_of,
+    where,
+)
+from tracekit.model.tables.keys import CAPTURE, number_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.calls.nesting import build_call_tree
@@ -114,12 +115,10 @@ def _find_forward_row_counts(trace: Trace, start: Ints, end: Ints) -> Nullable:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report micro-batches by stage; judge R18."""
-    rows = measured["forward_batches"]
-    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
-    if not len(rows):
+    batches = measured.frame("forward_batches")
+    if not len(batches):
         return ANALYSIS.skipped("no micro-batch was annotated")
-    keys = ["run", "role", "canonical"]
-    pooled = _summarize_forward_batches(rows, keys)
+    pooled = _summarize_forward_batches(batches)
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -139,67 +138,64 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _summarize_forward_batches(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _summarize_forward_batches(batches: Frame) -> Frame:
     """Summarize micro-batches by run, role and stage, longest first."""
-    pooled = aggregate_by_keys(
-        rows.assign(row_count=rows["row_count"].astype("Int64")),
-        keys,
-        count=("dur_ns", "size"),
-        median=("row_count", "median"),
-        least=("row_count", "min"),
-        most=("row_count", "max"),
-        mean_ns=("dur_ns", "mean"),
-        total_ns=("dur_ns", "sum"),
+    keys = ("run", "role", "canonical")
+    batches = batches.with_columns(canonical=name_stages(batches, in_file=True))
+    passes = batches.group_by(*keys, "step", "part", *CAPTURE)
+    pooled = batches.group_by(*keys).agg(
+        count=count_rows(),
+        # As floats: the median between two whole numbers is not rounded.
+        median=median_of(where(~batches.is_missing("row_count"), batches.number("row_count"))),
+        least=min_of("row_count"),
+        most=max_of("row_count"),
+        mean_ns=mean_of("dur_ns"),
+        total_ns=sum_of("dur_ns"),
+        passes=count_distinct_of(passes.number),
     )
-    passes = select_distinct_rows(rows, [*keys, "step", "part", *CAPTURE])
-    pooled["each"] = pooled["count"] / aggregate_by_keys(passes, keys, count=("step", "size"))["count"]
-    return sort_by_columns(pooled, total_ns=False, canonical=True)
+    pooled = pooled.with_columns(each=pooled["count"] / pooled["passes"])
+    return pooled.sort("total_ns", "canonical", descending=["total_ns"])
 
 
-def _pair_forward_with_training(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
+def _pair_forward_with_training(pooled: Frame) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Pair each forward-only stage with the training stage of its role, else of its run."""
-    of_role: dict[tuple[Any, ...], dict[Any, Any]] = {}
-    of_run: dict[tuple[Any, ...], dict[Any, Any]] = {}
-    for row in list_row_dicts(pooled[pooled["canonical"].isin(TRAINING)]):
-        run, role, stage = make_stage_key(row)
-        of_role.setdefault((run, stage, role), row)
-        of_run.setdefault((run, stage), row)
-    for row in list_row_dicts(pooled[pooled["canonical"].isin(FORWARD_ONLY)]):
-        run, role, stage = make_stage_key(row)
-        wanted = run, "update_critic" if stage == "values" else "update_actor"
-        training = of_role.get((*wanted, role)) or of_run.get(wanted)
+    of_role: dict[tuple[Any, ...], dict[str, Any]] = {}
+    of_run: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in pooled.filter(pooled.is_in("canonical", TRAINING)).rows():
+        of_role.setdefault((row["run"], row["canonical"], row["role"]), row)
+        of_run.setdefault((row["run"], row["canonical"]), row)
+    for row in pooled.filter(pooled.is_in("canonical", FORWARD_ONLY)).rows():
+        wanted = row["run"], "update_critic" if row["canonical"] == "values" else "update_actor"
+        training = of_role.get((*wanted, row["role"])) or of_run.get(wanted)
         if training is not None:
             yield row, training
 
 
-def _list_forward_batch_abstentions(pooled: pd.DataFrame) -> Iterator[Verdict]:
+def _list_forward_batch_abstentions(pooled: Frame) -> Iterator[Verdict]:
     """List why R18 does not apply, or lacks data."""
     pairs = list(_pair_forward_with_training(pooled))
     if not pairs:
         reason = "no forward-only pass stands beside training, both in micro-batches"
         yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
-    elif all(pd.isna(row["median"]) or pd.isna(train["median"]) for row, train in pairs):
+    elif all(row["median"] is None or train["median"] is None for row, train in pairs):
         yield Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
 
 
-def _find_small_forward_batches(
-    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_small_forward_batches(measured: Measurements, pooled: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R18: forward passes, which need less memory, in micro-batches as small as training; one per training stage."""
     limit = thresholds.of("forward-batch-size")
-    by_owner: dict[tuple[Any, ...], list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
+    by_owner: dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for row, train in _pair_forward_with_training(pooled):
-        if pd.isna(row["median"]) or pd.isna(train["median"]) or not train["median"]:
+        if row["median"] is None or not train["median"]:
             continue
-        small = float(row["median"]) <= limit["row_ratio"] * float(train["median"])
+        small = row["median"] <= limit["row_ratio"] * train["median"]
         if small and row["each"] >= limit["micro_batches"]:
-            key = (row["run"], to_text_or_none(row["role"]), train["canonical"])
-            by_owner.setdefault(key, []).append((row, train))
+            by_owner.setdefault((row["run"], row["role"], train["canonical"]), []).append((row, train))
     for (run, role, _), pairs in by_owner.items():
-        names = sorted(str(row["canonical"]) for row, _ in pairs)
-        rows = max(float(row["median"]) for row, _ in pairs)
-        each = min(float(row["each"]) for row, _ in pairs)
-        training = float(pairs[0][1]["median"])
+        names = sorted(row["canonical"] for row, _ in pairs)
+        rows = max(row["median"] for row, _ in pairs)
+        each = min(row["each"] for row, _ in pairs)
+        training = pairs[0][1]["median"]
         yield Finding(
             "forward-batch-size",
             thresholds.severity(None),

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
-    aggregate_by_keys,
-    clear_parts_of_numbered_steps,
     divide_or_none,
-    find_canonical_stages,
-    find_equal_rows,
     make_label_headings,
-    narrow_exact_floats,
+    name_stages,
     phrase_run,
-    sort_by_columns,
-    summarize_job_steps,
-    to_text_or_none,
+    summarize_step_walls,
 )
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
-from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
+from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
-from tracekit.model.tables.keys import CAPTURE, PROCESS, group_rows_by
+from tracekit.model.tables.frame import (
+    Frame,
+    count_rows,
+    divide,
+    max_of,
+    mean_of,
+    median_of,
+    min_of,
+    narrow_whole_numbers,
+    sum_of,
+    texts,
+    where,
+)
+from tracekit.model.tables.keys import CAPTURE, PROCESS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -51,8 +58,7 @@ MICRO_BATCHES = Table(
 )
 
 
-_BATCH_KEYS = ["run", "role", "canonical", "kind"]
-_STAGE_RUN_KEYS = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
+_STAGE_RUN_KEYS = (*CAPTURE, "step", "canonical", "occurrence")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -63,14 +69,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report lengths of micro- and mini-batches by stage; judge R17 and R31."""
-    rows = _list_batches(measured)
-    redundant, verdicts = _find_redundant_log_probs(measured, rows, thresholds)
-    if not len(rows):
+    batches = _list_batches(measured)
+    redundant, verdicts = _find_redundant_log_probs(measured, batches, thresholds)
+    if not len(batches):
         reason = "no mini- or micro-batch is annotated"
         none = Verdict("ragged-micro-batches", "not applicable", reason)
         return ANALYSIS.skipped(reason, verdicts=(none, *verdicts))
     empty_ratio = thresholds.of("ragged-micro-batches")["empty_ratio"]
-    instances = _summarize_batches_by_stage_run(rows, empty_ratio)
+    instances = _summarize_batches_by_stage_run(batches, empty_ratio)
     ragged = list(_find_ragged_batches(measured, instances, thresholds))
     return ANALYSIS.answered(
         sheets=lambda: (_make_batch_length_table(measured, instances, empty_ratio),),
@@ -79,67 +85,65 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _list_batches(measured: Measurements) -> pd.DataFrame:
+def _list_batches(measured: Measurements) -> Frame:
     """List the measured batches with their canonical stage and `length_ns`: kernel time, or host time without a device."""
-    rows = clear_parts_of_numbered_steps(measured["micro_batches"])
-    rows["window"] = measured["micro_batches"]["part"]
-    return rows.assign(
-        canonical=find_canonical_stages(rows, in_file=True, any_range=True),
-        on_device=rows["own_ns"].notna(),
-        length_ns=rows["own_ns"].fillna(rows["dur_ns"]).astype("float64"),
+    batches = measured.frame("micro_batches")
+    on_device = ~batches.is_missing("own_ns")
+    return batches.with_columns(
+        canonical=name_stages(batches, in_file=True, any_range=True),
+        on_device=on_device,
+        length_ns=np.where(on_device, batches.integers("own_ns"), batches["dur_ns"]),
     )
 
 
-def _summarize_batches_by_stage_run(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
+def _summarize_batches_by_stage_run(batches: Frame, empty_ratio: float) -> Frame:
     """Summarize the batches of each run of a stage: how many, and how unequal (Q24).
 
     Columns: the keys of processes, step, canonical, kind; count, total_ns, mean_ns, median_ns, min_ns, max_ns,
-    variation (sample standard deviation over mean, NA for one), small (batches of less than
+    variation (sample standard deviation over mean, missing for one), small (batches of less than
     `empty_ratio` of the median), small_ns, on_device.
     """
-    by = [*PROCESS, *(name for name in _STAGE_RUN_KEYS if name != "pid")]
-    number, _ = group_rows_by(rows, by)
-    medians = rows["length_ns"].groupby(number, sort=False).median().to_numpy(np.float64)
-    small = rows["length_ns"] < empty_ratio * medians[number]
-    rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
-    out = aggregate_by_keys(
-        rows,
-        by,
-        count=("length_ns", "size"),
-        total_ns=("length_ns", "sum"),
-        mean_ns=("length_ns", "mean"),
-        median_ns=("length_ns", "median"),
-        min_ns=("length_ns", "min"),
-        max_ns=("length_ns", "max"),
-        std_ns=("length_ns", "std"),
-        small=("small", "sum"),
-        small_ns=("small_ns", "sum"),
-        on_device=("on_device", "all"),
+    length_ns = batches.number("length_ns")
+    by_stage_run = batches.group_by(*dict.fromkeys((*PROCESS, *_STAGE_RUN_KEYS)), "kind")
+    small = length_ns < empty_ratio * by_stage_run.each(median_of(length_ns))
+    from_mean = length_ns - by_stage_run.each(mean_of("length_ns"))
+    instances = by_stage_run.agg(
+        count=count_rows(),
+        total_ns=sum_of("length_ns"),
+        mean_ns=mean_of("length_ns"),
+        median_ns=median_of(length_ns),
+        min_ns=min_of("length_ns"),
+        max_ns=max_of("length_ns"),
+        squares=sum_of(from_mean**2),
+        small=sum_of(small),
+        small_ns=sum_of(np.where(small, batches["length_ns"], 0)),
+        on_device=min_of("on_device"),
     )
-    out["variation"] = out["std_ns"] / out["mean_ns"].where(out["mean_ns"] > 0)
-    return out
+    std_ns = np.sqrt(instances["squares"] / np.maximum(instances["count"] - 1, 1))
+    variation = where(instances["count"] > 1, std_ns)
+    return instances.with_columns(variation=divide(variation, instances["mean_ns"]))
 
 
-def _make_batch_length_table(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) -> Sheet:
+def _make_batch_length_table(measured: Measurements, instances: Frame, empty_ratio: float) -> Sheet:
     """Make the table of stages by time in batches, with their spread."""
-    out = aggregate_by_keys(
-        instances,
-        _BATCH_KEYS,
-        per=("count", "mean"),
-        count=("count", "sum"),
-        total=("total_ns", "sum"),
-        variation=("variation", "median"),
-        shortest=("min_ns", "min"),
-        median=("median_ns", "median"),
-        longest=("max_ns", "max"),
-        small=("small", "sum"),
-        on_device=("on_device", "all"),
+    lengths = instances.group_by("run", "role", "canonical", "kind").agg(
+        per=mean_of("count"),
+        count=sum_of("count"),
+        total=sum_of("total_ns"),
+        variation=median_of("variation"),
+        shortest=min_of("min_ns"),
+        median=median_of("median_ns"),
+        longest=max_of("max_ns"),
+        small=sum_of("small"),
+        on_device=min_of("on_device"),
     )
-    out["lengths"] = out["on_device"].map({True: "kernel time", False: "host time"})
-    out["canonical"] = out["canonical"].astype(object).fillna("(in no stage)")
-    for name in ("per", "shortest", "median", "longest"):
-        out[name] = narrow_exact_floats(out[name])
-    out = sort_by_columns(out, total=False, kind=True)
+    lengths = lengths.with_columns(
+        canonical=texts([stage or "(in no stage)" for stage in lengths.values("canonical")]),
+        lengths=texts(["kernel time" if on_device else "host time" for on_device in lengths.values("on_device")]),
+        per=narrow_whole_numbers(lengths["per"]),
+        median=narrow_whole_numbers(lengths["median"]),
+    )
+    lengths = lengths.sort("total", "kind", descending=["total"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -165,36 +169,36 @@ def _make_batch_length_table(measured: Measurements, instances: pd.DataFrame, em
     caption = (
         "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
     )
-    return make_sheet("batches", "Mini- and micro-batches by stage", headings, out, caption=caption)
+    return make_sheet("batches", "Mini- and micro-batches by stage", headings, lengths, caption=caption)
 
 
-def _list_ragged_batch_abstentions(measured: Measurements, instances: pd.DataFrame) -> Iterator[Verdict]:
+def _list_ragged_batch_abstentions(measured: Measurements, instances: Frame) -> Iterator[Verdict]:
     """List verdicts on runs that R31 cannot judge."""
-    for run in instances["run"].unique():
-        of_run = instances[find_equal_rows(instances["run"], run)]
+    for of_run in instances.group_by("run").frames():
+        run = phrase_run(measured, of_run.values("run")[0])
         if not of_run["on_device"].any():
-            reason = f"without a GPU the length of a batch is host time, which other work changes too{phrase_run(measured, run)}"
+            reason = f"without a GPU the length of a batch is host time, which other work changes too{run}"
             yield Verdict("ragged-micro-batches", "insufficient data", reason)
         elif not ((of_run["count"] > 1) & of_run["on_device"]).any():
-            reason = f"no stage runs more than one batch{phrase_run(measured, run)}"
+            reason = f"no stage runs more than one batch{run}"
             yield Verdict("ragged-micro-batches", "not applicable", reason)
 
 
-def _find_ragged_batches(measured: Measurements, instances: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R31: batches of one stage that differ much, or are nearly empty; one finding per stage."""
     limit = thresholds.of("ragged-micro-batches")
-    rows = instances[instances["on_device"] & (instances["count"] > 1)]
-    for key, stage_rows in rows.groupby(["run", "role", "canonical"], dropna=False, sort=False):
-        run, role, stage = key
+    several = instances.filter(instances["on_device"] & (instances["count"] > 1))
+    for of_stage in several.group_by("run", "role", "canonical").frames():
+        run, role, stage = next(of_stage.rows("run", "role", "canonical")).values()
         for kind in ("micro", "mini"):
-            of_kind = stage_rows[stage_rows["kind"] == kind]
-            variation = float(of_kind["variation"].median()) if len(of_kind) else 0.0
+            of_kind = of_stage.filter(of_stage.equals("kind", kind))
+            variations = of_kind.number("variation")[~of_kind.is_missing("variation")]
+            variation = float(np.median(variations)) if len(variations) else 0.0
             small, count = int(of_kind["small"].sum()), int(of_kind["count"].sum())
             if variation < limit["variation"] and not small:
                 continue
-            steps = count_steps_of_rows(measured, of_kind.drop(columns="device", errors="ignore"))
+            steps = count_steps_of_processes(measured, of_kind)
             gain, ratio = steps.per_step(float(of_kind["small_ns"].sum()))
-            where = to_text_or_none(stage) or "no stage"
             uneven = f"vary by {format_quantity(variation, 'ratio')}"
             empty = f"{small} of {count} take less than {format_quantity(limit['empty_ratio'], 'ratio')} of the median"
             caveats = [uneven] if variation >= limit["variation"] else []
@@ -202,16 +206,16 @@ def _find_ragged_batches(measured: Measurements, instances: pd.DataFrame, thresh
             yield Finding(
                 "ragged-micro-batches",
                 thresholds.severity(ratio),
-                f"{kind}-batches of {where}: {', '.join(caveats)}{phrase_run(measured, run)}",
+                f"{kind}-batches of {stage or 'no stage'}: {', '.join(caveats)}{phrase_run(measured, run)}",
                 "form batches by tokens rather than by samples (use_dynamic_bsz), and spread what is left over",
                 (
                     Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
                     Metric("nearly_empty", small, "count", "lower", label="nearly empty"),
                     Metric("batches", count, "count", label="of"),
-                    Metric("longest", round(float(of_kind["max_ns"].max())), "ns", "lower", label="longest"),
-                    Metric("shortest", round(float(of_kind["min_ns"].min())), "ns", label="shortest"),
+                    Metric("longest", int(of_kind["max_ns"].max()), "ns", "lower", label="longest"),
+                    Metric("shortest", int(of_kind["min_ns"].min()), "ns", label="shortest"),
                 ),
-                (Place(role=to_text_or_none(role), stage=to_text_or_none(stage)),),
+                (Place(role=role, stage=stage),),
                 round(gain),
                 ratio,
                 ("long batches fill a GPU better: what equal ones would save is not known",),
@@ -220,29 +224,31 @@ def _find_ragged_batches(measured: Measurements, instances: pd.DataFrame, thresh
 
 
 def _find_redundant_log_probs(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+    measured: Measurements, batches: Frame, thresholds: Thresholds
 ) -> tuple[list[Finding], list[Verdict]]:
     """Find R17: log-probs computed separately although the only update pass of the step computes them (Q20)."""
     findings, verdicts = [], []
-    stages, walls = build_stage_cells(measured), list_timed_units(measured)
+    cells, units = list_stage_cells(measured), list_units_with_cells(measured)
+    cells = cells.filter(cells.equals("state", "measured"))
     most_batches = thresholds.of("redundant-log-prob")["mini_batches"]
-    for run in walls["run"].unique():
-        measured_stages = stages[find_equal_rows(stages["run"], run) & (stages["state"] == "measured")]
-        passes = measured_stages[measured_stages["canonical"] == "old_log_prob"]
-        if not len(passes) or not (measured_stages["canonical"] == "update_actor").any():
+    for units_of_run in units.group_by("run").frames():
+        run = units_of_run.values("run")[0]
+        cells_of_run = cells.filter(cells.equals("run", run))
+        passes = cells_of_run.filter(cells_of_run.equals("canonical", "old_log_prob"))
+        if not len(passes) or not cells_of_run.equals("canonical", "update_actor").any():
             reason = f"no log-prob pass with an actor update is in the traces{phrase_run(measured, run)}"
             verdicts.append(Verdict("redundant-log-prob", "not applicable", reason))
             continue
-        count = _count_mini_batches_per_update(rows[find_equal_rows(rows["run"], run)])
+        count = _count_mini_batches_per_update(batches.filter(batches.equals("run", run)))
         if count is None:
             reason = f"the mini-batches of the update are not annotated, or not all captured{phrase_run(measured, run)}"
             verdicts.append(Verdict("redundant-log-prob", "insufficient data", reason))
             continue
         if count > most_batches:
             continue
-        steps = summarize_job_steps(measured).select_run(run)
-        wall = float(passes.groupby(list(UNIT), dropna=False)["wall_ns"].max().sum())
-        gain = wall / max(len(walls[find_equal_rows(walls["run"], run)]), 1)
+        steps = summarize_step_walls(measured).select_run(run)
+        longest = passes.group_by(*UNIT).agg(wall_ns=max_of("wall_ns"))
+        gain = int(longest.integers("wall_ns").sum()) / len(units_of_run)
         ratio = divide_or_none(gain, steps.step_ns)
         severity = thresholds.severity(ratio)
         findings.append(
@@ -256,7 +262,7 @@ def _find_redundant_log_probs(
                     Metric("old_log_prob_wall", round(gain), "ns", "lower", label="per step"),
                     Metric("mini_batches", count, "count", label="mini-batches per update"),
                 ),
-                (Place(role=to_text_or_none(passes["role"].iloc[0]), stage="old_log_prob"),),
+                (Place(role=passes.values("role")[0], stage="old_log_prob"),),
                 round(gain),
                 ratio,
                 (
@@ -267,13 +273,13 @@ def _find_redundant_log_probs(
     return findings, verdicts
 
 
-def _count_mini_batches_per_update(rows: pd.DataFrame) -> int | None:
+def _count_mini_batches_per_update(batches: Frame) -> int | None:
     """Count the most mini-batches, over all epochs, of one actor update of one process; None if unknown."""
-    mini_batches = rows[(rows["canonical"] == "update_actor") & (rows["kind"] == "mini")]
-    scheduled = rows["window"].dropna().astype(str).str.match(r"mb[0-9]")
-    if not len(mini_batches) or scheduled.any():
+    updates = batches.filter(batches.equals("canonical", "update_actor") & batches.equals("kind", "mini"))
+    is_scheduled = any(re.match(r"mb[0-9]", part or "") for part in batches.distinct("part").values("part"))
+    if not len(updates) or is_scheduled:
         return None
-    return int(mini_batches.groupby(_STAGE_RUN_KEYS[:-1], dropna=False).size().max())
+    return int(updates.group_by(*_STAGE_RUN_KEYS).agg(count=count_rows())["count"].max())
 
 
 ANALYSIS = Analysis(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_job_steps
+from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.rollout_generations import (
@@ -28,6 +28,7 @@ from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdic
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
+from tracekit.model.tables.frame import Value, from_rows
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -122,7 +123,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     several = len({role for _, role in roles}) > 1
     for (run, role), units in roles.items():
         where = (f" of {role}" if several and role else "") + phrase_run(measured, run)
-        step_ns = summarize_job_steps(measured).select_run(run).step_ns
+        step_ns = summarize_step_walls(measured).select_run(run).step_ns
         judged += (tail := list(_find_rollout_tail(units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
         judged += _find_replica_imbalance(units, where, step_ns, thresholds, tails_found=has_tail)
@@ -412,7 +413,7 @@ def _list_rollout_caveats(measured: Measurements, all_generations: Sequence[Engi
         yield "no GPU activity was recorded for some engines"
     if any(g.basis != "iterations" for g in all_generations):
         yield "engines without annotated iterations are known by their first and last work only"
-    if elsewhere := int(measured["generations"]["elsewhere_count"].sum()):
+    if elsewhere := int(measured.frame("generations")["elsewhere_count"].sum()):
         yield f"{elsewhere:,} iterations ran on other threads of their process: not shown"
 
 
@@ -420,8 +421,8 @@ def _make_rollout_engine_table(
     measured: Measurements, all_generations: Sequence[EngineGeneration], compared: float
 ) -> Sheet:
     """Make the table of engines by generation."""
-    rows = pd.DataFrame([_make_rollout_engine_row(generation, compared) for generation in all_generations])
-    rows = rows.astype({"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"})
+    rows = [_make_rollout_engine_row(generation, compared) for generation in all_generations]
+    table = from_rows(list(rows[0]), [tuple(row.values()) for row in rows])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -442,7 +443,7 @@ def _make_rollout_engine_table(
             over | first / later | number | Pace of the first 10 % of decode iterations over later ones of equal batch.
         """),
     )
-    return make_sheet("rollout_engines", "Engines by generation", headings, rows)
+    return make_sheet("rollout_engines", "Engines by generation", headings, table)
 
 
 def _make_rollout_engine_row(generation: EngineGeneration, compared: float) -> dict[str, Any]:
@@ -480,7 +481,7 @@ def _make_rollout_engine_row(generation: EngineGeneration, compared: float) -> d
 
 def _make_replica_end_table(measured: Measurements, all_generations: Sequence[EngineGeneration]) -> Sheet:
     """Make the table of units with several replicas: when the replicas ended."""
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for (run, _), units in group_generations_by_role(all_generations).items():
         for unit in units:
             if len(unit) < 2:
@@ -499,7 +500,7 @@ def _make_replica_end_table(measured: Measurements, all_generations: Sequence[En
                     last.engine,
                 )
             )
-    names = ("run", "step", "engines", "first", "median", "last", "bubble", "who")
+    table = from_rows(("run", "step", "engines", "first", "median", "last", "bubble", "who"), rows)
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
@@ -512,8 +513,7 @@ def _make_replica_end_table(measured: Measurements, all_generations: Sequence[En
             who | last
         """),
     )
-    frame = pd.DataFrame(rows, columns=list(names)).astype({"step": "Int64"})
-    return make_sheet("rollout_replicas", "Replicas: when each generation ended", headings, frame)
+    return make_sheet("rollout_replicas", "Replicas: when each generation ended", headings, table)
 
 
 ANALYSIS = Analysis(

@@ -11,12 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import find_canonical_stages, is_from_epoch, make_run_heading, phrase_run
+from tracekit.job.frames import has_epoch_times, make_run_heading, name_stages, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
+from tracekit.model.tables.frame import Frame, divide, max_of, sum_of, texts
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -193,16 +194,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     """
     if not any(source.tool == "nsys" for source in measured.sources):
         return None
-    if not measured.has("counter_levels") or not len(measured["counter_levels"]):
+    if not measured.row_count("counter_levels"):
         return ANALYSIS.skipped("no counter was sampled (nsys profile --gpu-metrics-devices=all records them)")
-    rows = measured["counter_levels"]
-    of_capture = _pool_counter_levels(rows[rows["window"] == "capture"], ["run", "name"])
-    staged = rows[rows["window"] == "stage"].copy()
-    staged["canonical"] = find_canonical_stages(staged, any_range=True)
-    # As an array: an empty list, without stages, would select columns.
-    is_known = [classify_counter(str(name)) is not None for name in staged["name"]]
-    staged = staged[np.array(is_known, np.bool_)]
-    by_stage = _pool_counter_levels(staged, ["run", "canonical", "name"])
+    levels = measured.frame("counter_levels")
+    of_capture = _pool_counter_levels(levels.filter(levels.equals("window", "capture")), "run", "name")
+    staged = _select_known_counters(levels.filter(levels.equals("window", "stage")))
+    staged = staged.with_columns(canonical=name_stages(staged, any_range=True))
+    by_stage = _pool_counter_levels(staged, "run", "canonical", "name")
     sheets = [make_sheet("counters", "Counters", _make_counter_headings(measured), of_capture)]
     if len(by_stage):
         headings = _make_counter_headings(measured, Heading("canonical", "stage"))
@@ -229,62 +227,63 @@ def _make_counter_headings(measured: Measurements, *more: Heading) -> tuple[Head
     )
 
 
-def _pool_counter_levels(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _pool_counter_levels(levels: Frame, *by: str) -> Frame:
     """Pool the levels by these keys; every sample of every process has the same weight."""
-    grouped = rows.groupby(by, dropna=False, sort=True)
-    out = grouped[["sample_count", "sum", "zero_count"]].sum()
-    out["max"] = grouped["max"].max()
-    out["mean"] = (out["sum"] / out["sample_count"]).astype("Float64")
-    out["zero_ratio"] = (out["zero_count"] / out["sample_count"]).astype("Float64")
-    return out.reset_index()
+    pooled = levels.group_by(*by).agg(
+        sample_count=sum_of("sample_count"), sum=sum_of("sum"), zero_count=sum_of("zero_count"), max=max_of("max")
+    )
+    mean, zero_ratio = (divide(pooled[name], pooled["sample_count"]) for name in ("sum", "zero_count"))
+    return pooled.with_columns(mean=mean, zero_ratio=zero_ratio).sort(*by)
 
 
-def _list_counter_metrics(measured: Measurements, levels: pd.DataFrame) -> Iterator[Metric]:
+def _list_counter_metrics(measured: Measurements, levels: Frame) -> Iterator[Metric]:
     """List the mean of each known counter over all GPUs of a run."""
-    keys = np.array([classify_counter(str(name)) for name in levels["name"]], object)
-    for (run, key), of_key in levels.assign(known=keys).groupby(["run", "known"], sort=True):
-        if key not in ANALYSIS.metrics:
-            continue
-        share = float(of_key["sum"].sum()) / float(of_key["sample_count"].sum()) / 100
-        label = str(key).replace("_", " ") + phrase_run(measured, run)
-        yield Metric(str(key), share, "ratio", "higher", label=label)
+    levels = _select_known_counters(levels)
+    by_run = levels.filter(levels.is_in("known", ANALYSIS.metrics)).group_by("run", "known")
+    sums = by_run.agg(sum=sum_of("sum"), sample_count=sum_of("sample_count"))
+    for row in sums.sort("run", "known").rows():
+        share = row["sum"] / row["sample_count"] / 100
+        label = row["known"].replace("_", " ") + phrase_run(measured, row["run"])
+        yield Metric(row["known"], share, "ratio", "higher", label=label)
+
+
+def _select_known_counters(rows: Frame) -> Frame:
+    """Select the counters that are drawn and compared, with their kind as `known`."""
+    rows = rows.with_columns(known=texts([classify_counter(name or "") for name in rows.values("name")]))
+    return rows.filter(~rows.is_missing("known"))
 
 
 def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
     """Draw each known counter over time, one line per GPU."""
-    curve = measured["counter_curve"]
-    if not len(curve):
-        return
-    one_clock = is_from_epoch(measured, curve)
-    curve["known"] = [classify_counter(str(name)) for name in curve["name"]]
-    for key, of_key in curve.groupby("known", sort=False):
-        lines = list(of_key.groupby(["run", "host", "name"], dropna=False, sort=True))
-        zero = int(of_key["ts_ns"].min())
+    curve = measured.frame("counter_curve")
+    one_clock = has_epoch_times(measured, curve)
+    several = bool(make_run_heading(measured))
+    for of_kind in _select_known_counters(curve).group_by("known").frames():
+        kind = of_kind.values("known")[0]
+        lines = list(of_kind.sort("run", "host", "name").group_by("run", "host", "name").frames())
         marks: list[tuple[int | float | None, ...]] = []
-        for number, (_, line) in enumerate(lines[:CHART_SERIES]):
-            start = zero if one_clock else int(line["ts_ns"].min())
-            marks += [
-                (number, int(ts) - start, float(value)) for ts, value in zip(line["ts_ns"], line["mean"], strict=True)
-            ]
-        several = bool(make_run_heading(measured))
+        for number, line in enumerate(lines[:CHART_SERIES]):
+            start = int((of_kind if one_clock else line)["ts_ns"].min())
+            since_start = (line["ts_ns"] - start).tolist()
+            marks += [(number, ts, value) for ts, value in zip(since_start, line.values("mean"), strict=True)]
         yield Chart(
-            f"counter-{key}",
-            f"{str(key).replace('_', ' ')} over time",
+            f"counter-{kind}",
+            f"{kind.replace('_', ' ')} over time",
             "lines",
             tuple(marks),
-            tuple(_label_counter_line(line, several=several) for line, _ in lines[:CHART_SERIES]),
+            tuple(_label_counter_line(line, several=several) for line in lines[:CHART_SERIES]),
             unit="",
             caption="Mean of each stretch of time, in the counter's own unit."
             + ("" if one_clock else " Clocks cannot be compared: every line begins at its own zero."),
-            omitted=sum(len(line) for _, line in lines[CHART_SERIES:]),
+            omitted=sum(len(line) for line in lines[CHART_SERIES:]),
         )
 
 
-def _label_counter_line(key: Any, *, several: bool) -> str:
+def _label_counter_line(line: Frame, *, several: bool) -> str:
     """Label a line with its run where there are several, its host and its counter."""
-    run, host, name = key
-    parts = (run if several else None, host, name)
-    return " ".join(str(part) for part in parts if isinstance(part, str))
+    names = ("run", "host", "name") if several else ("host", "name")
+    parts = next(line.rows(*names)).values()
+    return " ".join(part for part in parts if part is not None)
 
 
 ANALYSIS = Analysis(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import pandas as pd
-
 from tracekit.analyses import Analysis
-from tracekit.job.frames import list_stage_rows, make_run_heading
+from tracekit.job.frames import list_stage_ranges, make_run_heading
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Heading, Metric, Section
-from tracekit.model.tables.keys import inner_join, list_row_dicts
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.frame import Frame, concat, count_rows, divide, mean_of, sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -33,10 +32,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     if check is None:
         return None
     tools = [_find_main_tool(measured), _find_main_tool(check)]
-    rows = [row for name, read in _QUANTITIES.items() for row in _compare_tools(name, read, measured, check)]
-    if not rows:
+    compared = concat(
+        [
+            _compare_times(list_times(measured), list_times(check))
+            for table, list_times in _QUANTITIES.items()
+            if measured.has(table) and check.has(table)
+        ]
+    )
+    if not len(compared):
         return ANALYSIS.skipped(f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number")
-    frame = pd.DataFrame(rows)
     headings = (
         *make_run_heading(measured),
         Heading("what", "what"),
@@ -47,53 +51,44 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
             pairs | ranks × steps | count
         """),
     )
-    step = frame[frame["what"] == "step"]
-    differs = bool((step["difference_ratio"].abs() > MAX_TOOL_DIFFERENCE_RATIO).any())
+    differences = compared.number("difference_ratio")[compared.equals("what", "step")]
+    differs = bool((abs(differences) > MAX_TOOL_DIFFERENCE_RATIO).any())
     caveat = f"the tools differ by more than {format_quantity(MAX_TOOL_DIFFERENCE_RATIO, 'ratio')} on the step: each slows a run in its own way, so compare shares, and walls of one tool only"
-    metrics = tuple(
-        Metric(
-            "step_difference",
-            float(row["difference_ratio"]),
-            "ratio",
-            "neither",
-            label=f"step, {tools[1]} against {tools[0]}",
-        )
-        for row in list_row_dicts(step)
-    )
+    label = f"step, {tools[1]} against {tools[0]}"
     return ANALYSIS.answered(
-        metrics=metrics,
-        sheets=lambda: (make_sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame),),
+        metrics=[Metric("step_difference", ratio, "ratio", "neither", label=label) for ratio in differences.tolist()],
+        sheets=lambda: (make_sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, compared),),
         caveats=(caveat,) if differs else (),
     )
 
 
 def _find_main_tool(measured: Measurements) -> str:
     """Find the tool that recorded most steps."""
-    tools = measured["steps"]["tool"]
-    return str(tools.mode().get(0, "?"))
+    tools = measured.frame("steps").group_by("tool").agg(steps=count_rows())
+    return next((tool for tool in tools.sort("steps", "tool", descending=["steps"]).values("tool") if tool), "?")
 
 
-def _list_step_times(measured: Measurements) -> pd.DataFrame:
+def _list_step_times(measured: Measurements) -> Frame:
     """List the times of steps."""
-    rows = measured["steps"]
-    rows = rows[rows["origin"] != "stage"]
-    return rows.assign(what="step", value_ns=rows["dur_ns"])
+    steps = measured.frame("steps")
+    steps = steps.filter(~steps.equals("origin", "stage"))
+    return steps.with_columns(what="step", value_ns=steps["dur_ns"])
 
 
-def _list_stage_times(measured: Measurements) -> pd.DataFrame:
+def _list_stage_times(measured: Measurements) -> Frame:
     """List the times of stages."""
-    rows = list_stage_rows(measured)
-    return rows.assign(what=rows["canonical"], value_ns=rows["dur_ns"])
+    stages = list_stage_ranges(measured)
+    return stages.with_columns(what=stages["canonical"], value_ns=stages["dur_ns"])
 
 
-def _list_gpu_busy_times(measured: Measurements) -> pd.DataFrame:
+def _list_gpu_busy_times(measured: Measurements) -> Frame:
     """List the GPU busy times of steps."""
-    rows = measured["gpu_time"]
-    rows = rows[rows["window"] == "step"]
-    return rows.assign(what="GPU busy", value_ns=rows["window_ns"] - rows["idle_ns"])
+    gpu_time = measured.frame("gpu_time")
+    steps = gpu_time.filter(gpu_time.equals("window", "step"))
+    return steps.with_columns(what="GPU busy", value_ns=steps["window_ns"] - steps["idle_ns"])
 
 
-_QUANTITIES: Mapping[str, Callable[[Measurements], pd.DataFrame]] = {
+_QUANTITIES: Mapping[str, Callable[[Measurements], Frame]] = {
     "steps": _list_step_times,
     "gpu_time": _list_gpu_busy_times,
     "stages": _list_stage_times,
@@ -101,30 +96,15 @@ _QUANTITIES: Mapping[str, Callable[[Measurements], pd.DataFrame]] = {
 """Quantities that both tools record, by measured table."""
 
 
-def _compare_tools(
-    table: str, read: Callable[[Measurements], pd.DataFrame], measured: Measurements, check: Measurements
-) -> Iterator[dict[str, object]]:
-    """Compare one quantity: a row per run with the means over the pairs that both tools recorded."""
-    if not (measured.has(table) and check.has(table)):
-        return
+def _compare_times(first: Frame, second: Frame) -> Frame:
+    """Compare the times of two tools: a row per run and quantity with the means over the pairs that both recorded."""
     keys = [*_COMPARED_KEYS, "what"]
-    sides = [
-        rows.groupby(keys, dropna=False, sort=False)["value_ns"].sum().reset_index()
-        for rows in (read(measured), read(check))
-    ]
-    of_first = sides[0].rename(columns={"value_ns": "value_ns_first"})
-    of_second = sides[1].rename(columns={"value_ns": "value_ns_second"})
-    both = inner_join(of_first, of_second, keys, optional=[name for name in keys if name != "step"])
-    for (run, what), of_quantity in both.groupby(["run", "what"], sort=False):
-        first, second = (float(of_quantity[f"value_ns_{side}"].mean()) for side in ("first", "second"))
-        yield {
-            "run": run,
-            "what": what,
-            "first_ns": first,
-            "second_ns": second,
-            "difference_ratio": second / first - 1 if first > 0 else None,
-            "pairs": len(of_quantity),
-        }
+    sums = first.group_by(*keys).agg(first_ns=sum_of("value_ns"))
+    both = sums.join(second.group_by(*keys).agg(second_ns=sum_of("value_ns")), keys, optional=["run", "rank", "what"])
+    by_quantity = both.group_by("run", "what")
+    means = by_quantity.agg(first_ns=mean_of("first_ns"), second_ns=mean_of("second_ns"), pairs=count_rows())
+    ratio = divide(means["second_ns"], means["first_ns"])
+    return means.with_columns(difference_ratio=Nullable(ratio.values - 1, ratio.missing))
 
 
 ANALYSIS = Analysis(

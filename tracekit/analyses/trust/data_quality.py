@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
-from tracekit.job.frames import make_label_headings, to_int_or_none
+from tracekit.job.frames import make_label_headings
 from tracekit.job.recording_kinds import map_classified_processes
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.inputs.note_codes import FILTERED_ROWS, INTERLEAVED, LOST_KERNELS, OF_TIMES, UNUSABLE_KERNELS
 from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import make_nullable_numbers
+from tracekit.model.tables.arrays import Array, make_nullable_numbers
 from tracekit.model.tables.columns import TS
-from tracekit.model.tables.keys import CAPTURE, Ints, list_row_dicts, mask_members, number_frames_alike
+from tracekit.model.tables.frame import Frame, divide, from_rows, where
+from tracekit.model.tables.keys import CAPTURE, Ints, mask_members
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.trace import Measurements, Source, Trace
+from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.name_filters import mark_rows_of_kind
@@ -177,25 +177,19 @@ def _count_collectives_without_args(trace: Trace) -> Check:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report the sources with their content and checks; judge R32."""
-    captures = measured["captures"]
+    captures, quality = measured.frame("captures"), measured.frame("quality")
     if not len(captures):
         return ANALYSIS.skipped("no source could be read")
-    quality = measured["quality"]
-    number, quality["process"] = number_frames_alike(CAPTURE, captures, quality)
-    checks = quality["name"].to_numpy(object), quality["process"].to_numpy(np.int64)
-    counts, times = (*checks, quality["count"]), (*checks, quality["dur_ns"])
-    by_source = captures.set_index(number)
-    gpu_ns = _get_check_results(times, "device_ops", by_source.index)
-    by_source["unlinked"] = _get_check_results(counts, "unlinked", by_source.index)
-    by_source["unlinked_ratio"] = (
-        _get_check_results(times, "unlinked", by_source.index) / gpu_ns.where(gpu_ns > 0)
-    ).astype("Float64")
+    unlinked_ns, gpu_ns = (_get_check_results(captures, quality, name, "dur_ns") for name in ("unlinked", "device_ops"))
     # Memory snapshots and logs cannot record ops: show no value rather than 0.
-    timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
-    for name in ("dur_ns", "host_op_count", "device_op_count"):
-        by_source[name] = by_source[name].astype("Int64").where(timeline)
-    notes = pd.Series([note.source for note in measured.notes], dtype=object).value_counts()
-    by_source["notes"] = captures["source"].map(notes).fillna(0).astype(int).to_numpy()
+    is_timeline = captures.is_in("tool", _TIMELINES)
+    shown = {name: where(is_timeline, captures[name]) for name in ("dur_ns", "host_op_count", "device_op_count")}
+    notes = Counter(note.source for note in measured.notes)
+    sources = captures.with_columns(
+        **shown,
+        unlinked_ratio=divide(unlinked_ns, gpu_ns),
+        notes=np.array([notes[source] for source in captures.values("source")]),
+    )
     has_gpu = bool((captures["device_op_count"] > 0).any())
     metrics = (
         Metric("sources", len(captures), "count"),
@@ -205,15 +199,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if has_gpu:
         headings += GPU_HEADINGS
     headings += (Heading("notes", "notes", "count"),)
-    sources = by_source.reset_index(drop=True)
-    of_nsys = {name: _get_check_results(counts, name, by_source.index).to_numpy() for name in _OF_NSYS}
+    of_nsys = {name: _get_check_results(captures, quality, name, "count") for name in _OF_NSYS}
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: (
             make_sheet("sources", "Sources", headings, sources, ranked=Ranked("notes")),
-            *select_filled_sheets(_make_diagnosis_table(measured, captures.assign(**of_nsys))),
+            *select_filled_sheets(_make_diagnosis_table(measured, captures.with_columns(**of_nsys))),
         ),
-        findings=tuple(_find_profiling_artefacts(measured, by_source, thresholds)),
+        findings=tuple(_find_profiling_artefacts(measured, sources, thresholds)),
     )
 
 
@@ -229,32 +222,27 @@ GPU_HEADINGS = parse_headings("""
 """)
 
 
-Checks = tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], pd.Series]
-"""(name of each check, number of its process, its result)."""
+def _get_check_results(captures: Frame, quality: Frame, check: str, column: str) -> Array:
+    """Get the results of one check by capture; missing if it was not made."""
+    results = quality.filter(quality.equals("name", check) & ~quality.is_missing(column)).distinct(*CAPTURE)
+    results = results.select(*CAPTURE, column)
+    return captures.select(*CAPTURE).join(results, CAPTURE, "left", optional=CAPTURE).columns[column]
 
 
-def _get_check_results(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
-    """Get the results of one check by process; NA if it was not made."""
-    names, process, values = checks
-    rows = np.flatnonzero((names == name) & values.notna().to_numpy())
-    room = int(max(process.max(initial=0), index.max())) + 1
-    results = pd.array([None] * room, dtype="Int64")
-    results[process[rows[::-1]]] = values.array[rows[::-1]].astype("Int64")
-    return pd.Series(results[index.to_numpy()], index, copy=False)
-
-
-def _make_diagnosis_table(measured: Measurements, captures: pd.DataFrame) -> Sheet:
+def _make_diagnosis_table(measured: Measurements, captures: Frame) -> Sheet:
     """Make the table of problems in the capture, with cause and remedy, most severe first."""
-    recorded_captures = (_make_capture(source, row) for source, row in _match_sources_to_captures(measured, captures))
     chosen = measured.facts.excluded_count > 0 or any(note.code == "left-out" for note in measured.notes)
+    diagnoses = diagnose(
+        _list_diagnosed_captures(measured, captures), measured.notes, measured.failures, complete=not chosen
+    )
     problems = [
-        {
-            "what": d.what,
-            "places": ", ".join(d.places[:_SHOWN_PLACES]) + (" …" if len(d.places) > _SHOWN_PLACES else ""),
-            "cause": d.cause,
-            "remedy": d.remedy,
-        }
-        for d in diagnose(tuple(recorded_captures), measured.notes, measured.failures, complete=not chosen)
+        (
+            d.what,
+            ", ".join(d.places[:_SHOWN_PLACES]) + (" …" if len(d.places) > _SHOWN_PLACES else ""),
+            d.cause,
+            d.remedy,
+        )
+        for d in diagnoses
         if d.severity != "info"
     ]
     headings = parse_headings("""
@@ -263,55 +251,43 @@ def _make_diagnosis_table(measured: Measurements, captures: pd.DataFrame) -> She
         cause | cause
         remedy | to do
     """)
-    frame = pd.DataFrame(problems, columns=[heading.name for heading in headings])
-    return make_sheet("diagnoses", "What went wrong in the capture", headings, frame)
+    table = from_rows([heading.name for heading in headings], problems)
+    return make_sheet("diagnoses", "What went wrong in the capture", headings, table)
 
 
-def _match_sources_to_captures(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
-    """Match each source with its row of the captures; adds its step numbers as `steps` and its kind as `recording`."""
-    steps = measured["steps"]
-    numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
-    steps_by_process = {_make_process_key(str(s), pid): frozenset(numbers.tolist()) for (s, pid), numbers in numbered}
-    rows = {_make_process_key(row["source"], row["pid"]): row for row in list_row_dicts(captures)}
-    keys = [(source, _make_process_key(source.name, source.pid)) for source in measured.sources]
+def _list_diagnosed_captures(measured: Measurements, captures: Frame) -> list[Capture]:
+    """List the record of each process in one source that is diagnosed."""
+    steps_by_process: dict[tuple[str, int | None], set[int]] = {}
+    steps = measured.frame("steps")
+    for row in steps.filter(~steps.is_missing("step")).rows(*CAPTURE, "step"):
+        steps_by_process.setdefault((row["source"], row["pid"]), set()).add(row["step"])
+    rows = {(row["source"], row["pid"]): row for row in captures.rows()}
     kinds = map_classified_processes(measured)
-    return [
-        (
-            source,
-            {str(k): v for k, v in rows[key].items()}
-            | {
-                "steps": steps_by_process.get(key, frozenset()),
-                "recording": kinds[key].classified if key in kinds else None,
-            },
+    recorded = []
+    for source in measured.sources:
+        process = source.name, source.pid
+        if process not in rows:
+            continue
+        row = rows[process]
+        recorded.append(
+            Capture(
+                source=source,
+                first_ns=row["ts_ns"],
+                last_ns=row["ts_ns"] + row["dur_ns"],
+                absolute_time=row["absolute_time"],
+                host_op_count=row["host_op_count"],
+                device_op_count=row["device_op_count"],
+                recorded=row["recorded"],
+                call_count=row["cuda_calls"],
+                kernel_count=row["kernels"],
+                steps=frozenset(steps_by_process.get(process, ())),
+                recording=kinds[process].classified if process in kinds else None,
+            )
         )
-        for source, key in keys
-        if key in rows
-    ]
+    return recorded
 
 
-def _make_process_key(source: str, pid: Any) -> tuple[str, int | None]:
-    """Make the key of a process: its source and pid."""
-    return source, to_int_or_none(pid)
-
-
-def _make_capture(source: Source, row: Mapping[str, Any]) -> Capture:
-    """Make the record of one process in one source that is diagnosed."""
-    return Capture(
-        source=source,
-        first_ns=int(row["ts_ns"]),
-        last_ns=int(row["ts_ns"]) + int(row["dur_ns"]),
-        absolute_time=bool(row["absolute_time"]),
-        host_op_count=int(row["host_op_count"]),
-        device_op_count=int(row["device_op_count"]),
-        recorded=to_int_or_none(row["recorded"]),
-        call_count=to_int_or_none(row["cuda_calls"]),
-        kernel_count=to_int_or_none(row["kernels"]),
-        steps=row["steps"],
-        recording=row["recording"],
-    )
-
-
-def _find_profiling_artefacts(measured: Measurements, captures: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _find_profiling_artefacts(measured: Measurements, captures: Frame, thresholds: Thresholds) -> list[Finding]:
     """Find R32: problems that make other numbers unreliable; one finding per kind, with its sources."""
     limit = thresholds.of("profiling-artefact")
     kind_of = {recorded.source: recorded.classified.kind for recorded in map_classified_processes(measured).values()}
@@ -323,13 +299,11 @@ def _find_profiling_artefacts(measured: Measurements, captures: pd.DataFrame, th
         if source not in interleaved and kind_of.get(source) not in OWN_LOSSES
     ]
     failed = sorted(failure.source for failure in measured.failures)
-    unlinked = captures[(captures["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
-    mixed = (
-        captures[captures["device_op_count"].eq(0).fillna(value=False)]
-        if (captures["device_op_count"] > 0).any()
-        else captures.iloc[:0]
-    )
-    mixed = mixed[~mixed["source"].map(kind_of).isin(WITHOUT_GPU_BY_DESIGN)]
+    unlinked = captures.filter(captures.number("unlinked_ratio", missing=0) > limit["unlinked_ratio"])
+    without_gpu = captures.filter(captures.equals("device_op_count", 0))
+    mixed = [source for source in without_gpu.values("source") if kind_of.get(source) not in WITHOUT_GPU_BY_DESIGN]
+    if not captures.integers("device_op_count").any():
+        mixed = []
     without_launch = f"have over {format_quantity(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
     kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
         (failed, "high", *FAILED),
@@ -338,8 +312,8 @@ def _find_profiling_artefacts(measured: Measurements, captures: pd.DataFrame, th
         (_list_noted_sources(measured, OF_TIMES - OF_FIRST_KERNELS), "high", *IMPOSSIBLE_ROWS),
         (_list_noted_sources(measured, OF_FIRST_KERNELS), "high", *LOST_FIRST_KERNELS),
         (_list_noted_sources(measured, {FILTERED_ROWS}), "high", *REMOVED_ROWS),
-        (unlinked["source"].tolist(), "info", without_launch, WARM_UP),
-        (mixed["source"].tolist(), "info", *WITHOUT_GPU),
+        (unlinked.values("source"), "info", without_launch, WARM_UP),
+        (mixed, "info", *WITHOUT_GPU),
     )
     return [
         Finding(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs, match_logged_steps
+from tracekit.job.driver_log import RunDriverLog, find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import UNIT, clear_redundant_parts, list_stage_ranges, summarize_step_walls
-from tracekit.job.pandas_bridge import to_frame, to_pandas
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.intervals import line_up_lanes, measure_coverage, merge_intervals
 from tracekit.model.stages import RL_STAGES
 from tracekit.model.tables.arrays import Array, Nullable, repeat_number, select_rows
@@ -78,9 +78,10 @@ def _list_stage_cells_of_run(walls: Frame, seen: Frame, log: RunDriverLog | None
     stages = totals.sort("wall_ns", descending=["wall_ns"]).head(MAX_STAGES).drop("wall_ns")
     if log is not None:
         if not len(walls):
-            walls = from_rows(UNIT, [(run, step, None) for step in sorted(set(log.stages["step"].tolist()))])
+            steps = np.array(sorted(set(log.stage_times.values("step"))), np.int64)
+            walls = Frame.from_columns({"step": steps}).with_columns(run=run, part=None).select(*UNIT)
         traced = set(stages.values("canonical"))
-        names = sorted(set(log.stages["canonical"]) - traced)
+        names = sorted(set(log.stage_times.values("canonical")) - traced)
         is_rl = len(traced.union(names).intersection(RL_STAGES)) > 1
         names += [stage for stage in RL_STAGES if is_rl and stage not in {*traced, *names}]
         stages = concat([stages, from_rows(("role", "canonical"), [(None, name) for name in names])])
@@ -102,9 +103,9 @@ def _look_up_logged_stages(grid: Frame, log: RunDriverLog | None, walls: Frame) 
     """
     if log is None:
         return repeat_number(None, len(grid)), np.zeros(len(grid), np.bool_)
-    logged = to_frame(log.stages)
+    logged = log.stage_times
     is_traced = "origin" in walls.columns
-    numbered = match_logged_steps(to_pandas(walls), log) if is_traced else sorted(set(logged.values("step")))
+    numbered = find_logged_steps(walls, log) if is_traced else sorted(set(logged.values("step")))
     if not numbered:
         pooled = logged.group_by("canonical").agg(dur_ns=median_of(logged.number("dur_ns")))
         medians = grid.select("canonical").join(pooled, ["canonical"], "left")

@@ -449,6 +449,20 @@ def divide(above: Array, below: Array) -> Nullable:
     return Nullable(np.where(is_undefined, 0, top) / np.where(is_undefined, 1, bottom), is_undefined)
 
 
+def narrow_whole_numbers(array: Array) -> Array:
+    """Convert numbers to integers if every known one is whole: 192 launches, not 192.0.
+
+    >>> narrow_whole_numbers(np.array([192.0, 3.0])), narrow_whole_numbers(np.array([192.0, 2.5]))
+    (array([192,   3]), array([192. ,   2.5]))
+    """
+    values, is_gap = array.values if isinstance(array, Nullable) else array, is_missing(array)
+    assert isinstance(values, np.ndarray), "text"
+    if not (values == np.round(values))[~is_gap].all():
+        return array
+    whole = np.where(is_gap, 0, values).astype(np.int64)
+    return Nullable(whole, is_gap) if isinstance(array, Nullable) else whole
+
+
 def _as_array(value: Array | Value, length: int) -> Array:
     """Repeat a single value; an array is itself."""
     if isinstance(value, np.ndarray | Coded | Nullable):
