@@ -144,7 +144,7 @@ def _claim_loader_waits(measured: Measurements, thresholds: Thresholds) -> dict[
     if not measured.has("loader_waits") or not len(measured["loader_waits"]):
         return {}
     waits = select_long_loader_waits(sum_loader_waits(measured), thresholds.of("data-loader-wait"))
-    owners = {make_stage_key({**row, "canonical": None})[:2] for row in list_row_dicts(waits)}
+    owners = set(zip(waits.values("run"), waits.values("role"), strict=True))
     return _sum_idle_of_cause(measured, "host_loader", owners)
 
 
