@@ -53,12 +53,12 @@ def add_time_outside_stages(totals: Frame, inside: Frame, keys: Sequence[str]) -
     return both.filter(both["time_ns"] > 0)
 
 
-def count_cpu_time_steps(measured: Measurements) -> dict[tuple[str | None, str | None], int]:
+def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     """Count the steps of single processes in which the time of each run and role was measured; else the captures."""
     return measured.derived(_count_cpu_time_steps)
 
 
-def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[str | None, str | None], int]:
+def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     steps = _select_whole_windows(to_frame(read_undamaged_table(measured, "cpu_time")))
     processes = steps.distinct("run", "role", "source", "pid", "step")
     return dict(Counter(zip(processes.values("run"), processes.values("role"), strict=True)))
