@@ -65,7 +65,7 @@ def test_stages_of_another_process_of_the_file_cover_nothing(tmp_path, monkeypat
     write(tmp_path / "files" / "rank0.json", [*rows, annotation("gen", 0, 60)], rank=0)
     write(tmp_path / "files" / "rank1.json", [step(1, 0, 120)], rank=1)
     _, together = alone_and_together(monkeypatch, tmp_path / "files", tmp_path / "spare")
-    (wall,) = pooling.measure_step_walls(together.measurements).to_dict("records")
+    (wall,) = pooling.measure_step_walls(together.measurements).rows()
     assert (wall["wall_ns"], wall["ranks"]) == (120_000, 2)
     assert wall["attributed_ns"] is None
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.groups import find_group_maxima, find_group_minima
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.model.inputs.note_codes import OF_TIMES
 from tracekit.model.intervals import measure_group_unions
 from tracekit.model.records import dataclass
@@ -21,17 +22,18 @@ from tracekit.model.report import Heading
 from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
 from tracekit.model.tables import keys as grouping
 from tracekit.model.tables.arrays import OBJECT, Coded, Nullable, convert_for_pandas, make_bare, make_frame, select_rows
-from tracekit.model.tables.frame import Frame, texts
-from tracekit.model.tables.keys import (
-    CAPTURE,
-    PROCESS,
-    Ints,
-    group_rows_by,
-    list_python_values,
-    mask_equal,
-    mask_matching_rows,
-    number_frames_alike,
+from tracekit.model.tables.frame import (
+    Bools,
+    Frame,
+    count_distinct_of,
+    first_of,
+    max_of,
+    min_of,
+    number_alike,
+    texts,
+    where,
 )
+from tracekit.model.tables.keys import CAPTURE, PROCESS, Ints, group_rows_by, list_python_values, mask_equal
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -61,18 +63,275 @@ STEP_BOUNDS = "steps"
 """Meaning of the bounds of the mean wall: the shortest and the longest step."""
 
 
-def is_from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
+def has_epoch_times(measured: Measurements, rows: Frame) -> bool:
     """Check whether the clocks of all rows count from the Unix epoch, which makes their times comparable."""
-    return not bool(_find_relative_rows(measured, rows).any())
+    return not _find_relative_rows(measured, rows).any()
 
 
-def _find_relative_rows(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _find_relative_rows(measured: Measurements, rows: Frame) -> Bools:
     """Find the rows of sources whose clock starts at an arbitrary zero."""
-    captures = measured["captures"]
-    absolute = captures["absolute_time"].to_numpy(np.bool_)
-    if absolute.all():
-        return np.zeros(len(rows), np.bool_)
-    return mask_matching_rows(rows, captures[~absolute], CAPTURE)
+    captures = measured.frame("captures")
+    relative = captures.filter(~captures["absolute_time"])
+    return rows.is_among(relative, CAPTURE, optional=CAPTURE)
+
+
+def clear_redundant_parts(rows: Frame) -> Frame:
+    """Clear `part` in rows whose step number already identifies the step."""
+    return rows.with_columns(part=where(rows.is_missing("step"), rows["part"]))
+
+
+def list_stage_ranges(measured: Measurements) -> Frame:
+    """List the outermost stage ranges: the columns of `stages` plus `canonical`, the canonical stage name.
+
+    A source of one stage that has only numbered pieces (mini-batches) is that stage.
+    """
+    return measured.derived(_list_stage_ranges)
+
+
+def _list_stage_ranges(measured: Measurements) -> Frame:
+    stages = clear_redundant_parts(measured.frame("stages"))
+    top = stages.filter(stages.is_missing("parent"))
+    top = top.with_columns(canonical=name_stages(top))
+    return top.filter(~top.is_missing("canonical"))
+
+
+def measure_step_walls(measured: Measurements) -> Frame:
+    """Measure the wall of each unit, in order of runs, steps and times.
+
+    Columns: run, step, part, origin, name, ranks, ts_ns, wall_ns and attributed_ns. wall_ns is the longest
+    `ProfilerStep` (or range `step n`) over ranks. Without such marks it reaches from the first to the last activity of
+    all processes of one host. For sources that are single stages it is the time that any of them covers. attributed_ns
+    is the part of it that stages of any process cover (missing without stages); see `list_stage_ranges`.
+    """
+    steps, stages = clear_redundant_parts(measured.frame("steps")), list_stage_ranges(measured)
+    unit, stage_unit = number_alike(UNIT, steps, stages)
+    process, stage_process = number_alike(CAPTURE, steps, stages)
+    reliability = np.array([STEP_ORIGINS.index(origin) for origin in steps.values("origin")], np.int64)
+    steps = steps.with_columns(unit=unit, process=process, reliability=reliability)
+    steps = steps.filter(reliability == steps.group_by("unit").each(min_of("reliability")))
+    rows, longest = _find_longest_walls(measured, steps)
+    # Stages count only in the processes whose wall is the longest.
+    stages = stages.with_columns(unit=stage_unit, process=stage_process)
+    stages = stages.filter(stages.is_among(rows, ("unit", "process")))
+    group, begin = stages["unit"], stages["ts_ns"]
+    end = np.minimum(begin + stages["dur_ns"], longest["high_ns"][group])
+    begin = np.maximum(begin, longest["low_ns"][group])
+    attributed_ns = measure_group_unions(begin, end, group, len(longest))
+    has_stage = np.bincount(group, minlength=len(longest)) > 0
+    ranks = count_distinct_of("rank")
+    units = (
+        steps.sort("unit")
+        .group_by("unit")
+        .agg(**{name: first_of(name) for name in (*UNIT, "origin", "name")}, ranks=ranks)
+    )
+    walls = units.with_columns(
+        ranks=where(units["ranks"] > 0, units["ranks"]),
+        ts_ns=longest["low_ns"],
+        wall_ns=longest["wall_ns"],
+        attributed_ns=where(has_stage, attributed_ns),
+    )
+    return walls.drop("unit").sort("run", "step", "ts_ns")
+
+
+def _find_longest_walls(measured: Measurements, steps: Frame) -> tuple[Frame, Frame]:
+    """Find the longest wall of each unit: (its rows, low_ns, high_ns and wall_ns in order of units)."""
+    # One process if steps are marked or clocks cannot be compared; else all processes of a host.
+    # Ranks that started recording one after the other do not share one capture.
+    is_single = steps.is_in("origin", ("profiler", "range", *REPEATING)) | _find_relative_rows(measured, steps)
+    is_single |= steps.integers("skew_ns") > 0
+    is_by_process = steps.group_by("unit").each(max_of(is_single.astype(np.int64))) > 0
+    host = steps.group_by("host").number
+    steps = steps.with_columns(
+        where=np.where(is_by_process, steps["process"], host),
+        occurrence=np.where(is_by_process, steps["occurrence"], 0),
+    )
+    groups = steps.group_by("unit", "where", "occurrence")
+    end = steps["ts_ns"] + steps["dur_ns"]
+    walls = groups.agg(low_ns=min_of("ts_ns"), high_ns=max_of(end), origin=first_of("origin"))
+    covered_ns = measure_group_unions(steps["ts_ns"], end, groups.number, len(groups))
+    wall_ns = np.where(walls.equals("origin", "stage"), covered_ns, walls["high_ns"] - walls["low_ns"])
+    # Of equally long walls, take the first in order of appearance.
+    walls = walls.with_columns(wall_ns=wall_ns, group=np.arange(len(walls)))
+    longest = walls.sort("unit", "wall_ns", descending=["wall_ns"]).distinct("unit")
+    return steps.filter(np.isin(groups.number, longest["group"])), longest
+
+
+def name_stages(rows: Frame, column: str = "stage", *, in_file: bool = False, any_range: bool = False) -> Coded:
+    """Return the canonical stage of every row from its recorded one; missing outside all stages.
+
+    `in_file`: rows outside any recorded range are in the stage that their file records. `any_range`: every recorded
+    range counts under its own name, even one that cannot be a stage (for snapshots, which have no other ranges).
+    """
+    by_stage = rows.group_by(column, "role", "scope")
+    names = [_canonical_stage(*row.values(), in_file=in_file, any_range=any_range) for row in by_stage.agg().rows()]
+    return select_rows(texts(names), by_stage.number)
+
+
+def _canonical_stage(
+    recorded: str | None, role: str | None, scope: str | None, *, in_file: bool, any_range: bool
+) -> str | None:
+    """Return the canonical name of one recorded stage."""
+    if recorded is None:
+        return get_scope_stage(scope, role) if in_file else None
+    return get_canonical_stage(recorded, role) if any_range else get_stage_name(recorded, role, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWalls:
+    """Walls of the units (`measure_step_walls`), their mean and their number; the mean is None without a unit."""
+
+    walls: Frame
+    step_ns: float | None
+    count: int
+
+    def select_run(self, run: str | None) -> StepWalls:
+        """Select the steps of one run."""
+        return _summarize_walls(self.walls.filter(self.walls.equals("run", run)))
+
+
+def summarize_step_walls(measured: Measurements) -> StepWalls:
+    """Summarize the steps of all runs."""
+    return measured.derived(_summarize_walls_of_all_runs)
+
+
+def _summarize_walls_of_all_runs(measured: Measurements) -> StepWalls:
+    return _summarize_walls(measure_step_walls(measured))
+
+
+def _summarize_walls(walls: Frame) -> StepWalls:
+    return StepWalls(walls, float(walls["wall_ns"].mean()) if len(walls) else None, len(walls))
+
+
+def keep_undamaged_rows(measured: Measurements, rows: Frame) -> Frame:
+    """Keep the rows of sources without data loss: in a damaged source, lost events look like idle time.
+
+    Sources that only lost rows with invalid times are kept: their notes count these rows.
+    """
+    damaged = _find_damaged_sources(measured)
+    return rows.filter(~rows.is_in("source", damaged)) if damaged else rows
+
+
+def _find_damaged_sources(measured: Measurements) -> set[str]:
+    losses = (note for note in measured.notes if note.severity == "data_loss")
+    return {note.source for note in losses if note.code not in OF_TIMES}
+
+
+def make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
+    """Make the heading of the run; none for a single run."""
+    return measured.derived(_make_run_heading)
+
+
+def _make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
+    return (Heading("run", "run"),) if len(measured.frame("captures").group_by("run")) > 1 else ()
+
+
+def make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
+    """Make the headings of run and role, as far as they are known and distinguish rows."""
+    return measured.derived(_make_label_headings)
+
+
+def _make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
+    has_role = not measured.frame("captures").is_missing("role").all()
+    return (*make_run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
+
+
+def phrase_run(measured: Measurements, run: object) -> str:
+    """Phrase the run of a claim: ` (run base)`; empty for a single run."""
+    return f" (run {run})" if make_run_heading(measured) else ""
+
+
+def to_text_or_none(value: object) -> str | None:
+    """Convert a value to text, None if missing."""
+    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def to_int_or_none(value: Any) -> int | None:
+    """Convert a number to int, None if missing."""
+    return None if pd.isna(value) else int(value)
+
+
+def to_float_or_none(value: Any) -> float | None:
+    """Convert a number to float, None if missing."""
+    return None if pd.isna(value) else float(value)
+
+
+def divide_or_none(part: float | None, total: float | None) -> float | None:
+    """Divide a part by its total; None if either is unknown or the total is 0."""
+    return part / total if part is not None and total else None
+
+
+# The facts above for callers that still judge with pandas; each goes with its last caller.
+
+
+def is_from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
+    """Call `has_epoch_times` with a pandas frame."""
+    return has_epoch_times(measured, to_frame(rows[[*CAPTURE]]))
+
+
+def clear_parts_of_numbered_steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Set `part` to None in rows whose step number already identifies the step."""
+    out = frame.copy(deep=False)
+    part = out["part"]
+    parts = part.to_numpy(object, copy=True)
+    parts[out["step"].notna().to_numpy()] = None
+    out["part"] = pd.Series(parts, part.index, OBJECT, copy=False)
+    return out
+
+
+def list_stage_rows(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `list_stage_ranges`."""
+    return measured.derived(_list_stage_rows).copy(deep=False)
+
+
+def _list_stage_rows(measured: Measurements) -> pd.DataFrame:
+    return to_pandas(list_stage_ranges(measured))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSteps:
+    """`StepWalls` with a pandas frame."""
+
+    walls: pd.DataFrame
+    step_ns: float | None
+    count: int
+
+    def select_run(self, run: object) -> JobSteps:
+        """Select the steps of one run."""
+        walls = self.walls[find_equal_rows(self.walls["run"], run)]
+        return JobSteps(walls, to_float_or_none(walls["wall_ns"].mean()), len(walls))
+
+
+def summarize_job_steps(measured: Measurements) -> JobSteps:
+    """Make a pandas frame of the walls of `summarize_step_walls`."""
+    return measured.derived(_summarize_job_steps)
+
+
+def _summarize_job_steps(measured: Measurements) -> JobSteps:
+    steps = summarize_step_walls(measured)
+    return JobSteps(to_pandas(steps.walls), steps.step_ns, steps.count)
+
+
+def select_staged_rows(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
+    """Select the rows in a stage, and add its canonical name as a column."""
+    out = rows.assign(**{name: find_canonical_stages(rows, column)})
+    return out[out[name].notna()]
+
+
+def find_canonical_stages(
+    rows: pd.DataFrame, column: str = "stage", *, in_file: bool = False, any_range: bool = False
+) -> npt.NDArray[np.object_]:
+    """Find the canonical stage of every row as `name_stages` does; None outside all stages."""
+    by = [column, "role", "scope"]
+    number, first = group_rows_by(rows, by)
+    firsts = zip(*(list_python_values(rows[name].array[first]) for name in by), strict=True)
+    names = [_canonical_stage(*each, in_file=in_file, any_range=any_range) for each in firsts]
+    return np.array([*names, None], object)[number]
+
+
+def select_undamaged_rows(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """Select the rows of `keep_undamaged_rows` of a pandas frame."""
+    damaged = _find_damaged_sources(measured)
+    return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 
 def sum_columns_by_keys(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -236,242 +495,14 @@ def take_keys(column: pd.Series[Any], rows: Ints) -> Any:
     return keys
 
 
-def clear_parts_of_numbered_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Set `part` to None in rows whose step number already identifies the step."""
-    out = frame.copy(deep=False)
-    part = out["part"]
-    parts = part.to_numpy(object, copy=True)
-    parts[out["step"].notna().to_numpy()] = None
-    out["part"] = pd.Series(parts, part.index, OBJECT, copy=False)
-    return out
-
-
-def measure_step_walls(measured: Measurements) -> pd.DataFrame:
-    """Measure the wall of each unit, in order of runs, steps and times.
-
-    Columns: run, step, part, origin, name, ranks, ts_ns, wall_ns and attributed_ns. wall_ns is the longest
-    `ProfilerStep` (or range `step n`) over ranks. Without such marks it reaches from the first to the last activity of
-    all processes of one host. For sources that are single stages it is the time that any of them covers. attributed_ns
-    is the part of it that stages of any process cover (NA without stages); see `list_stage_rows`.
-    """
-    steps = clear_parts_of_numbered_steps(measured["steps"])
-    stages = list_stage_rows(measured)
-    unit_of, stage_unit = number_frames_alike(UNIT, steps, stages)
-    count = int(unit_of.max(initial=-1)) + 1
-    # Keep the rows of the most reliable origin of each unit.
-    rank = np.array([STEP_ORIGINS.index(origin) for origin in steps["origin"]], np.int64)
-    best = np.full(count, len(STEP_ORIGINS), np.int64)
-    np.minimum.at(best, unit_of, rank)
-    chosen = rank == best[unit_of]
-    rows, unit_of = steps[chosen], unit_of[chosen]
-    process, stage_process = number_frames_alike(CAPTURE, rows, stages)
-    longest, low, high, wall = _find_longest_walls(measured, rows, unit_of, process, best)
-    # Stages count only in the processes whose wall is the longest.
-    of_longest = pd.DataFrame({"unit": unit_of[longest], "process": process[longest]})
-    of_stages = pd.DataFrame({"unit": stage_unit, "process": stage_process})
-    inside = mask_matching_rows(of_stages, of_longest, ("unit", "process"))
-    begin = stages["ts_ns"].to_numpy(np.int64)[inside]
-    end = begin + stages["dur_ns"].to_numpy(np.int64)[inside]
-    group = stage_unit[inside]
-    begin, end = np.clip(begin, low[group], None), np.clip(end, None, high[group])
-    no_stage = np.bincount(group, minlength=count) == 0
-    first = grouping.find_first_rows(unit_of, count)
-    out = {
-        **{name: list(take_keys(rows[name], first)) for name in UNIT},
-        "origin": [STEP_ORIGINS[place] for place in best.tolist()],
-        "name": list(take_keys(rows["name"], first)),
-        "ranks": _count_values_by_group(rows["rank"], unit_of, count),
-        "ts_ns": low,
-        "wall_ns": wall,
-        "attributed_ns": pd.arrays.IntegerArray(measure_group_unions(begin, end, group, count), no_stage),
-    }
-    walls = pd.DataFrame(out)
-    return walls.sort_values(["run", "step", "ts_ns"], kind="stable", ignore_index=True)
-
-
-def _find_longest_walls(
-    measured: Measurements, rows: pd.DataFrame, unit_of: Ints, process: Ints, best: Ints
-) -> tuple[npt.NDArray[np.bool_], Ints, Ints, Ints]:
-    """Find the longest wall of each unit: (mask of its rows, its start, its end and its length for every unit)."""
-    count = len(best)
-    # One process if steps are marked or clocks cannot be compared; else all processes of a host.
-    by_process = np.isin(best, [STEP_ORIGINS.index(origin) for origin in ("profiler", "range", *REPEATING)])
-    by_process |= np.bincount(unit_of[_find_relative_rows(measured, rows)], minlength=count) > 0
-    # Ranks that started recording one after the other do not share one capture.
-    is_skewed = (rows["skew_ns"] > 0).to_numpy(np.bool_)
-    by_process |= np.bincount(unit_of[is_skewed], minlength=count) > 0
-    occurrence = rows["occurrence"].to_numpy(np.int64)
-    host = number_frames_alike(["host"], rows)[0]
-    is_by_process = by_process[unit_of]
-    keys = {
-        "unit": unit_of,
-        "where": np.where(is_by_process, process, host),
-        "occurrence": np.where(is_by_process, occurrence, 0),
-    }
-    group, _ = group_rows_by(pd.DataFrame(keys), [*keys])
-    first = grouping.find_first_rows(group, int(group.max(initial=-1)) + 1)
-    start = rows["ts_ns"].to_numpy(np.int64)
-    end = start + rows["dur_ns"].to_numpy(np.int64)
-    low, high = start[first], end[first]
-    np.minimum.at(low, group, start)
-    np.maximum.at(high, group, end)
-    of_stages = best[unit_of[first]] == STEP_ORIGINS.index("stage")
-    wall = np.where(of_stages, measure_group_unions(start, end, group, len(first)), high - low)
-    # Of equally long walls, take the first in order of appearance.
-    order = np.lexsort((np.arange(len(first)), -wall, unit_of[first]))
-    heads = order[np.unique(unit_of[first][order], return_index=True)[1]]
-    return np.isin(group, heads), low[heads], high[heads], wall[heads]
-
-
-def _count_values_by_group(column: pd.Series[Any], group: Ints, count: int) -> Any:
-    """Count the distinct values of each group; NA where it has none."""
-    is_present = column.notna().to_numpy(np.bool_)
-    values, _ = pd.factorize(column[is_present])
-    pairs = np.unique(np.stack((group[is_present], values)), axis=1)
-    counts = np.bincount(pairs[0], minlength=count)
-    return pd.arrays.IntegerArray(counts.astype(np.int64), counts == 0)
-
-
-def list_stage_rows(measured: Measurements) -> pd.DataFrame:
-    """List the outermost stage ranges: the columns of `stages` plus `canonical`, the canonical stage name.
-
-    A source of one stage that has only numbered pieces (mini-batches) is that stage.
-    """
-    return measured.derived(_list_stage_rows)
-
-
-def _list_stage_rows(measured: Measurements) -> pd.DataFrame:
-    stages = clear_parts_of_numbered_steps(measured["stages"])
-    top = stages[stages["parent"].isna()].copy()
-    top["canonical"] = find_canonical_stages(top)
-    return top[top["canonical"].notna()]
-
-
-def select_staged_rows(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
-    """Select the rows in a stage, and add its canonical name as a column."""
-    out = rows.assign(**{name: find_canonical_stages(rows, column)})
-    return out[out[name].notna()]
-
-
-def find_canonical_stages(
-    rows: pd.DataFrame, column: str = "stage", *, in_file: bool = False, any_range: bool = False
-) -> npt.NDArray[np.object_]:
-    """Find the canonical stage of every row from its recorded one; None outside all stages.
-
-    `in_file`: rows outside any recorded range are in the stage that their file records. `any_range`: every recorded
-    range counts under its own name, even one that cannot be a stage (for snapshots, which have no other ranges).
-    """
-    by = [column, "role", "scope"]
-    number, first = group_rows_by(rows, by)
-    firsts = zip(*(list_python_values(rows[name].array[first]) for name in by), strict=True)
-    names = [_canonical_stage(*each, in_file=in_file, any_range=any_range) for each in firsts]
-    return np.array([*names, None], object)[number]
-
-
-def name_stages(rows: Frame, *, in_file: bool) -> Coded:
-    """Return the canonical stage of each row, as `find_canonical_stages` does."""
-    by_stage = rows.group_by("stage", "role", "scope")
-    names = [_canonical_stage(*row.values(), in_file=in_file, any_range=False) for row in by_stage.agg().rows()]
-    return select_rows(texts(names), by_stage.number)
-
-
-def _canonical_stage(
-    recorded: str | None, role: str | None, scope: str | None, *, in_file: bool, any_range: bool
-) -> str | None:
-    """Return the canonical name of one recorded stage."""
-    if recorded is None:
-        return get_scope_stage(scope, role) if in_file else None
-    return get_canonical_stage(recorded, role) if any_range else get_stage_name(recorded, role, scope)
-
-
-@dataclass(frozen=True, slots=True)
-class JobSteps:
-    """Walls of the units, their mean and their number."""
-
-    walls: pd.DataFrame
-    step_ns: float | None
-    count: int
-
-    def select_run(self, run: object) -> JobSteps:
-        """Select the steps of one run."""
-        return _summarize_walls(self.walls[find_equal_rows(self.walls["run"], run)])
-
-
-def summarize_job_steps(measured: Measurements) -> JobSteps:
-    """Summarize the steps of all runs; `step_ns` is None when no step was recorded."""
-    return measured.derived(_summarize_steps_of_all_runs)
-
-
-def _summarize_steps_of_all_runs(measured: Measurements) -> JobSteps:
-    return _summarize_walls(measure_step_walls(measured))
-
-
-def _summarize_walls(walls: pd.DataFrame) -> JobSteps:
-    return JobSteps(walls, to_float_or_none(walls["wall_ns"].mean()), len(walls))
-
-
-def select_undamaged_rows(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """Select the rows of sources without data loss: in a damaged source, lost events look like idle time.
-
-    Sources that only lost rows with invalid times are kept: their notes count these rows.
-    """
-    losses = (note for note in measured.notes if note.severity == "data_loss")
-    damaged = {note.source for note in losses if note.code not in OF_TIMES}
-    return rows[~rows["source"].isin(damaged)] if damaged else rows
-
-
 def count_devices_of_rows(rows: pd.DataFrame) -> int:
     """Count the devices of these rows, by process and rank, as hosts are often not recorded."""
     return count_distinct_keys(rows, (*PROCESS, "device"))
 
 
-def make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
-    """Make the heading of the run; none for a single run."""
-    return measured.derived(_make_run_heading)
-
-
-def _make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
-    return (Heading("run", "run"),) if len(set(measured["captures"]["run"])) > 1 else ()
-
-
-def make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
-    """Make the headings of run and role, as far as they are known and distinguish rows."""
-    return measured.derived(_make_label_headings)
-
-
-def _make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
-    has_role = bool(measured["captures"]["role"].notna().any())
-    return (*make_run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
-
-
-def phrase_run(measured: Measurements, run: object) -> str:
-    """Phrase the run of a claim: ` (run base)`; empty for a single run."""
-    return f" (run {run})" if make_run_heading(measured) else ""
-
-
 def stack_frames(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate frames. Empty frames do not affect the column types."""
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def to_text_or_none(value: object) -> str | None:
-    """Convert a value to text, None if missing."""
-    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
-
-
-def to_int_or_none(value: Any) -> int | None:
-    """Convert a number to int, None if missing."""
-    return None if pd.isna(value) else int(value)
-
-
-def to_float_or_none(value: Any) -> float | None:
-    """Convert a number to float, None if missing."""
-    return None if pd.isna(value) else float(value)
-
-
-def divide_or_none(part: float | None, total: float | None) -> float | None:
-    """Divide a part by its total; None if either is unknown or the total is 0."""
-    return part / total if part is not None and total else None
 
 
 def find_equal_rows(column: pd.Series[Any], value: object) -> pd.Series[Any]:

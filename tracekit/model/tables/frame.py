@@ -363,6 +363,16 @@ def concat(frames: Sequence[Frame]) -> Frame:
     return Frame(out, sum(len(frame) for frame in frames))
 
 
+def number_alike(names: Sequence[str], *frames: Frame) -> list[Ints]:
+    """Number the combinations of these columns from 0 in order of appearance, alike in all frames.
+
+    >>> number_alike(["rank"], from_rows(["rank"], [(7,), (3,)]), from_rows(["rank"], [(3,), (None,)]))
+    [array([0, 1]), array([1, 2])]
+    """
+    number = concat([frame.select(*names) for frame in frames]).group_by(*names).number
+    return np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
 def texts(values: Sequence[str | None]) -> Coded:
     """Make a column of these texts; None is missing.
 
