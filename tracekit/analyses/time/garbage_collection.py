@@ -73,7 +73,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     rows = measured.frame("garbage_collections")
     if not len(rows):
         return None
-    rows = rows.with_columns(canonical=name_stages(rows, in_file=False))
+    rows = rows.with_columns(canonical=name_stages(rows))
     return ANALYSIS.answered(
         sheets=lambda: (_make_collection_table(measured, rows),),
         findings=tuple(_find_collection_cost(measured, rows, thresholds)),

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import make_label_headings
+from tracekit.job.frames import keep_undamaged_rows, make_label_headings
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
 from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import STAGE_KEY, average_over_gpu_steps, list_judged_rows, read_undamaged_table
+from tracekit.job.stages.windows import STAGE_KEY, average_over_gpu_steps, list_judged_rows
 from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, select_rows, trim_all_texts
@@ -118,7 +118,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report synchronizing calls by stage and op; judge R02."""
     if not measured.has("sync_stalls") or not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(read_undamaged_table(measured, "gpu_time")):
+    if not len(keep_undamaged_rows(measured, measured.frame("gpu_time"))):
         return ANALYSIS.skipped(DAMAGED_REASON)
     rows = to_frame(list_judged_rows(measured, "sync_stalls"))
     unseen = tuple(_list_runs_without_host_ops(measured))

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.job.frames import name_stages
-from tracekit.job.pandas_bridge import to_frame
-from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.job.frames import keep_undamaged_rows, name_stages
 from tracekit.model.tables.frame import Frame, concat, sum_of
 from tracekit.model.trace import Measurements
 
@@ -26,8 +24,8 @@ def sum_cpu_time_by_stage(measured: Measurements) -> Frame:
 
 
 def _sum_cpu_time_by_stage(measured: Measurements) -> Frame:
-    rows = to_frame(read_undamaged_table(measured, "cpu_time"))
-    rows = rows.with_columns(canonical=name_stages(rows, in_file=False))
+    rows = keep_undamaged_rows(measured, measured.frame("cpu_time"))
+    rows = rows.with_columns(canonical=name_stages(rows))
     staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
     keys = (*CPU_TIME_OWNER, "activity")
     totals = _select_whole_windows(rows).group_by(*keys).agg(time_ns=sum_of("time_ns"))
@@ -59,7 +57,7 @@ def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], 
 
 
 def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
-    steps = _select_whole_windows(to_frame(read_undamaged_table(measured, "cpu_time")))
+    steps = _select_whole_windows(keep_undamaged_rows(measured, measured.frame("cpu_time")))
     processes = steps.distinct("run", "role", "source", "pid", "step")
     return dict(Counter(zip(processes.values("run"), processes.values("role"), strict=True)))
 

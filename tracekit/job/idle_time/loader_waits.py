@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, summarize_job_steps
-from tracekit.job.pandas_bridge import to_frame
+from tracekit.job.frames import clear_redundant_parts, divide_or_none, summarize_step_walls
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.frame import Frame, count_rows, max_of, numbers, sum_of, where
 from tracekit.model.tables.keys import PROCESS
@@ -27,7 +26,7 @@ def sum_loader_waits(measured: Measurements) -> Frame:
 
 
 def _sum_loader_waits(measured: Measurements) -> Frame:
-    waits, steps = _read_with_parts(measured, "loader_waits"), _select_steps_after_first(measured)
+    waits, steps = clear_redundant_parts(measured.frame("loader_waits")), _select_steps_after_first(measured)
     counts = steps.group_by(*PROCESS).agg(steps=count_rows())
     is_later = waits.is_among(steps, _PROCESS_STEP, optional=_PROCESS_STEP)
     sums = waits.group_by(*PROCESS, "name").agg(
@@ -39,7 +38,7 @@ def _sum_loader_waits(measured: Measurements) -> Frame:
     )
     sums = sums.join(counts, PROCESS, how="left", optional=PROCESS)
     step_count = np.maximum(sums.integers("steps"), 1)
-    wait_ns, jobs = sums["wait_ns"] / step_count, summarize_job_steps(measured)
+    wait_ns, jobs = sums["wait_ns"] / step_count, summarize_step_walls(measured)
     step_ns = {run: jobs.select_run(run).step_ns for run in dict.fromkeys(sums.values("run"))}
     shares = [
         divide_or_none(wait, step_ns[run]) for wait, run in zip(wait_ns.tolist(), sums.values("run"), strict=True)
@@ -56,14 +55,11 @@ def _sum_loader_waits(measured: Measurements) -> Frame:
 
 def _select_steps_after_first(measured: Measurements) -> Frame:
     """Select one row per step of each process, without the first recorded one unless it is the only one."""
-    steps = _read_with_parts(measured, "steps").distinct(*_PROCESS_STEP)
-    first = _read_with_parts(measured.recorded or measured, "steps").sort("ts_ns").distinct(*PROCESS)
+    steps = clear_redundant_parts(measured.frame("steps")).distinct(*_PROCESS_STEP)
+    recorded = clear_redundant_parts((measured.recorded or measured).frame("steps"))
+    first = recorded.sort("ts_ns").distinct(*PROCESS)
     is_only = steps.group_by(*PROCESS).each(count_rows()) == 1
     return steps.filter(is_only | ~steps.is_among(first, _PROCESS_STEP, optional=_PROCESS_STEP))
-
-
-def _read_with_parts(measured: Measurements, table: str) -> Frame:
-    return to_frame(clear_parts_of_numbered_steps(measured[table]))
 
 
 def select_long_loader_waits(waits: Frame, limit: Mapping[str, float]) -> Frame:
