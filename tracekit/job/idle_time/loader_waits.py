@@ -12,7 +12,7 @@ from tracekit.model.tables.frame import Frame, count_rows, max_of, numbers, sum_
 from tracekit.model.tables.keys import PROCESS
 from tracekit.model.trace import Measurements
 
-_PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
+_STEP_OF_PROCESS = (*PROCESS, "step", "part", "occurrence")
 
 
 def sum_loader_waits(measured: Measurements) -> Frame:
@@ -28,7 +28,7 @@ def sum_loader_waits(measured: Measurements) -> Frame:
 def _sum_loader_waits(measured: Measurements) -> Frame:
     waits, steps = clear_redundant_parts(measured.frame("loader_waits")), _select_steps_after_first(measured)
     counts = steps.group_by(*PROCESS).agg(steps=count_rows())
-    is_later = waits.is_among(steps, _PROCESS_STEP, optional=_PROCESS_STEP)
+    is_later = waits.is_among(steps, _STEP_OF_PROCESS, optional=_STEP_OF_PROCESS)
     sums = waits.group_by(*PROCESS, "name").agg(
         count=sum_of(waits["count"] * is_later),
         wait_ns=sum_of(waits["wait_ns"] * is_later),
@@ -55,11 +55,11 @@ def _sum_loader_waits(measured: Measurements) -> Frame:
 
 def _select_steps_after_first(measured: Measurements) -> Frame:
     """Select one row per step of each process, without the first recorded one unless it is the only one."""
-    steps = clear_redundant_parts(measured.frame("steps")).distinct(*_PROCESS_STEP)
+    steps = clear_redundant_parts(measured.frame("steps")).distinct(*_STEP_OF_PROCESS)
     recorded = clear_redundant_parts((measured.recorded or measured).frame("steps"))
     first = recorded.sort("ts_ns").distinct(*PROCESS)
     is_only = steps.group_by(*PROCESS).each(count_rows()) == 1
-    return steps.filter(is_only | ~steps.is_among(first, _PROCESS_STEP, optional=_PROCESS_STEP))
+    return steps.filter(is_only | ~steps.is_among(first, _STEP_OF_PROCESS, optional=_STEP_OF_PROCESS))
 
 
 def select_long_loader_waits(waits: Frame, limit: Mapping[str, float]) -> Frame:
