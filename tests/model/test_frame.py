@@ -310,3 +310,11 @@ def test_every_method_takes_no_rows():
     assert len(none.join(none.select("run"), on=["run"], how="left")) == 0
     assert len(concat([none, none]).distinct("run")) == 0
     assert none.dense_rank("run").tolist() == []
+
+
+def test_a_column_of_missing_values_alone_joins_numbers():
+    """`from_rows` cannot know whether Nones stand for texts or for numbers."""
+    unknown = from_rows(["pid"], [(None,)])
+    table = from_rows(["pid", "x"], [(7, 1), (None, 2)])
+    assert listed(unknown.join(table, ["pid"], optional=["pid"])) == [(None, 2)]
+    assert concat([unknown, table]).values("pid") == [None, 7, None]

@@ -9,13 +9,24 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.tables.arrays import Nullable, make_bare
+from tracekit.model.tables.frame import Frame, divide
 from tracekit.process.device.busy import PARTS
 
 GPU_TIME_SUMS = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 
 
-def add_gpu_time_shares(frame: pd.DataFrame) -> pd.DataFrame:
+def with_gpu_time_shares(sums: Frame) -> Frame:
     """Add the shares of summed windows as columns."""
+    window, ratios = sums["window_ns"], {}
+    ratios["busy_ratio"] = divide(window - sums["idle_ns"], window)
+    for part in (*PARTS, "idle_ns"):
+        ratios[part.replace("_ns", "_ratio")] = divide(sums[part], window)
+    ratios["overlap_ratio"] = divide(sums["overlap_ns"], sums["comm_ns"])
+    return sums.with_columns(**ratios)
+
+
+def add_gpu_time_shares(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the shares of `with_gpu_time_shares` to a pandas frame, for callers that still judge with pandas."""
     window, comm = frame["window_ns"], frame["comm_ns"]
     ratios = {"busy_ratio": divide_columns(window - frame["idle_ns"], window)}
     for part in (*PARTS, "idle_ns"):

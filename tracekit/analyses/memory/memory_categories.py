@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import is_from_epoch, list_stage_rows, make_run_heading
+from tracekit.job.frames import has_epoch_times, list_stage_ranges, make_run_heading
 from tracekit.job.memory.trend import Allocator
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
@@ -162,7 +161,7 @@ def _find_peak_place(measured: Measurements, peak: Mapping[str, Any]) -> tuple[s
     """Find (the stage, the step) of the peak of a timeline in another profile of its process."""
     places: list[Any] = [None, None]
     if peak["peak_ts_ns"] is not None:
-        tables = (measured.derived(_list_stages), "canonical"), (measured.frame("steps"), "step")
+        tables = (list_stage_ranges(measured), "canonical"), (measured.frame("steps"), "step")
         for number, (rows, name) in enumerate(tables):
             windows = _select_windows(measured, rows, peak)
             begin = windows["ts_ns"]
@@ -171,10 +170,6 @@ def _find_peak_place(measured: Measurements, peak: Mapping[str, Any]) -> tuple[s
             if inside >= 0:
                 places[number] = windows.values(name)[inside]
     return places[0], places[1]
-
-
-def _list_stages(measured: Measurements) -> Frame:
-    return to_frame(list_stage_rows(measured))
 
 
 def _select_windows(measured: Measurements, windows: Frame, peak: Mapping[str, Any]) -> Frame:
@@ -190,7 +185,7 @@ def _select_windows(measured: Measurements, windows: Frame, peak: Mapping[str, A
             windows = windows.filter(windows.equals(name, peak[name]))
     captures = [tuple(row.values()) for row in windows.rows(*CAPTURE)]
     captures.append(tuple(peak[name] for name in CAPTURE))
-    if not is_from_epoch(measured, to_pandas(from_rows(CAPTURE, captures))):
+    if not has_epoch_times(measured, from_rows(CAPTURE, captures)):
         windows = windows.head(0)
     return windows.sort("ts_ns")
 
@@ -278,7 +273,7 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
     """List the peak of each stage by category, as far as the points of the curve show it."""
     curve, rows = measured.frame("category_curve"), []
     for peak in peaks.rows():
-        stages = _select_windows(measured, measured.derived(_list_stages), peak)
+        stages = _select_windows(measured, list_stage_ranges(measured), peak)
         ts, levels = _spread_categories(curve.filter(curve.equals("source", peak["source"])))
         begin, names = stages["ts_ns"], stages.values("canonical")
         inside = find_window_at(begin, begin + stages["dur_ns"], ts).tolist()

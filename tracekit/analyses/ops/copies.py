@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import count_recorded_steps_of_rows, count_steps_of_rows
+from tracekit.job.stages.windows import count_recorded_steps_of_processes, count_steps_of_processes
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, select_rows
@@ -184,8 +183,8 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
         if row["direction"] not in ("HtoD", "DtoH") or not _is_memory(row, "pageable"):
             continue
         of_run = copies.filter(copies.equals("run", row["run"]))
-        processes = to_pandas(of_run.select(*PROCESS))
-        steps = count_recorded_steps_of_rows(measured, processes)
+        processes = of_run.select(*PROCESS)
+        steps = count_recorded_steps_of_processes(measured, processes)
         size, count, dur = row["size_bytes"] or 0, row["count"], row["dur_ns"]
         if row["direction"] == "HtoD":
             # The driver copies the small ones without waiting for the device.
@@ -198,7 +197,7 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
             continue
         pinned_rate = _find_pinned_rate(pooled, row)
         if measured.has("transfers"):
-            exposed_each = count_steps_of_rows(measured, processes).mean(_sum_exposed_ns(measured, row))
+            exposed_each = count_steps_of_processes(measured, processes).mean(_sum_exposed_ns(measured, row))
             gain = min(exposed_each, dur_each)
         else:  # a better rate gives at least this
             gain = max(dur_each - (size_each / pinned_rate if pinned_rate else 0.0), 0.0)

@@ -9,10 +9,9 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.intervals import measure_coverage
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -202,7 +201,7 @@ def _pool_optimizers(measured: Measurements, calls: Frame) -> Frame:
     averaged = ("call_count", "leaf_count", "kernel_count", "short_kernel_count")
     each = {f"each_{name}": divide(pooled[name], pooled["count"]) for name in averaged}
     updates = choose(on_device, each["each_kernel_count"], each["each_call_count"])
-    steps = [count_steps_of_rows(measured, to_pandas(rows.select(*PROCESS))) for rows in by_optimizer.frames()]
+    steps = [count_steps_of_processes(measured, rows.select(*PROCESS)) for rows in by_optimizer.frames()]
     process_steps = np.array([max(existing.count, 1) for existing in steps])
     step_ns = numbers([existing.step_ns for existing in steps])
     pooled = pooled.with_columns(

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.job.frames import is_from_epoch, make_run_heading
+from tracekit.job.frames import has_epoch_times, make_run_heading
 from tracekit.job.memory.snapshots import name_ranges, take_snapshot
 from tracekit.job.memory.trend import Allocator, split_by_allocator
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.ranks_to_plot import choose_rows_to_plot
 from tracekit.model.intervals import find_window_at
 from tracekit.model.report import Chart
 from tracekit.model.tables.frame import Frame, max_of, min_of
-from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.text.labels import join_phrase
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import SNAPSHOT
@@ -177,7 +175,7 @@ def _keep_highest_file(owner: Allocator, levels: Frame) -> Frame:
 def _list_curve_marks(measured: Measurements, levels: Sequence[Frame]) -> tuple[list[tuple[int, int, int]], str]:
     """Return (line, time and level of every drawn point; a note on clocks)."""
     zero, note = min(int(line["ts_ns"].min()) for line in levels), ""
-    one_clock = all(is_from_epoch(measured, to_pandas(line.select(*CAPTURE))) for line in levels)
+    one_clock = all(has_epoch_times(measured, line) for line in levels)
     if not one_clock:
         note = "Clocks cannot be compared: every line begins at its own zero."
     points = max(MAX_POINTS // len(levels), 1)

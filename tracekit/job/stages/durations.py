@@ -8,77 +8,81 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import (
-    UNIT,
-    aggregate_by_keys,
-    clear_parts_of_numbered_steps,
-    list_stage_rows,
-    select_distinct_rows,
-    summarize_job_steps,
+from tracekit.job.frames import UNIT, clear_redundant_parts, list_stage_ranges, summarize_step_walls
+from tracekit.job.pandas_bridge import to_pandas
+from tracekit.model.tables.arrays import Array, Nullable
+from tracekit.model.tables.frame import (
+    Frame,
+    choose,
+    count_rows,
+    divide,
+    max_of,
+    mean_of,
+    min_of,
+    number_alike,
+    sum_of,
+    where,
 )
-from tracekit.model.tables.keys import (
-    CAPTURE,
-    IN_RUN,
-    group_rows_by,
-    inner_join,
-    left_join,
-    mask_matching_rows,
-    number_frames_alike,
-)
+from tracekit.model.tables.keys import CAPTURE, IN_RUN
 from tracekit.model.trace import Measurements
 
 
-def measure_stage_walls(measured: Measurements) -> pd.DataFrame:
+def measure_stage_durations(measured: Measurements) -> Frame:
     """Measure the wall per step of each (run, role, canonical stage).
 
     Columns: run, role, canonical; wall_ns (mean over the steps that have it, longest rank), low_ns and high_ns (shortest
     and longest step), ranks, steps (that have it), rank_steps (Σ ranks over steps), instances (mean ranges per step on one
     rank); inside_ns and outside_ns (Σ of the longest rank in steps, and between them), inside_mean_ns (Σ of the mean rank
-    that has it, in steps); recorded_steps and recorded_ns (number and Σ wall of all steps of the role).
+    that has it, in steps); recorded_steps and recorded_ns (number and Σ wall of all steps of the role); share_ratio
+    (`_compute_stage_shares`) and spread_ns (the wall spread over all recorded steps of the role, also those without it).
     """
-    return measured.derived(_measure_stage_walls).copy()
+    return measured.derived(_measure_stage_durations)
 
 
-def _measure_stage_walls(measured: Measurements) -> pd.DataFrame:
+def _measure_stage_durations(measured: Measurements) -> Frame:
     per_step = list_stage_steps(measured)
-    is_inside, wall_ns = per_step["is_inside"].to_numpy(np.bool_), per_step["wall_ns"]
-    sums = {
-        "inside_ns": wall_ns.where(is_inside, 0),
-        "outside_ns": wall_ns.where(~is_inside, 0),
-        "inside_mean_ns": per_step["mean_ns"].where(is_inside, 0.0),
-    }
-    walls = aggregate_by_keys(
-        per_step.assign(**sums),
-        ["run", "role", "canonical"],
-        wall_ns=("wall_ns", "mean"),
-        low_ns=("wall_ns", "min"),
-        high_ns=("wall_ns", "max"),
-        ranks=("ranks", "max"),
-        steps=("wall_ns", "size"),
-        rank_steps=("ranks", "sum"),
-        instances=("instances", "mean"),
-        inside_ns=("inside_ns", "sum"),
-        outside_ns=("outside_ns", "sum"),
-        inside_mean_ns=("inside_mean_ns", "sum"),
+    is_inside = per_step["is_inside"]
+    walls = per_step.group_by("run", "role", "canonical").agg(
+        wall_ns=mean_of("wall_ns"),
+        low_ns=min_of("wall_ns"),
+        high_ns=max_of("wall_ns"),
+        ranks=max_of("ranks"),
+        steps=count_rows(),
+        rank_steps=sum_of("ranks"),
+        instances=mean_of("instances"),
+        inside_ns=sum_of(np.where(is_inside, per_step["wall_ns"], 0)),
+        outside_ns=sum_of(np.where(is_inside, 0, per_step["wall_ns"])),
+        inside_mean_ns=sum_of(np.where(is_inside, per_step["mean_ns"], 0.0)),
     )
-    recorded = aggregate_by_keys(
-        list_recorded_steps(measured),
-        ["run", "role"],
-        recorded_steps=("wall_ns", "size"),
-        recorded_ns=("wall_ns", "sum"),
-    )
-    return left_join(walls, recorded, ["run", "role"], optional=["run", "role"])
+    by_owner = list_recorded_steps(measured).group_by("run", "role")
+    recorded = by_owner.agg(recorded_steps=count_rows(), recorded_ns=sum_of("wall_ns"))
+    stages = walls.join(recorded, ("run", "role"), "left", optional=("run", "role"))
+    has_steps = stages.integers("recorded_steps") > 0
+    part = np.where(has_steps, stages["steps"] / stages.integers("recorded_steps", missing=1), 1.0)
+    return stages.with_columns(share_ratio=_compute_stage_shares(stages), spread_ns=stages["wall_ns"] * part)
 
 
-def list_recorded_steps(measured: Measurements) -> pd.DataFrame:
+def _compute_stage_shares(stages: Frame) -> Nullable:
+    """Divide the time of each stage by that of all recorded steps of its role; missing outside all steps.
+
+    Steps without the stage count. The time is that of the longest rank, or of the mean rank where the longest ones add up
+    to more than the steps, because ranks run different stages at the same time.
+    """
+    of_owner = stages.group_by("run", "role").each(sum_of("inside_ns"))
+    exceeds = of_owner > stages.number("recorded_ns", missing=np.inf)
+    share_ns = np.where(exceeds, stages["inside_mean_ns"], stages["inside_ns"])
+    return divide(where(share_ns > 0, share_ns), stages["recorded_ns"])
+
+
+def list_recorded_steps(measured: Measurements) -> Frame:
     """List each step that a process of a role recorded: unit, role, origin and wall_ns."""
-    rows = select_distinct_rows(clear_parts_of_numbered_steps(measured["steps"]), [*UNIT, "role"])[[*UNIT, "role"]]
-    walls = summarize_job_steps(measured).walls[[*UNIT, "origin", "wall_ns"]]
-    return inner_join(rows, walls, UNIT, optional=UNIT)
+    rows = clear_redundant_parts(measured.frame("steps")).distinct(*UNIT, "role").select(*UNIT, "role")
+    walls = summarize_step_walls(measured).walls.select(*UNIT, "origin", "wall_ns")
+    return rows.join(walls, UNIT, optional=UNIT)
 
 
-def list_stage_steps(measured: Measurements) -> pd.DataFrame:
-    """List each step that has a stage of a role, the input of `measure_stage_walls`.
+def list_stage_steps(measured: Measurements) -> Frame:
+    """List each step that has a stage of a role, the input of `measure_stage_durations`.
 
     Columns: run, step, part, role, canonical, is_inside, wall_ns (longest rank), mean_ns (mean rank that has it),
     instances, ranks. A stage between two steps (validation, a checkpoint) counts with the step before it.
@@ -86,64 +90,46 @@ def list_stage_steps(measured: Measurements) -> pd.DataFrame:
     return measured.derived(_list_stage_steps)
 
 
-def _list_stage_steps(measured: Measurements) -> pd.DataFrame:
-    rows, steps = list_stage_rows(measured), clear_parts_of_numbered_steps(measured["steps"])
-    is_inside = mask_matching_rows(rows, steps, (*CAPTURE, *UNIT))
-    step = rows["step"].array.copy()
-    step[~is_inside] = _find_step_before_rows(rows[~is_inside], steps)
-    per_rank = aggregate_by_keys(
-        rows.assign(is_inside=is_inside, step=step),
-        [*UNIT, "is_inside", "canonical", *IN_RUN],
-        wall_ns=("dur_ns", "sum"),
-        instances=("dur_ns", "size"),
-    )
-    return aggregate_by_keys(
-        per_rank.assign(mean_ns=per_rank["wall_ns"]),
-        [*UNIT, "is_inside", "role", "canonical"],
-        wall_ns=("wall_ns", "max"),
-        mean_ns=("mean_ns", "mean"),
-        instances=("instances", "max"),
-        ranks=("pid", "size"),
+def _list_stage_steps(measured: Measurements) -> Frame:
+    rows, steps = list_stage_ranges(measured), clear_redundant_parts(measured.frame("steps"))
+    is_inside = rows.is_among(steps, (*CAPTURE, *UNIT), optional=(*CAPTURE, *UNIT))
+    step = choose(is_inside, rows["step"], _find_steps_before(rows, steps))
+    by_rank = rows.with_columns(is_inside=is_inside, step=step).group_by(*UNIT, "is_inside", "canonical", *IN_RUN)
+    per_rank = by_rank.agg(wall_ns=sum_of("dur_ns"), instances=count_rows())
+    return per_rank.group_by(*UNIT, "is_inside", "role", "canonical").agg(
+        wall_ns=max_of("wall_ns"), mean_ns=mean_of("wall_ns"), instances=max_of("instances"), ranks=count_rows()
     )
 
 
-def _find_step_before_rows(rows: pd.DataFrame, steps: pd.DataFrame) -> Any:
+def _find_steps_before(rows: Frame, steps: Frame) -> Array:
     """Find the last step of its process that began before each row; missing where there is none."""
-    process, of_step = number_frames_alike(CAPTURE, rows, steps)
-    order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), of_step))
-    both = np.concatenate((of_step[order], process))
-    times = np.concatenate((steps["ts_ns"].to_numpy(np.int64)[order], rows["ts_ns"].to_numpy(np.int64)))
-    is_row = np.arange(len(both)) >= len(order)
-    sequence = np.lexsort((is_row, times, both))
-    last = np.maximum.accumulate(np.where(is_row[sequence], -1, np.arange(len(both))))
-    before = np.empty(len(both), np.int64)
-    before[sequence] = np.where(last >= 0, sequence[last], -1)
-    before = before[is_row]
-    is_known = (before >= 0) & (both[before] == process)
-    place = np.append(order, -1)[np.where(is_known, before, len(order))]
-    return steps["step"].array.take(place, allow_fill=True)
+    of_step, of_row = number_alike(CAPTURE, steps, rows)
+    process = np.concatenate((of_step, of_row))
+    is_step = np.arange(len(process)) < len(steps)
+    in_time = np.lexsort((~is_step, np.concatenate((steps["ts_ns"], rows["ts_ns"])), process))
+    last = np.maximum.accumulate(np.where(is_step[in_time], np.arange(len(process)), -1))
+    before = np.empty(len(process), np.int64)
+    before[in_time] = np.where(last >= 0, in_time[last], -1)
+    before = before[~is_step]
+    is_known = (before >= 0) & (process[before] == of_row)
+    numbers = Frame({"place": np.arange(len(steps)), "step": steps["step"]}, len(steps))
+    places = Frame({"place": where(is_known, before)}, len(rows))
+    return places.join(numbers, ["place"], "left").columns["step"]
+
+
+# The facts above for callers that still judge with pandas; each goes with its last caller.
+
+
+def measure_stage_walls(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `measure_stage_durations`."""
+    return to_pandas(measure_stage_durations(measured))
 
 
 def compute_stage_shares_of_step(stages: pd.DataFrame) -> pd.Series[Any]:
-    """Divide the time of each stage (`measure_stage_walls`) by that of all recorded steps of its role; NA outside all steps.
-
-    Steps without the stage count. The time is that of the longest rank, or of the mean rank where the longest ones add up
-    to more than the steps, because ranks run different stages at the same time.
-    """
-    owner, _ = group_rows_by(stages, ["run", "role"])
-    inside = stages["inside_ns"].astype("Float64")
-    whole = stages["recorded_ns"].astype("Float64")
-    longest = np.bincount(owner, inside.to_numpy(np.float64), minlength=len(stages))[owner]
-    exceeds = longest > whole.to_numpy(np.float64, na_value=np.inf)
-    share_ns = inside.mask(exceeds, stages["inside_mean_ns"].astype("Float64"))
-    share: pd.Series[Any] = (share_ns.where(share_ns > 0) / whole.where(whole > 0)).astype("Float64")
-    return share
+    """Select the shares of `measure_stage_walls`."""
+    return stages["share_ratio"]
 
 
 def spread_stage_walls(stages: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Spread the wall of each stage (`measure_stage_walls`) over all recorded steps of its role, also those without it."""
-    recorded = stages["recorded_steps"].to_numpy(np.float64, na_value=np.nan)
-    has_steps = np.nan_to_num(recorded) > 0
-    part = stages["steps"].to_numpy(np.float64) / np.where(has_steps, recorded, 1.0)
-    spread: npt.NDArray[np.float64] = stages["wall_ns"].to_numpy(np.float64)
-    return np.where(has_steps, spread * part, spread)
+    """Select the spread walls of `measure_stage_walls`."""
+    return stages["spread_ns"].to_numpy(np.float64)

@@ -10,11 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.driver_log import RunDriverLog
-from tracekit.job.frames import UNIT, aggregate_by_keys, find_equal_rows, phrase_run, to_text_or_none
-from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_walls
+from tracekit.job.frames import UNIT, phrase_run
+from tracekit.job.pandas_bridge import to_frame
+from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_durations
+from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
-from tracekit.model.tables.keys import left_join, list_row_dicts
+from tracekit.model.tables.frame import Frame, from_rows, max_of, sum_of
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 
@@ -38,7 +40,7 @@ class PeriodicStage:
     `is_between` is whether it runs between steps instead of in them.
     """
 
-    run: object
+    run: str | None
     role: str | None
     canonical: str
     wall_ns: float
@@ -111,46 +113,44 @@ def list_periodic_stages(measured: Measurements) -> list[PeriodicStage]:
 
 def _list_periodic_stages(measured: Measurements) -> list[PeriodicStage]:
     """Select the stages with step numbers that are missing in some steps, or that run between them."""
-    walls = measure_stage_walls(measured)
-    walls = walls[walls["recorded_steps"].notna().to_numpy(np.bool_)]
-    is_partial = (walls["steps"] < walls["recorded_steps"]) | (walls["outside_ns"] > 0)
+    walls = measure_stage_durations(measured)
+    walls = walls.filter(~walls.is_missing("recorded_steps"))
+    is_partial = (walls["steps"] < walls.integers("recorded_steps")) | (walls["outside_ns"] > 0)
     if not is_partial.any():
         return []
     steps, with_stage = list_recorded_steps(measured), list_stage_steps(measured)
-    steps = steps[(steps["origin"] != "stage").to_numpy(np.bool_)]
+    steps = steps.filter(~steps.equals("origin", "stage"))
     stages = []
-    for row in list_row_dicts(walls[is_partial.to_numpy(np.bool_)]):
-        recorded = _select_rows_of_owner(steps, row)["step"]
+    for row in walls.filter(is_partial).rows():
+        recorded = _select_rows_of_owner(steps, row).values("step")
         of_role = _select_rows_of_owner(with_stage, row)
-        present = of_role[(of_role["canonical"] == row["canonical"]).to_numpy(np.bool_)]["step"]
+        present = of_role.filter(of_role.equals("canonical", row["canonical"])).values("step")
+        present = [number for number in present if number is not None]
         # A stage before the first step is part of start-up.
-        if len(recorded) > 1 and recorded.notna().all() and present.notna().any():
+        if len(recorded) > 1 and None not in recorded and present:
             outside_ns = float(_select_rows_of_owner(walls, row)["outside_ns"].sum())
-            numbers = present.dropna().astype(int).tolist(), recorded.astype(int).tolist()
-            stages.append(_make_periodic_stage(row, numbers, outside_ns))
+            stages.append(_make_periodic_stage(row, present, recorded, outside_ns))
     return _sort_periodic_stages_by_cost(stages)
 
 
-def _select_rows_of_owner(rows: pd.DataFrame, row: Mapping[Any, Any]) -> pd.DataFrame:
+def _select_rows_of_owner(rows: Frame, row: Mapping[str, Any]) -> Frame:
     """Select the rows of the run and role of a row."""
-    same = find_equal_rows(rows["run"], row["run"]) & find_equal_rows(rows["role"], row["role"])
-    return rows[same.to_numpy(np.bool_)]
+    return rows.filter(rows.equals("run", row["run"]) & rows.equals("role", row["role"]))
 
 
 def _make_periodic_stage(
-    row: Mapping[Any, Any], numbers: tuple[list[int], list[int]], outside_ns: float
+    row: Mapping[str, Any], present: list[int], recorded: list[int], outside_ns: float
 ) -> PeriodicStage:
-    """Make the stage of a row of `measure_stage_walls` from the step numbers (those with the stage, all recorded).
+    """Make the stage of a row of `measure_stage_durations` from the step numbers with the stage, and all recorded.
 
     `outside_ns` is the time between steps of all stages of its role.
     """
-    present, recorded = numbers
     stage_ns = float(row["inside_ns"]) + float(row["outside_ns"])
     return PeriodicStage(
         row["run"],
-        to_text_or_none(row["role"]),
-        str(row["canonical"]),
-        float(row["wall_ns"]),
+        row["role"],
+        row["canonical"],
+        row["wall_ns"],
         len(present),
         len(recorded),
         find_stage_period(present, recorded),
@@ -161,31 +161,26 @@ def _make_periodic_stage(
 
 def list_chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
     """List run, role and canonical stage of chores, which rules about idle GPUs skip."""
-    return {
-        (to_text_or_none(stage.run), stage.role, stage.canonical)
-        for stage in list_periodic_stages(measured)
-        if stage.is_chore
-    }
+    return {(stage.run, stage.role, stage.canonical) for stage in list_periodic_stages(measured) if stage.is_chore}
+
+
+def sum_planned_stage_time(measured: Measurements, walls: Frame) -> npt.NDArray[np.float64]:
+    """Sum the time of each unit (`measure_step_walls`) in scheduled stages that other steps lack."""
+    planned = [s for s in list_periodic_stages(measured) if s.is_planned and not s.is_between]
+    keys = from_rows(STAGE_KEY, [(stage.run, stage.role, stage.canonical) for stage in planned])
+    rows = list_stage_steps(measured)
+    rows = rows.filter(rows["is_inside"] & rows.is_among(keys, STAGE_KEY, optional=STAGE_KEY))
+    by_role = rows.group_by(*UNIT, "role").agg(wall_ns=sum_of("wall_ns"))
+    longest = by_role.group_by(*UNIT).agg(planned_ns=max_of("wall_ns"))
+    return walls.select(*UNIT).join(longest, UNIT, "left", optional=UNIT).number("planned_ns", missing=0.0)
 
 
 def measure_planned_stage_time(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Measure the time of each step (`Job.walls`) in scheduled stages that other steps lack."""
-    planned = [s for s in list_periodic_stages(measured) if s.is_planned and not s.is_between]
-    if not planned:
-        return np.zeros(len(walls))
-    keys = {(stage.run, stage.role, stage.canonical) for stage in planned}
-    rows = list_stage_steps(measured)
-    rows = rows[rows["is_inside"].to_numpy(np.bool_)]
-    of_rows = zip(rows["run"], [to_text_or_none(role) for role in rows["role"]], rows["canonical"], strict=True)
-    rows = rows[np.array([key in keys for key in of_rows], np.bool_)]
-    by_role = aggregate_by_keys(rows, [*UNIT, "role"], wall_ns=("wall_ns", "sum"))
-    longest = aggregate_by_keys(by_role, [*UNIT], planned_ns=("wall_ns", "max"))
-    found = left_join(walls[[*UNIT]], longest, UNIT, optional=UNIT)["planned_ns"]
-    planned_of: npt.NDArray[np.float64] = found.to_numpy(np.float64, na_value=np.nan)
-    return np.where(np.isnan(planned_of), 0.0, planned_of)
+    """Call `sum_planned_stage_time` with a pandas frame, for callers that still judge with pandas."""
+    return sum_planned_stage_time(measured, to_frame(walls[[*UNIT]]))
 
 
-def find_logged_periodic_stages(log: RunDriverLog, run: object) -> list[PeriodicStage]:
+def find_logged_periodic_stages(log: RunDriverLog, run: str | None) -> list[PeriodicStage]:
     """List the stages that a driver log times in only some of its steps; the costliest first.
 
     A stage that does not fit into its step next to the others runs between steps (verl times validation that way).

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import (
     STEP_ORIGINS,
     UNIT,
-    clear_parts_of_numbered_steps,
+    clear_redundant_parts,
     divide_or_none,
-    find_canonical_stages,
-    list_stage_rows,
+    keep_undamaged_rows,
+    list_stage_ranges,
+    name_stages,
     phrase_run,
-    select_distinct_rows,
-    select_staged_rows,
     select_undamaged_rows,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_float_or_none,
+    summarize_step_walls,
     to_text_or_none,
 )
-from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
+from tracekit.job.gpu_shares import GPU_TIME_SUMS, with_gpu_time_shares
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
-from tracekit.model.tables import keys as grouping
-from tracekit.model.tables.keys import (
-    CAPTURE,
-    IN_RUN,
-    PROCESS,
-    Ints,
-    find_matching_rows,
-    group_rows_by,
-    list_row_dicts,
-    mask_equal,
-    mask_matching_rows,
-    number_frames_alike,
+from tracekit.model.tables.frame import (
+    Bools,
+    Frame,
+    concat,
+    count_rows,
+    divide,
+    first_of,
+    is_missing,
+    mean_of,
+    sum_of,
 )
+from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS, Ints, group_rows_by
 from tracekit.model.trace import Measurements
 
 STAGE_KEY = ("run", "role", "canonical")
@@ -97,7 +93,7 @@ class StageWindow:
     @property
     def place(self) -> Place:
         """Run, role and stage of the window."""
-        return Place(role=self.role, stage=self.canonical, run=to_text_or_none(self.run))
+        return Place(role=self.role, stage=self.canonical, run=self.run)
 
     @property
     def owner(self) -> Owner:
@@ -105,9 +101,9 @@ class StageWindow:
         return (self.run, self.role)
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """Key of the window, comparable with `make_stage_key`."""
-        return make_stage_key({"run": self.run, "role": self.role, "canonical": self.canonical})
+    def key(self) -> tuple[str | None, str | None, str | None]:
+        """Run, role and stage of the window."""
+        return (self.run, self.role, self.canonical)
 
     def per_step(self, total_ns: float) -> tuple[float, float | None]:
         """Average a sum over steps and GPUs: (mean, the same as a share of the step)."""
@@ -118,141 +114,107 @@ class StageWindow:
         return divide_or_none(total_ns, self.window_ns) or 0.0
 
 
-def make_stage_key(row: Mapping[Any, Any]) -> tuple[object, ...]:
-    """Make the key of a row: run, role and stage, None where missing."""
-    return tuple(None if pd.isna(row[name]) else row[name] for name in STAGE_KEY)
+def list_undamaged_rows(measured: Measurements, table: str) -> Frame:
+    """List the rows of a table from undamaged sources: in a damaged one, lost events look like idle time."""
+    return keep_undamaged_rows(measured, measured.frame(table))
 
 
-def read_undamaged_table(measured: Measurements, table: str) -> pd.DataFrame:
-    """Read the rows of a table from undamaged sources: in a damaged one, lost events look like idle time."""
-    return select_undamaged_rows(measured, measured[table])
-
-
-def list_judged_rows(measured: Measurements, table: str) -> pd.DataFrame:
+def list_rows_of_windows(measured: Measurements, table: str) -> Frame:
     """List the rows of the judged windows, with `canonical` and `origin`: stages, or steps where there are none.
 
-    `origin` is how a step is known (profiler | file). Files that record one stage of a step are not steps. Do not change
-    the result in place.
+    `origin` is how a step is known (profiler | file). Files that record one stage of a step are not steps.
     """
-    return measured.derived(_JudgedRows(table))
+    return measured.derived(_RowsOfWindows(table))
 
 
 @dataclass(frozen=True)
-class _JudgedRows:
+class _RowsOfWindows:
     """Function of measurements that is equal for equal tables, which makes `Measurements.derived` cache it."""
 
     table: str
 
-    def __call__(self, measured: Measurements) -> pd.DataFrame:
-        """List the judged rows of the table."""
-        rows = read_undamaged_table(measured, self.table)
-        canonical = find_canonical_stages(rows)
+    def __call__(self, measured: Measurements) -> Frame:
+        """List the rows of the table."""
+        rows = list_undamaged_rows(measured, self.table)
         with_stages = measured.derived(_find_staged_owners)
-        all_owners, owner_number = number_stage_owners(rows[["run", "role"]])
-        has_stages = np.array([*(owner in with_stages for owner in all_owners), False], bool)
-        is_stage = mask_equal(rows["window"], "stage") & pd.notna(canonical) & has_stages[owner_number]
-        steps, step_origin = _find_judged_steps(measured, rows)
-        owners, number = number_stage_owners(rows[["run", "role"]].iloc[steps])
-        unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
-        is_judged = unstaged & (step_origin != "stage")
-        places = np.concatenate((np.flatnonzero(is_stage), steps[is_judged]))
-        origin = np.full(len(rows), None, object)
-        origin[steps[is_judged]] = step_origin[is_judged]
-        canonical[~is_stage] = None
-        out = rows.iloc[places].reset_index(drop=True)
-        of_rows = {"canonical": canonical, "origin": origin}
-        return out.assign(**{n: pd.Index(of[places], dtype=object) for n, of in of_rows.items()})
+        named = rows.with_columns(canonical=name_stages(rows))
+        is_stage = rows.equals("window", "stage") & ~named.is_missing("canonical")
+        stages = named.filter(is_stage & _find_rows_of_owners(rows, with_stages))
+        steps = _list_judged_steps(measured, rows)
+        steps = steps.filter(~_find_rows_of_owners(steps, with_stages) & ~steps.equals("origin", "stage"))
+        return concat([stages, rows.take(steps["place"]).with_columns(origin=steps["origin"])])
 
 
-def sum_judged_steps(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
+def sum_column_over_steps(measured: Measurements, rows: Frame, column: str) -> dict[Owner, int]:
     """Sum a column of windows over the steps that `count_gpu_steps` counts, by run and role."""
-    steps = rows[["run", "role", column]].iloc[_find_judged_steps(measured, rows)[0]]
-    owners, number = number_stage_owners(steps)
-    sums = grouping.sum_by_group(number, steps[column].to_numpy(np.int64), len(owners))
-    return dict(zip(owners, sums.tolist(), strict=True))
+    return _sum_by_owner(rows.take(_list_judged_steps(measured, rows)["place"]), column)
 
 
-def _find_judged_steps(measured: Measurements, rows: pd.DataFrame) -> tuple[Ints, npt.NDArray[np.object_]]:
-    """Find the judged rows of steps: (positions, origin of each).
+def _sum_by_owner(rows: Frame, column: str) -> dict[Owner, int]:
+    """Sum a column by run and role."""
+    sums = rows.group_by("run", "role").agg(total=sum_of(column))
+    return dict(zip(_list_owners(sums), sums.values("total"), strict=True))
+
+
+def _list_owners(rows: Frame) -> list[Owner]:
+    """List the (run, role) of each row."""
+    return list(zip(rows.values("run"), rows.values("role"), strict=True))
+
+
+def _find_rows_of_owners(rows: Frame, owners: Collection[Owner]) -> Bools:
+    """Find the rows of these (run, role)."""
+    groups = rows.group_by("run", "role")
+    return np.array([owner in owners for owner in _list_owners(groups.agg())], np.bool_)[groups.number]
+
+
+def _list_judged_steps(measured: Measurements, rows: Frame) -> Frame:
+    """List the judged rows of steps: `place` in `rows`, run, role and origin.
 
     Without stages, only steps of the most reliable origin count: others may not be steps.
     """
-    places = np.flatnonzero(mask_equal(rows["window"], "step"))
-    steps = rows[[*CAPTURE, "run", "role"]].iloc[places]
-    origins = measured.derived(_list_step_origins)
-    of_step = find_matching_rows(steps, origins, CAPTURE, optional=["pid"])
-    steps = steps.iloc[of_step >= 0]
-    places, of_step = places[of_step >= 0], of_step[of_step >= 0]
-    origin = origins["origin"].to_numpy(object)[of_step]
-    is_surest = _has_surest_origin(measured, steps, origin)
-    return places[is_surest], origin[is_surest]
+    steps = rows.select("run", "role", *CAPTURE).with_columns(place=np.arange(len(rows)))
+    steps = steps.filter(rows.equals("window", "step"))
+    steps = steps.join(_list_step_origins(measured), CAPTURE, optional=["pid"])
+    return steps.filter(_has_surest_origin(measured, steps))
 
 
-def _list_step_origins(measured: Measurements) -> pd.DataFrame:
+def _list_step_origins(measured: Measurements) -> Frame:
     """List the origin of the steps of each process in a source."""
-    return select_distinct_rows(measured["steps"], CAPTURE, "origin")
+    return measured.frame("steps").distinct(*CAPTURE).select(*CAPTURE, "origin")
 
 
-def _has_surest_origin(
-    measured: Measurements, steps: pd.DataFrame, origin: npt.NDArray[np.object_]
-) -> npt.NDArray[np.bool_]:
-    """Find the rows of steps whose owner has stages, or that have the most reliable origin of their owner."""
+def _has_surest_origin(measured: Measurements, steps: Frame) -> Bools:
+    """Find the steps whose owner has stages, or that have the most reliable origin of their owner."""
     surest = measured.derived(_find_surest_origins)
-    owners, number = number_stage_owners(steps)
-    wanted = np.array([*(surest.get(owner) for owner in owners), None], object)[number]
-    any_origin = np.array([*(owner not in surest for owner in owners), False], bool)[number]
-    return np.asarray(any_origin | (origin == wanted), np.bool_)
+    groups = steps.group_by("run", "role", "origin")
+    keys = groups.agg().rows("run", "role", "origin")
+    is_surest = [surest.get((key["run"], key["role"]), key["origin"]) == key["origin"] for key in keys]
+    return np.array(is_surest, np.bool_)[groups.number]
 
 
 def _find_surest_origins(measured: Measurements) -> dict[Owner, str]:
     """Find the most reliable origin of steps of every (run, role) without stages."""
-    lanes = select_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
+    lanes = keep_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
+    lanes = lanes.filter(~_find_rows_of_owners(lanes, measured.derived(_find_staged_owners)))
     origins: dict[Owner, str] = {}
-    for origin in reversed(STEP_ORIGINS):
-        owners, _ = number_stage_owners(lanes[lanes["origin"] == origin])
-        origins.update(dict.fromkeys(owners, origin))
-    with_stages = measured.derived(_find_staged_owners)
-    return {owner: origin for owner, origin in origins.items() if owner not in with_stages}
+    for row in lanes.distinct("run", "role", "origin").rows("run", "role", "origin"):
+        before = origins.setdefault((row["run"], row["role"]), row["origin"])
+        origins[row["run"], row["role"]] = min(before, row["origin"], key=STEP_ORIGINS.index)
+    return origins
 
 
-def _find_staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
+def _find_staged_owners(measured: Measurements) -> frozenset[Owner]:
     """Find the (run, role) whose devices have stages.
 
     Where stages cover less than half of a capture without steps, the capture is judged as a whole: most of its time has
     no annotation.
     """
-    rows = read_undamaged_table(measured, "gpu_time")
-    in_stages, captured = (
-        _sum_window_lengths(select_staged_rows(rows)),
-        _sum_window_lengths(_select_undivided_captures(measured, rows)),
-    )
-    owners = in_stages.keys()
-    return frozenset(o for o in owners if 2 * in_stages[o] >= captured.get(o, 0))
-
-
-def _select_undivided_captures(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """Select the rows of captures without steps."""
-    steps = rows.iloc[np.flatnonzero(mask_equal(rows["window"], "step"))]
-    steps = steps.iloc[np.flatnonzero(steps["step"].isna())]
-    origins = measured.derived(_list_step_origins)
-    of_step = find_matching_rows(steps[[*CAPTURE]], origins, CAPTURE, optional=["pid"])
-    is_file = np.append(mask_equal(origins["origin"], "file"), [False])[of_step]
-    undivided: pd.DataFrame = steps.iloc[np.flatnonzero(is_file)]
-    return undivided
-
-
-def _sum_window_lengths(rows: pd.DataFrame) -> dict[Owner, int]:
-    """Sum the lengths of windows by run and role."""
-    owners, number = number_stage_owners(rows)
-    window_ns = rows["window_ns"].to_numpy(np.int64)
-    return dict(zip(owners, grouping.sum_by_group(number, window_ns, len(owners)).tolist(), strict=True))
-
-
-def number_stage_owners(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
-    """List the distinct (run, role), and number the one of each row."""
-    number, first = group_rows_by(rows, ["run", "role"])
-    columns = (rows[name].array[first] for name in ("run", "role"))
-    return [(run, to_text_or_none(role)) for run, role in zip(*columns, strict=True)], number
+    rows = list_undamaged_rows(measured, "gpu_time")
+    in_stages = _sum_by_owner(rows.filter(~is_missing(name_stages(rows))), "window_ns")
+    steps = rows.filter(rows.equals("window", "step") & rows.is_missing("step"))
+    steps = steps.join(_list_step_origins(measured), CAPTURE, optional=["pid"])
+    captured = _sum_by_owner(steps.filter(steps.equals("origin", "file")), "window_ns")
+    return frozenset(owner for owner, stage_ns in in_stages.items() if 2 * stage_ns >= captured.get(owner, 0))
 
 
 # Recorded steps
@@ -264,116 +226,82 @@ def count_gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 
 
 def _count_gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
-    lanes = select_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
-    lanes = lanes[_has_surest_origin(measured, lanes, lanes["origin"].to_numpy(object))]
-    lanes = lanes.iloc[group_rows_by(lanes, [*_PROCESS_STEP, "device"])[1]]
-    owners, number = number_stage_owners(lanes)
-    counts = np.bincount(number, minlength=len(owners)).tolist()
-    walls = grouping.sum_by_group(number, lanes["wall_ns"].to_numpy(np.int64), len(owners)).tolist()
-    return {
-        owner: ExistingSteps(count, wall_ns / count)
-        for owner, count, wall_ns in zip(owners, counts, walls, strict=True)
-    }
+    lanes = keep_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
+    lanes = lanes.filter(_has_surest_origin(measured, lanes)).distinct(*_PROCESS_STEP, "device")
+    existing = lanes.group_by("run", "role").agg(count=count_rows(), step_ns=mean_of("wall_ns"))
+    steps = zip(existing.values("count"), existing.values("step_ns"), strict=True)
+    return {owner: ExistingSteps(*of_owner) for owner, of_owner in zip(_list_owners(existing), steps, strict=True)}
 
 
-def count_gpu_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+def count_gpu_steps_of_processes(measured: Measurements, rows: Frame) -> ExistingSteps:
     """Count the steps of all GPUs of the processes in these rows."""
-    rows = rows[[*PROCESS]]
-    return _count_steps_with_hosts(
-        measured, mask_matching_rows(measured.derived(_list_distinct_gpu_steps), rows, PROCESS), rows
-    )
+    lanes = measured.derived(_list_distinct_gpu_steps)
+    return _count_steps_with_hosts(measured, lanes.filter(lanes.is_among(rows, PROCESS, optional=PROCESS)), rows)
 
 
-def count_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+def count_steps_of_processes(measured: Measurements, rows: Frame) -> ExistingSteps:
     """Count the steps of the processes in these rows; of each GPU, where the rows name GPUs."""
     lanes = measured.derived(_list_distinct_gpu_steps)
-    if "device" not in rows:
-        return _count_steps_with_hosts(measured, np.zeros(len(lanes), np.bool_), rows[[*PROCESS]])
-    on_gpu = rows[[*PROCESS, "device"]]
-    on_gpu = on_gpu.iloc[group_rows_by(on_gpu, [*PROCESS, "device"])[1]]
-    wanted = mask_matching_rows(lanes, on_gpu[on_gpu["device"].notna()], [*PROCESS, "device"])
-    return _count_steps_with_hosts(measured, wanted, on_gpu)
+    if "device" in rows.columns:
+        lanes = lanes.filter(lanes.is_among(rows, (*PROCESS, "device"), optional=PROCESS))
+    else:
+        lanes = lanes.head(0)
+    return _count_steps_with_hosts(measured, lanes, rows)
 
 
-def count_recorded_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """Count steps as `count_steps_of_rows` does, steps that do not count included, for sums over everything recorded.
+def count_recorded_steps_of_processes(measured: Measurements, rows: Frame) -> ExistingSteps:
+    """Count steps as `count_steps_of_processes` does, steps that do not count included, for sums over everything recorded.
 
     The mean wall is that of the steps that count.
     """
-    steps = count_steps_of_rows(measured, rows)
+    steps = count_steps_of_processes(measured, rows)
     if measured.recorded is None:
         return steps
-    return ExistingSteps(count_steps_of_rows(measured.recorded, rows).count, steps.step_ns)
+    return ExistingSteps(count_steps_of_processes(measured.recorded, rows).count, steps.step_ns)
 
 
-def _count_steps_with_hosts(
-    measured: Measurements, is_chosen: npt.NDArray[np.bool_], rows: pd.DataFrame
-) -> ExistingSteps:
-    """Count the chosen rows of `_list_distinct_gpu_steps`, and the steps of processes in `rows` without a chosen GPU."""
-    lanes, steps = (measured.derived(_list_distinct_gpu_steps), measured.derived(_list_distinct_process_steps))
-    is_host = mask_matching_rows(steps, rows, PROCESS)
-    if is_chosen.any():
-        is_host &= ~mask_matching_rows(steps, lanes[[*PROCESS]].iloc[np.flatnonzero(is_chosen)], PROCESS)
-    walls = lanes["wall_ns"].to_numpy()[is_chosen], steps["wall_ns"].to_numpy()[is_host]
-    wall_ns = pd.Series(np.concatenate(walls))
-    return ExistingSteps(len(wall_ns), to_float_or_none(wall_ns.mean()))
+def _count_steps_with_hosts(measured: Measurements, lanes: Frame, rows: Frame) -> ExistingSteps:
+    """Count these steps of GPUs, and the steps of processes in `rows` without one of these GPUs."""
+    steps = measured.derived(_list_distinct_process_steps)
+    is_host = steps.is_among(rows, PROCESS, optional=PROCESS) & ~steps.is_among(lanes, PROCESS, optional=PROCESS)
+    wall_ns = np.concatenate((lanes["wall_ns"], steps["wall_ns"][is_host]))
+    return ExistingSteps(len(wall_ns), float(wall_ns.mean()) if len(wall_ns) else None)
 
 
-def _list_distinct_gpu_steps(measured: Measurements) -> pd.DataFrame:
+def _list_distinct_gpu_steps(measured: Measurements) -> Frame:
     """List the steps of each GPU with their walls, once across files."""
-    return select_distinct_rows(measured.derived(_list_gpu_steps_by_source), [*_PROCESS_STEP, "device"], "wall_ns")
+    return measured.derived(_list_gpu_steps_by_source).distinct(*_PROCESS_STEP, "device")
 
 
-def _list_distinct_process_steps(measured: Measurements) -> pd.DataFrame:
+def _list_distinct_process_steps(measured: Measurements) -> Frame:
     """List the steps of each process with their walls, once across files."""
-    return select_distinct_rows(measured.derived(_list_process_steps_by_source), _PROCESS_STEP, "wall_ns")
+    return _list_process_steps_by_source(measured).distinct(*_PROCESS_STEP)
 
 
 _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
 """Key of one step of one process across files."""
 
 
-def _list_process_steps_by_source(measured: Measurements) -> pd.DataFrame:
+def _list_process_steps_by_source(measured: Measurements) -> Frame:
     """List the steps in each source: process, `origin`, and `wall_ns` of the unit (`job.frames.measure_step_walls`)."""
-    rows, walls = (clear_parts_of_numbered_steps(measured["steps"]), summarize_job_steps(measured).walls)
-    wall_ns = walls["wall_ns"].to_numpy(np.int64)[find_matching_rows(rows, walls, UNIT, optional=UNIT)]
-    columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
-    return rows.assign(occurrence=find_unit_occurrences(rows))[columns].assign(wall_ns=wall_ns)
+    rows = clear_redundant_parts(measured.frame("steps"))
+    rows = rows.with_columns(occurrence=np.where(rows.is_missing("step"), 0, rows["occurrence"]))
+    rows = rows.select(*dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
+    walls = summarize_step_walls(measured).walls.select(*UNIT, "wall_ns")
+    return rows.join(walls, UNIT, optional=UNIT)
 
 
-def find_unit_occurrences(rows: pd.DataFrame) -> pd.Series[Any]:
-    """Find the occurrence of each row among steps of one number; 0 without a number, as such a file is one unit."""
-    return rows["occurrence"].where(rows["step"].notna(), 0)
-
-
-_DEVICE = (*CAPTURE, "device")
-"""Key of a device in a file."""
-
-
-def _list_gpu_steps_by_source(measured: Measurements) -> pd.DataFrame:
+def _list_gpu_steps_by_source(measured: Measurements) -> Frame:
     """Repeat the rows of `_list_process_steps_by_source` for each device of their source."""
-    steps, devices = (
-        measured.derived(_list_process_steps_by_source),
-        select_distinct_rows(measured["gpu_time"], _DEVICE),
-    )
-    of_step, of_device = number_frames_alike(CAPTURE, steps, devices)
-    room = int(max(of_step.max(initial=-1), of_device.max(initial=-1))) + 1
-    count = np.bincount(of_device, minlength=room)
-    by_source, begin = np.argsort(of_device, kind="stable"), np.cumsum(count) - count
-    times = count[of_step]
-    step = np.repeat(np.arange(len(steps)), times)
-    place = np.arange(len(step)) - np.repeat(np.cumsum(times) - times, times)
-    lanes = steps.iloc[step].reset_index(drop=True)
-    lanes["device"] = devices["device"].array[by_source[begin[of_step][step] + place]]
-    return lanes
+    devices = measured.frame("gpu_time").select(*CAPTURE, "device").distinct(*CAPTURE, "device")
+    return _list_process_steps_by_source(measured).join(devices, CAPTURE, optional=CAPTURE)
 
 
-def average_over_gpu_steps(measured: Measurements, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Average these columns of sums by run and role over the steps of single GPUs."""
+def divide_by_gpu_steps(measured: Measurements, table: Frame, names: Sequence[str]) -> Frame:
+    """Divide these columns of sums by run and role by the steps of single GPUs."""
     existing = count_gpu_steps(measured)
-    owners, number = number_stage_owners(table)
-    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in owners], np.float64)
-    return table.assign(**{name: table[name] / counts[number] for name in names})
+    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in _list_owners(table)], np.float64)
+    return table.with_columns(**{name: divide(table[name], counts) for name in names})
 
 
 def list_stage_windows(measured: Measurements) -> list[StageWindow]:
@@ -386,39 +314,39 @@ def list_judged_windows(measured: Measurements) -> list[StageWindow]:
     return sorted(list_stage_windows(measured), key=lambda window: window.canonical is None)
 
 
-def compute_gpu_shares_by_stage(measured: Measurements) -> pd.DataFrame:
-    """Compute sums and shares of GPU time per (run, role, canonical stage), longest first."""
-    rows = list_judged_rows(measured, "gpu_time")
-    sums = add_gpu_time_shares(sum_columns_by_keys(rows[rows["window"] == "stage"], STAGE_KEY, GPU_TIME_SUMS))
-    return sums.sort_values("window_ns", ascending=False, kind="stable")
+def sum_gpu_time_by_stage(measured: Measurements) -> Frame:
+    """Sum the GPU time per (run, role, canonical stage), with its shares, longest first."""
+    rows = list_rows_of_windows(measured, "gpu_time")
+    return _sum_gpu_time_of_windows(rows.filter(rows.equals("window", "stage"))).drop("origin")
+
+
+def _sum_gpu_time_of_windows(rows: Frame) -> Frame:
+    sums = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in GPU_TIME_SUMS}, origin=first_of("origin"))
+    return with_gpu_time_shares(sums).sort("window_ns", descending=["window_ns"])
 
 
 def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
-    rows = list_judged_rows(measured, "gpu_time")
+    rows = list_rows_of_windows(measured, "gpu_time")
     if not len(rows):
         return []
-    origins = rows.groupby(list(STAGE_KEY), dropna=False, sort=False)["origin"].first().reset_index()
-    sums = add_gpu_time_shares(sum_columns_by_keys(rows, STAGE_KEY, GPU_TIME_SUMS))
-    sums["origin"] = origins["origin"]
     existing = count_gpu_steps(measured)
-    launched = sum_columns_by_keys(list_stage_rows(measured), STAGE_KEY, ("launch_count",)).dropna(
-        subset="launch_count"
-    )
     started = {prefix.run for prefix in find_run_start_ups(measured)}
-    idle_by_design = {make_stage_key(r) for r in list_row_dicts(launched) if r["launch_count"] == 0}
+    launched = list_stage_ranges(measured).group_by(*STAGE_KEY).agg(launches=sum_of("launch_count"))
+    launched = launched.filter(launched.equals("launches", 0) & ~launched.is_missing("launches"))
+    idle_by_design = {tuple(row.values()) for row in launched.rows(*STAGE_KEY)}
     windows = []
-    for row in list_row_dicts(sums.sort_values("window_ns", ascending=False, kind="stable")):
-        role, stage = to_text_or_none(row["role"]), to_text_or_none(row["canonical"])
+    for row in _sum_gpu_time_of_windows(rows).rows():
+        run, role, stage = row["run"], row["role"], row["canonical"]
         windows.append(
             StageWindow(
-                row["run"],
+                run,
                 role,
                 stage,
-                (stage or _name_unstaged_window(row, started)) + phrase_run(measured, row["run"]),
-                existing.get((row["run"], role), NO_STEPS),
-                int(row["window_ns"]),
-                to_text_or_none(row["origin"]),
-                bool(row["op_count"]) and make_stage_key(row) not in idle_by_design,
+                (stage or _name_unstaged_window(row, started)) + phrase_run(measured, run),
+                existing.get((run, role), NO_STEPS),
+                row["window_ns"],
+                row["origin"],
+                bool(row["op_count"]) and (run, role, stage) not in idle_by_design,
                 row,
             )
         )
@@ -430,3 +358,69 @@ def _name_unstaged_window(row: Mapping[Any, Any], started: set[object]) -> str:
     if row["origin"] != "file":
         return "the step"
     return "the time after start-up" if row["run"] in started else "the capture"
+
+
+# The facts above for callers that still judge with pandas; each goes with its last caller.
+
+
+def make_stage_key(row: Mapping[Any, Any]) -> tuple[object, ...]:
+    """Make the key of a row: run, role and stage, None where missing."""
+    return tuple(None if pd.isna(row[name]) else row[name] for name in STAGE_KEY)
+
+
+def read_undamaged_table(measured: Measurements, table: str) -> pd.DataFrame:
+    """Read the rows of `list_undamaged_rows` as a pandas frame."""
+    return select_undamaged_rows(measured, measured[table])
+
+
+def list_judged_rows(measured: Measurements, table: str) -> pd.DataFrame:
+    """Make a pandas frame of `list_rows_of_windows`. Do not change the result in place."""
+    return measured.derived(_JudgedRows(table))
+
+
+@dataclass(frozen=True)
+class _JudgedRows:
+    """Like `_RowsOfWindows`, in pandas."""
+
+    table: str
+
+    def __call__(self, measured: Measurements) -> pd.DataFrame:
+        """Make the pandas frame."""
+        return to_pandas(list_rows_of_windows(measured, self.table))
+
+
+def sum_judged_steps(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
+    """Call `sum_column_over_steps` with a pandas frame."""
+    return sum_column_over_steps(measured, to_frame(rows[[*CAPTURE, "run", "role", "window", column]]), column)
+
+
+def number_stage_owners(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
+    """List the distinct (run, role), and number the one of each row."""
+    number, first = group_rows_by(rows, ["run", "role"])
+    columns = (rows[name].array[first] for name in ("run", "role"))
+    return [(to_text_or_none(run), to_text_or_none(role)) for run, role in zip(*columns, strict=True)], number
+
+
+def count_gpu_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+    """Call `count_gpu_steps_of_processes` with a pandas frame."""
+    return count_gpu_steps_of_processes(measured, to_frame(rows[[*PROCESS]]))
+
+
+def count_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+    """Call `count_steps_of_processes` with a pandas frame."""
+    return count_steps_of_processes(measured, to_frame(rows[[name for name in (*PROCESS, "device") if name in rows]]))
+
+
+def find_unit_occurrences(rows: pd.DataFrame) -> pd.Series[Any]:
+    """Find the occurrence of each row among steps of one number; 0 without a number, as such a file is one unit."""
+    return rows["occurrence"].where(rows["step"].notna(), 0)
+
+
+def average_over_gpu_steps(measured: Measurements, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Call `divide_by_gpu_steps` with a pandas frame."""
+    return to_pandas(divide_by_gpu_steps(measured, to_frame(table), names))
+
+
+def compute_gpu_shares_by_stage(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of `sum_gpu_time_by_stage`."""
+    return to_pandas(sum_gpu_time_by_stage(measured))

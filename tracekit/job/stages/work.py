@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.job.frames import divide_or_none, name_stages, phrase_run
-from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.stages.windows import Owner, StageWindow, count_recorded_steps_of_rows
+from tracekit.job.stages.windows import Owner, StageWindow, count_recorded_steps_of_processes
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.tables.frame import Frame, sum_of
-from tracekit.model.tables.keys import PROCESS
 from tracekit.model.trace import Measurements
 
 MAX_NAMED = 3
@@ -134,7 +132,7 @@ class _RowsByStage:
         parts = []
         for of_owner in rows.group_by("run", "role").frames():
             run, role = of_owner.values("run")[0], of_owner.values("role")[0]
-            steps = count_recorded_steps_of_rows(measured, to_pandas(of_owner.select(*PROCESS, "device")))
+            steps = count_recorded_steps_of_processes(measured, of_owner)
             rest = "the step" if of_owner.is_missing("canonical").all() else "the rest"
             for of_stage in of_owner.group_by("canonical").frames():
                 stage = of_stage.values("canonical")[0]

@@ -27,7 +27,16 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.tables import arrays as columns_of
 from tracekit.model.tables import keys
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, mask_value, select_all_rows, select_rows
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Columns,
+    Nullable,
+    mask_value,
+    repeat_number,
+    select_all_rows,
+    select_rows,
+)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -463,7 +472,12 @@ def _or_missing(array: Array, places: Ints) -> Array:
 
 
 def _stacked(parts: Sequence[Array]) -> Array:
-    """Put columns of one kind one below the other; numbers may be missing if those of one part may."""
+    """Put columns of one kind one below the other; numbers may be missing if those of one part may.
+
+    A part that is made of missing values alone has the kind of the others: of Nones, `from_rows` makes texts.
+    """
+    if not all(isinstance(part, Coded) for part in parts):
+        parts = [repeat_number(None, len(p)) if isinstance(p, Coded) and not p.texts else p for p in parts]
     if any(isinstance(part, Nullable) for part in parts):
         parts = [where(~is_missing(p), p) if isinstance(p, np.ndarray) else p for p in parts]
     return columns_of.concatenate_like_arrays(parts)
