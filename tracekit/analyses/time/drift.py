@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_job_steps, to_text_or_none
+from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls, to_text_or_none
 from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
 from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
-from tracekit.job.stages.periodic import measure_planned_stage_time
+from tracekit.job.stages.periodic import sum_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
 from tracekit.job.stragglers.causes import find_slowdown_since
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
@@ -63,7 +63,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         rise = _find_rise(without, places, limit["slower_ratio"])
         if rise is not None:
             findings += _find_drift(measured, run, rise, walls, thresholds)
-    if not findings and not verdicts and not len(summarize_job_steps(measured).walls):
+    if not findings and not verdicts and not len(summarize_step_walls(measured).walls):
         return ANALYSIS.skipped("no step was recorded")
     return ANALYSIS.answered(findings=tuple(findings), verdicts=tuple(verdicts))
 
@@ -72,7 +72,7 @@ def _compute_walls_without_waits(measured: Measurements, walls: Frame) -> Floats
     """Compute the walls of steps without waits for late ranks and without scheduled stages, in ns."""
     savings = to_frame(estimate_wait_savings(measured)).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))
     lost_ns = walls.join(savings, UNIT, how="left", optional=UNIT).integers("saved_ns")
-    return walls.number("wall_ns") - lost_ns - measure_planned_stage_time(measured, to_pandas(walls))
+    return walls.number("wall_ns") - lost_ns - sum_planned_stage_time(measured, walls)
 
 
 def _list_rise_candidates(steps: int, level: float) -> list[int]:
@@ -129,7 +129,7 @@ def _find_drift(
     step, count = walls.values("step")[rise.place], len(walls)
     late_steps = to_pandas(walls.take(slice(rise.place, None)))
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
-    share = divide_or_none(gain, summarize_job_steps(measured).select_run(run).step_ns)
+    share = divide_or_none(gain, summarize_step_walls(measured).select_run(run).step_ns)
     more = rise.after_ns / rise.before_ns
     pause = find_longer_pause(measured, to_pandas(walls), late_steps)
     if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (rise.after_ns - rise.before_ns):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import keep_undamaged_rows, make_label_headings, phrase_run
+from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.causes import (
     DAMAGED_REASON,
     find_owners_idle_at_edges,
@@ -18,7 +18,7 @@ from tracekit.job.idle_time.causes import (
 from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import NO_STEPS, average_over_gpu_steps, count_gpu_steps
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, divide_by_gpu_steps, list_undamaged_rows
 from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number, trim_all_texts
@@ -83,7 +83,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report idle time from the end of each stage to the first device op of the next stage; judge R15."""
     if not measured.has("stage_edges") or not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    on_gpu = keep_undamaged_rows(measured, measured.frame("gpu_time"))
+    on_gpu = list_undamaged_rows(measured, "gpu_time")
     if not len(on_gpu):
         return ANALYSIS.skipped(DAMAGED_REASON)
     rows = to_frame(list_edge_rows(measured, thresholds.of("host-sync-stalls")))
@@ -104,7 +104,7 @@ def _make_stage_edge_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of stage pairs, per step and GPU, most idle time first."""
     names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
     sums = rows.group_by(*STAGE_PAIR_KEYS).agg(**{name: sum_of(name) for name in names})
-    table = to_frame(average_over_gpu_steps(measured, to_pandas(sums), names))
+    table = divide_by_gpu_steps(measured, sums, names)
     headings = (
         *make_label_headings(measured),
         *parse_headings("""

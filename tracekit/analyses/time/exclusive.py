@@ -15,13 +15,13 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
     clear_redundant_parts,
-    keep_undamaged_rows,
     make_label_headings,
     name_stages,
     summarize_step_walls,
 )
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.arrays import repeat_text, select_rows
 from tracekit.model.tables.frame import (
@@ -69,7 +69,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
     if not measured.row_count("slots"):
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
-    slots = keep_undamaged_rows(measured, measured.frame("slots").select(*_SLOT_COLUMNS))
+    slots = list_undamaged_rows(measured, "slots").select(*_SLOT_COLUMNS)
     # The first row alone usually belongs to a unit's wall.
     if not (len(_select_slots_of_units(measured, slots.head(1))) or len(_select_slots_of_units(measured, slots))):
         return ANALYSIS.skipped("every source is damaged: what is missing would look idle")

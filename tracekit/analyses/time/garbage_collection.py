@@ -10,17 +10,15 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages, phrase_run
 from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_rows
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_processes
 from tracekit.model.intervals import merge_interval_sets, subtract
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.tables.frame import Frame, sum_of
-from tracekit.model.tables.keys import PROCESS
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -92,7 +90,7 @@ def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thres
         if has_gpu:
             steps, lost_ns = existing.get(owner, NO_STEPS), lost_on_gpus.get(owner, 0)
         else:
-            steps, lost_ns = count_steps_of_rows(measured, to_pandas(in_steps.select(*PROCESS))), dur_ns
+            steps, lost_ns = count_steps_of_processes(measured, in_steps), dur_ns
         waited_ns = sum_waits_for_garbage_collection(measured, owner) if has_gpu else 0
         lost, ratio = steps.per_step(lost_ns + waited_ns)
         if ratio is None or ratio < limit["time_ratio"]:

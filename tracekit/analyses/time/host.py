@@ -18,10 +18,9 @@ from tracekit.job.idle_time.launching import (
     select_many_kernel_rows,
     subtract_synced_gaps,
 )
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_rows, count_steps_of_rows
+from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_processes, count_steps_of_processes
 from tracekit.job.stages.work import phrase_stage_names
 from tracekit.model.intervals import Ints, intersect
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
@@ -30,7 +29,7 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, trim_texts
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.tables.frame import Frame, divide, texts, where
-from tracekit.model.tables.keys import PROCESS, sort_in_groups, sum_by_group
+from tracekit.model.tables.keys import sort_in_groups, sum_by_group
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -272,8 +271,8 @@ def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: 
         for of_cause in _group_launch_stages_by_cause(measured, bound_rows or select_many_kernel_rows(of_run, limit)):
             role = of_cause[0][0]["role"]
             owned = counts.filter(counts.equals("run", run) & counts.equals("role", role))
-            on_gpus = owned.filter(~owned.is_missing("device_count")).select(*PROCESS)
-            steps = count_gpu_steps_of_rows(measured, to_pandas(on_gpus))
+            on_gpus = owned.filter(~owned.is_missing("device_count"))
+            steps = count_gpu_steps_of_processes(measured, on_gpus)
             yield _report_launch_gaps(of_cause, thresholds, steps, name)
         if bound_rows:
             continue
@@ -281,7 +280,7 @@ def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: 
         for row in of_run.filter(is_step).rows():
             owned = counts.filter(counts.equals("run", run) & counts.equals("role", row["role"]))
             if owned.is_missing("device_count").all() and _has_many_short_calls(row, limit):
-                steps = count_steps_of_rows(measured, to_pandas(owned.select(*PROCESS)))
+                steps = count_steps_of_processes(measured, owned)
                 yield _report_many_ops(row, of_run.filter(~is_step), thresholds, steps, name)
 
 

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import keep_undamaged_rows, make_label_headings
+from tracekit.job.frames import make_label_headings
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import STAGE_KEY, average_over_gpu_steps, list_judged_rows
+from tracekit.job.stages.windows import STAGE_KEY, divide_by_gpu_steps, list_rows_of_windows, list_undamaged_rows
 from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, select_rows, trim_all_texts
@@ -118,9 +117,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report synchronizing calls by stage and op; judge R02."""
     if not measured.has("sync_stalls") or not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(keep_undamaged_rows(measured, measured.frame("gpu_time"))):
+    if not len(list_undamaged_rows(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    rows = to_frame(list_judged_rows(measured, "sync_stalls"))
+    rows = list_rows_of_windows(measured, "sync_stalls")
     unseen = tuple(_list_runs_without_host_ops(measured))
     if not len(rows):
         reason = "no synchronising call was recorded in a step or stage"
@@ -147,7 +146,7 @@ def _list_runs_without_host_ops(measured: Measurements) -> list[Verdict]:
 def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of synchronizing calls by stage, per step and GPU, most idle time first."""
     by_call = rows.group_by(*STAGE_KEY, "op", "call").agg(**{name: sum_of(name) for name in SYNC_SUM_COLUMNS})
-    table = to_frame(average_over_gpu_steps(measured, to_pandas(by_call), SYNC_SUM_COLUMNS))
+    table = divide_by_gpu_steps(measured, by_call, SYNC_SUM_COLUMNS)
     table = table.sort("idle_ns", "call_ns", "op", "call", descending=["idle_ns", "call_ns"])
     return make_sheet(
         "sync_calls",

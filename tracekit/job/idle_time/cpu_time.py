@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.job.frames import keep_undamaged_rows, name_stages
+from tracekit.job.frames import name_stages
+from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.model.tables.frame import Frame, concat, sum_of
 from tracekit.model.trace import Measurements
 
@@ -24,7 +25,7 @@ def sum_cpu_time_by_stage(measured: Measurements) -> Frame:
 
 
 def _sum_cpu_time_by_stage(measured: Measurements) -> Frame:
-    rows = keep_undamaged_rows(measured, measured.frame("cpu_time"))
+    rows = list_undamaged_rows(measured, "cpu_time")
     rows = rows.with_columns(canonical=name_stages(rows))
     staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
     keys = (*CPU_TIME_OWNER, "activity")
@@ -57,7 +58,7 @@ def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], 
 
 
 def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
-    steps = _select_whole_windows(keep_undamaged_rows(measured, measured.frame("cpu_time")))
+    steps = _select_whole_windows(list_undamaged_rows(measured, "cpu_time"))
     processes = steps.distinct("run", "role", "source", "pid", "step")
     return dict(Counter(zip(processes.values("run"), processes.values("role"), strict=True)))
 

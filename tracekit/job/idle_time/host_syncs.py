@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracekit.job.pandas_bridge import to_frame
-from tracekit.job.stages.windows import STAGE_KEY, StageWindow, list_judged_rows, list_stage_windows, make_stage_key
+from tracekit.job.stages.windows import STAGE_KEY, StageWindow, list_rows_of_windows, list_stage_windows, make_stage_key
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import sum_of
 from tracekit.model.thresholds import Thresholds
@@ -31,7 +30,7 @@ class SyncBoundStage:
 
 def find_sync_bound_stages(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBoundStage]:
     """Find the stages that synchronising calls hold up, by rule R02."""
-    rows = to_frame(list_judged_rows(measured, "sync_stalls"))
+    rows = list_rows_of_windows(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     by_stage = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in columns})
     sums = {make_stage_key(row): row for row in by_stage.rows()}
