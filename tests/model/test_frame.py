@@ -1,5 +1,7 @@
 """The frame of judges: its rules worked by hand, and against pandas."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -134,6 +136,20 @@ def test_sums_and_medians_are_exact(rows):
         last = [rank for key, rank, *_ in rows if key == run][-1]
         expected.append((run, total, middle, last))
     assert listed(mine) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**40), st.integers(1, 24)), max_size=60))
+def test_sums_of_floats_are_rounded_once(rows):
+    values = [dur / lanes for _, dur, lanes in rows]
+    table = Frame.from_columns({"run": texts([run for run, *_ in rows]), "each_ns": np.array(values, np.float64)})
+    for row in table.group_by("run").agg(each_ns=sum_of("each_ns")).rows():
+        exact = math.fsum(value for value, (run, *_) in zip(values, rows, strict=True) if run == row["run"])
+        assert abs(row["each_ns"] - exact) <= math.ulp(exact)
+
+
+def test_a_sum_of_floats_with_nan_is_nan_in_its_group_only():
+    table = Frame.from_columns({"run": texts(["a", "b"]), "x": np.array([np.nan, 0.1])})
+    assert str(table.group_by("run").agg(x=sum_of("x")).values("x")) == "[nan, 0.1]"
 
 
 @given(rows_of)

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_canonical_stages,
-    make_label_headings,
-    make_run_heading,
-    sort_by_columns,
-    sum_columns_by_keys,
-)
+from tracekit.job.frames import make_label_headings, make_run_heading, name_stages
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Array, Coded, trim_all_texts
+from tracekit.model.tables.arrays import Array, Coded, repeat_text, trim_all_texts
 from tracekit.model.tables.columns import STAGE
+from tracekit.model.tables.frame import Frame, choose, max_of, min_of, sum_of, texts
 from tracekit.model.tables.keys import sort_rows_by_keys, sum_by_keys
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -144,62 +137,65 @@ GRAPH_LAUNCH_CALLS = re.compile(r"Graph_?Launch", re.IGNORECASE)
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the share of GPU work with a known launch, and GPU work by launching stage and call."""
-    if not measured.row_count("launches"):
+    rows = measured.frame("launches")
+    if not len(rows):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    rows = measured["launches"]
-    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
-    all_ns, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
-    unlinked = rows[rows["link"] == "unlinked"]
+    is_early, labels = rows.equals("placed", "before"), _label_launching_stages(rows)
+    rows = rows.with_columns(stage=choose(is_early, repeat_text("(before the recording)", len(rows)), labels))
+    unlinked = rows.filter(rows.equals("link", "unlinked"))
+    linked_ratio = 1 - int(unlinked["count"].sum()) / int(rows["count"].sum())
     metrics = (
-        make_evidence_metric(
-            "linked_ratio", 1 - int(unlinked["count"].sum()) / count, "device ops linked", better="higher"
-        ),
+        make_evidence_metric("linked_ratio", linked_ratio, "device ops linked", better="higher"),
         make_evidence_metric("unlinked_count", int(unlinked["count"].sum()), "unlinked"),
         make_evidence_metric("unlinked_ns", int(unlinked["dur_ns"].sum()), "unlinked GPU time"),
     )
-    rows["belongs"] = _label_launching_stages(rows)
-    rows["belongs"] = rows["belongs"].where(rows["placed"] != "before", "(before the recording)")
-    rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
-    rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
-    run = make_run_heading(measured)
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: select_filled_sheets(
-            make_sheet(
-                "launched_by_stage",
-                "GPU work by the stage that launched it",
-                (*make_label_headings(measured), Heading("stage", "stage"), *LAUNCHED_WORK_HEADINGS),
-                _sum_launched_work(rows, ["run", "role", "stage"], all_ns),
-            ),
-            make_sheet(
-                "launched_by_call",
-                "GPU work by launching call",
-                (
-                    *run,
-                    *parse_headings("""
-                    call | call
-                    link | linked by
-                """),
-                    *LAUNCHED_WORK_HEADINGS,
-                ),
-                _sum_launched_work(rows, ["run", "link", "call"], all_ns),
-            ),
-            _make_unlinked_work_table(measured, rows),
+            *_make_launched_work_tables(measured, rows),
+            _make_unlinked_work_table(measured, unlinked, int(rows["dur_ns"].sum())),
             _make_graph_replay_table(measured),
         ),
-        caveats=lambda: _list_attribution_caveats(rows),
+        caveats=lambda: _list_attribution_caveats(unlinked),
+    )
+
+
+def _make_launched_work_tables(measured: Measurements, rows: Frame) -> tuple[Sheet, Sheet]:
+    """Make the tables of work by launching stage and by launching call."""
+    is_unlinked, all_ns = rows.equals("link", "unlinked"), int(rows["dur_ns"].sum())
+    rows = rows.with_columns(
+        stage=choose(is_unlinked, repeat_text("(unlinked)", len(rows)), rows["stage"]),
+        call=texts([call or "(unknown)" for call in rows.values("call")]),
+    )
+    calls = parse_headings("""
+        call | call
+        link | linked by
+    """)
+    return (
+        make_sheet(
+            "launched_by_stage",
+            "GPU work by the stage that launched it",
+            (*make_label_headings(measured), Heading("stage", "stage"), *LAUNCHED_WORK_HEADINGS),
+            _sum_launched_work(rows, ("run", "role", "stage"), all_ns),
+        ),
+        make_sheet(
+            "launched_by_call",
+            "GPU work by launching call",
+            (*make_run_heading(measured), *calls, *LAUNCHED_WORK_HEADINGS),
+            _sum_launched_work(rows, ("run", "link", "call"), all_ns),
+        ),
     )
 
 
 PLACEMENT_TITLES = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
 
 
-def _list_attribution_caveats(rows: pd.DataFrame) -> tuple[str, ...]:
+def _list_attribution_caveats(unlinked: Frame) -> tuple[str, ...]:
     """List the caveats on work without a recorded launch; empty if every op is linked."""
-    sums = rows[rows["link"] == "unlinked"].groupby("placed")[["count", "dur_ns"]].sum()
+    sums = unlinked.group_by("placed").agg(count=sum_of("count"), dur_ns=sum_of("dur_ns"))
     parts = {
-        str(how): f"{format_quantity(int(row['dur_ns']), 'ns')} ({_format_device_op_count(int(row['count']))})"
-        for how, row in sums.iterrows()
+        how: f"{format_quantity(dur_ns, 'ns')} ({count:,} {choose_plural(count, 'device op')})"
+        for how, count, dur_ns in (row.values() for row in sums.rows())
     }
     placed = [f"by {PLACEMENT_TITLES[how]}: {parts[how]}" for how in ("annotation", "time") if how in parts]
     caveats = []
@@ -210,17 +206,9 @@ def _list_attribution_caveats(rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(caveats)
 
 
-def _format_device_op_count(count: int) -> str:
-    """Format a number of device ops."""
-    return f"{count:,} device op{'' if count == 1 else 's'}"
-
-
-def _make_unlinked_work_table(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_unlinked_work_table(measured: Measurements, unlinked: Frame, all_ns: int) -> Sheet:
     """Make the table of work without a recorded launch: its stage, and how the stage is known."""
-    unlinked = rows[rows["link"] == "unlinked"].copy()
-    unlinked["by"] = unlinked["placed"].map(PLACEMENT_TITLES)
-    unlinked["stage"] = unlinked["belongs"]
-    all_ns = int(rows["dur_ns"].sum())
+    unlinked = unlinked.with_columns(by=texts([PLACEMENT_TITLES.get(how) for how in unlinked.values("placed")]))
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -233,27 +221,18 @@ def _make_unlinked_work_table(measured: Measurements, rows: pd.DataFrame) -> She
         "By GPU annotation: a range that the profiler drew on the op's stream. By time: the stage that the host "
         "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
     )
-    pooled = _sum_launched_work(unlinked, ["run", "role", "by", "stage"], all_ns)
+    pooled = _sum_launched_work(unlinked, ("run", "role", "by", "stage"), all_ns)
     return make_sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 
 
-def _make_graph_replay_table(measured: Measurements) -> Any:
+def _make_graph_replay_table(measured: Measurements) -> Sheet:
     """Make the table of graph replays by stage; a replay with unusually few ops was only partly recorded."""
-    rows = measured["graph_launches"]
-    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
-    rows["stage"] = _label_launching_stages(rows)
-    pooled = aggregate_by_keys(
-        rows,
-        ["run", "role", "stage", "call"],
-        launch_count=("launch_count", "sum"),
-        empty_count=("empty_count", "sum"),
-        op_count=("op_count", "sum"),
-        least=("least", "min"),
-        most=("most", "max"),
-        dur_ns=("dur_ns", "sum"),
-        busy_ns=("busy_ns", "sum"),
-    )
-    pooled = sort_by_columns(pooled, busy_ns=False, stage=True, call=True)
+    rows = measured.frame("graph_launches")
+    rows = rows.with_columns(stage=_label_launching_stages(rows))
+    sums = {name: sum_of(name) for name in ("launch_count", "empty_count", "op_count", "dur_ns", "busy_ns")}
+    by_call = rows.group_by("run", "role", "stage", "call")
+    pooled = by_call.agg(**sums, least=min_of("least"), most=max_of("most"))
+    pooled = pooled.sort("busy_ns", "stage", "call", descending=["busy_ns"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -271,18 +250,17 @@ def _make_graph_replay_table(measured: Measurements) -> Any:
     return make_sheet("graph_launches", "Replays of captured graphs", headings, pooled)
 
 
-def _sum_launched_work(rows: pd.DataFrame, by: list[str], total_ns: int) -> pd.DataFrame:
+def _sum_launched_work(rows: Frame, by: Sequence[str], total_ns: int) -> Frame:
     """Sum the work by these keys, with its share of `total_ns` (ns), longest first."""
-    pooled = sum_columns_by_keys(rows, by, ["count", "dur_ns"])
-    pooled["share_ratio"] = pooled["dur_ns"] / total_ns if total_ns else None
-    return sort_by_columns(pooled, **{"dur_ns": False, by[-1]: True})
+    pooled = rows.group_by(*by).agg(count=sum_of("count"), dur_ns=sum_of("dur_ns"))
+    pooled = pooled.with_columns(share_ratio=pooled["dur_ns"] / total_ns if total_ns else None)
+    return pooled.sort("dur_ns", by[-1], descending=["dur_ns"])
 
 
-def _label_launching_stages(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+def _label_launching_stages(rows: Frame) -> Coded:
     """Label the stage of each row: its canonical name, else its recorded name, else `OUTSIDE`."""
-    stage, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
-    name = np.where(pd.isna(canonical), stage, canonical)
-    return np.where(pd.isna(name), OUTSIDE, name)
+    named = rows.with_columns(canonical=name_stages(rows, in_file=True)).rows("canonical", "stage")
+    return texts([row["canonical"] or row["stage"] or OUTSIDE for row in named])
 
 
 ANALYSIS = Analysis(

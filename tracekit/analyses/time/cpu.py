@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import aggregate_by_keys, make_label_headings, make_run_heading, sort_by_columns
+from tracekit.job.frames import make_label_headings, make_run_heading
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.idle_time.cpu_time import sum_cpu_time_by_stage
 from tracekit.job.report.evidence import make_evidence_metric
@@ -17,6 +16,7 @@ from tracekit.job.report.tables import make_sheet, parse_headings, select_filled
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW
+from tracekit.model.tables.frame import sum_of, texts
 from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -90,10 +90,8 @@ def _list_cpu_activity_metrics(measured: Measurements) -> Iterator[Metric]:
     """List the share of the steps in each activity."""
     rows = sum_cpu_time_by_stage(measured)
     total = int(rows["time_ns"].sum())
-    if not total:
-        return
-    for activity in CPU_ACTIVITIES:
-        time_ns = int(rows.loc[rows["activity"] == activity, "time_ns"].sum())
+    for activity in CPU_ACTIVITIES if total else ():
+        time_ns = int(rows["time_ns"][rows.equals("activity", activity)].sum())
         if time_ns:
             title = CPU_ACTIVITY_TITLES[activity][0]
             yield make_evidence_metric(f"{activity}_ratio", time_ns / total, title, better="neither")
@@ -102,31 +100,27 @@ def _list_cpu_activity_metrics(measured: Measurements) -> Iterator[Metric]:
 def _make_cpu_activity_table(measured: Measurements) -> Sheet:
     """Make the table of stages with the share of each activity, longest first."""
     rows = sum_cpu_time_by_stage(measured)
-    keys = ["run", "role", "canonical"]
-    stages = aggregate_by_keys(rows, keys, window_ns=("time_ns", "sum"))
-    for activity in CPU_ACTIVITIES:
-        of_activity = aggregate_by_keys(rows[rows["activity"] == activity], keys, part=("time_ns", "sum"))
-        merged = stages[keys].merge(of_activity, on=keys, how="left")["part"]
-        stages[activity] = merged.fillna(0).to_numpy(np.float64) / stages["window_ns"].clip(lower=1)
-    stages["stage"] = stages["canonical"].where(stages["canonical"].notna(), "(outside any stage)")
-    shown = [a for a in CPU_ACTIVITIES if stages[a].sum()]
+    sums = {name: sum_of(rows["time_ns"] * rows.equals("activity", name)) for name in CPU_ACTIVITIES}
+    stages = rows.group_by("run", "role", "canonical").agg(window_ns=sum_of("time_ns"), **sums)
+    shown = [name for name in CPU_ACTIVITIES if stages[name].any()]
+    shares = {name: stages[name] / np.maximum(stages["window_ns"], 1) for name in shown}
+    names = [stage or "(outside any stage)" for stage in stages.values("canonical")]
+    table = stages.with_columns(stage=texts(names), **shares).sort("window_ns", "stage", descending=["window_ns"])
     headings = (
         *make_label_headings(measured),
         Heading("stage", "stage"),
         Heading("window_ns", "wall Σ", "ns", "Summed over ranks and steps."),
-        *(Heading(a, CPU_ACTIVITY_TITLES[a][0], "ratio", CPU_ACTIVITY_TITLES[a][1]) for a in shown),
+        *(Heading(name, CPU_ACTIVITY_TITLES[name][0], "ratio", CPU_ACTIVITY_TITLES[name][1]) for name in shown),
     )
-    table = sort_by_columns(stages, window_ns=False, stage=True)
     caption = "Each instant counts once, for the first column that applies."
     return make_sheet("cpu_time", "Host time by activity", headings, table, caption=caption)
 
 
 def _make_cpu_thread_table(measured: Measurements) -> Sheet:
     """Make the table of threads by their time in ops."""
-    keys = ["run", "role", "rank", "pid", "tid", "name"]
-    sums = {name: (name, "sum") for name in ("op_ns", "window_ns", "count")}
-    rows = aggregate_by_keys(measured["cpu_threads"], keys, **sums)
-    rows["busy_ratio"] = rows["op_ns"] / rows["window_ns"].clip(lower=1)
+    by_thread = measured.frame("cpu_threads").group_by("run", "role", "rank", "pid", "tid", "name")
+    threads = by_thread.agg(op_ns=sum_of("op_ns"), window_ns=sum_of("window_ns"), count=sum_of("count"))
+    threads = threads.with_columns(busy_ratio=threads["op_ns"] / np.maximum(threads["window_ns"], 1))
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -138,17 +132,14 @@ def _make_cpu_thread_table(measured: Measurements) -> Sheet:
             count | ops | count
         """),
     )
-    table = sort_by_columns(rows, op_ns=False, rank=True, tid=True)
+    table = threads.sort("op_ns", "rank", "tid", descending=["op_ns"])
     return make_sheet("cpu_threads", "Threads by time in ops", headings, table)
 
 
 def _make_python_function_table(measured: Measurements) -> Sheet:
     """Make the table of Python functions by self time, over all processes of a run."""
-    if not measured.row_count("cpu_frames"):
-        return make_sheet("cpu_frames", "", (), pd.DataFrame())
-    rows = measured["cpu_frames"]
-    sums = {name: (name, "sum") for name in ("count", "self_ns", "total_ns")}
-    pooled = aggregate_by_keys(rows, ["run", "name"], **sums)
+    by_name = measured.frame("cpu_frames").group_by("run", "name")
+    functions = by_name.agg(count=sum_of("count"), self_ns=sum_of("self_ns"), total_ns=sum_of("total_ns"))
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
@@ -158,7 +149,7 @@ def _make_python_function_table(measured: Measurements) -> Sheet:
             count | calls | count
         """),
     )
-    table = sort_by_columns(pooled, self_ns=False, name=True)
+    table = functions.sort("self_ns", "name", descending=["self_ns"])
     return make_sheet("cpu_frames", "Python functions by their own time", headings, table)
 
 

@@ -6,26 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    find_equal_rows,
-    make_label_headings,
-    phrase_run,
-    to_int_or_none,
-    to_text_or_none,
-)
+from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_below
 from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import intersect, measure_coverage, merge_interval_sets, merge_intervals
-from tracekit.model.report import Finding, Place, Ranked, Section, Verdict
+from tracekit.model.report import Finding, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.columns import NAME, PLACE
+from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import group_arrays, sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -90,16 +83,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no host activity was recorded")
     if not measured.row_count("loader_waits"):
         return ANALYSIS.skipped(NO_LOADER)
-    rows = clear_parts_of_numbered_steps(measured["loader_waits"])
     waits = sum_loader_waits(measured)
     return ANALYSIS.answered(
         sheets=lambda: select_filled_sheets(_make_loader_wait_table(measured, waits)),
         findings=tuple(_find_loader_waits(measured, waits, thresholds)),
-        verdicts=tuple(_list_runs_without_loader(measured, rows)),
+        verdicts=tuple(_list_runs_without_loader(measured)),
     )
 
 
-def _make_loader_wait_table(measured: Measurements, waits: pd.DataFrame) -> Any:
+def _make_loader_wait_table(measured: Measurements, waits: Frame) -> Sheet:
     """Make the table of loaders by rank, longest wait first."""
     return make_sheet(
         "loader_waits",
@@ -122,56 +114,49 @@ def _make_loader_wait_table(measured: Measurements, waits: pd.DataFrame) -> Any:
     )
 
 
-def _list_runs_without_loader(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:
+def _list_runs_without_loader(measured: Measurements) -> Iterator[Verdict]:
     """List runs without a data loader, where other runs have one."""
-    for run in clear_parts_of_numbered_steps(measured["steps"])["run"].drop_duplicates():
-        if not find_equal_rows(rows["run"], run).any():
-            reason = NO_LOADER + phrase_run(measured, run)
-            yield Verdict("data-loader-wait", "not applicable", reason)
+    loading = set(measured.frame("loader_waits").values("run"))
+    for run in measured.frame("steps").distinct("run").values("run"):
+        if run not in loading:
+            yield Verdict("data-loader-wait", "not applicable", NO_LOADER + phrase_run(measured, run))
 
 
-def _find_loader_waits(measured: Measurements, waits: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_loader_waits(measured: Measurements, waits: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R04: per run and loader, the rank that waits longest.
 
     The other ranks wait for that rank at the next collective, so its wait is the cost.
     """
     limit = thresholds.of("data-loader-wait")
-    for run, of_run in select_long_loader_waits(waits, limit).groupby("run", dropna=False, sort=False):
-        for _, same in of_run.groupby("name", dropna=False, sort=False):
-            row = same.iloc[0]
-            wait, idle = float(row["wait_ns"]), row["idle_ns"]
-            step_ns = wait / float(row["share_ratio"])
-            cost = wait if pd.isna(idle) else float(idle)
+    for of_run in select_long_loader_waits(waits, limit).group_by("run").frames():
+        for row in of_run.distinct("name").rows():
+            run, role, rank, name = row["run"], row["role"], row["rank"], row["name"]
+            wait, idle = row["wait_ns"], row["idle_ns"]
+            step_ns = wait / row["share_ratio"]
+            cost = wait if idle is None else idle
             severity = thresholds.severity(cost / step_ns)
-            hidden = not pd.isna(idle) and cost < wait / 2
-            rank = to_int_or_none(row["rank"])
-            culprit = find_culprit_below(measured, run, row["role"], str(row["name"]))
-            ranks = waits["rank"][find_equal_rows(waits["run"], run) & find_equal_rows(waits["role"], row["role"])]
-            who = f" on rank {rank}" if rank is not None and len(set(ranks)) > 1 else ""
+            hidden = idle is not None and cost < wait / 2
+            culprit = find_culprit_below(measured, run, role, name)
+            ranks = waits.filter(waits.equals("run", run) & waits.equals("role", role)).distinct("rank")
+            who = f" on rank {rank}" if rank is not None and len(ranks) > 1 else ""
             yield Finding(
                 "data-loader-wait",
                 # The wait is long enough to report even if GPU work hides most of it: at least low.
                 "low" if severity == "info" else severity,
-                f"{format_quantity(float(row['share_ratio']), 'ratio')} of the step is spent waiting for the data loader{who}"
+                f"{format_quantity(row['share_ratio'], 'ratio')} of the step is spent waiting for the data loader{who}"
                 + ("" if culprit is None else f", most in {culprit.place}")
                 + phrase_run(measured, run),
-                _advise_on_loader(str(row["name"])),
+                _advise_on_loader(name),
                 (
                     make_evidence_metric("wait_ns", round(wait), "wait per step"),
-                    make_evidence_metric("idle_ns", None if pd.isna(idle) else round(cost), "GPU idle in it"),
-                    make_evidence_metric("max_ns", int(row["max_ns"]), "longest wait"),
+                    make_evidence_metric("idle_ns", None if idle is None else round(cost), "GPU idle in it"),
+                    make_evidence_metric("max_ns", row["max_ns"], "longest wait"),
                 ),
-                (_locate_loader_wait(row, rank),),
+                (Place(run=run, role=role, rank=rank, name=name),),
                 round(cost),
                 cost / step_ns,
                 ("most of the wait is behind GPU work and costs little now",) if hidden else (),
             )
-
-
-def _locate_loader_wait(row: pd.Series[Any], rank: int | None) -> Place:
-    """Locate a wait: run, role, rank and loader."""
-    run, role = to_text_or_none(row["run"]), to_text_or_none(row["role"])
-    return Place(run=run, role=role, rank=rank, name=str(row["name"]))
 
 
 def _advise_on_loader(name: str) -> str:

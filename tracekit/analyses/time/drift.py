@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import UNIT, divide_or_none, find_equal_rows, phrase_run, split_by_run, summarize_job_steps
+from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls, to_text_or_none
 from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
-from tracekit.job.stages.periodic import measure_planned_stage_time
+from tracekit.job.stages.periodic import sum_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
 from tracekit.job.stragglers.causes import find_slowdown_since
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
-from tracekit.model.tables.keys import find_matching_rows, sum_by_group
+from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -51,8 +51,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     measured = drop_left_out_steps(measured, list_incomplete_steps(measured))
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
-    for run, units_of_run in split_by_run(measure_device_walls(measured, ())):
-        walls = units_of_run[units_of_run["step"].notna()]
+    for units_of_run in to_frame(measure_device_walls(measured, ())).group_by("run").frames():
+        run, walls = units_of_run.values("run")[0], units_of_run.filter(~units_of_run.is_missing("step"))
         places = _list_rise_candidates(len(walls), limit["false_ratio"])
         if not places:
             reason = f"{len(walls)} of at least {_compute_min_drift_steps(limit['false_ratio'])} steps{phrase_run(measured, run)}"
@@ -63,17 +63,16 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         rise = _find_rise(without, places, limit["slower_ratio"])
         if rise is not None:
             findings += _find_drift(measured, run, rise, walls, thresholds)
-    if not findings and not verdicts and not len(summarize_job_steps(measured).walls):
+    if not findings and not verdicts and not len(summarize_step_walls(measured).walls):
         return ANALYSIS.skipped("no step was recorded")
     return ANALYSIS.answered(findings=tuple(findings), verdicts=tuple(verdicts))
 
 
-def _compute_walls_without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
+def _compute_walls_without_waits(measured: Measurements, walls: Frame) -> Floats:
     """Compute the walls of steps without waits for late ranks and without scheduled stages, in ns."""
-    saved = estimate_wait_savings(measured)
-    place = find_matching_rows(saved, walls, UNIT, optional=UNIT)
-    lost = sum_by_group(place, saved["saved_ns"].to_numpy(np.int64), len(walls))
-    return walls["wall_ns"].to_numpy(float) - lost - measure_planned_stage_time(measured, walls)
+    savings = to_frame(estimate_wait_savings(measured)).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))
+    lost_ns = walls.join(savings, UNIT, how="left", optional=UNIT).integers("saved_ns")
+    return walls.number("wall_ns") - lost_ns - sum_planned_stage_time(measured, walls)
 
 
 def _list_rise_candidates(steps: int, level: float) -> list[int]:
@@ -124,15 +123,15 @@ def _find_rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
 
 
 def _find_drift(
-    measured: Measurements, run: Any, rise: Rise, walls: pd.DataFrame, thresholds: Thresholds
+    measured: Measurements, run: str | None, rise: Rise, walls: Frame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """Report R36 for one run: the step where the rise begins, and its cause if known."""
-    step, count = int(walls["step"].iloc[rise.place]), len(walls)
-    late_steps = walls.iloc[rise.place :]
+    step, count = walls.values("step")[rise.place], len(walls)
+    late_steps = to_pandas(walls.take(slice(rise.place, None)))
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
-    share = divide_or_none(gain, summarize_job_steps(measured).select_run(run).step_ns)
+    share = divide_or_none(gain, summarize_step_walls(measured).select_run(run).step_ns)
     more = rise.after_ns / rise.before_ns
-    pause = find_longer_pause(measured, walls, late_steps)
+    pause = find_longer_pause(measured, to_pandas(walls), late_steps)
     if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (rise.after_ns - rise.before_ns):
         pause = None
     if pause is not None:
@@ -168,7 +167,7 @@ DRIFT_ADVICE = (
 PAUSE_ADVICE = "find what the host does there: record with with_stack=True, or mark it with ranges (NVTX)"
 
 
-def _find_slower_work(measured: Measurements, run: Any, step: int) -> tuple[str, str | None]:
+def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tuple[str, str | None]:
     """Find the cause of a rise in kernels or stages: (end of the claim, stage with most of the added time).
 
     The claim names the factor by which the same kernels are slower, else the stage.
@@ -176,7 +175,7 @@ def _find_slower_work(measured: Measurements, run: Any, step: int) -> tuple[str,
     factors: list[float] = []
     stages: list[str] = []
     for rank_group in list_rank_groups(measured):
-        if find_equal_rows(pd.Series([rank_group.run]), run).all():
+        if to_text_or_none(rank_group.run) == run:
             factor, stage = find_slowdown_since(measured, rank_group, step)
             factors += [factor] if factor else []
             stages += [stage] if stage else []

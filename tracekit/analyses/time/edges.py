@@ -6,31 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    find_equal_rows,
-    make_label_headings,
-    phrase_run,
-    sort_by_columns,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
+from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.causes import (
     DAMAGED_REASON,
     find_owners_idle_at_edges,
     list_edge_rows,
     make_idle_time_measurement,
 )
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import NO_STEPS, average_over_gpu_steps, count_gpu_steps, read_undamaged_table
-from tracekit.model.report import Finding, Place, Section, Verdict
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, divide_by_gpu_steps, list_undamaged_rows
+from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number, trim_all_texts
 from tracekit.model.tables.columns import DEVICE, STEP
-from tracekit.model.tables.keys import list_row_dicts, sum_by_keys
+from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -87,16 +81,17 @@ def _sum_device_stage_edges(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report idle time from the end of each stage to the first device op of the next stage; judge R15."""
-    if not measured.has("stage_edges") or not len(measured["gpu_time"]):
+    if not measured.has("stage_edges") or not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(read_undamaged_table(measured, "gpu_time")):
+    on_gpu = list_undamaged_rows(measured, "gpu_time")
+    if not len(on_gpu):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
+    rows = to_frame(list_edge_rows(measured, thresholds.of("host-sync-stalls")))
     if not len(rows):
         return ANALYSIS.skipped("no step of one process holds two stages")
     without = [
-        Verdict(ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", str(run))
-        for run in sorted(set(read_undamaged_table(measured, "gpu_time")["run"]) - set(rows["run"]))
+        Verdict(ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", run)
+        for run in sorted({*on_gpu.values("run")} - {*rows.values("run")})
     ]
     return ANALYSIS.answered(
         sheets=lambda: (_make_stage_edge_table(measured, rows),),
@@ -105,10 +100,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _make_stage_edge_table(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_stage_edge_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of stage pairs, per step and GPU, most idle time first."""
     names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
-    table = average_over_gpu_steps(measured, sum_columns_by_keys(rows, STAGE_PAIR_KEYS, names), names)
+    sums = rows.group_by(*STAGE_PAIR_KEYS).agg(**{name: sum_of(name) for name in names})
+    table = divide_by_gpu_steps(measured, sums, names)
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -122,7 +118,7 @@ def _make_stage_edge_table(measured: Measurements, rows: pd.DataFrame) -> Any:
             explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage, or launched already.
         """),
     )
-    table = sort_by_columns(table, idle_ns=False, canonical=True, next_canonical=True)
+    table = table.sort("idle_ns", "canonical", "next_canonical", descending=["idle_ns"])
     return make_sheet(
         "stage_edges",
         "Between stages",
@@ -133,17 +129,19 @@ def _make_stage_edge_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
 
 
-def _find_stage_edge_idle(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thresholds) -> list[Finding]:
     """Find R15: GPUs that idle between the end of one stage and the first work of the next."""
     limit = thresholds.of("stage-edge-idle")
     existing = count_gpu_steps(measured)
     findings = []
-    for (run, role), (idle, ratio) in find_owners_idle_at_edges(measured, rows, limit).items():
-        steps = existing.get((run, role), NO_STEPS)
-        of_owner = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
-        by_edge = sum_columns_by_keys(of_owner, STAGE_PAIR_KEYS, ["claimed_ns"])
-        by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
-        tops = list_row_dicts(by_edge)
+    waiting = find_owners_idle_at_edges(measured, to_pandas(rows), limit)
+    for of_owner in rows.group_by("run", "role").frames():
+        owner = run, role = of_owner.values("run")[0], of_owner.values("role")[0]
+        if owner not in waiting:
+            continue
+        (idle, ratio), steps = waiting[owner], existing.get(owner, NO_STEPS)
+        by_edge = of_owner.group_by(*STAGE_PAIR_KEYS).agg(claimed_ns=sum_of("claimed_ns"))
+        tops = list(by_edge.sort("claimed_ns", descending=["claimed_ns"]).head(3).rows())
         first = tops[0]
         unseen = steps.mean(int(of_owner["unseen_ns"].sum()))
         findings.append(
@@ -157,17 +155,13 @@ def _find_stage_edge_idle(measured: Measurements, rows: pd.DataFrame, thresholds
                     make_evidence_metric("edge_idle_ns", round(idle), "idle at edges per step"),
                     make_evidence_metric(
                         "largest_edge_ns",
-                        round(steps.mean(int(first["claimed_ns"]))),
+                        round(steps.mean(first["claimed_ns"])),
                         f"{first['canonical']} to {first['next_canonical']}",
                     ),
                     make_evidence_metric("unseen_ns", round(unseen), "no host activity recorded"),
                 ),
                 tuple(
-                    Place(
-                        role=to_text_or_none(role),
-                        stage=r["next_canonical"],
-                        name=f"{r['canonical']} to {r['next_canonical']}",
-                    )
+                    Place(role=role, stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
                     for r in tops
                 ),
                 round(idle),

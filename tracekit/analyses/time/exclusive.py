@@ -10,36 +10,35 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
-    aggregate_by_keys,
-    clear_parts_of_numbered_steps,
-    find_canonical_stages,
+    clear_redundant_parts,
     make_label_headings,
-    sort_by_columns,
-    split_by_keys,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_text_or_none,
+    name_stages,
+    summarize_step_walls,
 )
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.model.report import Heading, Section, Sheet
-from tracekit.model.tables.keys import (
-    CAPTURE,
-    IN_RUN,
-    find_matching_rows,
-    group_column,
-    group_rows_by,
-    left_join,
-    list_python_values,
-    number_frames_alike,
+from tracekit.model.tables.arrays import repeat_text, select_rows
+from tracekit.model.tables.frame import (
+    Frame,
+    choose,
+    concat,
+    count_distinct_of,
+    divide,
+    first_of,
+    from_rows,
+    is_missing,
+    mean_of,
+    sum_of,
+    texts,
+    where,
 )
+from tracekit.model.tables.keys import CAPTURE, IN_RUN
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, get_class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -47,13 +46,13 @@ from tracekit.process.exclusive_time import compute_exclusive_slots
 
 SHOWN_ROWS = 60
 
-_LANE_KEYS = [*IN_RUN, "device"]
+_LANE_KEYS = (*IN_RUN, "device")
 """Keys of one series of steps: a device of a process, or the process where no device was recorded."""
 
-_SLOT_COLUMNS = [
+_SLOT_COLUMNS = (
     *("run", "source", "scope", *IN_RUN, "step", "part", "occurrence", "stage", "device"),
     *("class", "cause", "op", "count", "exclusive_ns"),
-]
+)
 """Columns of `slots` that are read."""
 
 _BACKWARD = "autograd::engine::evaluate_function: "
@@ -68,94 +67,71 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
-    if not len(measured["slots"]):
+    if not measured.row_count("slots"):
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
-    if not _has_slots_of_units(measured):
+    slots = list_undamaged_rows(measured, "slots").select(*_SLOT_COLUMNS)
+    # The first row alone usually belongs to a unit's wall.
+    if not (len(_select_slots_of_units(measured, slots.head(1))) or len(_select_slots_of_units(measured, slots))):
         return ANALYSIS.skipped("every source is damaged: what is missing would look idle")
-    return ANALYSIS.answered(sheets=lambda: _make_exclusive_tables(measured))
+    return ANALYSIS.answered(sheets=lambda: _make_exclusive_tables(measured, slots))
 
 
-def _make_exclusive_tables(measured: Measurements) -> tuple[Sheet, ...]:
+def _make_exclusive_tables(measured: Measurements, slots: Frame) -> tuple[Sheet, ...]:
     """Make the tables of the mean step: by stage and class, and by op."""
-    rows = _average_slots_over_steps(measured)
+    rows = _average_slots_over_steps(measured, slots)
     return select_filled_sheets(_make_exclusive_stage_table(measured, rows), _make_exclusive_op_table(measured, rows))
 
 
-def _has_slots_of_units(measured: Measurements) -> bool:
-    """Check whether any row of `slots` belongs to a unit's wall.
-
-    Tries the first row alone, since it usually does.
-    """
-    slots = read_undamaged_table(measured, "slots")[_SLOT_COLUMNS]
-    return bool(len(_select_slots_of_units(measured, slots.iloc[:1])) or len(_select_slots_of_units(measured, slots)))
-
-
-def _average_slots_over_steps(measured: Measurements) -> pd.DataFrame:
+def _average_slots_over_steps(measured: Measurements, slots: Frame) -> Frame:
     """Average the rows of `slots` over steps.
 
-    Adds `canonical`, `each_ns` and `each_count` (the row's part of the mean over the units of its run and role, and over
-    the lanes of each unit), `wall_ns` (mean wall of these units), `owner` (number of run and role) and `stage` (as shown).
+    Adds `each_ns` and `each_count` (the row's part of the mean over the units of its run and role, and over the lanes of
+    each unit), `wall_ns` (mean wall of these units) and `stage` (as shown).
     """
-    rows = _select_slots_of_units(measured, read_undamaged_table(measured, "slots")[_SLOT_COLUMNS])
-    rows["canonical"] = find_canonical_stages(rows, in_file=True)
-    rows["wall_ns"] = summarize_job_steps(measured).walls["wall_ns"].array[rows["unit"].to_numpy()]
+    rows = _select_slots_of_units(measured, slots)
     # A step number that a profiler repeats, or records twice, is two steps with two walls. Files of one step are merged.
-    rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
-    rows["whole_in"] = rows["source"].where(rows["origin"] == "profiler", None)
-    (lane,) = number_frames_alike([*_LANE_KEYS, "again", "whole_in"], rows)
-    (rows["owner"],) = number_frames_alike(["run", "role"], rows)
-    owner = rows["owner"].to_numpy(np.int64)
-    owner_unit, first = group_rows_by(rows, ["owner", "unit"])
-    lanes, units_of_owner = (_count_distinct_in_groups(owner_unit, lane), _count_distinct_in_groups(owner, owner_unit))
-    share = 1 / (lanes * units_of_owner)
-    mean_walls = aggregate_by_keys(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))["wall_ns"]
-    return rows.assign(
+    is_profiled, canonical = rows.equals("origin", "profiler"), name_stages(rows, in_file=True)
+    rows = rows.with_columns(
+        stage=choose(~is_missing(canonical), canonical, repeat_text(_OUTSIDE, len(rows))),
+        again=np.where(is_profiled, rows["occurrence"], 0),
+        whole_in=where(is_profiled, rows["source"]),
+    )
+    rows = rows.with_columns(lane=rows.group_by(*_LANE_KEYS, "again", "whole_in").number)
+    by_unit, by_owner = rows.group_by("run", "role", "unit"), rows.group_by("run", "role")
+    share = 1 / (by_unit.each(count_distinct_of("lane")) * by_owner.each(count_distinct_of("unit")))
+    mean_walls = rows.take(by_unit.first).group_by("run", "role").agg(wall_ns=mean_of("wall_ns"))
+    return rows.with_columns(
         each_ns=rows["exclusive_ns"] * share,
         each_count=rows["count"] * share,
-        wall_ns=mean_walls.to_numpy(np.float64)[owner],
-        stage=rows["canonical"].where(rows["canonical"].notna(), _OUTSIDE),
+        wall_ns=mean_walls["wall_ns"][by_owner.number],
     )
 
 
-def _select_slots_of_units(measured: Measurements, slots: pd.DataFrame) -> pd.DataFrame:
-    """Select the rows that belong to a unit's wall, with `origin`, and with the wall's row number as `unit`."""
-    rows = _add_step_origin(measured, clear_parts_of_numbered_steps(slots))
-    unit = [*UNIT, "origin"]
-    rows["unit"] = find_matching_rows(rows, summarize_job_steps(measured).walls, unit, optional=unit)
-    return rows[rows["unit"] >= 0]
+def _select_slots_of_units(measured: Measurements, slots: Frame) -> Frame:
+    """Select the rows that belong to a unit's wall, with the `origin`, `unit` (row number) and `wall_ns` of the wall."""
+    keys, unit = (*CAPTURE, "step", "occurrence"), (*UNIT, "origin")
+    origins, walls = measured.frame("steps").select(*keys, "origin"), summarize_step_walls(measured).walls
+    rows = clear_redundant_parts(slots).join(origins, keys, optional=["pid", "step"])
+    units = walls.select(*unit, "wall_ns").with_columns(unit=np.arange(len(walls)))
+    return rows.join(units, unit, optional=unit)
 
 
-def _count_distinct_in_groups(group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Count the distinct values in the group of each row."""
-    room = int(value.max(initial=0)) + 1
-    return np.bincount(np.unique(group * room + value) // room)[group]
-
-
-def _add_step_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add `origin`, the way the step of each row is known."""
-    steps = measured["steps"]
-    keys = [*CAPTURE, "step", "occurrence"]
-    return left_join(rows, steps[[*keys, "origin"]], keys, optional=["pid", "step"])
-
-
-def _make_exclusive_stage_table(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_exclusive_stage_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of stages by class, with the rest of the step and the whole step at the end."""
     tables = []
-    columns = ["owner", "run", "role", "stage", "class", "each_ns", "wall_ns"]
-    for of_owner in split_by_keys(rows[columns], ["owner"]):
-        wall = float(of_owner["wall_ns"].iloc[0])
-        by_class = of_owner.groupby(["stage", "class"], sort=False)["each_ns"].sum()
-        sums = by_class.unstack(fill_value=0)  # noqa: PD010
-        sums["total_ns"] = sums.sum(axis=1)
-        sums = sums.sort_values("total_ns", ascending=False, kind="stable").reset_index()
-        other_ns = wall - float(sums["total_ns"].sum())
-        ends = pd.DataFrame({"stage": [_REST, _STEP], "total_ns": [other_ns, wall]})
-        frame = pd.concat([sums, ends], ignore_index=True)
-        for name in ("total_ns", *CLASSES):
-            share = frame[name] / wall if name in frame and wall else np.nan
-            frame["share_ratio" if name == "total_ns" else name] = share
-        tables.append(frame.assign(run=of_owner["run"].iloc[0], role=of_owner["role"].iloc[0]))
-    table = pd.concat(tables, ignore_index=True)
+    for of_owner in rows.group_by("run", "role").frames():
+        run, role, wall = (of_owner.values(name)[0] for name in ("run", "role", "wall_ns"))
+        classes = [name for name in CLASSES if of_owner.equals("class", name).any()]
+        sums = {name: sum_of(of_owner["each_ns"] * of_owner.equals("class", name)) for name in classes}
+        stages = of_owner.group_by("run", "role", "stage").agg(**sums)
+        stages = stages.with_columns(total_ns=sum(stages[name] for name in classes))
+        stages = stages.sort("total_ns", "stage", descending=["total_ns"])
+        other_ns = wall - float(stages["total_ns"].sum())
+        ends = [(run, role, _REST, other_ns), (run, role, _STEP, wall)]
+        table = concat([stages, from_rows(("run", "role", "stage", "total_ns"), ends)])
+        shares = {name: divide(table[name], np.full(len(table), wall)) for name in ("total_ns", *classes)}
+        tables.append(table.with_columns(share_ratio=shares.pop("total_ns"), **shares))
+    table = concat(tables)
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -166,7 +142,7 @@ def _make_exclusive_stage_table(measured: Measurements, rows: pd.DataFrame) -> S
         *(
             Heading(name, CLASS_TITLES[name][0], "ratio", CLASS_TITLES[name][1] + " Of the mean step wall.")
             for name in CLASSES
-            if table[name].fillna(0).any()
+            if name in table.columns and table.number(name, missing=0).any()
         ),
     )
     return make_sheet(
@@ -182,23 +158,19 @@ def _make_exclusive_stage_table(measured: Measurements, rows: pd.DataFrame) -> S
 _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
 
 
-def _make_exclusive_op_table(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_exclusive_op_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of ops, waits and causes of idle time, longest first."""
-    (number,) = number_frames_alike(["class", "cause"], rows)
-    once = rows.iloc[np.unique(number, return_index=True)[1]]
-    titles = [
-        get_class_title(kind, to_text_or_none(cause) or "")
-        for kind, cause in zip(once["class"], once["cause"], strict=True)
-    ]
-    of_op, first_of_op = group_column(rows["op"])
-    shown = [op and _shorten_op_path(op) for op in list_python_values(rows["op"].array[first_of_op])]
-    rows = rows[["run", "role", "stage", "wall_ns", "each_ns", "each_count"]].copy()
-    rows["what"] = np.array([*titles, None], object)[number]
-    rows["shown"] = np.array([*shown, None], object)[of_op]
-    by = ["run", "role", "stage", "what", "shown", "wall_ns"]
-    table = sum_columns_by_keys(rows, by, ["each_ns", "each_count"])
-    table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)
-    table = sort_by_columns(table, each_ns=False, stage=True, what=True)
+    by_class, by_op = rows.group_by("class", "cause"), rows.group_by("op")
+    titles = [get_class_title(row["class"], row["cause"] or "") for row in by_class.agg().rows()]
+    ops = [op and _shorten_op_path(op) for op in by_op.agg().values("op")]
+    rows = rows.with_columns(
+        what=select_rows(texts(titles), by_class.number), shown=select_rows(texts(ops), by_op.number)
+    )
+    table = rows.group_by("run", "role", "stage", "what", "shown").agg(
+        each_ns=sum_of("each_ns"), each_count=sum_of("each_count"), wall_ns=first_of("wall_ns")
+    )
+    table = table.with_columns(share_ratio=divide(table["each_ns"], table["wall_ns"]))
+    table = table.sort("each_ns", "stage", "what", descending=["each_ns"])
     return make_sheet(
         "exclusive_ops",
         "Exclusive time by stage, class and op",

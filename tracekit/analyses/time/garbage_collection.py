@@ -6,28 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    find_canonical_stages,
-    make_label_headings,
-    phrase_run,
-    sort_by_columns,
-    sum_columns_by_keys,
-    to_int_or_none,
-    to_text_or_none,
-)
+from tracekit.job.frames import make_label_headings, name_stages, phrase_run
 from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_rows, number_stage_owners
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_processes
 from tracekit.model.intervals import merge_interval_sets, subtract
-from tracekit.model.report import Finding, Metric, Place, Section
+from tracekit.model.report import Finding, Metric, Place, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
-from tracekit.model.tables.keys import list_row_dicts
+from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -77,34 +68,33 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """Report collections by step and stage; judge R42."""
-    if not measured.has("garbage_collections") or not measured.row_count("garbage_collections"):
+    rows = measured.frame("garbage_collections")
+    if not len(rows):
         return None
-    rows = measured["garbage_collections"]
+    rows = rows.with_columns(canonical=name_stages(rows))
     return ANALYSIS.answered(
         sheets=lambda: (_make_collection_table(measured, rows),),
         findings=tuple(_find_collection_cost(measured, rows, thresholds)),
     )
 
 
-def _find_collection_cost(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R42: collections that cost time: GPU idle time during them, or their whole time without a GPU."""
-    limit, lost_on_gpus, existing = (
-        thresholds.of("garbage-collection"),
-        sum_garbage_collection_idle(measured),
-        count_gpu_steps(measured),
-    )
-    is_step = (rows["window"] == "step").to_numpy(np.bool_)
-    owners, number = number_stage_owners(rows)
-    for place, owner in enumerate(owners):
-        of_owner = rows[is_step & (number == place)]
-        has_gpu = bool(of_owner["idle_ns"].notna().any())
-        steps = existing.get(owner, NO_STEPS) if has_gpu else count_steps_of_rows(measured, of_owner)
-        lost_ns = lost_on_gpus.get(owner, 0) if has_gpu else int(of_owner["dur_ns"].sum())
+    limit = thresholds.of("garbage-collection")
+    lost_on_gpus, existing = sum_garbage_collection_idle(measured), count_gpu_steps(measured)
+    for of_owner in rows.group_by("run", "role").frames():
+        owner = run, role = of_owner.values("run")[0], of_owner.values("role")[0]
+        in_steps = of_owner.filter(of_owner.equals("window", "step"))
+        dur_ns, count = int(in_steps["dur_ns"].sum()), int(in_steps["count"].sum())
+        has_gpu = not in_steps.is_missing("idle_ns").all()
+        if has_gpu:
+            steps, lost_ns = existing.get(owner, NO_STEPS), lost_on_gpus.get(owner, 0)
+        else:
+            steps, lost_ns = count_steps_of_processes(measured, in_steps), dur_ns
         waited_ns = sum_waits_for_garbage_collection(measured, owner) if has_gpu else 0
         lost, ratio = steps.per_step(lost_ns + waited_ns)
         if ratio is None or ratio < limit["time_ratio"]:
             continue
-        count = int(of_owner["count"].sum())
         who = "GPUs wait" if has_gpu else "the host spends"
         doing = "while Python collects garbage" if has_gpu else "on garbage collection"
         waited = steps.mean(waited_ns)
@@ -113,38 +103,37 @@ def _find_collection_cost(measured: Measurements, rows: pd.DataFrame, thresholds
             "garbage-collection",
             thresholds.severity(ratio),
             f"{who} {format_quantity(lost, 'ns')} of {format_quantity(steps.step_ns or 0.0, 'ns')} per step {doing}{others}"
-            f" ({count:,} {choose_plural(count, 'collection')})" + phrase_run(measured, owner[0]),
+            f" ({count:,} {choose_plural(count, 'collection')})" + phrase_run(measured, run),
             "gc.freeze() after set-up; gc.disable() in the loop and gc.collect() between steps, on all ranks at once",
             (
-                make_evidence_metric("collection_ns", round(steps.mean(int(of_owner["dur_ns"].sum()))), "per step"),
+                make_evidence_metric("collection_ns", round(steps.mean(dur_ns)), "per step"),
                 Metric("collections", steps.mean(count), "count", "lower", label="per step"),
-                make_evidence_metric("longest_ns", int(of_owner["max_ns"].max()), "longest collection"),
+                make_evidence_metric("longest_ns", int(in_steps["max_ns"].max()), "longest collection"),
             ),
-            tuple(_locate_collections(rows[~is_step & (number == place)], owner[1])),
+            tuple(_locate_collections(of_owner, role)),
             round(lost),
             ratio,
         )
 
 
-def _locate_collections(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
+def _locate_collections(rows: Frame, role: str | None) -> Iterator[Place]:
     """Locate the stages with most collection time, by rank where few ranks collect; the role if none is in a stage."""
-    stages = stages.assign(canonical=find_canonical_stages(stages))
-    stages = stages[stages["canonical"].notna() & (stages["dur_ns"] > 0)]
-    if not len(stages):
+    staged = rows.filter(~rows.equals("window", "step") & ~rows.is_missing("canonical") & (rows["dur_ns"] > 0))
+    if not len(staged):
         yield Place(role=role)
         return
-    are_few = stages["rank"].nunique() <= MOST_PLACES
-    by = ["canonical", "rank"] if are_few else ["canonical"]
-    largest = sort_by_columns(sum_columns_by_keys(stages, by, ["dur_ns"]), dur_ns=False).head(MOST_PLACES)
-    for row in list_row_dicts(largest):
-        rank = to_int_or_none(row.get("rank"))
-        yield Place(role=role, stage=to_text_or_none(row["canonical"]), rank=rank)
+    are_few = len({*staged.values("rank")} - {None}) <= MOST_PLACES
+    by = ("canonical", "rank") if are_few else ("canonical",)
+    sums = staged.group_by(*by).agg(dur_ns=sum_of("dur_ns"))
+    for row in sums.sort("dur_ns", descending=["dur_ns"]).head(MOST_PLACES).rows():
+        yield Place(role=role, stage=row["canonical"], rank=row.get("rank"))
 
 
-def _make_collection_table(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_collection_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of collections by step and stage, longest first."""
-    rows = rows[rows["dur_ns"] > 0].assign(canonical=find_canonical_stages)
-    pooled = sum_columns_by_keys(rows, ["run", "role", "window", "step", "canonical"], ["count", "dur_ns", "idle_ns"])
+    by_stage = rows.filter(rows["dur_ns"] > 0).group_by("run", "role", "window", "step", "canonical")
+    pooled = by_stage.agg(count=sum_of("count"), dur_ns=sum_of("dur_ns"), idle_ns=sum_of("idle_ns"))
+    pooled = pooled.sort("dur_ns", "step", "canonical", descending=["dur_ns"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -155,7 +144,6 @@ def _make_collection_table(measured: Measurements, rows: pd.DataFrame) -> Any:
             idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
         """),
     )
-    pooled = sort_by_columns(pooled, dur_ns=False, step=True, canonical=True)
     return make_sheet("garbage_collections", "Garbage collection", headings, pooled, max_rows=100)
 
 

@@ -6,20 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    divide_or_none,
-    find_equal_rows,
-    make_label_headings,
-    phrase_run,
-    sort_by_columns,
-    split_by_run,
-    to_float_or_none,
-    to_text_or_none,
-)
+from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_of_launches
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
@@ -31,15 +20,16 @@ from tracekit.job.idle_time.launching import (
 )
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_rows, count_steps_of_rows
+from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_processes, count_steps_of_processes
 from tracekit.job.stages.work import phrase_stage_names
 from tracekit.model.intervals import Ints, intersect
-from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, trim_texts
 from tracekit.model.tables.columns import PLACE, STAGE
-from tracekit.model.tables.keys import list_row_dicts, sort_in_groups, sum_by_group
+from tracekit.model.tables.frame import Frame, divide, texts, where
+from tracekit.model.tables.keys import sort_in_groups, sum_by_group
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -88,7 +78,7 @@ HOST_COUNTS = Table(
 )
 
 
-Row = Mapping[Any, Any]
+Row = Mapping[str, Any]
 
 LAUNCH_SITE_KINDS = ("python", "op", "range")
 """Kinds of places that identify the code that launches."""
@@ -208,12 +198,12 @@ def _make_host_count_metrics(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report ops and launches of the host by step and stage, over all ranks and steps; judge R03."""
-    rows = clear_parts_of_numbered_steps(measured["host_counts"])
-    if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
+    rows = measured.frame("host_counts")
+    if not rows["leaf_count"].sum() + rows["launch_count"].sum():
         return ANALYSIS.skipped("no host op and no launch was recorded")
     table = subtract_synced_gaps(measured, thresholds)
     findings = tuple(_find_launch_bound_stages(measured, table, thresholds))
-    steps = table[table["canonical"].isna()]
+    steps = table.filter(table.is_missing("canonical"))
     ops_per_step = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
     return ANALYSIS.answered(
         metrics=(Metric("host_ops", round(ops_per_step), "count", "lower", label="host ops per step"),),
@@ -223,23 +213,24 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _make_host_count_table(measured: Measurements, table: pd.DataFrame) -> Any:
+def _make_host_count_table(measured: Measurements, table: Frame) -> Sheet:
     """Make the table of stages by number of ops, the whole step first; counts per step and process."""
-    stages = table.copy()
-    per = stages["process_steps"].astype("Float64")
+    per_step: dict[str, Any] = {}
     for name in ("leaf_count", "call_count", "short_ns", "launch_count", "kernel_count", "graph_kernel_count"):
-        stages[f"{name}_each"] = (stages[name].astype("Float64") / per).round(1)
+        each = divide(table[name], table["process_steps"])
+        per_step[f"{name}_each"] = Nullable(each.values.round(1), each.missing)
     # Without a device nothing is launched: show no value, since zeros would look like a result.
-    launched = stages["launch_count"].astype("int64").gt(0) | stages["device_wall_ns"].notna()
-    stages["launch_count_each"] = stages["launch_count_each"].where(launched)
-    leaves, kernels = (stages["leaf_count"].astype("Float64"), stages["kernel_count"].astype("Float64"))
-    walls = stages["device_wall_ns"].astype("Float64")
-    stages["leaf_mean_ns"] = stages["leaf_ns"].astype("Float64") / leaves.where(leaves > 0)
-    stages["kernel_mean_ns"] = stages["kernel_ns"].astype("Float64") / kernels.where(kernels > 0)
-    stages["gap_ratio"] = stages["launch_gap_ns"].astype("Float64") / walls.where(walls > 0)
-    stages["whole"] = stages["canonical"].isna()
-    stages["canonical"] = stages["canonical"].where(~stages["whole"], "(the whole step)")
-    stages = sort_by_columns(stages, whole=False, leaf_count=False)
+    launches = (table["launch_count"] > 0) | ~table.is_missing("device_wall_ns")
+    per_step["launch_count_each"] = where(launches, per_step["launch_count_each"])
+    stages = table.with_columns(
+        **per_step,
+        leaf_mean_ns=divide(table["leaf_ns"], table["leaf_count"]),
+        kernel_mean_ns=divide(table["kernel_ns"], table["kernel_count"]),
+        gap_ratio=divide(table["launch_gap_ns"], table["device_wall_ns"]),
+        whole=table.is_missing("canonical"),
+        canonical=texts([stage or "(the whole step)" for stage in table.values("canonical")]),
+    )
+    stages = stages.sort("whole", "leaf_count", descending=["whole", "leaf_count"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -261,42 +252,45 @@ def _make_host_count_table(measured: Measurements, table: pd.DataFrame) -> Any:
     return make_sheet("host_counts", "What the host runs and launches, by stage", headings, stages, caption=caption)
 
 
-def _list_launch_bound_abstentions(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
+def _list_launch_bound_abstentions(measured: Measurements, table: Frame) -> Iterator[Verdict]:
     """List runs without any host op or kernel that R03 could count."""
-    for run, of_run in split_by_run(table):
-        if not of_run["leaf_count"].sum() and not of_run["kernel_count"].dropna().sum():
+    for of_run in table.group_by("run").frames():
+        if not of_run["leaf_count"].sum() and not of_run.integers("kernel_count").sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
-            yield Verdict("launch-bound", "not applicable", reason + phrase_run(measured, run))
+            yield Verdict("launch-bound", "not applicable", reason + phrase_run(measured, of_run.values("run")[0]))
 
 
-def _find_launch_bound_stages(measured: Measurements, table: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R03: stages whose GPUs wait for launches of short kernels, else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
-    counts = measured["host_counts"]
-    for run, of_run in split_by_run(table):
+    counts = measured.frame("host_counts")
+    for of_run in table.group_by("run").frames():
+        run = of_run.values("run")[0]
         name = phrase_run(measured, run)
         bound_rows = select_launch_bound_rows(of_run, limit)
         for of_cause in _group_launch_stages_by_cause(measured, bound_rows or select_many_kernel_rows(of_run, limit)):
             role = of_cause[0][0]["role"]
-            owned = counts[find_equal_rows(counts["run"], run) & find_equal_rows(counts["role"], role)]
-            on_gpus = count_gpu_steps_of_rows(measured, owned[owned["device_count"].notna()])
-            yield _report_launch_gaps(of_cause, thresholds, on_gpus, name)
+            owned = counts.filter(counts.equals("run", run) & counts.equals("role", role))
+            on_gpus = owned.filter(~owned.is_missing("device_count"))
+            steps = count_gpu_steps_of_processes(measured, on_gpus)
+            yield _report_launch_gaps(of_cause, thresholds, steps, name)
         if bound_rows:
             continue
-        staged = of_run[of_run["canonical"].notna()]
-        for row in list_row_dicts(of_run[of_run["canonical"].isna()]):
-            same = counts[find_equal_rows(counts["run"], run) & find_equal_rows(counts["role"], row["role"])]
-            if not same["device_count"].notna().any() and _has_many_short_calls(row, limit):
-                yield _report_many_ops(row, staged, thresholds, count_steps_of_rows(measured, same), name)
+        is_step = of_run.is_missing("canonical")
+        for row in of_run.filter(is_step).rows():
+            owned = counts.filter(counts.equals("run", run) & counts.equals("role", row["role"]))
+            if owned.is_missing("device_count").all() and _has_many_short_calls(row, limit):
+                steps = count_steps_of_processes(measured, owned)
+                yield _report_many_ops(row, of_run.filter(~is_step), thresholds, steps, name)
 
 
-def _has_many_short_calls(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+def _has_many_short_calls(row: Row, limit: Mapping[str, float]) -> bool:
     """Check whether a step without a GPU runs very many ops, most of them in short calls.
 
     Uses the median call rather than the mean, which a few large matmuls and waits for a core dominate.
     """
     each = row["leaf_count"] / row["process_steps"]
-    short = not pd.isna(row["call_p50_ns"]) and row["call_p50_ns"] < limit["median_call_ns"]
+    short = row["call_p50_ns"] is not None and row["call_p50_ns"] < limit["median_call_ns"]
     return bool(each > limit["ops_per_step"] and short)
 
 
@@ -308,14 +302,14 @@ def _group_launch_stages_by_cause(measured: Measurements, rows: Sequence[Row]) -
     """
     causes: dict[tuple[object, ...], list[tuple[Row, str]]] = {}
     for row in sorted(rows, key=lambda row: -row["launch_gap_ns"]):
-        path, where = _locate_launches(measured, row)
-        causes.setdefault((to_text_or_none(row["role"]), path, where), []).append((row, where))
+        path, words = _locate_launches(measured, row)
+        causes.setdefault((row["role"], path, words), []).append((row, words))
     return list(causes.values())
 
 
 def _locate_launches(measured: Measurements, row: Row) -> tuple[tuple[str, ...], str]:
     """Locate the launches of one stage: (path from the outermost place inwards without the stage, words for the claim)."""
-    culprit, role = find_culprit_of_launches(measured, row), to_text_or_none(row["role"])
+    culprit, role = find_culprit_of_launches(measured, row), row["role"]
     if culprit is None or culprit.holder not in LAUNCH_SITE_KINDS:
         return (), ""
     path, place = [], culprit.place
@@ -324,8 +318,7 @@ def _locate_launches(measured: Measurements, row: Row) -> tuple[tuple[str, ...],
             place = place.removesuffix(f" in {name}")
         else:
             path.append(name)
-    owner = (to_text_or_none(row["run"]), role)
-    waiting = phrase_awaited_rank(measured, culprit, owner, to_text_or_none(row["canonical"]))
+    waiting = phrase_awaited_rank(measured, culprit, (row["run"], role), row["canonical"])
     return tuple(path), f", most in {place}{waiting}"
 
 
@@ -341,7 +334,7 @@ def _report_launch_gaps(
         names.append(row["canonical"] or "the step")
         kernels_each += row["kernel_count"] / row["process_steps"]
         # The evidence must be true of every stage, so take the longest of their medians.
-        median_ns = max(filter(None, (median_ns, to_float_or_none(row["kernel_p50_ns"]))), default=None)
+        median_ns = max(filter(None, (median_ns, row["kernel_p50_ns"])), default=None)
         for name in totals:
             totals[name] += row[name]
     stages = phrase_stage_names(names)
@@ -371,21 +364,18 @@ def _report_launch_gaps(
             ),
             make_evidence_metric("gap_ns", round(gap), f"of {format_quantity(wall, 'ns')} wall"),
         ),
-        tuple(Place(role=to_text_or_none(row["role"]), stage=row["canonical"]) for row in rows),
+        tuple(Place(role=row["role"], stage=row["canonical"]) for row in rows),
         round(gap),
         ratio,
         ("upper bound: a profiler makes every launch longer than it is without one",),
     )
 
 
-def _report_many_ops(
-    row: Mapping[Any, Any], staged: pd.DataFrame, thresholds: Thresholds, steps: ExistingSteps, run: str
-) -> Finding:
+def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: ExistingSteps, run: str) -> Finding:
     """Report R03 for a step of a run without a device."""
     per = row["process_steps"]
     short, ratio = steps.per_step(row["short_ns"])
-    largest = staged.sort_values("leaf_count", ascending=False, kind="stable").head(1)
-    stage = None if not len(largest) else largest["canonical"].iloc[0]
+    largest = staged.sort("leaf_count", descending=["leaf_count"]).values("canonical")
     return Finding(
         "launch-bound",
         thresholds.severity(ratio),
@@ -393,12 +383,10 @@ def _report_many_ops(
         "do more in one call: vectorise loops over scalars and small tensors, torch.compile, fused or foreach ops",
         (
             Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
-            make_evidence_metric(
-                "median_call_ns", to_float_or_none(row["call_p50_ns"]), "median call", better="neither"
-            ),
+            make_evidence_metric("median_call_ns", row["call_p50_ns"], "median call", better="neither"),
             make_evidence_metric("short_ns", round(short), "short calls per step"),
         ),
-        (Place(role=to_text_or_none(row["role"]), stage=stage),),
+        (Place(role=row["role"], stage=largest[0] if largest else None),),
         round(short),
         ratio,
         (

@@ -8,17 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    make_run_heading,
-    phrase_run,
-    sort_by_columns,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
+from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.idle_time.causes import sum_waits_for_paused_ranks
 from tracekit.job.idle_time.interruptions import (
     StepInterruptions,
@@ -27,13 +19,15 @@ from tracekit.job.idle_time.interruptions import (
     list_interruptions_by_stage,
     measure_step_interruptions,
 )
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, repeat_text, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
+from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -133,7 +127,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         "graph-capture": thresholds.of("graph-capture"),
     }
     for rule, limit in limits.items():
-        for run in clear_parts_of_numbered_steps(measured["steps"])["run"].drop_duplicates():
+        for run in measured.frame("steps").distinct("run").values("run"):
             late = measure_step_interruptions(measured, rule, run, thresholds)
             if late is None:
                 reason = f"no step after the first {limit['first_steps']:g} was recorded{phrase_run(measured, run)}"
@@ -154,8 +148,9 @@ def _add_waits_of_other_ranks(measured: Measurements, steady_interruption: StepI
     """Add the time that other ranks wait for the ranks that are interrupted longer."""
     if not measured.has("idle"):
         return steady_interruption
-    paused = steady_interruption.rows[steady_interruption.rows["idle_ns"].notna()]
-    waited = sum_waits_for_paused_ranks(measured, steady_interruption.rows["run"].iloc[0], paused)
+    rows = steady_interruption.rows
+    paused = to_pandas(rows.filter(~rows.is_missing("idle_ns")))
+    waited = sum_waits_for_paused_ranks(measured, rows.values("run")[0], paused)
     return replace(steady_interruption, lost_ns=steady_interruption.lost_ns + waited / steady_interruption.steady.count)
 
 
@@ -169,8 +164,8 @@ def _report_allocator_calls(
 ) -> Finding:
     """Report R21: steady steps that keep asking the driver for memory."""
     late, severity = steady_interruption.rows, thresholds.severity(steady_interruption.lost_ratio)
-    staged = late["canonical"].notna()
-    designed = late["canonical"].isin(BY_DESIGN) | (~staged & bool(staged.any()))
+    unstaged = late.is_missing("canonical")
+    designed = late.is_in("canonical", BY_DESIGN) | (unstaged & ~unstaged.all())
     caveats = ["memory that is really needed anew, such as for longer sequences, must be asked for"]
     if late["dur_ns"][designed].sum() * 2 > late["dur_ns"].sum():
         severity = "info" if severity == "info" else "low"
@@ -179,7 +174,7 @@ def _report_allocator_calls(
         "allocator-calls",
         severity,
         f"steady steps ask the driver for memory {steady_interruption.calls:,.1f} times each"
-        + phrase_run(measured, late["run"].iloc[0]),
+        + phrase_run(measured, late.values("run")[0]),
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
             Metric("calls", steady_interruption.calls, "count", "lower", label="calls per step and process"),
@@ -201,7 +196,7 @@ def _report_recompilation(
         "recompilation",
         thresholds.severity(steady_interruption.lost_ratio),
         f"code is still compiled or loaded in {_count_interrupted_steps(steady_interruption)}"
-        + phrase_run(measured, steady_interruption.rows["run"].iloc[0]),
+        + phrase_run(measured, steady_interruption.rows.values("run")[0]),
         "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
         (calls, make_evidence_metric("dur_ns", round(steady_interruption.dur_ns), "time per step")),
         _locate_interruptions(steady_interruption.rows),
@@ -220,7 +215,7 @@ def _report_graph_capture(
         "graph-capture",
         thresholds.severity(steady_interruption.lost_ratio),
         f"graphs are still captured in {_count_interrupted_steps(steady_interruption)}"
-        + phrase_run(measured, steady_interruption.rows["run"].iloc[0]),
+        + phrase_run(measured, steady_interruption.rows.values("run")[0]),
         "capture every batch size once, before the loop (capture sizes of the engine), and keep the graphs between steps",
         (calls, make_evidence_metric("dur_ns", round(steady_interruption.dur_ns), "time per step")),
         _locate_interruptions(steady_interruption.rows),
@@ -239,34 +234,28 @@ _INTERRUPTION_REPORTERS = {
 
 def _count_interrupted_steps(steady_interruption: StepInterruptions) -> str:
     """Count the steady steps with the interruption, in words."""
-    step = steady_interruption.rows["step"]
-    steps = step.nunique() + int(step.isna().any())
+    steps = len(steady_interruption.rows.distinct("step"))
     return f"{steps:,} of {len(steady_interruption.steady.walls):,} steady steps"
 
 
-def _locate_interruptions(late: pd.DataFrame) -> tuple[Place, ...]:
+def _locate_interruptions(late: Frame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
-    by = ["role", "canonical", "name"]
-    longest = sort_by_columns(sum_columns_by_keys(late, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
-    return tuple(
-        Place(role=to_text_or_none(role), stage=to_text_or_none(stage), name=to_text_or_none(name))
-        for role, stage, name in longest[by].itertuples(index=False)
-    )
+    by_name = late.group_by("role", "canonical", "name").agg(dur_ns=sum_of("dur_ns"))
+    longest = by_name.sort("dur_ns", "name", descending=["dur_ns"]).head(3)
+    return tuple(Place(role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows())
 
 
-def _make_interruption_table(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
+def _make_interruption_table(measured: Measurements, rows: Frame, first: int) -> Sheet:
     """Make the table of interruptions by name: calls and time in the first steps and after them."""
     late = is_after_first_steps(rows, first)
-    marked = rows.assign(
-        late_count=np.where(late, rows["count"], 0),
-        late_ns=np.where(late, rows["dur_ns"], 0),
-        early_count=np.where(late, 0, rows["count"]),
-        early_ns=np.where(late, 0, rows["dur_ns"]),
+    pooled = rows.group_by("run", "kind", "canonical", "name").agg(
+        early_count=sum_of(rows["count"] * ~late),
+        early_ns=sum_of(rows["dur_ns"] * ~late),
+        late_count=sum_of(rows["count"] * late),
+        late_ns=sum_of(rows["dur_ns"] * late),
+        dur_ns=sum_of("dur_ns"),
     )
-    sums = ["early_count", "early_ns", "late_count", "late_ns", "dur_ns"]
-    by = ["run", "kind", "canonical", "name"]
-    pooled = sum_columns_by_keys(marked, by, sums)
-    pooled = sort_by_columns(pooled, late_ns=False, dur_ns=False, name=True)
+    pooled = pooled.sort("late_ns", "dur_ns", "name", descending=["late_ns", "dur_ns"])
     headings = (
         *make_run_heading(measured),
         *parse_headings("""

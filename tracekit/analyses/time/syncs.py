@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import find_equal_rows, make_label_headings, sum_columns_by_keys, to_text_or_none
+from tracekit.job.frames import make_label_headings
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import STAGE_KEY, average_over_gpu_steps, list_judged_rows, read_undamaged_table
-from tracekit.model.report import Finding, Place, Section, Verdict
+from tracekit.job.stages.windows import STAGE_KEY, divide_by_gpu_steps, list_rows_of_windows, list_undamaged_rows
+from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, select_rows, trim_all_texts
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
-from tracekit.model.tables.keys import list_row_dicts, sort_rows_by_keys, sum_by_keys
+from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.tables.keys import sort_rows_by_keys, sum_by_keys
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -115,11 +115,11 @@ def _sum_device_sync_stalls(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report synchronizing calls by stage and op; judge R02."""
-    if not measured.has("sync_stalls") or not len(measured["gpu_time"]):
+    if not measured.has("sync_stalls") or not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(read_undamaged_table(measured, "gpu_time")):
+    if not len(list_undamaged_rows(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    rows = list_judged_rows(measured, "sync_stalls")
+    rows = list_rows_of_windows(measured, "sync_stalls")
     unseen = tuple(_list_runs_without_host_ops(measured))
     if not len(rows):
         reason = "no synchronising call was recorded in a step or stage"
@@ -134,21 +134,20 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _list_runs_without_host_ops(measured: Measurements) -> list[Verdict]:
     """List verdicts on runs whose GPU sources have no host activity."""
-    captures = measured["captures"]
-    captures = captures[captures["device_op_count"] > 0]
-    hosts = captures.groupby("run", sort=False)["host_op_count"].sum()
+    captures = measured.frame("captures")
+    on_gpu = captures.filter(captures["device_op_count"] > 0)
+    by_run = on_gpu.group_by("run").agg(host_op_count=sum_of("host_op_count"))
     return [
-        Verdict(ANALYSIS.rules[0], "insufficient data", "no host activity was recorded", to_text_or_none(run))
-        for run in hosts.index[hosts == 0]
+        Verdict(ANALYSIS.rules[0], "insufficient data", "no host activity was recorded", run)
+        for run in by_run.filter(by_run["host_op_count"] == 0).values("run")
     ]
 
 
-def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of synchronizing calls by stage, per step and GPU, most idle time first."""
-    table = average_over_gpu_steps(
-        measured, sum_columns_by_keys(rows, [*STAGE_KEY, "op", "call"], SYNC_SUM_COLUMNS), SYNC_SUM_COLUMNS
-    )
-    table = table.sort_values(["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable")
+    by_call = rows.group_by(*STAGE_KEY, "op", "call").agg(**{name: sum_of(name) for name in SYNC_SUM_COLUMNS})
+    table = divide_by_gpu_steps(measured, by_call, SYNC_SUM_COLUMNS)
+    table = table.sort("idle_ns", "call_ns", "op", "call", descending=["idle_ns", "call_ns"])
     return make_sheet(
         "sync_calls",
         "Synchronising calls",
@@ -171,19 +170,16 @@ def _make_sync_call_table(measured: Measurements, rows: pd.DataFrame) -> Any:
     )
 
 
-def _report_sync_stalls(sync_window: SyncBoundStage, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
+def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Thresholds) -> Finding:
     """Report R02: synchronizing calls after which the GPU idles until the host has launched again."""
     window = sync_window.window
     idle, (lost, ratio) = window.per_step(sync_window.idle_ns)[0], window.per_step(sync_window.lost_ns)
     stalls_per_step = window.steps.mean(sync_window.stall_count)
-    same = [find_equal_rows(rows[name], value) for name, value in zip(STAGE_KEY, window.key, strict=True)]
-    of_window = rows[same[0] & same[1] & same[2]]
-    by_op = sum_columns_by_keys(of_window, ["op", "call"], ["count", "idle_ns"])
-    by_op = by_op.sort_values(["idle_ns", "count"], ascending=False, kind="stable").head(3)
-    tops = [
-        (to_text_or_none(r["op"]) or to_text_or_none(r["call"]) or "calls of other kinds", to_text_or_none(r["call"]))
-        for r in list_row_dicts(by_op)
-    ]
+    is_inside = rows.equals("run", window.run) & rows.equals("role", window.role)
+    of_window = rows.filter(is_inside & rows.equals("canonical", window.canonical))
+    by_op = of_window.group_by("op", "call").agg(count=sum_of("count"), idle_ns=sum_of("idle_ns"))
+    most = by_op.sort("idle_ns", "count", descending=["idle_ns", "count"]).head(3)
+    tops = [(row["op"] or row["call"] or "calls of other kinds", row["call"]) for row in most.rows()]
     share = window.share(sync_window.idle_ns)
     place = _locate_sync_calls(of_window)
     return Finding(
@@ -209,11 +205,11 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: pd.DataFrame, thresho
     )
 
 
-def _locate_sync_calls(rows: pd.DataFrame) -> str | None:
+def _locate_sync_calls(rows: Frame) -> str | None:
     """Locate the function or range with more than half of the idle time after these calls; None without one."""
-    sums = sum_columns_by_keys(rows.dropna(subset="place"), ["place"], ["idle_ns"])
-    most = sums[2 * sums["idle_ns"] > rows["idle_ns"].sum()]
-    return format_python_frame(str(most["place"].iloc[0])) if len(most) else None
+    sums = rows.filter(~rows.is_missing("place")).group_by("place").agg(idle_ns=sum_of("idle_ns"))
+    most = sums.filter(2 * sums["idle_ns"] > rows["idle_ns"].sum()).values("place")
+    return format_python_frame(most[0]) if most else None
 
 
 ANALYSIS = Analysis(

@@ -34,6 +34,7 @@ from tracekit.job.stages.windows import (
     read_undamaged_table,
     sum_judged_steps,
 )
+from tracekit.model.tables.frame import sum_of
 from tracekit.model.tables.keys import list_row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -73,8 +74,8 @@ def _claim_interruptions(measured: Measurements, thresholds: Thresholds) -> Iter
     """Claim the idle time of compiling, graph capture and allocating in steady steps, by stage and for the whole step."""
     for found in find_costly_interruptions(measured, thresholds):
         parts: defaultdict[Key, int] = defaultdict(int)
-        for row in list_row_dicts(sum_columns_by_keys(found.rows, STAGE_KEY, ["lost_ns"])):
-            key, lost_ns = make_stage_key(row), int(row["lost_ns"])
+        for row in found.rows.group_by(*STAGE_KEY).agg(lost_ns=sum_of("lost_ns")).rows():
+            key, lost_ns = make_stage_key(row), row["lost_ns"]
             parts[key] += lost_ns
             if key[2] is not None:
                 parts[(*key[:2], None)] += lost_ns
@@ -144,7 +145,7 @@ def _claim_loader_waits(measured: Measurements, thresholds: Thresholds) -> dict[
     if not measured.has("loader_waits") or not len(measured["loader_waits"]):
         return {}
     waits = select_long_loader_waits(sum_loader_waits(measured), thresholds.of("data-loader-wait"))
-    owners = {make_stage_key({**row, "canonical": None})[:2] for row in list_row_dicts(waits)}
+    owners = set(zip(waits.values("run"), waits.values("role"), strict=True))
     return _sum_idle_of_cause(measured, "host_loader", owners)
 
 

@@ -3,81 +3,67 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
-from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, select_distinct_rows
-from tracekit.job.stages.windows import read_undamaged_table
-from tracekit.model.tables.keys import find_matching_rows, iterate_records
+from tracekit.job.frames import name_stages
+from tracekit.job.stages.windows import list_undamaged_rows
+from tracekit.model.tables.frame import Frame, concat, sum_of
 from tracekit.model.trace import Measurements
 
 CPU_TIME_OWNER = ("run", "role", "rank")
 """Owner of the time."""
 
 
-def sum_cpu_time_by_stage(measured: Measurements) -> pd.DataFrame:
+def sum_cpu_time_by_stage(measured: Measurements) -> Frame:
     """Sum `time_ns` per (run, role, rank, stage, activity) over the steps; without steps, over the capture.
 
-    `canonical` is missing for time outside any stage. Do not change the result in place.
+    `canonical` is missing for time outside any stage.
     """
     return measured.derived(_sum_cpu_time_by_stage)
 
 
-def _sum_cpu_time_by_stage(measured: Measurements) -> pd.DataFrame:
-    rows = read_undamaged_table(measured, "cpu_time")
-    rows = rows.assign(canonical=find_canonical_stages(rows))
-    wholes = rows[rows["window"] == "step"]
-    if not len(wholes):
-        wholes = rows[rows["window"] == "capture"]
-    is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
-    keys = [*CPU_TIME_OWNER, "activity"]
-    inside = _sum_cpu_time(rows[is_staged], [*keys, "canonical"])
-    totals = _sum_cpu_time(wholes, keys)
-    return add_time_outside_stages(totals, inside, keys, "time_ns")
+def _sum_cpu_time_by_stage(measured: Measurements) -> Frame:
+    rows = list_undamaged_rows(measured, "cpu_time")
+    rows = rows.with_columns(canonical=name_stages(rows))
+    staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
+    keys = (*CPU_TIME_OWNER, "activity")
+    totals = _select_whole_windows(rows).group_by(*keys).agg(time_ns=sum_of("time_ns"))
+    inside = staged.group_by(*keys, "canonical").agg(time_ns=sum_of("time_ns"))
+    return add_time_outside_stages(totals, inside, keys)
 
 
-def add_time_outside_stages(totals: pd.DataFrame, inside: pd.DataFrame, keys: list[str], value: str) -> pd.DataFrame:
-    """Add to the rows of stages the rest of each total, outside any stage; together they sum to the totals.
+def add_time_outside_stages(totals: Frame, inside: Frame, keys: Sequence[str]) -> Frame:
+    """Add to the `time_ns` of stages the rest of each total, outside any stage; together they sum to the totals.
 
     Stages that exceed their total are scaled down to it: they may begin before the step.
     """
-    staged_sums = aggregate_by_keys(inside, keys, staged=(value, "sum"))
-    totals = _add_column_by_keys(totals, staged_sums, keys, "staged")
-    total, staged = (totals[name].to_numpy(np.float64) for name in (value, "staged"))
-    outside = totals.assign(canonical=None)
-    outside[value] = np.maximum(total - staged, 0)
+    staged_sums = inside.group_by(*keys).agg(staged_ns=sum_of("time_ns"))
+    totals = totals.join(staged_sums, keys, how="left", optional=keys)
+    total, staged = totals.number("time_ns"), totals.number("staged_ns", missing=0)
     scale = np.where(staged > 0, np.minimum(total / np.where(staged > 0, staged, 1), 1), 0)
-    inside = _add_column_by_keys(inside, totals[keys].assign(scale=scale), keys, "scale")
-    inside[value] = inside[value].to_numpy(np.float64) * inside["scale"].to_numpy(np.float64)
-    columns = [*keys, "canonical", value]
-    parts = [part[columns] for part in (inside, outside) if len(part)]
-    out = pd.concat(parts, ignore_index=True) if parts else inside[columns]
-    return out[out[value] > 0].reset_index(drop=True)
-
-
-def _sum_cpu_time(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Sum the time per `keys`."""
-    return aggregate_by_keys(rows, keys, time_ns=("time_ns", "sum"))
-
-
-def _add_column_by_keys(left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
-    """Add a column of the right rows to the left ones, 0 without a match; a missing key is a key."""
-    place = find_matching_rows(left, right, keys, optional=keys)
-    values = np.append(right[name].to_numpy(np.float64), 0.0)[place]
-    return left.assign(**{name: values})
-
-
-def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
-    """Count the steps by (run, role); without steps, the captures."""
-    rows = read_undamaged_table(measured, "cpu_time")
-    steps = rows[rows["window"] == "step"]
-    if not len(steps):
-        steps = rows[rows["window"] == "capture"]
-    each = select_distinct_rows(steps, ["run", "role", "source", "pid", "step"])
-    return dict(Counter((run, role) for run, role in iterate_records(each, ("run", "role"))))
+    scales = totals.select(*keys).with_columns(scale=scale)
+    scaled = inside.join(scales, keys, how="left", optional=keys)
+    scaled_ns = scaled.number("time_ns") * scaled.number("scale", missing=0)
+    outside = totals.with_columns(canonical=None, time_ns=np.maximum(total - staged, 0))
+    parts = (scaled.with_columns(time_ns=scaled_ns), outside)
+    both = concat([part.select(*keys, "canonical", "time_ns") for part in parts])
+    return both.filter(both["time_ns"] > 0)
 
 
 def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
-    """Count the steps of single processes in which the time of each run and role was measured."""
+    """Count the steps of single processes in which the time of each run and role was measured; else the captures."""
     return measured.derived(_count_cpu_time_steps)
+
+
+def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
+    steps = _select_whole_windows(list_undamaged_rows(measured, "cpu_time"))
+    processes = steps.distinct("run", "role", "source", "pid", "step")
+    return dict(Counter(zip(processes.values("run"), processes.values("role"), strict=True)))
+
+
+def _select_whole_windows(rows: Frame) -> Frame:
+    """Select the rows of steps; without steps, of captures."""
+    steps = rows.filter(rows.equals("window", "step"))
+    return steps if len(steps) else rows.filter(rows.equals("window", "capture"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracekit.job.frames import sum_columns_by_keys
-from tracekit.job.stages.windows import STAGE_KEY, StageWindow, list_judged_rows, list_stage_windows, make_stage_key
+from tracekit.job.stages.windows import STAGE_KEY, StageWindow, list_rows_of_windows, list_stage_windows, make_stage_key
 from tracekit.model.records import dataclass
-from tracekit.model.tables.keys import list_row_dicts
+from tracekit.model.tables.frame import sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
@@ -31,16 +30,15 @@ class SyncBoundStage:
 
 def find_sync_bound_stages(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBoundStage]:
     """Find the stages that synchronising calls hold up, by rule R02."""
-    rows = list_judged_rows(measured, "sync_stalls")
+    rows = list_rows_of_windows(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
-    if not len(rows):
-        return []
-    sums = {make_stage_key(row): row for row in list_row_dicts(sum_columns_by_keys(rows, STAGE_KEY, columns))}
+    by_stage = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in columns})
+    sums = {make_stage_key(row): row for row in by_stage.rows()}
     held_up = []
     for window in list_stage_windows(measured):
         if (row := sums.get(window.key)) is None or not window.window_ns:
             continue
-        calls = SyncBoundStage(window, *(int(row[name]) for name in columns))
+        calls = SyncBoundStage(window, *(row[name] for name in columns))
         often = window.steps.mean(calls.stall_count) >= limit["syncs_per_step"]
         if often and window.share(calls.idle_ns) >= limit["stage_ratio"]:
             held_up.append(calls)

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import (
-    JobSteps,
-    clear_parts_of_numbered_steps,
-    count_distinct_keys,
-    divide_or_none,
-    find_canonical_stages,
-    find_equal_rows,
-    summarize_job_steps,
-)
+from tracekit.job.frames import StepWalls, clear_redundant_parts, divide_or_none, name_stages, summarize_step_walls
 from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Bools, Frame
 from tracekit.model.tables.keys import PROCESS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -34,8 +25,8 @@ class StepInterruptions:
     """
 
     rule: str
-    rows: pd.DataFrame
-    steady: JobSteps
+    rows: Frame
+    steady: StepWalls
     calls: float
     dur_ns: float
     lost_ns: float
@@ -51,40 +42,34 @@ class StepInterruptions:
         return divide_or_none(self.lost_ns, self.steady.step_ns)
 
 
-def list_interruptions_by_stage(measured: Measurements) -> pd.DataFrame:
+def list_interruptions_by_stage(measured: Measurements) -> Frame:
     """List the interruptions by unit, with `canonical` and `lost_ns`: their idle time, else their time."""
     return measured.derived(_list_interruptions_by_stage)
 
 
-def _list_interruptions_by_stage(measured: Measurements) -> pd.DataFrame:
-    rows = clear_parts_of_numbered_steps(measured["interruptions"])
-    rows["canonical"] = find_canonical_stages(rows)
-    rows["lost_ns"] = rows["idle_ns"].where(rows["idle_ns"].notna(), rows["dur_ns"])
-    return rows
+def _list_interruptions_by_stage(measured: Measurements) -> Frame:
+    rows = clear_redundant_parts(measured.frame("interruptions"))
+    lost_ns = np.where(rows.is_missing("idle_ns"), rows["dur_ns"], rows.integers("idle_ns"))
+    return rows.with_columns(canonical=name_stages(rows), lost_ns=lost_ns)
 
 
-def summarize_steady_steps(measured: Measurements, run: object, first: int) -> JobSteps:
+def summarize_steady_steps(measured: Measurements, run: str | None, first: int) -> StepWalls:
     """Summarize the steps of one run after its first ones; `count` is over all processes."""
-    steps = clear_parts_of_numbered_steps(measured["steps"])
-    of_run = steps[find_equal_rows(steps["run"], run)]
-    late = of_run[is_after_first_steps(of_run, first)]
-    walls = summarize_job_steps(measured).select_run(run).walls
-    number = walls["step"]
-    steady_walls = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
-    mean = float(steady_walls["wall_ns"].mean()) if len(steady_walls) else None
-    count = count_distinct_keys(late, [*PROCESS, "step", "part", "occurrence"])
-    return JobSteps(steady_walls, mean, count)
+    steps = clear_redundant_parts(measured.frame("steps"))
+    late = steps.filter(steps.equals("run", run) & is_after_first_steps(steps, first))
+    walls = summarize_step_walls(measured).select_run(run).walls
+    walls = walls.filter(walls.is_missing("step") | (walls.integers("step") > first))
+    mean = float(walls["wall_ns"].mean()) if len(walls) else None
+    return StepWalls(walls, mean, len(late.distinct(*PROCESS, "step", "part", "occurrence")))
 
 
-def is_after_first_steps(rows: pd.DataFrame, first: int) -> npt.NDArray[np.bool_]:
+def is_after_first_steps(rows: Frame, first: int) -> Bools:
     """Find the rows of steps after the first ones of the run; steps without a number count by their order."""
-    by_number = (rows["step"] > first).fillna(value=False).to_numpy(np.bool_)
-    unnumbered = rows["step"].isna().to_numpy(np.bool_)
-    return by_number | (unnumbered & (rows["occurrence"].to_numpy(np.int64) >= first))
+    return np.where(rows.is_missing("step"), rows["occurrence"] >= first, rows.integers("step") > first)
 
 
 def measure_step_interruptions(
-    measured: Measurements, rule: str, run: object, thresholds: Thresholds
+    measured: Measurements, rule: str, run: str | None, thresholds: Thresholds
 ) -> StepInterruptions | None:
     """Measure the interruptions of this rule in the steady steps of a run; None without a recorded steady step."""
     first = int(thresholds.of(rule)["first_steps"])
@@ -92,8 +77,8 @@ def measure_step_interruptions(
     if not steady.count:
         return None
     rows = list_interruptions_by_stage(measured)
-    of_run = rows[find_equal_rows(rows["run"], run) & (rows["kind"] == KIND_OF_RULE[rule])]
-    late = of_run[is_after_first_steps(of_run, first)]
+    of_rule = rows.equals("run", run) & rows.equals("kind", KIND_OF_RULE[rule])
+    late = rows.filter(of_rule & is_after_first_steps(rows, first))
     sums = [float(late[name].sum()) / steady.count for name in ("count", "dur_ns", "lost_ns")]
     return StepInterruptions(rule, late, steady, *sums)
 
@@ -109,9 +94,9 @@ def is_worth_a_finding(interruptions: StepInterruptions, thresholds: Thresholds)
 
 def find_costly_interruptions(measured: Measurements, thresholds: Thresholds) -> Iterator[StepInterruptions]:
     """Find every interruption that gets a finding."""
-    if not measured.has("interruptions") or not measured.row_count("interruptions"):
+    if not measured.row_count("interruptions"):
         return
-    for run in clear_parts_of_numbered_steps(measured["steps"])["run"].drop_duplicates():
+    for run in measured.frame("steps").distinct("run").values("run"):
         for rule in KIND_OF_RULE:
             found = measure_step_interruptions(measured, rule, run, thresholds)
             if found is not None and is_worth_a_finding(found, thresholds):

@@ -3,69 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tracekit.job.frames import clear_parts_of_numbered_steps, divide_or_none, find_equal_rows, summarize_job_steps
-from tracekit.model.tables.keys import PROCESS, mask_matching_rows
+from tracekit.job.frames import clear_redundant_parts, divide_or_none, summarize_step_walls
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.frame import Frame, count_rows, max_of, numbers, sum_of, where
+from tracekit.model.tables.keys import PROCESS
 from tracekit.model.trace import Measurements
 
-_MARK = ["step", "part", "occurrence"]
-"""Key of a step of a process."""
-_COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")
+_STEP_OF_PROCESS = (*PROCESS, "step", "part", "occurrence")
 
 
-def sum_loader_waits(measured: Measurements) -> pd.DataFrame:
+def sum_loader_waits(measured: Measurements) -> Frame:
     """Sum the waits for each (process, loader) over its steps, without the first one recorded.
 
     The first step starts workers and fills queues; it may be left out of `steps` already. A process with a single step
     keeps it. Columns: the keys, count, wait_ns, max_ns, idle_ns, steps and share_ratio (of the mean step of the run); the
-    longest wait first. Do not change the result in place.
+    longest wait first.
     """
     return measured.derived(_sum_loader_waits)
 
 
-def _sum_loader_waits(measured: Measurements) -> pd.DataFrame:
-    rows, steps, jobs = (
-        clear_parts_of_numbered_steps(measured["loader_waits"]),
-        clear_parts_of_numbered_steps(measured["steps"]),
-        summarize_job_steps(measured),
+def _sum_loader_waits(measured: Measurements) -> Frame:
+    waits, steps = clear_redundant_parts(measured.frame("loader_waits")), _select_steps_after_first(measured)
+    counts = steps.group_by(*PROCESS).agg(steps=count_rows())
+    is_later = waits.is_among(steps, _STEP_OF_PROCESS, optional=_STEP_OF_PROCESS)
+    sums = waits.group_by(*PROCESS, "name").agg(
+        count=sum_of(waits["count"] * is_later),
+        wait_ns=sum_of(waits["wait_ns"] * is_later),
+        idle_ns=sum_of(where(is_later, waits["idle_ns"])),
+        unknown=sum_of(is_later & waits.is_missing("idle_ns")),
+        max_ns=max_of("max_ns"),
     )
-    recorded = steps if measured.recorded is None else clear_parts_of_numbered_steps(measured.recorded["steps"])
-    waits = []
-    for key, of_loader in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
-        who = dict(zip([*PROCESS, "name"], key, strict=True))
-        marks, first = (_list_steps_of_process(steps, who), _list_steps_of_process(recorded, who).iloc[:1])
-        counted = marks[~mask_matching_rows(marks, first, _MARK)] if len(marks) > 1 else marks
-        later = of_loader[mask_matching_rows(of_loader, counted, _MARK)]
-        step_ns = jobs.select_run(who["run"]).step_ns
-        count = max(len(counted), 1)
-        wait = int(later["wait_ns"].sum()) / count
-        is_known = len(later) and later["idle_ns"].notna().all()
-        waits.append(
-            {
-                **who,
-                "count": int(later["count"].sum()) / count,
-                "wait_ns": wait,
-                "idle_ns": int(later["idle_ns"].sum()) / count if is_known else None,
-                "max_ns": int(of_loader["max_ns"].max()),
-                "steps": len(counted),
-                "share_ratio": divide_or_none(wait, step_ns),
-            }
-        )
-    out = pd.DataFrame(waits, columns=list(_COLUMNS))
-    out = out.astype({"idle_ns": "Float64", "share_ratio": "Float64"})
-    return out.sort_values(["wait_ns", "name"], ascending=[False, True], kind="stable")
+    sums = sums.join(counts, PROCESS, how="left", optional=PROCESS)
+    step_count = np.maximum(sums.integers("steps"), 1)
+    wait_ns, jobs = sums["wait_ns"] / step_count, summarize_step_walls(measured)
+    step_ns = {run: jobs.select_run(run).step_ns for run in dict.fromkeys(sums.values("run"))}
+    shares = [
+        divide_or_none(wait, step_ns[run]) for wait, run in zip(wait_ns.tolist(), sums.values("run"), strict=True)
+    ]
+    means = sums.with_columns(
+        count=sums["count"] / step_count,
+        wait_ns=wait_ns,
+        idle_ns=Nullable(sums.integers("idle_ns") / step_count, sums.is_missing("idle_ns") | (sums["unknown"] > 0)),
+        steps=sums.integers("steps"),
+        share_ratio=numbers(shares),
+    )
+    return means.sort("wait_ns", "name", descending=["wait_ns"])
 
 
-def _list_steps_of_process(steps: pd.DataFrame, who: Mapping[Any, Any]) -> pd.DataFrame:
-    """List the steps of a process, in order of time."""
-    same = np.logical_and.reduce([find_equal_rows(steps[name], who[name]) for name in PROCESS])
-    return steps[same].sort_values("ts_ns", kind="stable")[_MARK].drop_duplicates()
+def _select_steps_after_first(measured: Measurements) -> Frame:
+    """Select one row per step of each process, without the first recorded one unless it is the only one."""
+    steps = clear_redundant_parts(measured.frame("steps")).distinct(*_STEP_OF_PROCESS)
+    recorded = clear_redundant_parts((measured.recorded or measured).frame("steps"))
+    first = recorded.sort("ts_ns").distinct(*PROCESS)
+    is_only = steps.group_by(*PROCESS).each(count_rows()) == 1
+    return steps.filter(is_only | ~steps.is_among(first, _STEP_OF_PROCESS, optional=_STEP_OF_PROCESS))
 
 
-def select_long_loader_waits(waits: pd.DataFrame, limit: Mapping[str, float]) -> pd.DataFrame:
+def select_long_loader_waits(waits: Frame, limit: Mapping[str, float]) -> Frame:
     """Select the waits with at least the share of the step at which rule R04 fires."""
-    return waits[(waits["share_ratio"] >= limit["wait_ratio"]).fillna(value=False)]
+    return waits.filter(waits.number("share_ratio") >= limit["wait_ratio"])

@@ -401,24 +401,9 @@ def number_stage_owners(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
     return [(to_text_or_none(run), to_text_or_none(role)) for run, role in zip(*columns, strict=True)], number
 
 
-def count_gpu_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """Call `count_gpu_steps_of_processes` with a pandas frame."""
-    return count_gpu_steps_of_processes(measured, to_frame(rows[[*PROCESS]]))
-
-
 def count_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     """Call `count_steps_of_processes` with a pandas frame."""
     return count_steps_of_processes(measured, to_frame(rows[[name for name in (*PROCESS, "device") if name in rows]]))
-
-
-def find_unit_occurrences(rows: pd.DataFrame) -> pd.Series[Any]:
-    """Find the occurrence of each row among steps of one number; 0 without a number, as such a file is one unit."""
-    return rows["occurrence"].where(rows["step"].notna(), 0)
-
-
-def average_over_gpu_steps(measured: Measurements, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Call `divide_by_gpu_steps` with a pandas frame."""
-    return to_pandas(divide_by_gpu_steps(measured, to_frame(table), names))
 
 
 def compute_gpu_shares_by_stage(measured: Measurements) -> pd.DataFrame:

@@ -334,7 +334,7 @@ def _reduced(groups: Groups, column: str | Array, reduce: Reduction) -> Array:
 
 def _sums(number: Ints, values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     if values.dtype.kind == "f":
-        return np.bincount(number, values, count)
+        return _sum_floats(number, values, count)
     return keys.sum_by_group(number, values.astype(np.int64, copy=False), count)
 
 
@@ -543,3 +543,13 @@ def _matches(
     has_match = (count[wanted] > 0)[left]
     right[has_match] = in_order[(begin[wanted][left] + nth)[has_match]]
     return left, right
+
+
+def _sum_floats(number: Ints, values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Sum the upper digits of all values without error, then the rest, so that errors do not grow with the rows."""
+    reach = np.abs(values).max(initial=0.0) * len(values)
+    if not 0 < reach < np.inf:
+        return np.bincount(number, values, count)
+    unit = 2.0 ** np.ceil(np.log2(reach) + 1)
+    upper = (values + unit) - unit
+    return np.bincount(number, upper, count) + np.bincount(number, values - upper, count)

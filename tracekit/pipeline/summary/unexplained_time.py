@@ -19,6 +19,7 @@ from tracekit.job.idle_time.cpu_time import (
     count_cpu_time_steps,
     sum_cpu_time_by_stage,
 )
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.recording_kinds import map_classified_processes
 from tracekit.job.stages.windows import read_undamaged_table
 from tracekit.model import failed_questions
@@ -192,7 +193,7 @@ def _sum_unexplained_cells(rows: pd.DataFrame, kind: str, value: str) -> pd.Data
     keys = [*CPU_TIME_OWNER, "cause"]
     totals = aggregate_by_keys(rows[rows["window"] == kind], keys, time_ns=(value, "sum"))
     inside = aggregate_by_keys(rows[is_staged], [*keys, "canonical"], time_ns=(value, "sum"))
-    cells = add_time_outside_stages(totals, inside, keys, "time_ns")
+    cells = to_pandas(add_time_outside_stages(to_frame(totals), to_frame(inside), keys))
     return cells.rename(columns={"canonical": "stage"})[[*_CELL, "time_ns"]]
 
 
@@ -201,8 +202,8 @@ def _measure_host_times(measured: Measurements) -> _Recorded | None:
     kinds = {recorded.classified.kind for recorded in map_classified_processes(measured).values()}
     if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
         return None
-    rows = sum_cpu_time_by_stage(measured).rename(columns={"canonical": "stage", "activity": "cause"})
-    rows = _keep_recorded_ranks(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
+    rows = to_pandas(sum_cpu_time_by_stage(measured)).rename(columns={"canonical": "stage", "activity": "cause"})
+    rows = _keep_recorded_ranks(rows[[*_CELL, "time_ns"]])
     rows = rows[~_mark_other_roles_time(rows)]
     window_ns = float(rows["time_ns"].sum())
     if not window_ns:
