@@ -157,9 +157,8 @@ def _measure_kernel_time_shares(side: ComparedSide) -> dict[str, float] | None:
         parts = [part.frame(table).select("name", column) for part in side.measured if part.has(table)]
         if not parts:
             continue
-        named = concat(parts)
-        named = named.filter(~named.is_missing("name"))
-        by_name = named.group_by("name").agg(total_ns=sum_of(column)).sort("name")
+        by_name = concat(parts).group_by("name").agg(total_ns=sum_of(column)).sort("name")
+        by_name = by_name.filter(~by_name.is_missing("name"))
         total_ns = by_name.integers("total_ns").sum()
         if total_ns > 0:
             shares = by_name.integers("total_ns") / total_ns
