@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from chrome_builder import annotation, op, step, write
 from compare.made import made_side, step_rows
@@ -19,6 +18,7 @@ from tracekit.compare.reports import attribution_tables as attribution_sheets
 from tracekit.compare.wall_time.attribution import attribute_sides, attribute_slot_table
 from tracekit.compare.wall_time.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 from tracekit.model.report import Report
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline.comparing import compare_paths, read_side
 from tracekit.pipeline.run import Options
 
@@ -84,7 +84,7 @@ def test_fewer_and_longer_calls_are_told_apart(tmp_path):
 
 def test_the_split_of_the_method_is_reproduced():
     """96 × 110 → 48 × 190: −7200 + 5760 = −1440."""
-    keys = pd.DataFrame([["", "compute", "", "aten::mm", "gemm"]], columns=SLOT_KEYS)
+    keys = from_rows(SLOT_KEYS, [["", "compute", "", "aten::mm", "gemm"]])
     halves = [
         SlotHalf(np.array([[n * d]], float), np.array([[float(n)]]), np.array([0]), np.array([n * d], float))
         for n, d in ((96, 110), (48, 190))
@@ -244,7 +244,7 @@ def tables(draw):
         ns = np.array(draw(numbers), float).reshape(shape) * 1_000_003
         count = np.array(draw(numbers), float).reshape(shape)
         halves.append(SlotHalf(ns, count, run, ns.sum(axis=0)))
-    return SlotTable(pd.DataFrame(rows, columns=SLOT_KEYS), *halves)
+    return SlotTable(from_rows(SLOT_KEYS, rows), *halves)
 
 
 def exact_mean(half, row):

@@ -1,7 +1,6 @@
 """Which kernels changed: a machine that is slower as a whole is told as such and hides no kernel that changed."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tracekit.compare.comparison import Change
@@ -10,6 +9,7 @@ from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.compare.wall_time.kernels import find_kernel_changes
 from tracekit.compare.wall_time.slot_table import SLOT_KEYS, SlotHalf, SlotTable
 from tracekit.model.report import Sheet
+from tracekit.model.tables.frame import concat, from_rows
 
 STEPS = 8
 
@@ -26,7 +26,7 @@ def table(times, factors, *, kind="compute", kernel="elementwise_kernel_{}", noi
         ns = (times * scale)[:, None] * (1 + noise * random.standard_normal((len(times), STEPS)))
         run = np.zeros(STEPS, int)
         halves.append(SlotHalf(ns, np.ones(ns.shape), run, ns.sum(axis=0)))
-    return SlotTable(pd.DataFrame(rows, columns=SLOT_KEYS), *halves)
+    return SlotTable(from_rows(SLOT_KEYS, rows), *halves)
 
 
 def test_a_shift_that_all_kernels_share_is_one_warning_and_no_kernel():
@@ -76,7 +76,7 @@ def test_each_class_has_a_shift_of_its_own():
         SlotHalf(np.concatenate([a.ns, b.ns]), np.concatenate([a.count, b.count]), a.run, a.wall + b.wall)
         for a, b in ((one.base, two.base), (one.opt, two.opt))
     ]  # fmt: skip
-    both = SlotTable(pd.concat([one.keys, two.keys], ignore_index=True), *halves)
+    both = SlotTable(concat([one.keys, two.keys]), *halves)
     (warning,) = find_kernel_changes(both).warnings
     assert warning.startswith("memory-bound kernels")
 

@@ -182,7 +182,7 @@ def snapshot_of(pieces):
     columns = {n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows}
     columns["device"] = pd.array([0] * len(rows), dtype="Int64")
     tables = {"live_sites": add_key_columns(TABLES["live_sites"], columns, source)} if len(rows) else {}
-    row = {"source": "a", "pid": pd.NA, "memory": "device", "device": 0}
+    row = {"source": "a", "pid": None, "memory": "device", "device": 0}
     return MemorySnapshot(
         MemoryOwner("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,
         Measurements(tables, (source,)),

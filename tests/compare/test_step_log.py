@@ -179,12 +179,12 @@ def test_tables_are_read_as_csv_and_as_json_lines(tmp_path):
     path = tmp_path / "steps"
     path.write_text("\ufeffstep , seconds, other\n1, 2.5,x\n2,3\n\n", encoding="utf-8")
     (one,) = read_step_logs([path])
-    assert one.values["value"].tolist() == [2.5e9, 3e9]
+    assert one.recorded.values("value") == [2.5e9, 3e9]
     path.write_text('{"step": 1, "seconds": 2.5}\n\n{"step": 2, "seconds": 3, "loss": null}\n')
     (two,) = read_step_logs([path])
-    assert two.values["value"].tolist() == [2.5e9, 3e9]
+    assert two.recorded.values("value") == [2.5e9, 3e9]
     path.write_text("step,seconds\n1,2\n1,4\n")
-    assert read_step_logs([path])[0].values["value"].tolist() == [4e9], "what is logged again counts last"
+    assert read_step_logs([path])[0].recorded.values("value") == [4e9], "what is logged again counts last"
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_logs_of_real_drivers():
     folder = Path(REAL) / "chrome" / "verl_cpu"
     (plain,) = read_step_logs([folder / "v091_disabled" / "metrics.jsonl"], ONE)
     assert plain.profiled == frozenset()
-    steps = plain.values[plain.values["name"] == "unprofiled_step_time"]
-    assert steps["step"].tolist() == [1, 2, 3, 4]
-    assert steps["value"].iloc[3] == pytest.approx(80e6, rel=0.02)
+    steps = plain.recorded.filter(plain.recorded.equals("name", "unprofiled_step_time"))
+    assert steps.values("step") == [1, 2, 3, 4]
+    assert steps.values("value")[3] == pytest.approx(80e6, rel=0.02)
     (known,) = read_step_logs([folder / "v091_e2e_continuous" / "metrics.jsonl"], ONE)
     assert known.profiled == frozenset({1, 2, 4}), "started in 1, stopped in 2; both in 4"

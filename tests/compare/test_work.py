@@ -116,7 +116,7 @@ def test_drivers_logs_tell_samples_and_images(tmp_path):
 
     both = [{"perf/total_num_images": 64, "train/global_valid_seqs": 16, "perf/throughput": 9}] * 2
     (found,) = log("a.jsonl", both)
-    told = {(r.name, r.step): r.value for r in found.values.itertuples()}
+    told = {(row["name"], row["step"]): row["value"] for row in found.recorded.rows()}
     assert {name for name, _ in told} == {"unprofiled_step_time", "images", "samples"}
     assert (told["images", 1], told["samples", 2]) == (64, 16)
 
@@ -125,14 +125,14 @@ def test_a_table_of_step_times_may_tell_the_work(tmp_path):
     path = tmp_path / "steps.csv"
     path.write_text("step,seconds,tokens,images\n1,2.0,4096,\n2,2.5,8192,32\n")
     (found,) = read_step_logs([path], ONE)
-    told = {(r.name, r.step): r.value for r in found.values.itertuples()}
+    told = {(row["name"], row["step"]): row["value"] for row in found.recorded.rows()}
     assert told == {
         ("unprofiled_step_time", 1): 2e9, ("tokens", 1): 4096.0,
         ("unprofiled_step_time", 2): 2.5e9, ("tokens", 2): 8192.0, ("images", 2): 32.0,
     }  # fmt: skip
     path.write_text('{"step": 1, "seconds": 2.0, "samples": 8}\n')
     (found,) = read_step_logs([path], ONE)
-    assert {r.name: r.value for r in found.values.itertuples()}["samples"] == 8
+    assert {row["name"]: row["value"] for row in found.recorded.rows()}["samples"] == 8
 
 
 @pytest.mark.parametrize("cell", ["-1", "0", "many", "nan", "inf", "1e99"])

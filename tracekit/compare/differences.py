@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import log, log1p
 
-import pandas as pd
-
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import format_short_amount
 from tracekit.compare.sides import ComparedSide, is_all_positive
@@ -14,6 +12,7 @@ from tracekit.model.metrics import METRICS, PER_WORK, STAGE_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.stats.speedup import Speedup, compute_speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, choose_verdict
+from tracekit.model.tables.frame import concat, max_of, min_of, sum_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +92,12 @@ def _find_different_work(base: ComparedSide, opt: ComparedSide) -> Iterator[Diff
     base_shares, opt_shares = _measure_kernel_time_shares(base), _measure_kernel_time_shares(opt)
     if base_shares is None or opt_shares is None:
         return
-    both = pd.concat([base_shares, opt_shares], axis=1).fillna(0.0)
-    common = float(both.min(axis=1).sum())
+    common = sum(min(share, opt_shares.get(name, 0.0)) for name, share in base_shares.items())
     if common < LEAST_COMMON:
         yield Difference(
             "work",
-            f"mostly {shorten_difference_name(str(base_shares.idxmax()))}",
-            f"mostly {shorten_difference_name(str(opt_shares.idxmax()))}",
+            f"mostly {shorten_difference_name(max(base_shares, key=base_shares.__getitem__))}",
+            f"mostly {shorten_difference_name(max(opt_shares, key=opt_shares.__getitem__))}",
             blocking=True,
             meaning=f"other kernels and ops: {common:.0%} of the time in common".replace("%", " %"),
         )
@@ -153,14 +151,18 @@ def _format_count_per_step(count: float) -> str:
     return f"{format_short_amount(count, 'count')} a step"
 
 
-def _measure_kernel_time_shares(side: ComparedSide) -> pd.Series | None:
+def _measure_kernel_time_shares(side: ComparedSide) -> dict[str, float] | None:
     """Compute the share of time per kernel, or per op if no GPU was traced; None if names are unknown."""
     for table, column in (("kernels", "total_ns"), ("operators", "self_ns")):
-        parts = [part[table][["name", column]] for part in side.measured if part.has(table)]
-        if parts and any(len(part) for part in parts):
-            total = pd.concat(parts).groupby("name")[column].sum().astype(float)
-            if total.sum() > 0:
-                return total / total.sum()
+        parts = [part.frame(table).select("name", column) for part in side.measured if part.has(table)]
+        if not parts:
+            continue
+        by_name = concat(parts).group_by("name").agg(total_ns=sum_of(column)).sort("name")
+        by_name = by_name.filter(~by_name.is_missing("name"))
+        total_ns = by_name.integers("total_ns").sum()
+        if total_ns > 0:
+            shares = by_name.integers("total_ns") / total_ns
+            return dict(zip(by_name.values("name"), shares.tolist(), strict=True))
     return None
 
 
@@ -197,17 +199,16 @@ def list_run_spans(side: ComparedSide) -> list[tuple[int, int]]:
     """List the (first, last) instant of every run whose clock counts from the Unix epoch."""
     if not side.measured:
         return []
-    tables = [measured["captures"] for measured in side.measured]
-    captures = pd.concat(tables, ignore_index=True)
-    captures = captures[captures["absolute_time"].astype(bool)]
-    runs = captures.assign(end_ns=captures["ts_ns"] + captures["dur_ns"]).groupby("run", sort=True)
-    starts, ends = runs["ts_ns"].min(), runs["end_ns"].max()
-    return [(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+    captures = concat([measured.frame("captures") for measured in side.measured])
+    captures = captures.filter(captures["absolute_time"])
+    by_run = captures.with_columns(end_ns=captures["ts_ns"] + captures["dur_ns"]).group_by("run")
+    spans = by_run.agg(start_ns=min_of("ts_ns"), end_ns=max_of("end_ns")).sort("run")
+    return list(zip(spans.values("start_ns"), spans.values("end_ns"), strict=True))
 
 
 def _collect_known_hosts(side: ComparedSide) -> set[str]:
     """Collect the known hosts of a side."""
     hosts: set[str] = set()
     for measured in side.measured:
-        hosts.update(str(host) for host in measured["captures"]["host"].dropna())
+        hosts.update(host for host in measured.frame("captures").values("host") if host is not None)
     return hosts

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-
-from tracekit.job.frames import to_text_or_none
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.step_values import JOB_VALUE_NAMES
@@ -22,9 +20,14 @@ from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
+from tracekit.model.tables.frame import Frame, concat, numbers, texts
+from tracekit.model.tables.keys import list_python_values
 from tracekit.model.text.labels import choose_plural, normalize_label_words
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HINT = "write it again: tracekit analyze … -o report.json"
 
@@ -76,9 +79,9 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
     values, renamed = _combine_input_values(inputs)
     contents = _collect_digests(inputs, renamed)
     copies = find_run_copies(contents)
-    values = values[~values["run"].isin(copies)].reset_index(drop=True)
-    recorded = collect_metric_samples(values)
-    left_out = find_dropped_steps(recorded, values, drop_first)
+    rows = to_pandas(values.filter(~values.is_in("run", copies)))
+    recorded = collect_metric_samples(rows)
+    left_out = find_dropped_steps(recorded, rows, drop_first)
     counted = exclude_steps(recorded, left_out)
     fingerprint = _combine_fingerprints([dict(part.report.fingerprint) for part in inputs])
     rates = compute_work_rates(counted, parse_world_size(fingerprint), _choose_work_metric(counted))
@@ -212,52 +215,52 @@ def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _read_input_values(part: ComparedInput) -> pd.DataFrame:
+def _read_input_values(part: ComparedInput) -> Frame:
     """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
-        return _coerce_value_types(part.label, part.values.astype(object).reindex(columns=[*COLUMNS]))
+        columns = {name: list_python_values(part.values[name].array) for name in COLUMNS}
+        return _coerce_value_types(part.label, columns)
     sheet = part.report.values
-    if sheet is None:
+    names = [heading.name for heading in sheet.headings] if sheet else []
+    if sheet is None or not {"run", "name", "value"} <= set(names):
         raise TracekitError(f"{part.label}: holds no values by step", _HINT)
-    names = [heading.name for heading in sheet.headings]
-    if not {"run", "name", "value"} <= set(names):
-        raise TracekitError(f"{part.label}: holds no values by step", _HINT)
-    frame = pd.DataFrame(list(sheet.rows), columns=names, dtype=object)
-    frame = frame.loc[:, ~frame.columns.duplicated()].reindex(columns=[*COLUMNS])
+    rows = sheet.rows
     if sheet.omitted:
-        frame = frame[frame["name"].isin(JOB_VALUE_NAMES)].reset_index(drop=True)
-    return _coerce_value_types(part.label, frame)
+        rows = tuple(row for row in rows if row[names.index("name")] in JOB_VALUE_NAMES)
+    columns = {name: [row[names.index(name)] if name in names else None for row in rows] for name in COLUMNS}
+    return _coerce_value_types(part.label, columns)
 
 
-def _coerce_value_types(label: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """Coerce texts and numbers of a frame, whatever a saved report has there."""
-    for name in ("run", "role", "part", "stage", "name"):
-        column = [to_text_or_none(value) for value in frame[name]]
-        frame[name] = pd.Series(column, index=frame.index, dtype=object)
-    if not all(_is_step_number(step) for step in frame["step"].dropna()):
+def _coerce_value_types(label: str, columns: Mapping[str, list[Any]]) -> Frame:
+    """Coerce texts and numbers of columns, whatever a saved report has there."""
+    if not all(step is None or _is_step_number(step) for step in columns["step"]):
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
-    values = frame["value"].dropna()
-    if not all(isinstance(cell, int | float | np.number) for cell in values):
+    if not all(cell is None or isinstance(cell, int | float) for cell in columns["value"]):
         raise TracekitError(f"{label}: holds a value that is no number", _HINT)
     # Discard values outside the range that a clock can measure.
-    measured = [cell if cell == 0 or RANGE[0] < abs(cell) < RANGE[1] else None for cell in values]
-    frame["value"] = pd.Series(measured, index=values.index, dtype="Float64").reindex(frame.index)
-    return frame.astype({"step": "Int64"})
+    measured = [
+        float(cell) if cell is not None and (cell == 0 or RANGE[0] < abs(cell) < RANGE[1]) else None
+        for cell in columns["value"]
+    ]
+    # Ranks are texts too: they only have to be told apart.
+    labels = {name: columns[name] for name in COLUMNS if name not in ("step", "value")}
+    coerced = {name: texts([None if cell is None else str(cell) for cell in cells]) for name, cells in labels.items()}
+    return Frame.from_columns({**coerced, "step": numbers(columns["step"]), "value": numbers(measured)})
 
 
 def _is_step_number(cell: object) -> bool:
     """Check whether a cell is an integer that fits a column of steps."""
-    return isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63
+    return isinstance(cell, int) and abs(cell) < 2**63
 
 
-def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[Frame, list[dict[str, str]]]:
     """Combine the rows of all inputs, with a unique name for every run; returns the rows and the names.
 
     Names do not depend on the order of the inputs.
     """
     labels = [part.label for part in inputs]
     frames = [_read_input_values(measured) for measured in inputs]
-    runs_of = [[str(run) for run in frame["run"].unique()] for frame in frames]
+    runs_of = [[str(run) for run in dict.fromkeys(frame.values("run"))] for frame in frames]
     inputs_with = Counter(chain.from_iterable(runs_of))
     names_in_use = {run for run, number in inputs_with.items() if number == 1}
     renamed: list[dict[str, str]] = [{} for _ in inputs]
@@ -271,15 +274,16 @@ def _combine_input_values(inputs: Sequence[ComparedInput]) -> tuple[pd.DataFrame
             label = labels[place]
             names[run] = _make_unique_name(label if len(runs) == 1 else f"{label}/{run}", names_in_use)
             names_in_use.add(names[run])
-        frames[place]["run"] = frames[place]["run"].astype(str).map(names)
-    return pd.concat((frames[place] for place in order), ignore_index=True), renamed
+        renamed_runs = [names[str(run)] for run in frames[place].values("run")]
+        frames[place] = frames[place].with_columns(run=texts(renamed_runs))
+    return concat([frames[place] for place in order]), renamed
 
 
-def _order_inputs(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
+def _order_inputs(labels: Sequence[str], frames: Sequence[Frame]) -> list[int]:
     """Order inputs by label; inputs with the same label by content."""
     contents = [""] * len(frames)
     if len(set(labels)) < len(labels):
-        contents = [str(frame.to_numpy(object).tolist()) for frame in frames]
+        contents = [str([list(row.values()) for row in frame.rows(*COLUMNS)]) for frame in frames]
     return sorted(range(len(frames)), key=lambda place: (labels[place], contents[place]))
 
 

@@ -16,8 +16,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from tracekit.compare.comparison import ProfilerOverhead
 from tracekit.compare.sides import (
     ComparedSide,
@@ -29,12 +27,15 @@ from tracekit.compare.sides import (
 )
 from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.frames import divide_or_none
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
 from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Frame, concat, from_rows
+from tracekit.model.tables.keys import iterate_records
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 
@@ -55,12 +56,12 @@ _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JS
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """One logged run: `values` are recorded values by step (`samples.COLUMNS`), `profiled` the profiled steps.
+    """One logged run: `recorded` has values by step (`metric_samples.COLUMNS`), `profiled` the profiled steps.
 
     `content` is the digest of the log, None if unknown.
     """
 
-    values: pd.DataFrame
+    recorded: Frame
     profiled: frozenset[int] = frozenset()
     content: str | None = None
 
@@ -73,10 +74,10 @@ def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         if not len(log.steps):
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
-        rows = measured["logged"]
-        rows = rows[rows["source"] == log.source]
+        logged = measured.frame("logged")
+        profiled = _find_profiled_steps(logged.filter(logged.equals("source", log.source)))
         content = _find_log_digest(measured, log.source)
-        step_logs.append(StepLog(_convert_driver_log(name, log), _find_profiled_steps(rows), content))
+        step_logs.append(StepLog(_convert_driver_log(name, log), profiled, content))
     if not step_logs:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     return tuple(step_logs)
@@ -90,32 +91,35 @@ def _find_log_digest(measured: Measurements, name: str) -> str | None:
     return None
 
 
-def _convert_driver_log(run: str, log: RunDriverLog) -> pd.DataFrame:
+def _convert_driver_log(run: str, log: RunDriverLog) -> Frame:
     """Convert a driver's log to recorded values."""
-    parts = [
-        pd.DataFrame({"step": log.steps.index, "name": UNPROFILED, "value": log.steps.to_numpy()}),
-        pd.DataFrame(
-            {
-                "step": log.stages["step"],
-                "name": UNPROFILED_STAGE,
-                "stage": log.stages["canonical"],
-                "value": log.stages["dur_ns"],
-            }
-        ),
+    values: list[_LoggedValue] = [
+        (step, None, UNPROFILED, ns) for step, ns in zip(log.steps.index, log.steps, strict=True)
     ]
+    for step, stage, ns in iterate_records(log.stages, ("step", "canonical", "dur_ns")):
+        values.append((step, stage, UNPROFILED_STAGE, ns))
     for name, counts in log.counts.items():
-        columns = {"step": counts.index, "name": name, "value": counts.to_numpy()}
-        parts.append(pd.DataFrame(columns))
-    rows = [part.reindex(columns=[*COLUMNS]).astype(object) for part in parts if len(part)]
-    return pd.concat(rows, ignore_index=True).assign(run=run)
+        values += [(step, None, name, count) for step, count in zip(counts.index, counts, strict=True)]
+    return _make_recorded_values(run, values)
 
 
-def _find_profiled_steps(rows: pd.DataFrame) -> frozenset[int]:
+_LoggedValue = tuple[int, str | None, str, float]
+"""Step number, stage, name and value."""
+
+
+def _make_recorded_values(run: str, values: Iterable[_LoggedValue]) -> Frame:
+    """Make a frame of `COLUMNS` of the values of one run."""
+    rows = [(run, None, None, step, None, stage, name, float(value)) for step, stage, name, value in values]
+    return from_rows(COLUMNS, rows)
+
+
+def _find_profiled_steps(logged: Frame) -> frozenset[int]:
     """Find the steps in which a profiler started or stopped, and those between."""
-    starts, stops = _find_steps_of_call(rows, _START), _find_steps_of_call(rows, _STOP)
+    logged = logged.filter(~logged.is_missing("step"))
+    starts, stops = _find_steps_of_call(logged, _START), _find_steps_of_call(logged, _STOP)
     profiled = set(starts)
     pending: list[int] | None = None
-    for step in sorted({int(step) for step in rows["step"].dropna()}):
+    for step in sorted(set(logged.values("step"))):
         if step in starts:
             pending = []
         if pending is not None:
@@ -126,10 +130,10 @@ def _find_profiled_steps(rows: pd.DataFrame) -> frozenset[int]:
     return frozenset(profiled)
 
 
-def _find_steps_of_call(rows: pd.DataFrame, name: str) -> set[int]:
+def _find_steps_of_call(logged: Frame, name: str) -> set[int]:
     """Find the steps in which a call of this name took long enough to have had an effect."""
-    took = (rows["name"] == name) & (rows["dur_ns"] >= MIN_PROFILER_CALL_NS).fillna(value=False)
-    return {int(step) for step in rows.loc[took, "step"].dropna()}
+    is_long = logged.equals("name", name) & (logged.integers("dur_ns") >= MIN_PROFILER_CALL_NS)
+    return set(logged.filter(is_long).values("step"))
 
 
 def read_step_table(path: Path, label: str) -> StepLog:
@@ -150,12 +154,10 @@ def read_step_table(path: Path, label: str) -> StepLog:
         raise TracekitError(f"{label}: no step is timed in it", _HINT)
     if len(rows) > MAX_STEPS:
         raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
-    values = []
+    values: list[_LoggedValue] = []
     for step, metrics in dict(rows).items():
-        values += [(step, name, value) for name, value in metrics.items()]
-    frame = pd.DataFrame(values, columns=["step", "name", "value"]).assign(run=label)
-    recorded = frame.reindex(columns=[*COLUMNS]).astype(object)
-    return StepLog(recorded, content=sha256(raw).hexdigest())
+        values += [(step, None, name, value) for name, value in metrics.items()]
+    return StepLog(_make_recorded_values(label, values), content=sha256(raw).hexdigest())
 
 
 _LoggedStep = tuple[int, dict[str, float]]
@@ -254,9 +256,9 @@ def _build_logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _Lo
     copies = find_run_copies(_collect_log_digests(runs))
     runs = {run: log for run, log in runs.items() if run not in copies}
     left_out = LeftOutSteps(tuple(_list_excluded_log_steps(runs, drop_first)))
-    values = [log.values.assign(run=run) for run, log in runs.items()]
-    recorded = collect_metric_samples(pd.concat(values, ignore_index=True))
-    return _LoggedSide(runs, exclude_steps(recorded, left_out), left_out, copies)
+    recorded = concat([log.recorded.with_columns(run=run) for run, log in runs.items()])
+    samples = collect_metric_samples(to_pandas(recorded))
+    return _LoggedSide(runs, exclude_steps(samples, left_out), left_out, copies)
 
 
 def _add_logged_metrics(
@@ -295,7 +297,7 @@ def add_step_log(side: ComparedSide, logged: Sequence[StepLog], drop_first: int 
 
 def _name_log_runs(logged: Sequence[StepLog]) -> dict[str, StepLog]:
     """Name the run of each log, with a number if names collide."""
-    names = [str(log.values["run"].iloc[0]) for log in logged]
+    names = [log.recorded.values("run")[0] for log in logged]
     runs = {}
     for number, (log, name) in enumerate(zip(logged, names, strict=True), 1):
         run = name if names.count(name) == 1 else f"{name} ({number})"
@@ -312,8 +314,8 @@ def _list_excluded_log_steps(logged: Mapping[str, StepLog], first: int | None) -
     """List the steps of all logs of one side that do not count."""
     reason = "the first of its log" if first is None else f"one of the first {first}"
     for run, log in logged.items():
-        timed = log.values[log.values["name"] == UNPROFILED]["step"]
-        steps = sorted({int(step) for step in timed})
+        timed = log.recorded.filter(log.recorded.equals("name", UNPROFILED))
+        steps = sorted(set(timed.values("step")))
         count = min(1, len(steps) - 1) if first is None else first
         for step in steps[:count]:
             yield DroppedStep(run, step, None, reason)

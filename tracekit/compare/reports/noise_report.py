@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import log1p
 from typing import Any
-
-import pandas as pd
 
 from tracekit.compare.differences import list_run_spans
 from tracekit.compare.noise import NoiseFile
@@ -19,6 +17,7 @@ from tracekit.model.stats.certainty import ErrorSpread
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
 from tracekit.model.stats.outlook import find_detectable_change
 from tracekit.model.stats.verdict import LEAST_EFFECT
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.units import format_quantity
 
 
@@ -48,12 +47,12 @@ def find_resolvable_change(noise: Noise) -> float | None:
 def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:
     """Convert a calibration to a report, which every renderer accepts."""
     rows = list(_make_noise_rows(noise, side))
-    frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")
+    frame = from_rows([*rows[0]], [[*row.values()] for row in rows]).sort("order", "size")
     return Report(
         title="noise",
         tool_version=noise.tool_version,
         identity=(f"{len(noise.runs)} runs of one setting", *_describe_calibrated_hardware(noise)),
-        answer=_describe_step_noise(frame.iloc[0], few=len(noise.runs) < LEAST_RUNS),
+        answer=_describe_step_noise(next(frame.rows()), few=len(noise.runs) < LEAST_RUNS),
         overview=make_sheet(
             "overview", "How much equal runs differ", _HEADINGS, frame, caption=" · ".join(noise.notes)
         ),
@@ -95,11 +94,11 @@ def _describe_calibrated_hardware(noise: NoiseFile) -> Iterator[str]:
         yield f"world size {noise.fingerprint['world_size']}"
 
 
-def _describe_step_noise(first: pd.Series[Any], *, few: bool) -> str:
+def _describe_step_noise(first: Mapping[str, Any], *, few: bool) -> str:
     """Describe the spread of the step, and the smallest change that it lets one detect."""
     text = f"runs differ by {format_quantity(first['sd'], 'ratio')} in the {first['title']} (one standard deviation)"
     if few:
         return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"
-    if pd.isna(first["resolves"]):
+    if first["resolves"] is None:
         return text
     return f"{text}: one run a side shows changes from {format_quantity(first['resolves'], 'ratio')} on"

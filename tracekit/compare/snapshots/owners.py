@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-import pandas as pd
+import numpy as np
 
 from tracekit.compare.sides import ComparedSide
-from tracekit.job.frames import to_int_or_none, to_text_or_none
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS
 from tracekit.job.steps.metric_samples import MetricSamples, make_missing_last_key
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better
-from tracekit.model.tables.keys import left_join
+from tracekit.model.tables.frame import Frame, count_distinct_of, max_of, min_of, numbers, sum_of
 from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import Measurements
 
@@ -92,7 +91,7 @@ class MemorySnapshot:
     taken_ns: int
     source: str
     levels: Mapping[str, int | None]
-    row: Mapping[Any, Any] | None = None
+    row: Mapping[str, Any] | None = None
     measured: Measurements | None = None
 
     @property
@@ -112,70 +111,56 @@ def list_measured_snapshots(side: ComparedSide) -> list[MemorySnapshot]:
 
 def _read_input_snapshots(measured: Measurements) -> Iterator[MemorySnapshot]:
     """List the snapshots of one input, with the free space at its end."""
-    rows = measured["snapshot_levels"]
-    if not len(rows):
+    levels = measured.frame("snapshot_levels")
+    if not len(levels):
         return
-    rows = left_join(rows, _measure_free_space(measured), SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
-    windows = measured["snapshot_windows"]
-    ends = windows.dropna(subset=["end_ns"]).groupby("source")["end_ns"].max().to_dict()
-    steps = {source.name: source.step for source in measured.sources}
-    rows["step"] = pd.array([steps.get(str(source)) for source in rows["source"]], dtype="Int64")
-    for row, number in zip(rows.to_dict("records"), _number_processes(rows), strict=True):
-        source = to_text_or_none(row["source"]) or ""
-        taken_ns = int(ends.get(source, 0))
+    levels = levels.join(_measure_free_space(measured), on=SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
+    windows = measured.frame("snapshot_windows")
+    ends = windows.filter(~windows.is_missing("end_ns")).group_by("source").agg(end_ns=max_of("end_ns"))
+    end_of = dict(zip(ends.values("source"), ends.values("end_ns"), strict=True))
+    step_of = {source.name: source.step for source in measured.sources}
+    levels = levels.with_columns(step=numbers([step_of.get(source) for source in levels.values("source")]))
+    for row, number in zip(levels.rows(), _number_processes(levels), strict=True):
         yield MemorySnapshot(
-            _make_memory_owner(row, number),
-            str(row["run"]),
-            to_int_or_none(row["step"]),
-            taken_ns,
-            source,
+            MemoryOwner(row["memory"], row["role"], row["rank"], row["replica"], row["device"], number),
+            row["run"],
+            row["step"],
+            end_of.get(row["source"], 0),
+            row["source"] or "",
             _read_snapshot_levels(row),
             row,
             measured,
         )
 
 
-def _make_memory_owner(row: Mapping[Any, Any], number: int) -> MemoryOwner:
-    """Identify the owner of a row of `snapshot_levels`."""
-    return MemoryOwner(
-        str(row["memory"]),
-        to_text_or_none(row["role"]),
-        to_int_or_none(row["rank"]),
-        to_int_or_none(row["replica"]),
-        to_int_or_none(row["device"]),
-        number,
-    )
-
-
-def _read_snapshot_levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
+def _read_snapshot_levels(row: Mapping[str, Any]) -> dict[str, int | None]:
     """Read the levels of a row; without a history there is no peak."""
-    levels = {name: to_int_or_none(row[column]) for name, column in _MEASURED.items()}
+    levels: dict[str, int | None] = {name: row[column] for name, column in _MEASURED.items()}
     if not row["entry_count"]:
         levels |= {PEAK: None, "peak_reserved": None}
     return levels
 
 
-def _number_processes(rows: pd.DataFrame) -> list[int]:
+def _number_processes(levels: Frame) -> list[int]:
     """Assign each row the number of its process within the rank.
 
     A process that replaced another keeps its number.
     """
-    rank = [rows[name] for name in ("run", "memory", "role", "rank", "replica", "device")]
-    process = rows.groupby(["host", "pid"], dropna=False, sort=True).ngroup()
-    number = process.groupby(rank, dropna=False).rank("dense").astype(int) - 1
-    at_once = process.groupby([*rank, rows["step"]], dropna=False).transform("nunique")
-    several = at_once.groupby(rank, dropna=False).transform("max") > 1
-    numbers: list[int] = number.where(several, 0).tolist()
-    return numbers
+    rank = ("run", "memory", "role", "rank", "replica", "device")
+    of_rank = levels.group_by(*rank)
+    levels = levels.with_columns(of_rank=of_rank.number, process=levels.dense_rank("host", "pid"))
+    at_once = levels.group_by(*rank, "step").each(count_distinct_of("process"))
+    place = levels.dense_rank("of_rank", "process")
+    number = np.where(of_rank.each(max_of(at_once)) > 1, place - of_rank.each(min_of(place)), 0)
+    numbers_in_rank: list[int] = number.tolist()
+    return numbers_in_rank
 
 
-def _measure_free_space(measured: Measurements) -> pd.DataFrame:
+def _measure_free_space(measured: Measurements) -> Frame:
     """Measure the free space at the end of every snapshot: stranded bytes and the largest block."""
-    space = measured["free_space"]
-    ends = space[space["moment"] == "end"].groupby([*SNAPSHOT_KEYS], dropna=False, sort=False)
-    free = ends.agg(stranded_bytes=("stranded_bytes", "sum"), largest_free_bytes=("largest_free_bytes", "max"))
-    types: Any = {"source": object, "pid": "Int64", "memory": object, "device": "Int64"}
-    return free.reset_index().astype(types)
+    space = measured.frame("free_space")
+    ends = space.filter(space.equals("moment", "end")).group_by(*SNAPSHOT_KEYS)
+    return ends.agg(stranded_bytes=sum_of("stranded_bytes"), largest_free_bytes=max_of("largest_free_bytes"))
 
 
 def list_reported_snapshots(side: ComparedSide) -> list[MemorySnapshot]:

@@ -6,17 +6,14 @@ make a new site.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from tracekit.compare.memory_change import MemorySites, Moment, SiteChange, SiteKind, SiteState
 from tracekit.compare.snapshots.owners import END, PEAK, MemorySnapshot
-from tracekit.job.memory.snapshots import NATIVE, SNAPSHOT_KEYS, UNTOLD, find_reason, take_snapshot
-from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.memory.snapshots import UNTOLD, find_reason, name_site, take_snapshot
+from tracekit.model.tables.frame import Frame, concat, sum_of, texts
 from tracekit.model.text.labels import choose_plural
 
 MAX_PLACES = 60
@@ -42,15 +39,14 @@ def compare_memory_sites(base: MemorySnapshot, opt: MemorySnapshot, moment: Mome
     if not (_is_complete_site_table(before, base_total) and _is_complete_site_table(after, opt_total)):
         return None
     bounds = _sum_unnamed_sites(before), _sum_unnamed_sites(after)
-    places = _join_site_sums(before, after, ["kind", "name"]).to_dict("records")
-    categories = _join_site_sums(before, after, ["category"]).to_dict("records")
+    both = _stack_site_rows(before, after)
     sites = MemorySites(
         str(base.whose),
         moment,
         base_total,
         opt_total,
-        rows=shorten_sites([_classify_site_change(row, *bounds) for row in places]),
-        categories=_list_category_changes(categories),
+        rows=shorten_sites([_classify_site_change(row, *bounds) for row in _sum_sites(both, "kind", "name")]),
+        categories=_list_category_changes(_sum_sites(both, "category")),
     )
     for rows in (sites.rows, sites.categories):
         change = sum(row.difference for row in rows)
@@ -58,66 +54,65 @@ def compare_memory_sites(base: MemorySnapshot, opt: MemorySnapshot, moment: Mome
     return sites
 
 
-def _list_category_changes(rows: Iterable[dict[Any, Any]]) -> tuple[SiteChange, ...]:
+def _list_category_changes(rows: Iterable[Mapping[str, Any]]) -> tuple[SiteChange, ...]:
     """List the categories of both sides; empty if no site has one."""
     categories = []
     for row in rows:
         kind: SiteKind = "untold" if row["category"] == NO_CATEGORY else "place"
-        categories.append(_make_site_row(str(row["category"]), kind, row))
+        categories.append(_make_site_row(row["category"], kind, row))
     if all(category.kind == "untold" for category in categories):
         return ()
     return shorten_sites(categories)
 
 
-def _select_site_rows(side: MemorySnapshot, moment: Moment) -> pd.DataFrame | None:
+def _select_site_rows(side: MemorySnapshot, moment: Moment) -> Frame | None:
     """Select the rows of `live_sites` of one snapshot with `name` and `kind`; None for a saved report."""
     if side.measured is None or side.row is None:
         return None
-    values = {key: side.row[key] for key in SNAPSHOT_KEYS}
-    snapshot = {key: None if pd.isna(value) else value for key, value in values.items()}
-    sites = take_snapshot(side.measured.frame("live_sites"), snapshot)
-    sites = sites.filter(sites.equals("moment", moment))
-    rows = to_pandas(sites)
-    # Measurements saved before `place` had its own column have only `site`, which includes the line.
-    place = rows["place"].where(rows["place"].notna(), rows["site"])
-    native = np.where(rows["kind"] == "native", NATIVE, "")
-    reasons = [find_reason(row["origin"], row["kind"]) for row in sites.rows("origin", "kind")]
-    words = [UNTOLD.get(reason, UNTOLD["unknown"]) for reason in reasons]
-    name = (place.astype(object) + native).where(place.notna(), pd.Series(words, rows.index, dtype=object))
-    unnamed_kind = np.where(rows["origin"] == "rest", "rest", "untold")
-    category = rows["category"].astype(object).where(rows["category"].notna(), NO_CATEGORY)
-    return rows.assign(name=name, kind=np.where(place.notna(), "place", unnamed_kind), category=category)
+    rows = take_snapshot(side.measured.frame("live_sites"), side.row)
+    rows = rows.filter(rows.equals("moment", moment))
+    names, kinds = [], []
+    for row in rows.rows("place", "site", "kind", "origin"):
+        # Measurements saved before `place` had its own column have only `site`, which includes the line.
+        place = row["site"] if row["place"] is None else row["place"]
+        reason = find_reason(row["origin"], row["kind"])
+        names.append(name_site(place, row["kind"], reason if reason in UNTOLD else "unknown"))
+        unnamed_kind = "rest" if row["origin"] == "rest" else "untold"
+        kinds.append(unnamed_kind if place is None else "place")
+    categories = [NO_CATEGORY if category is None else category for category in rows.values("category")]
+    return rows.with_columns(name=texts(names), kind=texts(kinds), category=texts(categories))
 
 
-def _is_complete_site_table(rows: pd.DataFrame, total: int) -> bool:
+def _is_complete_site_table(rows: Frame, total: int) -> bool:
     """Check whether the rows add up to the level; those of saved measurements may not."""
-    size = rows["size_bytes"]
-    return int(size.astype(object).sum()) == total and bool((size >= 0).all())
+    sizes = rows.values("size_bytes")
+    return sum(sizes) == total and min(sizes, default=0) >= 0
 
 
-def _join_site_sums(base: pd.DataFrame, opt: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Join the sums of both sides by the columns `by`, missing ones as 0, in order of names."""
-    before, after = _sum_sites(base, by, "base"), _sum_sites(opt, by, "opt")
-    index = before.index.union(after.index)
-    sides = [before.reindex(index, fill_value=0), after.reindex(index, fill_value=0)]
-    return pd.concat(sides, axis=1).sort_index().reset_index()
+def _stack_site_rows(base: Frame, opt: Frame) -> Frame:
+    """Put the rows of both sides into one table, with the columns `_SUMS`: 0 on the other side."""
+    before = base.with_columns(
+        base_bytes=base["size_bytes"], base_blocks=base["block_count"], opt_bytes=0, opt_blocks=0
+    )
+    after = opt.with_columns(base_bytes=0, base_blocks=0, opt_bytes=opt["size_bytes"], opt_blocks=opt["block_count"])
+    return concat([before, after]).select("kind", "name", "category", *_SUMS)
 
 
-def _sum_sites(rows: pd.DataFrame, by: list[str], side: str) -> pd.DataFrame:
-    """Sum the bytes and blocks of one side, under its name."""
-    sums = rows.groupby(by, sort=True)[["size_bytes", "block_count"]].sum()
-    return sums.set_axis([f"{side}_bytes", f"{side}_blocks"], axis=1)
+def _sum_sites(both: Frame, *by: str) -> Iterable[Mapping[str, Any]]:
+    """Sum the bytes and blocks of each side by the columns `by`, in order of names."""
+    sums = {name: sum_of(name) for name in _SUMS}
+    return both.group_by(*by).agg(**sums).sort(*by).rows()
 
 
-def _sum_unnamed_sites(rows: pd.DataFrame) -> int | None:
+def _sum_unnamed_sites(rows: Frame) -> int | None:
     """Sum the bytes of sites too small to be named; None if every site has a name."""
-    sizes = rows.loc[rows["kind"] == "rest", "size_bytes"]
+    sizes = rows["size_bytes"][rows.equals("kind", "rest")]
     return int(sizes.sum()) if len(sizes) else None
 
 
-def _classify_site_change(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteChange:
+def _classify_site_change(row: Mapping[str, Any], base_most: int | None, opt_most: int | None) -> SiteChange:
     """Make the row of one site, with its state and bounds."""
-    site = _make_site_row(str(row["name"]), row["kind"], row)
+    site = _make_site_row(row["name"], row["kind"], row)
     if site.kind != "place":
         return site
     site = replace(site, state=_classify_site_state(row, base_most, opt_most))
@@ -128,13 +123,13 @@ def _classify_site_change(row: dict[Any, Any], base_most: int | None, opt_most: 
     return site
 
 
-def _make_site_row(name: str, kind: SiteKind, row: dict[Any, Any]) -> SiteChange:
+def _make_site_row(name: str, kind: SiteKind, row: Mapping[str, Any]) -> SiteChange:
     """Make a row of both sides without a state."""
-    base, opt, base_blocks, opt_blocks = (int(row[column]) for column in _SUMS)
+    base, opt, base_blocks, opt_blocks = (row[column] for column in _SUMS)
     return SiteChange(name, kind, base, opt, opt - base, base_blocks, opt_blocks)
 
 
-def _classify_site_state(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteState:
+def _classify_site_state(row: Mapping[str, Any], base_most: int | None, opt_most: int | None) -> SiteState:
     """Classify the state of one site."""
     if not _has_site(row, "base"):
         return "new" if base_most is None else "not told before"
@@ -145,7 +140,7 @@ def _classify_site_state(row: dict[Any, Any], base_most: int | None, opt_most: i
     return "grown" if row["opt_bytes"] > row["base_bytes"] else "shrunk"
 
 
-def _has_site(row: dict[Any, Any], side: str) -> bool:
+def _has_site(row: Mapping[str, Any], side: str) -> bool:
     """Check whether a side names the site."""
     return bool(row[f"{side}_blocks"] or row[f"{side}_bytes"])
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time import replaced_names
@@ -39,6 +37,7 @@ from tracekit.compare.wall_time.transfers import compare_transfers
 from tracekit.job.frames import to_float_or_none
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.speedup import Pairing
+from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, get_class_title
 
 Ints = npt.NDArray[np.int64]
@@ -90,7 +89,7 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
     """
     base_wall = float(table.base.wall @ table.base.weights)
     opt_wall = float(table.opt.wall @ table.opt.weights)
-    stage = _name_time_outside_stages(table.keys)["stage"]
+    stage = _name_time_outside_stages(table.keys)
     slots = _list_key_texts(table.keys, "class", "cause", "op", "kernel")
     swaps = _find_replaced_keys(table)
     names = _title_replaced_places(swaps, table)
@@ -102,7 +101,7 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
             swapped_titles.add(names[place])
 
     def rows_by(labels: Iterable[str]) -> list[AttributionRow]:
-        return _build_attribution_level(table, level, _make_level_labels(stage, labels), paired)
+        return _build_attribution_level(table, level, list(zip(stage, labels, strict=True)), paired)
 
     stages = rows_by([""] * len(slots))
     classes = rows_by(_title_slot_class(kind, cause) for kind, cause, _, _ in slots)
@@ -127,11 +126,6 @@ def attribute_slot_table(table: SlotTable, level: float, paired: Pairing | None 
         stage_times=table.stages,
         paired=paired,
     )
-
-
-def _make_level_labels(stage: pd.Series[Any], what: Iterable[str]) -> pd.DataFrame:
-    """Build the group key of each row of a level: its stage and a title, one per slot key."""
-    return pd.DataFrame({"stage": stage.to_numpy(object), "what": list(what)}, dtype=object)
 
 
 def _clear_row_counts(row: AttributionRow) -> AttributionRow:
@@ -168,11 +162,12 @@ def _list_replaced_names(
     rows = np.array(sorted(swaps), np.int64)
     swapped = replace(
         table,
-        keys=table.keys.iloc[rows].reset_index(drop=True),
+        keys=table.keys.take(rows),
         base=_select_half_rows(table.base, rows),
         opt=_select_half_rows(table.opt, rows),
     )
-    labels = _make_level_labels(swapped.keys["stage"], (names[swaps[row]] for row in sorted(swaps)))
+    titles = [names[swaps[row]] for row in sorted(swaps)]
+    labels = list(zip(swapped.keys.values("stage"), titles, strict=True))
     changes = _build_attribution_level(swapped, level, labels, paired)
     return _mark_replaced_rows(shorten_attribution_rows(changes, MAX_ROWS), set(names.values()))
 
@@ -187,17 +182,18 @@ def _mark_replaced_rows(rows: Sequence[AttributionRow], titles: set[str]) -> lis
     return [replace(row, presence="replaced") if row.what in titles else row for row in rows]
 
 
-def _name_time_outside_stages(keys: pd.DataFrame) -> pd.DataFrame:
-    """Name the time outside any stage in the keys, if the step has stages."""
-    outside = (keys["stage"] == "") & ~keys["class"].isin(RESIDUALS)
-    if not (keys["stage"] != "").any():
-        return keys
-    return keys.assign(stage=keys["stage"].where(~outside, OUTSIDE))
+def _name_time_outside_stages(keys: Frame) -> list[str]:
+    """List the stage of every key; the time outside any stage has a name if the step has stages."""
+    stages = keys.values("stage")
+    if not any(stages):
+        return stages
+    is_residual = keys.is_in("class", RESIDUALS).tolist()
+    return [stage or ("" if residual else OUTSIDE) for stage, residual in zip(stages, is_residual, strict=True)]
 
 
-def _list_key_texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
+def _list_key_texts(keys: Frame, *names: str) -> list[tuple[str, str, str, str]]:
     """List four columns of every key as text."""
-    return list(zip(*((str(value) for value in keys[name]) for name in names), strict=True))
+    return list(zip(*(keys.values(name) for name in names), strict=True))
 
 
 def _title_slot_class(kind: str, cause: str) -> str:
@@ -235,49 +231,45 @@ def _title_leaf(kind: str, cause: str, path: str, kernel: str) -> str:
 
 
 def _build_attribution_level(
-    table: SlotTable, level: float, labels: pd.DataFrame, paired: Pairing | None
+    table: SlotTable, level: float, labels: Sequence[tuple[str, str]], paired: Pairing | None
 ) -> list[AttributionRow]:
-    """Build one row per distinct label, the largest change first."""
+    """Build one row per distinct label (stage and title) of the slot keys, the largest change first."""
     base, opt = table.base, table.opt
-    group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
-    titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
+    titles = sorted(set(labels))
     size = len(titles)
+    place = {title: number for number, title in enumerate(titles)}
+    group = np.array([place[label] for label in labels], np.int64)
     base_ns, opt_ns = (sum_rows_by_group(base.ns, group, size), sum_rows_by_group(opt.ns, group, size))
     low, high = compute_difference_intervals((base_ns, base.run), (opt_ns, opt.run), level, paired)
-    before, after = base_ns @ base.weights, opt_ns @ opt.weights
     base_count, opt_count = base.count @ base.weights, opt.count @ opt.weights
-    called = table.keys["class"].isin(COUNTED_CLASSES).to_numpy()
+    called = table.keys.is_in("class", COUNTED_CLASSES)
     of_count = called * _measure_count_effect(base.ns @ base.weights, opt.ns @ opt.weights, base_count, opt_count)
-    columns = pd.DataFrame(
-        {
-            "before": before,
-            "after": after,
-            "low": low,
-            "high": high,
-            "base_count": np.bincount(group, base_count, minlength=size),
-            "opt_count": np.bincount(group, opt_count, minlength=size),
-            "by_count": np.bincount(group, of_count, minlength=size),
-            "waiting": np.bincount(group, called, minlength=size) == 0,
-        }
+    columns = (
+        base_ns @ base.weights,
+        opt_ns @ opt.weights,
+        low,
+        high,
+        *(np.bincount(group, values, size) for values in (base_count, opt_count, of_count)),
+        np.bincount(group, called, size) == 0,
     )
     rows = []
-    for (stage, what), sums in zip(titles.itertuples(index=False, name=None), columns.to_dict("records"), strict=True):
-        difference = sums["after"] - sums["before"]
+    for (stage, what), *sums in zip(titles, *(column.tolist() for column in columns), strict=True):
+        before, after, least, most, base_calls, opt_calls, by_count, is_waiting = sums
         rows.append(
             AttributionRow(
-                str(stage),
-                str(what),
-                base=sums["before"],
-                opt=sums["after"],
-                difference=difference,
-                low=to_float_or_none(sums["low"]),
-                high=to_float_or_none(sums["high"]),
-                base_count=sums["base_count"],
-                opt_count=sums["opt_count"],
-                by_count=sums["by_count"],
-                by_duration=difference - sums["by_count"],
-                presence=_classify_row_presence(sums["before"], sums["after"]),
-                waiting=sums["waiting"],
+                stage,
+                what,
+                base=before,
+                opt=after,
+                difference=after - before,
+                low=to_float_or_none(least),
+                high=to_float_or_none(most),
+                base_count=base_calls,
+                opt_count=opt_calls,
+                by_count=by_count,
+                by_duration=after - before - by_count,
+                presence=_classify_row_presence(before, after),
+                waiting=is_waiting,
             )
         )
     return sorted(rows, key=lambda row: (-abs(row.difference), row.stage, row.what))

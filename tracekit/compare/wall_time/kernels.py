@@ -38,6 +38,9 @@ SHIFT_CLASSES = {
 """Titles of the kernel classes whose common shift is estimated."""
 
 
+_ON_DEVICE = ("compute", "collective", "memcpy", "memset")
+"""Classes of slots on a device."""
+
 _PRESENCE: dict[str, Presence] = {"new": "new", "removed": "gone"}
 """Presence of kernels on one side only; all others are on both."""
 
@@ -111,22 +114,17 @@ def _ratio_of_log(log: float | None) -> float | None:
 
 def _sum_times_by_kernel(table: SlotTable) -> _KernelTimes:
     """Sum the time of every kernel in each step of both sides; of host ops if no kernel was recorded."""
-    keys = table.keys
-    device_class = keys["class"].isin(["compute", "collective", "memcpy", "memset"])
-    on_device = device_class & (keys["kernel"] != "")
-    on_host = not on_device.any()
-    if on_host:
-        timed = keys["class"].isin(["host", "collective"])
-        text = keys["op"].str.rpartition(SEPARATOR)[2]
-    else:
-        timed, text = on_device, keys["kernel"]
-    named = ~text.isin([OTHER, NO_OP, UNLINKED, ""])
-    rows = np.flatnonzero((timed & named).to_numpy(bool))
-    pairs = []
-    for slot_class, name in zip(keys["class"].array[rows], text.array[rows], strict=True):
-        pairs.append((str(name), _classify_shift_class(str(slot_class), str(name))))
+    keys = list(table.keys.rows("class", "op", "kernel"))
+    on_host = not any(key["class"] in _ON_DEVICE and key["kernel"] for key in keys)
+    rows, pairs = [], []
+    for row, key in enumerate(keys):
+        name = key["op"].rpartition(SEPARATOR)[2] if on_host else key["kernel"]
+        is_timed = key["class"] in (("host", "collective") if on_host else _ON_DEVICE)
+        if is_timed and name not in (OTHER, NO_OP, UNLINKED, ""):
+            rows.append(row)
+            pairs.append((name, _classify_shift_class(key["class"], name)))
     order = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
-    group = np.fromiter((order[pair] for pair in pairs), np.int64, len(pairs))
+    group = np.array([order[pair] for pair in pairs], np.int64)
     return _KernelTimes(
         names=[key[0] for key in order],
         kinds=[key[1] for key in order],

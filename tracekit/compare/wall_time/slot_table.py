@@ -6,27 +6,21 @@ Steps are first averaged over the lanes of a role: devices, or processes without
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time.attribution_rows import StageTimeChange
 from tracekit.compare.work_units import has_no_steps
-from tracekit.job.frames import (
-    UNIT,
-    clear_parts_of_numbered_steps,
-    find_canonical_stages,
-    is_from_epoch,
-    summarize_job_steps,
-)
-from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.job.frames import UNIT, is_from_epoch, name_stages, select_undamaged_rows, summarize_job_steps
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.intervals import Intervals, intersect, merge_intervals
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
-from tracekit.model.tables.keys import CAPTURE, IN_RUN, left_join, number_frames_alike
+from tracekit.model.tables.arrays import Coded, select_rows
+from tracekit.model.tables.frame import Frame, concat, count_distinct_of, max_of, sum_of, texts
+from tracekit.model.tables.keys import CAPTURE, IN_RUN, iterate_records
 from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]
@@ -44,7 +38,6 @@ time that several files recorded (negative).
 
 RESIDUALS = (STEP_END, REST, UNRECORDED, TWICE)
 
-_LANE = [*IN_RUN, "device"]
 _FITS = 1e-3
 """Largest overlap of roles that still count as taking turns, as a share of the shorter one."""
 
@@ -75,7 +68,7 @@ class SlotTable:
     `stages` are the stages of each role that makes up the step.
     """
 
-    keys: pd.DataFrame
+    keys: Frame
     base: SlotHalf
     opt: SlotHalf
     notes: tuple[str, ...] = ()
@@ -97,7 +90,7 @@ def build_slot_table(base: ComparedSide, opt: ComparedSide) -> SlotTable | str:
 
     Rows of a step add up to its wall time; a row of `RESIDUALS` covers time that lanes do not account for.
     """
-    sides: list[tuple[CountedSteps, pd.DataFrame]] = []
+    sides: list[tuple[CountedSteps, Frame]] = []
     for side in (base, opt):
         steps = find_counted_steps(side)
         if isinstance(steps, str):
@@ -109,32 +102,31 @@ def build_slot_table(base: ComparedSide, opt: ComparedSide) -> SlotTable | str:
     roles, notes = _choose_step_roles(sides)
     parts = []
     for number, (steps, rows) in enumerate(sides):
-        of_roles = rows[rows["role_text"].isin(roles)]
-        complete = pd.concat([of_roles, _measure_residual_time(steps, of_roles)], ignore_index=True)
-        parts.append(complete.assign(half=number))
-    both = pd.concat(parts, ignore_index=True)
-    texts = both[SLOT_KEYS].astype(object).where(both[SLOT_KEYS].notna(), "")
-    key_number = np.asarray(texts.groupby(SLOT_KEYS, sort=True).ngroup(), np.int64)
-    keys = texts.drop_duplicates().sort_values(SLOT_KEYS, kind="stable", ignore_index=True)
+        of_roles = rows.filter(rows.is_in("role_text", roles))
+        complete = concat([of_roles, _measure_residual_time(steps, of_roles)])
+        parts.append(complete.with_columns(half=number))
+    both = concat(parts)
+    both = both.with_columns(**{name: _fill_missing_texts(both[name]) for name in SLOT_KEYS})
+    both = both.with_columns(key=both.dense_rank(*SLOT_KEYS))
+    keys = both.distinct(*SLOT_KEYS).select(*SLOT_KEYS).sort(*SLOT_KEYS)
     halves = []
     for number, (steps, _) in enumerate(sides):
-        on_side = (both["half"] == number).to_numpy()
-        halves.append(_make_slot_half(steps, both[on_side], key_number[on_side], len(keys)))
+        halves.append(_make_slot_half(steps, both.filter(both["half"] == number), len(keys)))
     return SlotTable(keys, halves[0], halves[1], tuple(notes), _measure_stage_times(both, halves))
 
 
-def _make_slot_half(steps: CountedSteps, rows: pd.DataFrame, key_number: Ints, keys: int) -> SlotHalf:
+def _fill_missing_texts(column: Coded) -> Coded:
+    """Replace missing texts by empty ones."""
+    return select_rows(texts([*column.texts, ""]), column.codes)
+
+
+def _make_slot_half(steps: CountedSteps, rows: Frame, keys: int) -> SlotHalf:
     """Convert the rows of one side to matrices, keys × steps."""
-    cell = key_number * len(steps.wall) + rows["unit"].to_numpy(np.int64)
-    ns = _sum_matrix_cells(rows["ns"], cell, keys, len(steps.wall))
-    count = _sum_matrix_cells(rows["count"], cell, keys, len(steps.wall))
+    shape = (keys, len(steps.wall))
+    ns, count = np.zeros(shape), np.zeros(shape)
+    np.add.at(ns, (rows["key"], rows["unit"]), rows["ns"])
+    np.add.at(count, (rows["key"], rows["unit"]), rows["count"])
     return SlotHalf(ns, count, steps.run, steps.wall)
-
-
-def _sum_matrix_cells(values: pd.Series[Any], cell: Ints, keys: int, steps: int) -> Floats:
-    """Sum the values of every cell of a matrix, keys × steps."""
-    sums = np.bincount(cell, values.to_numpy(np.float64), minlength=keys * steps)
-    return np.asarray(sums, np.float64).reshape(keys, steps)
 
 
 def sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
@@ -144,17 +136,18 @@ def sum_rows_by_group(values: Floats, group: Ints, groups: int) -> Floats:
     return sums
 
 
-def _measure_stage_times(rows: pd.DataFrame, halves: Sequence[SlotHalf]) -> tuple[StageTimeChange, ...]:
+def _measure_stage_times(rows: Frame, halves: Sequence[SlotHalf]) -> tuple[StageTimeChange, ...]:
     """Measure the exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
-    named = rows[rows["stage"].notna()].astype({"role_text": str, "stage": str})
-    by = ["half", "unit", "role_text", "stage"]
-    lanes = named.groupby([*by, "lane"])["exclusive_ns"].sum().groupby(by).max().reset_index()
+    by = ("half", "unit", "role_text", "stage")
+    named = rows.filter(~rows.equals("stage", ""))
+    lanes = named.group_by(*by, "lane").agg(exclusive_ns=sum_of("exclusive_ns"))
+    longest = lanes.group_by(*by).agg(exclusive_ns=max_of("exclusive_ns")).sort(*by)
+    weights = [half.weights for half in halves]
     sums: dict[tuple[str, str], list[float]] = {}
-    for number, half in enumerate(halves):
-        longest = lanes[lanes["half"] == number]
-        weighed = longest["exclusive_ns"] * half.weights[longest["unit"].to_numpy(np.int64)]
-        for role, stage, ns in zip(longest["role_text"], longest["stage"], weighed, strict=True):
-            sums.setdefault((role, stage), [0.0, 0.0])[number] += float(ns)
+    for row in longest.rows():
+        half = row["half"]
+        ns = sums.setdefault((row["role_text"], row["stage"]), [0.0, 0.0])
+        ns[half] += float(row["exclusive_ns"] * weights[half][row["unit"]])
     return tuple(StageTimeChange(role or None, stage, *sums[role, stage]) for role, stage in sorted(sums))
 
 
@@ -186,85 +179,71 @@ def _collect_step_walls(measured: Iterable[Measurements]) -> dict[StepKey, set[f
     """Collect the wall times of every measured step; several if inputs share a step name."""
     walls: dict[StepKey, set[float]] = {}
     for measurements in measured:
-        rows = summarize_job_steps(measurements).walls[[*UNIT, "wall_ns"]]
-        for run, step, part, wall in rows.itertuples(index=False, name=None):
+        for run, step, part, wall in iterate_records(summarize_job_steps(measurements).walls, (*UNIT, "wall_ns")):
             walls.setdefault(make_step_id(run, step, part), set()).add(float(wall))
     return walls
 
 
-def make_step_id(run: object, step: Any, part: Any) -> StepKey:
+def make_step_id(run: object, step: int | None, part: object) -> StepKey:
     """Identify a step by its number, or by its part if it has no number."""
-    if not pd.isna(step):
-        return (run, int(step), None)
-    return (run, None, None if pd.isna(part) else part)
+    return (run, step, part if step is None else None)
 
 
-def number_step_rows(rows: pd.DataFrame, steps: CountedSteps) -> pd.DataFrame:
-    """Select the rows (of `units`) of steps that count, with `unit`, the number of their step."""
+def number_step_rows(rows: Frame, steps: CountedSteps) -> Frame:
+    """Select the rows of steps that count, with `unit`, the number of their step."""
     place = {key: number for number, key in enumerate(steps.ids)}
-    distinct = rows[[*UNIT]].drop_duplicates()
-    numbers = [place.get(make_step_id(*key), -1) for key in distinct.itertuples(index=False, name=None)]
-    distinct_key, row_key = number_frames_alike([*UNIT], distinct, rows)
-    unit_of_key = np.empty(len(distinct), np.int64)
-    unit_of_key[distinct_key] = numbers
-    unit = unit_of_key[row_key]
-    return rows[unit >= 0].assign(unit=unit[unit >= 0])
+    by_step = rows.group_by(*UNIT)
+    units = [place.get(make_step_id(*step.values()), -1) for step in by_step.agg().rows()]
+    unit = np.array(units, np.int64)[by_step.number]
+    return rows.with_columns(unit=unit).filter(unit >= 0)
 
 
-def _average_slots_over_lanes(steps: CountedSteps) -> pd.DataFrame:
+def _average_slots_over_lanes(steps: CountedSteps) -> Frame:
     """Average the slots of counted steps over the lanes of each role: unit, role_text, `KEYS`, ns and count."""
-    frames = [_select_counted_slots(measured, steps) for measured in steps.side.measured]
-    rows = pd.concat(frames, ignore_index=True)
-    if not len(rows):
-        return rows
-    on_device = rows["device"].notna()
-    role_has_device = on_device.groupby(rows["role_text"]).transform("any")
-    rows = rows[on_device | ~role_has_device].copy()
-    (rows["lane"],) = number_frames_alike(["measured", *_LANE, "again"], rows)
-    by = [rows["unit"], rows["role_text"]]
-    lanes = rows["lane"].groupby(by).transform("nunique").to_numpy(np.float64)
-    return rows.assign(ns=rows["exclusive_ns"] / lanes, count=rows["count"] / lanes)
+    parts = [_select_counted_slots(measured, steps) for measured in steps.side.measured]
+    rows = concat([part.with_columns(measured=number) for number, part in enumerate(parts)])
+    on_device = ~rows.is_missing("device")
+    role_has_device = rows.group_by("role_text").each(max_of(on_device))
+    rows = rows.filter(on_device | ~role_has_device)
+    rows = rows.with_columns(lane=rows.group_by("measured", *IN_RUN, "device", "again").number)
+    lanes = rows.group_by("unit", "role_text").each(count_distinct_of("lane"))
+    return rows.with_columns(ns=rows["exclusive_ns"] / lanes, count=rows["count"] / lanes)
 
 
-def _select_counted_slots(measured: Measurements, steps: CountedSteps) -> pd.DataFrame:
+def _select_counted_slots(measured: Measurements, steps: CountedSteps) -> Frame:
     """Select the slots of one input in counted steps whose marks have the same origin as the step's wall time."""
-    slots = clear_parts_of_numbered_steps(read_undamaged_table(measured, "slots"))
-    slots = slots.assign(canonical=find_canonical_stages(slots, in_file=True))
-    rows = number_step_rows(slots, steps)
-    keys = [*CAPTURE, "step", "occurrence"]
-    recorded = measured["steps"][[*keys, "origin", "ts_ns", "dur_ns"]]
-    rows = left_join(rows, recorded, keys, optional=["pid", "step"])
-    walls = summarize_job_steps(measured).walls[[*UNIT, "origin"]]
     origins = {}
-    for run, step, part, origin in walls.itertuples(index=False, name=None):
+    for run, step, part, origin in iterate_records(summarize_job_steps(measured).walls, (*UNIT, "origin")):
         origins[make_step_id(run, step, part)] = origin
-    counted_origin = np.array([origins.get(id_) for id_ in steps.ids], object)
-    rows = rows[(rows["origin"] == counted_origin[rows["unit"]]).to_numpy(bool)]
-    return rows.assign(
-        measured=id(measured),
-        again=rows["occurrence"].where(rows["origin"] == "profiler", 0),
-        role_text=rows["role"].where(rows["role"].notna(), ""),
-        stage=rows["canonical"].astype(object).where(rows["canonical"].notna(), None),
-        timed=is_from_epoch(measured, rows),
+    recorded = number_step_rows(measured.frame("steps"), steps)
+    has_origin = [origins.get(steps.ids[row["unit"]]) == row["origin"] for row in recorded.rows("unit", "origin")]
+    recorded = recorded.filter(np.array(has_origin, np.bool_))
+    slots = measured.frame("slots")
+    undamaged = select_undamaged_rows(measured, to_pandas(slots.select("source")))
+    slots = slots.take(undamaged.index.to_numpy())
+    keys = [*CAPTURE, "step", "occurrence"]
+    rows = slots.join(recorded.select(*keys, "unit", "origin", "ts_ns", "dur_ns"), keys, optional=["pid", "step"])
+    return rows.with_columns(
+        again=np.where(rows.equals("origin", "profiler"), rows["occurrence"], 0),
+        role_text=_fill_missing_texts(rows["role"]),
+        stage=name_stages(rows, in_file=True),
+        timed=is_from_epoch(measured, to_pandas(rows.distinct(*CAPTURE).select(*CAPTURE))),
     )
 
 
-def _measure_residual_time(steps: CountedSteps, rows: pd.DataFrame) -> pd.DataFrame:
+def _measure_residual_time(steps: CountedSteps, rows: Frame) -> Frame:
     """Measure the wall time of every step that rows leave over; one row per step where it is not zero."""
-    unit = rows["unit"].to_numpy(np.int64)
-    residual = steps.wall - np.bincount(unit, rows["ns"].to_numpy(np.float64), len(steps.wall))
-    profiled = np.zeros(len(steps.wall), bool)
-    profiled[unit[(rows["origin"] == "profiler").to_numpy(bool)]] = True
-    has_rows = np.zeros(len(steps.wall), bool)
-    has_rows[unit] = True
-    kind = np.where(profiled, STEP_END, REST).astype(object)
-    kind[~has_rows] = UNRECORDED
-    kind[residual < 0] = TWICE
-    left = np.flatnonzero(residual != 0)
-    return pd.DataFrame({"unit": left, "class": kind[left], "ns": residual[left], "count": 0.0})
+    residual = steps.wall - np.bincount(rows["unit"], rows["ns"], len(steps.wall))
+    is_recorded, is_profiled = np.zeros((2, len(steps.wall)), np.bool_)
+    is_recorded[rows["unit"]] = True
+    is_profiled[rows["unit"][rows.equals("origin", "profiler")]] = True
+    kind = np.select([residual < 0, ~is_recorded, is_profiled], [TWICE, UNRECORDED, STEP_END], REST)
+    left = np.flatnonzero(residual)
+    rows = Frame.from_columns({"unit": left, "ns": residual[left], "count": np.zeros(len(left))})
+    return rows.with_columns(**{"class": texts(kind[left].tolist())})
 
 
-def _choose_step_roles(sides: Sequence[tuple[CountedSteps, pd.DataFrame]]) -> tuple[list[str], list[str]]:
+def _choose_step_roles(sides: Sequence[tuple[CountedSteps, Frame]]) -> tuple[list[str], list[str]]:
     """Choose the roles that make up the step: those that take turns, the longest first.
 
     Roles that run concurrently cannot all add up to the step; the longest role with a device represents them.
@@ -273,11 +252,10 @@ def _choose_step_roles(sides: Sequence[tuple[CountedSteps, pd.DataFrame]]) -> tu
     totals: dict[str, float] = {}
     has_device: dict[str, bool] = {}
     for steps, rows in sides:
-        for name, of_role in rows.groupby("role_text"):
-            role = str(name)
+        for of_role in rows.group_by("role_text").frames():
+            role = of_role.values("role_text")[0]
             totals[role] = totals.get(role, 0.0) + of_role["ns"].sum() / len(steps.wall)
-            on_device = bool(of_role["device"].notna().any())
-            has_device[role] = has_device.get(role, False) or on_device
+            has_device[role] = has_device.get(role, False) or not of_role.is_missing("device").all()
     order = sorted(totals, key=lambda role: (not has_device[role], -totals[role], role))
     counted: list[str] = order[:1]
     left_out: list[str] = []
@@ -298,25 +276,24 @@ def _join_role_names(roles: Sequence[str]) -> str:
     return ", ".join(role or "(no role)" for role in roles)
 
 
-def _do_roles_take_turns(steps: CountedSteps, rows: pd.DataFrame, roles: list[str], role: str) -> bool:
+def _do_roles_take_turns(steps: CountedSteps, rows: Frame, roles: list[str], role: str) -> bool:
     """Check whether a role and `roles` fit into each step without overlap, as far as clocks tell."""
-    of_role, of_roles = rows[rows["role_text"] == role], rows[rows["role_text"].isin(roles)]
-    both = pd.concat([of_role, of_roles])
-    total = np.bincount(both["unit"], both["ns"].to_numpy(np.float64), len(steps.wall))
+    of_role, of_roles = rows.filter(rows.equals("role_text", role)), rows.filter(rows.is_in("role_text", roles))
+    both = concat([of_role, of_roles])
+    total = np.bincount(both["unit"], both["ns"], len(steps.wall))
     if (total > steps.wall * (1 + _FITS)).any():
         return False
     if not both["timed"].all():
         return True
     for unit in np.intersect1d(of_role["unit"], of_roles["unit"]):
-        window = _merge_step_windows(of_role[of_role["unit"] == unit])
-        windows = _merge_step_windows(of_roles[of_roles["unit"] == unit])
+        window = _merge_step_windows(of_role.filter(of_role["unit"] == unit))
+        windows = _merge_step_windows(of_roles.filter(of_roles["unit"] == unit))
         if intersect(window, windows).total > _FITS * min(window.total, windows.total):
             return False
     return True
 
 
-def _merge_step_windows(rows: pd.DataFrame) -> Intervals:
+def _merge_step_windows(rows: Frame) -> Intervals:
     """Merge the windows of the steps of these rows over all lanes."""
-    spans = rows[["ts_ns", "dur_ns"]].drop_duplicates()
-    start = spans["ts_ns"].to_numpy(np.int64)
-    return merge_intervals(start, start + spans["dur_ns"].to_numpy(np.int64))
+    spans = rows.distinct("ts_ns", "dur_ns")
+    return merge_intervals(spans["ts_ns"], spans["ts_ns"] + spans["dur_ns"])

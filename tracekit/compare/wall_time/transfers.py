@@ -6,13 +6,13 @@ The shortest duration of a collective over ranks is its transfer; each rank's re
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time.attribution_rows import TransferChange
 from tracekit.compare.wall_time.slot_table import CountedSteps, find_counted_steps, number_step_rows
 from tracekit.job.collectives.matching import match_collectives
-from tracekit.job.frames import clear_parts_of_numbered_steps, find_canonical_stages
+from tracekit.job.frames import name_stages
+from tracekit.model.tables.frame import Frame, concat, count_distinct_of
 from tracekit.model.tables.keys import IN_RUN
 from tracekit.model.trace import Measurements
 
@@ -26,13 +26,12 @@ def compare_transfers(base: ComparedSide, opt: ComparedSide) -> tuple[TransferCh
     if isinstance(base_steps, str) or isinstance(opt_steps, str):
         return ()
     before, after = _average_transfer_parts(base_steps), _average_transfer_parts(opt_steps)
-    if not (before["transfer"].any() or after["transfer"].any()):
+    if not any(transfer for transfer, _, _ in (*before.values(), *after.values())):
         return ()
+    nothing = (0.0, 0.0, 0.0)
     rows = []
-    for stage, op in before.index.union(after.index):
-        rows.append(
-            TransferChange(stage, op, _get_transfer_parts(before, (stage, op)), _get_transfer_parts(after, (stage, op)))
-        )
+    for stage, op in before.keys() | after.keys():
+        rows.append(TransferChange(stage, op, before.get((stage, op), nothing), after.get((stage, op), nothing)))
     return tuple(sorted(rows, key=_rank_transfer))
 
 
@@ -41,40 +40,43 @@ def _rank_transfer(row: TransferChange) -> tuple[float, str, str]:
     return (-abs(sum(row.opt) - sum(row.base)), row.stage, row.op)
 
 
-def _get_transfer_parts(table: pd.DataFrame, key: tuple[str, str]) -> tuple[float, float, float]:
-    """Get the `PARTS` of one stage and kind; zeros if a side has none."""
-    if key not in table.index:
-        return (0.0, 0.0, 0.0)
-    parts = table.loc[[key]].iloc[0]
-    return (float(parts["transfer"]), float(parts["wait"]), float(parts["alone"]))
-
-
-def _average_transfer_parts(steps: CountedSteps) -> pd.DataFrame:
-    """Average the `PARTS` by stage and op: over ranks, then steps, then runs."""
-    frames = [_split_collectives(measured, steps) for measured in steps.side.measured]
-    rows = pd.concat(frames, ignore_index=True)
-    if not len(rows):
-        return pd.DataFrame(columns=[*TRANSFER_PARTS], index=pd.MultiIndex.from_tuples([], names=["s", "o"]))
-    lane = [*IN_RUN, "device"]
-    rows["lane"] = rows.groupby(lane, dropna=False, sort=False).ngroup()
-    lanes = rows.groupby("unit")["lane"].transform("nunique").to_numpy(np.float64)
+def _average_transfer_parts(steps: CountedSteps) -> dict[tuple[str, str], tuple[float, float, float]]:
+    """Average the `TRANSFER_PARTS` by stage and op: over ranks, then steps, then runs."""
+    rows = concat([_split_collectives(measured, steps) for measured in steps.side.measured])
+    rows = rows.with_columns(lane=rows.group_by(*IN_RUN, "device").number)
+    lanes = rows.group_by("unit").each(count_distinct_of("lane"))
     weight = 1.0 / (np.bincount(steps.run)[steps.run] * (steps.run.max() + 1))
-    share = weight[rows["unit"].to_numpy(np.int64)] / lanes
-    parts = rows[[*TRANSFER_PARTS]].mul(share, axis=0)
-    stage = rows["canonical"].astype(object).where(rows["canonical"].notna(), "")
-    return parts.groupby([stage, rows["op"].astype(object).fillna("")], sort=True).sum()
+    share = weight[rows["unit"]] / lanes
+    rows = rows.with_columns(**{part: rows[part] * share for part in TRANSFER_PARTS})
+    means = {}
+    for of_op in rows.group_by("canonical", "op").frames():
+        first = next(of_op.rows("canonical", "op"))
+        transfer, wait, alone = (_sum_compensated(of_op[part].tolist()) for part in TRANSFER_PARTS)
+        means[first["canonical"] or "", first["op"] or ""] = (transfer, wait, alone)
+    return means
 
 
-def _split_collectives(measured: Measurements, steps: CountedSteps) -> pd.DataFrame:
-    """Select the collectives of one input in steps that count, split into `PARTS`."""
-    rows = clear_parts_of_numbered_steps(measured["collectives"])
-    rows = rows.assign(canonical=find_canonical_stages(rows, in_file=True))
-    duration = rows["dur_ns"].to_numpy(np.float64)
+def _sum_compensated(values: list[float]) -> float:
+    """Add up thousands of shares without losing their last digits (Kahan's summation)."""
+    total = excess = 0.0
+    for value in values:
+        corrected = value - excess
+        larger = total + corrected
+        excess = larger - total - corrected
+        total = larger
+    return total
+
+
+def _split_collectives(measured: Measurements, steps: CountedSteps) -> Frame:
+    """Select the collectives of one input in steps that count, split into `TRANSFER_PARTS`."""
+    rows = measured.frame("collectives")
+    duration = rows.number("dur_ns")
     shortest = match_collectives(measured)["transfer_ns"].to_numpy(np.float64, na_value=np.nan)
-    split = ~np.isnan(shortest)
-    rows = rows.assign(
-        transfer=np.where(split, shortest, 0.0),
-        wait=np.where(split, duration - shortest, 0.0),
-        alone=np.where(split, 0.0, duration),
+    is_split = ~np.isnan(shortest)
+    rows = rows.with_columns(
+        canonical=name_stages(rows, in_file=True),
+        transfer=np.where(is_split, shortest, 0.0),
+        wait=np.where(is_split, duration - shortest, 0.0),
+        alone=np.where(is_split, 0.0, duration),
     )
     return number_step_rows(rows, steps)
