@@ -144,7 +144,10 @@ class Terminal:
             remaining = deadline - time.monotonic()
             assert remaining > 0, self.text
             if select.select([self.descriptor], [], [], remaining)[0]:
-                self.text += os.read(self.descriptor, 4096).decode(errors="replace")
+                try:
+                    self.text += os.read(self.descriptor, 4096).decode(errors="replace")
+                except OSError:
+                    raise AssertionError(f"the shell has ended, status {self.status()}: {self.text}") from None
         self.text = self.text.partition(text)[2]
 
     def status(self):

@@ -25,26 +25,27 @@ from tracekit.model.system import cache
 _GRACE_S = 1.0
 """Time for the child to remove its temporary files before it is killed."""
 
+_LATE_NS = 100_000_000
+"""How late the parent may see a signal."""
+
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _DONE = 0
 """In place of a signal's number: the work is done."""
 
 
 class Statements:
-    """The number of the statement that a shell runs, shared with its parent; 0 while none runs."""
+    """When the statement that a shell runs began, shared with its parent; 0 while none runs."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 8)
-        self._count = 0
 
-    @property
-    def running(self) -> int:
-        """The number of the running statement."""
-        return int.from_bytes(self._shared[:8], "little")
+    def get_running(self) -> int:
+        """Get when the running statement began, or 0: a Ctrl-C this soon after that was for the prompt before it."""
+        start_ns = int.from_bytes(self._shared[:8], "little")
+        return start_ns if time.monotonic_ns() - start_ns >= _LATE_NS else 0
 
     def __enter__(self) -> None:
-        self._count += 1
-        self._shared[:8] = self._count.to_bytes(8, "little")
+        self._shared[:8] = time.monotonic_ns().to_bytes(8, "little")
 
     def __exit__(self, *_: object) -> None:
         self._shared[:8] = bytes(8)
@@ -200,7 +201,7 @@ def _wait(child: int, waited: set[signal.Signals], statements: Statements | None
         if got.si_signo == signal.SIGCHLD:  # it was stopped or continued
             continue
         if statements is not None and got.si_signo == signal.SIGINT and received is None:
-            running = statements.running
+            running = statements.get_running()
             if not running or running != interrupted:
                 interrupted = running
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 import time
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from tracekit.sql.session import SqlSession
 
 _PROMPT, _MORE = "sql> ", "...> "
-_HANDLED_S = 0.05
-"""How long a prompt may take to react to Ctrl-C before it is woken."""
+_REPEAT_S = 0.05
+"""Time that Python has to handle Ctrl-C before the thread passes it on, and between two attempts."""
 
 _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
 .recipes   what there is by name      .recipe NAME   run one
@@ -70,45 +71,62 @@ def _read_statements(
 class _Prompt:
     """The prompt, and what Ctrl-C does: it raises once while the shell waits for a line or runs a statement.
 
-    Elsewhere, or a second time before the first has left, it would end the shell.
+    Until that has left, and elsewhere, it would end the shell: there it is ignored, and here it waits.
     """
 
     def __init__(self) -> None:
-        self._is_interruptible = False
-        self.is_open = False
+        self._is_interruptible = self._is_pending = self._is_ignoring = False
+        self.is_open = self.is_interrupted = False
+        self.handled_count = 0
 
     def read(self, text: str) -> str:
         """Ask for a line."""
-        self.is_open = True
-        with self.interruptible():
+        self.is_interrupted = False
+        with self._interruptible():
+            self.is_open = True
             try:
                 return input(text)
             finally:
                 self.is_open = False
 
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def run_statement(self) -> Iterator[None]:
+        """Run a statement within the context."""
+        with self._interruptible():
+            yield
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
         """Let Ctrl-C raise `KeyboardInterrupt` within the context."""
         self._is_interruptible = True
         try:
+            if self._is_pending:
+                raise KeyboardInterrupt
             yield
         finally:
-            self._is_interruptible = False
+            self._is_interruptible = self._is_pending = False
+            if self._is_ignoring:
+                self._is_ignoring = False
+                signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, *_: object) -> None:
         """Handle SIGINT."""
-        if self._is_interruptible:
-            self._is_interruptible = False
-            raise KeyboardInterrupt
+        self.handled_count += 1
+        if not self._is_interruptible:
+            self._is_pending = True
+            return
+        self._is_interruptible, self._is_ignoring, self.is_interrupted = False, True, not self.is_open
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # DuckDB calls handlers even with an exception set
+        raise KeyboardInterrupt
 
 
 @contextmanager
 def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> Iterator[None]:
     """Have Ctrl-C interrupt the running statement within the context: DuckDB rarely checks Python's signals.
 
-    A thread does it, as the handler itself would run only after the statement. The thread also wakes readline after
-    a Ctrl-C that came between its prompt and its wait for keys: it would take effect only with the next line. SIGURG
-    wakes it: nobody minds one too many. Only the main thread gets signals: in another one nothing changes.
+    A thread does it until the statement has ended: an interrupt before DuckDB has begun is lost. The thread also wakes
+    readline after a Ctrl-C between its prompt and its wait for keys, with SIGURG, which nobody else minds.
+    Only the main thread gets signals: in another one nothing changes.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
@@ -117,13 +135,25 @@ def _interrupt_on_signal(session: SqlSession, prompt: _Prompt) -> Iterator[None]
     os.set_blocking(writing, False)
     main = threading.get_ident()
 
+    def wake_prompt() -> None:
+        if prompt.is_open:
+            signal.pthread_kill(main, signal.SIGURG)
+
     def watch() -> None:
-        while number := os.read(reading, 1):
-            if number[0] == signal.SIGINT:
+        handled = 0
+        while arrived := os.read(reading, 4096):
+            if signal.SIGINT not in arrived:
+                continue
+            time.sleep(_REPEAT_S)
+            while prompt.handled_count == handled or prompt.is_interrupted:
                 session.interrupt()
-                if prompt.is_open:
-                    time.sleep(_HANDLED_S)
-                    signal.pthread_kill(main, signal.SIGURG)
+                wake_prompt()
+                time.sleep(_REPEAT_S)
+            if select.select([reading], [], [], 0)[0]:  # two at once are handled once
+                os.read(reading, 4096)
+                time.sleep(_REPEAT_S)
+                wake_prompt()
+            handled = prompt.handled_count
         os.close(reading)
 
     handlers = {signal.SIGINT: prompt.interrupt, signal.SIGURG: lambda *_: None}
@@ -146,12 +176,15 @@ def _run_guarded(
 ) -> None:
     """Call a function within `running`, and print its errors: the shell continues."""
     try:
-        with running, prompt.interruptible():
+        with running, prompt.run_statement():
             function(*arguments)
     except KeyboardInterrupt:
         terminal.print_message("interrupted")
     except TracekitError as error:
-        terminal.print_error(error)
+        if prompt.is_interrupted:  # DuckDB made an error of its own of it
+            terminal.print_message("interrupted")
+        else:
+            terminal.print_error(error)
 
 
 def _show_statements(text: str, show: Callable[[str], None], session: SqlSession) -> None:
