@@ -27,8 +27,7 @@ from tracekit.compare.sides import (
 )
 from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.frames import divide_or_none
-from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
+from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
 from tracekit.model.errors import TracekitError
@@ -257,7 +256,7 @@ def _build_logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _Lo
     runs = {run: log for run, log in runs.items() if run not in copies}
     left_out = LeftOutSteps(tuple(_list_excluded_log_steps(runs, drop_first)))
     recorded = concat([log.recorded.with_columns(run=run) for run, log in runs.items()])
-    samples = collect_metric_samples(to_pandas(recorded))
+    samples = collect_samples(recorded)
     return _LoggedSide(runs, exclude_steps(samples, left_out), left_out, copies)
 
 
