@@ -41,6 +41,43 @@ AROUND = 70
 TIMEOUT_S = 600
 """A mutant whose tests take longer, computing or not, is killed: something waits for ever."""
 
+_ANALYSES: Mapping[str, tuple[str, ...]] = {
+    f"tracekit/analyses/{module}.py": tuple(f"tests/analyses/{name}.py" for name in names)
+    for module, names in {
+        "memory/allocator": ("test_allocator",),
+        "memory/fragmentation": ("test_fragmentation",),
+        "memory/leaks": ("test_leaks",),
+        "memory/live_steps": ("test_live_steps",),
+        "memory/memory": ("test_memory",),
+        "memory/memory_categories": ("test_memory_categories",),
+        "memory/memory_growth": ("test_memory_growth",),
+        "memory/memory_peak": ("test_memory_peak",),
+        "memory/out_of_memory": ("test_out_of_memory",),
+        "ops/copies": ("test_copies",),
+        "ops/kernels": ("test_kernels",),
+        "ops/matmuls": ("test_matmuls", "test_matmul_rules"),
+        "ops/modules": ("test_modules", "test_module_calls"),
+        "ops/operators": ("test_operators",),
+        "ops/shapes": ("test_shapes",),
+        "ops/unfused": ("test_pointwise", "rules/test_rules"),
+        "ranks/communication": ("test_communication", "test_communication_rules"),
+        "ranks/fleets": ("test_fleets",),
+        "ranks/imbalance": ("test_stragglers", "rules/test_rules"),
+        "rl/rollout": ("test_rollout",),
+        "time/attribution": ("test_attribution",),
+        "time/drift": ("test_drift",),
+        "time/exclusive": ("test_exclusive",),
+        "time/gpu_time": ("test_gpu_time", "test_attribution"),
+        "time/host": ("test_host", "test_host_waits"),
+        "time/idle": ("test_idle", "test_idle_rules"),
+        "time/repeats": ("test_repeats",),
+        "time/rl_matrix": ("test_rl_matrix", "test_rl_rules"),
+        "time/steps": ("test_steps_section",),
+        "trust/counters": ("test_counters",),
+        "trust/data_quality": ("test_data_quality",),
+    }.items()
+}
+
 TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/model/intervals.py": (
         "tests/model/test_intervals.py",
@@ -63,13 +100,35 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/process/exclusive_time.py": ("tests/process/test_slots.py", "tests/process/test_slot_sums.py"),
     "tracekit/process/memory/replay.py": ("tests/process/test_snapshot_replay.py",),
     "tracekit/process/steps/windows.py": ("tests/process/test_steps.py",),
+    "tracekit/model/stats/certainty.py": ("tests/model/stats/test_verdict.py", "tests/compare/test_planning.py"),
     "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py",),
     "tracekit/model/stats/estimate.py": ("tests/model/stats/test_estimate.py",),
     "tracekit/model/stats/many.py": ("tests/model/stats/test_many.py",),
+    "tracekit/model/stats/needed.py": ("tests/compare/test_planning.py", "tests/model/stats/test_verdict.py"),
     "tracekit/model/stats/noise.py": ("tests/model/stats/test_noise.py",),
+    "tracekit/model/stats/outlook.py": ("tests/model/stats/test_outlook.py",),
     "tracekit/model/stats/speedup.py": ("tests/model/stats/test_speedup.py",),
+    "tracekit/model/stats/trend.py": ("tests/model/stats/test_trend.py", "tests/model/stats/test_growth_shapes.py"),
     "tracekit/model/stats/verdict.py": ("tests/model/stats/test_verdict.py",),
+    "tracekit/model/tables/frame.py": ("tests/model/test_frame.py",),
+    "tracekit/model/units.py": ("tests/render/test_units.py", "tracekit/model/units.py"),
+    "tracekit/job/memory/trend.py": ("tests/analyses/test_memory_growth.py", "tests/job/test_projections.py"),
+    "tracekit/job/stages/periodic.py": ("tests/job/test_periodic_stages.py",),
+    "tracekit/job/stages/windows.py": ("tests/job/test_stage_windows.py", "tests/analyses/test_stage_names.py"),
+    "tracekit/process/idle_time/attribution.py": ("tests/process/test_blame.py", "tests/process/test_idle.py"),
     "tracekit/compare/gates/outcomes.py": ("tests/compare/test_gates.py",),
+    "tracekit/compare/wall_time/attribution.py": (
+        "tests/compare/test_attribution.py",
+        "tests/compare/test_residuals.py",
+    ),
+    "tracekit/readers/nsys/device.py": ("tests/readers/test_nsys_device.py", "tests/readers/test_nsys_stats.py"),
+    "tracekit/readers/nsys/host.py": ("tests/readers/test_nsys_database.py", "tests/readers/test_nsys_cpu.py"),
+    "tracekit/readers/nsys/nvtx/ranges.py": (
+        "tests/readers/test_nsys_nvtx.py",
+        "tests/readers/test_nsys_nvtx_times.py",
+    ),
+    "tracekit/readers/nsys/times.py": ("tests/readers/test_nsys_times.py",),
+    **_ANALYSES,
     "capture/profiler.py": ("tests/capture/test_profiler.py",),
 }
 """The numeric modules, and the tests that belong to each."""
