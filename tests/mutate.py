@@ -337,8 +337,9 @@ def _computed_s() -> float:
 def copied(folder: Path) -> Path:
     """A copy of what the tests need, with the compiled scanner."""
     tree = folder / "tree"
-    ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".mypy_cache", "reports", "build")
+    ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".mypy_cache", "build")
     shutil.copytree(ROOT, tree, ignore=ignored, symlinks=True)
+    shutil.rmtree(tree / "reports", ignore_errors=True)
     return tree
 
 
