@@ -48,11 +48,16 @@ def test_a_limit_of_its_own_is_above_the_aim_and_of_a_package_that_exists():
     assert needless == []
 
 
-MAX_REPEATED_NAMES, MAX_EMPTY_PERCENT = 20, 0.1
+MAX_REPEATED_NAMES, MAX_EMPTY_PERCENT, MAX_ENTRIES = 20, 0.1, 20
 
 
 def test_a_name_means_one_thing_in_the_whole_package():
     assert len(repeated_names(ROOT / "tracekit")) < MAX_REPEATED_NAMES
+
+
+def test_a_folder_shows_at_a_glance():
+    entries = entries_by_folder(ROOT / "tracekit")
+    assert {folder: count for folder, count in entries.items() if count > MAX_ENTRIES} == {}
 
 
 def test_functions_and_parameters_say_what_they_do_or_hold():

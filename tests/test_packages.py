@@ -13,7 +13,7 @@ import pytest
 
 import tracekit
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import require_alone
+from tracekit.model.system.installed import require_alone
 
 ROOT = Path(__file__).parents[1]
 BUILD = (
@@ -50,7 +50,7 @@ def test_the_command_line_refuses_it_in_two_lines(tmp_path):
     (tmp_path / "tracekit").symlink_to(ROOT / "tracekit")
     (tmp_path / "tracekit-1.6.0.dist-info").mkdir()
     script = (
-        "import sys; from pathlib import Path; import tracekit.model.installed as installed;"
+        "import sys; from pathlib import Path; import tracekit.model.system.installed as installed;"
         "installed.require_alone.__defaults__ = (Path(sys.argv[1]),);"
         "from tracekit.cli import main; main(['tables'])"
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.model.display import Display, install_display
 from tracekit.model.errors import SchemaError, TraceFormatError, TracekitError
-from tracekit.model.installed import require_alone
+from tracekit.model.system.installed import require_alone
 from tracekit.model.version import VERSION
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tracekit.model.lazy_sequence import LazySequence, make_lazy_sequence
+from tracekit.model.report import LazySequence, make_lazy_sequence
 
 
 def counted(made):

@@ -17,7 +17,7 @@ ROOT = Path(tracekit.__file__).parents[1]
 GUARDED = """
 import subprocess, sys, time
 from pathlib import Path
-from tracekit.model.lifetime import start_guard
+from tracekit.model.system.lifetime import start_guard
 sleep = "import time; time.sleep(600)"
 start = lambda word: subprocess.Popen([sys.executable, "-c", sleep, word], start_new_session=True, stdout=-3, stderr=-3)
 earlier = start("marked")
@@ -48,7 +48,7 @@ def test_a_guard_ends_what_is_marked_and_began_later_and_nothing_else(tmp_path, 
 SPAWNING = """
 import subprocess, sys, time
 from pathlib import Path
-from tracekit.model.lifetime import start_guard
+from tracekit.model.system.lifetime import start_guard
 guard = start_guard(["marked"])
 spawner = "import os, time\\nfor _ in range(300):\\n    os.fork() or time.sleep(600)\\n    time.sleep(0.01)\\ntime.sleep(600)"
 subprocess.Popen([sys.executable, "-c", spawner, "marked"], stdout=-3, stderr=-3, start_new_session=True)
@@ -69,7 +69,7 @@ def test_what_a_marked_process_starts_while_the_guard_ends_it_ends_too(tmp_path)
 GROUP = """
 import subprocess, sys, time
 from pathlib import Path
-from tracekit.model.lifetime import guarded_programs
+from tracekit.model.system.lifetime import guarded_programs
 script = ["sh", "-c", "sleep 600 & wait"]
 with guarded_programs() as start:
     named = start(script, stdout=-3, stderr=-3)
@@ -103,7 +103,7 @@ def test_a_named_group_ends_when_its_program_is_killed_within_the_context(tmp_pa
 
 BETWEEN = """
 import os, signal, subprocess, sys
-from tracekit.model import lifetime
+from tracekit.model.system import lifetime
 def be_killed(guard, leader):
     os.kill(os.getpid(), signal.SIGKILL)
 lifetime.entrust = be_killed
@@ -121,7 +121,7 @@ def test_a_program_never_begins_if_we_are_killed_before_the_guard_knows_it(tmp_p
 
 CHILD = """
 import os, sys, time
-from tracekit.model.lifetime import die_with
+from tracekit.model.system.lifetime import die_with
 parent = os.getpid()
 if os.fork() == 0:
     die_with(parent)

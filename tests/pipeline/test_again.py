@@ -20,8 +20,7 @@ import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.discover import Sniffed
 from tracekit.model.inputs.note_codes import Data, Reason
-from tracekit.model.lazy_sequence import LazySequence
-from tracekit.model.report import Finding, Metric, Place, Report, Section, Sheet
+from tracekit.model.report import Finding, LazySequence, Metric, Place, Report, Section, Sheet
 from tracekit.pipeline import report_cache
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import file_index, saved_measurements
@@ -456,6 +455,7 @@ def test_saved_measurements_that_change_before_the_report_is_kept_keep_nothing(p
 def test_a_place_that_cannot_be_written_to_keeps_nothing_and_hinders_nothing(profile, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr("tracekit.model.system.cache.listeners", [lambda *_: None])
     assert not is_kept(profile)
     assert not is_kept(profile)
 

@@ -21,8 +21,8 @@ from mcp.shared.exceptions import MCPError
 from tracekit.agents import lines, resources, tools
 from tracekit.agents.roots import Roots
 from tracekit.agents.working import clean_up_worker, try_work
-from tracekit.model.lifetime import exit_at_once
 from tracekit.model.system.files import write_all_bytes
+from tracekit.model.system.lifetime import exit_at_once
 from tracekit.model.text.escape import escape_lines
 from tracekit.model.version import VERSION
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.lifetime import die_with
+from tracekit.model.system.lifetime import die_with
 from tracekit.render.escape import make_printable
 
 T = TypeVar("T")

@@ -15,9 +15,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tracekit.model.lazy_sequence import Parts, make_lazy_sequence
 from tracekit.model.records import dataclass
-from tracekit.model.report import Basis, Chart, Finding, Metric, Section, Sheet, Verdict
+from tracekit.model.report import Basis, Chart, Finding, Metric, Parts, Section, Sheet, Verdict, make_lazy_sequence
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, register_table
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from tracekit.cli import exit_status, terminal
-from tracekit.model.installed import require_alone
+from tracekit.model.system.installed import require_alone
 from tracekit.model.text.redaction import remember_secrets
 from tracekit.model.version import VERSION
 
@@ -86,7 +86,7 @@ class CommandGroup(click.Group):
         status = self.status(list(sys.argv[1:] if args is None else args))
         if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED):
             # Exit at once only if tracekit owns the process: a program that passes `args` continues.
-            from tracekit.model.lifetime import exit_at_once
+            from tracekit.model.system.lifetime import exit_at_once
 
             exit_at_once(status)
         gc.freeze()  # skips the final garbage collection at exit

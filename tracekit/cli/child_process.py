@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from tracekit.cli import exit_status, terminal
 from tracekit.model.errors import TracekitError
-from tracekit.model.lifetime import die_with, exit_at_once
 from tracekit.model.system import cache
+from tracekit.model.system.lifetime import die_with, exit_at_once
 
 _GRACE_S = 1.0
 """Time for the child to remove its temporary files before it is killed."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import DISTRIBUTION
 from tracekit.model.system.cache import listeners
+from tracekit.model.system.installed import DISTRIBUTION
 from tracekit.model.text.escape import Lines, escape_lines
 from tracekit.model.text.labels import make_displayable
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tracekit.model.callable_module import make_module_callable
-from tracekit.model.display import import_display
+from tracekit.model.display import import_display, make_module_callable
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, is_output_folder, may_be_log
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
+from tracekit.model.system.installed import install_command
 from tracekit.model.text.labels import make_displayable, make_natural_key
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.text.redaction import get_safe_cause, redact

@@ -22,10 +22,10 @@ from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
 from tracekit.discover.runs import number_repeated_names
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
-from tracekit.model.lifetime import find_descendants, find_marked_descendants, read_start_time, start_guard
 from tracekit.model.records import dataclass
 from tracekit.model.system.capacity import count_cores
+from tracekit.model.system.installed import install_command
+from tracekit.model.system.lifetime import find_descendants, find_marked_descendants, read_start_time, start_guard
 from tracekit.model.text.labels import make_displayable, make_natural_key
 from tracekit.model.version import VERSION
 

@@ -6,7 +6,9 @@ and methods of values reach its functions through this module.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Protocol
 
 
@@ -58,3 +60,12 @@ class Displayed:
     def _repr_html_(self) -> str:
         """Render the HTML fragment that a notebook shows."""
         return import_display().make_notebook_html(self)
+
+
+def make_module_callable(name: str, function: Callable[..., Any]) -> None:
+    """Make the package `name` callable as `function`.
+
+    Importing a package binds it to the attribute of its parent where the function of that name would be.
+    """
+    kind = type("CallableModule", (ModuleType,), {"__call__": staticmethod(function)})
+    sys.modules[name].__class__ = kind

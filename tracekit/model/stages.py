@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-
-from tracekit.model.remembered import cache_by_name
+from functools import lru_cache
 
 STAGES: Mapping[str, tuple[str, ...]] = {
     "gen": (
@@ -148,7 +147,7 @@ def is_known_stage(name: str) -> bool:
     return get_canonical_stage(name) in STAGES
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_possible_stage(name: str) -> bool:
     """Whether a range of this name can be a stage.
 
@@ -170,7 +169,7 @@ def is_possible_stage(name: str) -> bool:
     return bool(name.strip()) and not is_other and not is_collective_range(name)
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_collective_range(name: str) -> bool:
     """Whether a host range of this name is one collective operation."""
     return _COLLECTIVE.match(name) is not None

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Protocol
 
-from tracekit.model.callable_module import make_module_callable
+from tracekit.model.display import make_module_callable
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
+from tracekit.model.system.installed import install_command
 from tracekit.model.text.labels import did_you_mean
 from tracekit.render.json import read_report_json, write_report_json
 from tracekit.render.options import RenderOptions

@@ -16,8 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.lazy_sequence import LazySequence
-from tracekit.model.report import SCHEMA, Chart, Report, Sheet
+from tracekit.model.report import SCHEMA, Chart, LazySequence, Report, Sheet
 from tracekit.model.text.redaction import redact
 from tracekit.render.escape import make_printable
 from tracekit.render.options import RenderOptions

@@ -8,8 +8,8 @@ from types import NoneType
 from typing import Any
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
 from tracekit.model.report import Cell, Report, Sheet, Unit
+from tracekit.model.system.installed import install_command
 from tracekit.render.options import RenderOptions
 from tracekit.render.tables import list_report_tables, name_columns_with_units
 

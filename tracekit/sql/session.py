@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
+from tracekit.model.system.installed import install_command
 from tracekit.model.tables.arrays import (
     Array,
     Coded,

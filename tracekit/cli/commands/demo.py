@@ -9,7 +9,7 @@ import click
 import tracekit
 from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
+from tracekit.model.system.installed import install_command
 
 PACKAGE = Path(tracekit.__file__).parent
 EXAMPLE_PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"

@@ -8,7 +8,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
+from tracekit.model.system.installed import install_command
 
 
 @click.command(name="mcp", short_help="Answer agents, by the Model Context Protocol.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.text.patterns import compile_lazily
 
 MAX_READ = 2_000
@@ -76,7 +76,7 @@ _REMARK = compile_lazily(r"\((?!anonymous )")
 _CUTLASS = compile_lazily(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
 
 
-@cache_by_name
+@lru_cache(4096)
 def shorten_kernel_name(name: str) -> str:
     """Shorten a kernel name to its operation, function and type: `softmax (cunn_SoftMaxForward, bf16)`.
 

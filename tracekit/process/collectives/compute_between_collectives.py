@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from tracekit.model.intervals import (
     subtract,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_like_arrays, select_rows
 from tracekit.model.tables.keys import find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.trace import Trace
@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 MAX_ARRIVALS = 20_000
 """Synchronizing collectives of one device that end a segment at most; the earliest are kept."""
 
-_is_collective_wait_name = cache_by_name(
+_is_collective_wait_name = lru_cache(4096)(
     re.compile(r"_?c10d(?:_functional)?::|record_param_comms|(?:nccl|gloo|mpi|ucc):").match
 )
 """Ops inside which a host waits for a collective, or queues one."""

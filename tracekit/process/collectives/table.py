@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import measure_coverage, measure_group_unions, merge_intervals
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, concatenate_like_arrays, select_rows
 from tracekit.model.tables.keys import QUEUE, find_distinct, group_arrays, number_keys, sum_by_group
 from tracekit.model.trace import Trace
@@ -73,9 +73,9 @@ _ANY_RANGE = re.compile(r"(?:gloo|mpi|ucc|nccl|rccl|hccl|xccl):(.+)")
 
 _CALL = re.compile(r"c10d::")
 
-_is_group_end_name = cache_by_name(re.compile(r"p?ncclGroupEnd\Z").match)
+_is_group_end_name = lru_cache(4096)(re.compile(r"p?ncclGroupEnd\Z").match)
 
-_is_collective_record_name = cache_by_name(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
+_is_collective_record_name = lru_cache(4096)(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
 """Names of host rows that describe a collective: torch's record, or the NCCL call itself."""
 
 
@@ -297,7 +297,7 @@ def _mark_outermost_collective_calls(trace: Trace) -> Bools:
     return is_call
 
 
-@cache_by_name
+@lru_cache(4096)
 def _is_collective_call_name(name: str) -> bool:
     """Check whether an op of this name is a call of a collective."""
     return _CALL.match(name) is not None and parse_collective_op(name) != "other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,6 @@ import numpy.typing as npt
 from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Array, Coded, Nullable, broadcast_value, trim_texts
 from tracekit.model.tables.keys import find_distinct, group_arrays, mask_members, number_keys, sum_by_group
 from tracekit.model.trace import Trace
@@ -114,7 +114,7 @@ def classify_host_rows(trace: Trace) -> HostPhases:
     )
 
 
-@cache_by_name
+@lru_cache(4096)
 def _match_phase_patterns(name: str) -> int:
     """Match a name against the patterns: a bit for each that matches at its start."""
     start, kinds = name[:MAX_NAME], 0

@@ -7,9 +7,9 @@ Kernel. A name without this information, such as a generated one, is of unknown 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.text.patterns import compile_lazily
 
 Kind = Literal["tensor", "plain"]
@@ -61,7 +61,7 @@ TWO_BYTES = compile_lazily(r"bf16|f16|fp16|(?<![a-z])h\d+gemm", re.IGNORECASE)
 """Names of kernels that multiply 16-bit numbers."""
 
 
-@cache_by_name
+@lru_cache(4096)
 def classify_matrix_unit(name: str) -> Kind | None:
     """Classify a matrix kernel by its name as `tensor` or `plain`; None for other kernels and unknown names.
 
@@ -77,7 +77,7 @@ def classify_matrix_unit(name: str) -> Kind | None:
     return "plain" if PLAIN.search(name) else None
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_gemm_kernel(name: str) -> bool:
     """Check whether a kernel multiplies matrices, by its name.
 
@@ -87,7 +87,7 @@ def is_gemm_kernel(name: str) -> bool:
     return GEMM.search(name) is not None and not is_split_k_reduction(name)
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_plain_convolution(name: str) -> bool:
     """Check whether a kernel convolves in 32 bits without tensor cores, by its name.
 
@@ -99,7 +99,7 @@ def is_plain_convolution(name: str) -> bool:
     return PLAIN_CONVOLUTION.search(name) is not None and classify_matrix_unit(name) != "tensor"
 
 
-@cache_by_name
+@lru_cache(4096)
 def parse_loaded_elements(name: str) -> int | None:
     """Parse how many elements a matrix kernel loads at once, the smallest number in its name; None without one.
 
@@ -112,7 +112,7 @@ def parse_loaded_elements(name: str) -> int | None:
     return min(counts, default=None)
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_always_wide_kernel(name: str) -> bool:
     """Check whether a matrix kernel is of a kind that unaligned products cannot use.
 
@@ -122,7 +122,7 @@ def is_always_wide_kernel(name: str) -> bool:
     return ALWAYS_WIDE.search(name) is not None
 
 
-@cache_by_name
+@lru_cache(4096)
 def parse_element_bytes(name: str) -> int:
     """Parse the bytes per element of a tensor-core matrix kernel from its name; 4 by default.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.keys import find_distinct, look_up_keys
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.calls.launches import Launches, find_launches
@@ -29,7 +29,7 @@ _PYTHON = re.compile(r"nn\.Module: (.+?)(?:_(\d+))?\Z", re.DOTALL)
 _WRAPPER = re.compile(r"((?:FullyShardedDataParallel|FSDP|DistributedDataParallel)[\w.:]*)", re.IGNORECASE)
 
 
-@cache_by_name
+@lru_cache(4096)
 def parse_module_class(name: str) -> str | None:
     """Parse the module class, or kind of wrapper range, from a recorded name; None for other names.
 

@@ -8,13 +8,13 @@ in `contiguous()`; if both sides have the same layout, a copy does not use a ker
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
@@ -64,7 +64,7 @@ class PointwiseKernels:
     copies: Ints
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_pointwise_kernel(name: str) -> bool:
     """Check whether a PyTorch kernel processes elements one by one and reads some of them.
 

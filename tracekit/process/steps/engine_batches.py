@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.text.patterns import compile_lazily
 
 MAX_COUNT = 10**9
@@ -41,7 +41,7 @@ _PAIR = compile_lazily(r"(?<![^ ])(\w+)=(\d+)(?:/\d+)?(?![^ ])", re.ASCII)
 _DIFFUSION = compile_lazily(r"execute_diffusion_(\d+)_\d+x\d+\Z", re.ASCII)
 
 
-@cache_by_name
+@lru_cache(4096)
 def parse_engine_batch(name: str) -> EngineBatch | None:
     """Parse the batch from the name of an iteration; None for other names.
 
@@ -148,7 +148,7 @@ def _make_sglang_batch(mode: str, values: dict[str, int]) -> EngineBatch | None:
 _EXECUTE = compile_lazily(r"execute_\w", re.ASCII)
 
 
-@cache_by_name
+@lru_cache(4096)
 def is_iteration_name(name: str) -> bool:
     """Check whether a range of this name is one iteration of an engine, with or without batch details.
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at, merge_intervals
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.stages import is_known_stage, is_possible_stage
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.keys import QUEUE, group_arrays
@@ -51,7 +51,7 @@ _LOOP = re.compile(r"enumerate\(DataLoader\)#|Optimizer\.step#")
 _PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
 
 
-@cache_by_name
+@lru_cache(4096)
 def mask_numbers(name: str) -> str:
     """Replace the numbers in a name by `#`, to merge ranges that count their calls.
 

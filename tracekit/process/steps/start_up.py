@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, compute_running_max, measure_coverage, merge_intervals
 from tracekit.model.records import dataclass
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.tables.arrays import Coded, concatenate_like_arrays, select_rows
 from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
@@ -101,7 +101,7 @@ _DRIVER_CALL = re.compile(r"ioctl$")
 _ALLOCATING_OP = re.compile(r"aten::(new_)?empty(_strided|_like|_permuted)?$")
 
 
-@cache_by_name
+@lru_cache(4096)
 def _classify_start_up_name(name: str) -> int:
     """Classify a start-up call by name alone; -1 for other names."""
     start = name[:300]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.stages import parse_profiler_step
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
 from tracekit.readers.chrome.scan import Codes, TraceScan
@@ -123,13 +123,13 @@ _CLASS_OF_PHASE = {
 """Class of a row by its phase alone; that of complete and begin rows depends on their category."""
 
 
-@cache_by_name
+@lru_cache(4096)
 def _is_step_name(name: str) -> bool:
     """Check whether a name is that of a profiler step."""
     return parse_profiler_step(name) is not None
 
 
-@cache_by_name
+@lru_cache(4096)
 def _is_collective_name(name: str) -> bool:
     """Check whether a kernel name is that of a collective."""
     return COMMUNICATION.search(name) is not None

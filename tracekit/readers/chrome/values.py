@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
-from tracekit.model.remembered import cache_by_name
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.readers.chrome.scan import Json, Scalar
@@ -186,7 +186,7 @@ def compact_container(text: str) -> Json:
         return Json(text)
 
 
-_compact_short_container = cache_by_name(compact_container)
+_compact_short_container = lru_cache(4096)(compact_container)
 
 
 def format_compact_json(value: Any) -> str:

@@ -24,9 +24,9 @@ from tracekit.discover.contents import digest_content
 from tracekit.discover.nsys_files import get_export_path
 from tracekit.model.errors import TraceFormatError, TracekitError, make_format_error
 from tracekit.model.inputs.note_codes import Data, Reason, explain_os_error
-from tracekit.model.lifetime import guarded_programs
 from tracekit.model.records import dataclass
 from tracekit.model.system import cache
+from tracekit.model.system.lifetime import guarded_programs
 from tracekit.model.system.temporaries import IN_TMPDIR, new_folder
 from tracekit.model.text.labels import make_displayable
 from tracekit.readers.nsys.files import find_export_problem, is_whole_report, read_report_version

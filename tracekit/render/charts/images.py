@@ -14,8 +14,8 @@ from itertools import chain, groupby
 from typing import Any
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.installed import install_command
 from tracekit.model.report import Chart, Report
+from tracekit.model.system.installed import install_command
 from tracekit.model.text.labels import did_you_mean
 from tracekit.render.charts import shapes
 from tracekit.render.charts.kinds import assign_stage_tones, lay_out_chart

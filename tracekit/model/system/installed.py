@@ -9,7 +9,7 @@ from tracekit.model.errors import TracekitError
 
 DISTRIBUTION = "tracekit-rl"
 """Name of the distribution. No index has it yet, so hints must not `pip install` it: anybody could register the name."""
-PACKAGES = Path(__file__).parents[2]
+PACKAGES = Path(__file__).parents[3]
 
 
 def install_command(extra: str = "", *options: str) -> str:

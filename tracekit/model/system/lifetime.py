@@ -105,8 +105,8 @@ def start_guard(marks: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     this call and have one of the `marks` in their command lines. The guard leaves all others alone. Linux only.
     """
     known = list(find_descendants(os.getpid())) if marks else []
-    root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.append({root!r}); from tracekit.model.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
+    root = str(Path(__file__).parents[3])
+    code = f"import sys; sys.path.append({root!r}); from tracekit.model.system.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
     return subprocess.Popen(  # noqa: S603 - this very Python
         [sys.executable, "-I", "-c", code],
         stdin=subprocess.PIPE,
