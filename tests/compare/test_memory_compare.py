@@ -326,7 +326,7 @@ def test_a_snapshot_and_a_trace_of_one_process_are_not_put_together(tmp_path):
     both = pd.concat([rows, traced, rows.assign(rank=1)], ignore_index=True)
     metrics = TABLES["metrics"].cast({name: both[name].to_numpy(object) for name in both})
     values = list_value_rows(replace(found, arrays={**found.arrays, "metrics": metrics}))
-    told = values[~values["whole"].astype(bool)][["rank", "name", "value"]].to_numpy().tolist()
+    told = [list(row.values()) for row in values.filter(~values["whole"]).rows("rank", "name", "value")]
     assert sorted(told) == [
         [0, "device_peak_allocated", MIB],
         [0, "device_peak_requested", MIB],

@@ -19,6 +19,7 @@ from tracekit.discover.contents import digest_content
 from tracekit.discover.selection import SelectableParts
 from tracekit.engine import Advance
 from tracekit.job.driver_log import parse_timed_stage
+from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.stages import get_canonical_stage, make_stage_filter
 from tracekit.model.system.capacity import count_own_cores
 from tracekit.model.tables import TABLES
@@ -28,7 +29,6 @@ from tracekit.pipeline.wire_format.worker_tables import (
     MeasuredSource,
     chain_attribute,
     concatenate_by_name,
-    use_python_strings,
 )
 from tracekit.process.slice_trace import drop_start_up, list_stage_names, list_step_numbers, slice_trace
 from tracekit.readers import find_reader

@@ -20,6 +20,7 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.sources import ON_REQUEST, Failure, Fault, Source
+from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.records import dataclass
 from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concatenate_table_parts
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, repeat_number, repeat_text
@@ -29,7 +30,6 @@ from tracekit.pipeline import run
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.measure_source import add_content_digest, read_parts
 from tracekit.pipeline.options import Options, parse_optional_numbers
-from tracekit.pipeline.wire_format.worker_tables import use_python_strings
 from tracekit.process import slice_trace
 from tracekit.process.device.placement import Placement, place_device_ops
 from tracekit.process.steps.windows import StepsAndStages, find_steps_and_stages

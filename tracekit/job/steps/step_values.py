@@ -59,6 +59,9 @@ _CAPTURED = re.compile(r"capture\d+\Z")
 """Pattern of the part of a process that was captured several times."""
 
 
+FRACTIONAL_VALUES = frozenset({*PER_WORK, RANGE_CADENCE, LAUNCH_CADENCE})
+"""Values of the job that need not be whole: work and cadences."""
+
 _TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
 
 _NO_ROWS = Frame({}, 0)
@@ -292,8 +295,7 @@ def list_timed_step_values(measured: Measurements) -> pd.DataFrame:
 
 
 def _make_object_columns(values: Frame) -> pd.DataFrame:
-    """Make a pandas frame of Python values: counts and times are whole numbers, work and cadences are floats."""
+    """Make a pandas frame of Python values: floats of `FRACTIONAL_VALUES`, of the others whole numbers."""
     pairs = zip(values.values("name"), values.values("value"), strict=True)
-    floats = {*PER_WORK, RANGE_CADENCE, LAUNCH_CADENCE}
-    value = pd.Series([float(value) if name in floats else int(value) for name, value in pairs], dtype=object)
+    value = pd.Series([float(v) if name in FRACTIONAL_VALUES else int(v) for name, v in pairs], dtype=object)
     return to_pandas(values).astype(object).assign(value=value)
