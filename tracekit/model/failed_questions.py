@@ -18,6 +18,7 @@ import pandas as pd
 from tracekit.model.inputs.note_codes import OF_ERRORS
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Section, Verdict
+from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import mask_equal
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Fault, Measurements, Note, Source
@@ -118,6 +119,14 @@ def select_sound_metrics(measured: Measurements) -> pd.DataFrame:
         rows = measured["metrics"]
     failed = list_unsound_metrics(measured)
     return rows[~rows["name"].isin(failed).to_numpy()] if failed else rows
+
+
+def list_sound_metrics(measured: Measurements) -> Frame:
+    """List the rows of `select_sound_metrics` as a frame of judges."""
+    with measured.watched():
+        rows = measured.frame("metrics")
+    failed = list_unsound_metrics(measured)
+    return rows.filter(~rows.is_in("name", failed)) if failed else rows
 
 
 def list_unsound_metrics(measured: Measurements) -> frozenset[str]:
