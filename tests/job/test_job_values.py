@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from chrome_builder import BASE_NS, annotation, op, step, write
 
-from tracekit.job.steps.step_values import JOB_VALUE_NAMES, list_job_values, list_timed_step_values
+from tracekit.job.steps.step_values import JOB_VALUE_NAMES, list_job_values, list_times_and_marks, list_values_of_job
 from tracekit.model.metrics import STEP_TIME, WINDOW, WORK_MARKS
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
@@ -117,7 +117,7 @@ def test_what_was_not_measured_has_no_values():
 
 
 def test_what_tells_which_steps_count_are_rows_of_all_values(two_ranks):
-    assert_rows_of_all_values(*two_ranks)
+    assert_rows_of_all_values(two_ranks[0])
 
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")
@@ -131,13 +131,13 @@ def test_what_tells_which_steps_count_are_rows_of_all_values(two_ranks):
     ],
 )
 def test_what_tells_which_steps_of_real_runs_count_are_rows_of_all_values(folder):
-    assert_rows_of_all_values(*values_of(Path(REAL) / folder))
+    assert_rows_of_all_values(values_of(Path(REAL) / folder)[0])
 
 
-def assert_rows_of_all_values(measured, values):
+def assert_rows_of_all_values(measured):
     """Of times and marks of steps the same rows are told alone as among all values."""
     names = {STEP_TIME, WINDOW, *WORK_MARKS, "first_of_window", "compilations"}
-    among_all = values[values["name"].isin(names)].reset_index(drop=True)
-    alone = list_timed_step_values(measured)
-    columns = ["run", "step", "part", "name", "value"]
-    assert alone[columns].astype(str).equals(among_all[columns].astype(str))
+    columns = ("run", "step", "part", "name", "value")
+    among_all = list_values_of_job(measured)
+    among_all = among_all.filter(among_all.is_in("name", names))
+    assert list(list_times_and_marks(measured).rows(*columns)) == list(among_all.rows(*columns))

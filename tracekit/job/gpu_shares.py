@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.tables.arrays import Nullable, make_bare
-from tracekit.model.tables.frame import Frame, divide
+from tracekit.model.tables.frame import Frame, divide, sum_of
 from tracekit.process.device.busy import PARTS
 
 GPU_TIME_SUMS = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
@@ -23,6 +23,11 @@ def append_gpu_time_shares(sums: Frame) -> Frame:
         ratios[part.replace("_ns", "_ratio")] = divide(sums[part], window)
     ratios["overlap_ratio"] = divide(sums["overlap_ns"], sums["comm_ns"])
     return sums.with_columns(**ratios)
+
+
+def sum_gpu_time(windows: Frame, *by: str) -> Frame:
+    """Sum the GPU time of windows by these columns, with its shares."""
+    return append_gpu_time_shares(windows.group_by(*by).agg(**{name: sum_of(name) for name in GPU_TIME_SUMS}))
 
 
 def add_gpu_time_shares(frame: pd.DataFrame) -> pd.DataFrame:

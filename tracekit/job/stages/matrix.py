@@ -167,8 +167,3 @@ def build_stage_cells(measured: Measurements) -> pd.DataFrame:
 def list_timed_units(measured: Measurements) -> pd.DataFrame:
     """Make a pandas frame of `list_units_with_cells`."""
     return to_pandas(list_units_with_cells(measured))
-
-
-def average_stage_walls_by_rank(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `average_stages_by_rank`."""
-    return to_pandas(average_stages_by_rank(measured))

@@ -185,28 +185,36 @@ def find_logged_periodic_stages(log: RunDriverLog, run: str | None) -> list[Peri
 
     A stage that does not fit into its step next to the others runs between steps (verl times validation that way).
     """
-    times = log.stages.pivot_table(index="step", columns="canonical", values="dur_ns", aggfunc="max")
-    steps = log.steps[log.steps > 0].astype(float)
-    times = times.reindex(steps.index).astype(float)
-    counts = times.notna().sum()
-    free_ns = steps - times[counts.index[counts == len(steps)]].sum(axis=1)
-    partial = counts.index[(counts > 0) & (counts < len(steps))]
-    present = {name: times[name].dropna() for name in partial}
-    between = [name for name, ns in present.items() if free_ns[ns.index].sum() < MIN_FITTING_SHARE * ns.sum()]
-    time_ns = steps.sum() + sum(present[name].sum() for name in between)
+    steps = {step: ns for step, ns in log.step_ns.items() if ns > 0}
+    partial: dict[str, dict[int, int]] = {}
+    free_ns = dict(steps)
+    for stage in log.stage_times.distinct("canonical").values("canonical"):
+        times = {step: ns for step, ns in log.map_stage_ns(stage).items() if step in steps}
+        if len(times) < len(steps):
+            partial[stage] = times
+            continue
+        for step, ns in times.items():
+            free_ns[step] -= ns
+    between = [
+        stage
+        for stage, times in partial.items()
+        if sum(free_ns[step] for step in times) < MIN_FITTING_SHARE * sum(times.values())
+    ]
+    time_ns = sum(steps.values()) + sum(sum(partial[stage].values()) for stage in between)
     stages = [
         PeriodicStage(
             run,
             None,
-            str(name),
-            float(present[name].mean()),
-            len(present[name]),
+            stage,
+            sum(times.values()) / len(times),
+            len(times),
             len(steps),
-            find_stage_period(present[name].index.tolist(), steps.index.tolist()),
-            float(present[name].sum() / time_ns),
-            name in between,
+            find_stage_period(list(times), list(steps)),
+            sum(times.values()) / time_ns,
+            stage in between,
         )
-        for name in partial
+        for stage, times in partial.items()
+        if times
     ]
     return _sort_periodic_stages_by_cost(stages)
 

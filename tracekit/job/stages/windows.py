@@ -44,7 +44,7 @@ from tracekit.model.trace import Measurements
 STAGE_KEY = ("run", "role", "canonical")
 """Keys of a stage window: run, role and canonical stage (missing: the step)."""
 
-Owner = tuple[object, str | None]
+Owner = tuple[str | None, str | None]
 """A run and a role."""
 
 
@@ -139,9 +139,9 @@ class _RowsOfWindows:
         with_stages = measured.derived(_find_staged_owners)
         named = rows.with_columns(canonical=name_stages(rows))
         is_stage = rows.equals("window", "stage") & ~named.is_missing("canonical")
-        stages = named.filter(is_stage & _find_rows_of_owners(rows, with_stages))
+        stages = named.filter(is_stage & find_rows_of_owners(rows, with_stages))
         steps = _list_judged_steps(measured, rows)
-        steps = steps.filter(~_find_rows_of_owners(steps, with_stages) & ~steps.equals("origin", "stage"))
+        steps = steps.filter(~find_rows_of_owners(steps, with_stages) & ~steps.equals("origin", "stage"))
         return concat([stages, rows.take(steps["place"]).with_columns(origin=steps["origin"])])
 
 
@@ -153,18 +153,18 @@ def sum_column_over_steps(measured: Measurements, rows: Frame, column: str) -> d
 def _sum_by_owner(rows: Frame, column: str) -> dict[Owner, int]:
     """Sum a column by run and role."""
     sums = rows.group_by("run", "role").agg(total=sum_of(column))
-    return dict(zip(_list_owners(sums), sums.values("total"), strict=True))
+    return dict(zip(list_owners(sums), sums.values("total"), strict=True))
 
 
-def _list_owners(rows: Frame) -> list[Owner]:
+def list_owners(rows: Frame) -> list[Owner]:
     """List the (run, role) of each row."""
     return list(zip(rows.values("run"), rows.values("role"), strict=True))
 
 
-def _find_rows_of_owners(rows: Frame, owners: Collection[Owner]) -> Bools:
+def find_rows_of_owners(rows: Frame, owners: Collection[Owner]) -> Bools:
     """Find the rows of these (run, role)."""
     groups = rows.group_by("run", "role")
-    return np.array([owner in owners for owner in _list_owners(groups.agg())], np.bool_)[groups.number]
+    return np.array([owner in owners for owner in list_owners(groups.agg())], np.bool_)[groups.number]
 
 
 def _list_judged_steps(measured: Measurements, rows: Frame) -> Frame:
@@ -195,7 +195,7 @@ def _has_surest_origin(measured: Measurements, steps: Frame) -> Bools:
 def _find_surest_origins(measured: Measurements) -> dict[Owner, str]:
     """Find the most reliable origin of steps of every (run, role) without stages."""
     lanes = keep_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
-    lanes = lanes.filter(~_find_rows_of_owners(lanes, measured.derived(_find_staged_owners)))
+    lanes = lanes.filter(~find_rows_of_owners(lanes, measured.derived(_find_staged_owners)))
     origins: dict[Owner, str] = {}
     for row in lanes.distinct("run", "role", "origin").rows("run", "role", "origin"):
         before = origins.setdefault((row["run"], row["role"]), row["origin"])
@@ -230,7 +230,7 @@ def _count_gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
     lanes = lanes.filter(_has_surest_origin(measured, lanes)).distinct(*_PROCESS_STEP, "device")
     existing = lanes.group_by("run", "role").agg(count=count_rows(), step_ns=mean_of("wall_ns"))
     steps = zip(existing.values("count"), existing.values("step_ns"), strict=True)
-    return {owner: ExistingSteps(*of_owner) for owner, of_owner in zip(_list_owners(existing), steps, strict=True)}
+    return {owner: ExistingSteps(*of_owner) for owner, of_owner in zip(list_owners(existing), steps, strict=True)}
 
 
 def count_gpu_steps_of_processes(measured: Measurements, rows: Frame) -> ExistingSteps:
@@ -300,7 +300,7 @@ def _list_gpu_steps_by_source(measured: Measurements) -> Frame:
 def divide_by_gpu_steps(measured: Measurements, table: Frame, names: Sequence[str]) -> Frame:
     """Divide these columns of sums by run and role by the steps of single GPUs."""
     existing = count_gpu_steps(measured)
-    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in _list_owners(table)], np.float64)
+    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in list_owners(table)], np.float64)
     return table.with_columns(**{name: divide(table[name], counts) for name in names})
 
 
