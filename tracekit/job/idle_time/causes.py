@@ -364,7 +364,8 @@ def _subtract_stage_idle(gpu_steps: Frame, steps: Frame, in_stages: Frame, cause
         .integers("total_ns")
         for rows in (steps, in_stages)
     )
-    return np.maximum(of_step - of_stages, 0)
+    left: Ints = np.maximum(of_step - of_stages, 0)
+    return left
 
 
 def _sum_with_last_step(left: Frame) -> IdleOutsideStages:
