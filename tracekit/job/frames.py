@@ -317,12 +317,6 @@ def _summarize_job_steps(measured: Measurements) -> JobSteps:
     return JobSteps(to_pandas(steps.walls), steps.step_ns, steps.count)
 
 
-def select_staged_rows(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
-    """Select the rows in a stage, and add its canonical name as a column."""
-    out = rows.assign(**{name: find_canonical_stages(rows, column)})
-    return out[out[name].notna()]
-
-
 def find_canonical_stages(
     rows: pd.DataFrame, column: str = "stage", *, in_file: bool = False, any_range: bool = False
 ) -> npt.NDArray[np.object_]:

@@ -42,6 +42,7 @@ from tracekit.job.stages.windows import (
     count_gpu_steps,
     find_rows_of_owners,
     list_rows_of_windows,
+    list_stage_keys,
     list_stage_windows,
     list_undamaged_rows,
 )
@@ -243,7 +244,7 @@ def _sum_idle_by_place(measured: Measurements) -> Frame:
     for window, (on_gpu, idle) in (("judged", judged), ("capture", captures)):
         sums = on_gpu.group_by(*STAGE_KEY).agg(window_ns=sum_of("window_ns"), idle_ns=sum_of("idle_ns"))
         by_cause = sum_idle_rows_by_cause(idle)
-        keys = [tuple(row.values()) for row in sums.rows(*STAGE_KEY)]
+        keys = list_stage_keys(sums)
         causes = {cause: np.array([by_cause.get((*key, cause), 0) for key in keys], np.int64) for cause in CAUSES}
         assert (np.sum([*causes.values()], axis=0) == sums["idle_ns"]).all(), "causes add up to the idle time"
         parts.append(sums.with_columns(window=window, **causes).sort("window_ns", descending=["window_ns"]))

@@ -105,7 +105,8 @@ def _blame_rows(measured: Measurements, rows: Frame) -> IdleBlame:
 def _number_holders(rows: Frame) -> Ints:
     """Return the place in `HOLDERS` of the holder of each row."""
     number = np.array([HOLDERS.index(text) for text in rows["holder"].texts], np.int64)
-    return number[rows["holder"].codes]
+    of_rows: Ints = number[rows["holder"].codes]
+    return of_rows
 
 
 def _merge_idle_frames(frames: Frame) -> tuple[JobIdleTree, Ints]:
@@ -435,7 +436,7 @@ def _list_idle_branch_rows(
     """List the rows of one role."""
     own = sum_by_group(idle_blame.node[chosen], idle_blame.idle_ns[chosen], len(idle_blame.tree.parent))
     steps = count_gpu_steps(measured).get(owner, NO_STEPS)
-    rows = [
+    rows: list[tuple[Value, ...]] = [
         (
             *owner,
             "· " * branch.depth + format_python_frame(idle_blame.tree.frame[branch.node]),

@@ -258,8 +258,10 @@ def _list_stages_claimed_between_ops(measured: Measurements, thresholds: Thresho
     if {"host-sync-stalls", "stage-edge-idle"} <= asked.keys() and measured.has("stage_edges"):
         rows = list_edge_rows(measured, asked["host-sync-stalls"])
         waiting = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
-        followed = rows.distinct(*_FOLLOWED).rows(*_FOLLOWED)
-        keys.update(key for row in followed if (key := tuple(row.values()))[:2] in waiting)
+        for row in rows.distinct(*_FOLLOWED).rows(*_FOLLOWED):
+            run, role, stage = row.values()
+            if (run, role) in waiting:
+                keys.add((run, role, stage))
     return keys
 
 
@@ -354,17 +356,17 @@ def _select_marked_idle_rows(measured: Measurements) -> Frame:
 def _subtract_stage_idle(gpu_steps: Frame, steps: Frame, in_stages: Frame, cause: str) -> Ints:
     """Subtract the idle time of stages from that of each GPU step; 0 where stages reach beyond their step."""
     of_step, of_stages = (
-        gpu_steps.select(*_GPU_STEP)
-        .join(
-            rows.filter(rows.equals("cause", cause)).group_by(*_GPU_STEP).agg(total_ns=sum_of("idle_ns")),
-            _GPU_STEP,
-            "left",
-            optional=("pid", "device", "step"),
-        )
-        .integers("total_ns")
-        for rows in (steps, in_stages)
+        _sum_idle_by_gpu_step(gpu_steps, rows.filter(rows.equals("cause", cause))) for rows in (steps, in_stages)
     )
-    return np.maximum(of_step - of_stages, 0)
+    left: Ints = np.maximum(of_step - of_stages, 0)
+    return left
+
+
+def _sum_idle_by_gpu_step(gpu_steps: Frame, rows: Frame) -> Ints:
+    """Sum the idle time of these rows for each GPU step; 0 where there is none."""
+    sums = rows.group_by(*_GPU_STEP).agg(total_ns=sum_of("idle_ns"))
+    steps = gpu_steps.select(*_GPU_STEP)
+    return steps.join(sums, _GPU_STEP, "left", optional=("pid", "device", "step")).integers("total_ns")
 
 
 def _sum_with_last_step(left: Frame) -> IdleOutsideStages:

@@ -20,7 +20,6 @@ from tracekit.job.frames import (
     phrase_run,
     select_undamaged_rows,
     summarize_step_walls,
-    to_text_or_none,
 )
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, append_gpu_time_shares
 from tracekit.job.pandas_bridge import to_frame, to_pandas
@@ -38,7 +37,7 @@ from tracekit.model.tables.frame import (
     mean_of,
     sum_of,
 )
-from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS, Ints, group_rows_by
+from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS
 from tracekit.model.trace import Measurements
 
 STAGE_KEY = ("run", "role", "canonical")
@@ -46,6 +45,9 @@ STAGE_KEY = ("run", "role", "canonical")
 
 Owner = tuple[str | None, str | None]
 """A run and a role."""
+
+StageKey = tuple[str | None, str | None, str | None]
+"""A run, a role and a canonical stage (None: the step)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class StageWindow:
         return (self.run, self.role)
 
     @property
-    def key(self) -> tuple[str | None, str | None, str | None]:
+    def key(self) -> StageKey:
         """Run, role and stage of the window."""
         return (self.run, self.role, self.canonical)
 
@@ -159,6 +161,11 @@ def _sum_by_owner(rows: Frame, column: str) -> dict[Owner, int]:
 def list_owners(rows: Frame) -> list[Owner]:
     """List the (run, role) of each row."""
     return list(zip(rows.values("run"), rows.values("role"), strict=True))
+
+
+def list_stage_keys(rows: Frame) -> list[StageKey]:
+    """List the (run, role, canonical stage) of each row."""
+    return list(zip(*(rows.values(name) for name in STAGE_KEY), strict=True))
 
 
 def find_rows_of_owners(rows: Frame, owners: Collection[Owner]) -> Bools:
@@ -333,7 +340,7 @@ def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
     started = {prefix.run for prefix in find_run_start_ups(measured)}
     launched = list_stage_ranges(measured).group_by(*STAGE_KEY).agg(launches=sum_of("launch_count"))
     launched = launched.filter(launched.equals("launches", 0) & ~launched.is_missing("launches"))
-    idle_by_design = {tuple(row.values()) for row in launched.rows(*STAGE_KEY)}
+    idle_by_design = set(list_stage_keys(launched))
     windows = []
     for row in _sum_gpu_time_of_windows(rows).rows():
         run, role, stage = row["run"], row["role"], row["canonical"]
@@ -387,18 +394,6 @@ class _JudgedRows:
     def __call__(self, measured: Measurements) -> pd.DataFrame:
         """Make the pandas frame."""
         return to_pandas(list_rows_of_windows(measured, self.table))
-
-
-def sum_judged_steps(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
-    """Call `sum_column_over_steps` with a pandas frame."""
-    return sum_column_over_steps(measured, to_frame(rows[[*CAPTURE, "run", "role", "window", column]]), column)
-
-
-def number_stage_owners(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
-    """List the distinct (run, role), and number the one of each row."""
-    number, first = group_rows_by(rows, ["run", "role"])
-    columns = (rows[name].array[first] for name in ("run", "role"))
-    return [(to_text_or_none(run), to_text_or_none(role)) for run, role in zip(*columns, strict=True)], number
 
 
 def count_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
