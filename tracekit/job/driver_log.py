@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from tracekit.job.frames import COUNTED_ANEW
 from tracekit.job.pandas_bridge import to_frame, to_pandas
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.text.patterns import compile_lazily

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.pandas_bridge import to_frame
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Bools, Frame, Groups, Ints, where

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame

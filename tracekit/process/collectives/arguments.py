@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.tables.keys import look_up_keys, number_keys
 from tracekit.model.trace import Trace

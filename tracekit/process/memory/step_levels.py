@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.keys import mask_equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.names import parse_memory_quantity
