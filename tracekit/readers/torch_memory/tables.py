@@ -90,7 +90,7 @@ _LONGEST = 100
 class SnapshotTables:
     """Tables of one snapshot, and counts of unknown elements by place and name."""
 
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
