@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from tracekit.job.frames import COUNTED_ANEW
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows

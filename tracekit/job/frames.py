@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.groups import find_group_maxima, find_group_minima
 from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.model.inputs.note_codes import OF_TIMES
 from tracekit.model.intervals import measure_group_unions
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name

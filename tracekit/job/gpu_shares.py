@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.arrays import Nullable, make_bare
 from tracekit.model.tables.frame import Frame, divide, sum_of
 from tracekit.process.device.busy import PARTS

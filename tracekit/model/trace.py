@@ -278,9 +278,7 @@ class Measurements:
     faults: tuple[Fault, ...] = ()
     recorded: Measurements | None = None
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _frames: dict[str, pd.DataFrame] = field(
-        default_factory=dict[str, pd.DataFrame], init=False, repr=False, compare=False
-    )
+    _frames: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
     _looks: list[set[str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.frames import UNIT, clear_redundant_parts, list_stage_ranges, summarize_step_walls
 from tracekit.job.pandas_bridge import to_pandas
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.arrays import Array, Nullable
 from tracekit.model.tables.frame import (
     Frame,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.driver_log import RunDriverLog, find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import UNIT, clear_redundant_parts, list_stage_ranges, summarize_step_walls
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.intervals import line_up_lanes, measure_coverage, merge_intervals
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import RL_STAGES
 from tracekit.model.tables.arrays import Array, Nullable, repeat_number, select_rows
 from tracekit.model.tables.frame import (

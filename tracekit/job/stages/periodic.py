@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.driver_log import RunDriverLog
 from tracekit.job.frames import UNIT, phrase_run
 from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_durations
 from tracekit.job.stages.windows import STAGE_KEY
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
 from tracekit.model.tables.frame import Frame, from_rows, max_of, sum_of

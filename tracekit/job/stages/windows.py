@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.frames import (
     STEP_ORIGINS,
@@ -24,6 +23,7 @@ from tracekit.job.frames import (
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, append_gpu_time_shares
 from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.steps.start_up import find_run_start_ups
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.tables.frame import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.frames import REPEATING, UNIT
 from tracekit.job.pandas_bridge import to_pandas
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
 from tracekit.model.tables.frame import Bools, Frame, Ints, concat, count_rows, sum_of
 from tracekit.model.tables.keys import CAPTURE

@@ -335,7 +335,7 @@ def _encode_bare_array(array: Array) -> tuple[Ints, int]:
         codes, count = _encode_bare_array(array.values)
         return np.where(array.missing, 0, codes + 1), count + 1
     if array.dtype == object:
-        return _encode_array(array)
+        return _encode_texts(array) or _encode_array(array)
     if array.dtype.kind == "f":
         distinct, codes = np.unique(array, return_inverse=True)
     else:
