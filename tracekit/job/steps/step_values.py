@@ -279,11 +279,6 @@ def _count_failed_memory_requests(measured: Measurements) -> Frame:
 # The facts above for callers that still judge with pandas; each goes with its last caller.
 
 
-def list_job_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_values_of_job`."""
-    return _make_object_columns(measured.derived(list_values_of_job))
-
-
 def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
     """Make a pandas frame of `list_values_and_marks`."""
     return _make_object_columns(list_values_and_marks(measured))
