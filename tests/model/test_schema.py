@@ -257,8 +257,8 @@ def test_a_frame_of_arrays_is_what_pandas_makes_of_them(length, monkeypatch):
     }
     made = arrays.make_frame(given, length)
     # Of more rows they are shared, as all are before pandas 3.
-    is_copied = arrays._of_blocks is not None and length <= arrays.MAX_COPIED_ROWS
-    monkeypatch.setattr(arrays, "_of_blocks", None)
+    is_copied = arrays._import_block_frames() is not None and length <= arrays.MAX_COPIED_ROWS
+    monkeypatch.setattr(arrays, "_import_block_frames", lambda: None)
     pd.testing.assert_frame_equal(made, arrays.make_frame(given, length))
     assert made.dtypes.astype(str).tolist() == [
         "int64", "int64", "float64", "bool", "object", "object", "category", "Int64", "int64",

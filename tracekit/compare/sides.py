@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.start_up import find_run_start_ups
@@ -20,13 +20,9 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.tables.frame import Frame, concat, numbers, texts
-from tracekit.model.tables.keys import list_python_values
 from tracekit.model.text.labels import choose_plural, normalize_label_words
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _HINT = "write it again: tracekit analyze … -o report.json"
 
@@ -65,7 +61,7 @@ class ComparedInput:
     label: str
     report: Report
     measured: Measurements | None
-    values: pd.DataFrame | None = None
+    values: Frame | None = None
 
 
 def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | None = None) -> ComparedSide:
@@ -217,8 +213,7 @@ def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
 def _read_input_values(part: ComparedInput) -> Frame:
     """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
-        columns = {name: list_python_values(part.values[name].array) for name in COLUMNS}
-        return _coerce_value_types(part.label, columns)
+        return _coerce_value_types(part.label, {name: part.values.values(name) for name in COLUMNS})
     sheet = part.report.values
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):

@@ -34,7 +34,6 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat, from_rows
-from tracekit.model.tables.keys import iterate_records
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 
@@ -70,7 +69,7 @@ def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
     logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
     step_logs = []
     for run, log in logs_by_run.items():
-        if not len(log.steps):
+        if not log.step_ns:
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         logged = measured.frame("logged")
@@ -92,13 +91,11 @@ def _find_log_digest(measured: Measurements, name: str) -> str | None:
 
 def _convert_driver_log(run: str, log: RunDriverLog) -> Frame:
     """Convert a driver's log to recorded values."""
-    values: list[_LoggedValue] = [
-        (step, None, UNPROFILED, ns) for step, ns in zip(log.steps.index, log.steps, strict=True)
-    ]
-    for step, stage, ns in iterate_records(log.stages, ("step", "canonical", "dur_ns")):
-        values.append((step, stage, UNPROFILED_STAGE, ns))
-    for name, counts in log.counts.items():
-        values += [(step, None, name, count) for step, count in zip(counts.index, counts, strict=True)]
+    values: list[_LoggedValue] = [(step, None, UNPROFILED, ns) for step, ns in log.step_ns.items()]
+    for row in log.stage_times.rows("step", "canonical", "dur_ns"):
+        values.append((row["step"], row["canonical"], UNPROFILED_STAGE, row["dur_ns"]))
+    for name, counts in log.work.items():
+        values += [(step, None, name, count) for step, count in counts.items()]
     return _make_recorded_values(run, values)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.frames import (
     UNIT,
@@ -20,6 +19,7 @@ from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.steps.steady_steps import Steps, drop_left_out_steps
 from tracekit.job.steps.step_values import list_marked_step_values
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import RAN_AHEAD, STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric

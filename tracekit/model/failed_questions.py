@@ -12,13 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import numpy as np
-import pandas as pd
-
 from tracekit.model.inputs.note_codes import OF_ERRORS
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Section, Verdict
-from tracekit.model.tables.keys import mask_equal
+from tracekit.model.tables.frame import Bools, Frame
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Fault, Measurements, Note, Source
 from tracekit.model.units import format_ranges
@@ -112,12 +109,12 @@ def judge_if_asked(measured: Measurements, part: Callable[[Measurements], T], ot
     return value
 
 
-def select_sound_metrics(measured: Measurements) -> pd.DataFrame:
-    """Select the rows of `metrics` whose name did not fail in any process: a mean over some processes would mislead."""
+def keep_sound_metrics(measured: Measurements) -> Frame:
+    """Keep the rows of `metrics` whose name did not fail in any process: a mean over some processes would mislead."""
     with measured.watched():
-        rows = measured["metrics"]
+        rows = measured.frame("metrics")
     failed = list_unsound_metrics(measured)
-    return rows[~rows["name"].isin(failed).to_numpy()] if failed else rows
+    return rows.filter(~rows.is_in("name", failed)) if failed else rows
 
 
 def list_unsound_metrics(measured: Measurements) -> frozenset[str]:
@@ -156,7 +153,7 @@ def _drop_captures(measured: Measurements, captures: Collection[Capture]) -> Mea
     gone = {name for name, _ in captures} - {source.name for source in sources}
     tables = {}
     for name, columns in measured.arrays.items():
-        rows = columns.where(~_mask_capture_rows(columns.judged(), captures, gone))
+        rows = columns.where(~_mask_capture_rows(Frame.from_columns(columns), captures, gone))
         if len(rows) or not len(columns):
             tables[name] = rows
     return Measurements(
@@ -179,16 +176,13 @@ def _drop_check_captures(measured: Measurements, captures: Collection[Capture]) 
     return check if check.sources else None
 
 
-def _mask_capture_rows(
-    frame: pd.DataFrame, captures: Collection[Capture], gone: Collection[str]
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _mask_capture_rows(rows: Frame, captures: Collection[Capture], gone: Collection[str]) -> Bools:
     """Mask the rows of these captures; sources in `gone` match for every process."""
-    rows = frame["source"].isin(gone).to_numpy(np.bool_)
+    mask = rows.is_in("source", gone)
     for name, pid in captures:
         if name not in gone:
-            # Arrays from pandas may be read-only, so no in-place or.
-            rows = rows | (mask_equal(frame["source"], name) & mask_equal(frame["pid"], pid))
-    return rows
+            mask |= rows.equals("source", name) & rows.equals("pid", pid)
+    return mask
 
 
 # --- in words -------------------------------------------------------------------------------------

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tracekit.model.display import Displayed, import_display
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA = "tracekit.report/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.display import import_display
 from tracekit.model.errors import TracekitError
@@ -27,6 +26,7 @@ from tracekit.model.inputs.sources import (
     Tool,
     Want,
 )
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import fill_metric_units
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
@@ -278,9 +278,7 @@ class Measurements:
     faults: tuple[Fault, ...] = ()
     recorded: Measurements | None = None
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _frames: dict[str, pd.DataFrame] = field(
-        default_factory=dict[str, pd.DataFrame], init=False, repr=False, compare=False
-    )
+    _frames: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
     _looks: list[set[str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Comparison
 from tracekit.compare.judge import compare_sides
@@ -19,6 +17,7 @@ from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
+from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
@@ -204,7 +203,7 @@ def _sniff_argument_form(argument: str | Path) -> saved_measurements.SavedForm |
     return saved_measurements.sniff_saved_form(split_label(argument)[1])
 
 
-def _load_all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
+def _load_all_values(report: Report, measured: Measurements) -> Frame | None:
     """Load every value if the report holds only some of them; None if it holds all."""
     return measured.derived(list_value_rows) if report.values and report.values.omitted else None
 

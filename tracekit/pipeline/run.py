@@ -29,6 +29,7 @@ from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.facts import Facts
 from tracekit.model.inputs.sources import Read
+from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
 from tracekit.model.tables import ASKED_COLUMNS, concatenate_table_parts
@@ -70,7 +71,6 @@ from tracekit.pipeline.wire_format.worker_tables import (
     merge_outcome_tables,
     merge_worker_tables,
     release_freed_memory,
-    use_python_strings,
 )
 from tracekit.process import slice_trace
 from tracekit.readers.loading import sniff

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import list_measured_tables
 from tracekit.discover.arguments import split_label
@@ -20,6 +19,7 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.sources import ON_REQUEST, Failure, Fault, Source
+from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.records import dataclass
 from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concatenate_table_parts
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, repeat_number, repeat_text
@@ -29,7 +29,6 @@ from tracekit.pipeline import run
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.measure_source import add_content_digest, read_parts
 from tracekit.pipeline.options import Options, parse_optional_numbers
-from tracekit.pipeline.wire_format.worker_tables import use_python_strings
 from tracekit.process import slice_trace
 from tracekit.process.device.placement import Placement, place_device_ops
 from tracekit.process.steps.windows import StepsAndStages, find_steps_and_stages
@@ -263,11 +262,12 @@ def list_recorded_args(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
             code, of_column = column.values, [_format_arg_value(value) for value in column.categories]
         codes[start:end] = code + len(texts)
         texts += of_column
-    place, unique = pd.factorize(np.array([*texts, ""], object))
+    code_of = {text: code for code, text in enumerate(dict.fromkeys([*texts, ""]))}
+    place = np.array([code_of[text] for text in texts], np.int32)
     return {
         "id": np.concatenate([column.rows for column in columns]).astype(np.int32),
         "key": Coded(np.repeat(np.arange(len(keys), dtype=np.int32), counts), tuple(keys)),
-        "value": Coded(place[codes].astype(np.int32), tuple(unique.tolist())),
+        "value": Coded(place[codes], tuple(code_of)),
         "number": Nullable(numbers, is_text),
     }
 

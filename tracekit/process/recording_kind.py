@@ -220,4 +220,5 @@ def _classify_log(trace: Trace) -> Classification:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
         return Classification("memory-log", (_count_file_elements(trace),))
-    return Classification("driver-log", (RecordingCount("steps", trace.get("log_values")["step"].nunique()),))
+    steps = trace.nullable("log_values", "step")
+    return Classification("driver-log", (RecordingCount("steps", len(np.unique(steps.values[~steps.missing]))),))

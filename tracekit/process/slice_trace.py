@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import get_scope_stage, is_possible_stage, parse_numbered_step, parse_profiler_step
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note, Trace

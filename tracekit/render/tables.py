@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
 from tracekit.model.text.labels import did_you_mean
 from tracekit.render import phrases
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SUFFIXES: dict[Unit, str] = {
     "ns": "_ns",
@@ -145,8 +143,6 @@ def make_report_tables(report: Report) -> ReportTables:
 
 def _make_sheet_frame(sheet: Sheet) -> pd.DataFrame:
     """Convert a sheet to a frame: integers with gaps are `Int64`, unknown values are missing."""
-    import pandas as pd
-
     names = name_columns_with_units(sheet)
     columns, units, docs = {}, {}, {}
     for index, (name, heading) in enumerate(zip(names, sheet.headings, strict=True)):

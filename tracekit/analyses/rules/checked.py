@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-import pandas as pd
-
 from tracekit.analyses.rules import RULES
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import RULES as RULES_SECTION
 from tracekit.model.report import Section, Verdict
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.thresholds import Thresholds
 
 TITLE = "Which rules were checked?"
@@ -31,17 +30,17 @@ def make_rules_section(
     verdicts.sort(
         key=lambda v: (order.index(v.rule) if v.rule in numbers else len(order), ANSWERS.index(v.answer), v.run or "")
     )
-    answers = pd.DataFrame(
+    answers = from_rows(
+        ("number", "rule", "answer", "run", "reason"),
         [(numbers.get(v.rule), v.rule, v.answer, v.run, v.reason or None) for v in verdicts],
-        columns=["number", "rule", "answer", "run", "reason"],
     )
-    limits = pd.DataFrame(
+    limits = from_rows(
+        ("rule", "name", "value"),
         [
             (rule, name, f"{value:g}")
             for rule in _sort_rules_with_thresholds(thresholds, owned)
             for name, value in thresholds.of(rule).items()
         ],
-        columns=["rule", "name", "value"],
     )
     return Section(
         RULES_SECTION,

@@ -5,8 +5,7 @@ Steps are first averaged over the lanes of a role: devices, or processes without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -179,15 +178,10 @@ def _collect_step_walls(measured: Iterable[Measurements]) -> dict[StepKey, set[f
     """Collect the wall times of every measured step; several if inputs share a step name."""
     walls: dict[StepKey, set[float]] = {}
     for measurements in measured:
-        for run, step, part, wall in _list_step_values(measurements, "wall_ns"):
-            walls.setdefault(make_step_id(run, step, part), set()).add(float(wall))
+        for row in summarize_step_walls(measurements).walls.rows(*UNIT, "wall_ns"):
+            key = make_step_id(row["run"], row["step"], row["part"])
+            walls.setdefault(key, set()).add(float(row["wall_ns"]))
     return walls
-
-
-def _list_step_values(measured: Measurements, column: str) -> Iterator[tuple[Any, ...]]:
-    """List run, step, part and the value of a column of each step."""
-    walls = summarize_step_walls(measured).walls
-    return zip(*(walls.values(name) for name in (*UNIT, column)), strict=True)
 
 
 def make_step_id(run: object, step: int | None, part: object) -> StepKey:
@@ -219,8 +213,8 @@ def _average_slots_over_lanes(steps: CountedSteps) -> Frame:
 def _select_counted_slots(measured: Measurements, steps: CountedSteps) -> Frame:
     """Select the slots of one input in counted steps whose marks have the same origin as the step's wall time."""
     origins = {}
-    for run, step, part, origin in _list_step_values(measured, "origin"):
-        origins[make_step_id(run, step, part)] = origin
+    for row in summarize_step_walls(measured).walls.rows(*UNIT, "origin"):
+        origins[make_step_id(row["run"], row["step"], row["part"])] = row["origin"]
     recorded = number_step_rows(measured.frame("steps"), steps)
     has_origin = [origins.get(steps.ids[row["unit"]]) == row["origin"] for row in recorded.rows("unit", "origin")]
     recorded = recorded.filter(np.array(has_origin, np.bool_))

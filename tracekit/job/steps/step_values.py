@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
-from tracekit.job.driver_log import map_run_driver_logs, match_logged_steps
+from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import COUNTED_ANEW, UNIT, list_recorded_stage_ranges, summarize_step_walls
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.steps.step_kinds import mark_step_units, measure_device_work_of_steps
 from tracekit.model import failed_questions
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -58,6 +58,9 @@ JOB_VALUE_NAMES = (
 _CAPTURED = re.compile(r"capture\d+\Z")
 """Pattern of the part of a process that was captured several times."""
 
+
+FRACTIONAL_VALUES = frozenset({*PER_WORK, RANGE_CADENCE, LAUNCH_CADENCE})
+"""Values of the job that need not be whole: work and cadences."""
 
 _TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
 
@@ -216,8 +219,8 @@ def _list_logged_work(measured: Measurements, name: str) -> Iterator[Frame]:
     walls = walls.filter(~walls.is_missing("step") & ~walls.is_in("origin", COUNTED_ANEW))
     for run, log in map_run_driver_logs(measured).items():
         of_run = walls.filter(walls.equals("run", run))
-        counts = dict(log.counts[name].items())
-        shared = counts.keys() & set(match_logged_steps(to_pandas(of_run), log))
+        counts = log.work[name]
+        shared = counts.keys() & set(find_logged_steps(of_run, log))
         rows = of_run.filter(np.isin(of_run.integers("step"), sorted(shared))).select(*UNIT)
         count = np.array([counts[step] for step in rows.values("step")], np.float64)
         yield rows.with_columns(name=name, value=count).filter(count > 0)
@@ -276,24 +279,13 @@ def _count_failed_memory_requests(measured: Measurements) -> Frame:
 # The facts above for callers that still judge with pandas; each goes with its last caller.
 
 
-def list_job_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_values_of_job`."""
-    return _make_object_columns(list_values_of_job(measured))
-
-
 def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
     """Make a pandas frame of `list_values_and_marks`."""
     return _make_object_columns(list_values_and_marks(measured))
 
 
-def list_timed_step_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_times_and_marks`."""
-    return _make_object_columns(list_times_and_marks(measured))
-
-
 def _make_object_columns(values: Frame) -> pd.DataFrame:
-    """Make a pandas frame of Python values: counts and times are whole numbers, work and cadences are floats."""
+    """Make a pandas frame of Python values: floats of `FRACTIONAL_VALUES`, of the others whole numbers."""
     pairs = zip(values.values("name"), values.values("value"), strict=True)
-    floats = {*PER_WORK, RANGE_CADENCE, LAUNCH_CADENCE}
-    value = pd.Series([float(value) if name in floats else int(value) for name, value in pairs], dtype=object)
+    value = pd.Series([float(v) if name in FRACTIONAL_VALUES else int(v) for name, v in pairs], dtype=object)
     return to_pandas(values).astype(object).assign(value=value)

@@ -14,10 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from pandas.api.extensions import ExtensionArray
-from pandas.arrays import NumpyExtensionArray
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 
 Ints = npt.NDArray[np.int64]
@@ -222,7 +220,7 @@ class Columns:
         return Columns(len(frame), {str(name): make_bare(column.array) for name, column in frame.items()})
 
 
-class Frames(Mapping[str, pd.DataFrame]):
+class Frames(Mapping[str, "pd.DataFrame"]):
     """Tables as frames, each made on first access."""
 
     def __init__(self, tables: Mapping[str, Columns | pd.DataFrame]) -> None:
@@ -233,7 +231,7 @@ class Frames(Mapping[str, pd.DataFrame]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Get the frame of one table."""
         table = self._tables[name]
-        if isinstance(table, pd.DataFrame):
+        if not isinstance(table, Columns):
             return table
         if name not in self._frames:
             self._frames[name] = table.frame()
@@ -265,12 +263,13 @@ def _expand_texts(array: Coded) -> npt.NDArray[np.object_]:
 def make_frame(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     """Make a frame of numpy or pandas arrays without conversion; data is shared, or copied if there are few rows."""
     blocks = [_make_block(array, length) for array in arrays.values()]
-    if _of_blocks is not None and blocks and not any(block is None for block in blocks):
+    of_blocks = _import_block_frames()
+    if of_blocks is not None and blocks and not any(block is None for block in blocks):
         names, places = _make_column_index(tuple(arrays))
         placed = list(zip(blocks, places, strict=True))
         if length <= MAX_COPIED_ROWS:
             placed = _merge_blocks(placed)
-        frame: pd.DataFrame = _of_blocks(placed, pd.RangeIndex(length), names)
+        frame: pd.DataFrame = of_blocks(placed, pd.RangeIndex(length), names)
         return frame
     # Explicit for texts, whose dtype pandas would guess.
     typed = {
@@ -280,6 +279,7 @@ def make_frame(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
 
 
+@cache
 def _import_block_frames() -> Any:
     """Import the pandas function that makes a frame from arrays in a third of the time; None before pandas 3."""
     try:
@@ -288,16 +288,13 @@ def _import_block_frames() -> Any:
         return None
 
 
-_of_blocks = _import_block_frames()
-
-
 def _make_block(array: Any, length: int) -> Any:
     """Convert an array to a block of one column; None if pandas would convert it."""
-    plain = np.asarray(array) if isinstance(array, np.ndarray | NumpyExtensionArray) else None
+    plain = np.asarray(array) if isinstance(array, np.ndarray | pd.arrays.NumpyExtensionArray) else None
     if plain is not None and plain.dtype.kind in UNCONVERTED_KINDS:
         return plain.reshape(1, length)
     assert len(array) == length, f"{len(array)} values in {length} rows"
-    return array if isinstance(array, ExtensionArray) else None
+    return array if isinstance(array, pd.api.extensions.ExtensionArray) else None
 
 
 def _merge_blocks(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
@@ -326,14 +323,14 @@ def get_frame_arrays(frame: pd.DataFrame) -> dict[str, Any]:
 
 def make_bare(array: Any) -> Array:
     """Convert a pandas array to the form of these columns; other arrays stay as they are."""
+    if isinstance(array, np.ndarray | Coded | Nullable):
+        return array
     if isinstance(array, pd.Categorical):
         return Coded(array.codes, tuple(array.categories.tolist()))
     if isinstance(array, pd.arrays.IntegerArray):
         return Nullable(array.to_numpy(np.int64, na_value=0), array.isna())
     if isinstance(array, pd.arrays.FloatingArray):
         return Nullable(array.to_numpy(np.float64, na_value=np.nan), array.isna())
-    if isinstance(array, Coded | Nullable):
-        return array
     return np.asarray(array)
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from pandas.api.extensions import ExtensionArray
 
 from tracekit.model import sweeps
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.arrays import Array, Coded, Nullable, make_bare, select_all_rows
 
 Ints = npt.NDArray[np.int64]
@@ -34,9 +33,6 @@ QUEUE = ("device", "stream")
 
 MAX_TABLE_ROOM = 2**20
 """Maximum size of a direct-address table of keys; four entries per row are always allowed. Beyond, sorting is cheaper."""
-
-MAX_NATIVE_ROWS = 2**20
-"""Row count below which keys are numbered in C if available; beyond, pandas is as fast."""
 
 EXACT_FLOAT_BOUND = 2**53
 """Bound below which integers, and their sums, are exact as floats."""
@@ -133,19 +129,14 @@ def _combine_codes(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints,
         if count < 2:
             continue
         if room * count >= 2**62:
-            number, distinct = pd.factorize(number)
-            room = len(distinct)
+            number, first = _number_by_appearance(number)
+            room = len(first)
         number = codes if room == 1 else number * count + codes
         room *= count
     if room == 1:
         return number, np.arange(min(length, 1))
-    if sweeps.native is not None and length < MAX_NATIVE_ROWS:
-        numbers = sweeps.number_by_appearance(number)
-        if numbers is not None:
-            return numbers
-    if room > max(len(number), MIN_TABLE_ROOM):
-        number, distinct = pd.factorize(number)
-        return number, find_first_rows(number, len(distinct))
+    if sweeps.native is not None or room > max(len(number), MIN_TABLE_ROOM):
+        return _number_by_appearance(number)
     # Direct-address table of all combinations: sorting by first row gives the order of appearance.
     first = np.full(room, len(number), np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
@@ -153,6 +144,16 @@ def _combine_codes(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints,
     place = np.empty(room, np.int64)
     place[order] = np.arange(len(order))
     return place.take(number), first[order]
+
+
+def _number_by_appearance(keys: Ints) -> tuple[Ints, Ints]:
+    """Number keys in order of appearance: (number of each row, first row of each number)."""
+    numbers = sweeps.number_by_appearance(keys) if sweeps.native is not None else None
+    if numbers is not None:
+        return numbers
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return np.argsort(order)[place], first[order]
 
 
 def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool = False) -> list[Ints]:
@@ -333,7 +334,13 @@ def _encode_bare_array(array: Array) -> tuple[Ints, int]:
     if isinstance(array, Nullable):
         codes, count = _encode_bare_array(array.values)
         return np.where(array.missing, 0, codes + 1), count + 1
-    return _encode_array(array)
+    if array.dtype == object:
+        return _encode_texts(array) or _encode_array(array)
+    if array.dtype.kind == "f":
+        distinct, codes = np.unique(array, return_inverse=True)
+    else:
+        distinct, codes = number_keys(array.astype(np.int64, copy=False))
+    return codes, len(distinct)
 
 
 def _factorize_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]]:
@@ -345,12 +352,7 @@ def _factorize_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArr
 
 def _group_identical_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, Ints]:
     """Group rows by object identity: (group of each row, first row of each), so that only one of each is compared."""
-    addresses = _view_addresses(values)
-    known = sweeps.number_by_appearance(addresses) if sweeps.native is not None else None
-    if known is not None:
-        return known
-    place, lies = pd.factorize(addresses)
-    return place, find_first_rows(place, len(lies))
+    return _number_by_appearance(_view_addresses(values))
 
 
 def _view_addresses(values: npt.NDArray[np.object_]) -> npt.NDArray[np.intp]:
@@ -366,7 +368,7 @@ def list_python_values(column: Any) -> list[Any]:
     >>> list_python_values(pd.array([1, None], dtype="Int64"))
     [1, None]
     """
-    plain = make_bare(column) if isinstance(column, np.ndarray | ExtensionArray) else None
+    plain = make_bare(column) if isinstance(column, np.ndarray | pd.api.extensions.ExtensionArray) else None
     if isinstance(plain, Nullable):
         return _list_nullable_numbers(plain)
     if isinstance(plain, np.ndarray) and plain.dtype.kind in "iub":

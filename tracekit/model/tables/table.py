@@ -13,9 +13,9 @@ from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from tracekit.model.errors import SchemaError
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import (
     Array,
@@ -184,8 +184,13 @@ def _cast_nullable(column: Column, data: Any) -> Array:
     """Cast to nullable numbers of the declared type."""
     if isinstance(data, Nullable):
         return data
-    if isinstance(data, np.ndarray) and data.dtype == _NUMBERS[column.dtype]:
-        if data.dtype.kind == "i":
+    kind = _NUMBERS[column.dtype]
+    if isinstance(data, list | tuple) and {type(value) for value in data} <= _PLAIN_NUMBERS[column.dtype]:
+        missing = np.array([value is None for value in data], np.bool_)
+        data = np.array([0 if value is None else value for value in data], kind)
+        return Nullable(data, missing if kind == np.int64 else missing | np.isnan(data))
+    if isinstance(data, np.ndarray) and data.dtype == kind:
+        if kind == np.int64:
             return Nullable(data, np.zeros(len(data), np.bool_))
         return Nullable(data, np.isnan(data))
     if str(getattr(data, "dtype", "")) == column.dtype:
@@ -193,16 +198,24 @@ def _cast_nullable(column: Column, data: Any) -> Array:
     return make_bare(pd.array(data, dtype=column.dtype))
 
 
+_PLAIN_NUMBERS: dict[str, set[type]] = {
+    "Int64": {int, np.int64, NoneType},
+    "Float64": {float, int, np.float64, np.int64, NoneType},
+}
+"""Types of values that need no check."""
+
+
 def _cast_numbers(column: Column, data: Any) -> Array:
     """Cast to numbers or booleans of the declared type."""
     values = np.asarray(data)
     if values.dtype == _NUMBERS[column.dtype]:
         return values
-    cast: Any = pd.array(values, dtype=column.dtype)
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(_NUMBERS[column.dtype])
     # numpy casts to these types silently, even if values change.
-    if not (np.asarray(cast) == values).all():
+    if not (cast == values).all():
         raise ValueError(f"values that are no {column.dtype}")
-    return make_bare(cast)
+    return cast
 
 
 _NUMBERS: dict[str, np.dtype[Any]] = {
@@ -242,7 +255,7 @@ def _cast_texts(column: Column, data: Any, length: int) -> Coded:
     """Encode texts by the closed set if there is one (other values are an error), else by the texts present."""
     if data is None:
         return Coded(np.full(length, -1, np.int8), column.values)
-    values = data.array if isinstance(data, pd.Series) else data
+    values = getattr(data, "array", data)  # of a pandas column
     coded = values if isinstance(values, Coded) else _encode_open_texts(values)
     if not column.values or (coded.texts == column.values and not (coded.codes < 0).any()):
         return coded
@@ -258,34 +271,33 @@ def _encode_open_texts(values: Any) -> Coded:
     """Encode any column of texts; new codes are in sorted order."""
     if isinstance(values, Coded):
         return values
-    if isinstance(values, pd.Categorical):
+    if hasattr(values, "categories"):
         return Coded(values.codes, tuple(values.categories.tolist()))
-    if len(values) <= MAX_SHORT_ROWS:
-        try:
-            coded = _encode_short_column(tuple(values))
-        except TypeError:  # unhashable values
-            coded = None
-        if coded is not None:
-            return coded
-    array = np.asarray(values, object)
-    if array.ndim == 1:
-        codes, distinct = pd.factorize(array)
-        texts = distinct.tolist()
-        if all(type(text) is str for text in texts):
-            order = sorted(range(len(texts)), key=texts.__getitem__)
-            place = np.full(len(texts) + 1, -1, choose_narrowest(len(texts)))
-            place[order] = np.arange(len(texts))
-            return Coded(place[codes], tuple(texts[code] for code in order))
+    encode = _encode_short_column if len(values) <= MAX_SHORT_ROWS else _encode_texts_and_none
+    try:
+        coded = encode(tuple(values))
+    except TypeError:  # unhashable values
+        coded = None
+    if coded is not None:
+        return coded
     categorical = pd.Categorical(values)
     return Coded(categorical.codes, tuple(str(text) for text in categorical.categories))
 
 
 @lru_cache(1024)
 def _encode_short_column(values: tuple[Any, ...]) -> Coded | None:
-    """Encode the texts of a few rows, in sorted order; None if there is anything but texts and None.
+    """Encode the texts of a few rows like `_encode_texts_and_none`.
 
     The result is cached and shared by columns with equal values, which the files of one run often have; it is read-only.
     """
+    coded = _encode_texts_and_none(values)
+    if coded is not None:
+        coded.codes.setflags(write=False)
+    return coded
+
+
+def _encode_texts_and_none(values: tuple[Any, ...]) -> Coded | None:
+    """Encode texts in sorted order; None if there is anything but texts and None."""
     if not {type(value) for value in values} <= {str, NoneType}:
         return None
     distinct = set(values)
@@ -294,7 +306,6 @@ def _encode_short_column(values: tuple[Any, ...]) -> Coded | None:
     code_of = dict(zip(texts, range(len(texts)), strict=True))
     code_of[None] = -1
     codes = np.array([code_of[value] for value in values], choose_narrowest(len(texts)))
-    codes.setflags(write=False)
     return Coded(codes, tuple(texts))
 
 

@@ -8,24 +8,16 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_equal_rows,
-    list_stage_rows,
-    phrase_run,
-    split_by_run,
-    summarize_job_steps,
-    to_int_or_none,
-)
-from tracekit.job.stages.periodic import measure_planned_stage_time
-from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.job.frames import list_stage_ranges, phrase_run, summarize_step_walls
+from tracekit.job.stages.periodic import sum_planned_stage_time
+from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.job.steps.start_up import find_run_start_ups
-from tracekit.job.steps.step_kinds import MAX_WORK_DIFFERENCE, list_steps_with_device_work
+from tracekit.job.steps.step_kinds import MAX_WORK_DIFFERENCE, measure_device_work_of_steps
 from tracekit.model import failed_questions
 from tracekit.model.report import Metric, Section
-from tracekit.model.tables.keys import CAPTURE, left_join
+from tracekit.model.tables.frame import Frame, count_rows, max_of, median_of, min_of, sum_of
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
@@ -88,10 +80,11 @@ def measure_unexplained_ratio(measured: Measurements, sections: Sequence[Section
 def _include_start_up(measured: Measurements, times: list[UnexplainedTime]) -> list[UnexplainedTime]:
     """Rescale the times to captures including their start-up, which is explained, like the shares of the headline."""
     of_runs = find_run_start_ups(measured)
-    step_ns = float(summarize_job_steps(measured).walls["wall_ns"].sum())
+    steps = summarize_step_walls(measured)
+    step_ns = float(steps.walls["wall_ns"].sum())
     if not of_runs or not step_ns:
         return times
-    before_ns = sum(each.start_up_ns * summarize_job_steps(measured).select_run(each.run).count for each in of_runs)
+    before_ns = sum(each.start_up_ns * steps.select_run(each.run).count for each in of_runs)
     longer = 1 + before_ns / step_ns
     return [replace(each, window_ns=each.window_ns * longer) for each in times]
 
@@ -106,24 +99,24 @@ def _evaluate_if_sound(measured: Measurements, part: Any) -> tuple[Any, ...]:
 
 def _name_window(measured: Measurements) -> str:
     """Name the windows in a sentence."""
-    walls = summarize_job_steps(measured).walls
+    walls = summarize_step_walls(measured).walls
     if find_run_start_ups(measured):
         return "time after start-up"
-    is_capture = (walls["origin"] == "file").all() and walls["step"].isna().all()
-    return "capture" if is_capture else "step"
+    is_capture = walls.equals("origin", "file") & walls.is_missing("step")
+    return "capture" if is_capture.all() else "step"
 
 
 def _describe_mismatches(measured: Measurements) -> Iterator[str]:
     if not (measured.row_count("gpu_time") and measured.row_count("steps")):
         return
-    rows = list_steps_with_device_work(measured)
-    rows = rows[(rows["origin"] != "stage").to_numpy(np.bool_)]
+    rows = measure_device_work_of_steps(measured)
+    rows = rows.filter(~rows.equals("origin", "stage"))
     window_ns = float(rows["window_ns"].sum())
     if not window_ns:
         return
     unit, each = _name_window(measured), window_ns / len(rows)
     # A capture window is bounded by the work in it: it may begin after the launches of its work.
-    is_marked = (rows["origin"] != "file").to_numpy(np.bool_)
+    is_marked = ~rows.equals("origin", "file")
     if float(rows["differ_ns"][is_marked].sum()) > MAX_WORK_DIFFERENCE * window_ns:
         inside, launched = (format_quantity(float(rows[name].mean()), "ns") for name in ("inside_ns", "launched_ns"))
         yield (
@@ -134,26 +127,21 @@ def _describe_mismatches(measured: Measurements) -> Iterator[str]:
     yield from _describe_sparse_capture(measured, rows, unit)
 
 
-def _describe_sparse_capture(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[str]:
+def _describe_sparse_capture(measured: Measurements, rows: Frame, unit: str) -> Iterator[str]:
     """Describe single windows with GPU work in only a part of them: when it ran, and how busy the GPUs were then."""
-    by_source = rows.groupby([*CAPTURE], dropna=False, sort=False)["ts_ns"].transform("size")
-    numbered_file = (rows["origin"] == "file") & rows["step"].notna()
-    single = rows[((by_source == 1) & ~numbered_file).to_numpy(np.bool_)]
-    if len(single) < len(rows) or not len(rows):
+    is_single = rows.group_by(*CAPTURE).each(count_rows()) == 1
+    is_numbered_file = rows.equals("origin", "file") & ~rows.is_missing("step")
+    if not len(rows) or not is_single.all() or is_numbered_file.any():
         return
-    gpu_time = read_undamaged_table(measured, "gpu_time")
-    captures = gpu_time[(gpu_time["window"] == "capture").to_numpy(np.bool_)]
-    captures = captures.assign(end_ns=captures["ts_ns"] + captures["window_ns"], span_ns=captures["window_ns"])
-    spans = aggregate_by_keys(
-        captures,
-        [*CAPTURE],
-        begin_ns=("ts_ns", "min"),
-        end_ns=("end_ns", "max"),
-        span_ns=("span_ns", "sum"),
-        quiet_ns=("idle_ns", "sum"),
+    gpu_time = list_undamaged_rows(measured, "gpu_time")
+    captures = gpu_time.filter(gpu_time.equals("window", "capture"))
+    spans = captures.group_by(*CAPTURE).agg(
+        begin_ns=min_of("ts_ns"),
+        end_ns=max_of(captures["ts_ns"] + captures["window_ns"]),
+        span_ns=sum_of("window_ns"),
+        quiet_ns=sum_of("idle_ns"),
     )
-    both = left_join(single.drop(columns=["idle_ns"]), spans, CAPTURE, optional=["pid"])
-    both = both[both["span_ns"].notna().to_numpy(np.bool_)]
+    both = rows.join(spans, CAPTURE, optional=["pid"])
     span, window = float(both["span_ns"].sum()), float(both["window_ns"].sum())
     if not window or window - span <= MAX_WORK_DIFFERENCE * window:
         return
@@ -174,9 +162,9 @@ def _describe_unexplained(measured: Measurements, time: UnexplainedTime, section
     what, largest = ("idle time", [f"{format_quantity(part['ratio'], 'ratio')} {cause}"] if cause else [])
     if time.kind == "waiting":
         what, largest = "waiting for collectives" if cause else "exposed communication", []
-    if part["rank"] is not None and len(set(cells["rank"].dropna())) > 1:
-        largest.append(f"rank {int(part['rank'])}")
-    if cells["stage"].notna().any():
+    if part["rank"] is not None and len({*cells.values("rank")} - {None}) > 1:
+        largest.append(f"rank {part['rank']}")
+    if not cells.is_missing("stage").all():
         largest.append(str(part["stage"] or "outside any stage"))
     sentence = f"{format_quantity(time.ratio, 'ratio')} {what} is unexplained"
     if largest:
@@ -187,7 +175,7 @@ def _describe_unexplained(measured: Measurements, time: UnexplainedTime, section
 def _name_cause(measured: Measurements, cause: str | None) -> str:
     """Name a cause in a sentence."""
     is_between = cause == "host_none" and measured.row_count("host_counts") > 0
-    if is_between and not measured["host_counts"]["leaf_count"].sum():
+    if is_between and not measured.frame("host_counts").integers("leaf_count").any():
         return NO_OPS
     return CAUSE_PHRASES.get(cause or "", cause or "")
 
@@ -212,9 +200,9 @@ def _describe_variation(measured: Measurements, sections: Sequence[Section]) -> 
     if any(finding.rule == "step-variance" for finding in findings):
         return
     covered = sum(f.recoverable_ns or 0 for f in findings if f.rule in SOME_STEP_RULES)
-    for run, walls in split_by_run(summarize_job_steps(measured).walls):
+    for walls in summarize_step_walls(measured).walls.group_by("run").frames():
         # Scheduled stages, such as checkpoints, are not step variance.
-        wall = walls["wall_ns"].to_numpy(np.float64) - measure_planned_stage_time(measured, walls)
+        wall = walls["wall_ns"] - sum_planned_stage_time(measured, walls)
         if len(wall) < MIN_VARIATION_STEPS or _has_unlike_windows(walls):
             continue
         median = float(np.median(wall))
@@ -222,8 +210,7 @@ def _describe_variation(measured: Measurements, sections: Sequence[Section]) -> 
         share = excess / float(wall.mean()) if wall.any() else 0.0
         if share <= MIN_UNEXPLAINED_RATIO:
             continue
-        longest = walls.iloc[int(wall.argmax())]
-        step = to_int_or_none(longest["step"])
+        run, step = (walls.values(name)[int(wall.argmax())] for name in ("run", "step"))
         which = "the longest step" if step is None else f"step {step}"
         took = f"{which} takes {format_quantity(float(wall.max()), 'ns')}, the median {format_quantity(median, 'ns')}"
         stage = _find_longer_stage(measured, run, step)
@@ -233,25 +220,21 @@ def _describe_variation(measured: Measurements, sections: Sequence[Section]) -> 
         )
 
 
-def _has_unlike_windows(walls: pd.DataFrame) -> bool:
+def _has_unlike_windows(walls: Frame) -> bool:
     """Check whether the windows are captures of unlike processes, not repetitions of one step."""
-    return bool(walls["step"].isna().all()) and len(set(walls["origin"])) > 1
+    return bool(walls.is_missing("step").all()) and len(walls.distinct("origin")) > 1
 
 
-def _find_longer_stage(measured: Measurements, run: object, step: int | None) -> str:
+def _find_longer_stage(measured: Measurements, run: str | None, step: int | None) -> str:
     """Find the stage of a step that most exceeds its median over steps, and the rank with the longest one."""
-    rows = list_stage_rows(measured)
-    rows = rows[find_equal_rows(rows["run"], run).to_numpy(np.bool_)]
-    if step is None or not len(rows):
+    rows = list_stage_ranges(measured)
+    rows = rows.filter(rows.equals("run", run))
+    walls = rows.group_by("step", "canonical", "rank").agg(wall_ns=sum_of("dur_ns"))
+    wall_ns = walls.number("wall_ns")
+    walls = walls.with_columns(over_ns=wall_ns - walls.group_by("canonical").each(median_of(wall_ns)))
+    walls = walls.filter(walls.equals("step", step))
+    if step is None or not len(walls):
         return ""
-    by = ["step", "canonical", "rank"]
-    walls = aggregate_by_keys(rows, by, wall_ns=("dur_ns", "sum"))
-    of_step = walls["step"].eq(step).fillna(value=False).to_numpy(np.bool_)
-    usual = walls.groupby("canonical")["wall_ns"].median()
-    there = walls[of_step]
-    if not len(there):
-        return ""
-    over = there["wall_ns"].to_numpy(np.float64) - usual.reindex(there["canonical"]).to_numpy()
-    row = there.iloc[int(over.argmax())]
-    rank = "" if pd.isna(row["rank"]) else f", rank {int(row['rank'])}"
-    return f", largest part {format_quantity(float(over.max()), 'ns')} in {row['canonical']}{rank}"
+    row = next(walls.take(walls["over_ns"].argmax(keepdims=True)).rows())
+    rank = "" if row["rank"] is None else f", rank {row['rank']}"
+    return f", largest part {format_quantity(row['over_ns'], 'ns')} in {row['canonical']}{rank}"

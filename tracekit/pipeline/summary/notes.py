@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import chain
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.report.tables import make_sheet
-from tracekit.job.steps.step_values import list_job_values
+from tracekit.job.steps.step_values import FRACTIONAL_VALUES, list_values_of_job
 from tracekit.model import failed_questions
 from tracekit.model.report import Heading, Remark, Sheet
-from tracekit.model.tables.keys import Ints, group_column
+from tracekit.model.tables.frame import Frame, concat
 from tracekit.model.trace import Measurements
 
 VALUE_COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
@@ -60,11 +59,14 @@ def make_value_table(measured: Measurements) -> Sheet | None:
     """
     if not measured.has("metrics") and not measured.faults:
         return None
-    frame = list_value_rows(measured)
-    if len(frame) > MAX_REPORT_VALUES:
-        frame = frame.sort_values("whole", ascending=False, kind="stable")
+    rows = list_value_rows(measured)
+    if len(rows) > MAX_REPORT_VALUES:
+        rows = rows.sort("whole", descending=["whole"])
+    cells = zip(rows["whole"].tolist(), rows.values("name"), rows.values("value"), strict=True)
+    value = [int(v) if is_of_job and name not in FRACTIONAL_VALUES else v for is_of_job, name, v in cells]
+    rows = rows.with_columns(value=np.array(value, object))
     headings = [Heading(name, name, "") for name in VALUE_COLUMNS]
-    return make_sheet("values", "Values by process and step", headings, frame, max_rows=MAX_REPORT_VALUES)
+    return make_sheet("values", "Values by process and step", headings, rows, max_rows=MAX_REPORT_VALUES)
 
 
 def list_content_digests(measured: Measurements) -> tuple[tuple[str, str], ...]:
@@ -73,39 +75,25 @@ def list_content_digests(measured: Measurements) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(pairs))
 
 
-def list_value_rows(measured: Measurements) -> pd.DataFrame:
-    """List all rows of the metrics table, with the column `integers` for metrics of the job; sorted by the key columns.
+def list_value_rows(measured: Measurements) -> Frame:
+    """List the rows of the metrics table and the metrics of the job (`whole`), sorted by the key columns, missing ones first.
 
     Leaves out metrics that depend on an error of tracekit, for all processes.
     """
-    nothing = pd.DataFrame(columns=[*VALUE_COLUMNS])
-    of_job = failed_questions.judge_if_sound(measured, lambda part: part.derived(list_job_values), nothing)
-    of_whole_job = of_job.reindex(columns=[*VALUE_COLUMNS]).assign(whole=True)
-    rows = (
-        _drop_snapshot_duplicates(failed_questions.select_sound_metrics(measured))[[*VALUE_COLUMNS]]
-        .astype(object)
-        .assign(whole=False)
-    )
-    frame = pd.concat([of_whole_job, rows], ignore_index=True)
-    order = np.lexsort([_rank_value_keys(frame[name]) for name in reversed(VALUE_COLUMNS[:7])])
-    return frame.iloc[order]
+    of_job = failed_questions.judge_if_sound(measured, lambda part: part.derived(list_values_of_job), Frame({}, 0))
+    of_processes = _drop_snapshot_duplicates(failed_questions.keep_sound_metrics(measured)).select(*VALUE_COLUMNS)
+    rows = concat([of_job.with_columns(whole=True), of_processes.with_columns(whole=False)])
+    keys = VALUE_COLUMNS[:7]
+    is_known = {f"has_{name}": ~rows.is_missing(name) for name in keys}
+    order = rows.with_columns(**is_known).order(*chain.from_iterable(zip(is_known, keys, strict=True)))
+    return rows.take(order)
 
 
-def _rank_value_keys(keys: pd.Series[Any]) -> Ints:
-    """Rank each key among the distinct ones, missing ones first."""
-    number, first = group_column(keys)
-    ranks = pd.Series(keys.array[first]).rank(method="dense", na_option="top")
-    return ranks.to_numpy().astype(np.int64)[number]
-
-
-def _drop_snapshot_duplicates(rows: pd.DataFrame) -> pd.DataFrame:
+def _drop_snapshot_duplicates(rows: Frame) -> Frame:
     """Drop metrics of memory snapshots that another tool also has for the same process.
 
     Both are levels of one allocator; the maximum over two tools would describe neither.
     """
-    keys = ["run", "role", "rank", "name"]
-    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
-    if of_snapshot.all() or not of_snapshot.any():
-        return rows
-    number = rows.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-    return rows[~(of_snapshot & np.isin(number, number[~of_snapshot]))]
+    keys = ("run", "role", "rank", "name")
+    of_snapshot = rows.equals("tool", "torch_memory")
+    return rows.filter(~(of_snapshot & rows.is_among(rows.filter(~of_snapshot), keys, optional=keys)))

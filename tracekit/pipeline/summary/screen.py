@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from tracekit.discover.arguments import FileCounts, count_found_files, format_file_counts
 from tracekit.discover.sampling import SAMPLED
@@ -20,27 +19,25 @@ from tracekit.job.frames import (
     ORIGIN_NOTES,
     REPEATING,
     STEP_BOUNDS,
-    JobSteps,
-    count_devices_of_rows,
+    StepWalls,
     make_label_headings,
-    stack_frames,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_text_or_none,
+    summarize_step_walls,
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
+from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
 from tracekit.job.report.tables import make_sheet
-from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls, spread_stage_walls
+from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages
-from tracekit.job.stages.windows import STAGE_KEY, compute_gpu_shares_by_stage, read_undamaged_table
+from tracekit.job.stages.windows import STAGE_KEY, list_undamaged_rows, sum_gpu_time_by_stage
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model import failed_questions
 from tracekit.model.inputs.note_codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
-from tracekit.model.tables.keys import left_join
+from tracekit.model.tables.frame import Frame, concat, count_rows, mean_of, median_of, sum_of, texts
+from tracekit.model.tables.keys import PROCESS
 from tracekit.model.text.labels import choose_plural, format_numbered_word
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
@@ -86,18 +83,22 @@ def _make_summary_fact(measured: Measurements, part: Callable[[Measurements], st
 
 
 def _count_summary_runs(measured: Measurements) -> str:
-    runs = measured["captures"]["run"].dropna().unique().tolist()
+    runs = _list_capture_values(measured, "run")
     return f"{len(runs)} runs" if len(runs) > 1 else ""
+
+
+def _list_capture_values(measured: Measurements, column: str) -> list[Any]:
+    """List the distinct known values of a column of captures, in order of appearance."""
+    values = measured.frame("captures").distinct(column).values(column)
+    return [value for value in values if value is not None]
 
 
 def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
-    captures = measured["captures"]
-    ranks = sorted(int(rank) for rank in captures["rank"].dropna().unique())
-    worlds = captures["world_size"].dropna().unique()
+    ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
         return "ranks unknown"
-    world = f" of {int(worlds[0])}" if len(worlds) == 1 else ""
+    world = f" of {worlds[0]}" if len(worlds) == 1 else ""
     return _format_numbers("rank", ranks, world)
 
 
@@ -110,23 +111,18 @@ def _format_numbers(word: str, values: Sequence[int], suffix: str = "") -> str:
 
 
 def _list_run_roles(measured: Measurements) -> str:
-    roles = measured["captures"]["role"].dropna().unique().tolist()
-    if len(roles) > 4:
-        return f"{len(roles)} roles"
-    return ", ".join(str(role) for role in roles)
+    roles = _list_capture_values(measured, "role")
+    return f"{len(roles)} roles" if len(roles) > 4 else ", ".join(roles)
 
 
 def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> str:
     """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
-    walls = summarize_job_steps(measured).walls
-    step_numbers = sorted({int(step) for step in walls["step"].dropna()})
+    walls = summarize_step_walls(measured).walls
+    steps = [(run or "", step) for run, step in zip(walls.values("run"), walls.values("step"), strict=True)]
+    step_numbers = sorted({step for _, step in steps if step is not None})
     gone = {(step.run, step.step) for step in left_out}
-    runs = walls["run"].where(walls["run"].notna(), "")
-    counting: set[int] = set()
-    for run, number in zip(runs, walls["step"], strict=True):
-        if not pd.isna(number) and (str(run), int(number)) not in gone:
-            counting.add(int(number))
-    repeats = bool(len(walls)) and bool(walls["origin"].isin(REPEATING).all())
+    counting = {step for run, step in steps if step is not None and (run, step) not in gone}
+    repeats = len(walls) and walls.is_in("origin", REPEATING).all()
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:
         return f"{_format_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out)})"
@@ -155,25 +151,23 @@ def _format_named_values(values: Mapping[str, str]) -> str:
 
 def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
-    captures = measured["captures"]
     if any(note.code == INTERLEAVED for note in measured.notes):
         return ""
-    if not (captures["device_op_count"] > 0).any():
-        only = set(captures["tool"].dropna()) == {"torch_memory"}
+    if not measured.frame("captures").integers("device_op_count").any():
+        only = _list_capture_values(measured, "tool") == ["torch_memory"]
         return "only memory was recorded" if only else _explain_missing_gpu(measured)
-    seen = measured["gpu_time"]
-    count = f"{count_devices_of_rows(seen)}"
+    devices = measured.frame("gpu_time").distinct(*PROCESS, "device")
+    count = f"{len(devices)}"
     if has_split_runs(measured):
-        counts = [count_devices_of_rows(of_run) for _, of_run in seen.groupby("run", sort=False)]
-        count = f"each {format_ranges(counts)}"
-    names = captures["device_name"].dropna().unique().tolist() or ["GPU"]
+        count = f"each {format_ranges(devices.group_by('run').agg(count=count_rows()).values('count'))}"
+    names = _list_capture_values(measured, "device_name") or ["GPU"]
     model = "mixed GPUs" if len(names) > 1 else names[0]
     return f"{count} × {model}"
 
 
 def _explain_missing_gpu(measured: Measurements) -> str:
     """Explain why there is no GPU, if the kind of all recordings shows it; else say that none was recorded."""
-    kinds = set(measured["recordings"]["kind"].dropna())
+    kinds = {*measured.frame("recordings").values("kind")} - {None}
     if kinds == {"unread-accelerator"}:
         return "accelerator rows not read"
     if kinds and kinds <= FOREIGN:
@@ -229,7 +223,7 @@ def _label_partial_metrics(
 
 def _measure_step_time(measured: Measurements) -> tuple[Metric, ...]:
     """Measure the step time; empty if no step is known."""
-    steps = summarize_job_steps(measured)
+    steps = summarize_step_walls(measured)
     if steps.step_ns is None:
         return ()
     walls = steps.walls
@@ -239,7 +233,7 @@ def _measure_step_time(measured: Measurements) -> tuple[Metric, ...]:
     high: float | None = None
     if len(walls) > 1:
         low, high = float(walls["wall_ns"].min()), float(walls["wall_ns"].max())
-    runs = len(walls["run"].unique())
+    runs = len(walls.distinct("run"))
     name = _name_step_unit(steps)
     bounds = "captures" if name == "capture" else STEP_BOUNDS
     if runs > 1:
@@ -257,21 +251,22 @@ def _measure_start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]
     of_runs = find_run_start_ups(measured)
     if not of_runs or not (measured.has("start_up_gpu") and measured.row_count("start_up_gpu")):
         return 0.0, ()
-    runs = summarize_job_steps(measured).walls["run"].nunique(dropna=False)
+    runs = len(summarize_step_walls(measured).walls.distinct("run"))
     before_ns = sum(prefix.start_up_ns for prefix in of_runs) / max(runs, 1)
-    calls = measured["start_up"]
-    is_wait = (calls["window"] == "before") & (calls["kind"] == "wait")
+    calls = measured.frame("start_up")
+    is_wait = calls.equals("window", "before") & calls.equals("kind", "wait")
     label = "start of recording" if is_wait.any() else "start-up"
     return before_ns, (Metric("start_up", before_ns, "ns", "lower", label=label),)
 
 
 def _measure_outside_stages(measured: Measurements) -> tuple[Metric, ...]:
     """Measure the share of steps outside any stage; empty if no stage is known."""
-    walls = summarize_job_steps(measured).walls
-    attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
-    if attributed["wall_ns"].sum() <= 0 or list_selected_stages(measured):
+    walls = summarize_step_walls(measured).walls
+    attributed = walls.filter(~walls.is_missing("attributed_ns") & ~walls.equals("origin", "stage"))
+    wall_ns = float(attributed["wall_ns"].sum())
+    if wall_ns <= 0 or list_selected_stages(measured):
         return ()
-    gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
+    gap = 1 - float(attributed.integers("attributed_ns").sum()) / wall_ns
     return (Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"),)
 
 
@@ -280,11 +275,11 @@ def has_split_runs(measured: Measurements) -> bool:
     return any(note.code == SPLIT_RUNS_CODE for note in measured.notes)
 
 
-def _measure_run_steps(measured: Measurements, steps: JobSteps) -> tuple[Metric, ...]:
+def _measure_run_steps(measured: Measurements, steps: StepWalls) -> tuple[Metric, ...]:
     """Measure the step time of each run, longest first; runs that do not belong together have no common mean."""
     metrics: list[Metric] = []
     before = {prefix.run: prefix.start_up_ns for prefix in find_run_start_ups(measured)}
-    for run in steps.walls["run"].astype(str).unique():
+    for run in steps.walls.distinct("run").values("run"):
         of_run = steps.select_run(run)
         if of_run.step_ns is not None:
             label = f"{_name_step_unit(of_run)} of {run}"
@@ -293,18 +288,17 @@ def _measure_run_steps(measured: Measurements, steps: JobSteps) -> tuple[Metric,
     return tuple(sorted(metrics, key=attrgetter("value"), reverse=True)[:MAX_RUN_STEPS])
 
 
-def _name_step_unit(steps: JobSteps) -> str:
+def _name_step_unit(steps: StepWalls) -> str:
     """Name the windows measured as steps, by their origin."""
     walls = steps.walls
-    origins = walls["origin"].unique().tolist()
-    if len(origins) > 1:
-        return "capture" if walls["step"].isna().all() else "step"
-    origin = str(origins[0])
-    if origin == "file" and walls["step"].isna().all():
+    origins, is_numbered = walls.distinct("origin").values("origin"), not walls.is_missing("step").all()
+    if not is_numbered and (len(origins) > 1 or origins == ["file"]):
         return "capture"
-    names = sorted({shorten_repeating_name(name) for name in walls["name"].dropna()})
+    if len(origins) > 1:
+        return "step"
+    names = sorted({shorten_repeating_name(name) for name in walls.values("name") if name is not None})
     listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
-    return ORIGIN_NOTES[origin].format(name=listed)
+    return ORIGIN_NOTES[origins[0]].format(name=listed)
 
 
 def shorten_repeating_name(name: str) -> str:
@@ -328,24 +322,23 @@ MAX_RUN_STEPS = 6
 
 def _measure_memory_peaks(measured: Measurements) -> tuple[Metric, ...]:
     """Measure the highest memory level of any GPU, from snapshots or else timelines; empty without both."""
-    rows = measured["snapshot_levels"]
-    rows = rows[rows["memory"] == "device"]
+    levels = measured.frame("snapshot_levels")
+    levels = levels.filter(levels.equals("memory", "device"))
+    rows = levels
     columns = [
         ("peak_requested", "peak_bytes", "most requested on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ]
     if not len(rows):
-        rows = measured["category_peaks"]
+        rows = measured.frame("category_peaks")
         columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
     counted_in = ""
-    memories = measured.frame("snapshot_levels")
-    memories = memories.filter(memories.equals("memory", "device"))
-    if _evaluate_sound_part(measured, lambda whom: bool(has_pausable(whom, memories).any()), otherwise=False):
+    if _evaluate_sound_part(measured, lambda whom: bool(has_pausable(whom, levels).any()), otherwise=False):
         counted_in = " (with pools that may be unmapped)"
     return tuple(
-        Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
+        Metric(name, int(rows.integers(column).max()), "bytes", "lower", label=f"{label}{counted_in}")
         for name, column, label in columns
-        if rows[column].notna().any()
+        if not rows.is_missing(column).all()
     )
 
 
@@ -366,28 +359,21 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     """Measure GPU shares of the steps, summed over devices; of the whole capture if no step is known."""
     if not measured.row_count("gpu_time"):
         return []
-    rows = read_undamaged_table(measured, "gpu_time")
+    rows = list_undamaged_rows(measured, "gpu_time")
     if not len(rows):
         return []
     window = "stage" if list_selected_stages(measured) else "step"
-    if not (rows["window"] == window).any():
+    if not rows.equals("window", window).any():
         window = "capture"
-    window_rows = rows[rows["window"] == window]
+    rows = rows.filter(rows.equals("window", window))
     if window == "step" and _measure_start_up(measured)[0]:
-        before = read_undamaged_table(measured, "start_up_gpu").assign(window=window)
-        columns = ["window", *gpu_shares.GPU_TIME_SUMS]
-        window_rows = stack_frames([window_rows[columns], before[columns]])
-    total = gpu_shares.add_gpu_time_shares(sum_columns_by_keys(window_rows, ["window"], gpu_shares.GPU_TIME_SUMS)).iloc[
-        0
-    ]
-    shares: dict[Any, Any] = total.to_dict()
-    shares["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
-    metrics = []
-    for name, label, better in _GPU_SHARES:
-        share = shares.get(name)
-        value = None if pd.isna(share) else float(share)
-        metrics.append(Metric(name, value, "ratio", better, label=label))
-    return metrics
+        before = list_undamaged_rows(measured, "start_up_gpu")
+        rows = concat([part.select(*gpu_shares.GPU_TIME_SUMS) for part in (rows, before)])
+    total = rows.group_by().agg(**{name: sum_of(name) for name in gpu_shares.GPU_TIME_SUMS})
+    shares = next(gpu_shares.append_gpu_time_shares(total).rows())
+    copies = shares["exposed_memcpy_ratio"], shares["exposed_memset_ratio"]
+    shares["copy_ratio"] = None if None in copies else sum(copies)
+    return [Metric(name, shares.get(name), "ratio", better, label=label) for name, label, better in _GPU_SHARES]
 
 
 def make_stage_table(measured: Measurements) -> Sheet | None:
@@ -402,25 +388,23 @@ def make_stage_table(measured: Measurements) -> Sheet | None:
 
 
 def _make_stage_sheet(measured: Measurements) -> Sheet | None:
-    stages = measure_stage_walls(measured)
-    steps = summarize_job_steps(measured)
-    if not len(stages) or steps.step_ns is None:
+    stages = measure_stage_durations(measured)
+    if not len(stages) or summarize_step_walls(measured).step_ns is None:
         return None
-    stages["share_ratio"] = compute_stage_shares_of_step(stages)
     # Leave out a column with a failed part: it would cover other ranks than the rest of its row.
     busy = _evaluate_sound_part(measured, _measure_stage_busy, None)
     if busy is not None:
-        stages = left_join(stages, busy, STAGE_KEY, optional=STAGE_KEY)
+        stages = stages.join(busy, STAGE_KEY, "left", optional=STAGE_KEY)
     headings = [*make_label_headings(measured), *_STAGE_HEADINGS]
     if busy is not None:
         headings.append(_GPU_BUSY)
     headings.append(Heading("ranks", "ranks", "count"))
     slowest = _evaluate_sound_part(measured, _name_slowest_ranks, None)
     if slowest is not None:
-        keys = zip(stages["run"], stages["role"], stages["canonical"], strict=True)
-        stages["slowest"] = [slowest.get((run, to_text_or_none(role), stage)) for run, role, stage in keys]
+        names = [slowest.get((row["run"], row["role"], row["canonical"])) for row in stages.rows(*STAGE_KEY)]
+        stages = stages.with_columns(slowest=texts(names))
         headings.append(_SLOWEST_RANK_HEADING)
-    stages = stages.iloc[np.argsort(-spread_stage_walls(stages), kind="stable")]
+    stages = stages.sort("spread_ns", descending=["spread_ns"])
     caption = describe_periodic_stages(measured)
     return make_sheet("overview", "Where the step goes", headings, stages, caption=caption)
 
@@ -441,11 +425,11 @@ def _evaluate_sound_part(measured: Measurements, part: Callable[[Measurements], 
     )
 
 
-def _measure_stage_busy(measured: Measurements) -> pd.DataFrame | None:
+def _measure_stage_busy(measured: Measurements) -> Frame | None:
     """Measure the GPU utilization of every stage; None if no GPU was recorded."""
-    if not (measured.has("gpu_time") and len(measured["gpu_time"])):
+    if not measured.row_count("gpu_time"):
         return None
-    return compute_gpu_shares_by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+    return sum_gpu_time_by_stage(measured).select(*STAGE_KEY, "busy_ratio")
 
 
 _SLOWEST_RANK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."
@@ -455,35 +439,34 @@ WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
 """Minimum excess over the others' median, and minimum share of the step, for a rank to be named."""
 
 
-def _name_slowest_ranks(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
+def _name_slowest_ranks(measured: Measurements) -> dict[tuple[str | None, str | None, str], str]:
     """For each (run, role, stage), name the slowest rank by own work per step, if it stands out."""
-    slowest: dict[tuple[object, str | None, object], tuple[float, str]] = {}
-    steps = summarize_job_steps(measured)
+    slowest: dict[tuple[str | None, str | None, str], tuple[float, str]] = {}
+    steps = summarize_step_walls(measured)
     for rank_group in list_rank_groups(measured):
         if rank_group.members < 2:
             continue
         worth_ns = WORTH_OF_STEP * (steps.select_run(rank_group.run).step_ns or 0.0)
         ranks = _find_slowest_ranks(rank_group, worth_ns)
-        for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
-            key = (rank_group.run, to_text_or_none(rank_group.role), stage)
+        for row in ranks.rows("canonical", "rank", "over"):
+            key, over = (rank_group.run, rank_group.role, row["canonical"]), row["over"]
             if over > slowest.get(key, (0.0, ""))[0]:
-                slowest[key] = (over, f"rank {int(rank)} (+{format_quantity(over, 'ratio')})")
+                slowest[key] = (over, f"rank {row['rank']} (+{format_quantity(over, 'ratio')})")
     return {key: text for key, (_, text) in slowest.items()}
 
 
-def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
+def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> Frame:
     """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
-    by = ["canonical", *MEMBER]
-    work = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
-    work = work.dropna(subset="canonical").astype({"own_ns": np.float64})
-    longest = work.loc[work.groupby("canonical", sort=False)["own_ns"].idxmax()]
-    median = work.drop(longest.index).groupby("canonical")["own_ns"].median()
-    usual_ns = median.reindex(longest["canonical"]).fillna(0.0).to_numpy()
-    own_ns = longest["own_ns"].to_numpy()
+    work = to_frame(rank_group.work).group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
+    work = work.filter(~work.is_missing("canonical")).sort("canonical", *MEMBER)
+    work = work.sort("canonical", "own_ns", descending=["own_ns"])
+    is_longest = work.group_by("canonical").position() == 0
+    usual = work.filter(~is_longest).group_by("canonical").agg(usual_ns=median_of("own_ns"))
+    longest = work.filter(is_longest).join(usual, ["canonical"], "left")
+    own_ns, usual_ns = longest.number("own_ns"), longest.number("usual_ns", missing=0.0)
     over = np.divide(own_ns, usual_ns, out=np.ones(len(usual_ns)), where=usual_ns > 0) - 1
     stands_out = (over >= WORTH_NAMING) & (own_ns - usual_ns >= least_ns)
-    late: pd.DataFrame = longest.assign(over=over)[stands_out]
-    return late
+    return longest.with_columns(over=over).filter(stands_out)
 
 
 def count_files_by_state(measured: Measurements) -> FileCounts:
@@ -557,10 +540,11 @@ def _list_number_types(measured: Measurements) -> str:
     """List the number types of the matmuls, if operand types were recorded."""
     if not measured.row_count("matrix_products"):
         return ""
-    rows = measured["matrix_products"]
-    rows = rows[rows["type"].notna() & (rows["flop_count"] > 0).fillna(value=False)]
-    flops = rows["flop_count"].astype("float64").groupby(rows["type"].astype(str)).sum()
-    return ", ".join(sorted(flops.index[flops >= _TYPE_SHARE * flops.sum()]))
+    rows = measured.frame("matrix_products")
+    rows = rows.filter(~rows.is_missing("type") & (rows.integers("flop_count") > 0))
+    types = rows.group_by("type").agg(flops=sum_of(rows.number("flop_count")))
+    types = types.filter(types["flops"] >= _TYPE_SHARE * types["flops"].sum())
+    return ", ".join(sorted(types.values("type")))
 
 
 def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]:
@@ -571,12 +555,11 @@ def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]
 
 def _make_capture_lister(column: str) -> Callable[[Measurements], str]:
     """Make a function that lists the distinct values of a column of captures."""
-    return lambda measured: _join_sorted_distinct(measured["captures"][column].dropna())
+    return lambda measured: _join_sorted_distinct(_list_capture_values(measured, column))
 
 
 def _list_compared_stages(measured: Measurements) -> str:
-    stages = measure_stage_walls(measured)
-    return _join_sorted_distinct(stages["canonical"]) if len(stages) else ""
+    return _join_sorted_distinct(measure_stage_durations(measured).values("canonical"))
 
 
 def _join_sorted_distinct(values: Iterable[object]) -> str:

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import ANALYSES, QUESTIONS
-from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, to_text_or_none
+from tracekit.job.frames import name_stages
 from tracekit.job.idle_time.claims import START_UP
 from tracekit.job.idle_time.cpu_time import (
     CPU_TIME_OWNER,
@@ -19,21 +18,19 @@ from tracekit.job.idle_time.cpu_time import (
     count_cpu_time_steps,
     sum_cpu_time_by_stage,
 )
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.recording_kinds import map_classified_processes
-from tracekit.job.stages.windows import read_undamaged_table
+from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.model import failed_questions
 from tracekit.model.recording.kinds import UNSEEN_DEVICE
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Section
-from tracekit.model.tables.keys import mask_equal, number_frames_alike
+from tracekit.model.tables.frame import Bools, Frame, count_distinct_of, count_rows, sum_of
 from tracekit.model.trace import Measurements
 
 UnexplainedKind = Literal["idle", "waiting"]
 """`idle`: no work runs. `waiting`: exposed communication; on the host, waits for collectives."""
 
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 RULE_TIME_KINDS: Mapping[str, tuple[UnexplainedKind, ...]] = {
     "exposed-communication": ("waiting",),
@@ -72,7 +69,7 @@ _FOLDERS = ("time.", "rl.", "ranks.")
 _STEP_QUESTIONS = ("time.steps", "time.drift")
 """Questions about the duration of steps, not about the activity of devices in them."""
 
-_CELL = ["run", "role", "rank", "stage", "cause"]
+_CELL = (*CPU_TIME_OWNER, "stage", "cause")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class UnexplainedTime:
     """
 
     kind: UnexplainedKind
-    cells: pd.DataFrame
+    cells: Frame
     window_ns: float
 
     @property
@@ -101,10 +98,9 @@ class UnexplainedTime:
         """The largest part: `cause` and its `ratio` of the steps, then the role, stage and rank with most of it."""
         cells, part = self.cells, dict[str, Any]()
         for name in ("cause", "role", "stage", "rank"):
-            sums = cells.groupby(name, dropna=False, sort=True)["time_ns"].sum()
-            value = sums.index[int(sums.to_numpy().argmax())]
-            part[name] = None if pd.isna(value) else value
-            cells = cells[mask_equal(cells[name], part[name])]
+            sums = cells.group_by(name).agg(time_ns=sum_of("time_ns")).sort(name)
+            part[name] = sums.values(name)[int(sums["time_ns"].argmax())]
+            cells = cells.filter(cells.equals(name, part[name]))
             if name == "cause":
                 part["ratio"] = float(cells["time_ns"].sum()) / self.window_ns
         return part
@@ -121,12 +117,12 @@ def measure_unexplained_time(measured: Measurements, sections: Sequence[Section]
     if recorded is None:
         return []
     cells, window_ns, counts = recorded
-    left = {kind: cells[kind]["time_ns"].to_numpy(np.float64, copy=True) for kind in cells}
+    left = {kind: cells[kind]["time_ns"].copy() for kind in cells}
     for finding in list_covering_findings(sections):
         amount = float(measure_covered_ns(finding) * _count_finding_steps(finding, counts))
         for kind in RULE_TIME_KINDS.get(finding.rule, ("idle",)):
             amount -= _deduct_covered(cells[kind], left[kind], finding, amount)
-    return [UnexplainedTime(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]
+    return [UnexplainedTime(kind, cells[kind].with_columns(time_ns=left[kind]), window_ns) for kind in cells]
 
 
 def has_judged_rules(measured: Measurements, sections: Sequence[Section]) -> bool:
@@ -163,38 +159,38 @@ def _list_covering_questions() -> frozenset[str]:
     )
 
 
-_Recorded = tuple[dict[UnexplainedKind, pd.DataFrame], float, Mapping[tuple[object, object], int]]
+_Recorded = tuple[dict[UnexplainedKind, Frame], float, Mapping[tuple[object, object], int]]
 
 
 def _measure_device_times(measured: Measurements) -> _Recorded | None:
     """Measure idle and exposed time of devices: (cells by kind, total length of steps, steps by run and role)."""
-    rows = read_undamaged_table(measured, "gpu_time")
+    rows = list_undamaged_rows(measured, "gpu_time")
     kind = _pick_window_kind(measured, rows)
-    steps = rows[rows["window"] == kind]
+    steps = rows.filter(rows.equals("window", kind))
     window_ns = float(steps["window_ns"].sum())
     if not window_ns:
         return None
-    idle = _sum_unexplained_cells(read_undamaged_table(measured, "idle"), kind, "idle_ns")
-    exposed = _sum_unexplained_cells(rows.assign(cause=None), kind, "exposed_comm_ns")
+    idle = _sum_unexplained_cells(list_undamaged_rows(measured, "idle"), kind, "idle_ns")
+    exposed = _sum_unexplained_cells(rows.with_columns(cause=None), kind, "exposed_comm_ns")
     return {"idle": idle, "waiting": exposed}, window_ns, _count_device_steps(steps)
 
 
-def _pick_window_kind(measured: Measurements, rows: pd.DataFrame) -> str:
+def _pick_window_kind(measured: Measurements, rows: Frame) -> str:
     """Pick the windows of the headline: selected stages, else steps, else captures."""
     if measured.facts.stages:
         return "stage"
-    return "step" if (rows["window"] == "step").any() else "capture"
+    return "step" if rows.equals("window", "step").any() else "capture"
 
 
-def _sum_unexplained_cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
+def _sum_unexplained_cells(rows: Frame, kind: str, value: str) -> Frame:
     """Sum a column of windows by run, role, rank, stage and cause; the stage is missing outside any stage."""
-    rows = rows.assign(canonical=find_canonical_stages(rows), cause=rows["cause"].astype(object))
-    is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
-    keys = [*CPU_TIME_OWNER, "cause"]
-    totals = aggregate_by_keys(rows[rows["window"] == kind], keys, time_ns=(value, "sum"))
-    inside = aggregate_by_keys(rows[is_staged], [*keys, "canonical"], time_ns=(value, "sum"))
-    cells = to_pandas(add_time_outside_stages(to_frame(totals), to_frame(inside), keys))
-    return cells.rename(columns={"canonical": "stage"})[[*_CELL, "time_ns"]]
+    rows = rows.with_columns(canonical=name_stages(rows))
+    staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
+    keys = (*CPU_TIME_OWNER, "cause")
+    totals = rows.filter(rows.equals("window", kind)).group_by(*keys).agg(time_ns=sum_of(value))
+    inside = staged.group_by(*keys, "canonical").agg(time_ns=sum_of(value))
+    cells = add_time_outside_stages(totals, inside, keys)
+    return cells.with_columns(stage=cells["canonical"]).select(*_CELL, "time_ns")
 
 
 def _measure_host_times(measured: Measurements) -> _Recorded | None:
@@ -202,40 +198,34 @@ def _measure_host_times(measured: Measurements) -> _Recorded | None:
     kinds = {recorded.classified.kind for recorded in map_classified_processes(measured).values()}
     if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
         return None
-    rows = to_pandas(sum_cpu_time_by_stage(measured)).rename(columns={"canonical": "stage", "activity": "cause"})
-    rows = _keep_recorded_ranks(rows[[*_CELL, "time_ns"]])
-    rows = rows[~_mark_other_roles_time(rows)]
+    rows = sum_cpu_time_by_stage(measured)
+    rows = _keep_recorded_ranks(rows.with_columns(stage=rows["canonical"], cause=rows["activity"]))
+    rows = rows.filter(~_mark_other_roles_time(rows)).select(*_CELL, "time_ns")
     window_ns = float(rows["time_ns"].sum())
     if not window_ns:
         return None
-    is_idle = rows["cause"].isin(("gc", "loader", "between", "silent")).to_numpy(np.bool_)
-    is_wait = (rows["cause"] == "wait").to_numpy(np.bool_)
-    cells: dict[UnexplainedKind, pd.DataFrame] = {"idle": rows[is_idle], "waiting": rows[is_wait]}
-    return cells, window_ns, count_cpu_time_steps(measured)
+    idle = rows.filter(rows.is_in("cause", ("gc", "loader", "between", "silent")))
+    waiting = rows.filter(rows.equals("cause", "wait"))
+    return {"idle": idle, "waiting": waiting}, window_ns, count_cpu_time_steps(measured)
 
 
-def _keep_recorded_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+def _keep_recorded_ranks(rows: Frame) -> Frame:
     """Keep the rows of ranks with recorded activity; nothing is known about ranks without any."""
-    (number,) = number_frames_alike(CPU_TIME_OWNER, rows)
-    is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
-    return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]
+    recorded_ns = np.where(rows.is_in("cause", ("between", "silent")), 0, rows["time_ns"])
+    return rows.filter(rows.group_by(*CPU_TIME_OWNER).each(sum_of(recorded_ns)) > 0)
 
 
-def _mark_other_roles_time(rows: pd.DataFrame) -> Bools:
+def _mark_other_roles_time(rows: Frame) -> Bools:
     """Mark time outside the stages of a role if its run has other roles, which may work meanwhile."""
-    roles = rows[["run", "role"]].drop_duplicates()
-    (run, run_of_role) = number_frames_alike(["run"], rows, roles)
-    has_others = np.bincount(run_of_role)[run] > 1
-    return np.asarray(has_others & rows["stage"].isna().to_numpy(np.bool_))
+    roles = rows.group_by("run").each(count_distinct_of(rows.group_by("role").number))
+    return np.asarray((roles > 1) & rows.is_missing("stage"))
 
 
-def _count_device_steps(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
+def _count_device_steps(steps: Frame) -> dict[tuple[object, object], int]:
     """Count the steps of single devices by run and role."""
-    sizes = aggregate_by_keys(steps, ["run", "role"], size=("window_ns", "size"))
-    return {
-        (to_text_or_none(run), to_text_or_none(role)): int(size)
-        for run, role, size in zip(sizes["run"], sizes["role"], sizes["size"], strict=True)
-    }
+    sizes = steps.group_by("run", "role").agg(size=count_rows())
+    owners = zip(sizes.values("run"), sizes.values("role"), strict=True)
+    return dict(zip(owners, sizes.values("size"), strict=True))
 
 
 def _count_finding_steps(finding: Finding, counts: Mapping[tuple[object, object], int]) -> int:
@@ -251,7 +241,7 @@ def _get_place_values(finding: Finding, name: str) -> frozenset[Any]:
     return frozenset(getattr(place, name) for place in finding.places) - {None}
 
 
-def _deduct_covered(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) -> float:
+def _deduct_covered(cells: Frame, left: Floats, finding: Finding, amount: float) -> float:
     """Deduct an amount from the cells of a finding, best matches first; returns the deducted amount."""
     taken = 0.0
     for chosen in _rank_cells(cells, finding):
@@ -263,7 +253,7 @@ def _deduct_covered(cells: pd.DataFrame, left: Floats, finding: Finding, amount:
     return taken
 
 
-def _rank_cells(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
+def _rank_cells(cells: Frame, finding: Finding) -> Iterator[Bools]:
     """Yield masks of the cells that a finding may explain, most likely first."""
     of_owner = _mark_finding_cells(cells, finding, "run") & _mark_finding_cells(cells, finding, "role")
     if finding.rule in LATE_RANK_PLACES:
@@ -272,20 +262,20 @@ def _rank_cells(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
         return
     causes = RULE_IDLE_CAUSES.get(finding.rule)
     if causes is not None:
-        cause = cells["cause"]
-        of_owner &= (cause.isin(causes) | cause.isna()).to_numpy(np.bool_)
+        of_owner &= cells.is_in("cause", causes) | cells.is_missing("cause")
     of_stage = of_owner & _mark_finding_cells(cells, finding, "stage")
     if finding.rule == "start-up":
         # No cell contains the time before the work of a capture.
-        yield of_stage & (cells["cause"] == START_UP).to_numpy(np.bool_)
+        yield of_stage & cells.equals("cause", START_UP)
         return
     yield of_stage & _mark_finding_cells(cells, finding, "rank")
     yield of_stage
 
 
-def _mark_finding_cells(cells: pd.DataFrame, finding: Finding, name: str) -> Bools:
+def _mark_finding_cells(cells: Frame, finding: Finding, name: str) -> Bools:
     """Mark the cells of the runs, roles, ranks or stages that a finding names; all if it names none."""
-    names = _get_place_values(finding, name)
-    if not names:
-        return np.ones(len(cells), np.bool_)
-    return np.asarray(cells[name].isin(names).to_numpy(np.bool_))
+    values = _get_place_values(finding, name)
+    mask = np.full(len(cells), not values)
+    for value in values:
+        mask |= cells.equals(name, value)
+    return mask

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import field, fields, replace
 from itertools import chain, islice
 from typing import Any
-
-import pandas as pd
 
 from tracekit.analyses import Tables
 from tracekit.discover.selection import SelectableParts
@@ -172,8 +170,3 @@ def release_freed_memory() -> None:
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def use_python_strings() -> AbstractContextManager[None]:
-    """Store column names and other small texts as Python strings in pandas; converting them took a third of judging."""
-    return pd.option_context("mode.string_storage", "python")

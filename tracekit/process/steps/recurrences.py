@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import is_collective_range
 from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.trace import Trace
