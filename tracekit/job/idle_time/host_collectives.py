@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tracekit.job.collectives.matching import match_collectives
+from tracekit.job.collectives.matching import list_matched_collectives
 from tracekit.job.frames import name_stages
 from tracekit.job.idle_time.call_tree import MAJORITY_SHARE, IdleCulprit
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.stages.windows import Owner, find_rows_of_owners
 from tracekit.model.tables.frame import sum_of
 from tracekit.model.trace import Measurements
@@ -24,7 +23,7 @@ def phrase_awaited_rank(
     """
     if not any(_COLLECTIVE.match(name) for name in culprit.names) or not measured.row_count("collectives"):
         return ""
-    rows = measured.frame("collectives").with_columns(**to_frame(match_collectives(measured)).columns)
+    rows = list_matched_collectives(measured)
     rows = rows.with_columns(canonical=name_stages(rows), wait_ns=rows.integers("wait_ns"))
     chosen = rows.is_missing("device") & ~rows.is_missing("match") & rows["trusted"]
     chosen &= find_rows_of_owners(rows, [owner])

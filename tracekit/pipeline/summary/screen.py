@@ -24,7 +24,6 @@ from tracekit.job.frames import (
     summarize_step_walls,
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
 from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
@@ -457,7 +456,7 @@ def _name_slowest_ranks(measured: Measurements) -> dict[tuple[str | None, str | 
 
 def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> Frame:
     """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
-    work = to_frame(rank_group.work).group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
+    work = rank_group.work.group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
     work = work.filter(~work.is_missing("canonical")).sort("canonical", *MEMBER)
     work = work.sort("canonical", "own_ns", descending=["own_ns"])
     is_longest = work.group_by("canonical").position() == 0
