@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tracekit.job.driver_log import map_run_driver_logs, match_logged_steps
+from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import COUNTED_ANEW, UNIT, list_recorded_stage_ranges, summarize_step_walls
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.steps.step_kinds import mark_step_units, measure_device_work_of_steps
@@ -219,8 +219,8 @@ def _list_logged_work(measured: Measurements, name: str) -> Iterator[Frame]:
     walls = walls.filter(~walls.is_missing("step") & ~walls.is_in("origin", COUNTED_ANEW))
     for run, log in map_run_driver_logs(measured).items():
         of_run = walls.filter(walls.equals("run", run))
-        counts = dict(log.counts[name].items())
-        shared = counts.keys() & set(match_logged_steps(to_pandas(of_run), log))
+        counts = log.work[name]
+        shared = counts.keys() & set(find_logged_steps(of_run, log))
         rows = of_run.filter(np.isin(of_run.integers("step"), sorted(shared))).select(*UNIT)
         count = np.array([counts[step] for step in rows.values("step")], np.float64)
         yield rows.with_columns(name=name, value=count).filter(count > 0)
