@@ -21,7 +21,8 @@ from tracekit.job.collectives.traffic import (
     measure_exposed_coverage,
     sum_traffic_by_rank,
 )
-from tracekit.job.stages.windows import list_judged_rows
+from tracekit.job.stages.windows import list_rows_of_windows
+from tracekit.model.tables.frame import sum_of
 
 QUESTIONS = ("communication",)
 
@@ -205,17 +206,17 @@ def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
     found = measured(folder)
     judged = QUESTION.judge(found, load_default_thresholds())
     rows = list_rated_collectives(found)
-    windows = list_judged_rows(found, "gpu_time")
+    windows = list_rows_of_windows(found, "gpu_time")
     wait = measure_exposed_coverage(list_wait_intervals(rows), windows)
-    assert (wait.to_numpy("int64", na_value=0) <= windows["exposed_comm_ns"].to_numpy("int64")).all()
+    assert (wait.values <= windows["exposed_comm_ns"]).all()
     per_kind = compute_collective_rates(rows, ["op", "group"])
     assert per_kind["count"].sum() == len(rows)
     assert per_kind["dur_ns"].sum() == rows["dur_ns"].sum()
     if len(rows):
         per_rank = sum_traffic_by_rank(found)
-        assert per_rank["count"].sum() == len(rows)
-        assert (per_rank["exposed_ns"].fillna(0) <= per_rank["comm_ns"]).all()
-        assert (per_rank["comm_ns"] <= per_rank["window_ns"]).all()
+        assert per_rank.integers("count").sum() == len(rows)
+        assert (per_rank.integers("exposed_ns") <= per_rank.integers("comm_ns")).all()
+        assert (per_rank.integers("comm_ns") <= per_rank.integers("window_ns")).all()
     for one in judged.findings:
         assert one.recoverable_ns >= 0
 
@@ -235,22 +236,25 @@ def test_every_mini_batch_of_the_toy_reduces_all_its_parameters():
     """4,445,184 bytes of parameters, two mini-batches a step, four ranks; six steps."""
     found = measured(Path(REAL) / "chrome/gloo_cpu/base_run1")
     rows = list_rated_collectives(found)
-    reduced = rows[(rows["canonical"] == "update_actor") & (rows["op"] == "all_reduce")]
-    per_step = reduced.groupby(["rank", "step"])["size_bytes"].sum()
-    assert len(per_step) == 24
-    assert set(per_step) == {2 * 4_445_184}
-    sent = rows[rows["canonical"] == "update_weights"].groupby(["rank", "step"])["size_bytes"].sum()
-    assert set(sent) == {4_445_184}
-    assert rows["issue_ns"].notna().all()
-    assert rows["wait_ns"].notna()[rows["synchronising"]].all()
+    reduced = rows.filter(rows.equals("canonical", "update_actor") & rows.equals("op", "all_reduce"))
+    sent = rows.filter(rows.equals("canonical", "update_weights"))
+    of_reduced, of_sent = (
+        part.group_by("rank", "step").agg(total=sum_of("size_bytes")).values("total") for part in (reduced, sent)
+    )
+    assert len(of_reduced) == 24
+    assert set(of_reduced) == {2 * 4_445_184}
+    assert set(of_sent) == {4_445_184}
+    assert not rows.is_missing("issue_ns").any()
+    assert not rows.is_missing("wait_ns")[rows["synchronising"]].any()
     assert rules(QUESTION.judge(found, load_default_thresholds())) == []
 
 
 @needs_data
 def test_the_straggler_of_the_toy_is_waited_for_and_waits_least():
-    ranks = sum_traffic_by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).set_index("rank")
-    assert ranks["wait_ns"].idxmin() == 2
-    assert ranks["wait_ns"].min() < ranks["wait_ns"].drop(2).min() / 5
+    ranks = sum_traffic_by_rank(measured(Path(REAL) / "chrome/gloo_cpu/straggler")).sort("wait_ns")
+    assert ranks.values("rank")[0] == 2
+    least, second = ranks.values("wait_ns")[:2]
+    assert least < second / 5
 
 
 @needs_data
@@ -260,11 +264,11 @@ def test_rates_of_a_real_nccl_trace():
     all_reduce: 306,684,384 bytes in 46,762,159 ns = 6.558 GB/s, times 2(n−1)/n = 1.
     """
     found = measured(Path(REAL) / "chrome/hta/nccl_parser_config/nccl_data.json.gz")
-    (row,) = sum_traffic_by_rank(found).to_dict("records")
+    (row,) = sum_traffic_by_rank(found).rows()
     assert (row["comm_ns"], row["exposed_ns"], row["count"]) == (46_876_493, 39_559_468, 21)
-    per = compute_collective_rates(list_rated_collectives(found), ["op"]).set_index("op")
-    assert (per["size_bytes"]["all_reduce"], per["dur_ns"]["all_reduce"]) == (306_684_384, 46_762_159)
-    assert per["busbw"]["all_reduce"] == pytest.approx(306_684_384 / 46_762_159)
+    per = {row["op"]: row for row in compute_collective_rates(list_rated_collectives(found), ["op"]).rows()}
+    assert (per["all_reduce"]["size_bytes"], per["all_reduce"]["dur_ns"]) == (306_684_384, 46_762_159)
+    assert per["all_reduce"]["busbw"] == pytest.approx(306_684_384 / 46_762_159)
     (one,) = QUESTION.judge(found, load_default_thresholds()).findings
     assert (one.rule, one.places[0].name) == ("exposed-communication", "all_reduce")
 
@@ -281,4 +285,4 @@ def test_rates_of_a_real_nccl_trace():
 )
 def test_operations_are_known_without_metadata(path, op_name, count):
     rows = list_rated_collectives(measured(Path(REAL) / "chrome" / path))
-    assert (rows["op"] == op_name).sum() == count
+    assert rows.equals("op", op_name).sum() == count

@@ -10,9 +10,9 @@ from rules.traces_host import LOADER, one_by_one
 from rules.traces_idle import silent, synchronised
 
 from tracekit.analyses import load_default_thresholds
-from tracekit.job.frames import sum_columns_by_keys
 from tracekit.job.idle_time.claims import claim_idle_time
-from tracekit.job.stages.windows import list_stage_windows, read_undamaged_table
+from tracekit.job.stages.windows import list_stage_windows, list_undamaged_rows
+from tracekit.model.tables.frame import sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.process.idle_time.launch_gaps import find_launch_gaps
 
@@ -261,9 +261,9 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     if not len(measured["gpu_time"]):
         return
     told = claim_idle_time(measured, eager())
-    stages = read_undamaged_table(measured, "gpu_time")
-    stages = stages[stages["window"] == "stage"]
-    idle = dict(sum_columns_by_keys(stages, ["stage"], ["idle_ns"]).itertuples(index=False, name=None))
+    stages = list_undamaged_rows(measured, "gpu_time")
+    stages = stages.filter(stages.equals("window", "stage")).group_by("stage").agg(idle_ns=sum_of("idle_ns"))
+    idle = dict(zip(stages.values("stage"), stages.values("idle_ns"), strict=True))
     assert {key[2] for key in told} <= set(idle)
     assert len(list_stage_windows(measured)) == len(idle)
     for key, parts in told.items():

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 import tracekit
 from tracekit.job.driver_log import map_run_driver_logs, parse_timed_stage
 from tracekit.job.frames import list_stage_ranges
-from tracekit.job.stages.matrix import average_stages_by_rank, build_stage_cells, measure_stage_residuals
+from tracekit.job.stages.matrix import average_stages_by_rank, list_stage_cells, measure_stage_residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.frame import sum_of
@@ -42,10 +42,9 @@ def write_log(folder, steps, name="metrics.jsonl"):
 
 def states(found):
     """{stage: {step: state}} of the only run."""
-    frame = build_stage_cells(found.measurements)
     out = {}
-    for stage, number, state in zip(frame["canonical"], frame["step"], frame["state"], strict=True):
-        out.setdefault(stage, {})[None if number is None else int(number)] = state
+    for row in list_stage_cells(found.measurements).rows("canonical", "step", "state"):
+        out.setdefault(row["canonical"], {})[row["step"]] = row["state"]
     return out
 
 
@@ -111,7 +110,7 @@ def test_the_longest_rank_counts_and_ranges_of_one_rank_add_up(tmp_path):
     """Rank 0: 20 + 30 of reward in two ranges; rank 1: 45 in one."""
     write(tmp_path / verl(1), [annotation("reward", 0, 20), annotation("reward", 50, 30)])
     write(tmp_path / verl(1, rank=1), [annotation("reward", 0, 45)])
-    (cell,) = build_stage_cells(result(tmp_path).measurements).to_dict("records")
+    (cell,) = list_stage_cells(result(tmp_path).measurements).rows()
     assert (cell["wall_ns"], cell["rank"], cell["ranks"], cell["instances"]) == (50_000, 0, 2, 2)
 
 
@@ -262,16 +261,16 @@ def test_any_trace_with_any_log_has_an_answer(tmp_path_factory, files):
     found = result(folder).measurements
     rest = measure_stage_residuals(found)
     assert (rest["residual_ns"] <= rest["wall_ns"]).all()
-    measured = build_stage_cells(found)
-    assert (measured["state"] == "measured").eq(measured["wall_ns"].notna()).all()
+    cells = list_stage_cells(found)
+    assert (cells.equals("state", "measured") == ~cells.is_missing("wall_ns")).all()
 
 
 def test_files_in_any_order_and_another_clock_give_the_same(tmp_path):
     for folder, base in (("a", 1_700_000_000 * 10**9), ("b", 1_800_000_000 * 10**9)):
         for rank in (0, 1):
             write(tmp_path / folder / verl(1, rank=rank), grpo(late=rank), base_ns=base)
-    one, other = (build_stage_cells(result(tmp_path / f).measurements).drop(columns="run") for f in "ab")
-    assert one.equals(other)
+    one, other = (list(list_stage_cells(result(tmp_path / f).measurements).drop("run").rows()) for f in "ab")
+    assert one == other
 
 
 def test_steps_on_a_gpu_have_the_same_walls(tmp_path):
@@ -303,7 +302,7 @@ def test_real_verl_runs_hold_the_roles_stages_ranks_steps_and_instances_of_their
         scheduled = {key: n for key, n in found.items() if key not in expected}
         assert not scheduled or "schedule" in str(profile), scheduled
         assert {key: found[key] for key in expected} == dict(expected), profile
-        steps = {int(n) for n in build_stage_cells(measured)["step"].dropna()}
+        steps = {n for n in list_stage_cells(measured).values("step") if n is not None}
         named = {int(p.split("_step")[1].split("_")[0]) for e in entries if "_step" in (p := e["file"])}
         assert named <= steps
 

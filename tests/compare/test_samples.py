@@ -1,22 +1,23 @@
 """From recorded values to one value a step: ranks are parts of a measurement, captures repeat it."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from compare.made import COLUMNS, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.steps.metric_samples import collect_metric_samples
+from tracekit.job.steps.metric_samples import collect_samples
 from tracekit.model.metrics import METRICS
+from tracekit.model.tables.frame import Frame, from_rows, numbers, texts
 
 
 def frame(rows):
-    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object).astype({"value": "Float64", "step": "Int64"})
+    values = numbers([one[COLUMNS.index("value")] for one in rows])
+    return from_rows(COLUMNS, rows).with_columns(value=values)
 
 
 def values_of(rows, name, stage=None, role=None):
-    return collect_metric_samples(frame(rows))[name, role, stage].values
+    return collect_samples(frame(rows))[name, role, stage].values
 
 
 @pytest.mark.parametrize(
@@ -49,14 +50,14 @@ def test_as_many_identical_ranks_again_change_nothing(name):
     def rows(ranks):
         return [row(name, 10.0 + s, rank=r, step=s) for s in (1, 2, 3) for r in range(ranks)]
 
-    assert collect_metric_samples(frame(rows(8))) == collect_metric_samples(frame(rows(4)))
+    assert collect_samples(frame(rows(8))) == collect_samples(frame(rows(4)))
 
 
 def test_steps_stand_in_the_order_of_their_numbers_and_unnumbered_ones_last():
     rows = [
         row("step_time", v, step=s, part=p) for s, p, v in [(10, None, 1), (2, None, 2), (None, "b", 3), (None, "a", 4)]
     ]
-    found = collect_metric_samples(frame(rows))["step_time", None, None]
+    found = collect_samples(frame(rows))["step_time", None, None]
     assert found.steps == ((("run", 2, None), ("run", 10, None), ("run", None, "a"), ("run", None, "b")),)
     assert found.values == ((2.0, 1.0, 4.0, 3.0),)
 
@@ -65,7 +66,7 @@ def test_captures_of_one_process_are_runs_of_their_own():
     rows = [
         row("step_time", v, step=s, part=p) for s, p, v in [(1, "capture1", 5), (2, "capture1", 6), (1, "capture2", 7)]
     ]
-    found = collect_metric_samples(frame(rows))["step_time", None, None]
+    found = collect_samples(frame(rows))["step_time", None, None]
     assert found.runs == ("run capture1", "run capture2")
     assert found.values == ((5.0, 6.0), (7.0,))
 
@@ -88,8 +89,8 @@ def test_a_part_that_is_no_capture_does_not_split_a_numbered_step():
 
 def test_names_that_are_no_metric_and_unknown_values_are_left_out():
     rows = [row("made_up", 1.0, step=1), row("step_time", None, step=1)]
-    assert collect_metric_samples(frame(rows)) == {}
-    assert collect_metric_samples(frame([])) == {}
+    assert collect_samples(frame(rows)) == {}
+    assert collect_samples(frame([])) == {}
 
 
 def test_roles_and_stages_are_metrics_of_their_own():
@@ -97,19 +98,12 @@ def test_roles_and_stages_are_metrics_of_their_own():
         row("stage_time", v, step=1, role=r, stage=s)
         for r, s, v in [("actor", "gen", 1), (None, "gen", 2), ("actor", None, 3)]
     ]
-    found = collect_metric_samples(frame(rows))
+    found = collect_samples(frame(rows))
     assert {key: one.values for key, one in found.items()} == {
         ("stage_time", "actor", "gen"): ((1.0,),),
         ("stage_time", None, "gen"): ((2.0,),),
         ("stage_time", "actor", None): ((3.0,),),
     }
-
-
-def test_categories_are_as_good_as_text():
-    rows = [row("gpu_busy", 1.0 * s, step=s, rank=0, role="actor", stage="gen") for s in (1, 2)]
-    plain = frame(rows)
-    texts = ["run", "role", "part", "stage", "name"]
-    assert collect_metric_samples(plain.astype(dict.fromkeys(texts, "category"))) == collect_metric_samples(plain)
 
 
 KEYS = st.tuples(
@@ -125,7 +119,7 @@ KEYS = st.tuples(
 def test_the_order_of_the_rows_changes_nothing(keys, random):
     rows = [row(n, v, run=r, rank=k, step=s, part=p, stage=g) for r, k, s, p, g, n, v in keys]
     mixed = random.sample(rows, len(rows))
-    assert collect_metric_samples(frame(mixed)) == collect_metric_samples(frame(rows))
+    assert collect_samples(frame(mixed)) == collect_samples(frame(rows))
 
 
 def test_the_values_of_a_thousand_ranks_are_grouped():
@@ -135,10 +129,9 @@ def test_the_values_of_a_thousand_ranks_are_grouped():
         np.repeat(np.arange(1_000), 100), np.tile(np.repeat(np.arange(5), 20), 1_000),
         np.tile(np.repeat(np.array(["gpu_busy", "gpu_idle", "host_ops", "comm"], object), 5), 5_000),
     )  # fmt: skip
-    rows = pd.DataFrame(
-        {"run": "run", "role": None, "rank": ranks, "step": steps, "part": None, "stage": stages,
-         "name": names, "value": 1.0}
-    ).astype({"step": "Int64", "value": "Float64"})  # fmt: skip
-    found = collect_metric_samples(rows)
+    constant = {"run": "run", "role": None, "part": None, "value": 1.0}
+    columns = {"stage": texts(stages.tolist()), "name": texts(names.tolist()), "rank": ranks, "step": steps}
+    rows = Frame.from_columns(columns).with_columns(**constant)
+    found = collect_samples(rows)
     assert {len(one.values[0]) for one in found.values()} == {5}
     assert len(found) == 20

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.collectives.matching import compute_group_medians, match_collectives, measure_clock_offsets
+from tracekit.job.collectives.matching import compute_group_medians, list_matched_collectives, measure_clock_offsets
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -37,6 +38,22 @@ def on_rank(rank, times, **more):
          "ts_ns": start, "dur_ns": end - start} | {n: v[k] if isinstance(v, list) else v for n, v in more.items()}
         for k, (start, end) in enumerate(times)
     ]  # fmt: skip
+
+
+def match_collectives(found):
+    """What matching adds to the collectives, in pandas."""
+    rows = list_matched_collectives(found)
+    return in_pandas(rows.drop(*found.columns("collectives").arrays))
+
+
+def clocks_of(found):
+    """The clock offsets, in pandas."""
+    return in_pandas(measure_clock_offsets(found))
+
+
+def in_pandas(rows):
+    """A frame of judges as one of pandas."""
+    return Columns(len(rows), rows.columns).judged()
 
 
 def by_rank(rows, name):
@@ -105,7 +122,7 @@ def test_rows_keep_the_order_of_the_table():
 def test_a_clock_is_off_by_the_median_of_the_ends():
     """Rank 1 is 1,000 ahead; its last end is 3 early, which moves neither the median nor the spread."""
     rows = [*on_rank(0, [(0, 100), (200, 300), (400, 500)]), *on_rank(1, [(1010, 1100), (1250, 1300), (1430, 1497)])]
-    table = measure_clock_offsets(measured(rows))
+    table = clocks_of(measured(rows))
     assert table["offset_ns"].tolist() == [0, 1000]
     assert table["uncertainty_ns"].tolist() == [0, 0]
     assert table["count"].tolist() == [3, 3]
@@ -120,7 +137,7 @@ def test_a_skew_within_the_uncertainty_of_the_clocks_makes_nobody_last():
         *on_rank(0, [(1000 * k, 1000 * k + 500) for k in range(5)]),
         *on_rank(1, [(1000 * k + s, 1000 * k + 500 + e) for k, (s, e) in enumerate(zip(starts, ends, strict=True))]),
     ]  # fmt: skip
-    assert measure_clock_offsets(measured(rows))["uncertainty_ns"].tolist() == [0, 20]
+    assert clocks_of(measured(rows))["uncertainty_ns"].tolist() == [0, 20]
     assert by_rank(rows, "trusted")[0] == [False, True, False, False, False]
     assert by_rank(rows, "is_last")[1] == [False, True, False, False, False]
 
@@ -141,7 +158,7 @@ def test_clocks_are_solved_over_groups_that_share_ranks():
         *on_rank(8, [(0, 700)] * 3, group="c"),
         *on_rank(9, [(0, 777)] * 3, group="c"),
     ]
-    table = measure_clock_offsets(measured(rows)).set_index("rank")
+    table = clocks_of(measured(rows)).set_index("rank")
     assert table["offset_ns"].to_dict() == {0: 0, 1: 10, 2: 15, 8: 0, 9: 77}
     assert table["set"].nunique() == 2
     assert table["set"][8] == table["set"][9] != table["set"][0]
@@ -155,7 +172,7 @@ def test_a_clock_is_solved_also_against_the_way_in_which_it_was_compared():
         *on_rank(1, [(200, 800)] * 3, group="b"),
         *on_rank(2, [(200, 1500)] * 3, group="b"),
     ]
-    offsets = measure_clock_offsets(measured(rows)).set_index("rank")["offset_ns"].to_dict()
+    offsets = clocks_of(measured(rows)).set_index("rank")["offset_ns"].to_dict()
     assert offsets == {0: 0, 1: 300, 2: 1000}
 
 
@@ -169,7 +186,7 @@ def test_what_has_no_common_end_tells_nothing_of_clocks_and_waits():
     assert found["transfer_ns"].tolist() == [10, 10]
     assert found["wait_ns"].isna().all()
     assert not found["is_last"].any()
-    assert len(measure_clock_offsets(measured(rows))) == 0
+    assert len(clocks_of(measured(rows))) == 0
 
 
 BROADCAST = {"op": "broadcast", "synchronising": False}
@@ -330,7 +347,7 @@ def test_a_collective_without_a_position_is_the_first_of_its_step():
 
 def test_nothing_gives_nothing():
     empty = Measurements({}, ())
-    assert len(match_collectives(empty)) == len(measure_clock_offsets(empty)) == 0
+    assert len(match_collectives(empty)) == len(clocks_of(empty)) == 0
     assert {"match", "wait_ns", "transfer_ns", "skew_ns", "is_last"} <= set(match_collectives(empty))
 
 
@@ -357,12 +374,9 @@ def common_ends(starts, shift=(0, 0, 0), wobble=(0, 0, 0)):
 def test_shifting_a_clock_changes_nothing_but_its_offset(starts, shift, wobble):
     still, moved = (measured(common_ends(starts, by, wobble)) for by in ((0, 0, 0), shift))
     pd.testing.assert_frame_equal(match_collectives(still), match_collectives(moved))
-    moved_by = measure_clock_offsets(moved)["offset_ns"] - measure_clock_offsets(still)["offset_ns"]
+    moved_by = clocks_of(moved)["offset_ns"] - clocks_of(still)["offset_ns"]
     assert moved_by.tolist() == [by - shift[0] for by in shift]
-    assert (
-        measure_clock_offsets(moved)["uncertainty_ns"].tolist()
-        == measure_clock_offsets(still)["uncertainty_ns"].tolist()
-    )
+    assert clocks_of(moved)["uncertainty_ns"].tolist() == clocks_of(still)["uncertainty_ns"].tolist()
 
 
 @settings(max_examples=10, deadline=None)
@@ -399,7 +413,7 @@ def test_the_clocks_of_processes_on_one_host_agree_within_their_uncertainty_or_a
 
     for folder in ("base_run1", "opt_run3", "straggler"):
         found = measure_folder(Path(REAL) / "chrome/gloo_cpu" / folder)
-        table = measure_clock_offsets(found)
+        table = clocks_of(found)
         assert table["rank"].tolist() == [0, 1, 2, 3]
         within = table["uncertainty_ns"].clip(lower=1_000_000)
         assert (table["offset_ns"].abs() <= within).all(), folder

@@ -8,12 +8,11 @@ from dataclasses import field, replace
 from itertools import chain
 from typing import Any
 
-from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
+from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.step_values import JOB_VALUE_NAMES
 from tracekit.job.steps.throughput import compute_work_rates
-from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_dropped_steps
+from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_steps_to_drop
 from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import STEP_TIME, WINDOW
@@ -75,9 +74,9 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
     values, renamed = _combine_input_values(inputs)
     contents = _collect_digests(inputs, renamed)
     copies = find_run_copies(contents)
-    rows = to_pandas(values.filter(~values.is_in("run", copies)))
-    recorded = collect_metric_samples(rows)
-    left_out = find_dropped_steps(recorded, rows, drop_first)
+    rows = values.filter(~values.is_in("run", copies))
+    recorded = collect_samples(rows)
+    left_out = find_steps_to_drop(recorded, rows, drop_first)
     counted = exclude_steps(recorded, left_out)
     fingerprint = _combine_fingerprints([dict(part.report.fingerprint) for part in inputs])
     rates = compute_work_rates(counted, parse_world_size(fingerprint), _choose_work_metric(counted))

@@ -27,15 +27,13 @@ from tracekit.compare.sides import (
 )
 from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.frames import divide_or_none
-from tracekit.job.pandas_bridge import to_pandas
-from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
+from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
 from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat, from_rows
-from tracekit.model.tables.keys import iterate_records
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 
@@ -71,7 +69,7 @@ def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
     logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
     step_logs = []
     for run, log in logs_by_run.items():
-        if not len(log.steps):
+        if not log.step_ns:
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         logged = measured.frame("logged")
@@ -93,13 +91,11 @@ def _find_log_digest(measured: Measurements, name: str) -> str | None:
 
 def _convert_driver_log(run: str, log: RunDriverLog) -> Frame:
     """Convert a driver's log to recorded values."""
-    values: list[_LoggedValue] = [
-        (step, None, UNPROFILED, ns) for step, ns in zip(log.steps.index, log.steps, strict=True)
-    ]
-    for step, stage, ns in iterate_records(log.stages, ("step", "canonical", "dur_ns")):
-        values.append((step, stage, UNPROFILED_STAGE, ns))
-    for name, counts in log.counts.items():
-        values += [(step, None, name, count) for step, count in zip(counts.index, counts, strict=True)]
+    values: list[_LoggedValue] = [(step, None, UNPROFILED, ns) for step, ns in log.step_ns.items()]
+    for row in log.stage_times.rows("step", "canonical", "dur_ns"):
+        values.append((row["step"], row["canonical"], UNPROFILED_STAGE, row["dur_ns"]))
+    for name, counts in log.work.items():
+        values += [(step, None, name, count) for step, count in counts.items()]
     return _make_recorded_values(run, values)
 
 
@@ -257,7 +253,7 @@ def _build_logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _Lo
     runs = {run: log for run, log in runs.items() if run not in copies}
     left_out = LeftOutSteps(tuple(_list_excluded_log_steps(runs, drop_first)))
     recorded = concat([log.recorded.with_columns(run=run) for run, log in runs.items()])
-    samples = collect_metric_samples(to_pandas(recorded))
+    samples = collect_samples(recorded)
     return _LoggedSide(runs, exclude_steps(samples, left_out), left_out, copies)
 
 

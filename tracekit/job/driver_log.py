@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.job.frames import COUNTED_ANEW
-from tracekit.job.pandas_bridge import to_frame, to_pandas
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
@@ -67,31 +65,6 @@ class RunDriverLog:
         of_stage = self.stage_times.filter(self.stage_times.equals("canonical", stage))
         return dict(zip(of_stage.values("step"), of_stage.values("dur_ns"), strict=True))
 
-    # The same for callers that still judge with pandas; each goes with its last caller.
-
-    @property
-    def stages(self) -> pd.DataFrame:
-        """`stage_times` as a pandas frame."""
-        return to_pandas(self.stage_times)
-
-    @property
-    def steps(self) -> pd.Series[Any]:
-        """`step_ns` as a series."""
-        return _make_step_series(self.step_ns, "Int64")
-
-    @property
-    def counts(self) -> Mapping[str, pd.Series[Any]]:
-        """`work` as series."""
-        return {name: _make_step_series(by_step, "Float64") for name, by_step in self.work.items()}
-
-    def get_stage_times(self, stage: str) -> pd.Series[Any]:
-        """Make a series of `map_stage_ns`."""
-        return _make_step_series(self.map_stage_ns(stage), "Int64")
-
-
-def _make_step_series(by_step: Mapping[int, float], dtype: str) -> pd.Series[Any]:
-    return pd.Series(list(by_step.values()), pd.Index(list(by_step), dtype="int64", name="step"), dtype=dtype)
-
 
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     """Map every run to its log (None: the run without a name); of several logs, the one with most numbers."""
@@ -140,8 +113,3 @@ def find_logged_steps(units: Frame, log: RunDriverLog) -> list[int]:
     """
     units = units.filter(~units.is_in("origin", COUNTED_ANEW))
     return sorted({*log.step_ns, *log.stage_times.values("step")}.intersection(units.values("step")))
-
-
-def match_logged_steps(walls: pd.DataFrame, log: RunDriverLog) -> list[int]:
-    """Call `find_logged_steps` with a pandas frame."""
-    return find_logged_steps(to_frame(walls[["step", "origin"]].astype({"origin": object})), log)

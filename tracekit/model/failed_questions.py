@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tracekit.model.inputs.note_codes import OF_ERRORS
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Section, Verdict
 from tracekit.model.tables.frame import Bools, Frame
@@ -116,14 +115,6 @@ def keep_sound_metrics(measured: Measurements) -> Frame:
         rows = measured.frame("metrics")
     failed = list_unsound_metrics(measured)
     return rows.filter(~rows.is_in("name", failed)) if failed else rows
-
-
-def select_sound_metrics(measured: Measurements) -> pd.DataFrame:
-    """Select the rows of `keep_sound_metrics` of a pandas frame, for callers that still judge with pandas."""
-    with measured.watched():
-        rows = measured["metrics"]
-    failed = list_unsound_metrics(measured)
-    return rows[~rows["name"].isin(failed).to_numpy()] if failed else rows
 
 
 def list_unsound_metrics(measured: Measurements) -> frozenset[str]:

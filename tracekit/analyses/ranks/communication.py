@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.slow_links import find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import (
-    RATED,
+    compute_collective_rates,
     draw_communication_by_rank,
     draw_message_sizes,
     list_transfer_intervals,
@@ -22,25 +21,26 @@ from tracekit.job.collectives.traffic import (
     make_communication_rank_sheet,
     measure_collective_union,
     measure_exposed_coverage,
-    sum_size_and_rate,
     sum_traffic_by_rank,
 )
 from tracekit.job.collectives.traffic import list_rated_collectives as pooled
-from tracekit.job.frames import find_equal_rows, phrase_run, split_by_keys, to_int_or_none, to_text_or_none
+from tracekit.job.frames import phrase_run
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import select_filled_sheets
 from tracekit.job.stages.windows import (
     STAGE_KEY,
     StageWindow,
-    count_steps_of_rows,
-    list_judged_rows,
+    count_steps_of_processes,
+    find_rows_of_owners,
     list_judged_windows,
-    make_stage_key,
-    read_undamaged_table,
+    list_owners,
+    list_rows_of_windows,
+    list_undamaged_rows,
 )
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
+from tracekit.model.tables.frame import Frame, concat, count_rows, sum_of
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -100,13 +100,6 @@ BUCKET_KEYS = [*CAPTURE, "device", "step", "canonical", "op", "group"]
 """Keys that small collectives must share to be merged into one; a single collective cannot be merged."""
 
 
-EXPOSURE_COLUMNS = [
-    *(*CAPTURE, "run", "role", "rank", "device", "step", "canonical", "op", "synchronising"),
-    *("ts_ns", "dur_ns", "exposed_ns", "wait_ns", *RATED),
-]
-"""Columns that are read of the collectives of a stage."""
-
-
 class Exposure(NamedTuple):
     """Exposed communication of a stage.
 
@@ -115,7 +108,7 @@ class Exposure(NamedTuple):
     """
 
     window: StageWindow
-    rows: pd.DataFrame
+    rows: Frame
     wait_ns: int | None
     rest_ns: int
     unseen: str
@@ -134,23 +127,21 @@ class Exposure(NamedTuple):
 class SmallCollectives(NamedTuple):
     """Result of R07 for one run and role."""
 
-    rows: pd.DataFrame
+    rows: Frame
     finding: Finding | None
     verdict: Verdict | None
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report collectives by kind, stage and rank; judge R05, R06 and R07."""
-    if not len(measured.columns("collectives")):
+    if not measured.row_count("collectives"):
         return ANALYSIS.skipped("no collective was recorded")
     rows = pooled(measured)
     small = [
-        _find_small_collectives(measured, of_owner, thresholds) for of_owner in split_by_keys(rows, ["run", "role"])
+        _find_small_collectives(measured, of_owner, thresholds) for of_owner in rows.group_by("run", "role").frames()
     ]
     told_elsewhere = [owner.rows for owner in small if owner.finding]
-    told_elsewhere.append(
-        list_slow_link_intervals(measured, find_slow_links(measured, thresholds.of("slow-link")))[[*rows]]
-    )
+    told_elsewhere.append(list_slow_link_intervals(measured, find_slow_links(measured, thresholds.of("slow-link"))))
     stages = _list_exposures(measured, rows, told_elsewhere)
     exposures = [(exposure, _find_exposed_communication(exposure, thresholds)) for exposure in stages]
     hidden = [exposure for exposure, finding in exposures if finding is None]
@@ -175,51 +166,54 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _list_exposures(measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]) -> list[Exposure]:
+def _list_exposures(measured: Measurements, rows: Frame, small: list[Frame]) -> list[Exposure]:
     """List the exposed communication of every stage in which a device communicates; of steps, where no stage is known."""
-    windows, waits = list_judged_rows(measured, "gpu_time").copy(), list_wait_intervals(rows)
-    claimed = pd.concat([rows.iloc[:0][[*waits]], *(claimed_rows[[*waits]] for claimed_rows in small)])
-    claimed = claimed[claimed["exposed_ns"].notna()]
+    windows, waits = list_rows_of_windows(measured, "gpu_time"), list_wait_intervals(rows)
+    claimed = concat(small)
+    claimed = claimed.filter(~claimed.is_missing("exposed_ns"))
     # The trace does not say which part of a small collective or wait is exposed: take its start.
-    both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
-    windows["wait_ns"] = measure_exposed_coverage(waits, windows)
-    windows["taken_ns"] = measure_exposed_coverage(both, windows)
-    on_device = rows[EXPOSURE_COLUMNS][rows["exposed_ns"].notna()]
-    in_stage = {_get_owner_and_stage(of_window): of_window for of_window in split_by_keys(on_device, STAGE_KEY)}
-    in_step = {_get_owner_and_stage(of_window)[:2]: of_window for of_window in split_by_keys(on_device, STAGE_KEY[:2])}
+    claimed = claimed.with_columns(dur_ns=claimed.integers("exposed_ns"))
+    names = (*CAPTURE, "device", "ts_ns", "dur_ns")
+    both = concat([waits.select(*names), claimed.select(*names)])
+    windows = windows.with_columns(
+        wait_ns=measure_exposed_coverage(waits, windows), taken_ns=measure_exposed_coverage(both, windows)
+    )
+    on_device = rows.filter(~rows.is_missing("exposed_ns"))
+    in_stage = {_get_stage_key(of_window): of_window for of_window in on_device.group_by(*STAGE_KEY).frames()}
+    in_step = {_get_stage_key(of_step)[:2]: of_step for of_step in on_device.group_by(*STAGE_KEY[:2]).frames()}
     exposures = []
     for window in list_judged_windows(measured):
-        of_window, key, none = (_select_rows_of_stage(windows, window), window.key, on_device.iloc[:0])
+        of_window, key, none = (_select_rows_of_stage(windows, window), window.key, on_device.head(0))
         window_rows = in_step.get(key[:2], none) if key[2] is None else in_stage.get(key, none)
         if window.gpu_time["comm_ns"] and window.window_ns:
-            wait = int(of_window["wait_ns"].sum()) if of_window["wait_ns"].notna().any() else None
-            rest_ns = int(window.gpu_time["exposed_comm_ns"]) - int(of_window["taken_ns"].sum())
+            wait = None if of_window.is_missing("wait_ns").all() else int(of_window.integers("wait_ns").sum())
+            rest_ns = int(window.gpu_time["exposed_comm_ns"]) - int(of_window.integers("taken_ns").sum())
             assert rest_ns >= 0, "what is waiting or small must fit into what is exposed"
             exposures.append(Exposure(window, window_rows, wait, rest_ns, _caveat_missing_ranks(measured, window.run)))
     return exposures
 
 
-def _get_owner_and_stage(rows: pd.DataFrame) -> tuple[object, ...]:
+def _get_stage_key(rows: Frame) -> tuple[Any, ...]:
     """Get the run, role and stage of the first of these rows."""
-    return make_stage_key(rows[[*STAGE_KEY]].iloc[0].to_dict())
+    return tuple(next(rows.rows(*STAGE_KEY)).values())
 
 
-def _caveat_missing_ranks(measured: Measurements, run: object) -> str:
+def _caveat_missing_ranks(measured: Measurements, run: str | None) -> str:
     """Describe ranks of a run that were not recorded; empty if none is known to be missing."""
-    captures = measured["captures"]
-    of_run = captures[find_equal_rows(captures["run"], run)]
-    seen, world_size = of_run["rank"].nunique(), of_run["world_size"].max()
-    if pd.isna(world_size) or seen >= world_size:
+    captures = measured.frame("captures")
+    of_run = captures.filter(captures.equals("run", run))
+    seen, world_size = len(set(of_run.values("rank")) - {None}), of_run.integers("world_size").max(initial=0)
+    if seen >= world_size:
         return ""
-    return f"{seen} of {int(world_size)} ranks were recorded: waiting for the others counts as communication"
+    return f"{seen} of {world_size} ranks were recorded: waiting for the others counts as communication"
 
 
-def _select_rows_of_stage(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
+def _select_rows_of_stage(frame: Frame, window: StageWindow) -> Frame:
     """Select the rows of a judged stage; all rows of the run and role for a whole step."""
-    in_window = find_equal_rows(frame["run"], window.run) & find_equal_rows(frame["role"], window.role)
+    in_window = find_rows_of_owners(frame, [window.owner])
     if window.canonical is not None:
-        in_window &= find_equal_rows(frame["canonical"], window.canonical)
-    return frame[in_window]
+        in_window &= frame.equals("canonical", window.canonical)
+    return frame.filter(in_window)
 
 
 OVERLAP_ADVICE = {
@@ -238,40 +232,28 @@ def _find_most_exposed_op(exposure: Exposure) -> tuple[str | None, tuple[Place, 
     rows = exposure.rows
     if not len(rows):
         return None, (exposure.window.place,)
-    op = str(rows.groupby("op")["exposed_ns"].sum().idxmax())
-    of_op = rows[rows["op"] == op]
-    row = of_op.iloc[int(of_op["exposed_ns"].astype("int64").argmax())]
-    start = int(row["ts_ns"])
+    by_op = rows.group_by("op").agg(exposed_ns=sum_of("exposed_ns")).sort("exposed_ns", "op", descending=["exposed_ns"])
+    op = by_op.values("op")[0]
+    of_op = rows.filter(rows.equals("op", op))
+    longest = of_op.take(of_op.integers("exposed_ns").argmax(keepdims=True))
+    (place,) = longest.rows("run", "source", "role", "rank", "device", "step")
+    (start,), (end,) = longest["ts_ns"].tolist(), (longest["ts_ns"] + longest["dur_ns"]).tolist()
     return op, (
         replace(exposure.window.place, name=op),
-        Place(
-            run=to_text_or_none(row["run"]),
-            source=str(row["source"]),
-            role=to_text_or_none(row["role"]),
-            rank=to_int_or_none(row["rank"]),
-            device=to_int_or_none(row["device"]),
-            step=to_int_or_none(row["step"]),
-            stage=exposure.window.canonical,
-            name=op,
-            start_ns=start,
-            end_ns=start + int(row["dur_ns"]),
-        ),
+        Place(**place, stage=exposure.window.canonical, name=op, start_ns=start, end_ns=end),
     )
 
 
 def _list_traffic_evidence(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
     """List the bytes and bus bandwidth of an operation in a stage, as far as known."""
-    of_op = exposure.rows[exposure.rows["op"] == op]
-    if not len(of_op):
-        return ()
-    size, rate = sum_size_and_rate(of_op)
+    of_op = exposure.rows.filter(exposure.rows.equals("op", op))
     numbers = []
-    if size is not None:
-        label = f"{op} per step and GPU"
-        each = round(exposure.window.steps.mean(size))
-        numbers.append(make_evidence_metric("size_bytes", each, label))
-    if rate is not None:
-        numbers.append(Metric("busbw", rate, "gb_per_s", "higher", label=f"busbw of {op}"))
+    for row in compute_collective_rates(of_op, ["op"]).rows("size_bytes", "busbw"):
+        if row["size_bytes"] is not None:
+            each = round(exposure.window.steps.mean(row["size_bytes"]))
+            numbers.append(make_evidence_metric("size_bytes", each, f"{op} per step and GPU"))
+        if row["busbw"] is not None:
+            numbers.append(Metric("busbw", row["busbw"], "gb_per_s", "higher", label=f"busbw of {op}"))
     return tuple(numbers)
 
 
@@ -286,8 +268,8 @@ def _make_collective_wait_evidence(exposure: Exposure) -> tuple[tuple[Metric, ..
     if exposure.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
     wait = round(exposure.window.steps.mean(exposure.wait_ns))
-    synchronising = exposure.rows[exposure.rows["synchronising"]]
-    unknown = int(synchronising["wait_ns"].isna().sum())
+    synchronising = exposure.rows.filter(exposure.rows["synchronising"])
+    unknown = int(synchronising.is_missing("wait_ns").sum())
     caveats = [exposure.unseen] if exposure.unseen else []
     if unknown:
         caveats.append(
@@ -359,8 +341,8 @@ def _list_exposure_abstentions(
 ) -> Iterator[Verdict]:
     """List verdicts on why R05 and R06 did not fire, where the reason is not obvious."""
     rules = ANALYSIS.rules[:2]
-    if not len(read_undamaged_table(measured, "gpu_time")):
-        lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
+    if not len(list_undamaged_rows(measured, "gpu_time")):
+        lost = measured.row_count("gpu_time") > 0
         reason = "every source with GPU activity is damaged" if lost else "no GPU activity was recorded"
         answer = "insufficient data" if lost else "not applicable"
         yield from (Verdict(rule, answer, reason) for rule in rules)  # type: ignore[arg-type]
@@ -376,14 +358,15 @@ def _list_exposure_abstentions(
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
 
 
-def _find_small_collectives(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> SmallCollectives:
+def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thresholds) -> SmallCollectives:
     """Find R07: so many small messages that their number, not their bytes, takes the time."""
     limit = thresholds.of("small-collectives")
-    run, role = rows.iloc[0]["run"], to_text_or_none(rows.iloc[0]["role"])
-    steps = count_steps_of_rows(measured, rows)
-    calls = rows[rows["op"] != "barrier"]
-    is_small = (calls["size_bytes"] < limit["small_bytes"]).fillna(value=False)
-    small, unknown = calls[is_small], int(calls["size_bytes"].isna().sum())
+    run, role = list_owners(rows.head(1))[0]
+    steps = count_steps_of_processes(measured, rows)
+    calls = rows.filter(~rows.equals("op", "barrier"))
+    is_unknown = calls.is_missing("size_bytes")
+    small = calls.filter(~is_unknown & (calls.integers("size_bytes") < limit["small_bytes"]))
+    unknown = int(is_unknown.sum())
     nothing = SmallCollectives(small, None, None)
     if not len(calls) or not steps.step_ns:
         return nothing
@@ -392,19 +375,19 @@ def _find_small_collectives(measured: Measurements, rows: pd.DataFrame, threshol
             return nothing
         reason = f"{unknown:,} of {len(calls):,} collectives have no recorded size{phrase_run(measured, run)}"
         return SmallCollectives(small, None, Verdict("small-collectives", "insufficient data", reason))
-    moved = list_transfer_intervals(small[small.duplicated(BUCKET_KEYS, keep=False)])
-    has_exposed = moved["exposed_ns"].notna().to_numpy()
-    exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
-    bound = np.where(has_exposed, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
-    bounded = moved.assign(dur_ns=bound)
+    has_others = small.group_by(*BUCKET_KEYS).each(count_rows()) > 1
+    moved = list_transfer_intervals(small.filter(has_others))
+    has_exposed, dur = ~moved.is_missing("exposed_ns"), moved["dur_ns"]
+    exposed = np.where(has_exposed, moved.integers("exposed_ns"), dur)
+    bounded = moved.with_columns(dur_ns=np.minimum(dur, exposed))
     totals = (int(measure_collective_union(part, (*CAPTURE, "device"), "ns")["ns"].sum()) for part in (moved, bounded))
     (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
     if share is None or share < limit["time_ratio"]:
         return nothing
-    by = moved.groupby(["canonical", "op"], dropna=False, sort=False)["dur_ns"].sum()
-    stage, op = (to_text_or_none(value) for value in by.index[int(by.argmax())])
+    by = moved.group_by("canonical", "op").agg(dur_ns=sum_of("dur_ns"))
+    stage, op = (by.values(name)[by["dur_ns"].argmax()] for name in ("canonical", "op"))
     caveats = ["upper bound: the bytes themselves still have to be moved"]
-    if bool(moved["transfer_ns"].isna().any()):
+    if moved.is_missing("transfer_ns").any():
         caveats.append("waiting for slower ranks is left out only as far as it is unusual")
     if not has_exposed.all():
         caveats.append("recorded on the host: whether something runs beside them is not known")
@@ -435,28 +418,28 @@ def _list_communication_metrics(measured: Measurements) -> Iterator[Metric]:
         ("exposed_comm_ratio", "exposed_ns", "exposed, of the capture"),
         ("wait_ratio", "wait_ns", "waiting for other ranks, of the capture"),
     ):
-        timed = ranks[ranks[top].notna() & (ranks["window_ns"] > 0)]
+        timed = ranks.filter(~ranks.is_missing(top) & (ranks.integers("window_ns") > 0))
         if len(timed):
-            value = int(timed[top].sum()) / int(timed["window_ns"].sum())
+            value = int(timed.integers(top).sum()) / int(timed.integers("window_ns").sum())
             yield Metric(name, value, "ratio", "lower", label=label)
-    timed = ranks[ranks["wire_bytes"].notna() & (ranks["wired_ns"] > 0)]
+    timed = ranks.filter(~ranks.is_missing("wire_bytes") & (ranks.integers("wired_ns") > 0))
     if len(timed):
-        value = float(timed["wire_bytes"].sum()) / int(timed["wired_ns"].sum())
+        value = float(timed.number("wire_bytes").sum()) / int(timed.integers("wired_ns").sum())
         yield make_evidence_metric("wire_gb_per_s", value, "network per rank", better="higher")
 
 
-def _list_communication_caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
+def _list_communication_caveats(measured: Measurements, rows: Frame) -> Iterator[str]:
     """List the caveats on these numbers."""
-    if unknown := int((rows["size_bytes"].isna() & (rows["op"] != "barrier")).sum()):
+    if unknown := int((rows.is_missing("size_bytes") & ~rows.equals("op", "barrier")).sum()):
         yield f"{unknown:,} of {len(rows):,} collectives have no recorded size: they are in no rate"
-    if host := int((rows["device"].isna() & rows["exposed_ns"].isna()).sum()):
+    if host := int((rows.is_missing("device") & rows.is_missing("exposed_ns")).sum()):
         yield f"{host:,} collectives ran on the host (no GPU activity was recorded): whether compute hides them is not known"
-    if bool(rows["wait_ns"].isna().all()):
+    if rows.is_missing("wait_ns").all():
         yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
-    unseen = (_caveat_missing_ranks(measured, run) for run in dict.fromkeys(rows["run"]))
+    unseen = (_caveat_missing_ranks(measured, run) for run in dict.fromkeys(rows.values("run")))
     yield from dict.fromkeys(text for text in unseen if text)
-    quality = measured["quality"]
-    if cut := int(quality.loc[quality["name"] == COLLECTIVES_LEFT_OUT, "count"].sum()):
+    quality = measured.frame("quality")
+    if cut := int(quality.integers("count")[quality.equals("name", COLLECTIVES_LEFT_OUT)].sum()):
         yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"
 
 

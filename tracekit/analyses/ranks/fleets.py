@@ -7,17 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    count_devices_of_rows,
-    count_distinct_keys,
-    find_equal_rows,
-    make_label_headings,
-    phrase_run,
-    to_text_or_none,
-)
+from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.intervals import (
@@ -33,7 +25,8 @@ from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import concatenate_parts, select_rows
 from tracekit.model.tables.columns import DEVICE, TS
-from tracekit.model.tables.keys import find_largest
+from tracekit.model.tables.frame import Frame, choose, from_rows
+from tracekit.model.tables.keys import PROCESS, find_largest
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.device.devices import number_devices
@@ -110,12 +103,14 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the busy share of every role while all roles were captured, and the overlap of rollout and training."""
     if not measured.has("busy_spans"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    spans, captures = measured["busy_spans"], measured["captures"]
-    timed = captures[captures["absolute_time"].to_numpy(np.bool_)]
+    spans, captures = measured.frame("busy_spans"), measured.frame("captures")
+    timed = captures.filter(captures["absolute_time"])
+    sources = set(timed.values("source"))
     fleet_rows, metrics, reasons = [], list[Metric](), list[str]()
-    for run in spans["run"].unique():
-        run_spans = spans[find_equal_rows(spans["run"], run) & spans["source"].isin(set(timed["source"]))]
-        fleets = _list_fleets(run_spans, timed) if count_distinct_keys(run_spans, ["role"]) > 1 else []
+    for run_spans in spans.group_by("run").frames():
+        run = run_spans.values("run")[0]
+        timed_spans = run_spans.filter(run_spans.is_in("source", sources))
+        fleets = _list_fleets(timed_spans, timed) if len(timed_spans.group_by("role")) > 1 else []
         reason = _explain_incomparable_fleets(fleets)
         if reason:
             reasons.append(reason + phrase_run(measured, run))
@@ -136,7 +131,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             first_ns | first work after | ns | From the start of that time.
         """),
     )
-    frame = pd.DataFrame(fleet_rows, columns=columns).sort_values(["run", "busy_ratio"], kind="stable")
+    frame = from_rows(columns, fleet_rows).sort("run", "busy_ratio")
     caveats = (*reasons, "which processes share a GPU is not recorded: switching between roles is not judged")
     return ANALYSIS.answered(
         metrics=tuple(metrics),
@@ -145,26 +140,25 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
 
 
-def _list_fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
+def _list_fleets(spans: Frame, captures: Frame) -> list[Fleet]:
     """List the roles of one run with GPU activity on a shared clock."""
     fleets = []
-    for role in spans["role"].unique():
-        rows = spans[find_equal_rows(spans["role"], role)]
-        role_captures = captures[captures["source"].isin(set(rows["source"]))]
-        name = to_text_or_none(role)
-        keys = ["host", "pid", "rank", "replica", "device"]
-        by_gpu = [_unite_row_spans(group) for _, group in rows.groupby(keys, dropna=False, sort=False)]
-        engine = bool(rows["replica"].notna().any()) and not _TRAINING.search(name or "")
-        rollout = engine or (_ROLLOUT.search(name or "") is not None and not _TRAINING.search(name or ""))
-        gpus = count_devices_of_rows(rows.assign(rank=rows["rank"].fillna(rows["replica"])))
-        fleets.append(Fleet(name, rollout, gpus, _unite_row_spans(role_captures), merge_interval_sets(by_gpu), by_gpu))
+    for rows in spans.group_by("role").frames():
+        role = rows.values("role")[0]
+        role_captures = captures.filter(captures.is_in("source", set(rows.values("source"))))
+        by_gpu = [_unite_row_spans(gpu) for gpu in rows.group_by("host", "pid", "rank", "replica", "device").frames()]
+        has_replica = not rows.is_missing("replica").all()
+        rollout = (has_replica or bool(_ROLLOUT.search(role or ""))) and not _TRAINING.search(role or "")
+        # Count by process and rank, as hosts are often not recorded.
+        ranked = rows.with_columns(rank=choose(~rows.is_missing("rank"), rows["rank"], rows["replica"]))
+        gpus = len(ranked.group_by(*PROCESS, "device"))
+        fleets.append(Fleet(role, rollout, gpus, _unite_row_spans(role_captures), merge_interval_sets(by_gpu), by_gpu))
     return fleets
 
 
-def _unite_row_spans(rows: pd.DataFrame) -> Intervals:
+def _unite_row_spans(rows: Frame) -> Intervals:
     """Unite the spans of these rows."""
-    start = rows["ts_ns"].to_numpy(np.int64)
-    return merge_intervals(start, start + rows["dur_ns"].to_numpy(np.int64))
+    return merge_intervals(rows["ts_ns"], rows["ts_ns"] + rows["dur_ns"])
 
 
 def _explain_incomparable_fleets(fleets: list[Fleet]) -> str:

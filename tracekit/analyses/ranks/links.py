@@ -10,11 +10,12 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.slow_links import SlowLink, find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import list_rated_collectives
-from tracekit.job.frames import make_run_heading, phrase_run, to_text_or_none
+from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -32,9 +33,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report groups with slow transfers; judge R35."""
-    if not len(measured.columns("collectives")):
+    if not measured.row_count("collectives"):
         return ANALYSIS.skipped("no collective was recorded")
-    if bool(list_rated_collectives(measured)["transfer_bytes"].isna().all()):
+    if list_rated_collectives(measured).is_missing("transfer_bytes").all():
         return ANALYSIS.skipped("no collective of known size was seen on two ranks")
     links = find_slow_links(measured, thresholds.of("slow-link"))
     by_group: dict[tuple[object, ...], list[SlowLink]] = {}
@@ -49,14 +50,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds: Thresholds) -> Finding:
     """Report R35 for one group of ranks; transfer time that overlaps compute saves no time."""
     worst = max(links, key=lambda link: (int(link.excess_ns.sum()), link.op))
-    rows = list_rated_collectives(measured).iloc[np.concatenate([link.slow for link in links])]
-    steps = count_steps_of_rows(measured, rows)
+    rows = list_rated_collectives(measured).take(np.concatenate([link.slow for link in links]))
+    steps = count_steps_of_processes(measured, rows)
     gain, ratio = steps.per_step(int(list_slow_link_intervals(measured, links)["dur_ns"].sum()))
     excess = steps.mean(sum(int(link.excess_ns.sum()) for link in links))
     severity: Severity = thresholds.severity(ratio)
     if severity == "info":
         severity = SEVERITIES[2]
-    role = to_text_or_none(worst.role)
     return Finding(
         "slow-link",
         severity,
@@ -69,7 +69,7 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
             Metric("usual_gb_per_s", worst.usual_rate, "gb_per_s", "neither", label="usual"),
             make_evidence_metric("excess_ns", round(excess), "longer than usual, per step and rank"),
         ),
-        tuple(Place(role=role, rank=rank, name=worst.op) for rank in worst.ranks[:MAX_RANKS]),
+        tuple(Place(role=worst.role, rank=rank, name=worst.op) for rank in worst.ranks[:MAX_RANKS]),
         round(gain),
         ratio,
         ("time that compute beside it hides is not counted: it gives nothing back",),
@@ -93,12 +93,11 @@ def _describe_usual_rate(link: SlowLink) -> str:
 
 def _make_slow_link_table(measured: Measurements, links: list[SlowLink]) -> Sheet:
     """Make the table of slow links."""
-    import pandas as pd
-
-    names = ["run", "role", "op", "group", "rate", "usual_rate", "since"]
-    table = pd.DataFrame([[getattr(link, name) for name in names] for link in links], columns=names)
-    table["ranks"] = [_describe_link_ranks(link) for link in links]
-    table["count"] = [len(link.slow) for link in links]
+    names = ("run", "role", "op", "group", "rate", "usual_rate", "since")
+    table = from_rows(
+        [*names, "ranks", "count"],
+        [(*(getattr(link, name) for name in names), _describe_link_ranks(link), len(link.slow)) for link in links],
+    )
     headings = (
         *make_run_heading(measured),
         *parse_headings("""

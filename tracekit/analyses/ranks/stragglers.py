@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.collectives.matching import REASONS, match_collectives, measure_clock_offsets
+from tracekit.job.collectives.matching import REASONS, list_matched_collectives, measure_clock_offsets
 from tracekit.job.frames import UNIT, make_run_heading, sum_columns_by_keys, summarize_job_steps
 from tracekit.job.rank_groups import (
     MEMBER,
@@ -32,6 +32,7 @@ from tracekit.job.stragglers.detection import (
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
+from tracekit.model.tables.frame import count_rows
 from tracekit.model.tables.keys import find_matching_rows, iterate_records, number_frames_alike
 from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.thresholds import Thresholds
@@ -234,9 +235,8 @@ def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sh
 def _make_clock_table(measured: Measurements) -> Sheet:
     """Make the table of clock offsets subtracted from each rank, with their uncertainty."""
     rows = measure_clock_offsets(measured)
-    of_set = rows.groupby("set")["set"].transform("size") if len(rows) else rows["set"]
-    rows = rows[of_set.to_numpy() > 1]
-    replicas = (Heading("replica", "replica", "id"),) if rows["replica"].notna().any() else ()
+    rows = rows.filter(rows.group_by("set").each(count_rows()) > 1)
+    replicas = () if rows.is_missing("replica").all() else (Heading("replica", "replica", "id"),)
     headings = (
         *make_run_heading(measured),
         Heading("role", "role"),
@@ -253,13 +253,12 @@ def _make_clock_table(measured: Measurements) -> Sheet:
 
 def _caveat_unmatched_collectives(measured: Measurements) -> Iterator[str]:
     """List caveats on collectives that could not be matched between ranks, by reason."""
-    rows = match_collectives(measured)
-    counts = rows["reason"].value_counts()
+    rows = list_matched_collectives(measured)
     for reason, text in REASONS.items():
-        if number := int(counts.get(reason, 0)):
+        if number := int(rows.equals("reason", reason).sum()):
             yield f"{number:,} of {len(rows):,} collectives could not be compared: {text}"
-    left_out = measured["quality"]
-    left_out = left_out[left_out["name"] == "arrivals_left_out"]
+    left_out = measured.frame("quality")
+    left_out = left_out.filter(left_out.equals("name", "arrivals_left_out"))
     if len(left_out):
         number = int(left_out["count"].sum())
         yield f"{number:,} collectives beyond the first {MAX_ARRIVALS:,} of a source and device: their waits are not booked"
@@ -267,9 +266,8 @@ def _caveat_unmatched_collectives(measured: Measurements) -> Iterator[str]:
 
 def _caveat_partly_recorded_groups(measured: Measurements) -> Iterator[str]:
     """Count collectives that only some of their ranks recorded, as a caveat."""
-    rows = match_collectives(measured)
-    size = measured["collectives"]["group_size"]
-    partly = int((rows["members"] < size).fillna(value=False).sum())
+    rows = list_matched_collectives(measured)
+    partly = int((rows.number("members") < rows.number("group_size")).sum())
     if partly:
         yield (
             f"{partly:,} collectives were recorded on only some of the ranks that took part: "

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import map_run_driver_logs
-from tracekit.job.frames import (
-    UNIT,
-    aggregate_by_keys,
-    divide_or_none,
-    find_canonical_stages,
-    find_equal_rows,
-    make_label_headings,
-    narrow_exact_floats,
-    phrase_run,
-    select_distinct_rows,
-    sort_by_columns,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
+from tracekit.job.frames import UNIT, divide_or_none, make_label_headings, name_stages, phrase_run
+from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.matrix import build_stage_cells, list_timed_units
-from tracekit.job.stages.windows import count_steps_of_rows
+from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
+from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Array, Nullable, mask_value
 from tracekit.model.tables.columns import DEVICE, STEP
-from tracekit.model.tables.keys import left_join
+from tracekit.model.tables.frame import (
+    Bools,
+    Frame,
+    Ints,
+    concat,
+    divide,
+    from_rows,
+    is_missing,
+    max_of,
+    min_of,
+    narrow_whole_numbers,
+    numbers,
+    sum_of,
+    texts,
+)
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -75,7 +77,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report weight sync, and copies between device and host by stage; judge R13 and R14."""
     syncs = list(_list_weight_syncs(measured))
     moved = _sum_host_copies(measured)
-    copies = moved[(moved["direction"] != "any").to_numpy(np.bool_)]
+    copies = moved.filter(~moved.equals("direction", "any"))
     verdicts = []
     if not syncs:
         reason = "no weight sync is annotated in the traces or timed in a log"
@@ -109,7 +111,7 @@ class WeightSync:
     other ranks.
     """
 
-    run: object
+    run: str | None
     role: str | None
     origin: str
     wall_ns: float
@@ -130,72 +132,64 @@ class WeightSync:
 
 def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
     """List the weight sync of every role from the traces, else of every run from the driver's timer (Q12)."""
-    all_cells = build_stage_cells(measured)
-    walls = list_timed_units(measured)
-    sync_cells = all_cells[(all_cells["canonical"] == WEIGHT_SYNC_STAGE) & (all_cells["state"] == "measured")]
-    for run, role in sync_cells[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
-        rows = sync_cells[find_equal_rows(sync_cells["run"], run) & find_equal_rows(sync_cells["role"], role)]
-        wall = float(rows["wall_ns"].astype("Float64").median())
-        shortest = _find_shortest_sync_wall(measured, run, role)
+    cells, units = list_stage_cells(measured), list_units_with_cells(measured)
+    cells = cells.filter(cells.equals("canonical", WEIGHT_SYNC_STAGE) & cells.equals("state", "measured"))
+    for of_owner in cells.group_by("run", "role").frames():
+        owner = list_owners(of_owner)[0]
+        wall = float(np.median(of_owner.integers("wall_ns")))
+        shortest = _find_shortest_sync_wall(measured, owner)
         if shortest is not None:
             wall = min(wall, shortest)
-        steps = walls[find_equal_rows(walls["run"], run)]["wall_ns"]
-        moved = _measure_sync_traffic(measured, run, role, wall)
-        step_ns = float(steps.median()) if len(steps) else None
-        is_alone = shortest is None
-        yield WeightSync(run, to_text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone)
+        step_ns = _compute_median(units["wall_ns"][units.equals("run", owner[0])])
+        moved = _measure_sync_traffic(measured, owner, wall)
+        yield WeightSync(*owner, "trace", wall, step_ns, len(of_owner), **moved, waits=shortest is None)
     for run, log in map_run_driver_logs(measured).items():
-        times = log.get_stage_times(WEIGHT_SYNC_STAGE)
-        if len(times) and not find_equal_rows(sync_cells["run"], run).any():
-            step = log.steps.reindex(times.index).dropna()
-            step_ns = float(step.median()) if len(step) else None
-            yield WeightSync(run, None, "log", float(times.median()), step_ns, len(times))
+        times = log.map_stage_ns(WEIGHT_SYNC_STAGE)
+        if times and not cells.equals("run", run).any():
+            step_ns = _compute_median([log.step_ns[step] for step in times if step in log.step_ns])
+            yield WeightSync(run, None, "log", float(np.median(list(times.values()))), step_ns, len(times))
 
 
-def _find_shortest_sync_wall(measured: Measurements, run: object, role: object) -> float | None:
+def _compute_median(values: Sequence[int] | Ints) -> float | None:
+    """Compute the median; None without values."""
+    return float(np.median(values)) if len(values) else None
+
+
+def _find_shortest_sync_wall(measured: Measurements, owner: Owner) -> float | None:
     """Find the shortest weight sync of any rank without its waits for others, in ns: median over steps; None for one rank."""
-    rows = measure_own_work_of_ranks(measured)
-    rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
-    rows = rows[(rows["canonical"] == WEIGHT_SYNC_STAGE).fillna(value=False)]
-    if rows["rank"].nunique() < 2:
+    rows = to_frame(measure_own_work_of_ranks(measured))
+    rows = rows.filter(find_rows_of_owners(rows, [owner]) & rows.equals("canonical", WEIGHT_SYNC_STAGE))
+    if len(rows.group_by("rank")) < 2:
         return None
-    wall_ns = rows["own_ns"].to_numpy(np.int64) + rows["blocked_ns"].to_numpy(np.int64)
-    keys = [*RANK_GROUP_STEP, *MEMBER]
-    waiting = attribute_collective_waits(measured).collectives
-    waiting = sum_columns_by_keys(
-        waiting[(waiting["stage"] == WEIGHT_SYNC_STAGE).fillna(value=False)], keys, ["lost_ns"]
-    )
-    lost_ns = left_join(rows, waiting, keys, optional=keys)["lost_ns"].fillna(0)
-    wall_ns = np.maximum(wall_ns - lost_ns.to_numpy(np.int64), 0)
-    by_step = aggregate_by_keys(rows.assign(wall_ns=wall_ns), UNIT, shortest=("wall_ns", "min"))
-    return float(by_step["shortest"].astype("Float64").median())
+    keys = (*RANK_GROUP_STEP, *MEMBER)
+    waits = to_frame(attribute_collective_waits(measured).collectives)
+    waits = waits.filter(waits.equals("stage", WEIGHT_SYNC_STAGE)).group_by(*keys).agg(lost_ns=sum_of("lost_ns"))
+    rows = rows.join(waits, keys, "left", optional=keys)
+    wall_ns = np.maximum(rows["own_ns"] + rows["blocked_ns"] - rows.integers("lost_ns"), 0)
+    return float(np.median(rows.group_by(*UNIT).agg(shortest=min_of(wall_ns))["shortest"]))
 
 
-def _measure_sync_traffic(measured: Measurements, run: object, role: object, wall: float) -> dict[str, float | None]:
+def _measure_sync_traffic(measured: Measurements, owner: Owner, wall: float) -> dict[str, float | None]:
     """Measure the traffic of one process in one sync: bytes, transfers, rate, and the best rate of such transfers."""
-    comm = _select_sync_rows(measured["collectives"], run, role) if measured.has("collectives") else None
-    copies = _select_sync_rows(measured["transfers"], run, role) if measured.has("transfers") else None
+    collectives = measured.frame("collectives")
+    comm, copies = (_select_sync_rows(rows, owner) for rows in (collectives, measured.frame("transfers")))
+    copies = copies.filter(~copies.equals("direction", "any"))
     best = [0.0]
     sizes: dict[str, float] = {}
     count = 0.0
-    process = ["host", "pid", "rank", "source", "step"]
-    if comm is not None and len(comm):
-        sized = comm[comm["size_bytes"].notna()]
-        moved = sized.groupby(process, dropna=False)["size_bytes"].sum()
-        sizes["comm_bytes"] = float(moved.mean()) if len(moved) else 0.0
-        count += float(comm.groupby(process, dropna=False).size().mean())
-        large = measured["collectives"]
-        large = large[find_equal_rows(large["run"], run) & (large["size_bytes"] >= RATED_BYTES).fillna(value=False)]
-        large = large[large["dur_ns"] > 0]
-        if len(large):
-            best.append(float((large["size_bytes"] / large["dur_ns"]).max()))
-    if copies is not None:
-        copies = copies[copies["direction"] != "any"]
-        if len(copies):
-            per = copies.groupby(process, dropna=False)[["size_bytes", "count"]].sum()
-            sizes["copy_bytes"] = float(per["size_bytes"].mean())
-            count += float(per["count"].mean())
-            best += copies["max_gb_per_s"].dropna().astype(float).tolist()
+    process = ("host", "pid", "rank", "source", "step")
+    if len(comm):
+        sized = comm.filter(~comm.is_missing("size_bytes")).group_by(*process)
+        sizes["comm_bytes"] = _compute_mean(sized.agg(size_bytes=sum_of("size_bytes")), "size_bytes")
+        count += len(comm) / len(comm.group_by(*process))
+        is_large = (collectives.integers("size_bytes") >= RATED_BYTES) & (collectives["dur_ns"] > 0)
+        large = collectives.filter(is_large & collectives.equals("run", owner[0]))
+        best += (large.integers("size_bytes") / large["dur_ns"]).tolist()
+    if len(copies):
+        per = copies.group_by(*process).agg(size_bytes=sum_of("size_bytes"), count=sum_of("count"))
+        sizes["copy_bytes"] = _compute_mean(per, "size_bytes")
+        count += _compute_mean(per, "count")
+        best += [rate for rate in copies.values("max_gb_per_s") if rate is not None]
     total = sum(sizes.values())
     return {
         "comm_bytes": sizes.get("comm_bytes"),
@@ -206,20 +200,24 @@ def _measure_sync_traffic(measured: Measurements, run: object, role: object, wal
     }
 
 
-def _select_sync_rows(rows: pd.DataFrame, run: object, role: object) -> pd.DataFrame:
+def _compute_mean(rows: Frame, column: str) -> float:
+    """Compute the mean of whole numbers; 0 without rows."""
+    return float(rows.integers(column).mean()) if len(rows) else 0.0
+
+
+def _select_sync_rows(rows: Frame, owner: Owner) -> Frame:
     """Select the rows of one role's weight sync."""
-    rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
-    stages = pd.Series(find_canonical_stages(rows, any_range=True), rows.index)
-    return rows[stages == WEIGHT_SYNC_STAGE]
+    is_sync = mask_value(name_stages(rows, any_range=True), WEIGHT_SYNC_STAGE)
+    return rows.filter(find_rows_of_owners(rows, [owner]) & is_sync)
 
 
 def _make_weight_sync_table(measured: Measurements, syncs: list[WeightSync]) -> Sheet:
     """Make the table of weight syncs."""
-    names = ["run", "role", "wall_ns", "ratio", "comm_bytes", "copy_bytes", "transfers", "rate", "best", "steps"]
-    rows = pd.DataFrame([[getattr(sync, name) for name in names] for sync in syncs], columns=names)
-    rows["origin"] = ["driver's log" if sync.origin == "log" else "trace" for sync in syncs]
+    names = ("run", "role", "ratio", "rate", "best", "steps")
+    rows = from_rows(names, [[getattr(sync, name) for name in names] for sync in syncs])
+    rows = rows.with_columns(origin=texts(["driver's log" if sync.origin == "log" else "trace" for sync in syncs]))
     for name in ("wall_ns", "comm_bytes", "copy_bytes", "transfers"):
-        rows[name] = narrow_exact_floats(rows[name].astype("Float64").round(1))
+        rows = rows.with_columns(**{name: _round_to_tenths(numbers([getattr(sync, name) for sync in syncs]))})
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -235,6 +233,12 @@ def _make_weight_sync_table(measured: Measurements, syncs: list[WeightSync]) -> 
         """),
     )
     return make_sheet("weight_sync", "Weight sync", headings, rows)
+
+
+def _round_to_tenths(array: Array) -> Array:
+    """Round numbers to one decimal; to integers if all are whole."""
+    values = array.values if isinstance(array, Nullable) else array
+    return narrow_whole_numbers(Nullable(np.round(values, 1), is_missing(array)))
 
 
 def _find_slow_weight_sync(
@@ -296,45 +300,40 @@ def _list_weight_sync_caveats(sync: WeightSync, total_bytes: float) -> Iterator[
 # Copies between device and host
 
 
-def _sum_host_copies(measured: Measurements) -> pd.DataFrame:
+def _sum_host_copies(measured: Measurements) -> Frame:
     """Sum copies by run, role, stage, direction and memory, per step and device (Q13).
 
     Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
     the step), step_ns. Each device counts in every step of its process.
     """
-    keys = ["run", "role", "canonical", "direction", "memory"]
-    summed = ["size_bytes", "count", "busy_ns", "exposed_ns"]
-    columns = [*keys, *summed, "gb_per_s", "max_gb_per_s", "share_ratio", "step_ns"]
-    if not measured.row_count("transfers"):
-        return pd.DataFrame(columns=columns)
-    rows = measured["transfers"]
-    rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
-    if not len(rows):
-        return pd.DataFrame(columns=columns)
-    rows = rows.assign(canonical=find_canonical_stages(rows, any_range=True))
-    sums = {name: (name, "sum") for name in summed}
-    out = aggregate_by_keys(rows, keys, **sums, max_gb_per_s=("max_gb_per_s", "max"))
-    out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
-    per = select_distinct_rows(rows, ["run", "role"])
-    steps = [
-        count_steps_of_rows(measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)])
-        for run, role in per.itertuples(index=False, name=None)
-    ]
-    per["times"] = [max(step.count, 1) for step in steps]
-    per["step_ns"] = pd.array([step.step_ns for step in steps], dtype="Float64")
-    out = left_join(out, per, ["run", "role"], optional=["run", "role"])
-    for name in summed:
-        out[name] = out[name] / out["times"]
-    out["share_ratio"] = out["exposed_ns"] / out["step_ns"].where(out["step_ns"] > 0)
-    return out[columns]
+    rows = measured.frame("transfers")
+    rows = rows.filter(rows.is_in("direction", ("HtoD", "DtoH", "any")))
+    rows = rows.with_columns(canonical=name_stages(rows, any_range=True))
+    steps_of = {
+        list_owners(of_owner)[0]: count_steps_of_processes(measured, of_owner)
+        for of_owner in rows.group_by("run", "role").frames()
+    }
+    summed = ("size_bytes", "count", "busy_ns", "exposed_ns")
+    sums = rows.group_by("run", "role", "canonical", "direction", "memory").agg(
+        **{name: sum_of(name) for name in summed}, max_gb_per_s=max_of("max_gb_per_s")
+    )
+    steps = [steps_of[owner] for owner in list_owners(sums)]
+    counts, step_ns = np.array([max(each.count, 1) for each in steps]), numbers([each.step_ns for each in steps])
+    return sums.with_columns(
+        **{name: sums[name] / counts for name in summed},
+        gb_per_s=divide(sums["size_bytes"], sums["busy_ns"]),
+        share_ratio=divide(sums["exposed_ns"] / counts, step_ns),
+        step_ns=step_ns,
+    )
 
 
-def _make_host_copy_table(measured: Measurements, copies: pd.DataFrame) -> Sheet:
+def _make_host_copy_table(measured: Measurements, copies: Frame) -> Sheet:
     """Make the table of copies by stage and direction, most exposed first."""
-    copies = sort_by_columns(copies, exposed_ns=False, size_bytes=False)
-    copies = copies.assign(canonical=copies["canonical"].astype(object).fillna("(in no stage)"))
-    for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
-        copies[name] = narrow_exact_floats(copies[name].astype("Float64").round(1))
+    copies = copies.sort("exposed_ns", "size_bytes", descending=["exposed_ns", "size_bytes"])
+    copies = copies.with_columns(
+        canonical=texts([stage or "(in no stage)" for stage in copies.values("canonical")]),
+        **{name: _round_to_tenths(copies[name]) for name in ("size_bytes", "count", "busy_ns", "exposed_ns")},
+    )
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -354,31 +353,29 @@ def _make_host_copy_table(measured: Measurements, copies: pd.DataFrame) -> Sheet
     return make_sheet("host_copies", "Copies between GPU and host memory by stage", headings, copies, caption=caption)
 
 
-def _find_exposed_offload(measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_exposed_offload(measured: Measurements, moved: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find R14: exposed copies between GPU and host memory; one finding per role."""
     limit = thresholds.of("offload")
-    for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
-        of_owner = moved[find_equal_rows(moved["run"], run) & find_equal_rows(moved["role"], role)]
-        both = of_owner[of_owner["direction"] == "any"]
-        pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
+    for of_owner in moved.group_by("run", "role").frames():
+        run, role = list_owners(of_owner)[0]
+        both = of_owner.filter(of_owner.equals("direction", "any"))
+        is_pageable = _mask_memory_kind(of_owner, "pageable")
+        pageable, others = of_owner.filter(is_pageable), of_owner.filter(~is_pageable)
         # Leave copies from pageable memory to `pageable-copies`, which knows their cause.
-        left_out = of_owner[pageable]
-        left_out = left_out.assign(exposed_ns=-left_out["exposed_ns"])
-        # Sum with one group-by: pandas 2 cannot align indexes with a missing stage.
-        by_stage = pd.concat([both, left_out]).groupby("canonical", dropna=False)["exposed_ns"]
-        of_stages = by_stage.sum().clip(lower=0.0)
-        exposed, step_ns = float(of_stages.sum()), both["step_ns"].max()
-        ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
+        left_out = pageable.with_columns(exposed_ns=-pageable["exposed_ns"])
+        by_stage = concat([both, left_out]).group_by("canonical").agg(exposed_ns=sum_of("exposed_ns"))
+        by_stage = by_stage.with_columns(exposed_ns=np.maximum(by_stage["exposed_ns"], 0.0))
+        exposed = float(by_stage["exposed_ns"].sum())
+        ratio = divide_or_none(exposed, max((ns for ns in both.values("step_ns") if ns), default=None))
         if ratio is None or ratio < limit["exposed_ratio"]:
             continue
-        not_pageable = of_owner[~pageable]
-        ways = {way: not_pageable[not_pageable["direction"] == way] for way in ("HtoD", "DtoH")}
+        ways = {way: others.filter(others.equals("direction", way)) for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
-        worst = of_stages.sort_values(kind="stable").index[-1]
+        worst = by_stage.sort("canonical").sort("exposed_ns").values("canonical")[-1]
         caveats = ["if memory is short this is the price of it: look at the head-room before keeping more on the GPU"]
         if min(size.values()) < limit["both_ways_ratio"] * max(size.values()):
             caveats.append("nearly all of it goes one way: it may be input rather than offloaded state")
-        if pageable.any():
+        if len(pageable):
             caveats.append("without copies from pageable memory, which are for pageable-copies")
         yield Finding(
             "offload",
@@ -398,29 +395,31 @@ def _find_exposed_offload(measured: Measurements, moved: pd.DataFrame, threshold
                     )
                     for way, rows in ways.items()
                 ),
-                make_evidence_metric(
-                    "pageable_bytes", round(float(of_owner[pageable]["size_bytes"].sum())), "pageable"
-                ),
+                make_evidence_metric("pageable_bytes", round(float(pageable["size_bytes"].sum())), "pageable"),
             ),
-            (Place(role=to_text_or_none(role), stage=to_text_or_none(worst)),),
+            (Place(role=role, stage=worst),),
             round(exposed),
             ratio,
             tuple(caveats),
         )
 
 
-def _advise_on_offload(copies: pd.DataFrame) -> str:
+def _mask_memory_kind(copies: Frame, kind: str) -> Bools:
+    """Mask the copies from or to memory of this kind."""
+    return np.array([kind in (memory or "").lower() for memory in copies.values("memory")], np.bool_)
+
+
+def _advise_on_offload(copies: Frame) -> str:
     """Advise on exposed copies by whether their memory is already pinned."""
     prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
-    if copies["memory"].astype(str).str.contains("pinned", case=False).any():
+    if _mask_memory_kind(copies, "pinned").any():
         return f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
     return f"copy on a stream of its own beside kernels, from pinned memory, {prefetch}"
 
 
-def _compute_copy_rate(rows: pd.DataFrame) -> float | None:
+def _compute_copy_rate(rows: Frame) -> float | None:
     """Compute the rate of copies in GB/s: bytes over busy time; None without any."""
-    busy = float(rows["busy_ns"].sum())
-    return divide_or_none(float(rows["size_bytes"].sum()), busy)
+    return divide_or_none(float(rows["size_bytes"].sum()), float(rows["busy_ns"].sum()))
 
 
 ANALYSIS = Analysis(

@@ -136,7 +136,7 @@ def _find_loader_waits(measured: Measurements, waits: Frame, thresholds: Thresho
             cost = wait if idle is None else idle
             severity = thresholds.severity(cost / step_ns)
             hidden = idle is not None and cost < wait / 2
-            culprit = find_culprit_below(measured, run, role, name)
+            culprit = find_culprit_below(measured, (run, role), name)
             ranks = waits.filter(waits.equals("run", run) & waits.equals("role", role)).distinct("rank")
             who = f" on rank {rank}" if rank is not None and len(ranks) > 1 else ""
             yield Finding(

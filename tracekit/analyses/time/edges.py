@@ -15,7 +15,6 @@ from tracekit.job.idle_time.causes import (
     list_edge_rows,
     make_idle_time_measurement,
 )
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, divide_by_gpu_steps, list_undamaged_rows
@@ -86,7 +85,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     on_gpu = list_undamaged_rows(measured, "gpu_time")
     if not len(on_gpu):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    rows = to_frame(list_edge_rows(measured, thresholds.of("host-sync-stalls")))
+    rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
         return ANALYSIS.skipped("no step of one process holds two stages")
     without = [
@@ -134,7 +133,7 @@ def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thres
     limit = thresholds.of("stage-edge-idle")
     existing = count_gpu_steps(measured)
     findings = []
-    waiting = find_owners_idle_at_edges(measured, to_pandas(rows), limit)
+    waiting = find_owners_idle_at_edges(measured, rows, limit)
     for of_owner in rows.group_by("run", "role").frames():
         owner = run, role = of_owner.values("run")[0], of_owner.values("role")[0]
         if owner not in waiting:

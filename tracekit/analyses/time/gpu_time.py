@@ -7,22 +7,14 @@ Definitions M2 to M5: compute = kernels; communication = collectives; exposed = 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import draw_device_bars, draw_gpu_utilisation
-from tracekit.job.frames import (
-    make_label_headings,
-    make_run_heading,
-    phrase_run,
-    sum_columns_by_keys,
-    to_float_or_none,
-    to_text_or_none,
-)
-from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
+from tracekit.job.frames import make_label_headings, make_run_heading, phrase_run
+from tracekit.job.gpu_shares import sum_gpu_time
 from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window, sum_window_idle_by_holder
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
 from tracekit.job.idle_time.claims import claim_idle_time
@@ -32,9 +24,9 @@ from tracekit.job.report.tables import make_sheet, parse_headings, select_filled
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (
     StageWindow,
-    compute_gpu_shares_by_stage,
     list_judged_windows,
-    read_undamaged_table,
+    list_undamaged_rows,
+    sum_gpu_time_by_stage,
 )
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -50,6 +42,7 @@ from tracekit.model.tables.arrays import (
     trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
+from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import PROCESS, sum_by_keys
 from tracekit.model.tables.slots import HOLDER_TITLES
 from tracekit.model.thresholds import Thresholds
@@ -65,6 +58,9 @@ from tracekit.process.device.busy import (
 from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
 from tracekit.process.name_filters import make_narrow_coded, mark_wanted_names
 from tracekit.process.steps.windows import StageWindows, StepWindows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GPU_TIME = Table(
     "gpu_time",
@@ -108,6 +104,8 @@ def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
     Columns: device, ts_ns, window_ns, compute_ns, exposed_comm_ns, exposed_memcpy_ns, exposed_memset_ns,
     idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
     """
+    import pandas as pd
+
     rows = []
     for device, ops in _split_ops_by_device(device_ops):
         state = compute_busy_intervals(ops)
@@ -195,16 +193,17 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report GPU time by device and by stage; judge R01."""
     if not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    rows = read_undamaged_table(measured, "gpu_time")
-    if not (rows["window"] == "capture").any():
+    rows = list_undamaged_rows(measured, "gpu_time")
+    captures = rows.filter(rows.equals("window", "capture"))
+    if not len(captures):
         return ANALYSIS.skipped("every source with GPU activity is damaged: what is missing would look idle")
     idling = _find_idle_stages(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     unexplained = [window for window in idling if window.accounted < busy_ratio]
     explained = [window for window in idling if window.accounted >= busy_ratio]
     return ANALYSIS.answered(
-        metrics=lambda: _list_gpu_share_metrics(rows),
-        sheets=lambda: select_filled_sheets(*_make_gpu_time_tables(measured, rows)),
+        metrics=lambda: _list_gpu_share_metrics(captures),
+        sheets=lambda: select_filled_sheets(*_make_gpu_time_tables(measured, captures)),
         findings=tuple(
             _report_low_utilization(measured, of_one_cause, thresholds)
             for of_one_cause in _group_idle_stages_by_cause(measured, unexplained)
@@ -213,19 +212,16 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             *_list_explained_idle_verdicts(measured, explained),
             *_list_minor_idle_verdicts(measured, idling, thresholds),
         ),
-        charts=lambda: (*draw_device_bars(measured, rows), *draw_gpu_utilisation(measured)),
+        charts=lambda: (*draw_device_bars(measured, captures), *draw_gpu_utilisation(measured)),
     )
 
 
-def _list_gpu_share_metrics(rows: pd.DataFrame) -> Iterator[Metric]:
+def _list_gpu_share_metrics(captures: Frame) -> Iterator[Metric]:
     """List the shares of busy, idle and exposed time over all captures."""
-    total = add_gpu_time_shares(sum_columns_by_keys(rows[rows["window"] == "capture"], ["window"], GPU_TIME_SUMS)).iloc[
-        0
-    ]
+    (total,) = sum_gpu_time(captures).rows()
     for heading in GPU_SHARE_HEADINGS:
         better: Better = "lower" if heading.name in _LOWER_IS_BETTER else "higher"
-        value = to_float_or_none(total[heading.name])
-        yield Metric(heading.name, value, "ratio", better, label=heading.title)
+        yield Metric(heading.name, total[heading.name], "ratio", better, label=heading.title)
 
 
 DEVICE_HEADINGS = parse_headings("""
@@ -239,17 +235,14 @@ STAGE_HEADINGS = parse_headings("""
 """)
 
 
-def _make_gpu_time_tables(measured: Measurements, rows: pd.DataFrame) -> tuple[Sheet, Sheet]:
+def _make_gpu_time_tables(measured: Measurements, captures: Frame) -> tuple[Sheet, Sheet]:
     """Make the tables of GPU time by device and by stage."""
     labels = make_label_headings(measured)
-    devices = add_gpu_time_shares(
-        sum_columns_by_keys(rows[rows["window"] == "capture"], [*PROCESS, "device"], GPU_TIME_SUMS)
-    )
     by_device = make_sheet(
         "gpu_time",
         "GPU time by device",
         (*labels, *DEVICE_HEADINGS, *GPU_SHARE_HEADINGS),
-        devices.sort_values("busy_ratio", kind="stable"),
+        sum_gpu_time(captures, *PROCESS, "device").sort("busy_ratio"),
         caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
         ranked=Ranked("busy_ratio", "low"),
     )
@@ -257,7 +250,7 @@ def _make_gpu_time_tables(measured: Measurements, rows: pd.DataFrame) -> tuple[S
         "gpu_time_stages",
         "GPU time by stage",
         (*labels, *STAGE_HEADINGS, *GPU_SHARE_HEADINGS),
-        compute_gpu_shares_by_stage(measured),
+        sum_gpu_time_by_stage(measured),
         caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
     )
     return by_device, by_stage
@@ -469,7 +462,7 @@ def _list_explained_idle_verdicts(measured: Measurements, idling: list[IdleStage
             f"{rule} ({format_quantity(idle_window.window.share(ns), 'ratio')})"
             for rule, ns in idle_window.told.items()
         )
-        run = to_text_or_none(row["run"]) if make_run_heading(measured) else None
+        run = row["run"] if make_run_heading(measured) else None
         reasons.setdefault(run, []).append(
             f"GPUs are busy {format_quantity(row['busy_ratio'], 'ratio')} of {idle_window.window.name}: explained by {other_rules};"
             f" {format_quantity(1 - idle_window.accounted, 'ratio')} are left"
@@ -509,7 +502,7 @@ def _list_minor_idle_verdicts(
         ratio = window.per_step(idle.left_ns)[1] or 0.0
         if ratio < MIN_EXPLAINED_IDLE_RATIO:
             continue
-        run = to_text_or_none(window.gpu_time["run"]) if make_run_heading(measured) else None
+        run = window.run if make_run_heading(measured) else None
         where, answer = f"the step in {window.name}", CLEAR
         if window.origin == "file":
             where = window.name

@@ -8,20 +8,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     divide_or_none,
-    find_canonical_stages,
-    find_equal_rows,
     make_label_headings,
     make_run_heading,
+    name_stages,
     phrase_run,
-    sort_by_columns,
-    sum_columns_by_keys,
-    to_int_or_none,
-    to_text_or_none,
 )
 from tracekit.job.idle_time.call_tree import draw_idle_call_tree, make_idle_call_tree_sheets
 from tracekit.job.idle_time.causes import (
@@ -30,6 +24,7 @@ from tracekit.job.idle_time.causes import (
     HostPauses,
     find_host_pauses,
     find_pausing_steps,
+    find_rows_of_pauses,
     make_idle_time_measurement,
     sum_idle_rows_by_cause,
     sum_judged_idle_by_cause,
@@ -45,10 +40,11 @@ from tracekit.job.stages.windows import (
     ExistingSteps,
     Owner,
     count_gpu_steps,
-    list_judged_rows,
+    find_rows_of_owners,
+    list_rows_of_windows,
+    list_stage_keys,
     list_stage_windows,
-    make_stage_key,
-    read_undamaged_table,
+    list_undamaged_rows,
 )
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -62,7 +58,8 @@ from tracekit.model.tables.arrays import (
     trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
-from tracekit.model.tables.keys import list_row_dicts, sum_by_keys
+from tracekit.model.tables.frame import Frame, concat, divide, min_of, sum_of, texts
+from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
 from tracekit.model.text.labels import choose_plural, join_phrase
 from tracekit.model.thresholds import Thresholds
@@ -213,9 +210,9 @@ def _sum_host_wait_metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report idle time of stages and captures by cause; judge R29."""
-    if not measured.has("idle") or not len(measured["gpu_time"]):
+    if not measured.has("idle") or not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(read_undamaged_table(measured, "gpu_time")):
+    if not len(list_undamaged_rows(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED_REASON)
     shares = cache(lambda: _sum_idle_by_place(measured))
     return ANALYSIS.answered(
@@ -235,38 +232,38 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _sum_idle_by_place(measured: Measurements) -> pd.DataFrame:
+def _sum_idle_by_place(measured: Measurements) -> Frame:
     """Sum window and idle time by stage, and by role for the whole capture (`window` is "capture"), one column per cause.
 
     Causes add up to `idle_ns`; rows of each kind are sorted by `window_ns`, longest first.
     """
-    captures = [
-        rows[rows["window"] == "capture"].assign(canonical=None)
-        for rows in (read_undamaged_table(measured, "gpu_time"), read_undamaged_table(measured, "idle"))
-    ]
-    judged = [list_judged_rows(measured, "gpu_time"), list_judged_rows(measured, "idle")]
-    frames = []
-    for window, (rows, table) in (("judged", judged), ("capture", captures)):
-        sums = sum_columns_by_keys(rows, STAGE_KEY, ["window_ns", "idle_ns"]).assign(window=window)
-        sums_by_cause = sum_idle_rows_by_cause(table)
-        keys = [make_stage_key(row) for row in list_row_dicts(sums)]
-        for cause in CAUSES:
-            sums[cause] = [sums_by_cause.get((*key, cause), 0) for key in keys]
-        assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), "causes add up to the idle time"
-        frames.append(sums.sort_values("window_ns", ascending=False, kind="stable"))
-    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
+    tables = [list_undamaged_rows(measured, name) for name in ("gpu_time", "idle")]
+    captures = [rows.filter(rows.equals("window", "capture")).with_columns(canonical=None) for rows in tables]
+    judged = [list_rows_of_windows(measured, name) for name in ("gpu_time", "idle")]
+    parts = []
+    for window, (on_gpu, idle) in (("judged", judged), ("capture", captures)):
+        sums = on_gpu.group_by(*STAGE_KEY).agg(window_ns=sum_of("window_ns"), idle_ns=sum_of("idle_ns"))
+        by_cause = sum_idle_rows_by_cause(idle)
+        keys = list_stage_keys(sums)
+        causes = {cause: np.array([by_cause.get((*key, cause), 0) for key in keys], np.int64) for cause in CAUSES}
+        assert (np.sum([*causes.values()], axis=0) == sums["idle_ns"]).all(), "causes add up to the idle time"
+        parts.append(sums.with_columns(window=window, **causes).sort("window_ns", descending=["window_ns"]))
+    return concat(parts)
 
 
-def _make_idle_cause_table(measured: Measurements, shares: pd.DataFrame) -> Sheet:
+_WHOLE_WINDOWS = {"judged": "(the step)", "capture": "(first to last device op)"}
+"""Titles of windows without a stage."""
+
+
+def _make_idle_cause_table(measured: Measurements, shares: Frame) -> Sheet:
     """Make the table of idle time by stage and cause, as shares of the stage's wall."""
-    table = shares.copy()
-    step = np.where(table["window"] == "capture", "(first to last device op)", "(the step)")
-    table["stage"] = table["canonical"].where(table["canonical"].notna(), step)
-    window = table["window_ns"].where(table["window_ns"] > 0).astype("Float64")
-    causes = [cause for cause in CAUSES if table[cause].sum()]
-    table["idle_ratio"] = table["idle_ns"] / window
-    for cause in causes:
-        table[cause] = table[cause] / window
+    stages = [row["canonical"] or _WHOLE_WINDOWS[row["window"]] for row in shares.rows("canonical", "window")]
+    causes = [cause for cause in CAUSES if shares[cause].sum()]
+    table = shares.with_columns(
+        stage=texts(stages),
+        idle_ratio=divide(shares["idle_ns"], shares["window_ns"]),
+        **{cause: divide(shares[cause], shares["window_ns"]) for cause in causes},
+    )
     return make_sheet(
         "idle_causes",
         "Idle GPU time by cause",
@@ -285,11 +282,11 @@ def _make_idle_cause_table(measured: Measurements, shares: pd.DataFrame) -> Shee
     )
 
 
-def _list_host_wait_metrics(shares: pd.DataFrame) -> tuple[Metric, ...]:
+def _list_host_wait_metrics(shares: Frame) -> tuple[Metric, ...]:
     """List the share of the capture that waits for the host, and the share idle before an op with an unknown launch."""
-    rows = shares[shares["window"] == "capture"]
+    rows = shares.filter(shares.equals("window", "capture"))
     window = int(rows["window_ns"].sum())
-    waits = int(rows[[*HOST_WAIT_CAUSES]].to_numpy().sum())
+    waits = sum(int(rows[cause].sum()) for cause in HOST_WAIT_CAUSES)
     return (
         make_evidence_metric("host_wait_ratio", divide_or_none(waits, window), "waiting for the host"),
         make_evidence_metric(
@@ -303,14 +300,14 @@ def _list_host_wait_metrics(shares: pd.DataFrame) -> tuple[Metric, ...]:
 
 def _make_idle_gap_table(measured: Measurements) -> Sheet:
     """Make the table of the longest gaps over all sources."""
-    gaps = read_undamaged_table(measured, "idle_gaps")
-    listed = len(gaps)
-    rows = sort_by_columns(gaps, dur_ns=False, source=True, ts_ns=True)
-    rows = rows.head(SHOWN_GAPS).reset_index(drop=True)
-    rows["canonical"] = find_canonical_stages(rows)
-    begin = measured["captures"][["source", "ts_ns"]].groupby("source")["ts_ns"].min()
-    rows["at_ns"] = rows["ts_ns"] - rows["source"].map(begin).fillna(0).astype("int64")
-    rows["why"] = [CAUSE_TITLES[cause][0] for cause in rows["cause"]]
+    gaps = list_undamaged_rows(measured, "idle_gaps")
+    rows = gaps.sort("dur_ns", "source", "ts_ns", descending=["dur_ns"]).head(SHOWN_GAPS)
+    begin = measured.frame("captures").group_by("source").agg(begin_ns=min_of("ts_ns"))
+    rows = rows.with_columns(
+        canonical=name_stages(rows),
+        at_ns=rows["ts_ns"] - rows.join(begin, ["source"], "left").integers("begin_ns"),
+        why=texts([CAUSE_TITLES[cause][0] for cause in rows.values("cause")]),
+    )
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -326,9 +323,10 @@ def _make_idle_gap_table(measured: Measurements) -> Sheet:
             after | before | text | Device op that began.
         """),
     )
-    total = int(read_undamaged_table(measured, "idle_histogram")["gap_count"].sum())
-    caption = f"The longest of {max(total, listed):,} gaps; each source keeps its longest 200."
-    return replace(make_sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption), omitted=listed - len(rows))
+    total = int(list_undamaged_rows(measured, "idle_histogram")["gap_count"].sum())
+    caption = f"The longest of {max(total, len(gaps)):,} gaps; each source keeps its longest 200."
+    sheet = make_sheet("idle_gaps", "Longest gaps", headings, rows, caption=caption)
+    return replace(sheet, omitted=len(gaps) - len(rows))
 
 
 def _draw_idle_causes(measured: Measurements) -> Chart:
@@ -358,13 +356,13 @@ def _draw_idle_causes(measured: Measurements) -> Chart:
 
 def _draw_gap_lengths(measured: Measurements) -> Chart:
     """Draw the histogram of idle time by length of gap."""
-    rows = read_undamaged_table(measured, "idle_histogram")
-    sums = sum_columns_by_keys(rows, ["cause", "low_ns"], ["idle_ns"]) if len(rows) else rows
-    series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
+    rows = list_undamaged_rows(measured, "idle_histogram")
+    sums = rows.group_by("cause", "low_ns").agg(idle_ns=sum_of("idle_ns")).sort("cause", "low_ns")
+    series = [cause for cause in CAUSES if sums.equals("cause", cause).any()]
     marks = tuple(
-        (series.index(r["cause"]), int(r["low_ns"]), 2 * int(r["low_ns"]), int(r["idle_ns"]))
-        for r in list_row_dicts(sort_by_columns(sums, cause=True, low_ns=True))
-        if r["idle_ns"]
+        (series.index(row["cause"]), row["low_ns"], 2 * row["low_ns"], row["idle_ns"])
+        for row in sums.rows()
+        if row["idle_ns"]
     )
     return Chart(
         "idle-gaps",
@@ -381,12 +379,11 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
     existing = count_gpu_steps(measured)
     findings = []
     for owner, lost in find_host_pauses(measured, thresholds).items():
-        run, role = owner
         steps = existing.get(owner, NO_STEPS)
         total = steps.mean(lost.total_ns)
         waited = steps.mean(sum_waits_for_pauses(measured, owner, lost))
         ratio = divide_or_none(total + waited, steps.step_ns)
-        gaps = _select_pause_gaps(measured, run, role, lost)
+        gaps = _select_pause_gaps(measured, owner, lost)
         others = f", and {format_quantity(waited, 'ns')} for ranks that pause longer" if waited else ""
         outside = ", outside any stage" if is_mostly_outside_stages(lost) else ""
         what, advice, caveats = describe_host_pauses(measured, owner, lost)
@@ -395,7 +392,7 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
                 "host-silence",
                 thresholds.severity(ratio),
                 f"GPUs wait {format_quantity(total, 'ns')} of {format_quantity(steps.step_ns, 'ns')} per step while {what}"
-                f"{outside}{others}{_describe_pausing_steps(measured, owner, lost)}{phrase_run(measured, run)}",
+                f"{outside}{others}{_describe_pausing_steps(measured, owner, lost)}{phrase_run(measured, owner[0])}",
                 advice,
                 (
                     *_list_pause_evidence(lost, waited, steps),
@@ -412,12 +409,13 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
     return findings
 
 
-def _locate_pauses(lost: HostPauses, gaps: pd.DataFrame) -> Iterator[Place]:
+def _locate_pauses(lost: HostPauses, gaps: Frame) -> Iterator[Place]:
     """Locate the longest gap of each stage, else the stages of the pauses.
 
     Pauses outside any stage get no stage, although their gap may begin within one.
     """
-    places = [_locate_idle_gap(row) for row in list_row_dicts(_sort_longest_of_stages_first(gaps).head(3))]
+    longest_of_stages_first = np.argsort(gaps.group_by("canonical").position() > 0, kind="stable")
+    places = [_locate_idle_gap(row) for row in gaps.take(longest_of_stages_first).head(3).rows()]
     for place in places or [window.place for window in lost.windows[:3]]:
         yield replace(place, stage=None) if is_mostly_outside_stages(lost) else place
 
@@ -426,12 +424,6 @@ def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPaus
     """List the steps with pauses, if only few steps have them."""
     steps = set() if is_mostly_outside_stages(lost) else find_pausing_steps(measured, owner, lost)
     return f", nearly all in {choose_plural(len(steps), 'step')} {format_ranges(steps)}" if steps else ""
-
-
-def _sort_longest_of_stages_first(gaps: pd.DataFrame) -> pd.DataFrame:
-    """Sort the gaps so that the longest gap of each stage comes first."""
-    is_longest = ~gaps["canonical"].duplicated()
-    return pd.concat([gaps[is_longest], gaps[~is_longest]])
 
 
 def _list_pause_evidence(lost: HostPauses, waited: float, steps: ExistingSteps) -> Iterator[Metric]:
@@ -447,68 +439,59 @@ def _list_pause_evidence(lost: HostPauses, waited: float, steps: ExistingSteps) 
         yield make_evidence_metric("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
 
 
-def _select_pause_gaps(measured: Measurements, run: object, role: object, lost: HostPauses) -> pd.DataFrame:
+def _select_pause_gaps(measured: Measurements, owner: Owner, lost: HostPauses) -> Frame:
     """Select the longest gaps mostly spent in such a pause, in the stages that have the pauses."""
-    rows = read_undamaged_table(measured, "idle_gaps")
-    rows = rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
-    rows = rows[rows["cause"].isin(PAUSE_CAUSES).to_numpy(np.bool_)]
-    canonical = find_canonical_stages(rows)
-    stages = {window.canonical for window in lost.windows}
-    if None not in stages and not lost.outside_ns:
-        counts = np.array([stage in stages for stage in canonical.tolist()], np.bool_)
-        rows, canonical = rows[counts], canonical[counts]
-    rows = rows.assign(canonical=canonical)
-    return sort_by_columns(rows, cause_ns=False, source=True, ts_ns=True)
+    rows = list_undamaged_rows(measured, "idle_gaps")
+    rows = rows.filter(find_rows_of_owners(rows, [owner]) & rows.is_in("cause", PAUSE_CAUSES))
+    rows = rows.with_columns(canonical=name_stages(rows))
+    if not lost.outside_ns and all(window.canonical for window in lost.windows):
+        rows = rows.filter(find_rows_of_pauses(rows, lost))
+    return rows.sort("cause_ns", "source", "ts_ns", descending=["cause_ns"])
 
 
-def _locate_idle_gap(row: Mapping[Any, Any]) -> Place:
+def _locate_idle_gap(row: Mapping[str, Any]) -> Place:
     """Locate a gap: source, role, rank, device, step, stage and times."""
-
-    def number(name: str) -> int | None:
-        """Get a whole number of the row; None if missing."""
-        return to_int_or_none(row[name])
-
     return Place(
-        str(row["source"]),
-        to_text_or_none(row["role"]),
-        number("rank"),
-        number("device"),
-        number("step"),
-        to_text_or_none(row["canonical"]),
+        row["source"],
+        row["role"],
+        row["rank"],
+        row["device"],
+        row["step"],
+        row["canonical"],
         None,
-        int(row["ts_ns"]),
-        int(row["ts_ns"]) + int(row["dur_ns"]),
-        run=to_text_or_none(row["run"]),
+        row["ts_ns"],
+        row["ts_ns"] + row["dur_ns"],
+        run=row["run"],
     )
 
 
 def _list_host_silence_abstentions(measured: Measurements) -> list[Verdict]:
     """List verdicts on runs without host activity, or without both a stage and a counted step."""
-    captures = measured["captures"]
-    hosts = captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
+    captures = measured.frame("captures")
+    with_device = captures.filter((captures.integers("device_op_count") > 0) & ~captures.is_missing("run"))
+    hosts = with_device.group_by("run").agg(count=sum_of("host_op_count"))
     framed = {window.run for window in list_stage_windows(measured) if window.origin != "file"}
     reasons = {
         run: "no host activity was recorded"
         if not count
         else "no stage and no counted step is annotated: a host may be silent by design"
-        for run, count in hosts.items()
+        for run, count in zip(hosts.values("run"), hosts.values("count"), strict=True)
         if not count or run not in framed
     }
     return [_price_silence_abstention(measured, run, why) for run, why in reasons.items()]
 
 
-def _price_silence_abstention(measured: Measurements, run: object, why: str) -> Verdict:
+def _price_silence_abstention(measured: Measurements, run: str, why: str) -> Verdict:
     """Make the abstention on a run, with the idle time per step during which no host activity was recorded."""
-    rows = read_undamaged_table(measured, "idle")
-    silent = (rows["window"] == "step") & (rows["cause"] == "host_silent")
-    rows = rows[silent.to_numpy(np.bool_) & find_equal_rows(rows["run"], run).to_numpy(np.bool_)]
+    rows = list_undamaged_rows(measured, "idle")
+    is_silent = rows.equals("window", "step") & rows.equals("cause", "host_silent") & rows.equals("run", run)
     owners = [steps for owner, steps in count_gpu_steps(measured).items() if owner[0] == run]
     count = sum(steps.count for steps in owners)
-    price = int(rows["idle_ns"].sum()) / count if count else 0.0
+    price = int(rows["idle_ns"][is_silent].sum()) / count if count else 0.0
     step_ns = max((steps.step_ns or 0.0 for steps in owners), default=0.0)
     claim = "no host activity while GPUs wait"
     lack = EvidenceLack(why, price, claim, "a range around each stage would prove it")
-    named = to_text_or_none(run) if make_run_heading(measured) else None
+    named = run if make_run_heading(measured) else None
     return lack.verdict(ANALYSIS.rules[0], named, step_ns or None)
 
 

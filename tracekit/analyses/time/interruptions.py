@@ -19,7 +19,6 @@ from tracekit.job.idle_time.interruptions import (
     list_interruptions_by_stage,
     measure_step_interruptions,
 )
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
@@ -149,8 +148,7 @@ def _add_waits_of_other_ranks(measured: Measurements, steady_interruption: StepI
     if not measured.has("idle"):
         return steady_interruption
     rows = steady_interruption.rows
-    paused = to_pandas(rows.filter(~rows.is_missing("idle_ns")))
-    waited = sum_waits_for_paused_ranks(measured, rows.values("run")[0], paused)
+    waited = sum_waits_for_paused_ranks(measured, rows.values("run")[0], rows.filter(~rows.is_missing("idle_ns")))
     return replace(steady_interruption, lost_ns=steady_interruption.lost_ns + waited / steady_interruption.steady.count)
 
 

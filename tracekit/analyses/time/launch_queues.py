@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import aggregate_by_keys, find_canonical_stages, make_label_headings, sort_by_columns
+from tracekit.job.frames import make_label_headings, name_stages
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.windows import STAGE_KEY, read_undamaged_table
+from tracekit.job.stages.windows import STAGE_KEY, list_undamaged_rows
 from tracekit.model.report import Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import concatenate_parts, repeat_number
 from tracekit.model.tables.columns import DEVICE, STREAM
+from tracekit.model.tables.frame import max_of, median_of, sum_of, texts
 from tracekit.model.tables.keys import QUEUE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -74,9 +75,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
     """Report launch delays and queue depths over all sources; has no rule."""
     if not measured.has("launch_delays"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    if not len(read_undamaged_table(measured, "gpu_time")):
+    if not len(list_undamaged_rows(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED_REASON)
-    if not (len(read_undamaged_table(measured, "queues")) or _make_launch_delay_table(measured).rows):
+    if not (len(list_undamaged_rows(measured, "queues")) or _make_launch_delay_table(measured).rows):
         return ANALYSIS.skipped("no device op can be traced back to its launch")
     return ANALYSIS.answered(
         sheets=lambda: select_filled_sheets(_make_launch_delay_table(measured), _make_launch_queue_table(measured))
@@ -85,20 +86,18 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
 
 def _make_launch_delay_table(measured: Measurements) -> Sheet:
     """Make the table of launch delays by the stage of the launch."""
-    rows = read_undamaged_table(measured, "launch_delays")
-    rows = rows.assign(canonical=find_canonical_stages(rows))
-    rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
-    rows["canonical"] = rows["canonical"].where(rows["canonical"].notna(), "(all)").astype(object)
-    table = aggregate_by_keys(
-        rows,
-        STAGE_KEY,
-        count=("count", "sum"),
-        negative_count=("negative_count", "sum"),
-        p50_ns=("p50_ns", "median"),
-        p95_ns=("p95_ns", "max"),
-        max_ns=("max_ns", "max"),
+    rows = list_undamaged_rows(measured, "launch_delays")
+    rows = rows.with_columns(canonical=name_stages(rows))
+    rows = rows.filter(rows.is_missing("stage") | ~rows.is_missing("canonical"))
+    rows = rows.with_columns(canonical=texts([stage or "(all)" for stage in rows.values("canonical")]))
+    table = rows.group_by(*STAGE_KEY).agg(
+        count=sum_of("count"),
+        negative_count=sum_of("negative_count"),
+        p50_ns=median_of("p50_ns"),
+        p95_ns=max_of("p95_ns"),
+        max_ns=max_of("max_ns"),
     )
-    table = sort_by_columns(table, count=False, canonical=True)
+    table = table.sort("count", "canonical", descending=["count"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -116,12 +115,12 @@ def _make_launch_delay_table(measured: Measurements) -> Sheet:
 
 def _make_launch_queue_table(measured: Measurements) -> Sheet:
     """Make the table of queue depths by stream."""
-    rows = read_undamaged_table(measured, "queues")
-    by = ["run", "role", "rank", *QUEUE]
-    reduced = dict.fromkeys(("count", "span_ns", "full_ns"), "sum")
-    reduced.update(dict.fromkeys(("p50_count", "p95_count", "max_count"), "max"))
-    table = aggregate_by_keys(rows, by, **{name: (name, how) for name, how in reduced.items()})
-    table = sort_by_columns(table, count=False)
+    rows = list_undamaged_rows(measured, "queues")
+    table = rows.group_by("run", "role", "rank", *QUEUE).agg(
+        **{name: sum_of(name) for name in ("count", "span_ns", "full_ns")},
+        **{name: max_of(name) for name in ("p50_count", "p95_count", "max_count")},
+    )
+    table = table.sort("count", descending=["count"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""

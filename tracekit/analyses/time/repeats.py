@@ -7,20 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import UNIT, sort_by_columns
+from tracekit.job.frames import UNIT
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_metric_samples
-from tracekit.job.steps.step_values import list_job_values, list_timed_step_values
+from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
+from tracekit.job.steps.step_values import list_times_and_marks, list_values_of_job
 from tracekit.job.steps.throughput import compute_work_rates
-from tracekit.job.steps.warm_up import LeftOutSteps, find_dropped_steps
-from tracekit.model.failed_questions import list_unsound_metrics, select_sound_metrics
+from tracekit.job.steps.warm_up import LeftOutSteps, find_steps_to_drop
+from tracekit.model.failed_questions import keep_sound_metrics, list_unsound_metrics
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, make_devices_caption
 from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.model.stats.estimate import Estimate, estimate_side
-from tracekit.model.tables.keys import mask_equal, number_frames_alike
+from tracekit.model.tables.arrays import repeat_text
+from tracekit.model.tables.frame import Frame, choose, concat, from_rows, sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 
@@ -34,9 +34,6 @@ CONFIDENCE_LEVEL = 0.95
 
 STEP_TIMES: Key = (STEP_TIME, None, None)
 """Key of the step times of the whole job."""
-
-SAMPLE_COLUMN_TYPES = dict.fromkeys(COLUMNS, "object") | {"rank": "Int64", "step": "Int64", "value": "Float64"}
-"""Types of the columns that recorded metrics and metrics of the job share."""
 
 _METRIC_GROUPS: tuple[tuple[str, str, Unit], ...] = (
     ("times", "Times of a step", "ns"),
@@ -67,11 +64,15 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
 def _has_repeated_step_times(measured: Measurements) -> bool:
     """Check whether several steps count, from step times alone, which avoids computing all other metrics."""
-    values = measured.derived(list_timed_step_values).reindex(columns=[*COLUMNS])
-    values["run"] = values["run"].where(values["run"].notna(), "")
-    all_samples = collect_metric_samples(values)
-    step = all_samples.get(STEP_TIMES)
-    return step is not None and _has_several_values(find_dropped_steps(all_samples, values, None).filter_samples(step))
+    values = _label_unnamed_runs(list_times_and_marks(measured)).with_columns(role=None, rank=None, stage=None)
+    samples = collect_samples(values)
+    step = samples.get(STEP_TIMES)
+    return step is not None and _has_several_values(find_steps_to_drop(samples, values, None).filter_samples(step))
+
+
+def _label_unnamed_runs(values: Frame) -> Frame:
+    """Label the values of a run without a name with an empty one."""
+    return values.with_columns(run=choose(values.is_missing("run"), repeat_text("", len(values)), values["run"]))
 
 
 def _has_repeated_values(measured: Measurements) -> bool:
@@ -117,22 +118,17 @@ NOT_REPEATED = "a single step counts: nothing was repeated"
 
 def _has_one_step_only(measured: Measurements) -> bool:
     """Check whether all values are of one step of one run."""
-    values = measured.derived(list_job_values), select_sound_metrics(measured)
-    steps = np.concatenate(number_frames_alike(UNIT, *values))
-    return int(steps.max(initial=0)) == 0
+    values = measured.derived(list_values_of_job), keep_sound_metrics(measured)
+    return len(concat([rows.select(*UNIT) for rows in values]).group_by(*UNIT)) <= 1
 
 
 def select_steady_samples(measured: Measurements) -> tuple[dict[Key, MetricSamples], LeftOutSteps, int]:
     """Select the samples of steps that count: (samples by metric, steps left out, number of stages left out)."""
-    frames = [measured.derived(list_job_values).reindex(columns=[*COLUMNS])]
-    metrics = select_sound_metrics(measured)
-    if len(metrics):
-        frames.append(metrics[[*COLUMNS]])
-    parts = [_keep_longest_stages(frame[frame["name"].isin(list(METRICS)) | frame["stage"].isna()]) for frame in frames]
-    values = pd.concat([frame.astype(SAMPLE_COLUMN_TYPES) for frame, _ in parts], ignore_index=True)
-    values["run"] = values["run"].where(values["run"].notna(), "")
-    all_samples = collect_metric_samples(values)
-    left_out = find_dropped_steps(all_samples, values, None)
+    tables = measured.derived(list_values_of_job).with_columns(rank=None), keep_sound_metrics(measured)
+    parts = [_keep_longest_stages(rows.select(*COLUMNS)) for rows in tables]
+    values = _label_unnamed_runs(concat([rows for rows, _ in parts]))
+    all_samples = collect_samples(values)
+    left_out = find_steps_to_drop(all_samples, values, None)
     kept_values = {
         key: remaining for key, sampled in all_samples.items() if (remaining := left_out.filter_samples(sampled)).runs
     }
@@ -147,24 +143,24 @@ def _list_unmeasured_metrics(measured: Measurements) -> Iterator[str]:
         yield f"an error of tracekit left these unmeasured: {', '.join(titles)}"
 
 
-def _keep_longest_stages(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Keep the rows of the `MAX_STAGES` longest stages and of no stage: (rows, number of stages left out)."""
-    staged = rows[rows["stage"].notna()]
-    timed = staged["name"].isin([name for name, kind in METRICS.items() if kind.unit == "ns"])
-    size = staged["value"].where(timed, 0).astype("Float64").groupby(staged["stage"]).sum()
-    ranked = size.sort_index(key=lambda names: names.astype(str)).sort_values(ascending=False, kind="stable")
-    longest_stages = set(ranked.index[:MAX_STAGES])
-    inside = rows["stage"].isna() | rows["stage"].isin(longest_stages)
-    return rows[inside], len(ranked) - len(longest_stages)
+def _keep_longest_stages(rows: Frame) -> tuple[Frame, int]:
+    """Keep the metrics of the `MAX_STAGES` longest stages and of no stage: (rows, number of stages left out)."""
+    rows = rows.filter(rows.is_in("name", METRICS) | rows.is_missing("stage"))
+    staged = rows.filter(~rows.is_missing("stage"))
+    is_time = staged.is_in("name", [name for name, kind in METRICS.items() if kind.unit == "ns"])
+    size = np.where(is_time, staged.number("value", missing=0), 0)
+    ranked = staged.group_by("stage").agg(size=sum_of(size)).sort("size", "stage", descending=["size"])
+    longest = ranked.head(MAX_STAGES).values("stage")
+    return rows.filter(rows.is_missing("stage") | rows.is_in("stage", longest)), len(ranked) - len(longest)
 
 
 def _find_common_world_size(measured: Measurements) -> int | None:
     """Find the number of ranks that all processes agree on; None if they differ or did not record it."""
-    sizes = measured["captures"]["world_size"].dropna().unique()
-    return int(sizes[0]) if len(sizes) == 1 and sizes[0] > 0 else None
+    sizes = set(measured.frame("captures").values("world_size")) - {None}
+    return next(iter(sizes)) if len(sizes) == 1 and min(sizes) > 0 else None
 
 
-def _list_metric_estimates(samples_by_key: Mapping[Key, MetricSamples]) -> pd.DataFrame:
+def _list_metric_estimates(samples_by_key: Mapping[Key, MetricSamples]) -> Frame:
     """List the estimate of each metric, one row per metric; metrics that are always 0 are left out."""
     rows = []
     for (name, role, stage), values in samples_by_key.items():
@@ -173,28 +169,16 @@ def _list_metric_estimates(samples_by_key: Mapping[Key, MetricSamples]) -> pd.Da
         if estimate is None or not (estimate.least or estimate.most):
             continue
         rows.append(
-            {
-                "name": name,
-                "role": role,
-                "stage": stage,
-                "title": kind.title,
-                "unit": kind.unit,
-                "runs": estimate.runs,
-                "steps": estimate.steps,
-                "mean": estimate.mean,
-                "sd": estimate.sd,
-                "spread": estimate.sd / abs(estimate.mean) if estimate.sd is not None and estimate.mean else None,
-                "least": estimate.least,
-                "most": estimate.most,
-                "low": None if kind.exact else _clip_interval_low(estimate),
-                "high": None if kind.exact else estimate.high,
-                "covers": None if kind.exact else estimate.label,
-            }
+            (
+                *(name, role, stage, kind.title, kind.unit, estimate.runs, estimate.steps, estimate.mean, estimate.sd),
+                estimate.sd / abs(estimate.mean) if estimate.sd is not None and estimate.mean else None,
+                *(estimate.least, estimate.most),
+                *((None,) * 3 if kind.exact else (_clip_interval_low(estimate), estimate.high, estimate.label)),
+            )
         )
-    columns = ["name", "role", "stage", "title", "unit", "runs", "steps", "mean", "sd", "spread"]
-    out = pd.DataFrame(rows, columns=[*columns, "least", "most", "low", "high", "covers"])
-    numbers = dict.fromkeys(("mean", "sd", "spread", "least", "most", "low", "high"), "Float64")
-    return sort_by_columns(out.astype(numbers), mean=False, name=True).reset_index(drop=True)
+    columns = ("name", "role", "stage", "title", "unit", "runs", "steps", "mean", "sd")
+    table = from_rows((*columns, "spread", "least", "most", "low", "high", "covers"), rows)
+    return table.sort("mean", "name", descending=["mean"])
 
 
 def _estimate_metric(metric_samples: MetricSamples) -> Estimate | None:
@@ -210,32 +194,32 @@ def _clip_interval_low(interval: Estimate) -> float | None:
     return None if interval.low is None else max(interval.low, 0.0)
 
 
-def _make_estimate_tables(rows: pd.DataFrame) -> Iterator[Sheet]:
+def _make_estimate_tables(rows: Frame) -> Iterator[Sheet]:
     """Make the table of the step and its stages, then a table per group of metrics."""
     yield _make_step_time_estimates(rows)
     for group in _METRIC_GROUPS:
         yield _make_unit_estimate_table(rows, *group)
 
 
-def _make_step_time_estimates(rows: pd.DataFrame) -> Sheet:
+def _make_step_time_estimates(rows: Frame) -> Sheet:
     """Make the table of the step and its stages."""
-    times = rows[rows["name"].isin([STEP_TIME, STAGE_TIME])]
-    times = times.assign(title=times["stage"].where(times["name"] == STAGE_TIME, times["title"]))
-    times = times.sort_values("name", key=lambda names: names != STEP_TIME, kind="stable")
-    return _make_estimate_table("repeats", "Step and stages", times.assign(stage=None), "ns", first="stage")
+    times = rows.filter(rows.is_in("name", [STEP_TIME, STAGE_TIME]))
+    times = times.take(np.argsort(~times.equals("name", STEP_TIME), kind="stable"))
+    title = choose(times.equals("name", STAGE_TIME), times["stage"], times["title"])
+    return _make_estimate_table(
+        "repeats", "Step and stages", times.with_columns(title=title, stage=None), "ns", first="stage"
+    )
 
 
-def _make_unit_estimate_table(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
+def _make_unit_estimate_table(rows: Frame, name: str, title: str, unit: Unit) -> Sheet:
     """Make the table of all other metrics of one unit, metrics of whole steps first."""
-    is_other = ~rows["name"].isin([STEP_TIME, STAGE_TIME]).to_numpy(np.bool_)
-    of_whole, chosen = (rows["stage"].isna().to_numpy(np.bool_), is_other & mask_equal(rows["unit"], unit))
-    places = np.flatnonzero(chosen & of_whole), np.flatnonzero(chosen & ~of_whole)
-    of_unit = rows.iloc[np.concatenate(places)]
+    of_unit = rows.filter(~rows.is_in("name", [STEP_TIME, STAGE_TIME]) & rows.equals("unit", unit))
+    of_unit = of_unit.take(np.argsort(~of_unit.is_missing("stage"), kind="stable"))
     unit_sheet = _make_estimate_table(f"repeats-{name}", title, of_unit, unit, first="metric")
-    return replace(unit_sheet, caption=make_devices_caption(of_unit["name"]))
+    return replace(unit_sheet, caption=make_devices_caption(of_unit.values("name")))
 
 
-def _make_estimate_table(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str) -> Sheet:
+def _make_estimate_table(name: str, title: str, rows: Frame, unit: Unit, *, first: str) -> Sheet:
     """Make one table of estimates."""
     headings = (
         Heading("title", first),
@@ -259,16 +243,15 @@ def _make_estimate_table(name: str, title: str, rows: pd.DataFrame, unit: Unit, 
 
 def _make_left_out_step_table(left_out: LeftOutSteps) -> Sheet:
     """Make the table of steps that do not count, with the reason."""
-    columns = ["run", "step", "part", "reason"]
     rows = [(step.run, step.step, step.part, step.reason) for step in left_out.steps]
-    frame = pd.DataFrame(rows, columns=columns).astype({"step": "Int64"})
+    table = from_rows(("run", "step", "part", "reason"), rows)
     headings = parse_headings("""
         run | run
         step | step | id
         part | capture
         reason | left out because it is
     """)
-    return make_sheet("repeats-left-out", "Steps that do not count", headings, frame, max_rows=MAX_ROWS)
+    return make_sheet("repeats-left-out", "Steps that do not count", headings, table, max_rows=MAX_ROWS)
 
 
 def _list_mean_step_metrics(step: MetricSamples | None) -> Iterator[Metric]:

@@ -7,30 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import map_run_driver_logs, match_logged_steps
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_equal_rows,
-    list_stage_rows,
-    make_label_headings,
-    narrow_exact_floats,
-    phrase_run,
-    split_by_keys,
-    stack_frames,
-    to_text_or_none,
-)
+from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
+from tracekit.job.frames import list_stage_ranges, make_label_headings, phrase_run
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.ranks_to_plot import choose_rows_to_plot
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls
-from tracekit.job.stages.matrix import average_stage_walls_by_rank, build_stage_cells, list_timed_units
+from tracekit.job.stages.durations import measure_stage_durations
+from tracekit.job.stages.matrix import average_stages_by_rank, list_stage_cells, list_units_with_cells
 from tracekit.job.stages.periodic import (
     CHECKPOINT,
     MOST_NAMED,
@@ -39,9 +27,22 @@ from tracekit.job.stages.periodic import (
     find_logged_periodic_stages,
     list_periodic_stages,
 )
+from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.stages import VALIDATION
-from tracekit.model.tables.keys import group_rows_by, left_join, number_frames_alike
+from tracekit.model.tables.frame import (
+    Frame,
+    choose,
+    concat,
+    count_of,
+    divide,
+    max_of,
+    mean_of,
+    narrow_whole_numbers,
+    sum_of,
+    texts,
+    where,
+)
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -62,15 +63,13 @@ def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report stages by role, step and rank with the state of every cell, and the residual outside any stage; judge R43."""
-    walls, known_logs = list_timed_units(measured), map_run_driver_logs(measured)
-    if not len(list_stage_rows(measured)) and not known_logs:
+    if not len(list_stage_ranges(measured)) and not map_run_driver_logs(measured):
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
-    all_cells = cache(lambda: build_stage_cells(measured))
     return ANALYSIS.answered(
-        metrics=lambda: _list_matrix_metrics(all_cells(), walls),
-        sheets=lambda: select_filled_sheets(*_make_rl_matrix_tables(measured, all_cells(), walls)),
+        metrics=lambda: _list_matrix_metrics(list_stage_cells(measured), list_units_with_cells(measured)),
+        sheets=lambda: select_filled_sheets(*_make_rl_matrix_tables(measured)),
         findings=tuple(_find_periodic_stages(measured, thresholds)),
-        caveats=lambda: _list_matrix_caveats(measured, all_cells(), walls),
+        caveats=lambda: _list_matrix_caveats(measured),
         charts=lambda: _draw_stages_by_rank(measured),
     )
 
@@ -99,7 +98,7 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
                 make_evidence_metric("stage_ns", round(stage.wall_ns), "each time, on the longest rank"),
                 make_evidence_metric("step_count", stage.present, "steps with it", better="neither"),
             ),
-            (Place(role=stage.role, stage=stage.canonical, run=to_text_or_none(stage.run)),),
+            (Place(role=stage.role, stage=stage.canonical, run=stage.run),),
             round(stage.per_step_ns),
             stage.share,
             ("a planned stage: the saving depends on how much less often or shorter it can run",),
@@ -108,18 +107,17 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
 
 def _name_periodic_stage(measured: Measurements, stage: PeriodicStage) -> str:
     """Name the stage, with its recorded name where that differs."""
-    rows = list_stage_rows(measured)
-    names = rows["stage"][(rows["canonical"] == stage.canonical).to_numpy(np.bool_)]
-    recorded = str(names.iloc[0]) if len(names) else stage.canonical
+    rows = list_stage_ranges(measured)
+    names = rows.filter(rows.equals("canonical", stage.canonical)).head(1).values("stage")
+    recorded = names[0] if names else stage.canonical
     return stage.canonical if recorded == stage.canonical else f"{stage.canonical} ({recorded})"
 
 
-def _make_rl_matrix_tables(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Iterator[Sheet]:
+def _make_rl_matrix_tables(measured: Measurements) -> Iterator[Sheet]:
     """Make the tables of the matrix, of stages by rank, and of cells that no trace has."""
-    yield _make_stage_matrix_table(measured, all_cells, walls)
+    yield _make_stage_matrix_table(measured)
     yield _make_rank_stage_table(measured)
-    if (all_cells["state"] != "measured").any():
-        yield _make_missing_stage_table(measured, all_cells)
+    yield _make_missing_stage_table(measured)
 
 
 CELL_STATE_TITLES = {
@@ -131,47 +129,47 @@ CELL_STATE_TITLES = {
 """States of a cell, in words."""
 
 
-def _label_step(step: object, part: object) -> str:
-    """Label a step or capture at the head of a column."""
-    return f"step {int(step)}" if pd.notna(step) else str(part) if pd.notna(part) else "capture"  # type: ignore[call-overload]
+def _add_step_labels(rows: Frame) -> Frame:
+    """Add the column `unit`: the label of each row's step or capture."""
+    units = [(row["step"], row["part"]) for row in rows.rows("step", "part")]
+    return rows.with_columns(
+        unit=texts([f"step {step}" if step is not None else part or "capture" for step, part in units])
+    )
 
 
-def _list_steps_in_words(group: pd.DataFrame) -> str:
+def _list_steps_in_words(group: Frame) -> str:
     """List steps or captures in words, up to four by name."""
-    names = list(dict.fromkeys(group["unit"]))
+    names = group.distinct("unit").values("unit")
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-_STAGE_KEYS = ["run", "role", "canonical"]
-
-
-def _make_stage_matrix_table(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
+def _make_stage_matrix_table(measured: Measurements) -> Sheet:
     """Make the table of stages by step, longest first.
 
     Shows logged times only in rows of stages that no trace has.
     """
-    all_cells, rest_cells = _add_step_labels(all_cells), _compute_residual_cells(walls)
-    stage, first = group_rows_by(all_cells, _STAGE_KEYS)
-    in_trace = np.isin(stage, stage[all_cells["wall_ns"].notna().to_numpy()])
-    all_cells["shown_ns"] = all_cells["wall_ns"].where(in_trace, all_cells["logged_ns"])
-    all_cells["traced_ns"] = all_cells["wall_ns"]
-    counts: list[Counter[str]] = [Counter() for _ in first]
-    for number, state in zip(stage.tolist(), all_cells["state"], strict=True):
-        counts[number][state] += 1
-    states = list(map(_describe_cell_states, counts, all_cells["canonical"].array[first]))
-    rest_states = [_describe_residual_state(rows) for rows in split_by_keys(rest_cells, _STAGE_KEYS)]
-    matrix = _average_stage_cells(all_cells).assign(state=states, last=False)
-    both = stack_frames([matrix, _average_stage_cells(rest_cells).assign(state=rest_states, last=True)])
-    columns, caption = _choose_matrix_columns(walls, all_cells)
+    walls, cells = _add_step_labels(list_units_with_cells(measured)), _add_step_labels(list_stage_cells(measured))
+    by_stage = cells.group_by(*STAGE_KEY)
+    in_trace = by_stage.each(count_of("wall_ns")) > 0
+    shown_ns = choose(in_trace, cells["wall_ns"], cells["logged_ns"])
+    cells = cells.with_columns(shown_ns=shown_ns, traced_ns=cells["wall_ns"])
+    states = [_describe_cell_states(of_stage) for of_stage in by_stage.frames()]
+    matrix = _average_stage_cells(cells).with_columns(state=texts(states), last=False)
+    rest_cells = _compute_residual_cells(walls)
+    rest_states = [_describe_residual_state(of_run) for of_run in rest_cells.group_by("run").frames()]
+    rest = _average_stage_cells(rest_cells).with_columns(state=texts(rest_states), last=True)
+    columns, caption = _choose_matrix_columns(walls, cells)
     caption = f"{caption} {_describe_stage_periods(measured)}".strip()
-    cut = pd.concat([frame[[*_STAGE_KEYS, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)])
-    both, chosen = _add_columns_by_step(both, cut, "shown_ns", columns)
-    mean = aggregate_by_keys(walls, ["run"], step=("wall_ns", "mean"))
-    both = left_join(both, mean, ["run"], optional=["run"])
-    step_ns = both["step"].astype("Float64")
-    of_mean = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
-    both["share_ratio"] = of_mean.where(both["last"], _compute_stage_shares(measured, both))
-    both["mean_ns"] = narrow_exact_floats(both["shown_ns"])
+    cut = concat([rows.select(*STAGE_KEY, "unit", "shown_ns") for rows in (cells, rest_cells)])
+    both, chosen = _add_columns_by_step(concat([matrix, rest]), cut, "shown_ns", columns)
+    both = both.join(walls.group_by("run").agg(step_ns=mean_of("wall_ns")), ["run"], "left", optional=["run"])
+    # Missing where no trace has the stage.
+    shares = measure_stage_durations(measured).select(*STAGE_KEY, "share_ratio")
+    both = both.join(shares, STAGE_KEY, "left", optional=STAGE_KEY)
+    of_mean = divide(both["traced_ns"], both["step_ns"])
+    both = both.with_columns(
+        share_ratio=choose(both["last"], of_mean, both["share_ratio"]), mean_ns=narrow_whole_numbers(both["shown_ns"])
+    )
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -183,14 +181,6 @@ def _make_stage_matrix_table(measured: Measurements, all_cells: pd.DataFrame, wa
         Heading("state", "known from"),
     )
     return make_sheet("matrix", "Stages by step", headings, _sort_matrix_rows(both, "shown_ns"), caption=caption)
-
-
-def _compute_stage_shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
-    """Compute each row's stage as a share of the step; missing where no trace has the stage."""
-    walls = measure_stage_walls(measured)
-    shares = walls[_STAGE_KEYS].assign(share=compute_stage_shares_of_step(walls))
-    share: pd.Series[Any] = left_join(rows[_STAGE_KEYS], shares, _STAGE_KEYS, optional=_STAGE_KEYS)["share"]
-    return share.set_axis(rows.index)
 
 
 def _describe_stage_periods(measured: Measurements) -> str:
@@ -205,95 +195,86 @@ def _describe_stage_periods(measured: Measurements) -> str:
     return " ".join((describe_periodic_stages(measured), *in_logs[:MOST_NAMED])).strip()
 
 
-def _average_stage_cells(rows: pd.DataFrame) -> pd.DataFrame:
+def _average_stage_cells(rows: Frame) -> Frame:
     """Average the shown and traced times of every stage."""
-    times = {name: (name, "mean") for name in ("shown_ns", "traced_ns")}
-    return aggregate_by_keys(rows, _STAGE_KEYS, **times)
+    return rows.group_by(*STAGE_KEY).agg(shown_ns=mean_of("shown_ns"), traced_ns=mean_of("traced_ns"))
 
 
-def _add_step_labels(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `unit`: the label of each row's step or capture."""
-    labels = [_label_step(*key) for key in zip(frame["step"], frame["part"], strict=True)]
-    return frame.assign(unit=pd.Series(labels, index=frame.index, dtype=object))
-
-
-def _compute_residual_cells(walls: pd.DataFrame) -> pd.DataFrame:
+def _compute_residual_cells(walls: Frame) -> Frame:
     """Compute the time of each step outside any stage of any process, as cells of the stage `RESIDUAL` (Q3)."""
-    rest_rows = _add_step_labels(walls).assign(role=None, canonical=RESIDUAL)
-    gap = rest_rows["wall_ns"].astype("Int64") - rest_rows["attributed_ns"]
-    rest_rows["shown_ns"] = rest_rows["traced_ns"] = gap.where((rest_rows["origin"] != "stage").to_numpy())
-    return rest_rows
+    is_known = ~walls.is_missing("attributed_ns") & ~walls.equals("origin", "stage")
+    rest_ns = where(is_known, walls["wall_ns"] - walls.integers("attributed_ns"))
+    return walls.with_columns(role=None, canonical=RESIDUAL, shown_ns=rest_ns, traced_ns=rest_ns)
 
 
-def _add_columns_by_step(
-    rows: pd.DataFrame, cells_of: pd.DataFrame, value: str, columns: list[str]
-) -> tuple[pd.DataFrame, list[Heading]]:
+def _add_columns_by_step(rows: Frame, cells: Frame, value: str, columns: list[str]) -> tuple[Frame, list[Heading]]:
     """Add a column per unit with the longest value of each stage: (rows, headings of the new columns)."""
-    headings, rows = [], rows.copy(deep=False)
-    of_columns = cells_of[cells_of["unit"].isin(columns)]
-    longest = aggregate_by_keys(of_columns, [*_STAGE_KEYS, "unit"], longest=(value, "max"))
-    of_row, of_longest = number_frames_alike(_STAGE_KEYS, rows, longest)
+    headings = []
+    cells = cells.filter(cells.is_in("unit", columns))
+    longest = cells.group_by(*STAGE_KEY, "unit").agg(longest=max_of(value))
     for name in columns:
         key = f"in_{name.replace(' ', '_')}"
-        of_unit = np.flatnonzero((longest["unit"] == name).to_numpy(np.bool_))
-        place = np.full(int(max(of_row.max(initial=0), of_longest.max(initial=0))) + 1, -1)
-        place[of_longest[of_unit]] = of_unit
-        values = longest["longest"].array.take(place[of_row], allow_fill=True)
-        rows[key] = narrow_exact_floats(pd.Series(values, copy=False))
+        of_unit = longest.filter(longest.equals("unit", name)).drop("unit")
+        values = rows.select(*STAGE_KEY).join(of_unit, STAGE_KEY, "left", optional=STAGE_KEY)["longest"]
+        rows = rows.with_columns(**{key: narrow_whole_numbers(values)})
         headings.append(Heading(key, name, "ns"))
     return rows, headings
 
 
-def _sort_matrix_rows(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+def _sort_matrix_rows(rows: Frame, by: str) -> Frame:
     """Sort the rows by run, longest first, with the residual last."""
-    value = rows[by].to_numpy(np.float64, na_value=-np.inf)
-    is_last = rows["last"].to_numpy(np.bool_)
-    return rows.iloc[np.lexsort((-value, is_last, group_rows_by(rows, ["run"])[0]))]
+    return rows.with_columns(place=rows.group_by("run").number).sort("place", "last", by, descending=[by])
 
 
-def _choose_matrix_columns(walls: pd.DataFrame, all_cells: pd.DataFrame) -> tuple[list[str], str]:
+def _choose_matrix_columns(walls: Frame, cells: Frame) -> tuple[list[str], str]:
     """Choose the units that get a column: (their names, caption).
 
     These are all units in order, or the longest `MAX_COLUMNS`, longest first.
     """
-    walls = _add_step_labels(walls)
-    in_order = list(dict.fromkeys(walls["unit"] if len(walls) else all_cells["unit"]))
+    in_order = (walls if len(walls) else cells).distinct("unit").values("unit")
     caption = "Host wall of the longest rank."
     if len(in_order) <= MAX_COLUMNS:
         return in_order, caption
-    longest = walls.groupby("unit", sort=False)["wall_ns"].max()
-    chosen = list(longest.sort_values(ascending=False, kind="stable").index) or in_order
+    longest = walls.group_by("unit").agg(wall_ns=max_of("wall_ns")).sort("wall_ns", descending=["wall_ns"])
     more = f"The {MAX_COLUMNS} longest of {len(in_order)} steps, the longest first."
-    return chosen[:MAX_COLUMNS], f"{caption} {more}"
+    return (longest.values("unit") or in_order)[:MAX_COLUMNS], f"{caption} {more}"
 
 
-def _describe_cell_states(counts: Counter[str], stage: object) -> str:
+def _describe_cell_states(cells: Frame) -> str:
     """Describe how one stage is known over all units of its run."""
-    total = counts.total()
+    counts = Counter(cells.values("state"))
     states = []
     for state, word in CELL_STATE_TITLES.items():
         if counts[state]:
-            states.append(word if counts[state] == total else f"{counts[state]} of {total} {word}")
-    return "; ".join(states) + (" (validation, no part of a training step)" if stage == VALIDATION else "")
+            states.append(word if counts[state] == len(cells) else f"{counts[state]} of {len(cells)} {word}")
+    is_validation = cells.equals("canonical", VALIDATION).all()
+    return "; ".join(states) + (" (validation, no part of a training step)" if is_validation else "")
 
 
-def _describe_residual_state(group: pd.DataFrame) -> str:
+def _describe_residual_state(walls: Frame) -> str:
     """Describe how the residual is known, or why it is not."""
-    if (group["origin"] == "stage").all():
+    if walls.equals("origin", "stage").all():
         return "not recorded: stages were captured one by one"
-    if group["attributed_ns"].isna().all():
+    if walls.is_missing("attributed_ns").all():
         return "no stage is annotated in the traces"
     return "step less all stages of all processes"
 
 
+def _list_rank_walls(measured: Measurements) -> Frame:
+    """List the walls of `average_stages_by_rank`, the time outside all stages as `RESIDUAL` (`last`)."""
+    walls = measured.derived(average_stages_by_rank)
+    stages = texts([stage or RESIDUAL for stage in walls.values("canonical")])
+    return walls.with_columns(canonical=stages, last=walls.is_missing("canonical"))
+
+
 def _make_rank_stage_table(measured: Measurements) -> Sheet:
     """Make the table of stages by rank with the residual of each rank; shows the ranks with most time."""
-    walls = measured.derived(average_stage_walls_by_rank).copy(deep=False)
-    walls["unit"] = [f"rank {r}" if pd.notna(r) else "rank unknown" for r in walls["rank"]]
-    walls["last"] = walls["canonical"].isna().to_numpy()
-    walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
-    total = walls.groupby("unit", sort=False)["wall_ns"].sum()
-    by_total = list(total.sort_values(ascending=False, kind="stable").index)
+    walls = _list_rank_walls(measured)
+    walls = walls.with_columns(
+        unit=texts([f"rank {rank}" if rank is not None else "rank unknown" for rank in walls.values("rank")])
+    )
+    total = walls.group_by("unit").agg(wall_ns=sum_of("wall_ns"))
+    by_total = total.sort("wall_ns", descending=["wall_ns"]).values("unit")
     chosen = sorted(by_total[:MAX_COLUMNS], key=lambda name: (len(name), name))
     caption = (
         "Host wall per step of each rank, waiting for other ranks included. "
@@ -301,9 +282,9 @@ def _make_rank_stage_table(measured: Measurements) -> Sheet:
     )
     if len(by_total) > MAX_COLUMNS:
         caption += f" The {MAX_COLUMNS} of {len(by_total)} ranks with most time."
-    out = aggregate_by_keys(walls, [*_STAGE_KEYS, "last"], wall_ns=("wall_ns", "max"))
-    out, headings = _add_columns_by_step(out, walls, "wall_ns", chosen)
-    out["wall_ns"] = narrow_exact_floats(out["wall_ns"])
+    longest = walls.group_by(*STAGE_KEY, "last").agg(wall_ns=max_of("wall_ns"))
+    rows, headings = _add_columns_by_step(longest, walls, "wall_ns", chosen)
+    rows = rows.with_columns(wall_ns=narrow_whole_numbers(rows["wall_ns"]))
     by_rank_rows = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -312,33 +293,32 @@ def _make_rank_stage_table(measured: Measurements) -> Sheet:
         """),
         *headings,
     )
-    return make_sheet("ranks", "Stages by rank", by_rank_rows, _sort_matrix_rows(out, "wall_ns"), caption=caption)
+    return make_sheet("ranks", "Stages by rank", by_rank_rows, _sort_matrix_rows(rows, "wall_ns"), caption=caption)
 
 
 def _draw_stages_by_rank(measured: Measurements) -> list[Chart]:
     """Draw the step of every rank as a bar of its stages, the residual last."""
-    walls = measured.derived(average_stage_walls_by_rank).copy(deep=False)
+    walls = _list_rank_walls(measured)
     if not len(walls):
         return []
-    walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
-    several = len(walls["run"].unique()) > 1
-    walls["bar"] = [
-        _label_rank_bar(run if several else None, role, rank).strip()
-        for run, role, rank in zip(walls["run"], walls["role"], walls["rank"], strict=True)
+    several = len(walls.group_by("run")) > 1
+    labels = [
+        _label_rank_bar(row["run"] if several else None, row["role"], row["rank"])
+        for row in walls.rows("run", "role", "rank")
     ]
-    by_stage = walls.groupby("canonical", sort=False)["wall_ns"].sum()
-    by_stage = by_stage.sort_values(ascending=False, kind="stable").drop(RESIDUAL, errors="ignore")
-    series = [*by_stage.index[:MAX_SERIES], *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else [])]
-    bars = list(dict.fromkeys(walls["bar"]))
-    total = walls.groupby("bar", sort=False)["wall_ns"].sum()
-    chosen = choose_rows_to_plot({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
-    bars = [bar for bar in bars if bar in chosen.rows]
-    place = {bar: number for number, bar in enumerate(bars)}
-    drawn_walls = walls[walls["canonical"].isin(series) & walls["bar"].isin(bars)]
+    walls = walls.with_columns(bar=texts(labels))
+    by_stage = walls.filter(~walls["last"]).group_by("canonical").agg(wall_ns=sum_of("wall_ns"))
+    series = by_stage.sort("wall_ns", descending=["wall_ns"]).head(MAX_SERIES).values("canonical")
+    series += [RESIDUAL] if walls["last"].any() else []
+    total = walls.group_by("bar").agg(wall_ns=sum_of("wall_ns"))
+    totals = dict(zip(total.values("bar"), total.number("wall_ns").tolist(), strict=True))
+    chosen = choose_rows_to_plot(totals, "the time of all stages")
+    bars = [bar for bar in totals if bar in chosen.rows]
+    drawn_walls = walls.filter(walls.is_in("canonical", series) & walls.is_in("bar", bars))
     marks = tuple(
-        (place[bar], series.index(stage), round(wall))
-        for bar, stage, wall in zip(drawn_walls["bar"], drawn_walls["canonical"], drawn_walls["wall_ns"], strict=True)
-        if pd.notna(wall)
+        (bars.index(row["bar"]), series.index(row["canonical"]), round(row["wall_ns"]))
+        for row in drawn_walls.rows("bar", "canonical", "wall_ns")
+        if row["wall_ns"] is not None
     )
     return [
         Chart(
@@ -354,32 +334,31 @@ def _draw_stages_by_rank(measured: Measurements) -> list[Chart]:
     ]
 
 
-def _label_rank_bar(run: object, role: object, rank: object) -> str:
+def _label_rank_bar(run: str | None, role: str | None, rank: int | None) -> str:
     """Label the bar of a rank."""
-    names = [str(part) for part in (run, role) if to_text_or_none(part) is not None]
-    number = "rank unknown" if to_text_or_none(rank) is None else f"rank {rank}"
-    return f"{' · '.join(names)} {number}"
+    names = " · ".join(part for part in (run, role) if part is not None)
+    return f"{names} {'rank unknown' if rank is None else f'rank {rank}'}".strip()
 
 
-def _make_missing_stage_table(measured: Measurements, all_cells: pd.DataFrame) -> Sheet:
+def _make_missing_stage_table(measured: Measurements) -> Sheet:
     """Make the table of cells that no trace has, with the reason and the logged time."""
-    missing_cells = _add_step_labels(all_cells[all_cells["state"] != "measured"])
-    by = ["run", "role", "canonical", "state"]
-    grouped = missing_cells.groupby(by, dropna=False, sort=False)
-    out = grouped["logged_ns"].mean().reset_index()
-    out["where"] = [_list_steps_in_words(group) for _, group in grouped]
-    seen = {
-        run: set(all_cells[find_equal_rows(all_cells["run"], run) & (all_cells["state"] == "measured")]["canonical"])
-        for run in all_cells["run"].unique()
-    }
-    out["why"] = [
-        _explain_missing_cell(state, canonical, is_known=canonical in seen[run])
-        for run, canonical, state in zip(out["run"], out["canonical"], out["state"], strict=True)
+    cells = list_stage_cells(measured)
+    is_measured = cells.equals("state", "measured")
+    of_traces = cells.filter(is_measured)
+    seen = set(zip(of_traces.values("run"), of_traces.values("canonical"), strict=True))
+    groups = _add_step_labels(cells.filter(~is_measured)).group_by("run", "role", "canonical", "state")
+    rows = groups.agg(logged_ns=mean_of("logged_ns"))
+    why = [
+        _explain_missing_cell(row["state"], row["canonical"], is_known=(row["run"], row["canonical"]) in seen)
+        for row in rows.rows()
     ]
-    order = list(CELL_STATE_TITLES)
-    out["at"] = out["state"].map(order.index)
-    out = out.sort_values(["at", "logged_ns"], ascending=[True, False], kind="stable")
-    out["state"] = out["state"].map(CELL_STATE_TITLES)
+    states = rows.values("state")
+    rows = rows.with_columns(
+        where=texts([_list_steps_in_words(group) for group in groups.frames()]),
+        why=texts(why),
+        at=np.array([list(CELL_STATE_TITLES).index(state) for state in states], np.int64),
+        state=texts([CELL_STATE_TITLES[state] for state in states]),
+    )
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -390,7 +369,8 @@ def _make_missing_stage_table(measured: Measurements, all_cells: pd.DataFrame) -
             why | why
         """),
     )
-    return make_sheet("not_measured", "Stages that the traces do not hold", headings, out)
+    rows = rows.sort("at", "logged_ns", descending=["logged_ns"])
+    return make_sheet("not_measured", "Stages that the traces do not hold", headings, rows)
 
 
 def _explain_missing_cell(state: str, stage: str, *, is_known: bool) -> str:
@@ -410,42 +390,43 @@ def _explain_missing_cell(state: str, stage: str, *, is_known: bool) -> str:
     }.get(stage, "the driver timed none in this step: it did not run")
 
 
-def _list_matrix_metrics(all_cells: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
+def _list_matrix_metrics(cells: Frame, walls: Frame) -> list[Metric]:
     """List the number of cells by state, and the residual per step."""
-    counts = all_cells["state"].value_counts()
-    out = [
-        Metric(f"cells_{state.replace(' ', '_')}", int(counts[state]), "count", label=f"cells {word}")
+    counts = Counter(cells.values("state"))
+    metrics = [
+        Metric(f"cells_{state.replace(' ', '_')}", counts[state], "count", label=f"cells {word}")
         for state, word in CELL_STATE_TITLES.items()
-        if state in counts
+        if counts[state]
     ]
-    timed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
+    timed = walls.filter(~walls.is_missing("attributed_ns") & ~walls.equals("origin", "stage"))
     if len(timed):
-        rest_ns = (timed["wall_ns"].astype("Int64") - timed["attributed_ns"]).astype(float)
+        rest_ns = timed.number("wall_ns") - timed.number("attributed_ns")
         low = high = None
         if len(rest_ns) > 1:
             low, high = float(rest_ns.min()), float(rest_ns.max())
-        out.append(Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"))
-    return out
+        metrics.append(Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"))
+    return metrics
 
 
-def _list_matrix_caveats(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
+def _list_matrix_caveats(measured: Measurements) -> list[str]:
     """List the caveats on the matrix."""
-    known_logs = map_run_driver_logs(measured)
+    walls, known_logs = list_units_with_cells(measured), map_run_driver_logs(measured)
     caveats = []
     if not known_logs:
         caveats.append("no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all")
     for run, log in known_logs.items():
-        of_run = walls[find_equal_rows(walls["run"], run)]
-        if len(of_run) and not match_logged_steps(of_run, log):
+        of_run = walls.filter(walls.equals("run", run))
+        if len(of_run) and not find_logged_steps(of_run, log):
             caveats.append(
                 f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{phrase_run(measured, run)}"
             )
-    unused = set(measured["logged"]["source"].dropna()) - {log.source for log in known_logs.values()}
+    sources = set(measured.frame("logged").distinct("source").values("source"))
+    unused = sources - {log.source for log in known_logs.values()} - {None}
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
-    if (walls["origin"] == "stage").any():
+    if walls.equals("origin", "stage").any():
         caveats.append("some steps were captured stage by stage: the time between their stages is not known")
-    if len(all_cells) and (all_cells["canonical"] == VALIDATION).any():
+    if list_stage_cells(measured).equals("canonical", VALIDATION).any():
         caveats.append(f"{VALIDATION} is validation: it lies in the capture but is no part of a training step")
     return caveats
 

@@ -7,31 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
-    clear_parts_of_numbered_steps,
-    count_distinct_keys,
+    clear_redundant_parts,
     divide_or_none,
-    find_canonical_stages,
-    find_equal_rows,
     make_run_heading,
+    name_stages,
     phrase_run,
-    sort_by_columns,
-    split_by_run,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_text_or_none,
+    summarize_step_walls,
 )
 from tracekit.job.idle_time.claims import sum_start_up_idle
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps
+from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, find_rows_of_owners
 from tracekit.job.steps.start_up import RunStartUp, find_run_start_ups
 from tracekit.model.intervals import Ints, measure_coverage
-from tracekit.model.report import Finding, Place, Section
+from tracekit.model.report import Finding, Place, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
@@ -45,7 +38,8 @@ from tracekit.model.tables.arrays import (
     trim_texts,
 )
 from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
-from tracekit.model.tables.keys import PROCESS, list_row_dicts, mask_matching_rows, sum_by_keys
+from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.tables.keys import PROCESS, sum_by_keys
 from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
@@ -232,8 +226,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not measured.has("start_up"):
         return None
     recorded = measured.recorded or measured
-    rows = clear_parts_of_numbered_steps(recorded["start_up"])
-    rows["canonical"] = find_canonical_stages(rows)
+    rows = clear_redundant_parts(recorded.frame("start_up"))
+    rows = rows.with_columns(canonical=name_stages(rows))
     findings = [
         *_find_start_up_before_work(measured, rows, thresholds),
         *_find_wait_in_progress(measured, rows),
@@ -247,11 +241,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(sheets=lambda: (_make_start_up_table(measured, rows),), findings=tuple(findings))
 
 
-def _advise_later_recording(measured: Measurements, run: object) -> str:
+def _advise_later_recording(measured: Measurements, run: str | None) -> str:
     """Advise how to start recording later, with the tool that recorded."""
-    captures = measured["captures"]
-    tools = set(captures["tool"][find_equal_rows(captures["run"], run)].dropna())
-    if tools == {"nsys"}:
+    captures = measured.frame("captures")
+    tools = set(captures.filter(captures.equals("run", run)).values("tool"))
+    if tools - {None} == {"nsys"}:
         return (
             "record later: nsys profile --capture-range=cudaProfilerApi and torch.cuda.profiler.start() after the first"
             " steps; or --delay=SECONDS"
@@ -259,26 +253,27 @@ def _advise_later_recording(measured: Measurements, run: object) -> str:
     return "record later: torch.profiler.schedule(wait=1, warmup=1, active=3), with prof.step() after each step"
 
 
-def _describe_start_up_calls(rows: pd.DataFrame) -> str:
+def _describe_start_up_calls(rows: Frame) -> str:
     """Describe calls by kind with the longest of each: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
-    by_kind = sort_by_columns(sum_columns_by_keys(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
-    by_name = sort_by_columns(sum_columns_by_keys(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
+    by_kind = rows.group_by("kind").agg(dur_ns=sum_of("dur_ns")).sort("dur_ns", "kind", descending=["dur_ns"])
+    by_name = rows.group_by("kind", "name").agg(dur_ns=sum_of("dur_ns"))
+    by_name = by_name.sort("dur_ns", "name", descending=["dur_ns"])
     texts = []
-    for kind, dur_ns in by_kind[["kind", "dur_ns"]].head(3).itertuples(index=False):
-        name = by_name[(by_name["kind"] == kind).to_numpy(np.bool_)]["name"].iloc[0]
-        texts.append(f"{KIND_TITLES.get(kind, kind)} {format_quantity(int(dur_ns), 'ns')} ({name})")
+    for kind, dur_ns in (row.values() for row in by_kind.head(3).rows()):
+        name = by_name.filter(by_name.equals("kind", kind)).values("name")[0]
+        texts.append(f"{KIND_TITLES.get(kind, kind)} {format_quantity(dur_ns, 'ns')} ({name})")
     return ", ".join(texts)
 
 
-def _find_start_up_before_work(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_start_up_before_work(measured: Measurements, rows: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find captures without step marks that begin with start-up."""
     limit = thresholds.of("start-up")
     for prefix in find_run_start_ups(measured):
-        calls = _select_prefix_calls(rows, prefix, "before", KINDS)
+        calls = _select_prefix_calls(rows, prefix, KINDS)
         if not len(calls) or prefix.ratio < limit["capture_ratio"]:
             continue
         after_ns = prefix.whole_ns - prefix.start_up_ns
-        lost_ns = int(calls["idle_ns"].fillna(0).sum())
+        lost_ns = int(calls.integers("idle_ns").sum())
         lost_ratio = lost_ns / prefix.whole_ns
         yield Finding(
             "start-up",
@@ -303,22 +298,19 @@ def _caveat_time_after_start_up(after_ns: int) -> str:
     return f"all other findings and their shares cover only the {format_quantity(after_ns, 'ns')} after start-up"
 
 
-def _select_prefix_calls(rows: pd.DataFrame, prefix: RunStartUp, window: str, kinds: Sequence[str]) -> pd.DataFrame:
-    """Select the calls of these kinds in the process with the longest start-up of a run."""
-    chosen = find_equal_rows(rows["run"], prefix.run) & find_equal_rows(rows["source"], prefix.source)
-    chosen &= (rows["window"] == window).to_numpy(np.bool_)
-    chosen &= rows["kind"].isin(list(kinds)).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
-    of_process: pd.DataFrame = rows[chosen]
-    return of_process
+def _select_prefix_calls(rows: Frame, prefix: RunStartUp, kinds: Sequence[str]) -> Frame:
+    """Select the calls of these kinds before the work, in the process with the longest start-up of a run."""
+    of_process = rows.equals("run", prefix.run) & rows.equals("source", prefix.source)
+    return rows.filter(of_process & rows.equals("window", "before") & rows.is_in("kind", kinds) & rows["is_rare"])
 
 
-def _find_wait_in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+def _find_wait_in_progress(measured: Measurements, rows: Frame) -> Iterator[Finding]:
     """Find captures without step marks that begin within a wait for work launched before them."""
     for prefix in find_run_start_ups(measured):
-        waits = _select_prefix_calls(rows, prefix, "before", (WAIT,))
+        waits = _select_prefix_calls(rows, prefix, (WAIT,))
         if not len(waits):
             continue
-        name, wait_ns = str(waits["name"].iloc[0]), int(waits["dur_ns"].iloc[0])
+        name, wait_ns = waits.values("name")[0], waits.values("dur_ns")[0]
         yield Finding(
             "start-up",
             "info",
@@ -333,27 +325,26 @@ def _find_wait_in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterat
         )
 
 
-def _find_start_skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+def _find_start_skew(measured: Measurements, rows: Frame) -> Iterator[Finding]:
     """Find ranks whose first collective waits for a rank that starts recording later."""
-    is_skew = (rows["kind"] == SKEW).to_numpy(np.bool_)
-    captures = measured["captures"]
-    for run, of_run in split_by_run(rows[is_skew]):
-        ranks = captures["rank"][find_equal_rows(captures["run"], run)].dropna()
-        waiting = {int(rank) for rank in of_run["rank"].dropna()}
-        late = sorted({int(rank) for rank in ranks} - waiting)
-        longest = of_run.iloc[int(of_run["dur_ns"].to_numpy(np.int64).argmax())]
+    captures = measured.frame("captures")
+    for of_run in rows.filter(rows.equals("kind", SKEW)).group_by("run").frames():
+        run = of_run.values("run")[0]
+        waiting = set(of_run.values("rank")) - {None}
+        late = sorted(set(captures.filter(captures.equals("run", run)).values("rank")) - waiting - {None})
+        (longest,) = of_run.sort("dur_ns", descending=["dur_ns"]).head(1).rows()
         # If every rank waits, this may be an ordinary straggler rather than start skew.
         if not late or not waiting:
             continue
-        usual, name = int(longest["usual_ns"]), shorten_kernel_name(str(longest["name"]))
+        wait_ns, usual, name = longest["dur_ns"], longest["usual_ns"], shorten_kernel_name(longest["name"])
         yield Finding(
             "start-up",
             "info",
-            f"one call of {name} takes {format_quantity(int(longest['dur_ns']), 'ns')} on {_format_ranks(sorted(waiting))}, the others"
+            f"one call of {name} takes {format_quantity(wait_ns, 'ns')} on {_format_ranks(sorted(waiting))}, the others"
             f" {format_quantity(usual, 'ns')}: start skew of {_format_ranks(late)}, not communication{phrase_run(measured, run)}",
             "start recording on all ranks after a barrier, and skip the first step",
             (
-                make_evidence_metric("wait_ns", int(longest["dur_ns"]), "longest wait"),
+                make_evidence_metric("wait_ns", wait_ns, "longest wait"),
                 make_evidence_metric("usual_ns", usual, "median"),
             ),
             tuple(Place(rank=rank, name=name) for rank in late[:3]),
@@ -368,22 +359,16 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     return f"{choose_plural(len(ranks), 'rank')} {format_ranges(ranks)}"
 
 
-def _find_start_up_within_steps(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_start_up_within_steps(measured: Measurements, rows: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find GPU idle time during first calls, in steps that count and after the start-up of a capture."""
     limit, existing = thresholds.of("start-up"), count_gpu_steps(measured)
-    counting = mask_matching_rows(rows, clear_parts_of_numbered_steps(measured["steps"]), UNIT)
-    chosen = rows[
-        counting
-        & rows["is_rare"].to_numpy(np.bool_)
-        & (rows["window"] == "within").to_numpy(np.bool_)
-        & rows["kind"].isin(KINDS).to_numpy(np.bool_)
-    ]
+    is_counted = rows.is_among(clear_redundant_parts(measured.frame("steps")), UNIT, optional=UNIT)
+    is_call = rows["is_rare"] & rows.is_in("kind", KINDS)
+    chosen = rows.filter(is_counted & is_call & rows.equals("window", "within"))
     for owner, idle_ns in sum_start_up_idle(measured, thresholds).items():
         steps = existing.get(owner, NO_STEPS)
         lost, ratio = steps.per_step(idle_ns)
-        calls = chosen[find_equal_rows(chosen["run"], owner[0]) & find_equal_rows(chosen["role"], owner[1])]
+        calls = chosen.filter(find_rows_of_owners(chosen, [owner]))
         if ratio is None or ratio < limit["step_ratio"] or not len(calls):
             continue
         yield Finding(
@@ -402,19 +387,19 @@ def _find_start_up_within_steps(
         )
 
 
-def _find_start_up_in_warm_up(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Iterator[Finding]:
+def _find_start_up_in_warm_up(measured: Measurements, rows: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find steps that do not count and spend long in module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
-    is_counted = mask_matching_rows(rows, clear_parts_of_numbered_steps(measured["steps"]), UNIT)
-    is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)
-    rows = rows[rows["step"].notna().to_numpy(np.bool_) & ~is_counted & is_call]
-    for run, of_run in split_by_run(rows):
-        each = of_run["dur_ns"].sum() / count_distinct_keys(of_run, [*PROCESS, *UNIT])
-        ratio = divide_or_none(float(each), summarize_job_steps(measured).select_run(run).step_ns)
+    is_counted = rows.is_among(clear_redundant_parts(measured.frame("steps")), UNIT, optional=UNIT)
+    rows = rows.filter(~rows.is_missing("step") & ~is_counted & rows.is_in("kind", KINDS))
+    for of_run in rows.group_by("run").frames():
+        run = of_run.values("run")[0]
+        each = float(of_run["dur_ns"].sum()) / len(of_run.group_by(*PROCESS, "step", "part"))
+        ratio = divide_or_none(each, summarize_step_walls(measured).select_run(run).step_ns)
         if ratio is None or ratio < limit["uncounted_ratio"]:
             continue
         places = _locate_start_up_calls(of_run)
-        steps = sorted(set(of_run["step"].astype(int)))
+        steps = sorted(set(of_run.values("step")))
         names = ", ".join(str(place.name) for place in places)
         yield Finding(
             "start-up",
@@ -430,18 +415,16 @@ def _find_start_up_in_warm_up(measured: Measurements, rows: pd.DataFrame, thresh
         )
 
 
-def _find_start_up_outside_steps(
-    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _find_start_up_outside_steps(measured: Measurements, rows: Frame, thresholds: Thresholds) -> Iterator[Finding]:
     """Find first calls outside any step of a recording that has steps, mostly context creation before the first step."""
     limit = thresholds.of("start-up")
-    steps = measured["steps"]
-    has_steps = mask_matching_rows(rows, steps[steps["step"].notna().to_numpy(np.bool_)], PROCESS)
-    is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
-    rows = rows[rows["step"].isna().to_numpy(np.bool_) & is_call & has_steps]
-    for run, of_run in split_by_run(rows):
-        each_ns = of_run["dur_ns"].sum() / count_distinct_keys(of_run, [*PROCESS])
-        ratio = divide_or_none(float(each_ns), summarize_job_steps(measured).select_run(run).step_ns)
+    steps = measured.frame("steps")
+    has_steps = rows.is_among(steps.filter(~steps.is_missing("step")), PROCESS, optional=PROCESS)
+    is_call = rows["is_rare"] & rows.is_in("kind", KINDS)
+    for of_run in rows.filter(rows.is_missing("step") & is_call & has_steps).group_by("run").frames():
+        run = of_run.values("run")[0]
+        each_ns = float(of_run["dur_ns"].sum()) / len(of_run.group_by(*PROCESS))
+        ratio = divide_or_none(each_ns, summarize_step_walls(measured).select_run(run).step_ns)
         if ratio is None or ratio < limit["uncounted_ratio"]:
             continue
         yield Finding(
@@ -457,25 +440,18 @@ def _find_start_up_outside_steps(
         )
 
 
-def _locate_start_up_calls(rows: pd.DataFrame) -> tuple[Place, ...]:
+def _locate_start_up_calls(rows: Frame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
-    by = ["role", "canonical", "name"]
-    longest = sort_by_columns(sum_columns_by_keys(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
-    return tuple(
-        Place(
-            role=to_text_or_none(row["role"]),
-            stage=to_text_or_none(row["canonical"]),
-            name=to_text_or_none(row["name"]),
-        )
-        for row in list_row_dicts(longest)
-    )
+    by_name = rows.group_by("role", "canonical", "name").agg(dur_ns=sum_of("dur_ns"))
+    longest = by_name.sort("dur_ns", "name", descending=["dur_ns"]).head(3)
+    return tuple(Place(role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows())
 
 
-def _make_start_up_table(measured: Measurements, rows: pd.DataFrame) -> Any:
+def _make_start_up_table(measured: Measurements, rows: Frame) -> Sheet:
     """Make the table of first calls by kind and name, longest first."""
-    rows = rows[rows["is_rare"].to_numpy(np.bool_)]
-    pooled = sum_columns_by_keys(rows, ["run", "window", "kind", "canonical", "name"], ["count", "dur_ns", "idle_ns"])
-    pooled = sort_by_columns(pooled, dur_ns=False, name=True)
+    by_name = rows.filter(rows["is_rare"]).group_by("run", "window", "kind", "canonical", "name")
+    pooled = by_name.agg(**{name: sum_of(name) for name in ("count", "dur_ns", "idle_ns")})
+    pooled = pooled.sort("dur_ns", "name", descending=["dur_ns"])
     headings = (
         *make_run_heading(measured),
         *parse_headings("""

@@ -7,30 +7,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import draw_stage_gantts, draw_step_strips
 from tracekit.job.frames import (
     STEP_BOUNDS,
     STEP_ORIGINS,
-    aggregate_by_keys,
-    list_stage_rows,
+    UNIT,
+    list_stage_ranges,
     make_label_headings,
     make_run_heading,
-    narrow_exact_floats,
     phrase_run,
-    sort_by_columns,
-    split_by_run,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_int_or_none,
-    to_text_or_none,
+    summarize_step_walls,
 )
 from tracekit.job.longer_steps import LongerPause, find_longer_pause, list_time_counted_elsewhere, measure_device_walls
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.durations import compute_stage_shares_of_step, measure_stage_walls, spread_stage_walls
-from tracekit.job.stages.periodic import describe_periodic_stages, measure_planned_stage_time
+from tracekit.job.stages.durations import measure_stage_durations
+from tracekit.job.stages.periodic import describe_periodic_stages, sum_planned_stage_time
+from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.failed_questions import has_faults, judge_if_sound
@@ -38,7 +33,17 @@ from tracekit.model.report import Finding, Heading, Metric, Place, Section, Shee
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays, repeat_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
-from tracekit.model.tables.keys import left_join
+from tracekit.model.tables.frame import (
+    Frame,
+    count_rows,
+    divide,
+    max_of,
+    mean_of,
+    narrow_whole_numbers,
+    sum_of,
+    texts,
+    where,
+)
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -141,13 +146,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report walls of steps and stages over ranks; judge R30."""
-    every_step = summarize_job_steps(measured)
+    every_step = summarize_step_walls(measured)
     if not every_step.count:
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
     left_out = list_left_out_steps(measured)
     of_all = measured
     measured = drop_left_out_steps(measured, left_out)
-    steps = summarize_job_steps(measured)
+    steps = summarize_step_walls(measured)
     # Only a failed measurement can keep the charts from being drawn; it is reported as a caveat.
     are_drawn = not has_faults(measured) or judge_if_sound(measured, draw_stage_gantts, None) is not None
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
@@ -155,7 +160,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Metric("step_wall", steps.step_ns, "ns", "lower", *_find_wall_range(steps.walls), "step", STEP_BOUNDS),
         Metric("steps", steps.count, "count"),
     )
-    timed = measure_device_walls(of_all, left_out)
+    timed = to_frame(measure_device_walls(of_all, left_out))
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: select_filled_sheets(
@@ -170,7 +175,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _make_stage_and_range_tables(measured: Measurements) -> Iterator[Sheet]:
     """Make the tables of stages and of annotated ranges; none without stages."""
-    stages = measure_stage_walls(measured)
+    stages = measure_stage_durations(measured)
     if len(stages):
         yield _make_stage_wall_table(measured, stages)
         yield _make_annotated_range_table(measured)
@@ -178,44 +183,42 @@ def _make_stage_and_range_tables(measured: Measurements) -> Iterator[Sheet]:
 
 def _caveat_nsys_step_numbers(measured: Measurements) -> Iterator[str]:
     """List caveats on nsys captures, whose numbers count captures rather than training steps."""
-    rows = measured["steps"]
-    ranges = rows[(rows["tool"] == "nsys") & rows["part"].notna()]
-    if ranges["step"].isna().any():
+    rows = measured.frame("steps")
+    ranges = rows.filter(rows.equals("tool", "nsys") & ~rows.is_missing("part"))
+    if ranges.is_missing("step").any():
         yield (
             "the number in the name of a report counts the captures of its process: the n-th of every rank "
             "are taken for one step, and which training step that was is not recorded"
         )
-    if ranges["step"].notna().any():
+    if not ranges.is_missing("step").all():
         yield (
             "the number in the name of a report counts the captures of its process: its training steps are "
             "told by the ranges `step n` in it"
         )
 
 
-def _find_wall_range(walls: pd.DataFrame) -> tuple[float | None, float | None]:
+def _find_wall_range(walls: Frame) -> tuple[float | None, float | None]:
     """Find the shortest and longest wall; None for a single step."""
     wall = walls["wall_ns"]
     return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
 
 
-def _make_step_wall_table(measured: Measurements, walls: pd.DataFrame, left_out: Sequence[DroppedStep] = ()) -> Any:
+def _make_step_wall_table(measured: Measurements, walls: Frame, left_out: Sequence[DroppedStep]) -> Sheet:
     """Make the table of steps with wall and unattributed time, and the reason for each step that does not count."""
     reasons: dict[tuple[str, int | None, str | None], str] = {
         (step.run, step.step, step.part): step.reason for step in left_out
     }
-    keys = [
-        (to_text_or_none(run) or "", to_int_or_none(step), to_text_or_none(part))
-        for run, step, part in zip(walls["run"], walls["step"], walls["part"], strict=True)
-    ]
-    step_rows = walls.assign(
-        unattributed_ns=walls["wall_ns"] - walls["attributed_ns"],
-        origin=walls["origin"].map(STEP_ORIGIN_TITLES),
-        left_out=np.array([*(reasons.get(key) for key in keys), None], object)[:-1],
+    keys = [(row["run"] or "", row["step"], row["part"]) for row in walls.rows(*UNIT)]
+    unattributed_ns = walls["wall_ns"] - walls.integers("attributed_ns")
+    step_rows = walls.with_columns(
+        unattributed_ns=where(~walls.is_missing("attributed_ns"), unattributed_ns),
+        origin=texts([STEP_ORIGIN_TITLES[origin] for origin in walls.values("origin")]),
+        left_out=texts([reasons.get(key) for key in keys]),
     )
     headings = (
         *make_run_heading(measured),
         Heading("step", "step", "id"),
-        *((Heading("part", "capture"),) if step_rows["part"].notna().any() else ()),
+        *((Heading("part", "capture"),) if not step_rows.is_missing("part").all() else ()),
         *parse_headings("""
             wall_ns | wall | ns | Longest rank; see 'from'.
             unattributed_ns | unattributed | ns | Of the wall, covered by no stage; — where no stage is annotated.
@@ -239,18 +242,14 @@ STEP_ORIGIN_TITLES = {
 """Ways in which the wall of a step is known, in words."""
 
 
-def _make_stage_wall_table(measured: Measurements, stages: pd.DataFrame) -> Any:
+def _make_stage_wall_table(measured: Measurements, stages: Frame) -> Sheet:
     """Make the table of stages by wall, with the device work launched in them."""
-    rows = list_stage_rows(measured)
-    by = ["run", "role", "canonical"]
-    work = sum_columns_by_keys(rows, by, ["launch_count", "work_ns", "work_busy_ns"])
-    stage_table = left_join(stages, work, by, optional=by)
-    stage_table["share_ratio"] = compute_stage_shares_of_step(stage_table)
-    per = stage_table["rank_steps"]
-    for name in ("launch_count", "work_ns", "work_busy_ns"):
-        stage_table[name] = narrow_exact_floats(stage_table[name] / per)
-    stage_table["instances"] = narrow_exact_floats(stage_table["instances"])
-    stage_table = stage_table.iloc[np.argsort(-spread_stage_walls(stage_table), kind="stable")]
+    names = ("launch_count", "work_busy_ns")
+    work = list_stage_ranges(measured).group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in names})
+    table = stages.join(work, STAGE_KEY, "left", optional=STAGE_KEY)
+    per_step = {name: narrow_whole_numbers(divide(table[name], table["rank_steps"])) for name in names}
+    table = table.with_columns(**per_step, instances=narrow_whole_numbers(table["instances"]))
+    table = table.sort("spread_ns", descending=["spread_ns"])
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -267,21 +266,17 @@ def _make_stage_wall_table(measured: Measurements, stages: pd.DataFrame) -> Any:
         """),
     )
     title = "Stages: wall by time, GPU work by launch"
-    return make_sheet("stages", title, headings, stage_table, caption=describe_periodic_stages(measured))
+    return make_sheet("stages", title, headings, table, caption=describe_periodic_stages(measured))
 
 
-def _make_annotated_range_table(measured: Measurements) -> Any:
+def _make_annotated_range_table(measured: Measurements) -> Sheet:
     """Make the table of annotated ranges by recorded name and parent, including nested ranges such as micro-batches."""
-    rows = measured["stages"]
-    ranges = aggregate_by_keys(
-        rows,
-        ["run", "role", "parent", "stage"],
-        count=("dur_ns", "size"),
-        total_ns=("dur_ns", "sum"),
-        mean_ns=("dur_ns", "mean"),
-        max_ns=("dur_ns", "max"),
+    ranges = (
+        measured.frame("stages")
+        .group_by("run", "role", "parent", "stage")
+        .agg(count=count_rows(), total_ns=sum_of("dur_ns"), mean_ns=mean_of("dur_ns"), max_ns=max_of("dur_ns"))
+        .sort("total_ns", "stage", descending=["total_ns"])
     )
-    ranges = sort_by_columns(ranges, total_ns=False, stage=True)
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
@@ -296,31 +291,31 @@ def _make_annotated_range_table(measured: Measurements) -> Any:
     return make_sheet("ranges", "Annotated ranges as recorded", headings, ranges)
 
 
-def _list_runs_with_few_steps(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> Iterator[Verdict]:
+def _list_runs_with_few_steps(measured: Measurements, walls: Frame, thresholds: Thresholds) -> Iterator[Verdict]:
     """List verdicts on runs with fewer steps than R30 requires."""
     need = int(thresholds.of("step-variance")["min_steps"])
     several = bool(make_run_heading(measured))
-    for run, of_run in split_by_run(walls):
+    for of_run in walls.group_by("run").frames():
         if len(of_run) < need:
             reason = f"{len(of_run)} of at least {need} steps"
-            named = to_text_or_none(run) if several else None
+            named = of_run.values("run")[0] if several else None
             yield Verdict("step-variance", "insufficient data", reason, named, *_compute_excess_over_median(of_run))
 
 
-def _compute_excess_over_median(walls: pd.DataFrame) -> tuple[int | None, float | None]:
+def _compute_excess_over_median(walls: Frame) -> tuple[int | None, float | None]:
     """Compute the mean excess of steps over their median: (ns, share of the mean step); None without any."""
-    wall = walls["wall_ns"].to_numpy(float)
+    wall = walls.number("wall_ns")
     excess = float(np.maximum(wall - np.median(wall), 0).mean()) if len(wall) else 0.0
     return (round(excess), excess / float(wall.mean())) if excess else (None, None)
 
 
-def _find_step_variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
+def _find_step_variance(measured: Measurements, walls: Frame, thresholds: Thresholds) -> list[Finding]:
     """Find R30: steps that differ so much that their mean is misleading."""
     limit = thresholds.of("step-variance")
     findings = []
-    for run, of_run in split_by_run(walls):
+    for of_run in walls.group_by("run").frames():
         # Remove scheduled stages: validation every fifth step is not variance.
-        wall = of_run["wall_ns"].to_numpy(float) - measure_planned_stage_time(measured, of_run)
+        wall = of_run.number("wall_ns") - sum_planned_stage_time(measured, of_run)
         if len(wall) < limit["min_steps"]:
             continue
         median, mean = float(np.median(wall)), float(wall.mean())
@@ -331,9 +326,9 @@ def _find_step_variance(measured: Measurements, walls: pd.DataFrame, thresholds:
         if not reasons:
             continue
         excess = float(np.maximum(wall - median, 0).sum() / len(wall))
-        longest = of_run.iloc[int(wall.argmax())]
-        long_steps = of_run[wall > (float(wall.min()) + float(wall.max())) / 2]
-        pause = find_longer_pause(measured, of_run, long_steps)
+        run, longest = of_run.values("run")[0], of_run.values("step")[int(wall.argmax())]
+        long_steps = of_run.filter(wall > (float(wall.min()) + float(wall.max())) / 2)
+        pause = find_longer_pause(measured, to_pandas(of_run), to_pandas(long_steps))
         if pause is not None and pause.more_ns < MIN_EXPLAINED_VARIANCE_RATIO * (float(wall.max()) - median):
             pause = None
         findings.append(
@@ -345,9 +340,9 @@ def _find_step_variance(measured: Measurements, walls: pd.DataFrame, thresholds:
                 (
                     Metric("max_over_median", float(wall.max()) / median, "", "lower", label="longest over median"),
                     Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
-                    *list_time_counted_elsewhere(measured, long_steps, pause, len(wall)),
+                    *list_time_counted_elsewhere(measured, to_pandas(long_steps), pause, len(wall)),
                 ),
-                (Place(source=None, step=to_int_or_none(longest["step"])),),
+                (Place(source=None, step=longest),),
                 round(excess),
                 excess / mean,
                 tuple(reasons[1:]),
@@ -383,11 +378,11 @@ def _list_variance_reasons(
         yield f"the first step takes {first:.1f} times the median: warm-up"
 
 
-def _explain_long_steps(pause: LongerPause | None, long_steps: pd.DataFrame) -> str:
+def _explain_long_steps(pause: LongerPause | None, long_steps: Frame) -> str:
     """Explain long steps by a longer host pause, as the end of a claim; empty without such a pause."""
     if pause is None:
         return ""
-    steps = [step for step in map(to_int_or_none, long_steps["step"]) if step is not None]
+    steps = [step for step in long_steps.values("step") if step is not None]
     where = f" in {choose_plural(len(steps), 'step')} {format_ranges(set(steps))}" if steps else ""
     return f":{where}{',' * bool(where)} {pause.words}"
 

@@ -13,14 +13,13 @@ import numpy.typing as npt
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time.attribution_rows import StageTimeChange
 from tracekit.compare.work_units import has_no_steps
-from tracekit.job.frames import UNIT, is_from_epoch, name_stages, select_undamaged_rows, summarize_job_steps
-from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.frames import UNIT, has_epoch_times, keep_undamaged_rows, name_stages, summarize_step_walls
 from tracekit.model.intervals import Intervals, intersect, merge_intervals
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import Frame, concat, count_distinct_of, max_of, sum_of, texts
-from tracekit.model.tables.keys import CAPTURE, IN_RUN, iterate_records
+from tracekit.model.tables.keys import CAPTURE, IN_RUN
 from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]
@@ -179,8 +178,9 @@ def _collect_step_walls(measured: Iterable[Measurements]) -> dict[StepKey, set[f
     """Collect the wall times of every measured step; several if inputs share a step name."""
     walls: dict[StepKey, set[float]] = {}
     for measurements in measured:
-        for run, step, part, wall in iterate_records(summarize_job_steps(measurements).walls, (*UNIT, "wall_ns")):
-            walls.setdefault(make_step_id(run, step, part), set()).add(float(wall))
+        for row in summarize_step_walls(measurements).walls.rows(*UNIT, "wall_ns"):
+            key = make_step_id(row["run"], row["step"], row["part"])
+            walls.setdefault(key, set()).add(float(row["wall_ns"]))
     return walls
 
 
@@ -213,21 +213,19 @@ def _average_slots_over_lanes(steps: CountedSteps) -> Frame:
 def _select_counted_slots(measured: Measurements, steps: CountedSteps) -> Frame:
     """Select the slots of one input in counted steps whose marks have the same origin as the step's wall time."""
     origins = {}
-    for run, step, part, origin in iterate_records(summarize_job_steps(measured).walls, (*UNIT, "origin")):
-        origins[make_step_id(run, step, part)] = origin
+    for row in summarize_step_walls(measured).walls.rows(*UNIT, "origin"):
+        origins[make_step_id(row["run"], row["step"], row["part"])] = row["origin"]
     recorded = number_step_rows(measured.frame("steps"), steps)
     has_origin = [origins.get(steps.ids[row["unit"]]) == row["origin"] for row in recorded.rows("unit", "origin")]
     recorded = recorded.filter(np.array(has_origin, np.bool_))
-    slots = measured.frame("slots")
-    undamaged = select_undamaged_rows(measured, to_pandas(slots.select("source")))
-    slots = slots.take(undamaged.index.to_numpy())
+    slots = keep_undamaged_rows(measured, measured.frame("slots"))
     keys = [*CAPTURE, "step", "occurrence"]
     rows = slots.join(recorded.select(*keys, "unit", "origin", "ts_ns", "dur_ns"), keys, optional=["pid", "step"])
     return rows.with_columns(
         again=np.where(rows.equals("origin", "profiler"), rows["occurrence"], 0),
         role_text=_fill_missing_texts(rows["role"]),
         stage=name_stages(rows, in_file=True),
-        timed=is_from_epoch(measured, to_pandas(rows.distinct(*CAPTURE).select(*CAPTURE))),
+        timed=has_epoch_times(measured, rows.distinct(*CAPTURE)),
     )
 
 

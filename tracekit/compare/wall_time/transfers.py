@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time.attribution_rows import TransferChange
 from tracekit.compare.wall_time.slot_table import CountedSteps, find_counted_steps, number_step_rows
-from tracekit.job.collectives.matching import match_collectives
+from tracekit.job.collectives.matching import list_matched_collectives
 from tracekit.job.frames import name_stages
 from tracekit.model.tables.frame import Frame, concat, count_distinct_of
 from tracekit.model.tables.keys import IN_RUN
@@ -71,7 +71,7 @@ def _split_collectives(measured: Measurements, steps: CountedSteps) -> Frame:
     """Select the collectives of one input in steps that count, split into `TRANSFER_PARTS`."""
     rows = measured.frame("collectives")
     duration = rows.number("dur_ns")
-    shortest = match_collectives(measured)["transfer_ns"].to_numpy(np.float64, na_value=np.nan)
+    shortest = list_matched_collectives(measured).number("transfer_ns")
     is_split = ~np.isnan(shortest)
     rows = rows.with_columns(
         canonical=name_stages(rows, in_file=True),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracekit.job.collectives.matching import CLOCK, measure_clock_offsets
 from tracekit.model.records import dataclass
-from tracekit.model.tables.keys import CAPTURE, iterate_records
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
 Owner = tuple[str | None, str | None, int | None, int | None]
@@ -41,16 +41,12 @@ def compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrec
 
 
 def _compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrection]:
-    offsets = measure_clock_offsets(measured)
-    offsets = offsets[offsets["offset_ns"].notna()]
-    numbers = iterate_records(offsets, ("offset_ns", "uncertainty_ns", "set"))
-    rows = dict(zip(iterate_records(offsets, CLOCK), numbers, strict=True))
-    captures = measured["captures"]
+    clocks = measure_clock_offsets(measured).rows(*CLOCK, "offset_ns", "uncertainty_ns", "set")
+    rows = {_get_clock_owner(clock): (clock["offset_ns"], clock["uncertainty_ns"], clock["set"]) for clock in clocks}
     hosts: dict[int, set[str | None]] = {}
-    where = iterate_records(captures, ("host", "absolute_time"))
-    for key, (host, absolute) in zip(iterate_records(captures, CLOCK), where, strict=True):
-        if (row := rows.get(key)) is not None:
-            hosts.setdefault(row[2], set()).add(host if absolute else None)
+    for capture in measured.frame("captures").rows(*CLOCK, "host", "absolute_time"):
+        if (row := rows.get(_get_clock_owner(capture))) is not None:
+            hosts.setdefault(row[2], set()).add(capture["host"] if capture["absolute_time"] else None)
     by_owner = {}
     for key, (offset, spread, number) in rows.items():
         hosts_of_set = hosts.get(number, {None})
@@ -59,6 +55,11 @@ def _compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorre
         used = offset if certain and not one_host else 0
         by_owner[key] = ClockCorrection(used, spread, number)
     return by_owner
+
+
+def _get_clock_owner(row: Mapping[str, Any]) -> Owner:
+    """Get the owner of the clock of a row with the columns of `CLOCK`."""
+    return row["run"], row["role"], row["replica"], row["rank"]
 
 
 class CaptureClock(NamedTuple):
@@ -82,14 +83,14 @@ def map_capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]
 
 
 def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
-    captures, known = measured["captures"], compute_clock_corrections(measured)
-    names = (*CAPTURE, "host", "absolute_time")
-    rows = list(zip(iterate_records(captures, CLOCK), iterate_records(captures, names), strict=True))
-    aligned = _map_host_clocks(known, rows)
+    known = compute_clock_corrections(measured)
+    captures = list(measured.frame("captures").rows(*CLOCK, *CAPTURE, "host", "absolute_time"))
+    aligned = _map_host_clocks(known, captures)
     by_capture: dict[Capture, CaptureClock] = {}
-    for owner, (source, pid, host, absolute) in rows:
-        is_on_host = absolute and host is not None
-        if (correction := known.get(owner)) is not None:
+    for capture in captures:
+        source, pid, host = capture["source"], capture["pid"], capture["host"]
+        is_on_host = capture["absolute_time"] and host is not None
+        if (correction := known.get(_get_clock_owner(capture))) is not None:
             clock = CaptureClock(correction.offset_ns, ("collectives", correction.set))
         elif is_on_host and host in aligned:
             clock = aligned[host]
@@ -102,12 +103,13 @@ def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
 
 
 def _map_host_clocks(
-    by_owner: Mapping[Owner, ClockCorrection], rows: Iterable[tuple[Owner, tuple[object, ...]]]
-) -> dict[object, CaptureClock]:
+    by_owner: Mapping[Owner, ClockCorrection], captures: Iterable[Mapping[str, Any]]
+) -> dict[str, CaptureClock]:
     """Map each host to the median clock of its compared processes, if all of them are in one set."""
-    by_host: dict[object, list[ClockCorrection]] = {}
-    for owner, (_, _, host, absolute) in rows:
-        if host is not None and absolute and owner in by_owner:
+    by_host: dict[str, list[ClockCorrection]] = {}
+    for capture in captures:
+        host, owner = capture["host"], _get_clock_owner(capture)
+        if host is not None and capture["absolute_time"] and owner in by_owner:
             by_host.setdefault(host, []).append(by_owner[owner])
     return {
         host: CaptureClock(

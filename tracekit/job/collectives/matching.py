@@ -7,29 +7,24 @@ unmatched. Clock offsets come from the ends of collectives that no rank leaves b
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import UNIT, clear_parts_of_numbered_steps
+from tracekit.job.frames import UNIT, clear_redundant_parts
 from tracekit.job.groups import find_group_maxima, find_group_minima, find_mixed_groups, number_rows_within_groups
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import make_frame
-from tracekit.model.tables.keys import (
-    find_distinct,
-    find_first_rows,
-    group_arrays,
-    group_rows_by,
-    number_frames_alike,
-    number_keys,
-)
+from tracekit.model.tables.arrays import Array, Coded, Nullable
+from tracekit.model.tables.frame import Bools, Frame, Ints, count_distinct_of, max_of, min_of, where
+from tracekit.model.tables.keys import find_distinct, group_arrays, number_keys
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import ROOTED
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import pandas as pd
 
 CLOCK = ("run", "role", "replica", "rank")
 """Owner of one clock. A rank of another role or replica is another process."""
@@ -51,16 +46,16 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveMatching:
-    """Result of matching: `rows` of `match_collectives`, `clocks` of `measure_clock_offsets`."""
+    """Result of matching: `rows` of `list_matched_collectives`, `clocks` of `measure_clock_offsets`."""
 
-    rows: pd.DataFrame
-    clocks: pd.DataFrame
+    rows: Frame
+    clocks: Frame
 
 
-def match_collectives(measured: Measurements) -> pd.DataFrame:
-    """Match collectives across ranks: one row per row of `collectives`, in its order.
+def list_matched_collectives(measured: Measurements) -> Frame:
+    """List the rows of `collectives`, in their order, with what matching them across ranks adds.
 
-    - `match` (Int64) numbers the collective; <NA> where `reason` (a value of `REASONS`) applies.
+    - `match` numbers the collective; missing where `reason` (a value of `REASONS`) applies.
     - `members`: number of ranks that show it.
     - `transfer_ns`: the shortest duration, less the wait of all ranks for a rank that was not recorded.
     - `skew_ns` and `wait_ns`: for synchronising collectives, and rooted ones in which all ranks met, on comparable clocks.
@@ -71,39 +66,19 @@ def match_collectives(measured: Measurements) -> pd.DataFrame:
     return measured.derived(_solve_collective_matching).rows
 
 
-def measure_clock_offsets(measured: Measurements) -> pd.DataFrame:
+def measure_clock_offsets(measured: Measurements) -> Frame:
     """Measure the clock offset of each process whose collectives matched.
 
-    Columns: run, role, replica, rank, offset_ns (Int64: its clock less that of the first rank it can be compared with),
+    Columns: run, role, replica, rank, offset_ns (its clock less that of the first rank it can be compared with),
     uncertainty_ns (median absolute deviation of the ends), count (of the ends) and set (number of the connected ranks).
     """
     return measured.derived(_solve_collective_matching).clocks
 
 
-def _make_empty_matching() -> CollectiveMatching:
-    """Make the empty result for measurements without collectives."""
-    texts, flags = np.empty(0, object), np.empty(0, np.bool_)
-    numbers = pd.arrays.IntegerArray(np.empty(0, np.int64), flags)
-    rows = {
-        **dict.fromkeys(("match", "members"), numbers),
-        "reason": texts,
-        **dict.fromkeys(("transfer_ns", "wait_ns", "skew_ns"), numbers),
-        **dict.fromkeys(("trusted", "is_last"), flags),
-    }
-    states = {
-        **dict.fromkeys(("run", "role"), texts),
-        **dict.fromkeys(("replica", "rank", "offset_ns", "uncertainty_ns", "count"), numbers),
-        "set": numbers,
-    }
-    return CollectiveMatching(make_frame(rows, 0), make_frame(states, 0))
-
-
 def _solve_collective_matching(measured: Measurements) -> CollectiveMatching:
     """Match the collectives and measure the clocks of all processes."""
-    if not len(measured.columns("collectives")):
-        return _make_empty_matching()
-    rows = clear_parts_of_numbered_steps(measured["collectives"])
-    rows["on_host"] = rows["device"].isna()
+    recorded = measured.frame("collectives")
+    rows = clear_redundant_parts(recorded).with_columns(on_host=recorded.is_missing("device"))
     position, team, why = _assign_collective_positions(rows)
     is_matched = why == _MATCHED
     match = np.full(len(rows), -1, np.int64)
@@ -113,13 +88,12 @@ def _solve_collective_matching(measured: Measurements) -> CollectiveMatching:
     why[is_single], is_matched = _WHY["alone"], is_matched & ~is_single
     match[is_matched] = number_keys(match[is_matched])[1]
     match[~is_matched] = -1
-    who, ranks = _number_collective_processes(rows)
-    start = rows["ts_ns"].to_numpy(np.int64)
-    dur = rows["dur_ns"].to_numpy(np.int64)
-    sync = is_matched & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
-    state = _join_clock_stars(match[sync], who[sync], (start + dur)[sync], len(ranks))
-    rooted = is_matched & rows["op"].isin(ROOTED).to_numpy(np.bool_) & (dur > 0)
-    host, _ = group_rows_by(rows, ["host"])
+    who, clocks = rows.dense_rank(*CLOCK), rows.select(*CLOCK).sort(*CLOCK).distinct(*CLOCK)
+    start, dur = rows["ts_ns"], rows["dur_ns"]
+    sync = is_matched & rows["synchronising"] & (dur > 0)
+    state = _join_clock_stars(match[sync], who[sync], (start + dur)[sync], len(clocks))
+    rooted = is_matched & rows.is_in("op", ROOTED) & (dur > 0)
+    host = rows.group_by("host").number
     met = sync | _find_rooted_meetings(match, who, start, dur, rooted, host, state)
     transfer = np.zeros(len(rows), np.int64)
     matched_rows = match[is_matched]
@@ -127,17 +101,21 @@ def _solve_collective_matching(measured: Measurements) -> CollectiveMatching:
     transfer[is_matched] = shortest[matched_rows]
     held = _estimate_missing_rank_waits(rows, match, met, members, transfer)
     transfer -= held
-    waited = _compute_collective_waits(match, who, start, dur, met, state)
-    _add_missing_rank_waits(waited, held)
-    of_rows = {
-        "match": pd.arrays.IntegerArray(match, ~is_matched),
-        "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
-        "reason": np.array([None, *REASONS], object)[why],
-        "transfer_ns": pd.arrays.IntegerArray(transfer, ~is_matched),
-        **waited,
+    wait, skew, trusted, is_last = _compute_collective_waits(match, who, start, dur, met, state)
+    # A wait for a missing rank needs no clock; no recorded rank is then the last.
+    is_held = held > 0
+    of_rows: dict[str, Array] = {
+        "match": where(is_matched, match),
+        "members": where(is_matched, members),
+        "reason": Coded(why - 1, tuple(REASONS)),
+        "transfer_ns": where(is_matched, transfer),
+        "wait_ns": Nullable(wait.values + held, wait.missing & ~is_held),
+        "skew_ns": skew,
+        "trusted": trusted | is_held,
+        "is_last": is_last & ~is_held,
     }
-    table = pd.concat([ranks, state], axis=1)
-    return CollectiveMatching(make_frame(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
+    clocks = clocks.with_columns(**state)
+    return CollectiveMatching(recorded.with_columns(**of_rows), clocks.filter(clocks["count"] > 0))
 
 
 def _number_pairs(first: Ints, second: Ints) -> Ints:
@@ -166,48 +144,41 @@ _MATCHED = 0
 _WHY = {reason: number for number, reason in enumerate(REASONS, 1)}
 
 
-def _assign_collective_positions(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
+def _assign_collective_positions(rows: Frame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
     """Assign each row its position in its team: (position, team number, number of the reason why it has none).
 
     A team is the set of rows that could match: one operation of one group in one step of one run.
     """
-    (team,) = number_frames_alike(_TEAM, rows.assign(role=_mask_shared_roles(rows)), in_order=True)
-    rank, ordinal, seq, size = (
-        rows[name].to_numpy(np.int64, na_value=missing)
-        for name, missing in (("rank", -1), ("ordinal", 0), ("seq", -1), ("size_bytes", -1))
-    )
-    start = rows["ts_ns"].to_numpy(np.int64)
-    process, _ = group_rows_by(rows, ("host", "pid", "device"))
-    source, sources = group_rows_by(rows, ["source"])
-    of_rank, ranks = group_arrays([team, rank])
-    begin = find_group_minima(source, start, len(sources))[source]
-    position = number_rows_within_groups(of_rank, np.lexsort((size, start, ordinal, begin)))
-    is_even = ~rows["op"].isin(UNEVEN_OPS).to_numpy(np.bool_)
-    shown = _ShownCollectives(team, rank, of_rank, position, seq, size, is_even)
+    team = rows.with_columns(role=_mask_shared_roles(rows)).dense_rank(*_TEAM)
+    seq, size = rows.integers("seq", -1), rows.integers("size_bytes", -1)
+    rows = rows.with_columns(team=team, seq=seq, begin=rows.group_by("source").each(min_of("ts_ns")))
+    of_rank = rows.group_by("team", "rank")
+    position = of_rank.position(np.lexsort((size, rows["ts_ns"], rows.integers("ordinal"), rows["begin"])))
+    is_even = ~rows.is_in("op", UNEVEN_OPS)
+    shown = _ShownCollectives(team, rows.integers("rank", -1), of_rank.number, position, seq, size, is_even)
     why = np.full(len(rows), _MATCHED, np.int8)
-    why[find_mixed_groups(of_rank, process, len(ranks))[of_rank]] = _WHY["several"]
-    why[rows["rank"].isna().to_numpy(np.bool_)] = _WHY["rank"]
-    by_seq = (find_group_minima(team, seq, int(team.max()) + 1) >= 0)[team]
+    process = rows.group_by("host", "pid", "device").number
+    why[of_rank.each(count_distinct_of(process)) > 1] = _WHY["several"]
+    why[rows.is_missing("rank")] = _WHY["rank"]
+    by_seq = rows.group_by("team").each(min_of("seq")) >= 0
     _position_by_sequence_number(shown, why, np.flatnonzero(by_seq & (why == _MATCHED)))
     _position_by_order_in_step(shown, why, np.flatnonzero(~by_seq & (why == _MATCHED)))
     return position, team, why
 
 
-def _mask_shared_roles(rows: pd.DataFrame) -> pd.Series[Any]:
-    """List the role of each row, masked where a group spans roles, like one of trainers and generators.
+def _mask_shared_roles(rows: Frame) -> Array:
+    """Return the role of each row, missing where a group spans roles, like one of trainers and generators.
 
     Each rank of such a group has one role, and its size has room for the ranks of all roles.
     """
-    in_group = ["run", "tool", "replica", "group"]
-    group, groups = group_rows_by(rows, in_group)
-    of_rank, ranks = group_rows_by(rows, [*in_group, "rank"])
-    role, _ = group_rows_by(rows, ["role"])
-    size = rows["group_size"].to_numpy(np.int64, na_value=0)
-    is_shared = find_mixed_groups(of_rank, role, len(ranks))
-    has_room = np.bincount(group[ranks], minlength=len(groups)) <= find_group_minima(group, size, len(groups))
-    has_room[group[ranks[is_shared]]] = False
-    spans = find_mixed_groups(group, role, len(groups)) & has_room
-    return rows["role"].mask(spans[group])
+    of_group = rows.group_by("run", "tool", "replica", "group")
+    of_rank = rows.group_by("run", "tool", "replica", "group", "rank")
+    role = rows.group_by("role").number
+    most_roles_of_rank = of_group.each(max_of(of_rank.each(count_distinct_of(role))))
+    spans = (of_group.each(count_distinct_of(role)) > 1) & (most_roles_of_rank == 1)
+    size = rows.integers("group_size")
+    spans &= of_group.each(count_distinct_of(of_rank.number)) <= of_group.each(min_of(size))
+    return where(~spans, rows["role"])
 
 
 def _position_by_sequence_number(columns: _ShownCollectives, why: npt.NDArray[np.int8], rows: Ints) -> None:
@@ -267,14 +238,7 @@ def _find_end_alignment(columns: _ShownCollectives, rows: Ints) -> Ints | None:
 # Clock offsets
 
 
-def _number_collective_processes(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
-    """Assign numbers to the processes: (process of each row, keys of each process), in a fixed order."""
-    (who,) = number_frames_alike(CLOCK, rows, in_order=True)
-    first = find_first_rows(who, int(who.max(initial=-1)) + 1)
-    return who, rows[[*CLOCK]].iloc[first].reset_index(drop=True)
-
-
-def _join_clock_stars(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
+def _join_clock_stars(match: Ints, who: Ints, end: Ints, count: int) -> dict[str, Ints]:
     """Join pairwise clock comparisons into offset_ns, uncertainty_ns, count and set per process.
 
     Each set of ranks that share collectives is a star around its lowest rank. Stars are joined at shared processes, the
@@ -310,14 +274,8 @@ def _join_clock_stars(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataF
                     offset[other], spread[other] = offset[node_at] + median, spread[node_at] + mad
                     todo.append(other)
     reference = [root(number) for number in range(count)]
-    return pd.DataFrame(
-        {
-            "offset_ns": pd.array(offset, dtype="Int64"),
-            "uncertainty_ns": pd.array(spread, dtype="Int64"),
-            "count": shared,
-            "set": reference,
-        }
-    )
+    state = {"offset_ns": offset, "uncertainty_ns": spread, "count": shared, "set": reference}
+    return {name: np.array(values, np.int64) for name, values in state.items()}
 
 
 def _compare_collective_ends(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, int]]:
@@ -358,7 +316,7 @@ def compute_group_medians(values: Ints, group: Ints, count: int) -> Ints:
 
 
 def _find_rooted_meetings(
-    match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: pd.DataFrame
+    match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: Mapping[str, Ints]
 ) -> Bools:
     """Find the rows of rooted collectives in which all ranks met: none left before the last came, then all left soon.
 
@@ -370,8 +328,8 @@ def _find_rooted_meetings(
         return met
     of_match, place = match[rows], who[rows]
     count = int(of_match.max()) + 1
-    came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
-    apart = find_mixed_groups(of_match, state["set"].to_numpy(np.int64)[place], count)
+    came = start[rows] - state["offset_ns"][place]
+    apart = find_mixed_groups(of_match, state["set"][place], count)
     apart &= find_mixed_groups(of_match, host[rows], count)
     left = came + dur[rows]
     first_left, last_left = (find_group_minima(of_match, left, count), find_group_maxima(of_match, left, count))
@@ -385,19 +343,19 @@ MIN_ALIKE_COLLECTIVES, HELD_UP_RATIO = 8, 3.0
 """Collectives above this multiple of the lower quartile of at least `MIN_ALIKE_COLLECTIVES` similar ones waited for a missing rank."""
 
 
-def _estimate_missing_rank_waits(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
+def _estimate_missing_rank_waits(rows: Frame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
     """Estimate how long each row waited for a rank that was not recorded, after the last recorded rank came.
 
     It is known only where a rank of the group is missing, from the usual time of collectives of the same size.
     """
     held = np.zeros(len(rows), np.int64)
-    size = rows["group_size"].to_numpy(np.int64, na_value=0)
+    size = rows.integers("group_size")
     of_rows = np.flatnonzero(met & (members < size))
     if not len(of_rows):
         return held
     _, first, place = np.unique(match[of_rows], return_index=True, return_inverse=True)
     one = of_rows[first]
-    kind, _ = group_rows_by(rows.iloc[one], ["run", "tool", "role", "replica", "group", "op", "size_bytes"])
+    kind = rows.take(one).group_by("run", "tool", "role", "replica", "group", "op", "size_bytes").number
     took = transfer[one]
     in_order = np.lexsort((took, kind))
     count = np.bincount(kind)
@@ -408,20 +366,9 @@ def _estimate_missing_rank_waits(rows: pd.DataFrame, match: Ints, met: Bools, me
     return held
 
 
-def _add_missing_rank_waits(waited: dict[str, Any], missing_wait_ns: Ints) -> None:
-    """Add the wait for a missing rank, which needs no clock; no recorded rank is then the last."""
-    is_held = missing_wait_ns > 0
-    wait = waited["wait_ns"]
-    waited["wait_ns"] = pd.arrays.IntegerArray(
-        wait.to_numpy(np.int64, na_value=0) + missing_wait_ns, wait.isna() & ~is_held
-    )
-    waited["trusted"] = waited["trusted"] | is_held
-    waited["is_last"] = waited["is_last"] & ~is_held
-
-
 def _compute_collective_waits(
-    match: Ints, who: Ints, start: Ints, dur: Ints, met: Bools, state: pd.DataFrame
-) -> dict[str, Any]:
+    match: Ints, who: Ints, start: Ints, dur: Ints, met: Bools, state: Mapping[str, Ints]
+) -> tuple[Nullable, Nullable, Bools, Bools]:
     """Compute wait_ns, skew_ns, trusted and is_last of each row; unknown where there is no other rank to compare."""
     count = len(match)
     wait, skew = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -431,8 +378,8 @@ def _compute_collective_waits(
     if len(rows):
         place, of_match = who[rows], match[rows]
         matches = int(of_match.max()) + 1
-        came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
-        spread = state["uncertainty_ns"].to_numpy(np.int64)[place]
+        came = start[rows] - state["offset_ns"][place]
+        spread = state["uncertainty_ns"][place]
         latest = find_group_maxima(of_match, came, matches)[of_match]
         skew[rows] = latest - find_group_minima(of_match, came, matches)[of_match]
         wait[rows] = np.minimum(latest - came, dur[rows])
@@ -441,9 +388,10 @@ def _compute_collective_waits(
         at_end = came == latest
         is_single = np.bincount(of_match[at_end], minlength=matches)[of_match] == 1
         last[rows] = at_end & is_single & trusted[rows]
-    return {
-        "wait_ns": pd.arrays.IntegerArray(wait, ~timed),
-        "skew_ns": pd.arrays.IntegerArray(skew, ~timed),
-        "trusted": trusted,
-        "is_last": last,
-    }
+    return Nullable(wait, ~timed), Nullable(skew, ~timed), trusted, last
+
+
+def match_collectives(measured: Measurements) -> pd.DataFrame:
+    """Make a pandas frame of what `list_matched_collectives` adds, for callers that still judge with pandas."""
+    added = ("match", "members", "reason", "transfer_ns", "wait_ns", "skew_ns", "trusted", "is_last")
+    return to_pandas(list_matched_collectives(measured).select(*added))

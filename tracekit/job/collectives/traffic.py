@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tracekit.job.collectives.matching import match_collectives
-from tracekit.job.frames import (
-    aggregate_by_keys,
-    find_canonical_stages,
-    find_equal_rows,
-    make_label_headings,
-    narrow_exact_floats,
-    select_distinct_rows,
-    sort_by_columns,
-    sum_columns_by_keys,
-    to_float_or_none,
-    to_int_or_none,
-)
-from tracekit.job.gpu_shares import divide_columns
+from tracekit.job.collectives.matching import list_matched_collectives
+from tracekit.job.frames import make_label_headings, name_stages
 from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import count_steps_of_rows, read_undamaged_table
+from tracekit.job.stages.windows import count_steps_of_processes, list_owners, list_undamaged_rows
 from tracekit.model.intervals import line_up_lanes, measure_coverage, measure_group_unions, merge_intervals
 from tracekit.model.report import Chart, Heading, Ranked, Sheet
-from tracekit.model.tables.arrays import Nullable, convert_for_pandas, make_frame
-from tracekit.model.tables.arrays import concatenate_like_arrays as join
-from tracekit.model.tables.keys import CAPTURE, PROCESS, group_rows_by, inner_join, iterate_records, number_frames_alike
+from tracekit.model.tables.arrays import Coded, Nullable
+from tracekit.model.tables.frame import (
+    Frame,
+    concat,
+    count_distinct_of,
+    count_rows,
+    divide,
+    max_of,
+    median_of,
+    narrow_whole_numbers,
+    number_alike,
+    sum_of,
+    texts,
+    where,
+)
+from tracekit.model.tables.keys import CAPTURE, PROCESS
 from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 
@@ -64,49 +63,46 @@ def compute_wire_factor(op: str, ranks: float | None) -> float | None:
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-def list_rated_collectives(measured: Measurements) -> pd.DataFrame:
-    """List the rows of `collectives` in their order, with values that depend on other ranks.
+def list_rated_collectives(measured: Measurements) -> Frame:
+    """List the rows of `list_matched_collectives` with values that depend on stages and other ranks.
 
-    Adds canonical (stage; None outside), wait_ns and transfer_ns (`match_collectives`), wire_bytes (Float64: bytes times
-    `compute_wire_factor`), size (class of `SIZES`, None if unknown), and the inputs of `compute_collective_rates`.
+    Adds canonical (stage; missing outside), wire_bytes (bytes times `compute_wire_factor`), size (class of `SIZES`,
+    missing if unknown), and the inputs of `compute_collective_rates`.
     """
     return measured.derived(_list_rated_collectives)
 
 
-def _list_rated_collectives(measured: Measurements) -> pd.DataFrame:
-    rows = measured["collectives"]
-    rows["canonical"] = find_canonical_stages(rows)
-    rows[["wait_ns", "transfer_ns"]] = match_collectives(measured)[["wait_ns", "transfer_ns"]]
-    number, first = group_rows_by(rows, ["op", "group_size"])
-    pairs = iterate_records(rows.iloc[first], ["op", "group_size"])
-    factors: Any = pd.array([compute_wire_factor(op, ranks) for op, ranks in pairs], dtype="Float64")
-    rows["wire_bytes"] = rows["size_bytes"].astype("Float64") * factors[number]
+def _list_rated_collectives(measured: Measurements) -> Frame:
+    rows = list_matched_collectives(measured)
+    kinds = rows.group_by("op", "group_size")
+    factors = np.array([compute_wire_factor(*kind.values()) for kind in kinds.agg().rows()], np.float64)
+    wire_bytes = rows.number("size_bytes") * factors[kinds.number]
     names, edges = zip(*SIZES, strict=True)
-    beyond = np.array(edges[:-1], np.int64)
-    size = rows["size_bytes"].to_numpy(np.int64, na_value=0)
-    labels = np.array(names, object)
-    classes = labels[np.searchsorted(beyond, size, side="right")]
-    classes[rows["size_bytes"].isna().to_numpy()] = None
-    rows["size"] = classes
+    size = Coded(np.searchsorted(edges[:-1], rows.integers("size_bytes"), side="right"), names)
+    rows = rows.with_columns(
+        canonical=name_stages(rows),
+        wire_bytes=where(~np.isnan(wire_bytes), wire_bytes),
+        size=where(~rows.is_missing("size_bytes"), size),
+    )
     return _add_collective_rate_parts(rows)
 
 
-def _add_collective_rate_parts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the bytes and times that rates are made of, NA unless both are known."""
-    timed = (rows["dur_ns"] > 0) & (rows["size_bytes"] > 0).fillna(value=False)
-    wired = timed & rows["wire_bytes"].notna()
-    moved = wired & (rows["transfer_ns"] > 0).fillna(value=False)
-    dur = rows["dur_ns"].astype("Int64")
-    return rows.assign(
+def _add_collective_rate_parts(rows: Frame) -> Frame:
+    """Add the bytes and times that rates are made of, missing unless both are known."""
+    dur, wire_bytes = rows["dur_ns"], rows["wire_bytes"]
+    timed = (dur > 0) & (rows.integers("size_bytes") > 0)
+    wired = timed & ~rows.is_missing("wire_bytes")
+    moved = wired & (rows.integers("transfer_ns") > 0)
+    return rows.with_columns(
         count=1,
-        sized_count=rows["size_bytes"].notna().astype("int64"),
-        alg_bytes=rows["size_bytes"].where(timed),
-        alg_ns=dur.where(timed),
-        bus_bytes=rows["wire_bytes"].where(wired),
-        bus_ns=dur.where(wired),
-        transfer_bytes=rows["wire_bytes"].where(moved),
-        moved_ns=rows["transfer_ns"].where(moved),
-        max_busbw=(rows["wire_bytes"] / dur).where(wired).astype("Float64"),
+        sized_count=(~rows.is_missing("size_bytes")).astype(np.int64),
+        alg_bytes=where(timed, rows["size_bytes"]),
+        alg_ns=where(timed, dur),
+        bus_bytes=where(wired, wire_bytes),
+        bus_ns=where(wired, dur),
+        transfer_bytes=where(moved, wire_bytes),
+        moved_ns=where(moved, rows["transfer_ns"]),
+        max_busbw=where(wired, rows.number("wire_bytes") / np.maximum(dur, 1)),
     )
 
 
@@ -117,161 +113,126 @@ RATED = (
 """Columns that `compute_collective_rates` sums, except times; it takes the maximum of the last one."""
 
 
-def compute_collective_rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+def compute_collective_rates(rows: Frame, by: Sequence[str]) -> Frame:
     """Compute counts, Σ of bytes and times, and rates in GB/s (1e9) per distinct `by`, most time first.
 
     A rate is Σ bytes / Σ time of the collectives with both known: algbw of the message, busbw of the bytes that cross the
     wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
     """
-    keys = list(by)
     names = ("dur_ns", "exposed_ns", "wait_ns", *RATED[:-1])
-    sums = {name: (name, "known_sum") for name in names}
-    out = aggregate_by_keys(rows, keys, **sums, max_busbw=("max_busbw", "max"))
-    for name, top, bottom in (
-        ("algbw", "alg_bytes", "alg_ns"),
-        ("busbw", "bus_bytes", "bus_ns"),
-        ("transfer_busbw", "transfer_bytes", "moved_ns"),
-    ):
-        out[name] = divide_columns(out[top], out[bottom])
-    out["hidden_ratio"] = 1 - divide_columns(out["exposed_ns"], out["dur_ns"])
-    return sort_by_columns(out, dur_ns=False, **dict.fromkeys(keys, True))
+    sums = rows.group_by(*by).agg(**{name: sum_of(name) for name in names}, max_busbw=max_of("max_busbw"))
+    exposed = divide(sums["exposed_ns"], sums["dur_ns"])
+    return sums.with_columns(
+        algbw=divide(sums["alg_bytes"], sums["alg_ns"]),
+        busbw=divide(sums["bus_bytes"], sums["bus_ns"]),
+        transfer_busbw=divide(sums["transfer_bytes"], sums["moved_ns"]),
+        hidden_ratio=Nullable(1 - exposed.values, exposed.missing),
+    ).sort("dur_ns", *by, descending=["dur_ns"])
 
 
-def sum_size_and_rate(rows: pd.DataFrame) -> tuple[int | None, float | None]:
-    """Sum the rows of one operation: (Σ bytes of messages, busbw as in `compute_collective_rates`), None where unknown."""
-    columns = {name: (name, "known_sum") for name in ("size_bytes", "bus_bytes", "bus_ns")}
-    sums = aggregate_by_keys(rows, ["op"], **columns)
-    rate = divide_columns(sums["bus_bytes"], sums["bus_ns"])
-    return to_int_or_none(sums["size_bytes"].iloc[0]), to_float_or_none(rate[0])
-
-
-def sum_traffic_by_rank(measured: Measurements) -> pd.DataFrame:
+def sum_traffic_by_rank(measured: Measurements) -> Frame:
     """Sum traffic by device of a process, or by process where its host runs the collectives (M14).
 
-    Columns: those of `WHO`, window_ns, comm_ns (any collective runs), exposed_ns (no compute overlaps; NA on the host),
-    wait_ns (the part of it that waits for other ranks; NA if unknown), count, size_bytes, wire_bytes, wired_ns (time of
+    Columns: those of `WHO`, window_ns, comm_ns (any collective runs), exposed_ns (no compute overlaps; missing on the host),
+    wait_ns (the part of it that waits for other ranks; missing if unknown), count, size_bytes, wire_bytes, wired_ns (time of
     the collectives with known bytes), comm_ratio, exposed_ratio and wire_gb_per_s.
     """
     return measured.derived(_sum_traffic_by_rank)
 
 
-def _sum_traffic_by_rank(measured: Measurements) -> pd.DataFrame:
+def _sum_traffic_by_rank(measured: Measurements) -> Frame:
     rows = list_rated_collectives(measured)
-    on_host = (rows["device"].isna() & rows["exposed_ns"].isna()).to_numpy(np.bool_)
-    windows = read_undamaged_table(measured, "gpu_time")[[*PROCESS, *_WINDOW]]
-    windows = windows[(windows["window"] == "capture") & windows["source"].isin(rows["source"][~on_host])]
-    gpu = windows.rename(columns={"exposed_comm_ns": "exposed_ns"})
-    gpu["wait_ns"] = measure_exposed_coverage(list_wait_intervals(rows), windows)
-    by = tuple(dict.fromkeys((*CAPTURE, "device", *WHO)))
-    wired = rows[[*by, "ts_ns", "dur_ns"]][rows["wire_bytes"].notna()]
-    wire_ns = measure_collective_union(wired, by, "wired_ns")
-    frames = [gpu, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
-    if on_host.any():
-        frames.insert(1, _list_host_collective_captures(measured, rows[on_host]))
-    columns = ("window_ns", "comm_ns", "exposed_ns", "wait_ns", "count", "size_bytes", "wire_bytes", "wired_ns")
-    out = sum_columns_by_keys(_stack_traffic_frames(frames, columns), WHO, columns)
-    out["comm_ratio"] = divide_columns(out["comm_ns"], out["window_ns"])
-    out["exposed_ratio"] = divide_columns(out["exposed_ns"], out["window_ns"])
-    out["wire_gb_per_s"] = divide_columns(out["wire_bytes"], out["wired_ns"])
-    out = sort_by_columns(out[out["count"].notna()], **dict.fromkeys(WHO, True))
-    return out.reset_index(drop=True)
+    on_host = rows.is_missing("device") & rows.is_missing("exposed_ns")
+    sources = set(rows.filter(~on_host).values("source"))
+    windows = list_undamaged_rows(measured, "gpu_time")
+    windows = windows.filter(windows.equals("window", "capture") & windows.is_in("source", sources))
+    wait_ns = measure_exposed_coverage(list_wait_intervals(rows), windows)
+    of_gpus = windows.with_columns(exposed_ns=windows["exposed_comm_ns"], wait_ns=wait_ns)
+    of_hosts = _list_host_collective_captures(measured, rows.filter(on_host))
+    wired = rows.filter(~rows.is_missing("wire_bytes"))
+    wired_ns = measure_collective_union(wired, dict.fromkeys((*CAPTURE, *WHO)), "wired_ns")
+    timed = ("window_ns", "comm_ns", "wait_ns")
+    parts = concat(
+        [
+            of_gpus.select(*WHO, *timed, "exposed_ns"),
+            of_hosts.select(*WHO, *timed),
+            wired_ns.select(*WHO, "wired_ns"),
+            rows.select(*WHO, "count", "size_bytes", "wire_bytes"),
+        ]
+    )
+    sums = parts.group_by(*WHO).agg(**{name: sum_of(name) for name in parts.drop(*WHO).columns})
+    sums = sums.with_columns(
+        comm_ratio=divide(sums["comm_ns"], sums["window_ns"]),
+        exposed_ratio=divide(sums["exposed_ns"], sums["window_ns"]),
+        wire_gb_per_s=divide(sums["wire_bytes"], sums["wired_ns"]),
+    )
+    return sums.filter(~sums.is_missing("count")).sort(*WHO)
 
 
-_WINDOW = (*("source", "device", "window", "ts_ns", "window_ns"), *("comm_ns", "exposed_comm_ns"))
-"""Columns read from the windows of devices, except their owner."""
-
-
-def _list_host_collective_captures(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+def _list_host_collective_captures(measured: Measurements, rows: Frame) -> Frame:
     """List the captures of processes with host-side collectives, with comm_ns and wait_ns."""
-    captures = measured["captures"].assign(device=None)
-    captures = captures[captures["source"].isin(rows["source"])]
-    busy = measure_collective_union(rows, (*CAPTURE, "device"), "comm_ns")
-    host = captures.rename(columns={"dur_ns": "window_ns"})
-    host = inner_join(host, busy.drop(columns="device"), CAPTURE, optional=["pid"])
-    host["wait_ns"] = measure_window_coverage(list_wait_intervals(rows), host)
-    return host
+    busy = measure_collective_union(rows, CAPTURE, "comm_ns")
+    host = measured.frame("captures").join(busy, CAPTURE, optional=["pid"])
+    host = host.with_columns(device=None, window_ns=host["dur_ns"])
+    return host.with_columns(wait_ns=measure_window_coverage(list_wait_intervals(rows), host))
 
 
-def _stack_traffic_frames(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """Stack the frames with the columns of `WHO` and these; missing where a frame lacks one."""
-    stacked: dict[str, Any] = {}
-    for name in (*WHO, *columns):
-        if name in ("run", "role", "host"):
-            stacked[name] = np.concatenate([frame[name].to_numpy(object) for frame in frames])
-        else:
-            stacked[name] = convert_for_pandas(join([_list_traffic_numbers(frame, name) for frame in frames]))
-    return make_frame(stacked, sum(len(frame) for frame in frames))
-
-
-def _list_traffic_numbers(frame: pd.DataFrame, name: str) -> Nullable:
-    """List the numbers of a column, all missing where the frame lacks it."""
-    kind = np.float64 if name == "wire_bytes" else np.int64
-    if name not in frame:
-        return Nullable(np.zeros(len(frame), kind), np.ones(len(frame), np.bool_))
-    column = frame[name]
-    return Nullable(column.to_numpy(kind, na_value=0), column.isna().to_numpy(np.bool_))
-
-
-def measure_collective_union(rows: pd.DataFrame, by: Sequence[str], name: str) -> pd.DataFrame:
+def measure_collective_union(rows: Frame, by: Iterable[str], name: str) -> Frame:
     """Measure the time in which any collective runs, per distinct `by`: the length of the union."""
-    number, once = group_rows_by(rows, by)
-    first = rows[list(by)].iloc[once].reset_index(drop=True)
-    start = rows["ts_ns"].to_numpy(np.int64)
-    first[name] = measure_group_unions(start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first))
-    return first
+    groups, start = rows.group_by(*by), rows["ts_ns"]
+    union_ns = measure_group_unions(start, start + rows["dur_ns"], groups.number, len(groups))
+    return groups.agg().with_columns(**{name: union_ns})
 
 
-def list_wait_intervals(rows: pd.DataFrame) -> pd.DataFrame:
+def list_wait_intervals(rows: Frame) -> Frame:
     """List the known waits as intervals, from the own start until the last rank came.
 
     On a device they are at most the exposed time of the collective: a wait hidden behind compute costs nothing.
     """
-    names = [*CAPTURE, "device", "ts_ns", "dur_ns", "wait_ns", "exposed_ns"]
-    waits = rows[names][rows["wait_ns"].notna()]
-    wait, exposed = waits["wait_ns"], waits["exposed_ns"]
-    length = wait.where(exposed.isna() | (wait <= exposed).fillna(value=True), exposed)
-    return waits.assign(dur_ns=length.to_numpy(np.int64))
+    waits = rows.filter(~rows.is_missing("wait_ns"))
+    wait_ns = waits.integers("wait_ns")
+    exposed_ns = np.where(waits.is_missing("exposed_ns"), wait_ns, waits.integers("exposed_ns"))
+    return waits.with_columns(dur_ns=np.minimum(wait_ns, exposed_ns))
 
 
-def list_transfer_intervals(rows: pd.DataFrame) -> pd.DataFrame:
+def list_transfer_intervals(rows: Frame) -> Frame:
     """List the intervals of transfer without waiting for other ranks.
 
     A collective needs no longer than on its shortest rank; the rest is waiting. Where no other rank shows it, it counts
     for at most the median of its kind (process, device, op, group).
     """
-    dur = rows["dur_ns"].astype("Int64")
-    kind = dur.groupby([rows[name] for name in (*CAPTURE, "device", "op", "group")], dropna=False)
-    usual = kind.transform("median").round().astype("Int64")
-    bound = rows["transfer_ns"].where(rows["transfer_ns"].notna(), usual)
-    own_ns = bound.where(bound < dur, dur).to_numpy(np.int64)
-    return rows.assign(ts_ns=rows["ts_ns"] + rows["dur_ns"] - own_ns, dur_ns=own_ns)
+    dur = rows["dur_ns"]
+    usual = np.round(rows.group_by(*CAPTURE, "device", "op", "group").each(median_of(rows.number("dur_ns"))))
+    bound = np.where(rows.is_missing("transfer_ns"), usual.astype(np.int64), rows.integers("transfer_ns"))
+    own_ns = np.minimum(bound, dur)
+    return rows.with_columns(ts_ns=rows["ts_ns"] + dur - own_ns, dur_ns=own_ns)
 
 
-def measure_window_coverage(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
-    """Measure how much of each window (ts_ns, window_ns) the intervals of its process and device cover; else NA."""
-    line = np.concatenate(number_frames_alike([*CAPTURE, "device"], intervals, windows))
+def measure_window_coverage(intervals: Frame, windows: Frame) -> Nullable:
+    """Measure how much of each window (ts_ns, window_ns) the intervals of its process and device cover.
+
+    Missing where that device has no interval.
+    """
+    line = np.concatenate(number_alike([*CAPTURE, "device"], intervals, windows))
     count = len(intervals)
-    start = np.concatenate([frame["ts_ns"].to_numpy(np.int64) for frame in (intervals, windows)])
-    length = [intervals["dur_ns"].to_numpy(np.int64), windows["window_ns"].to_numpy(np.int64)]
-    end = start + np.concatenate(length)
+    start = np.concatenate([intervals["ts_ns"], windows["ts_ns"]])
+    end = start + np.concatenate([intervals["dur_ns"], windows["window_ns"]])
     inside_ns = np.zeros(len(windows), np.int64)
     for chosen, shift in line_up_lanes(line, start, end):
         begin, until = start[chosen] + shift, end[chosen] + shift
         busy_count = int(np.count_nonzero(chosen[:count]))
         busy = merge_intervals(begin[:busy_count], until[:busy_count])
         inside_ns[chosen[count:]] = measure_coverage(busy, begin[busy_count:], until[busy_count:])
-    return pd.arrays.IntegerArray(inside_ns, ~np.isin(line[count:], line[:count]))
+    return Nullable(inside_ns, ~np.isin(line[count:], line[:count]))
 
 
-def measure_exposed_coverage(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
+def measure_exposed_coverage(intervals: Frame, windows: Frame) -> Nullable:
     """Measure how much of the exposed communication of each window of `gpu_time` the intervals cover.
 
-    NA where that device has no interval; at most the exposed time.
+    Missing where that device has no interval; at most the exposed time.
     """
     inside_ns = measure_window_coverage(intervals, windows)
-    exposed = windows["exposed_comm_ns"].to_numpy(np.int64)
-    mask = np.asarray(inside_ns.isna())
-    return pd.arrays.IntegerArray(np.minimum(inside_ns.to_numpy(np.int64, na_value=0), exposed), mask)
+    return Nullable(np.minimum(inside_ns.values, windows["exposed_comm_ns"]), inside_ns.missing)
 
 
 COLLECTIVE_KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
@@ -306,18 +267,17 @@ def make_collective_kind_sheet(measured: Measurements) -> Sheet:
 def make_collective_stage_sheet(measured: Measurements) -> Sheet:
     """Make the table of the communication of a rank per step in each stage."""
     rows = list_rated_collectives(measured)
-    by = ["run", "role", "canonical", "op"]
-    table = compute_collective_rates(rows, by)
     steps = {
-        (run, role): count_steps_of_rows(
-            measured, rows[find_equal_rows(rows["run"], run) & find_equal_rows(rows["role"], role)]
-        )
-        for run, role in iterate_records(select_distinct_rows(table, ("run", "role")), ("run", "role"))
+        list_owners(of_owner)[0]: count_steps_of_processes(measured, of_owner).count
+        for of_owner in rows.group_by("run", "role").frames()
     }
-    counts = [max(steps[owner].count, 1) for owner in iterate_records(table, ("run", "role"))]
-    for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
-        table[name] = narrow_exact_floats(table[name] / counts)
-    table["stage"] = table["canonical"].where(table["canonical"].notna(), "(outside any stage)")
+    table = compute_collective_rates(rows, ["run", "role", "canonical", "op"])
+    counts = np.array([max(steps[owner], 1) for owner in list_owners(table)])
+    names = ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns")
+    table = table.with_columns(
+        stage=texts([stage or "(outside any stage)" for stage in table.values("canonical")]),
+        **{name: narrow_whole_numbers(divide(table[name], counts)) for name in names},
+    )
     headings = (
         *make_label_headings(measured),
         Heading("stage", "stage", doc="In which it was issued."),
@@ -356,24 +316,24 @@ def make_communication_rank_sheet(measured: Measurements) -> Sheet:
 def draw_communication_by_rank(measured: Measurements) -> Chart | None:
     """Draw the communication of each rank, split into hidden behind compute, waiting and the rest."""
     ranks = sum_traffic_by_rank(measured)
-    ranks = ranks[ranks["comm_ns"].notna()]
+    ranks = ranks.filter(~ranks.is_missing("comm_ns"))
     if not len(ranks):
         return None
-    on_gpu = bool(ranks["exposed_ns"].notna().any())
-    waits = bool(ranks["wait_ns"].notna().any())
-    exposed = ranks["exposed_ns"].where(ranks["exposed_ns"].notna(), ranks["comm_ns"])
-    who, values = _name_communicating_ranks(ranks), exposed.to_numpy(np.float64).tolist()
+    on_gpu, waits = (not ranks.is_missing(name).all() for name in ("exposed_ns", "wait_ns"))
+    comm_ns, wait_ns = ranks.integers("comm_ns"), ranks.integers("wait_ns")
+    exposed_ns = np.where(ranks.is_missing("exposed_ns"), comm_ns, ranks.integers("exposed_ns"))
+    who, values = _name_communicating_ranks(ranks), exposed_ns.astype(np.float64).tolist()
     bars = choose_rows_to_plot({}, "exposed communication")
     rows = dict(enumerate(who))
     if len(set(who)) > MAX_ROWS:
         bars = choose_rows_to_plot(dict(zip(who, values, strict=True)), "exposed communication")
         rows = {row: bars.rows[name] for row, name in rows.items() if name in bars.rows}
-    parts = {"hidden behind compute": ranks["comm_ns"] - exposed}
-    parts["exposed" if on_gpu else "running"] = exposed - ranks["wait_ns"].fillna(0)
-    parts["waiting"] = ranks["wait_ns"].fillna(0)
-    table = np.column_stack([part.to_numpy(np.int64) for part in parts.values()])
+    parts = {"hidden behind compute": comm_ns - exposed_ns}
+    parts["exposed" if on_gpu else "running"] = exposed_ns - wait_ns
+    parts["waiting"] = wait_ns
+    table = np.column_stack(list(parts.values()))
     assert (table >= 0).all(), "the parts of communication must fit into it"
-    assert (table.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
+    assert (table.sum(axis=1) == comm_ns).all()
     is_drawn = [on_gpu, True, waits]
 
     waiting_is = "until the last rank came" if waits else "not told apart from the rest"
@@ -389,20 +349,20 @@ def draw_communication_by_rank(measured: Measurements) -> Chart | None:
     )
 
 
-def _name_communicating_ranks(ranks: pd.DataFrame) -> list[str]:
+def _name_communicating_ranks(ranks: Frame) -> list[str]:
     """Name each rank: with its run and role where there are several, and its GPU where it has several."""
-    several_runs, several_roles = (len(set(ranks[n].astype(str))) > 1 for n in ("run", "role"))
-    per_process = ranks.groupby(["run", "host", "pid", "rank"], dropna=False)["device"].nunique()
-    several_gpus = bool((per_process > 1).any())
+    several_runs, several_roles = (len(ranks.group_by(name)) > 1 for name in ("run", "role"))
+    per_process = ranks.group_by("run", "host", "pid", "rank").agg(devices=count_distinct_of("device"))
+    several_gpus = bool((per_process["devices"] > 1).any())
     names = []
-    for run, rank, role, device in iterate_records(ranks, ("run", "rank", "role", "device")):
-        parts = [format_numbered_word("rank", rank) or "rank ?"]
+    for row in ranks.rows("run", "rank", "role", "device"):
+        parts = [format_numbered_word("rank", row["rank"]) or "rank ?"]
         if several_runs:
-            parts.insert(0, str(run))
+            parts.insert(0, str(row["run"]))
         if several_roles:
-            parts.append(role)
+            parts.append(row["role"])
         if several_gpus:
-            parts.append(format_numbered_word("GPU", device))
+            parts.append(format_numbered_word("GPU", row["device"]))
         names.append(join_phrase(*parts))
     return names
 
@@ -410,21 +370,19 @@ def _name_communicating_ranks(ranks: pd.DataFrame) -> list[str]:
 def draw_message_sizes(measured: Measurements) -> Chart | None:
     """Draw the number of messages by size and operation, in powers of two."""
     rows = list_rated_collectives(measured)
-    rows = rows[rows["op"] != "barrier"]
-    sized = rows[rows["size_bytes"].notna()]
+    rows = rows.filter(~rows.equals("op", "barrier"))
+    sized = rows.filter(~rows.is_missing("size_bytes"))
     if not len(sized):
         return None
     # frexp gives 0 for 0 and k + 1 for [2^k, 2^(k+1)): exact, as sizes are far below 2^53 or powers of two.
-    power = np.frexp(sized["size_bytes"].to_numpy(np.float64))[1]
-    count = sized.assign(power=power).groupby(["op", "power"], sort=True).size()
-    total = count.groupby("op").sum().sort_values(ascending=False, kind="stable")
-    series = [str(op) for op in total.index]
+    sized = sized.with_columns(power=np.frexp(sized.number("size_bytes"))[1])
+    total = sized.group_by("op").agg(count=count_rows())
+    series = total.sort("count", "op", descending=["count"]).values("op")
 
-    marks: list[tuple[int | float | None, ...]] = []
-    keys: list[Any] = list(count.index)
-    for (op, exponent), number in zip(keys, count.tolist(), strict=True):
-        low = 0 if exponent == 0 else 2 ** (int(exponent) - 1)
-        marks.append((series.index(str(op)), low, max(2 * low, 1), int(number)))
+    marks = []
+    for row in sized.group_by("op", "power").agg(count=count_rows()).sort("op", "power").rows():
+        low = 2 ** (row["power"] - 1) if row["power"] else 0
+        marks.append((series.index(row["op"]), low, max(2 * low, 1), row["count"]))
     caption = ""
     if unknown := len(rows) - len(sized):
         caption = f"{unknown:,} without a known size are not shown."

@@ -6,34 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import make_label_headings, to_text_or_none
+from tracekit.job.frames import make_label_headings
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
     NO_STEPS,
+    STAGE_KEY,
     Owner,
     StageWindow,
     count_gpu_steps,
-    list_judged_rows,
+    find_rows_of_owners,
+    list_owners,
+    list_rows_of_windows,
     list_stage_windows,
-    make_stage_key,
-    number_stage_owners,
-    read_undamaged_table,
+    list_undamaged_rows,
 )
 from tracekit.model.records import dataclass
 from tracekit.model.report import Chart, Heading, Sheet
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
-from tracekit.model.tables.keys import find_matching_rows, group_rows_by, number_keys, sum_by_group
+from tracekit.model.tables.frame import Bools, Frame, Ints, Value, concat, from_rows
+from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.tables.slots import HOLDER_TITLES, HOLDERS
 from tracekit.model.trace import Measurements
 from tracekit.process.calls.activity import is_data_loader_name
 from tracekit.process.host.cpu_samples import OFF_CPU
 from tracekit.process.host.user_code_frames import is_user_code_frame
 from tracekit.process.memory.site_grades import PROFILED
-
-Ints = npt.NDArray[np.int64]
 
 MAJORITY_SHARE = 0.85
 """A place with at least this share of the idle time is where it was spent."""
@@ -52,7 +50,7 @@ class IdleBlame:
     """Tree of a job; for each row of `rows` its place (`node`), idle time and kind of holder."""
 
     tree: JobIdleTree
-    rows: pd.DataFrame
+    rows: Frame
     node: Ints
     idle_ns: Ints
     holder: Ints
@@ -83,36 +81,41 @@ def blame_idle_time(measured: Measurements) -> IdleBlame:
 
 
 def _blame_idle_time(measured: Measurements) -> IdleBlame:
-    return _blame_rows(measured, list_judged_rows(measured, "idle_blame"))
+    return _blame_rows(measured, list_rows_of_windows(measured, "idle_blame"))
 
 
 def _blame_time_outside_stages(measured: Measurements) -> IdleBlame:
     """Attribute the idle time of steps outside their stages; rows of stages are negative."""
-    rows = read_undamaged_table(measured, "idle_blame")
-    in_stages = list_judged_rows(measured, "idle_blame")
-    in_stages = in_stages[(in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)]
-    steps = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    return _blame_rows(measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])]))
+    rows, in_stages = list_undamaged_rows(measured, "idle_blame"), list_rows_of_windows(measured, "idle_blame")
+    in_stages = in_stages.filter(~in_stages.is_missing("canonical") & ~in_stages.is_missing("step"))
+    steps = rows.filter(rows.equals("window", "step"))
+    return _blame_rows(measured, concat([steps, in_stages.with_columns(idle_ns=-in_stages["idle_ns"])]))
 
 
-def _blame_rows(measured: Measurements, rows: pd.DataFrame) -> IdleBlame:
+def _blame_rows(measured: Measurements, rows: Frame) -> IdleBlame:
     """Find the place in the merged tree of each row of `idle_blame`."""
-    rows = rows.reset_index(drop=True)
-    frames = measured["idle_frames"]
+    frames = measured.frame("idle_frames")
     tree, place = _merge_idle_frames(frames)
-    keys = ["run", "source", "pid", "node"]
-    node = np.append(place, -1)[find_matching_rows(rows, frames, keys, optional=["run", "pid"])]
-    code = {name: number for number, name in enumerate(HOLDERS)}
-    holder = np.array([code[name] for name in rows["holder"]], np.int64)
-    return IdleBlame(tree, rows, node, rows["idle_ns"].to_numpy(np.int64), holder)
+    keys = ("run", "source", "pid", "node")
+    places = frames.select(*keys).with_columns(place=place)
+    node = rows.select(*keys).join(places, keys, "left", optional=["run", "pid"]).integers("place", missing=-1)
+    return IdleBlame(tree, rows, node, rows["idle_ns"], _number_holders(rows))
 
 
-def _merge_idle_frames(frames: pd.DataFrame) -> tuple[JobIdleTree, Ints]:
+def _number_holders(rows: Frame) -> Ints:
+    """Return the place in `HOLDERS` of the holder of each row."""
+    number = np.array([HOLDERS.index(text) for text in rows["holder"].texts], np.int64)
+    of_rows: Ints = number[rows["holder"].codes]
+    return of_rows
+
+
+def _merge_idle_frames(frames: Frame) -> tuple[JobIdleTree, Ints]:
     """Merge the trees of all sources by path: (tree, place of each row)."""
-    node, above = (frames[name].to_numpy(np.int64) for name in ("node", "parent"))
+    node, above = frames["node"], frames["parent"]
     first = np.maximum.accumulate(np.where(node == 0, np.arange(len(node)), 0))
     above = np.where(above >= 0, first + above, -1)
-    label, of_label = group_rows_by(frames, ["frame", "holder"])
+    by_label = frames.group_by("frame", "holder")
+    label, of_label = by_label.number, by_label.first
     place = np.full(len(node), -1, np.int64)
     parents, labels, count = [], [], 0
     level = np.flatnonzero(above < 0)
@@ -128,11 +131,8 @@ def _merge_idle_frames(frames: pd.DataFrame) -> tuple[JobIdleTree, Ints]:
         level = np.flatnonzero(reached[above])
     if not parents:
         return JobIdleTree(np.empty(0, np.int64), [], np.empty(0, np.int64)), place
-    rows = of_label[np.concatenate(labels)]
-    texts = [str(text) for text in frames["frame"].to_numpy(object)[rows]]
-    code = {name: number for number, name in enumerate(HOLDERS)}
-    holder = np.array([code[name] for name in frames["holder"].to_numpy(object)[rows]], np.int64)
-    return JobIdleTree(np.concatenate(parents), texts, holder), place
+    places = frames.take(of_label[np.concatenate(labels)])
+    return JobIdleTree(np.concatenate(parents), places.values("frame"), _number_holders(places)), place
 
 
 def sum_idle_subtrees(tree: JobIdleTree, own_ns: Ints) -> Ints:
@@ -152,21 +152,13 @@ def find_culprit_of_owner(
     With `is_outside`, only idle time of its steps outside their stages counts.
     """
     blamed = measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
-    return _find_culprit(blamed, _find_blame_rows_of_owner(blamed, owner), holders)
+    return _find_culprit(blamed, find_rows_of_owners(blamed.rows, [owner]), holders)
 
 
-def _find_blame_rows_of_owner(blamed: IdleBlame, owner: Owner) -> npt.NDArray[np.bool_]:
-    """Find the rows of a run and role."""
-    owners, number = number_stage_owners(blamed.rows)
-    return np.asarray(number == owners.index(owner)) if owner in owners else np.zeros(len(number), np.bool_)
-
-
-def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
+def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> Bools:
     """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
-    blamed = blame_idle_time(measured)
-    stage = blamed.rows["canonical"].to_numpy(object)
-    same = pd.isna(stage) if window.canonical is None else stage == window.canonical
-    return np.asarray(_find_blame_rows_of_owner(blamed, window.owner) & same, np.bool_)
+    rows = blame_idle_time(measured).rows
+    return find_rows_of_owners(rows, [window.owner]) & rows.equals("canonical", window.canonical)
 
 
 def find_culprit_of_window(measured: Measurements, window: StageWindow) -> IdleCulprit | None:
@@ -174,34 +166,39 @@ def find_culprit_of_window(measured: Measurements, window: StageWindow) -> IdleC
     blamed, chosen = blame_idle_time(measured), _find_blame_rows_of_window(measured, window)
     # First calls have their own rule (start-up).
     chosen &= blamed.holder != HOLDERS.index("first_call")
-    stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
-    return _find_culprit(blamed, chosen, HOLDERS, stages)
+    return _find_culprit(blamed, chosen, HOLDERS, _list_recorded_stages(blamed, chosen))
 
 
-def find_culprit_of_launches(measured: Measurements, row: Mapping[Any, Any]) -> IdleCulprit | None:
+def find_culprit_of_launches(measured: Measurements, row: Mapping[str, Any]) -> IdleCulprit | None:
     """Find the place with most of the idle time of a row's stage, outside data loading.
 
     Waiting for launches cannot be time in a data loader.
     """
     if not measured.has("idle_blame", "idle_frames"):
         return None
-    windows = [window for window in list_stage_windows(measured) if window.key == make_stage_key(row)]
+    windows = [
+        window for window in list_stage_windows(measured) if window.key == tuple(row[name] for name in STAGE_KEY)
+    ]
     if not windows:
         return None
     blamed, chosen = blame_idle_time(measured), _find_blame_rows_of_window(measured, windows[0])
     loads = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
     for place, parent in enumerate(blamed.tree.parent.tolist()):
         loads[place] = is_data_loader_name(blamed.tree.frame[place]) or loads[parent]
-    stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
-    return _find_culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, stages)
+    return _find_culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, _list_recorded_stages(blamed, chosen))
 
 
-def find_culprit_below(measured: Measurements, run: object, role: object, name: str) -> IdleCulprit | None:
+def _list_recorded_stages(blamed: IdleBlame, chosen: Bools) -> frozenset[str | None]:
+    """List the recorded names of the stages of these rows."""
+    return frozenset(blamed.rows.select("stage").filter(chosen).distinct("stage").values("stage"))
+
+
+def find_culprit_below(measured: Measurements, owner: Owner, name: str) -> IdleCulprit | None:
     """Find the place with most of the idle time below a place of this name; None if it is the place itself."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
     blamed = blame_idle_time(measured)
-    chosen = _find_blame_rows_of_owner(blamed, (run, to_text_or_none(role)))
+    chosen = find_rows_of_owners(blamed.rows, [owner])
     below = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
     for place, parent in enumerate(blamed.tree.parent.tolist()):
         below[place] = blamed.tree.frame[place] == name or below[parent]
@@ -218,7 +215,7 @@ def sum_window_idle_by_holder(measured: Measurements, window: StageWindow) -> li
 
 
 def _find_culprit(
-    blamed: IdleBlame, chosen: npt.NDArray[np.bool_], holders: Sequence[str], stages: frozenset[object] = frozenset()
+    blamed: IdleBlame, chosen: Bools, holders: Sequence[str], stages: frozenset[str | None] = frozenset()
 ) -> IdleCulprit | None:
     """Find the place of these kinds with most of the chosen time. Names of `stages` add no information."""
     total = int(blamed.idle_ns[chosen].sum())
@@ -263,7 +260,7 @@ def _list_path_to_place(tree: JobIdleTree, node: int) -> list[int]:
     return path[::-1]
 
 
-def _is_telling_place(tree: JobIdleTree, node: int, stages: frozenset[object]) -> bool:
+def _is_telling_place(tree: JobIdleTree, node: int, stages: frozenset[str | None]) -> bool:
     """Check whether a place is more specific than its step or stage."""
     names = [tree.frame[place] for place in _list_path_to_place(tree, node)]
     return any(not _is_step_frame_name(name) and name not in stages for name in names)
@@ -392,10 +389,11 @@ MAX_BRANCHES = 60
 def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     """Make (the table of the call tree, the table of shares by kind), per step and GPU of the judged windows."""
     of = blame_idle_time(measured)
-    owners, number = number_stage_owners(of.rows)
-    tree_rows, kind_rows = [], []
-    for place, owner in enumerate(owners):
-        chosen = np.flatnonzero((number == place) & (of.node >= 0))
+    by_owner = of.rows.group_by("run", "role")
+    tree_rows: list[tuple[Value, ...]] = []
+    kind_rows: list[tuple[Value, ...]] = []
+    for place, owner in enumerate(list_owners(by_owner.agg())):
+        chosen = np.flatnonzero((by_owner.number == place) & (of.node >= 0))
         if of.idle_ns[chosen].any():
             tree_rows += _list_idle_branch_rows(measured, of, chosen, owner)
             kind_rows.append(_make_idle_kind_row(measured, of, chosen, owner))
@@ -413,19 +411,20 @@ def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
                 own_ns | itself | ns | With nothing recorded below it, per step and GPU.
             """),
         ),
-        pd.DataFrame(tree_rows, columns=["run", "role", *_BRANCH]),
+        from_rows(("run", "role", *_BRANCH), tree_rows),
         caption="Every idle nanosecond counts once: for the deepest thing recorded of the thread that launched the next"
         " work, until its launch returned. Places that only lead to one other are left out, and those below 1 %.",
     )
-    kinds = [kind for kind in HOLDERS if any(row.get(kind) for row in kind_rows)]
+    by_kind = from_rows(("run", "role", "idle_ns", *HOLDERS), kind_rows)
+    kinds = [kind for kind in HOLDERS if any(by_kind.values(kind))]
     headings = [Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds]
-    by_kind = make_sheet(
+    of_kinds = make_sheet(
         "idle_blame_kinds",
         "What held the GPU back, by kind",
         (*labels, *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."), *headings),
-        pd.DataFrame(kind_rows, columns=["run", "role", "idle_ns", *kinds]),
+        by_kind,
     )
-    return by_place, by_kind
+    return by_place, of_kinds
 
 
 _BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
@@ -433,34 +432,30 @@ _BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
 
 def _list_idle_branch_rows(
     measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner
-) -> list[dict[str, object]]:
+) -> list[tuple[Value, ...]]:
     """List the rows of one role."""
     own = sum_by_group(idle_blame.node[chosen], idle_blame.idle_ns[chosen], len(idle_blame.tree.parent))
     steps = count_gpu_steps(measured).get(owner, NO_STEPS)
-    rows: list[dict[str, object]] = []
-    for branch in list_idle_branches(idle_blame.tree, own, LEAST_SHOWN):
-        rows.append(
-            {
-                "run": owner[0],
-                "role": to_text_or_none(owner[1]),
-                "frame": "· " * branch.depth + format_python_frame(idle_blame.tree.frame[branch.node]),
-                "kind": HOLDER_TITLES[HOLDERS[idle_blame.tree.holder[branch.node]]][0],
-                "share": branch.idle_ns / int(own.sum()),
-                "idle_ns": round(steps.mean(branch.idle_ns)),
-                "own_ns": round(steps.mean(branch.own_ns)),
-            }
+    rows: list[tuple[Value, ...]] = [
+        (
+            *owner,
+            "· " * branch.depth + format_python_frame(idle_blame.tree.frame[branch.node]),
+            HOLDER_TITLES[HOLDERS[idle_blame.tree.holder[branch.node]]][0],
+            branch.idle_ns / int(own.sum()),
+            round(steps.mean(branch.idle_ns)),
+            round(steps.mean(branch.own_ns)),
         )
+        for branch in list_idle_branches(idle_blame.tree, own, LEAST_SHOWN)
+    ]
     return rows[:MAX_BRANCHES]
 
 
-def _make_idle_kind_row(measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner) -> dict[str, object]:
+def _make_idle_kind_row(measured: Measurements, idle_blame: IdleBlame, chosen: Ints, owner: Owner) -> tuple[Value, ...]:
     """Make the row of shares of one role."""
     sums = sum_by_group(idle_blame.holder[chosen], idle_blame.idle_ns[chosen], len(HOLDERS))
     total = int(sums.sum())
-    row: dict[str, object] = {kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)}
-    steps = count_gpu_steps(measured).get(owner, NO_STEPS)
-    keys: dict[str, object] = {"run": owner[0], "role": to_text_or_none(owner[1])}
-    return keys | row | {"idle_ns": round(steps.mean(total))}
+    per_step_ns = round(count_gpu_steps(measured).get(owner, NO_STEPS).mean(total))
+    return (*owner, per_step_ns, *(sums / total).tolist())
 
 
 def draw_idle_call_tree(measured: Measurements) -> Chart:

@@ -6,20 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import (
-    UNIT,
-    aggregate_by_keys,
-    find_equal_rows,
-    select_distinct_rows,
-    select_staged_rows,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
+from tracekit.job.frames import UNIT, name_stages
 from tracekit.job.idle_time.host_syncs import find_sync_bound_stages
 from tracekit.job.idle_time.launching import list_launch_bound_keys
+from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (
     NO_STEPS,
@@ -27,24 +18,18 @@ from tracekit.job.stages.windows import (
     Owner,
     StageWindow,
     count_gpu_steps,
-    list_judged_rows,
+    find_rows_of_owners,
+    list_owners,
+    list_rows_of_windows,
     list_stage_windows,
-    make_stage_key,
-    number_stage_owners,
-    read_undamaged_table,
-    sum_judged_steps,
+    list_undamaged_rows,
+    sum_column_over_steps,
 )
 from tracekit.job.steps.steady_steps import MARKED_ORIGINS
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
 from tracekit.model.records import dataclass
-from tracekit.model.tables.keys import (
-    CAPTURE,
-    group_rows_by,
-    iterate_records,
-    left_join,
-    list_row_dicts,
-    mask_matching_rows,
-)
+from tracekit.model.tables.frame import Bools, Frame, from_rows, sum_of
+from tracekit.model.tables.keys import CAPTURE, Ints
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds
 from tracekit.model.trace import Measurements
 from tracekit.process.idle_time.causes import IdleTime
@@ -85,12 +70,11 @@ class HostPauses(NamedTuple):
         return self.silent_ns + self.code_ns + self.short_ns
 
 
-def sum_idle_rows_by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
+def sum_idle_rows_by_cause(rows: Frame) -> dict[tuple[object, ...], int]:
     """Sum idle time by run, role, stage and cause."""
-    if not len(rows):
-        return {}
-    sums = sum_columns_by_keys(rows, [*STAGE_KEY, "cause"], ["idle_ns"])
-    return {(*make_stage_key(r), r["cause"]): int(r["idle_ns"]) for r in list_row_dicts(sums)}
+    sums = rows.group_by(*STAGE_KEY, "cause").agg(idle_ns=sum_of("idle_ns"))
+    keys = zip(*(sums.values(name) for name in (*STAGE_KEY, "cause")), strict=True)
+    return dict(zip(keys, sums.values("idle_ns"), strict=True))
 
 
 def sum_judged_idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
@@ -99,7 +83,7 @@ def sum_judged_idle_by_cause(measured: Measurements) -> dict[tuple[object, ...],
 
 
 def _sum_judged_idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
-    return sum_idle_rows_by_cause(list_judged_rows(measured, "idle"))
+    return sum_idle_rows_by_cause(list_rows_of_windows(measured, "idle"))
 
 
 def is_silence_judged(window: StageWindow) -> bool:
@@ -176,73 +160,65 @@ def sum_garbage_collection_idle(measured: Measurements) -> dict[Owner, int]:
     """Sum the idle time during recorded garbage collection over GPU steps, by run and role."""
     if not measured.has("idle"):
         return {}
-    idle = read_undamaged_table(measured, "idle")
-    return sum_judged_steps(measured, idle[idle["cause"] == "host_gc"], "idle_ns")
+    idle = list_undamaged_rows(measured, "idle")
+    return sum_column_over_steps(measured, idle.filter(idle.equals("cause", "host_gc")), "idle_ns")
 
 
 def sum_waits_for_pauses(measured: Measurements, owner: Owner, lost: HostPauses) -> int:
     """Sum the waits of ranks in collectives for others that pause longer, over all steps."""
-    if not lost.stages:
-        return 0
-    idle = list_judged_rows(measured, "idle")
-    stages = {key[2] for key in lost.stages}
-    is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
-    if None in stages:
-        is_lost = is_lost | idle["canonical"].isna().to_numpy(np.bool_)
-    is_pause = idle["cause"].isin(PAUSE_CAUSES).to_numpy(np.bool_)
-    return sum_waits_for_paused_ranks(measured, owner[0], idle[is_lost & is_pause], owner[1])
+    idle = list_rows_of_windows(measured, "idle")
+    is_pause = find_rows_of_pauses(idle, lost) & idle.is_in("cause", PAUSE_CAUSES)
+    return sum_waits_for_paused_ranks(measured, owner[0], idle.filter(is_pause), owner[1])
+
+
+def find_rows_of_pauses(rows: Frame, lost: HostPauses) -> Bools:
+    """Find the rows of the stages with these pauses."""
+    stages = from_rows(STAGE_KEY, [window.key for window in lost.windows])
+    return rows.is_among(stages, STAGE_KEY, optional=STAGE_KEY)
 
 
 def sum_waits_for_garbage_collection(measured: Measurements, owner: Owner) -> int:
     """Sum the waits of ranks in collectives for others that collect garbage longer."""
     if not measured.has("idle"):
         return 0
-    idle = list_judged_rows(measured, "idle")
-    collecting = idle[(idle["cause"] == "host_gc").to_numpy(np.bool_)]
-    return sum_waits_for_paused_ranks(measured, owner[0], collecting, owner[1])
+    idle = list_rows_of_windows(measured, "idle")
+    return sum_waits_for_paused_ranks(measured, owner[0], idle.filter(idle.equals("cause", "host_gc")), owner[1])
 
 
-def _select_rows_of_run_and_role(rows: pd.DataFrame, run: object, role: str | None) -> pd.DataFrame:
+def _select_rows_of_run_and_role(rows: Frame, run: str | None, role: str | None) -> Frame:
     """Select the rows of a run, of one role or of all."""
-    rows = rows[find_equal_rows(rows["run"], run)]
-    return rows if role is ANY_ROLE else rows[find_equal_rows(rows["role"], role)]
+    rows = rows.filter(rows.equals("run", run))
+    return rows if role is ANY_ROLE else rows.filter(rows.equals("role", role))
 
 
 def sum_waits_for_paused_ranks(
-    measured: Measurements, run: object, paused: pd.DataFrame, role: str | None = ANY_ROLE
+    measured: Measurements, run: str | None, paused: Frame, role: str | None = ANY_ROLE
 ) -> int:
     """Sum the waits of a run's ranks in collectives for others whose `paused` rows are longer, over all steps.
 
     `paused` has `idle_ns` by unit, `canonical` and `rank`. With a role only its ranks count. A wait counts up to the
     extra pause of the late rank in the stage to which the wait is attributed.
     """
-    paused, idle = (
-        _select_rows_of_run_and_role(rows, run, role) for rows in (paused, list_judged_rows(measured, "idle"))
-    )
+    paused = _select_rows_of_run_and_role(paused, run, role)
     if not len(paused) or not measured.has("segments"):
         return 0
-    booked = _select_rows_of_run_and_role(attribute_collective_waits(measured).booked, run, role)
-    booked = booked.rename(columns={"stage": "waiting_in", "cause": "canonical"})
+    idle = _select_rows_of_run_and_role(list_rows_of_windows(measured, "idle"), run, role)
+    booked = _select_rows_of_run_and_role(to_frame(attribute_collective_waits(measured).booked), run, role)
     # Ranks of damaged files wait too, but their steps are not among those that the sum is divided by.
-    booked = booked[mask_matching_rows(booked, select_distinct_rows(idle, ["rank"]), ["rank"])]
-    if not len(booked):
-        return 0
+    booked = booked.filter(booked.is_among(idle, ["rank"], optional=["rank"]))
     unit = _choose_unit_columns_of_ranks(idle)
-    keys = [*unit, "canonical", "rank"]
-    paused = sum_columns_by_keys(paused, keys, ["idle_ns"])
-    pairs = sum_columns_by_keys(booked, [*keys, "late_rank"], ["lost_ns"])
-    of_rank, of_late = (
-        left_join(pairs[columns].set_axis(keys, axis=1), paused, keys, optional=[*unit, "canonical"])
-        for columns in (keys, [*unit, "canonical", "late_rank"])
-    )
-    own_ns, late_ns = (part["idle_ns"].fillna(0).to_numpy(np.int64) for part in (of_rank, of_late))
-    waited_ns = pairs["lost_ns"].to_numpy(np.int64)
-    return int(np.minimum(waited_ns, np.maximum(late_ns - own_ns, 0)).sum())
+    keys, optional = (*unit, "canonical", "rank"), (*unit, "canonical")
+    paused = paused.group_by(*keys).agg(paused_ns=sum_of("idle_ns"))
+    pairs = booked.with_columns(canonical=booked["cause"]).group_by(*keys, "late_rank").agg(lost_ns=sum_of("lost_ns"))
+    own_ns = pairs.join(paused, keys, "left", optional).integers("paused_ns")
+    late = pairs.with_columns(rank=pairs["late_rank"])
+    late_ns = late.join(paused, keys, "left", optional).integers("paused_ns")
+    return int(np.minimum(pairs["lost_ns"], np.maximum(late_ns - own_ns, 0)).sum())
 
 
-def _choose_unit_columns_of_ranks(idle: pd.DataFrame) -> tuple[str, ...]:
+def _choose_unit_columns_of_ranks(idle: Frame) -> tuple[str, ...]:
     """Choose the keys of rank steps: the role too, where two roles use one rank number."""
-    has_one_role = len(select_distinct_rows(idle, ["rank"])) == len(select_distinct_rows(idle, ["rank", "role"]))
+    has_one_role = len(idle.group_by("rank")) == len(idle.group_by("rank", "role"))
     return UNIT if has_one_role else (*UNIT, "role")
 
 
@@ -252,20 +228,16 @@ NEARLY_ALL = 0.9
 
 def find_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -> set[int]:
     """Find the steps with nearly all silence and code of these pauses; empty if they are half of all steps or more."""
-    rows = list_judged_rows(measured, "idle")
-    rows = rows[find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])]
-    where, first = group_rows_by(rows, STAGE_KEY)
-    is_stage = [make_stage_key(row) in lost.stages for row in list_row_dicts(rows[[*STAGE_KEY]].iloc[first])]
-    is_lost = np.array([*is_stage, False], np.bool_)[where]
-    is_lost = is_lost & rows["cause"].isin(PAUSE_CAUSES).to_numpy(np.bool_)
-    step, first = group_rows_by(rows, ["step"])
-    paused = np.bincount(step, np.where(is_lost, rows["idle_ns"], 0), len(first))
-    is_long = paused >= 0.5 * paused.max(initial=0.0)
-    steps = rows["step"].iloc[first[is_long]]
-    is_few = 2 * len(steps) < len(first) and bool(steps.notna().all())
-    if not is_few or paused[is_long].sum() < NEARLY_ALL * max(float(paused.sum()), 1.0):
+    rows = list_rows_of_windows(measured, "idle")
+    rows = rows.filter(find_rows_of_owners(rows, [owner]))
+    is_pause = find_rows_of_pauses(rows, lost) & rows.is_in("cause", PAUSE_CAUSES)
+    by_step = rows.group_by("step").agg(paused_ns=sum_of(np.where(is_pause, rows["idle_ns"], 0)))
+    paused_ns = by_step["paused_ns"]
+    steps = by_step.filter(paused_ns >= 0.5 * paused_ns.max(initial=0))
+    is_few = 2 * len(steps) < len(by_step) and not steps.is_missing("step").any()
+    if not is_few or steps["paused_ns"].sum() < NEARLY_ALL * max(paused_ns.sum(), 1):
         return set()
-    return set(steps.astype(int))
+    return set(steps.values("step"))
 
 
 def _has_many_short_pauses(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:
@@ -286,47 +258,51 @@ def _list_stages_claimed_between_ops(measured: Measurements, thresholds: Thresho
     if {"host-sync-stalls", "stage-edge-idle"} <= asked.keys() and measured.has("stage_edges"):
         rows = list_edge_rows(measured, asked["host-sync-stalls"])
         waiting = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
-        if waiting:
-            _, first = group_rows_by(rows, _FOLLOWED)
-            followed = iterate_records(rows[_FOLLOWED].iloc[first], _FOLLOWED)
-            keys.update(key for key in followed if key[:2] in waiting)
+        for row in rows.distinct(*_FOLLOWED).rows(*_FOLLOWED):
+            run, role, stage = row.values()
+            if (run, role) in waiting:
+                keys.add((run, role, stage))
     return keys
 
 
-_FOLLOWED = ["run", "role", "next_canonical"]
+_FOLLOWED = ("run", "role", "next_canonical")
 """Key of the stage after an edge."""
 
 
-def list_edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.DataFrame:
+def list_edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> Frame:
     """List the edges between stages, with the idle time at them that no other rule explains.
 
     Adds canonical and next_canonical, claimed_ns with its parts host_ns and unseen_ns, and inside_ns, the part of
     claimed_ns in the next stage.
     """
-    rows = select_staged_rows(read_undamaged_table(measured, "stage_edges"))
-    rows = select_staged_rows(rows, "next_stage", "next_canonical").reset_index(drop=True)
+    rows = list_undamaged_rows(measured, "stage_edges")
+    rows = rows.with_columns(canonical=name_stages(rows), next_canonical=name_stages(rows, "next_stage"))
+    rows = rows.filter(~rows.is_missing("canonical") & ~rows.is_missing("next_canonical"))
     bound = {held_up.window.key for held_up in find_sync_bound_stages(measured, sync_limit)}
-    number, first = group_rows_by(rows, _FOLLOWED)
-    followed = iterate_records(rows[_FOLLOWED].iloc[first], _FOLLOWED)
-    synced = np.array([*(key in bound for key in followed), False], bool)[number]
-    rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
-    rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]
-    rows["claimed_ns"] = rows["idle_ns"] - rows["explained_ns"] - rows["after_sync_ns"]
-    assert (rows["claimed_ns"] >= 0).all(), "what is explained must be idle"
-    rows["host_ns"] = np.minimum(rows["host_ns"], rows["claimed_ns"])
-    rows["unseen_ns"] = rows["claimed_ns"] - rows["host_ns"]
-    return rows
+    by_stage = rows.group_by(*_FOLLOWED)
+    is_bound = np.array([tuple(row.values()) in bound for row in by_stage.agg().rows()], np.bool_)
+    after_sync_ns = np.where(is_bound[by_stage.number], rows["after_sync_ns"], 0)
+    inside_ns = np.where(rows.is_missing("inside_ns"), 0, rows.integers("inside_ns") - after_sync_ns)
+    claimed_ns = rows["idle_ns"] - rows["explained_ns"] - after_sync_ns
+    assert (claimed_ns >= 0).all(), "what is explained must be idle"
+    host_ns = np.minimum(rows["host_ns"], claimed_ns)
+    return rows.with_columns(
+        after_sync_ns=after_sync_ns,
+        inside_ns=inside_ns,
+        claimed_ns=claimed_ns,
+        host_ns=host_ns,
+        unseen_ns=claimed_ns - host_ns,
+    )
 
 
 def find_owners_idle_at_edges(
-    measured: Measurements, rows: pd.DataFrame, limit: Mapping[str, float]
+    measured: Measurements, rows: Frame, limit: Mapping[str, float]
 ) -> dict[Owner, tuple[float, float]]:
     """Find the (run, role) for which rule R15 fires: (idle ns per step and GPU, share of the step)."""
     existing = count_gpu_steps(measured)
+    sums = rows.group_by("run", "role").agg(claimed_ns=sum_of("claimed_ns"))
     waiting = {}
-    for owner in number_stage_owners(rows)[0]:
-        at_edges = rows[find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])]
-        total = int(at_edges["claimed_ns"].sum())
+    for owner, total in zip(list_owners(sums), sums.values("claimed_ns"), strict=True):
         idle, ratio = existing.get(owner, NO_STEPS).per_step(total)
         if ratio is not None and ratio >= limit["step_ratio"]:
             waiting[owner] = (idle, ratio)
@@ -336,7 +312,7 @@ def find_owners_idle_at_edges(
 AFTER_LAST = "after_last"
 """Cause of idle time after the last device op of a recording."""
 
-_GPU_STEP = [*CAPTURE, "device", "step"]
+_GPU_STEP = (*CAPTURE, "device", "step")
 
 
 class IdleOutsideStages(NamedTuple):
@@ -358,59 +334,48 @@ def sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideSt
 
 
 def _sum_idle_outside_stages(measured: Measurements) -> dict[Owner, IdleOutsideStages]:
-    in_stages = list_judged_rows(measured, "idle")
-    in_stages = in_stages[(in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)]
+    in_stages = list_rows_of_windows(measured, "idle")
+    in_stages = in_stages.filter(~in_stages.is_missing("canonical") & ~in_stages.is_missing("step"))
     steps = _select_marked_idle_rows(measured)
-    if not len(in_stages) or not len(steps):
-        return {}
-    by_cause = {}
-    for cause in ("host_silent", "host_code", AFTER_LAST):
-        sums = [
-            aggregate_by_keys(rows[(rows["cause"] == cause).to_numpy(np.bool_)], _GPU_STEP, ns=("idle_ns", "sum"))
-            for rows in (steps, in_stages)
-        ]
-        by_cause[cause] = sums
-    gpu_steps = sum_columns_by_keys(steps, ["run", "role", *_GPU_STEP], ["idle_ns"])
-    left = {cause: _subtract_stage_idle(gpu_steps, *sums) for cause, sums in by_cause.items()}
-    outside = {}
-    owners, number = number_stage_owners(gpu_steps)
-    for place, owner in enumerate(owners):
-        stages = in_stages[find_equal_rows(in_stages["run"], owner[0]) & find_equal_rows(in_stages["role"], owner[1])]
-        if len(stages):
-            rows = number == place
-            of_owner = {cause: ns[rows] for cause, ns in left.items()}
-            outside[owner[0], to_text_or_none(owner[1])] = _sum_with_last_step(of_owner)
-    return outside
+    gpu_steps = steps.distinct("run", "role", *_GPU_STEP)
+    left = {cause: _subtract_stage_idle(gpu_steps, steps, in_stages, cause) for cause in (*PAUSE_CAUSES, AFTER_LAST)}
+    gpu_steps = gpu_steps.select("run", "role").with_columns(**left)
+    gpu_steps = gpu_steps.filter(find_rows_of_owners(gpu_steps, list_owners(in_stages.distinct("run", "role"))))
+    owners = list_owners(gpu_steps.distinct("run", "role"))
+    frames = gpu_steps.group_by("run", "role").frames()
+    return {owner: _sum_with_last_step(of_owner) for owner, of_owner in zip(owners, frames, strict=True)}
 
 
-def _select_marked_idle_rows(measured: Measurements) -> pd.DataFrame:
+def _select_marked_idle_rows(measured: Measurements) -> Frame:
     """Select the idle time of steps that the profiler or the program marks."""
-    rows, steps = read_undamaged_table(measured, "idle"), measured["steps"]
-    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    marked = steps[steps["origin"].isin(MARKED_ORIGINS).to_numpy(np.bool_)]
-    return rows[mask_matching_rows(rows, marked, CAPTURE)]
+    rows, steps = list_undamaged_rows(measured, "idle"), measured.frame("steps")
+    marked = steps.filter(steps.is_in("origin", MARKED_ORIGINS))
+    return rows.filter(rows.equals("window", "step") & rows.is_among(marked, CAPTURE, optional=CAPTURE))
 
 
-def _subtract_stage_idle(
-    gpu_steps: pd.DataFrame, in_step: pd.DataFrame, in_stages: pd.DataFrame
-) -> npt.NDArray[np.int64]:
+def _subtract_stage_idle(gpu_steps: Frame, steps: Frame, in_stages: Frame, cause: str) -> Ints:
     """Subtract the idle time of stages from that of each GPU step; 0 where stages reach beyond their step."""
-    optional = ["pid", "device", "step"]
     of_step, of_stages = (
-        left_join(gpu_steps[_GPU_STEP], sums, _GPU_STEP, optional=optional)["ns"].fillna(0).to_numpy(np.int64)
-        for sums in (in_step, in_stages)
+        _sum_idle_by_gpu_step(gpu_steps, rows.filter(rows.equals("cause", cause))) for rows in (steps, in_stages)
     )
-    left: npt.NDArray[np.int64] = np.maximum(of_step - of_stages, 0)
+    left: Ints = np.maximum(of_step - of_stages, 0)
     return left
 
 
-def _sum_with_last_step(left: dict[str, npt.NDArray[np.int64]]) -> IdleOutsideStages:
-    """Sum the steps of an owner's GPUs.
+def _sum_idle_by_gpu_step(gpu_steps: Frame, rows: Frame) -> Ints:
+    """Sum the idle time of these rows for each GPU step; 0 where there is none."""
+    sums = rows.group_by(*_GPU_STEP).agg(total_ns=sum_of("idle_ns"))
+    steps = gpu_steps.select(*_GPU_STEP)
+    return steps.join(sums, _GPU_STEP, "left", optional=("pid", "device", "step")).integers("total_ns")
+
+
+def _sum_with_last_step(left: Frame) -> IdleOutsideStages:
+    """Sum the steps of an owner's GPUs, with the idle time by cause of each.
 
     After the last device op of a recording the reason for idling is unknown. The last step counts as much of that time as
     the other steps pause.
     """
-    silent, code = (left[cause] for cause in ("host_silent", "host_code"))
+    silent, code = (left[cause] for cause in PAUSE_CAUSES)
     is_last = left[AFTER_LAST] > 0
     others = (silent + code)[~is_last]
     usual = int(np.median(others)) if len(others) else 0

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
-import numpy as np
-
-from tracekit.job.frames import sum_columns_by_keys, to_text_or_none
 from tracekit.job.idle_time.causes import (
     find_host_pauses,
     find_owners_idle_at_edges,
@@ -29,18 +26,16 @@ from tracekit.job.stages.windows import (
     STAGE_KEY,
     Owner,
     count_gpu_steps,
-    list_judged_rows,
-    make_stage_key,
-    read_undamaged_table,
-    sum_judged_steps,
+    list_rows_of_windows,
+    list_undamaged_rows,
+    sum_column_over_steps,
 )
 from tracekit.model.tables.frame import sum_of
-from tracekit.model.tables.keys import list_row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
 Key = tuple[object, ...]
-"""Run, role and canonical stage (None: the step), as in `windows.make_stage_key`."""
+"""Run, role and canonical stage (None: the step)."""
 
 START_UP = "host_start_up"
 """Cause of idle time during first calls."""
@@ -75,10 +70,10 @@ def _claim_interruptions(measured: Measurements, thresholds: Thresholds) -> Iter
     for found in find_costly_interruptions(measured, thresholds):
         parts: defaultdict[Key, int] = defaultdict(int)
         for row in found.rows.group_by(*STAGE_KEY).agg(lost_ns=sum_of("lost_ns")).rows():
-            key, lost_ns = make_stage_key(row), row["lost_ns"]
-            parts[key] += lost_ns
-            if key[2] is not None:
-                parts[(*key[:2], None)] += lost_ns
+            run, role, stage, lost_ns = row.values()
+            parts[run, role, stage] += lost_ns
+            if stage is not None:
+                parts[run, role, None] += lost_ns
         yield found.rule, parts
 
 
@@ -86,15 +81,14 @@ def sum_start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Ow
     """Sum the idle time of first calls over GPU steps, by run and role, without interruptions of steady steps."""
     if not measured.has("idle"):
         return {}
-    rows = read_undamaged_table(measured, "idle")
-    rows = rows[(rows["cause"] == START_UP).to_numpy(np.bool_)]
-    interrupted: defaultdict[Owner, int] = defaultdict(int)
+    rows = list_undamaged_rows(measured, "idle")
+    interrupted: defaultdict[Key, int] = defaultdict(int)
     for _, parts in _claim_interruptions(measured, thresholds):
         for key, lost_ns in parts.items():
             if key[2] is None:
-                interrupted[key[0], to_text_or_none(key[1])] += lost_ns
-    sums = sum_judged_steps(measured, rows, "idle_ns").items()
-    return {owner: max(idle_ns - interrupted[owner], 0) for owner, idle_ns in sums}
+                interrupted[key[:2]] += lost_ns
+    sums = sum_column_over_steps(measured, rows.filter(rows.equals("cause", START_UP)), "idle_ns")
+    return {owner: max(idle_ns - interrupted[owner], 0) for owner, idle_ns in sums.items()}
 
 
 def _claim_start_up(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
@@ -124,25 +118,23 @@ def _claim_launch_gaps(measured: Measurements, thresholds: Thresholds) -> dict[K
     if not measured.has("host_counts"):
         return {}
     bound = list_launch_bound_keys(measured, thresholds)
-    rows = list_judged_rows(measured, "host_counts")
-    if not bound or not len(rows):
+    if not bound:
         return {}
-    columns = ["launch_gap_ns", "synced_gap_ns"]
-    waits = sum_columns_by_keys(rows, STAGE_KEY, columns).dropna(subset="launch_gap_ns")
+    sums = list_rows_of_windows(measured, "host_counts").group_by(*STAGE_KEY)
+    waits = sums.agg(gap_ns=sum_of("launch_gap_ns"), synced_ns=sum_of("synced_gap_ns"))
     synced = list_sync_bound_keys(measured, thresholds)
     gaps: dict[Key, int] = {}
-    for row in list_row_dicts(waits):
-        key = make_stage_key(row)
-        if key in bound or (*key[:2], None) in bound:
-            gaps[key] = int(row["launch_gap_ns"])
-            if key in synced:
-                gaps[key] -= int(row["synced_gap_ns"])
+    for row in waits.filter(~waits.is_missing("gap_ns")).rows():
+        run, role, stage, gap_ns, synced_ns = row.values()
+        key = run, role, stage
+        if key in bound or (run, role, None) in bound:
+            gaps[key] = gap_ns - (synced_ns if key in synced else 0)
     return gaps
 
 
 def _claim_loader_waits(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     """Claim the idle time of data loading in every stage of the runs and roles with long loader waits."""
-    if not measured.has("loader_waits") or not len(measured["loader_waits"]):
+    if not measured.row_count("loader_waits"):
         return {}
     waits = select_long_loader_waits(sum_loader_waits(measured), thresholds.of("data-loader-wait"))
     owners = set(zip(waits.values("run"), waits.values("role"), strict=True))
@@ -185,8 +177,7 @@ def _claim_stage_edges(measured: Measurements, thresholds: Thresholds) -> dict[K
     if not measured.has("stage_edges"):
         return {}
     rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
-    if not len(rows):
-        return {}
     owners = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
-    sums = sum_columns_by_keys(rows.assign(canonical=rows["next_canonical"]), STAGE_KEY, ["inside_ns"])
-    return {key: int(row["inside_ns"]) for row in list_row_dicts(sums) if (key := make_stage_key(row))[:2] in owners}
+    sums = rows.group_by("run", "role", "next_canonical").agg(inside_ns=sum_of("inside_ns"))
+    parts = (row.values() for row in sums.rows())
+    return {(run, role, stage): inside_ns for run, role, stage, inside_ns in parts if (run, role) in owners}

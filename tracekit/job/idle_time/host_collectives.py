@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pandas as pd
-
-from tracekit.job.collectives.matching import match_collectives
-from tracekit.job.frames import find_canonical_stages, find_equal_rows
+from tracekit.job.collectives.matching import list_matched_collectives
+from tracekit.job.frames import name_stages
 from tracekit.job.idle_time.call_tree import MAJORITY_SHARE, IdleCulprit
-from tracekit.job.stages.windows import Owner
+from tracekit.job.stages.windows import Owner, find_rows_of_owners
+from tracekit.model.tables.frame import sum_of
 from tracekit.model.trace import Measurements
 
 _COLLECTIVE = re.compile(r"c10d::|(?:gloo|mpi|ucc):")
@@ -22,18 +21,18 @@ def phrase_awaited_rank(
 
     Counts collectives of one run and role, in one stage (None: any), with a known last rank. Empty otherwise.
     """
-    if not any(map(_COLLECTIVE.match, culprit.names)) or not measured.row_count("collectives"):
+    if not any(_COLLECTIVE.match(name) for name in culprit.names) or not measured.row_count("collectives"):
         return ""
-    rows = pd.concat([measured["collectives"], match_collectives(measured)], axis=1)
-    chosen = rows["device"].isna() & rows["match"].notna() & rows["trusted"]
-    chosen &= find_equal_rows(rows["run"], owner[0]) & find_equal_rows(rows["role"], owner[1])
+    rows = list_matched_collectives(measured)
+    rows = rows.with_columns(canonical=name_stages(rows), wait_ns=rows.integers("wait_ns"))
+    chosen = rows.is_missing("device") & ~rows.is_missing("match") & rows["trusted"]
+    chosen &= find_rows_of_owners(rows, [owner])
     if canonical is not None:
-        chosen &= find_canonical_stages(rows) == canonical
-    rows = rows[chosen.to_numpy(bool)]
-    last = rows[rows["is_last"] & rows["rank"].notna()]
-    late_rank = rows["match"].map(last.set_index("match")["rank"])
-    wait = rows["wait_ns"].fillna(0)
-    waited = wait.groupby(late_rank).sum()
-    if not len(waited) or not waited.max() or waited.max() < MAJORITY_SHARE * wait.sum():
-        return ""
-    return f", waiting for rank {waited.idxmax()}"
+        chosen &= rows.equals("canonical", canonical)
+    rows = rows.filter(chosen)
+    last = rows.filter(rows["is_last"] & ~rows.is_missing("rank"))
+    last = last.select("match").with_columns(late_rank=last["rank"])
+    waits = rows.select("match", "wait_ns").join(last, ["match"]).group_by("late_rank").agg(wait_ns=sum_of("wait_ns"))
+    is_most = (waits["wait_ns"] > 0) & (waits["wait_ns"] >= MAJORITY_SHARE * rows["wait_ns"].sum())
+    late = waits.filter(is_most).values("late_rank")
+    return f", waiting for rank {late[0]}" if late else ""

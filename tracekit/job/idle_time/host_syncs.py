@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracekit.job.stages.windows import STAGE_KEY, StageWindow, list_rows_of_windows, list_stage_windows, make_stage_key
+from tracekit.job.stages.windows import (
+    STAGE_KEY,
+    StageWindow,
+    list_rows_of_windows,
+    list_stage_keys,
+    list_stage_windows,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import sum_of
 from tracekit.model.thresholds import Thresholds
@@ -33,7 +39,7 @@ def find_sync_bound_stages(measured: Measurements, limit: Mapping[str, float]) -
     rows = list_rows_of_windows(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     by_stage = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in columns})
-    sums = {make_stage_key(row): row for row in by_stage.rows()}
+    sums = dict(zip(list_stage_keys(by_stage), by_stage.rows(), strict=True))
     held_up = []
     for window in list_stage_windows(measured):
         if (row := sums.get(window.key)) is None or not window.window_ns:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.job.frames import clear_redundant_parts, name_stages
 from tracekit.job.idle_time.host_syncs import list_sync_bound_keys
-from tracekit.job.stages.windows import STAGE_KEY, make_stage_key
+from tracekit.job.stages.windows import STAGE_KEY, list_stage_keys
 from tracekit.model.tables.frame import Frame, concat, count_distinct_of, median_of, sum_of, where
 from tracekit.model.tables.keys import PROCESS
 from tracekit.model.thresholds import Thresholds
@@ -44,8 +44,7 @@ def subtract_synced_gaps(measured: Measurements, thresholds: Thresholds) -> Fram
     synced = list_sync_bound_keys(measured, thresholds)
     if not synced or not len(table):
         return table
-    keys = [make_stage_key(row) for row in table.rows(*STAGE_KEY)]
-    gaps = list(zip(keys, table.integers("synced_gap_ns").tolist(), strict=True))
+    gaps = list(zip(list_stage_keys(table), table.integers("synced_gap_ns").tolist(), strict=True))
     of_steps: Counter[tuple[object, ...]] = Counter()
     for key, gap_ns in gaps:
         if key[2] is not None and key in synced:
@@ -94,7 +93,7 @@ def list_launch_bound_keys(measured: Measurements, thresholds: Thresholds) -> se
     bound: set[tuple[object, ...]] = set()
     for of_run in subtract_synced_gaps(measured, thresholds).group_by("run").frames():
         named = select_launch_bound_rows(of_run, limit) or select_many_kernel_rows(of_run, limit)
-        bound.update(make_stage_key(row) for row in named)
+        bound.update((row["run"], row["role"], row["canonical"]) for row in named)
     return bound
 
 

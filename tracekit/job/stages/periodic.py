@@ -10,10 +10,8 @@ import numpy.typing as npt
 
 from tracekit.job.driver_log import RunDriverLog
 from tracekit.job.frames import UNIT, phrase_run
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_durations
 from tracekit.job.stages.windows import STAGE_KEY
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
 from tracekit.model.tables.frame import Frame, from_rows, max_of, sum_of
@@ -175,38 +173,41 @@ def sum_planned_stage_time(measured: Measurements, walls: Frame) -> npt.NDArray[
     return walls.select(*UNIT).join(longest, UNIT, "left", optional=UNIT).number("planned_ns", missing=0.0)
 
 
-def measure_planned_stage_time(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Call `sum_planned_stage_time` with a pandas frame, for callers that still judge with pandas."""
-    return sum_planned_stage_time(measured, to_frame(walls[[*UNIT]]))
-
-
 def find_logged_periodic_stages(log: RunDriverLog, run: str | None) -> list[PeriodicStage]:
     """List the stages that a driver log times in only some of its steps; the costliest first.
 
     A stage that does not fit into its step next to the others runs between steps (verl times validation that way).
     """
-    times = log.stages.pivot_table(index="step", columns="canonical", values="dur_ns", aggfunc="max")
-    steps = log.steps[log.steps > 0].astype(float)
-    times = times.reindex(steps.index).astype(float)
-    counts = times.notna().sum()
-    free_ns = steps - times[counts.index[counts == len(steps)]].sum(axis=1)
-    partial = counts.index[(counts > 0) & (counts < len(steps))]
-    present = {name: times[name].dropna() for name in partial}
-    between = [name for name, ns in present.items() if free_ns[ns.index].sum() < MIN_FITTING_SHARE * ns.sum()]
-    time_ns = steps.sum() + sum(present[name].sum() for name in between)
+    steps = {step: ns for step, ns in log.step_ns.items() if ns > 0}
+    partial: dict[str, dict[int, int]] = {}
+    free_ns = dict(steps)
+    for stage in log.stage_times.distinct("canonical").values("canonical"):
+        times = {step: ns for step, ns in log.map_stage_ns(stage).items() if step in steps}
+        if len(times) < len(steps):
+            partial[stage] = times
+            continue
+        for step, ns in times.items():
+            free_ns[step] -= ns
+    between = [
+        stage
+        for stage, times in partial.items()
+        if sum(free_ns[step] for step in times) < MIN_FITTING_SHARE * sum(times.values())
+    ]
+    time_ns = sum(steps.values()) + sum(sum(partial[stage].values()) for stage in between)
     stages = [
         PeriodicStage(
             run,
             None,
-            str(name),
-            float(present[name].mean()),
-            len(present[name]),
+            stage,
+            sum(times.values()) / len(times),
+            len(times),
             len(steps),
-            find_stage_period(present[name].index.tolist(), steps.index.tolist()),
-            float(present[name].sum() / time_ns),
-            name in between,
+            find_stage_period(list(times), list(steps)),
+            sum(times.values()) / time_ns,
+            stage in between,
         )
-        for name in partial
+        for stage, times in partial.items()
+        if times
     ]
     return _sort_periodic_stages_by_cost(stages)
 

@@ -17,14 +17,10 @@ from tracekit.job.frames import (
     list_stage_ranges,
     name_stages,
     phrase_run,
-    select_undamaged_rows,
     summarize_step_walls,
-    to_text_or_none,
 )
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, append_gpu_time_shares
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.steps.start_up import find_run_start_ups
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.tables.frame import (
@@ -38,14 +34,17 @@ from tracekit.model.tables.frame import (
     mean_of,
     sum_of,
 )
-from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS, Ints, group_rows_by
+from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS
 from tracekit.model.trace import Measurements
 
 STAGE_KEY = ("run", "role", "canonical")
 """Keys of a stage window: run, role and canonical stage (missing: the step)."""
 
-Owner = tuple[object, str | None]
+Owner = tuple[str | None, str | None]
 """A run and a role."""
+
+StageKey = tuple[str | None, str | None, str | None]
+"""A run, a role and a canonical stage (None: the step)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class StageWindow:
         return (self.run, self.role)
 
     @property
-    def key(self) -> tuple[str | None, str | None, str | None]:
+    def key(self) -> StageKey:
         """Run, role and stage of the window."""
         return (self.run, self.role, self.canonical)
 
@@ -139,9 +138,9 @@ class _RowsOfWindows:
         with_stages = measured.derived(_find_staged_owners)
         named = rows.with_columns(canonical=name_stages(rows))
         is_stage = rows.equals("window", "stage") & ~named.is_missing("canonical")
-        stages = named.filter(is_stage & _find_rows_of_owners(rows, with_stages))
+        stages = named.filter(is_stage & find_rows_of_owners(rows, with_stages))
         steps = _list_judged_steps(measured, rows)
-        steps = steps.filter(~_find_rows_of_owners(steps, with_stages) & ~steps.equals("origin", "stage"))
+        steps = steps.filter(~find_rows_of_owners(steps, with_stages) & ~steps.equals("origin", "stage"))
         return concat([stages, rows.take(steps["place"]).with_columns(origin=steps["origin"])])
 
 
@@ -153,18 +152,23 @@ def sum_column_over_steps(measured: Measurements, rows: Frame, column: str) -> d
 def _sum_by_owner(rows: Frame, column: str) -> dict[Owner, int]:
     """Sum a column by run and role."""
     sums = rows.group_by("run", "role").agg(total=sum_of(column))
-    return dict(zip(_list_owners(sums), sums.values("total"), strict=True))
+    return dict(zip(list_owners(sums), sums.values("total"), strict=True))
 
 
-def _list_owners(rows: Frame) -> list[Owner]:
+def list_owners(rows: Frame) -> list[Owner]:
     """List the (run, role) of each row."""
     return list(zip(rows.values("run"), rows.values("role"), strict=True))
 
 
-def _find_rows_of_owners(rows: Frame, owners: Collection[Owner]) -> Bools:
+def list_stage_keys(rows: Frame) -> list[StageKey]:
+    """List the (run, role, canonical stage) of each row."""
+    return list(zip(*(rows.values(name) for name in STAGE_KEY), strict=True))
+
+
+def find_rows_of_owners(rows: Frame, owners: Collection[Owner]) -> Bools:
     """Find the rows of these (run, role)."""
     groups = rows.group_by("run", "role")
-    return np.array([owner in owners for owner in _list_owners(groups.agg())], np.bool_)[groups.number]
+    return np.array([owner in owners for owner in list_owners(groups.agg())], np.bool_)[groups.number]
 
 
 def _list_judged_steps(measured: Measurements, rows: Frame) -> Frame:
@@ -195,7 +199,7 @@ def _has_surest_origin(measured: Measurements, steps: Frame) -> Bools:
 def _find_surest_origins(measured: Measurements) -> dict[Owner, str]:
     """Find the most reliable origin of steps of every (run, role) without stages."""
     lanes = keep_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
-    lanes = lanes.filter(~_find_rows_of_owners(lanes, measured.derived(_find_staged_owners)))
+    lanes = lanes.filter(~find_rows_of_owners(lanes, measured.derived(_find_staged_owners)))
     origins: dict[Owner, str] = {}
     for row in lanes.distinct("run", "role", "origin").rows("run", "role", "origin"):
         before = origins.setdefault((row["run"], row["role"]), row["origin"])
@@ -230,7 +234,7 @@ def _count_gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
     lanes = lanes.filter(_has_surest_origin(measured, lanes)).distinct(*_PROCESS_STEP, "device")
     existing = lanes.group_by("run", "role").agg(count=count_rows(), step_ns=mean_of("wall_ns"))
     steps = zip(existing.values("count"), existing.values("step_ns"), strict=True)
-    return {owner: ExistingSteps(*of_owner) for owner, of_owner in zip(_list_owners(existing), steps, strict=True)}
+    return {owner: ExistingSteps(*of_owner) for owner, of_owner in zip(list_owners(existing), steps, strict=True)}
 
 
 def count_gpu_steps_of_processes(measured: Measurements, rows: Frame) -> ExistingSteps:
@@ -300,7 +304,7 @@ def _list_gpu_steps_by_source(measured: Measurements) -> Frame:
 def divide_by_gpu_steps(measured: Measurements, table: Frame, names: Sequence[str]) -> Frame:
     """Divide these columns of sums by run and role by the steps of single GPUs."""
     existing = count_gpu_steps(measured)
-    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in _list_owners(table)], np.float64)
+    counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in list_owners(table)], np.float64)
     return table.with_columns(**{name: divide(table[name], counts) for name in names})
 
 
@@ -333,7 +337,7 @@ def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
     started = {prefix.run for prefix in find_run_start_ups(measured)}
     launched = list_stage_ranges(measured).group_by(*STAGE_KEY).agg(launches=sum_of("launch_count"))
     launched = launched.filter(launched.equals("launches", 0) & ~launched.is_missing("launches"))
-    idle_by_design = {tuple(row.values()) for row in launched.rows(*STAGE_KEY)}
+    idle_by_design = set(list_stage_keys(launched))
     windows = []
     for row in _sum_gpu_time_of_windows(rows).rows():
         run, role, stage = row["run"], row["role"], row["canonical"]
@@ -358,54 +362,3 @@ def _name_unstaged_window(row: Mapping[Any, Any], started: Collection[str | None
     if row["origin"] != "file":
         return "the step"
     return "the time after start-up" if row["run"] in started else "the capture"
-
-
-# The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def make_stage_key(row: Mapping[Any, Any]) -> tuple[object, ...]:
-    """Make the key of a row: run, role and stage, None where missing."""
-    return tuple(None if pd.isna(row[name]) else row[name] for name in STAGE_KEY)
-
-
-def read_undamaged_table(measured: Measurements, table: str) -> pd.DataFrame:
-    """Read the rows of `list_undamaged_rows` as a pandas frame."""
-    return select_undamaged_rows(measured, measured[table])
-
-
-def list_judged_rows(measured: Measurements, table: str) -> pd.DataFrame:
-    """Make a pandas frame of `list_rows_of_windows`. Do not change the result in place."""
-    return measured.derived(_JudgedRows(table))
-
-
-@dataclass(frozen=True)
-class _JudgedRows:
-    """Like `_RowsOfWindows`, in pandas."""
-
-    table: str
-
-    def __call__(self, measured: Measurements) -> pd.DataFrame:
-        """Make the pandas frame."""
-        return to_pandas(list_rows_of_windows(measured, self.table))
-
-
-def sum_judged_steps(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
-    """Call `sum_column_over_steps` with a pandas frame."""
-    return sum_column_over_steps(measured, to_frame(rows[[*CAPTURE, "run", "role", "window", column]]), column)
-
-
-def number_stage_owners(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
-    """List the distinct (run, role), and number the one of each row."""
-    number, first = group_rows_by(rows, ["run", "role"])
-    columns = (rows[name].array[first] for name in ("run", "role"))
-    return [(to_text_or_none(run), to_text_or_none(role)) for run, role in zip(*columns, strict=True)], number
-
-
-def count_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """Call `count_steps_of_processes` with a pandas frame."""
-    return count_steps_of_processes(measured, to_frame(rows[[name for name in (*PROCESS, "device") if name in rows]]))
-
-
-def compute_gpu_shares_by_stage(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `sum_gpu_time_by_stage`."""
-    return to_pandas(sum_gpu_time_by_stage(measured))

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.pandas_bridge import to_frame
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Bools, Frame, Groups, Ints, where
@@ -57,12 +55,6 @@ def collect_samples(values: Frame) -> dict[Key, MetricSamples]:
         of_metric = pieces.setdefault((name, role, stage), {})
         of_metric[f"{run} {part}" if is_again else str(run), (str(run), step, part)] = value
     return {key: _order_metric_samples(key, pieces[key]) for key in sorted(pieces, key=make_missing_last_key)}
-
-
-def collect_metric_samples(values: pd.DataFrame) -> dict[Key, MetricSamples]:
-    """Call `collect_samples` with a pandas frame, for callers that still judge with pandas."""
-    numbers = {"rank": "Int64", "step": "Int64", "value": "Float64"}
-    return collect_samples(to_frame(values[[*COLUMNS]].astype(numbers)))
 
 
 def _find_recaptured_values(rows: Frame) -> Bools:

@@ -279,19 +279,9 @@ def _count_failed_memory_requests(measured: Measurements) -> Frame:
 # The facts above for callers that still judge with pandas; each goes with its last caller.
 
 
-def list_job_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_values_of_job`."""
-    return _make_object_columns(list_values_of_job(measured))
-
-
 def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
     """Make a pandas frame of `list_values_and_marks`."""
     return _make_object_columns(list_values_and_marks(measured))
-
-
-def list_timed_step_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_times_and_marks`."""
-    return _make_object_columns(list_times_and_marks(measured))
 
 
 def _make_object_columns(values: Frame) -> pd.DataFrame:

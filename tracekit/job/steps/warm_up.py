@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame
@@ -98,15 +94,6 @@ def find_steps_to_drop(samples_by_key: Mapping[Key, MetricSamples], marks: Frame
         reasons = _list_drop_reasons(ids, marked)
         out += [DroppedStep(*step, reasons[step]) for step in ids if step in reasons]
     return LeftOutSteps(tuple(out))
-
-
-def find_dropped_steps(
-    samples_by_key: Mapping[Key, MetricSamples], marks: pd.DataFrame, first: int | None
-) -> LeftOutSteps:
-    """Call `find_steps_to_drop` with a pandas frame, for callers that still judge with pandas."""
-    marks = marks[marks["name"].isin([name for name, _ in _DROP_RULES]).to_numpy(np.bool_)]
-    rows = to_frame(marks[["name", "run", "step", "part"]].astype({"step": "Int64"}))
-    return find_steps_to_drop(samples_by_key, rows, first)
 
 
 def _list_drop_reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]]) -> dict[StepId, str]:
