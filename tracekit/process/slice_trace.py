@@ -152,7 +152,7 @@ def _is_step_range_name(name: str) -> bool:
 
 def _slice_log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
     """Slice the lines of a driver's log to the chosen steps; stages are filtered at display time."""
-    logged = [name for name in ("log_values", "memory_log") if len(trace.array(name, "step"))]
+    logged = [name for name in ("log_values", "memory_log") if trace.row_count(name)]
     if steps is None or not logged:
         return trace
     kept_rows = {name: _mark_rows_of_steps(trace.nullable(name, "step"), steps) for name in logged}
