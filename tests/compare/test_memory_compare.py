@@ -20,7 +20,7 @@ from tracekit.compare.gates.outcomes import apply_gate_rules, summarize_gates
 from tracekit.compare.gates.self_test import run_gate_self_test
 from tracekit.compare.judge import compare_sides
 from tracekit.compare.reports.comparison_report import build_comparison_report
-from tracekit.job.steps.step_values import list_job_values
+from tracekit.job.steps.step_values import list_values_of_job
 from tracekit.model.errors import NothingComparableError
 from tracekit.model.tables import TABLES
 from tracekit.pipeline.summary.notes import list_value_rows
@@ -258,10 +258,9 @@ def test_a_request_that_two_snapshots_tell_of_failed_once(tmp_path):
         made.alloc(300 * MIB)
     later = snapshot(made)  # the history was not cleared
     held = {"1.pickle": (early, {"step": 1, "pid": 7}), "2.pickle": (later, {"step": 2, "pid": 7})}
-    values = list_job_values(measured(tmp_path / "run", held, out_of_memory))
-    rows = values[values["name"] == "out_of_memory"]
-    assert rows[["run", "value"]].to_numpy().tolist() == [["run", 2]]
-    assert rows["step"].isna().all()
+    values = list_values_of_job(measured(tmp_path / "run", held, out_of_memory))
+    rows = values.filter(values.equals("name", "out_of_memory")).rows("run", "step", "value")
+    assert list(rows) == [{"run": "run", "step": None, "value": 2}]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """Small frames are summed, grouped and sorted as pandas does it, which takes many times as long."""
 
-import numpy as np
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.job.frames import aggregate_by_keys, narrow_exact_floats, sort_by_columns, sum_columns_by_keys
-from tracekit.model.tables.keys import list_row_dicts
+from tracekit.job.frames import aggregate_by_keys, sort_by_columns, sum_columns_by_keys
 
 NUMBER = st.integers(-(2**40), 2**40)
 ROW = st.fixed_dictionaries(
@@ -55,19 +53,3 @@ def test_rows_are_sorted_as_pandas_sorts_them(rows, by_stage, by_whole, by_real)
     order = {"stage": by_stage, "whole": by_whole, "real": by_real}
     expected = frame.sort_values(list(order), ascending=list(order.values()), kind="stable")
     assert sort_by_columns(frame, **order).index.tolist() == expected.index.tolist()
-
-
-@given(st.lists(ROW, max_size=6))
-def test_rows_are_the_dictionaries_of_pandas(rows):
-    frame = frame_of(rows)
-    expected = frame.to_dict("records")
-    assert str(list_row_dicts(frame)) == str(expected)
-
-
-def test_numbers_are_whole_where_all_that_are_known_are():
-    whole = narrow_exact_floats(pd.Series([192.0, None, 3.0], dtype="Float64"))
-    assert whole.dtype == "Int64"
-    assert whole.tolist() == [192, pd.NA, 3]
-    part = narrow_exact_floats(pd.Series([0.5, np.nan, 3.0]))
-    assert part.dtype == "Float64"
-    assert part.tolist() == [0.5, pd.NA, 3.0]

@@ -1,33 +1,30 @@
 """Shares of GPU time as rules see them, worked by hand. Traces in microseconds, results in nanoseconds."""
 
-import pandas as pd
+import numpy as np
 from analyses.waiting_traces import measure_folder
 from chrome_builder import annotation, launched, step, write
 
-from tracekit.job.gpu_shares import GPU_TIME_SUMS, add_gpu_time_shares
+from tracekit.job.gpu_shares import GPU_TIME_SUMS, append_gpu_time_shares
 from tracekit.job.stages.windows import list_judged_windows, sum_gpu_time_by_stage
+from tracekit.model.tables.frame import Frame, numbers
 from tracekit.process.device.busy import PARTS
 
 
-def told(column):
-    return [None if pd.isna(value) else float(value) for value in column]
-
-
 def test_a_share_is_of_the_window_and_unknown_of_nothing_and_of_the_unknown():
-    """Windows of 200, of one nanosecond, of nothing, and of an unknown length; of the 40 of collectives 10 overlap."""
-    columns = {name: [0, 0, 0, 0] for name in GPU_TIME_SUMS} | {
-        "window_ns": [200, 1, 0, None],
-        "compute_ns": [100, 1, 0, 7],
-        "idle_ns": [50, 0, 0, 10],
-        "comm_ns": [40, 0, None, 5],
-        "overlap_ns": [10, 0, 3, None],
+    """Windows of 200, of one nanosecond, of nothing, and of ten; of the 40 of collectives 10 overlap."""
+    columns = {name: np.zeros(4, np.int64) for name in GPU_TIME_SUMS} | {
+        "window_ns": np.array([200, 1, 0, 10]),
+        "compute_ns": np.array([100, 1, 0, 0]),
+        "idle_ns": np.array([50, 0, 0, 10]),
+        "comm_ns": numbers([40, 0, None, 5]),
+        "overlap_ns": numbers([10, 0, 3, None]),
     }
-    found = add_gpu_time_shares(pd.DataFrame({name: pd.array(of, "Int64") for name, of in columns.items()}))
-    assert told(found["busy_ratio"]) == [0.75, 1.0, None, None]
-    assert told(found["compute_ratio"]) == [0.5, 1.0, None, None]
-    assert told(found["idle_ratio"]) == [0.25, 0.0, None, None]
-    assert told(found["overlap_ratio"]) == [0.25, None, None, None]
-    assert {part.replace("_ns", "_ratio") for part in PARTS} <= set(found)
+    shares = append_gpu_time_shares(Frame.from_columns(columns))
+    assert shares.values("busy_ratio") == [0.75, 1.0, None, 0.0]
+    assert shares.values("compute_ratio") == [0.5, 1.0, None, 0.0]
+    assert shares.values("idle_ratio") == [0.25, 0.0, None, 1.0]
+    assert shares.values("overlap_ratio") == [0.25, None, None, None]
+    assert {part.replace("_ns", "_ratio") for part in PARTS} <= set(shares.columns)
 
 
 def recorded(folder, role, stages, start=0):

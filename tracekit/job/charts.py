@@ -20,7 +20,6 @@ from tracekit.job.frames import (
 from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import measure_own_work_of_ranks
 from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Chart
 from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import Frame, count_distinct_of, first_of, min_of, sum_of, texts
@@ -160,11 +159,9 @@ def _draw_step_strip(measured: Measurements, walls: Frame, suffix: str) -> Chart
 _SERIES = ("compute", "exposed communication", "copies", "fills", "idle")
 
 
-def draw_device_bars(measured: Measurements, gpu_time: Frame | pd.DataFrame) -> tuple[Chart, ...]:
-    """Draw the GPU time of each run, from the first to the last op of each GPU."""
-    rows = gpu_time if isinstance(gpu_time, Frame) else to_frame(gpu_time)
-    rows = rows.filter(rows.equals("window", "capture"))
-    return _draw_charts_by_run(rows, lambda mine, suffix: _draw_device_bars_of_run(measured, mine, suffix))
+def draw_device_bars(measured: Measurements, captures: Frame) -> tuple[Chart, ...]:
+    """Draw the GPU time of each run (captures of `gpu_time`), from the first to the last op of each GPU."""
+    return _draw_charts_by_run(captures, lambda mine, suffix: _draw_device_bars_of_run(measured, mine, suffix))
 
 
 def _draw_device_bars_of_run(measured: Measurements, rows: Frame, suffix: str) -> Chart | None:

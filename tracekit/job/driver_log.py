@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from tracekit.job.frames import COUNTED_ANEW
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
@@ -66,21 +64,6 @@ class RunDriverLog:
         """Map step numbers to the logged time of one stage, ns."""
         of_stage = self.stage_times.filter(self.stage_times.equals("canonical", stage))
         return dict(zip(of_stage.values("step"), of_stage.values("dur_ns"), strict=True))
-
-    # The same for callers that still judge with pandas; each goes with its last caller.
-
-    @property
-    def steps(self) -> pd.Series[Any]:
-        """`step_ns` as a series."""
-        return _make_step_series(self.step_ns)
-
-    def get_stage_times(self, stage: str) -> pd.Series[Any]:
-        """Make a series of `map_stage_ns`."""
-        return _make_step_series(self.map_stage_ns(stage))
-
-
-def _make_step_series(by_step: Mapping[int, int]) -> pd.Series[Any]:
-    return pd.Series(list(by_step.values()), pd.Index(list(by_step), dtype="int64", name="step"), dtype="Int64")
 
 
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:

@@ -6,17 +6,17 @@ number, it is one of several captures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.groups import find_group_maxima, find_group_minima
-from tracekit.job.pandas_bridge import to_frame, to_pandas
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.inputs.note_codes import OF_TIMES
 from tracekit.model.intervals import measure_group_unions
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
@@ -33,7 +33,7 @@ from tracekit.model.tables.frame import (
     texts,
     where,
 )
-from tracekit.model.tables.keys import CAPTURE, PROCESS, Ints, group_rows_by, list_python_values, mask_equal
+from tracekit.model.tables.keys import CAPTURE, Ints, group_rows_by, list_python_values, mask_equal
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -269,11 +269,6 @@ def divide_or_none(part: float | None, total: float | None) -> float | None:
 # The facts above for callers that still judge with pandas; each goes with its last caller.
 
 
-def is_from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
-    """Call `has_epoch_times` with a pandas frame."""
-    return has_epoch_times(measured, to_frame(rows[[*CAPTURE]]))
-
-
 def clear_parts_of_numbered_steps(frame: pd.DataFrame) -> pd.DataFrame:
     """Set `part` to None in rows whose step number already identifies the step."""
     out = frame.copy(deep=False)
@@ -326,12 +321,6 @@ def find_canonical_stages(
     firsts = zip(*(list_python_values(rows[name].array[first]) for name in by), strict=True)
     names = [_canonical_stage(*each, in_file=in_file, any_range=any_range) for each in firsts]
     return np.array([*names, None], object)[number]
-
-
-def select_undamaged_rows(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """Select the rows of `keep_undamaged_rows` of a pandas frame."""
-    damaged = find_damaged_sources(measured)
-    return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 
 def sum_columns_by_keys(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -410,23 +399,6 @@ _REDUCTIONS: Mapping[str, Callable[[Ints, Ints, int], npt.NDArray[Any]]] = {
 """Reductions of integers: functions of (group of each value, values, number of groups)."""
 
 
-def split_by_keys(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """Split rows by the distinct keys in `by`, in order of appearance. A single group is the frame itself."""
-    number, first = group_rows_by(frame, by)
-    if len(first) == 1:
-        yield frame
-    elif len(first):
-        ends = np.cumsum(np.bincount(number))
-        for rows in np.split(np.argsort(number, kind="stable"), ends[:-1]):
-            yield frame.iloc[rows]
-
-
-def split_by_run(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """Split rows by run: (run, rows), in order of appearance."""
-    for rows in split_by_keys(frame, ["run"]):
-        yield rows["run"].iloc[0], rows
-
-
 def sort_by_columns(frame: pd.DataFrame, **ascending: bool) -> pd.DataFrame:
     """Sort rows by these columns (True: ascending), missing values last; stable.
 
@@ -495,26 +467,6 @@ def take_keys(column: pd.Series[Any], rows: Ints) -> Any:
     return keys
 
 
-def count_devices_of_rows(rows: pd.DataFrame) -> int:
-    """Count the devices of these rows, by process and rank, as hosts are often not recorded."""
-    return count_distinct_keys(rows, (*PROCESS, "device"))
-
-
-def stack_frames(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate frames. Empty frames do not affect the column types."""
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
 def find_equal_rows(column: pd.Series[Any], value: object) -> pd.Series[Any]:
     """Find the rows that equal `value`; a missing value equals a missing one."""
     return pd.Series(mask_equal(column, value), column.index)
-
-
-def narrow_exact_floats(column: pd.Series[Any]) -> Any:
-    """Convert a column to integers if every known number is one: 192 launches, not 192.0."""
-    missing = column.isna().to_numpy(np.bool_)
-    values = column.to_numpy(np.float64, na_value=np.nan)
-    present = values[~missing]
-    if bool((present == np.round(present)).all()):
-        return pd.arrays.IntegerArray(np.where(missing, 1, values).astype(np.int64), missing)
-    return pd.arrays.FloatingArray(np.where(missing, 1.0, values), missing)

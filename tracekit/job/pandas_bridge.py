@@ -6,8 +6,8 @@ Each judge that moves to `model.tables.frame` removes its calls; the module goes
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.tables.keys import list_python_values

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tracekit.job.frames import to_int_or_none, to_text_or_none
 from tracekit.model.recording.kinds import Classification, RecordingCount
 from tracekit.model.recording.summary import ClassifiedSource, summarize_by_kind
 from tracekit.model.report import Recording
-from tracekit.model.tables.keys import list_row_dicts
 from tracekit.model.trace import Measurements
 
 
@@ -19,12 +17,10 @@ def map_classified_processes(measured: Measurements) -> dict[tuple[str, int | No
     """Map each (source, process id) to its classified process."""
     counts: dict[tuple[str, int | None], list[RecordingCount]] = {}
     kinds: dict[tuple[str, int | None], tuple[str, str]] = {}
-    for row in list_row_dicts(measured["recordings"]):
-        key = str(row["source"]), to_int_or_none(row["pid"])
-        kinds[key] = str(row["tool"]), str(row["kind"])
-        counts.setdefault(key, []).append(
-            RecordingCount(str(row["name"]), int(row["count"]), to_text_or_none(row["label"]))
-        )
+    for row in measured.frame("recordings").rows():
+        key = row["source"], row["pid"]
+        kinds[key] = row["tool"], row["kind"]
+        counts.setdefault(key, []).append(RecordingCount(row["name"], row["count"], row["label"]))
     return {
         key: ClassifiedSource(key[0], tool, Classification(kind, tuple(counts[key])))
         for key, (tool, kind) in kinds.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError
@@ -20,6 +21,13 @@ def install_command(extra: str = "", *options: str) -> str:
     """
     target = f"'.[{extra}]'" if extra else "."
     return f"{' '.join(['pip', 'install', *options])} {target} (in a checkout of tracekit)"
+
+
+def find_distribution(library: str) -> str:
+    """Find the folder that names the version of a library (`pandas-3.1.1.dist-info`) without importing it; empty if unknown."""
+    spec = find_spec(library)
+    packages = PACKAGES if spec is None or spec.origin is None else Path(spec.origin).parents[1]
+    return next((name for name in sorted(os.listdir(packages)) if name.startswith(f"{library}-")), "")  # noqa: PTH208
 
 
 def require_alone(packages: Path = PACKAGES) -> None:

@@ -23,6 +23,7 @@ from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.stages import get_canonical_stage, make_stage_filter
 from tracekit.model.system.capacity import count_own_cores
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.trace import Fault, KeyLabels, Source, Trace, Want
 from tracekit.pipeline.wire_format.worker_tables import (
     LARGE_FILE_BYTES,
@@ -94,9 +95,7 @@ def describe_holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) ->
 
 def _list_logged_stages(trace: Trace) -> frozenset[str]:
     """List the stages whose times a driver log records."""
-    if not trace.has("log_values"):
-        return frozenset()
-    stages = (parse_timed_stage(str(name)) for name in trace["log_values"]["name"].unique())
+    stages = (parse_timed_stage(name) for name in trim_texts(trace.texts("log_values", "name")).texts)
     return frozenset(stage for stage in stages if stage)
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import list_measured_tables
 from tracekit.discover.arguments import split_label
@@ -263,11 +262,12 @@ def list_recorded_args(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
             code, of_column = column.values, [_format_arg_value(value) for value in column.categories]
         codes[start:end] = code + len(texts)
         texts += of_column
-    place, unique = pd.factorize(np.array([*texts, ""], object))
+    code_of = {text: code for code, text in enumerate(dict.fromkeys([*texts, ""]))}
+    place = np.array([code_of[text] for text in texts], np.int32)
     return {
         "id": np.concatenate([column.rows for column in columns]).astype(np.int32),
         "key": Coded(np.repeat(np.arange(len(keys), dtype=np.int32), counts), tuple(keys)),
-        "value": Coded(place[codes].astype(np.int32), tuple(unique.tolist())),
+        "value": Coded(place[codes], tuple(code_of)),
         "number": Nullable(numbers, is_text),
     }
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model import sweeps
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, make_bare
 from tracekit.model.tables.keys import number_keys

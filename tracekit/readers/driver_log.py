@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Frames, choose_narrowest
+from tracekit.model.tables.frame import Frame, last_of
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers.lines import note_log_losses, read_log
@@ -149,7 +150,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Raises only `TraceFormatError`.
     """
     log, losses = read_log(Path(source.path), _DriverLog, _add_driver_lines, on_bytes)
-    tables = {"log_values": _make_log_values(log)} if want.table("log_values") else {}
+    tables = Frames({"log_values": _make_log_values(log)} if want.table("log_values") else {})
     meta = {"element_count": len(log.value), "absolute_time": False}
     return [Trace(source, tables, tuple(_note_skipped_driver_lines(log, losses, source.name)), meta)]
 
@@ -252,27 +253,21 @@ def convert_seconds_to_unix_ns(value: object) -> int | None:
     return round(number * 1e9)
 
 
-def _make_log_values(log: _DriverLog) -> pd.DataFrame:
+def _make_log_values(log: _DriverLog) -> Columns:
     """Build the table `log_values`.
 
     If a step was logged more than once (a resumed run), the last value of each name counts.
     """
-    frame = pd.DataFrame(
-        {
-            "line": np.array(log.line, np.int64),
-            "logged_ns": pd.array(log.logged_ns, dtype="Int64"),
-            "step": pd.array(log.step, dtype="Int64"),
-            "name": pd.Categorical.from_codes(
-                np.array(log.name, np.int64), categories=pd.Index(list(log.names), dtype="str")
-            ),
-            "value": pd.array(log.value, dtype="Float64"),
-        }
-    )
-    last = frame[~frame.duplicated(["step", "name"], keep="last")].reset_index(drop=True)
-    table = TABLES["log_values"]
-    if last.empty:
-        return table.frame()
-    return table.frame({str(name): last[name].array for name in last})
+    columns = {
+        "line": log.line,
+        "logged_ns": log.logged_ns,
+        "step": log.step,
+        "name": Coded(np.array(log.name, choose_narrowest(len(log.names))), tuple(log.names)),
+        "value": log.value,
+    }
+    rows = Frame.from_columns(TABLES["log_values"].cast(columns, len(log.value)))
+    rows = rows.take(np.sort(rows.group_by("step", "name").agg(last=last_of(np.arange(len(rows))))["last"]))
+    return Columns(len(rows), rows.columns)
 
 
 def _note_skipped_driver_lines(log: _DriverLog, losses: list[DataLoss], source: str) -> Iterator[Note]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare

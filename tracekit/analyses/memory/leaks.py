@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.survivors import KeptStack, find_kept_stacks, fold_snapshots
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.tables.keys import left_join

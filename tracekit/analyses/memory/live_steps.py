@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.memory.snapshots import UNTOLD, name_site, snapshot_levels
 from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import STEP

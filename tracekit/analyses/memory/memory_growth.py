@@ -25,7 +25,6 @@ from tracekit.model.report import Finding, Metric, Place, Section, Severity, Ver
 from tracekit.model.stats.staircase import Staircase, find_staircase, slows_down
 from tracekit.model.stats.trend import GROWS, GrowthLimits, Label, Slope
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.tables.snapshots import POINT, QUANTITY
 from tracekit.model.thresholds import Thresholds
@@ -62,9 +61,7 @@ SURE_STEPS = 15
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the levels in memory snapshots and logs; profiles are measured by `memory`."""
     levels = measure_step_levels(trace)
-    if not len(levels.columns):
-        return {}
-    return {"step_levels": get_frame_arrays(levels)}
+    return {"step_levels": levels} if levels else {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
@@ -17,6 +16,7 @@ from tracekit.job.memory.snapshots import UNTOLD, find_reason, name_ranges, name
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Metric, Ranked, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Nullable, repeat_text

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
@@ -14,6 +12,7 @@ from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
 from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import make_nullable_numbers

@@ -15,7 +15,7 @@ from tracekit.job.report.tables import make_sheet, parse_headings, select_filled
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.arrays import Coded, Nullable, choose_narrowest, select_rows
 from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.tables.frame import Frame, from_rows, max_of
 from tracekit.model.thresholds import Thresholds
@@ -47,25 +47,25 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the timers, token counts, throughputs and load of a driver's log; empty for any other source."""
     if not trace.has("log_values"):
         return {}
-    rows = trace["log_values"]
-    names = rows["name"].cat.categories.to_series()
-    is_kept = names.str.match(_LOGGED_NAMES).to_numpy(np.bool_)
-    timer = np.array([*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names), False])
-    codes = rows["name"].cat.codes.to_numpy()
-    rows = rows[np.array([*is_kept, False])[codes]]
-    is_timer = timer[rows["name"].cat.codes.to_numpy()]
+    names = trace.texts("log_values", "name")
+    is_kept = np.array([*(re.match(_LOGGED_NAMES, name) is not None for name in names.texts), False])
+    timer = np.array([*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names.texts), False])
+    rows = np.flatnonzero(is_kept[names.codes])
+    is_timer = timer[names.codes[rows]]
     if len(rows) > MAX_LOGGED:
-        order = np.lexsort((-rows["line"].to_numpy(), ~is_timer))[:MAX_LOGGED]
+        order = np.lexsort((-trace.numbers("log_values", "line")[rows], ~is_timer))[:MAX_LOGGED]
         order.sort()
-        rows, is_timer = rows.iloc[order], is_timer[order]
-    value = rows["value"].to_numpy(np.float64, na_value=np.nan)
+        rows, is_timer = rows[order], is_timer[order]
+    used, codes = np.unique(names.codes[rows], return_inverse=True)
+    values = select_rows(trace.nullable("log_values", "value"), rows)
+    value = np.where(values.missing, np.nan, values.values)
     sound = is_timer & (value >= 0) & (value < 1e9)
     dur = np.rint(np.where(sound, value, 0) * 1e9).astype(np.int64)
     return {
         "logged": {
-            "step": rows["step"].array,
-            "name": rows["name"].array.remove_unused_categories(),
-            "value": rows["value"].array,
+            "step": select_rows(trace.nullable("log_values", "step"), rows),
+            "name": Coded(codes.astype(choose_narrowest(len(used))), tuple(names.texts[code] for code in used)),
+            "value": values,
             "dur_ns": Nullable(dur, ~sound),
         }
     }

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
@@ -24,6 +23,7 @@ from tracekit.job.rollout_generations import (
     measure_end_times,
     measure_rollout_bubble,
 )
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays

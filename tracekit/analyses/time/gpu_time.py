@@ -19,7 +19,6 @@ from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
 from tracekit.job.idle_time.claims import claim_idle_time
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.periodic import list_chore_keys
@@ -213,7 +212,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             *_list_explained_idle_verdicts(measured, explained),
             *_list_minor_idle_verdicts(measured, idling, thresholds),
         ),
-        charts=lambda: (*draw_device_bars(measured, to_pandas(captures)), *draw_gpu_utilisation(measured)),
+        charts=lambda: (*draw_device_bars(measured, captures), *draw_gpu_utilisation(measured)),
     )
 
 

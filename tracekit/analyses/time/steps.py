@@ -30,7 +30,7 @@ from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.failed_questions import has_faults, judge_if_sound
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import get_frame_arrays, repeat_text
+from tracekit.model.tables.arrays import repeat_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.tables.frame import (
     Frame,
@@ -139,7 +139,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
     recurring = list_recurrences(trace)
     if recurring is not None:
-        tables["recurrences"] = get_frame_arrays(recurring)
+        tables["recurrences"] = recurring
     return tables
 
 

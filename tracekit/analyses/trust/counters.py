@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import has_epoch_times, make_run_heading, name_stages, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.frames import find_canonical_stages
+from tracekit.job.frames import name_stages
 from tracekit.job.memory.device_size import DeviceSize, device_sizes
 from tracekit.job.memory.snapshots import name_ranges
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.records import dataclass
 from tracekit.model.stats.staircase import refine_growth_label
 from tracekit.model.stats.trend import (
@@ -36,7 +35,6 @@ from tracekit.model.tables.frame import (
     max_of,
     min_of,
     sum_of,
-    texts,
     where,
 )
 from tracekit.model.text.labels import format_numbered_word, join_phrase
@@ -290,8 +288,7 @@ def list_memory_stages(measured: Measurements) -> Frame:
     ranges, stages = rows.filter(of_snapshot), rows.filter(~of_snapshot)
     # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
     ranges = ranges.with_columns(canonical=name_ranges(ranges))
-    names = find_canonical_stages(to_pandas(stages.select("stage", "role", "scope")))
-    stages = stages.with_columns(canonical=texts(list(names)))
+    stages = stages.with_columns(canonical=name_stages(stages))
     stages = stages.filter(~stages.is_missing("canonical"))
     return concat([stages, ranges]).sort("ts_ns")
 

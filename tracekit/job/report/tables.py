@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast, get_args
 
-import pandas as pd
-
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Heading, Ranked, Sheet, Unit
 from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import list_python_values

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.frames import UNIT, clear_redundant_parts, list_stage_ranges, summarize_step_walls
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.tables.arrays import Array, Nullable
 from tracekit.model.tables.frame import (
     Frame,
@@ -115,21 +110,3 @@ def _find_steps_before(rows: Frame, steps: Frame) -> Array:
     numbers = Frame({"place": np.arange(len(steps)), "step": steps["step"]}, len(steps))
     places = Frame({"place": where(is_known, before)}, len(rows))
     return places.join(numbers, ["place"], "left").columns["step"]
-
-
-# The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def measure_stage_walls(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `measure_stage_durations`."""
-    return to_pandas(measure_stage_durations(measured))
-
-
-def compute_stage_shares_of_step(stages: pd.DataFrame) -> pd.Series[Any]:
-    """Select the shares of `measure_stage_walls`."""
-    return stages["share_ratio"]
-
-
-def spread_stage_walls(stages: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Select the spread walls of `measure_stage_walls`."""
-    return stages["spread_ns"].to_numpy(np.float64)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.driver_log import RunDriverLog, find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import UNIT, clear_redundant_parts, list_stage_ranges, summarize_step_walls
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.intervals import line_up_lanes, measure_coverage, merge_intervals
 from tracekit.model.stages import RL_STAGES
 from tracekit.model.tables.arrays import Array, Nullable, repeat_number, select_rows
@@ -154,16 +152,3 @@ def average_stages_by_rank(measured: Measurements) -> Frame:
     outside = measure_stage_residuals(measured).group_by(*process).agg(wall_ns=mean_of("residual_ns"))
     walls = concat([walls, outside])
     return walls.group_by("run", "role", "canonical", "rank").agg(wall_ns=max_of("wall_ns"))
-
-
-# The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def build_stage_cells(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_stage_cells`."""
-    return to_pandas(list_stage_cells(measured))
-
-
-def list_timed_units(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_units_with_cells`."""
-    return to_pandas(list_units_with_cells(measured))

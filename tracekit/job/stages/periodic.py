@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.driver_log import RunDriverLog
 from tracekit.job.frames import UNIT, phrase_run
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.stages.durations import list_recorded_steps, list_stage_steps, measure_stage_durations
 from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.records import dataclass
@@ -173,11 +171,6 @@ def sum_planned_stage_time(measured: Measurements, walls: Frame) -> npt.NDArray[
     by_role = rows.group_by(*UNIT, "role").agg(wall_ns=sum_of("wall_ns"))
     longest = by_role.group_by(*UNIT).agg(planned_ns=max_of("wall_ns"))
     return walls.select(*UNIT).join(longest, UNIT, "left", optional=UNIT).number("planned_ns", missing=0.0)
-
-
-def measure_planned_stage_time(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Call `sum_planned_stage_time` with a pandas frame, for callers that still judge with pandas."""
-    return sum_planned_stage_time(measured, to_frame(walls[[*UNIT]]))
 
 
 def find_logged_periodic_stages(log: RunDriverLog, run: str | None) -> list[PeriodicStage]:

@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.frames import (
     STEP_ORIGINS,
@@ -18,11 +17,9 @@ from tracekit.job.frames import (
     list_stage_ranges,
     name_stages,
     phrase_run,
-    select_undamaged_rows,
     summarize_step_walls,
 )
 from tracekit.job.gpu_shares import GPU_TIME_SUMS, append_gpu_time_shares
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
@@ -365,42 +362,3 @@ def _name_unstaged_window(row: Mapping[Any, Any], started: Collection[str | None
     if row["origin"] != "file":
         return "the step"
     return "the time after start-up" if row["run"] in started else "the capture"
-
-
-# The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def make_stage_key(row: Mapping[Any, Any]) -> tuple[object, ...]:
-    """Make the key of a row: run, role and stage, None where missing."""
-    return tuple(None if pd.isna(row[name]) else row[name] for name in STAGE_KEY)
-
-
-def read_undamaged_table(measured: Measurements, table: str) -> pd.DataFrame:
-    """Read the rows of `list_undamaged_rows` as a pandas frame."""
-    return select_undamaged_rows(measured, measured[table])
-
-
-def list_judged_rows(measured: Measurements, table: str) -> pd.DataFrame:
-    """Make a pandas frame of `list_rows_of_windows`. Do not change the result in place."""
-    return measured.derived(_JudgedRows(table))
-
-
-@dataclass(frozen=True)
-class _JudgedRows:
-    """Like `_RowsOfWindows`, in pandas."""
-
-    table: str
-
-    def __call__(self, measured: Measurements) -> pd.DataFrame:
-        """Make the pandas frame."""
-        return to_pandas(list_rows_of_windows(measured, self.table))
-
-
-def count_steps_of_rows(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """Call `count_steps_of_processes` with a pandas frame."""
-    return count_steps_of_processes(measured, to_frame(rows[[name for name in (*PROCESS, "device") if name in rows]]))
-
-
-def compute_gpu_shares_by_stage(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `sum_gpu_time_by_stage`."""
-    return to_pandas(sum_gpu_time_by_stage(measured))

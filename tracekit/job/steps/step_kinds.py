@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.frames import REPEATING, UNIT
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
 from tracekit.model.tables.frame import Bools, Frame, Ints, concat, count_rows, sum_of
 from tracekit.model.tables.keys import CAPTURE
@@ -44,11 +42,6 @@ def _measure_device_work_of_steps(measured: Measurements) -> Frame:
     inside_ns, launched_ns = steps["window_ns"] - steps["idle_ns"], steps.integers("work_busy_ns")
     differ_ns = np.abs(inside_ns - launched_ns)
     return steps.with_columns(inside_ns=inside_ns, launched_ns=launched_ns, differ_ns=differ_ns)
-
-
-def list_steps_with_device_work(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `measure_device_work_of_steps`, for callers that still judge with pandas."""
-    return to_pandas(measure_device_work_of_steps(measured))
 
 
 def mark_step_units(steps: Frame) -> Frame:

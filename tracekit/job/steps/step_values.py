@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import COUNTED_ANEW, UNIT, list_recorded_stage_ranges, summarize_step_walls
 from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.steps.step_kinds import mark_step_units, measure_device_work_of_steps
 from tracekit.model import failed_questions
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -277,11 +277,6 @@ def _count_failed_memory_requests(measured: Measurements) -> Frame:
 
 
 # The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def list_job_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_values_of_job`."""
-    return _make_object_columns(measured.derived(list_values_of_job))
 
 
 def list_marked_step_values(measured: Measurements) -> pd.DataFrame:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.discover.contents import digest_content
 from tracekit.engine import Advance, Outcome, Work
+from tracekit.model.installed import find_distribution
 from tracekit.model.records import dataclass
 from tracekit.model.system import cache
 from tracekit.model.system.files import Sign, is_sign_settled, make_file_sign
@@ -58,7 +58,7 @@ def open_measurement_cache(chosen: Mapping[str, Any]) -> MeasurementCache | None
     if cache.is_cache_off() or (folder := cache.make_kind_folder(_KIND)) is None:
         return None
     said = [(name, _sort_set(chosen[name])) for name in sorted(chosen)]
-    libraries = platform.python_version(), np.__version__, pd.__version__
+    libraries = platform.python_version(), np.__version__, find_distribution("pandas")
     return MeasurementCache(folder, cache.read_cache_limit(), repr((_digest_measuring_code(), libraries, said)))
 
 

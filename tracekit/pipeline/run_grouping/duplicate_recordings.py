@@ -18,6 +18,7 @@ from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns
+from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Note
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 
@@ -114,19 +115,17 @@ def _collect_process_recordings(parts: Iterable[MeasuredSource], names: set[str]
                 tables[table].append(measured[table])
     starts: dict[str, set[int]] = defaultdict(set)
     for table in _WINDOWS:
-        rows = concatenate_table_parts(TABLES[table], tables[table]).frame()
-        for source, start_ns in zip(rows["source"], rows["ts_ns"].tolist(), strict=True):
-            if source in names:
-                starts[source].add(start_ns)
-    rows = concatenate_table_parts(TABLES["captures"], tables["captures"]).frame()
-    rows = rows[rows["absolute_time"] & rows["source"].isin(names)]
-    events = rows["host_op_count"] + rows["device_op_count"]
+        rows = Frame.from_columns(concatenate_table_parts(TABLES[table], tables[table]))
+        for row in rows.filter(rows.is_in("source", names)).rows("source", "ts_ns"):
+            starts[row["source"]].add(row["ts_ns"])
+    rows = Frame.from_columns(concatenate_table_parts(TABLES["captures"], tables["captures"]))
+    rows = rows.filter(rows["absolute_time"] & rows.is_in("source", names))
     recordings: dict[str, _ProcessRecording] = {}
-    captures = zip(rows["source"], rows["ts_ns"].tolist(), events.tolist(), strict=True)
-    for source, start_ns, count in captures:
+    for row in rows.rows("source", "ts_ns", "host_op_count", "device_op_count"):
+        source, count = row["source"], row["host_op_count"] + row["device_op_count"]
         if count > 0:
             window_starts = frozenset(starts[source])
-            recordings[source] = _ProcessRecording(of_name[source], start_ns, count, window_starts)
+            recordings[source] = _ProcessRecording(of_name[source], row["ts_ns"], count, window_starts)
     return recordings
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
-
-from tracekit.model.tables.arrays import Coded, Columns
+from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 
 TIMING_TOOLS = ("torch", "nsys")
 """The tools that time steps; the first wins ties, because it also records ops and shapes."""
 
-RankStep = tuple[object, object]
+RankStep = tuple[int | None, int | None]
 """(rank, step); None where unknown."""
 
 
@@ -40,10 +37,10 @@ def _find_check_sources(measured: Measurements) -> frozenset[str]:
     """Find the names of the sources that serve only as a check."""
     if not {source.tool for source in measured.sources}.issuperset(TIMING_TOOLS):
         return frozenset()
-    steps = measured["steps"]
+    steps = measured.frame("steps")
     set_aside: set[str] = set()
-    for _, of_run in steps[steps["tool"].isin(TIMING_TOOLS)].groupby("run", dropna=False, sort=False):
-        seen = {tool: _list_rank_steps(of_run[of_run["tool"] == tool]) for tool in TIMING_TOOLS}
+    for of_run in steps.filter(steps.is_in("tool", TIMING_TOOLS)).group_by("run").frames():
+        seen = {tool: _list_rank_steps(of_run.filter(of_run.equals("tool", tool))) for tool in TIMING_TOOLS}
         if not all(seen.values()):
             continue
         places_of = {tool: set().union(*seen[tool].values()) for tool in TIMING_TOOLS}
@@ -56,13 +53,11 @@ def _find_check_sources(measured: Measurements) -> frozenset[str]:
     return frozenset(set_aside)
 
 
-def _list_rank_steps(steps: pd.DataFrame) -> dict[str, set[RankStep]]:
+def _list_rank_steps(steps: Frame) -> dict[str, set[RankStep]]:
     """List the (rank, step) pairs of every source."""
     places: dict[str, set[RankStep]] = {}
-    keys = steps[["source", "rank", "step"]].drop_duplicates()
-    for source, rank, step in keys.itertuples(index=False, name=None):
-        place = (None if pd.isna(rank) else int(rank), None if pd.isna(step) else int(step))
-        places.setdefault(str(source), set()).add(place)
+    for row in steps.distinct("source", "rank", "step").rows("source", "rank", "step"):
+        places.setdefault(row["source"], set()).add((row["rank"], row["step"]))
     return places
 
 
@@ -71,19 +66,11 @@ def _is_compatible(place: RankStep, other: RankStep) -> bool:
     return all(a == b or a is None or b is None for a, b in zip(place, other, strict=True))
 
 
-def _select_source_rows(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Select the rows of these sources."""
-    sources = columns["source"]
-    assert isinstance(sources, Coded), "sources are texts"
-    is_named = np.array([*(text in names for text in sources.texts), False], np.bool_)
-    return is_named.take(sources.codes)
-
-
 def _split_by_sources(measured: Measurements, names: frozenset[str], *, is_kept: bool) -> Measurements:
     """Get the measurements of these sources if `is_kept`, else of all others."""
     tables: dict[str, Columns] = {}
     for name, columns in measured.arrays.items():
-        rows = columns.where(_select_source_rows(columns, names) == is_kept)
+        rows = columns.where(Frame.from_columns(columns).is_in("source", names) == is_kept)
         if len(rows) or not len(columns):
             tables[name] = rows
     failures, notes = measured.failures, measured.notes

@@ -19,7 +19,6 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.discover import Discovery
 from tracekit.discover.names import strip_format_suffixes
@@ -29,7 +28,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import RL_STAGES, get_canonical_stage, get_scope_stage
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded, Columns
-from tracekit.model.tables.keys import iterate_records
+from tracekit.model.tables.frame import Frame
 from tracekit.model.text.labels import choose_plural, join_first_few, make_displayable, normalize_label_words
 from tracekit.model.trace import Note, Source
 from tracekit.model.units import format_quantity, format_ranges
@@ -128,7 +127,7 @@ def split_discovered_runs(discovery: Discovery, parts: Sequence[MeasuredSource])
     )
     run_names = list(dict.fromkeys(part.source.run for part in parts))
     for run in doubtful:
-        groups, pair = _group_run_sources(captures[captures["run"] == run], named, members, spans)
+        groups, pair = _group_run_sources(captures.filter(captures.equals("run", run)), named, members, spans)
         if len(groups) < 2:
             continue
         used_names = [*run_names, *dict.fromkeys(new_runs.values())]
@@ -170,23 +169,23 @@ def _is_identified(source: Source) -> bool:
     return set(_get_named_facts(source)) != {None}
 
 
-def _concatenate_part_rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
+def _concatenate_part_rows(table: str, parts: Iterable[MeasuredSource]) -> Frame:
     """Concatenate the rows of a table over all sources."""
     rows: list[Columns] = []
     for part in parts:
         rows += [tables[table] for tables in part.tables.values() if table in tables]
-    return concatenate_table_parts(TABLES[table], rows).frame()
+    return Frame.from_columns(concatenate_table_parts(TABLES[table], rows))
 
 
 def _list_process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]:
     """List the process groups of more than one rank per source, by name and hash of their members."""
-    rows = _concatenate_part_rows("collectives", parts)[["source", "group", "group_size"]]
-    rows = rows[(rows["group_size"] > 1).fillna(value=False)].drop_duplicates()
+    rows = _concatenate_part_rows("collectives", parts)
+    rows = rows.filter(rows.integers("group_size") > 1).distinct("source", "group")
     members: dict[str, set[str]] = {}
-    for source, group in iterate_records(rows, ["source", "group"]):
+    for row in rows.rows("source", "group"):
         # Without the hash of its members, a group name is the same in every job.
-        if isinstance(group, str) and ":" in group:
-            members.setdefault(source, set()).add(group)
+        if ":" in (row["group"] or ""):
+            members.setdefault(row["source"], set()).add(row["group"])
     return members
 
 
@@ -223,16 +222,15 @@ def _find_doubled_runs(parts: Iterable[MeasuredSource]) -> set[str]:
 
 
 def _group_run_sources(
-    captures: pd.DataFrame, named: set[str], members: Mapping[str, set[str]], spans: Mapping[str, Sequence[ProcessSpan]]
+    captures: Frame, named: set[str], members: Mapping[str, set[str]], spans: Mapping[str, Sequence[ProcessSpan]]
 ) -> tuple[list[list[str]], RelaunchPair | None]:
     """Group the sources of one run, and find a pair of processes that shows a restart, if any.
 
     Gives at most one group if too little is known.
     """
-    clocked = captures[captures["absolute_time"] & captures["pid"].notna()]
-    clocked = clocked[clocked["tool"].isin(_DATED_TOOLS)].sort_values("ts_ns", kind="stable")
-    names = clocked["source"].astype(object).tolist()
-    if named & {*captures["source"].astype(object)} and not named & {*names}:
+    clocked = _select_clocked_captures(captures)
+    clocked = clocked.filter(clocked.is_in("tool", _DATED_TOOLS))
+    if not named.isdisjoint(captures.values("source")) and named.isdisjoint(clocked.values("source")):
         return [], None
     links = _link_by_process_or_time(clocked, spans)
     keys = _list_weak_keys(clocked, named, members)
@@ -246,13 +244,18 @@ def _group_run_sources(
     return _merge_linked_groups(list(groups.values()))
 
 
-def _link_by_process_or_time(clocked: pd.DataFrame, spans: Mapping[str, Sequence[ProcessSpan]]) -> SourceLinks:
+def _select_clocked_captures(captures: Frame) -> Frame:
+    """Select the captures of known processes with an absolute clock, in order of time."""
+    return captures.filter(captures["absolute_time"] & ~captures.is_missing("pid")).sort("ts_ns")
+
+
+def _link_by_process_or_time(clocked: Frame, spans: Mapping[str, Sequence[ProcessSpan]]) -> SourceLinks:
     """Link the sources of the same process or of overlapping times, in time order."""
-    names = clocked["source"].astype(object).tolist()
+    names = clocked.values("source")
     links: SourceLinks = dict(zip(names, names, strict=True))
     first_of: dict[Hashable, str] = {}
     end_ns, running = 0, ""
-    for source, ts_ns, dur_ns in iterate_records(clocked, ["source", "ts_ns", "dur_ns"]):
+    for source, ts_ns, dur_ns in (row.values() for row in clocked.rows("source", "ts_ns", "dur_ns")):
         for span in spans.get(source, ()):
             process = (span.host, span.pid, span.lap)
             _join_source_groups(links, source, first_of.setdefault(process, source))
@@ -263,14 +266,13 @@ def _link_by_process_or_time(clocked: pd.DataFrame, spans: Mapping[str, Sequence
     return links
 
 
-def _list_weak_keys(
-    clocked: pd.DataFrame, named: set[str], members: Mapping[str, set[str]]
-) -> dict[str, set[Hashable]]:
+def _list_weak_keys(clocked: Frame, named: set[str], members: Mapping[str, set[str]]) -> dict[str, set[Hashable]]:
     """List the keys of each source; a common key links sources unless a restart separates them."""
     keys: dict[str, set[Hashable]] = {}
-    for source, host, pid, world_size in iterate_records(clocked, ["source", "host", "pid", "world_size"]):
+    for row in clocked.rows("source", "host", "pid", "world_size"):
+        source, world_size = row["source"], row["world_size"]
         of_source = keys.setdefault(source, {("group", group) for group in members.get(source, ())})
-        of_source.add(("process", host, pid))
+        of_source.add(("process", row["host"], row["pid"]))
         if source in named:
             of_source.add("named")
         if world_size is not None and world_size > 1:
@@ -355,18 +357,17 @@ def make_job_place(tool: str, role: str | None, replica: int | None, rank: int |
 
 
 def list_process_spans(
-    captures: pd.DataFrame, steps: pd.DataFrame, stages: pd.DataFrame, named_steps: Mapping[str, int | None]
+    captures: Frame, steps: Frame, stages: Frame, named_steps: Mapping[str, int | None]
 ) -> dict[str, list[ProcessSpan]]:
     """For each source, list its processes with an absolute clock, each spanning all its captures in the run.
 
     A step number in the source's name takes precedence: the profiler's own count starts over with each capture.
     """
-    clocked = captures[captures["absolute_time"] & captures["pid"].notna()].sort_values("ts_ns")
     steps_of, stages_of = (_list_distinct_values(steps, "step"), _list_distinct_values(stages, "stage"))
     laps: dict[ProcessKey, list[ProcessSpan]] = {}
     sources: dict[tuple[ProcessKey, int], list[str]] = {}
-    for row in iterate_records(clocked, [*_SPAN_COLUMNS]):
-        run, host, pid, tool, role, replica, rank, scope, part, source, ts_ns, dur_ns = row
+    for row in _select_clocked_captures(captures).rows(*_SPAN_COLUMNS):
+        run, host, pid, tool, role, replica, rank, scope, part, source, ts_ns, dur_ns = row.values()
         of_source = (source, pid)
         named_step = named_steps.get(source)
         own_steps = steps_of.get(of_source, set()) if named_step is None else {named_step}
@@ -411,12 +412,11 @@ def _is_repeating_steps(last: ProcessSpan, span: ProcessSpan) -> bool:
     return bool(last.steps & span.steps) and is_same_work and _is_relaunched(last, span)
 
 
-def _list_distinct_values(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[Any]]:
+def _list_distinct_values(rows: Frame, column: str) -> dict[tuple[str, int], set[Any]]:
     """List the distinct values of a column for each (source, pid)."""
     values: dict[tuple[str, int], set[Any]] = {}
-    rows = frame[["source", "pid", column]].drop_duplicates()
-    for source, pid, value in iterate_records(rows, ["source", "pid", column]):
-        values.setdefault((source, pid), set()).add(value)
+    for row in rows.distinct("source", "pid", column).rows("source", "pid", column):
+        values.setdefault((row["source"], row["pid"]), set()).add(row[column])
     return values
 
 

@@ -117,10 +117,10 @@ def _list_run_roles(measured: Measurements) -> str:
 def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> str:
     """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
     walls = summarize_step_walls(measured).walls
-    steps = [(run or "", step) for run, step in zip(walls.values("run"), walls.values("step"), strict=True)]
-    step_numbers = sorted({step for _, step in steps if step is not None})
-    gone = {(step.run, step.step) for step in left_out}
-    counting = {step for run, step in steps if step is not None and (run, step) not in gone}
+    numbered = walls.filter(~walls.is_missing("step"))
+    steps = {(run or "", step) for run, step in zip(numbered.values("run"), numbered.values("step"), strict=True)}
+    step_numbers = sorted({step for _, step in steps})
+    counting = {step for _, step in steps - {(step.run, step.step) for step in left_out}}
     repeats = len(walls) and walls.is_in("origin", REPEATING).all()
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:

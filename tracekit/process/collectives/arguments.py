@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.tables.keys import look_up_keys, number_keys
@@ -157,7 +156,8 @@ def read_text_argument(trace: Trace, key: str, ids: Ints) -> Coded:
         return Coded(codes, tuple(str(number) for number in numbers.tolist()))
     occurring, place = number_keys(values.astype(np.int64))
     texts = [categories[code] for code in occurring.tolist()]
-    codes[rows] = np.where(pd.isna(np.array(texts, object)), -1, np.arange(len(texts)))[place]
+    # Missing in JSON is None, or a number that is not one.
+    codes[rows] = np.array([-1 if t is None or t != t else code for code, t in enumerate(texts)], np.int64)[place]  # noqa: PLR0124
     return Coded(codes, tuple(str(text) for text in texts))
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import (
     Intervals,
@@ -20,6 +19,7 @@ from tracekit.model.intervals import (
     merge_interval_sets,
     merge_intervals,
 )
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.keys import find_distinct
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.keys import group_rows_by
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.model.trace import Trace

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import find_window_at
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.tables.snapshots import ACTIONS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables.keys import compute_stable_order, mask_equal, number_keys
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.text.patterns import compile_lazily
 
 Ints = npt.NDArray[np.int64]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
+from collections.abc import Mapping
 
+import numpy as np
+
+from tracekit.model.lazy_pandas import pd
+from tracekit.model.tables.arrays import Array, Columns, repeat_number, select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.keys import mask_equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.names import parse_memory_quantity
@@ -14,17 +17,17 @@ MAX_LEVELS = 500_000
 """Levels of one source at most: the first ones."""
 
 
-def measure_step_levels(trace: Trace) -> pd.DataFrame:
+def measure_step_levels(trace: Trace) -> Mapping[str, Array]:
     """Compute device, step, position, at_ns, point, quantity and level_bytes; empty without any source of levels."""
     if trace.has("blocks"):
-        levels = _measure_snapshot_step_levels(trace)
+        levels = dict(Columns.from_frame(_measure_snapshot_step_levels(trace)).arrays)
     elif trace.has("memory_log"):
-        levels = _copy_memory_log_levels(trace["memory_log"])
+        levels = _copy_memory_log_levels(trace)
     elif trace.has("log_values"):
-        levels = _select_driver_log_levels(trace["log_values"])
+        levels = _select_driver_log_levels(trace)
     else:
-        return pd.DataFrame()
-    return levels.iloc[:MAX_LEVELS].reset_index(drop=True)
+        return {}
+    return select_all_rows(levels, slice(MAX_LEVELS))
 
 
 def _measure_snapshot_step_levels(trace: Trace) -> pd.DataFrame:
@@ -63,38 +66,33 @@ def _measure_snapshot_step_levels(trace: Trace) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _copy_memory_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
+def _copy_memory_log_levels(trace: Trace) -> dict[str, Array]:
     """Copy the amounts of a memory log."""
-    return pd.DataFrame(
-        {
-            "device": rows["device"].array,
-            "step": rows["step"].array,
-            "position": rows["line"].to_numpy(),
-            "at_ns": rows["logged_ns"].array,
-            "point": rows["point"].to_numpy(object),
-            "quantity": rows["quantity"].to_numpy(object),
-            "level_bytes": rows["size_bytes"].to_numpy(),
-        }
-    )
+    return {
+        "device": trace.array("memory_log", "device"),
+        "step": trace.array("memory_log", "step"),
+        "position": trace.array("memory_log", "line"),
+        "at_ns": trace.array("memory_log", "logged_ns"),
+        "point": trim_texts(trace.texts("memory_log", "point")),
+        "quantity": trim_texts(trace.texts("memory_log", "quantity")),
+        "level_bytes": trace.array("memory_log", "size_bytes"),
+    }
 
 
-def _select_driver_log_levels(rows: pd.DataFrame) -> pd.DataFrame:
+def _select_driver_log_levels(trace: Trace) -> dict[str, Array]:
     """Select memory amounts from the log of an RL driver: values whose name gives a unit."""
-    quantities = [parse_memory_quantity(str(name)) or ("", 0) for name in rows["name"].cat.categories]
-    factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])
-    what = np.array([*(quantity for quantity, _ in quantities), ""], object)
-    code = rows["name"].cat.codes.to_numpy()
-    size = rows["value"].to_numpy(np.float64, na_value=np.nan) * factor[code]
-    sound = (factor[code] > 0) & (size >= 0) & (size < 2.0**50)
-    rows_of = rows[sound]
-    return pd.DataFrame(
-        {
-            "device": pd.array([pd.NA] * len(rows_of), dtype="Int64"),
-            "step": rows_of["step"].array,
-            "position": rows_of["line"].to_numpy(),
-            "at_ns": rows_of["logged_ns"].array,
-            "point": rows_of["name"].to_numpy(object),
-            "quantity": what[code][sound],
-            "level_bytes": np.rint(size[sound]).astype(np.int64),
-        }
-    )
+    names, values = trace.texts("log_values", "name"), trace.nullable("log_values", "value")
+    quantities = [parse_memory_quantity(name) or ("", 0) for name in names.texts]
+    factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])[names.codes]
+    what = np.array([*(quantity for quantity, _ in quantities), ""], object)[names.codes]
+    size = np.where(values.missing, np.nan, values.values) * factor
+    sound = (factor > 0) & (size >= 0) & (size < 2.0**50)
+    return {
+        "device": repeat_number(None, int(sound.sum())),
+        "step": select_rows(trace.array("log_values", "step"), sound),
+        "position": trace.numbers("log_values", "line")[sound],
+        "at_ns": select_rows(trace.array("log_values", "logged_ns"), sound),
+        "point": trim_texts(select_rows(names, sound)),
+        "quantity": what[sound],
+        "level_bytes": np.rint(size[sound]).astype(np.int64),
+    }

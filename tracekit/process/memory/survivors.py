@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
 from tracekit.model.tables.keys import compute_stable_order, find_distinct

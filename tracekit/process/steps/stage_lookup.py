@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import find_window_at
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import is_possible_stage
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.tables.keys import find_distinct

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.content import MAX_NS, ExportClock

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.errors import TraceFormatError
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.readers.chrome.values import join_surrogates

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
@@ -90,7 +90,7 @@ _LONGEST = 100
 class SnapshotTables:
     """Tables of one snapshot, and counts of unknown elements by place and name."""
 
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 

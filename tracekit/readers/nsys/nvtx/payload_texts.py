@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.readers.nsys.content import drop_unknown_facts
 from tracekit.readers.nsys.gather import write_column_sql

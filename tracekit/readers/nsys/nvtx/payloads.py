@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.gather import write_column_sql
