@@ -15,9 +15,10 @@ from rules.firing import write_sources
 from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_group, turns
 
 from tracekit.analyses import load_default_thresholds, rules
-from tracekit.job.frames import summarize_job_steps
+from tracekit.job.frames import summarize_step_walls
 from tracekit.job.rank_groups import compute_medians_of_others, measure_own_work_of_ranks
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits, estimate_wait_savings
+from tracekit.model.tables.frame import sum_of
 
 QUESTIONS = ("imbalance", "stragglers")
 
@@ -316,7 +317,7 @@ def test_a_wait_that_compute_hides_is_not_lost(tmp_path):
         for rank, came, busy in ((0, 60, 90), (1, 100, 100))
     }  # fmt: skip
     found = attribute_collective_waits(measured_of(tmp_path, rows)).collectives
-    assert found.sort_values("rank")["lost_ns"].tolist() == [10_000, 0]
+    assert found.sort("rank").values("lost_ns") == [10_000, 0]
 
 
 def test_what_own_work_does_not_explain_is_booked_to_no_stage(tmp_path):
@@ -357,12 +358,12 @@ def test_of_two_groups_that_lose_the_same_time_one_counts(tmp_path):
         )  # fmt: skip
         regrouped[name] = frame
     measured = with_tables(measured, regrouped)
-    lost = attribute_collective_waits(measured).collectives.groupby(["rank", "group"])["lost_ns"].sum()
-    assert {key: ns for key, ns in lost.items() if ns} == {
+    lost = attribute_collective_waits(measured).collectives.group_by("rank", "group").agg(lost_ns=sum_of("lost_ns"))
+    assert {(row["rank"], row["group"]): row["lost_ns"] for row in lost.rows() if row["lost_ns"]} == {
         (0, "dp0"): 40_000, (1, "dp1"): 40_000, (2, "tp1"): 40_000,
     }  # fmt: skip
     # In a group of two the median is half of what the one waits.
-    assert estimate_wait_savings(measured)["saved_ns"].tolist() == [20_000]
+    assert estimate_wait_savings(measured).values("saved_ns") == [20_000]
 
 
 def test_the_step_without_stragglers_is_shorter_by_the_median_wait(tmp_path):
@@ -495,15 +496,15 @@ def test_times_add_up_for_any_work(tmp_path_factory, work):
     """Own, blocked and wall; waits and causes; a wait is the work that the last did more."""
     measured = measured_of(tmp_path_factory.mktemp("any"), rank_group([[list(s) for s in one] for one in work]))  # fmt: skip
     own = measure_own_work_of_ranks(measured)
-    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * summarize_job_steps(measured).walls["wall_ns"].sum()
+    assert (own["own_ns"] + own["blocked_ns"]).sum() == 3 * summarize_step_walls(measured).walls["wall_ns"].sum()
     found = attribute_collective_waits(measured)
-    assert (
-        found.booked["lost_ns"].sum()
-        == found.collectives.loc[found.collectives.groupby("match")["is_last"].transform("any"), "lost_ns"].sum()
-    )
-    lost = found.collectives.groupby("rank")["lost_ns"].sum()
+    waits = found.collectives
+    has_last = waits.is_among(waits.filter(waits["is_last"]), ["match"])
+    assert found.booked["lost_ns"].sum() == waits["lost_ns"][has_last].sum()
     for rank in range(3):
-        assert lost[rank] == 1000 * sum(max(s) - s[rank] for one in work for s in one)
+        assert waits["lost_ns"][waits.equals("rank", rank)].sum() == 1000 * sum(
+            max(s) - s[rank] for one in work for s in one
+        )
     for part in (section(measured, name) for name in OWNER.values()):
         assert part.status == "ok"
 

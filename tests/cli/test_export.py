@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import nsys_builder as nsys
+import numpy as np
 import pytest
 from chrome_builder import BASE_NS, HOST_PID, kernel, launch, memory, op, step, write
 from cli.exports import LEAD_US, STEP, arrow, exported, named, processes, rows_of, two_ranks, with_collectives
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.model.report import Finding, Metric, Place, Report
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.frame import Frame, numbers, texts
 from tracekit.model.trace import Measurements, Source
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.timeline import annotations, lanes
@@ -248,10 +250,9 @@ def test_steps_stages_and_findings_stand_where_they_are(tmp_path):
 
 
 def test_overlapping_stages_get_tracks_of_their_own():
-    import pandas as pd
-
-    rows = pd.DataFrame({"name": list("abc"), "begin": [0, 5, 10], "end": [10, 15, 20],
-                         "length": [10, 10, 10], "step": [None, 1, 2]})  # fmt: skip
+    begin = np.array([0, 5, 10])
+    rows = Frame.from_columns({"name": texts("abc"), "begin": begin, "end": np.array([10, 15, 20]),
+                               "length": np.array([10, 10, 10]), "step": numbers([None, 1, 2])})  # fmt: skip
     text = "".join(annotations._draw_ranges(rows, 9, 1, "stages", Counter()))
     drawn = {row["name"]: row["tid"] for row in json.loads(f"[{text[1:]}]") if row["ph"] == "X"}
     assert drawn == {"a": 1, "b": 2, "c": 1}

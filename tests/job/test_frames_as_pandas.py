@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.job.frames import aggregate_by_keys, sort_by_columns, sum_columns_by_keys
-from tracekit.model.tables.keys import list_row_dicts
 
 NUMBER = st.integers(-(2**40), 2**40)
 ROW = st.fixed_dictionaries(
@@ -54,10 +53,3 @@ def test_rows_are_sorted_as_pandas_sorts_them(rows, by_stage, by_whole, by_real)
     order = {"stage": by_stage, "whole": by_whole, "real": by_real}
     expected = frame.sort_values(list(order), ascending=list(order.values()), kind="stable")
     assert sort_by_columns(frame, **order).index.tolist() == expected.index.tolist()
-
-
-@given(st.lists(ROW, max_size=6))
-def test_rows_are_the_dictionaries_of_pandas(rows):
-    frame = frame_of(rows)
-    expected = frame.to_dict("records")
-    assert str(list_row_dicts(frame)) == str(expected)

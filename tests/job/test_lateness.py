@@ -1,7 +1,6 @@
 """Sets of late ranks, and what they cost at most. Times in nanoseconds."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tracekit.job.stragglers.lateness import (
@@ -11,12 +10,19 @@ from tracekit.job.stragglers.lateness import (
     subtract_median_of_others,
     sum_wait_cost_by_rank,
 )
+from tracekit.model.tables.frame import from_rows
+
+
+def timed(names, rows):
+    """Rows whose times are all known."""
+    found = from_rows(names, rows)
+    return found.with_columns(**{name: found.integers(name) for name in names if name.endswith("_ns")})
 
 
 def work_of(own):
     """Own work of ranks in steps: `own[rank][step]`."""
     rows = [(None, step, None, rank, 0, ns) for rank, steps in enumerate(own) for step, ns in enumerate(steps)]  # fmt: skip
-    return pd.DataFrame(rows, columns=["run", "step", "part", "rank", "device", "own_ns"])
+    return timed(["run", "step", "part", "rank", "device", "own_ns"], rows)
 
 
 def arrivals_of(lost, work):
@@ -26,11 +32,11 @@ def arrivals_of(lost, work):
         for match, of_match in enumerate(lost)
         for rank, ns in enumerate(of_match)
     ]
-    return pd.DataFrame(rows, columns=["rank", "device", "match", "lost_ns", "work_ns"])
+    return timed(["rank", "device", "match", "lost_ns", "work_ns"], rows)
 
 
 def members(*ranks):
-    return pd.DataFrame({"rank": ranks, "device": [0] * len(ranks)})
+    return from_rows(["rank", "device"], [(rank, 0) for rank in ranks])
 
 
 # Ranks 1, 2 and 3 wait 90, 80 and 100 for rank 0.
@@ -58,8 +64,8 @@ def test_of_ways_to_count_work_the_one_that_shows_most_counts():
     staged, whole = work_of([[90], [50]]), work_of([[150], [100]])
     arrivals = arrivals_of([[0, 9]] * 3, [[40, 10], [40, 10], [10, 30]])
     late = members(0)
-    assert measure_excess_work(staged, staged, arrivals[:0], late) == ({0: 40}, 40)
-    assert measure_excess_work(staged, whole, arrivals[:0], late) == ({0: 50}, 50)
+    assert measure_excess_work(staged, staged, arrivals.head(0), late) == ({0: 40}, 40)
+    assert measure_excess_work(staged, whole, arrivals.head(0), late) == ({0: 50}, 50)
     assert measure_excess_work(staged, whole, arrivals, late) == ({0: 30 + 30 + 10}, 70)
 
 
@@ -81,7 +87,7 @@ def test_what_the_late_rank_waits_too_is_not_its_cost():
 def late_of(lost):
     """`Lateness` of ranks that lose `lost[rank][step]`."""
     lost = np.array(lost)
-    steps = pd.DataFrame({"run": None, "step": range(lost.shape[1]), "part": None})
+    steps = from_rows(["run", "step", "part"], [(None, step, None) for step in range(lost.shape[1])])
     late_ns = subtract_median_of_others(-lost)
     return RankLateness(members(*range(len(lost))), steps, late_ns, late_ns, lost)
 

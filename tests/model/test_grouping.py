@@ -15,7 +15,6 @@ from tracekit.model.tables.keys import (
     find_largest,
     find_matching_rows,
     group_rows_by,
-    inner_join,
     iterate_records,
     left_join,
     list_python_values,
@@ -240,13 +239,6 @@ def test_what_is_looked_up_is_missing_where_nothing_matches_and_stays_whole_wher
     every = left_join(rows_of(("a", 1), ("a", 0)), RANKS, ["host", "rank"])
     assert every["wall_ns"].dtype == np.int64
     assert every["wall_ns"].tolist() == [7, 5]
-
-
-def test_joined_rows_are_those_that_match_in_their_order():
-    rows = rows_of(("a", 1), ("b", 0), ("a", 0), ("a", 1)).assign(row=[0, 1, 2, 3])
-    found = inner_join(rows, RANKS, ["host", "rank"])
-    assert found["row"].tolist() == [0, 2, 3]
-    assert found["wall_ns"].tolist() == [7, 5, 7]
 
 
 def test_among_the_rows_of_a_table_missing_is_a_key_like_any_other():

@@ -231,16 +231,16 @@ def _coerce_value_types(label: str, columns: Mapping[str, list[Any]]) -> Frame:
         raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
     if not all(cell is None or isinstance(cell, int | float) for cell in columns["value"]):
         raise TracekitError(f"{label}: holds a value that is no number", _HINT)
-    measured = [float(cell) if cell is not None and _is_measurable(cell) else None for cell in columns["value"]]
+    measured = [_discard_impossible_value(cell) for cell in columns["value"]]
     # Ranks are texts too: they only have to be told apart.
     labels = {name: columns[name] for name in COLUMNS if name not in ("step", "value")}
     coerced = {name: texts([None if cell is None else str(cell) for cell in cells]) for name, cells in labels.items()}
     return Frame.from_columns({**coerced, "step": numbers(columns["step"]), "value": numbers(measured)})
 
 
-def _is_measurable(value: float) -> bool:
-    """Check whether a clock can measure a value."""
-    return value == 0 or RANGE[0] < abs(value) < RANGE[1]
+def _discard_impossible_value(cell: float | None) -> float | None:
+    """Convert a value to a float, None if it is missing or outside the range that a clock can measure."""
+    return float(cell) if cell is not None and (cell == 0 or RANGE[0] < abs(cell) < RANGE[1]) else None
 
 
 def _is_step_number(cell: object) -> bool:

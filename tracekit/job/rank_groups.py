@@ -6,39 +6,25 @@ time blocked in collectives. Walls alone show nothing: collectives make those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.frames import (
     UNIT,
-    clear_parts_of_numbered_steps,
-    count_distinct_keys,
+    clear_redundant_parts,
     divide_or_none,
-    find_canonical_stages,
-    find_equal_rows,
     make_label_headings,
     make_run_heading,
-    select_distinct_rows,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_text_or_none,
+    name_stages,
+    summarize_step_walls,
 )
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Verdict
-from tracekit.model.tables.keys import (
-    group_rows_by,
-    iterate_records,
-    left_join,
-    mask_matching_rows,
-    number_frames_alike,
-)
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.frame import Bools, Frame, Ints, count_rows, divide, max_of, sum_of
 from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import Measurements
-
-Ints = npt.NDArray[np.int64]
 
 RANK_GROUP = ("run", "role", "replica")
 RANK_GROUP_STEP = (*UNIT, "role", "replica")
@@ -53,8 +39,8 @@ class RankGroup:
     run: str | None
     role: str | None
     replica: int | None
-    work: pd.DataFrame
-    by_step: pd.DataFrame
+    work: Frame
+    by_step: Frame
 
     @property
     def labels(self) -> tuple[str | None, str | None, int | None]:
@@ -64,19 +50,21 @@ class RankGroup:
     @property
     def members(self) -> int:
         """Number of recorded ranks (of devices, where a rank drives several)."""
-        return count_distinct_keys(self.work, MEMBER)
+        return len(self.work.group_by(*MEMBER))
 
     @property
     def steps(self) -> int:
         """Number of recorded steps."""
-        return count_distinct_keys(self.work, UNIT)
+        return len(self.work.group_by(*UNIT))
 
-    def select_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def select_rows(self, frame: Frame) -> Frame:
         """Select the rows of a frame that are of this rank group."""
-        mask = np.ones(len(frame), np.bool_)
-        for name, value in zip(RANK_GROUP, (self.run, self.role, self.replica), strict=True):
-            mask &= find_equal_rows(frame[name], value).fillna(value=False).to_numpy(np.bool_)
-        return frame[mask]
+        return frame.filter(self.has_rows(frame))
+
+    def has_rows(self, frame: Frame) -> Bools:
+        """Tell which rows of a frame are of this rank group."""
+        run, role, replica = self.labels
+        return frame.equals("run", run) & frame.equals("role", role) & frame.equals("replica", replica)
 
 
 def list_rank_groups(measured: Measurements) -> list[RankGroup]:
@@ -90,9 +78,9 @@ MOST_MISSING = 0.25
 
 def count_missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
     """Count the ranks of a rank group that were not recorded; 0 where that is unknown, or where too many are missing."""
-    captures = rank_group.select_rows(measured["captures"])
-    seen, size = captures["rank"].nunique(), captures["world_size"].max()
-    missing = 0 if pd.isna(size) else max(int(size) - seen, 0)
+    captures = rank_group.select_rows(measured.frame("captures"))
+    seen, size = len(set(captures.values("rank")) - {None}), int(captures.integers("world_size").max(initial=0))
+    missing = max(size - seen, 0)
     return missing if missing <= MOST_MISSING * (seen + missing) else 0
 
 
@@ -129,85 +117,80 @@ def list_rank_group_abstentions(
         few = f"{members} of at least {min_ranks:g} ranks of one role"
         lack = EvidenceLack(few) if members < min_ranks else lacking(groups_of_run)
         if lack is not None:
-            named = to_text_or_none(run) if make_run_heading(measured) else None
-            yield lack.verdict(rule, named, summarize_job_steps(measured).select_run(run).step_ns)
+            named = run if make_run_heading(measured) else None
+            yield lack.verdict(rule, named, summarize_step_walls(measured).select_run(run).step_ns)
     if not by_run:
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 
 
 def _list_rank_groups(measured: Measurements) -> list[RankGroup]:
-    work, by_step = measure_own_work_of_ranks(measured), sum_own_work_by_step(measured)
-    number, places = number_frames_alike(RANK_GROUP, work, by_step, in_order=True)
-    groups = []
-    for place in range(int(number.max(initial=-1)) + 1):
-        own_rows = work[number == place].reset_index(drop=True)
-        run, role, replica = next(iterate_records(own_rows.iloc[:1], RANK_GROUP))
-        steps = by_step[places == place].reset_index(drop=True)
-        groups.append(RankGroup(run, role, replica, own_rows, steps))
-    return groups
+    # Both have the same rank groups.
+    work, by_step = (
+        rows.sort(*RANK_GROUP).group_by(*RANK_GROUP).frames()
+        for rows in (measure_own_work_of_ranks(measured), sum_own_work_by_step(measured))
+    )
+    return [
+        RankGroup(**next(rows.rows(*RANK_GROUP)), work=rows, by_step=of_step)
+        for rows, of_step in zip(work, by_step, strict=True)
+    ]
 
 
-def measure_own_work_of_ranks(measured: Measurements) -> pd.DataFrame:
+def measure_own_work_of_ranks(measured: Measurements) -> Frame:
     """Measure own work: one row per (step, rank group, member, canonical stage) with own_ns and blocked_ns.
 
-    The two add up to the wall. Where a rank group has no stages, canonical is <NA> and the row is the step. Otherwise time
-    outside stages is left out, as waits there are not recorded. Rows of unknown rank are left out.
+    The two add up to the wall. Where a rank group has no stages, canonical is missing and the row is the step. Otherwise
+    time outside stages is left out, as waits there are not recorded. Rows of unknown rank are left out.
     """
     return measured.derived(_measure_own_work_of_ranks)
 
 
-def _measure_own_work_of_ranks(measured: Measurements) -> pd.DataFrame:
-    keys = [*RANK_GROUP_STEP, *MEMBER, "canonical"]
-    sums = sum_columns_by_keys(select_work_segments(measured), keys, ["own_ns", "blocked_ns"])
-    return sort_frame_by_keys(sums, keys)
+def _measure_own_work_of_ranks(measured: Measurements) -> Frame:
+    keys = (*RANK_GROUP_STEP, *MEMBER, "canonical")
+    work = select_work_segments(measured).group_by(*keys)
+    return work.agg(own_ns=sum_of("own_ns"), blocked_ns=sum_of("blocked_ns")).sort(*keys)
 
 
-def select_work_segments(measured: Measurements) -> pd.DataFrame:
+def select_work_segments(measured: Measurements) -> Frame:
     """Select the rows of `segments` that count as work, with `canonical`; see `measure_own_work_of_ranks`."""
     return measured.derived(_select_work_segments)
 
 
-def _select_work_segments(measured: Measurements) -> pd.DataFrame:
-    rows = clear_parts_of_numbered_steps(measured["segments"])
-    rows["canonical"] = find_canonical_stages(rows)
-    rows = rows[rows["rank"].notna().to_numpy(np.bool_) & find_rows_in_steps(measured, rows)]
-    rank_group, _ = group_rows_by(rows, RANK_GROUP)
-    is_staged = rows["canonical"].notna().to_numpy(np.bool_)
-    has_stages = np.bincount(rank_group, is_staged) > 0
-    return rows[is_staged | ~has_stages[rank_group]]
+def _select_work_segments(measured: Measurements) -> Frame:
+    rows = clear_redundant_parts(measured.frame("segments"))
+    rows = rows.with_columns(canonical=name_stages(rows))
+    rows = rows.filter(~rows.is_missing("rank") & find_rows_in_steps(measured, rows))
+    is_staged = ~rows.is_missing("canonical")
+    has_stages = rows.group_by(*RANK_GROUP).each(max_of(is_staged.astype(np.int64))) > 0
+    return rows.filter(is_staged | ~has_stages)
 
 
-def find_rows_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def find_rows_in_steps(measured: Measurements, rows: Frame) -> Bools:
     """Find the rows that count: those in a step, and all of a rank group recorded without steps.
 
     Where steps are marked, rows before the first mark and after the last are parts of steps, and would distort means.
     """
-    known = select_distinct_rows(clear_parts_of_numbered_steps(measured["segments"]), [*RANK_GROUP, "step", "part"])
-    known = known[known["step"].notna() | known["part"].notna()]
-    is_known = (rows["step"].notna() | rows["part"].notna()).to_numpy(np.bool_)
-    return is_known | ~mask_matching_rows(rows, known, RANK_GROUP)
+    segments = measured.frame("segments")
+    known = segments.filter(~segments.is_missing("step") | ~segments.is_missing("part"))
+    is_known = ~rows.is_missing("step") | ~rows.is_missing("part")
+    return is_known | ~rows.is_among(known, RANK_GROUP, optional=RANK_GROUP)
 
 
-def sum_own_work_by_step(measured: Measurements) -> pd.DataFrame:
+def sum_own_work_by_step(measured: Measurements) -> Frame:
     """Sum own work by step: one row per (step, rank group, member).
 
     Columns: own_ns of all stages, beyond_ns (less the median of the other members, negative below it), others (their
-    number) and wall_ns of the step (<NA> if unknown).
+    number) and wall_ns of the step (missing if unknown).
     """
     return measured.derived(_sum_own_work_by_step)
 
 
-def _sum_own_work_by_step(measured: Measurements) -> pd.DataFrame:
-    rows = sum_columns_by_keys(
-        measure_own_work_of_ranks(measured), [*RANK_GROUP_STEP, *MEMBER], ["own_ns", "blocked_ns"]
-    )
-    (group,) = number_frames_alike(RANK_GROUP_STEP, rows, in_order=True)
-    own_ns = rows["own_ns"].to_numpy(np.int64)
-    rows["beyond_ns"] = own_ns - compute_medians_of_others(own_ns, group)
-    rows["others"] = np.bincount(group, minlength=1)[group] - 1
-    walls = summarize_job_steps(measured).walls
-    walls = walls[[*UNIT, "wall_ns"]].astype({"wall_ns": "Int64"})
-    return left_join(rows, walls, UNIT, optional=UNIT)
+def _sum_own_work_by_step(measured: Measurements) -> Frame:
+    members = measure_own_work_of_ranks(measured).group_by(*RANK_GROUP_STEP, *MEMBER)
+    rows = members.agg(own_ns=sum_of("own_ns"), blocked_ns=sum_of("blocked_ns"))
+    step = rows.group_by(*RANK_GROUP_STEP)
+    beyond_ns = rows["own_ns"] - compute_medians_of_others(rows["own_ns"], step.number)
+    rows = rows.with_columns(beyond_ns=beyond_ns, others=step.each(count_rows()) - 1)
+    return rows.join(summarize_step_walls(measured).walls.select(*UNIT, "wall_ns"), UNIT, "left", optional=UNIT)
 
 
 def compute_medians_of_others(values: Ints, group: Ints) -> Ints:
@@ -239,26 +222,25 @@ def compute_medians_of_others(values: Ints, group: Ints) -> Ints:
 
 def make_rank_group_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Make the headings of run, role and replica, as far as they distinguish rank groups."""
-    if measure_own_work_of_ranks(measured)["replica"].notna().any():
-        return (*make_label_headings(measured), Heading("replica", "replica", "id"))
-    return make_label_headings(measured)
+    if measure_own_work_of_ranks(measured).is_missing("replica").all():
+        return make_label_headings(measured)
+    return (*make_label_headings(measured), Heading("replica", "replica", "id"))
 
 
 def make_member_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Make the heading of the rank, and of its device where any rank drives several."""
-    members = select_distinct_rows(measure_own_work_of_ranks(measured), [*RANK_GROUP, *MEMBER])
+    work = measure_own_work_of_ranks(measured)
     rank = Heading("rank", "rank", "id")
-    if members.duplicated([*RANK_GROUP, "rank"]).any():
+    if len(work.group_by(*RANK_GROUP, *MEMBER)) > len(work.group_by(*RANK_GROUP, "rank")):
         return rank, Heading("device", "device", "id")
     return (rank,)
 
 
-def count_rank_group_steps(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Count the recorded steps of each row's rank group; NaN for rows of no rank group."""
-    recorded = select_distinct_rows(measure_own_work_of_ranks(measured), [*RANK_GROUP, "step", "part"])
-    group_of_step, rank_group = number_frames_alike(RANK_GROUP, recorded, frame)
-    count = np.bincount(group_of_step, minlength=int(rank_group.max(initial=-1)) + 1)
-    return np.where(count[rank_group] > 0, count[rank_group], np.nan)
+def divide_by_rank_group_steps(measured: Measurements, rows: Frame, column: str) -> Nullable:
+    """Divide a column by the recorded steps of each row's rank group; missing for rows of no rank group."""
+    recorded = measure_own_work_of_ranks(measured).distinct(*RANK_GROUP, "step", "part")
+    counts = recorded.group_by(*RANK_GROUP).agg(steps=count_rows())
+    return divide(rows[column], rows.select(*RANK_GROUP).join(counts, RANK_GROUP, "left", optional=RANK_GROUP)["steps"])
 
 
 def phrase_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
@@ -268,9 +250,3 @@ def phrase_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
     parts = rank_group.role, format_numbered_word("replica", rank_group.replica)
     name = ", ".join(part for part in parts if part)
     return name and f" of {name}"
-
-
-def sort_frame_by_keys(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Sort the frame by keys, missing ones last."""
-    (number,) = number_frames_alike(names, frame, in_order=True)
-    return frame.iloc[np.argsort(number, kind="stable")].reset_index(drop=True)

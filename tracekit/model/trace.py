@@ -103,21 +103,21 @@ class Trace:
         if self.source.rank is not None:
             facts.append(f"rank {self.source.rank}")
         for name in self.tables:
-            facts.append(f"{name} {self._row_count(name):,}")
+            facts.append(f"{name} {self.row_count(name):,}")
         return f"<Trace {' · '.join(facts)}>"
 
     def _repr_html_(self) -> str:
         """Render the tables for a notebook: name, row count, and meaning of a row."""
-        rows = [(name, self._row_count(name), TABLES[name].row) for name in self.tables]
+        rows = [(name, self.row_count(name), TABLES[name].row) for name in self.tables]
         headings = (Heading("table", "table"), Heading("rows", "rows", "count"), Heading("row", "a row is"))
         return import_display().make_notebook_html(
             Sheet("trace", f"Trace of {self.source.name}", headings, tuple(rows))
         )
 
-    def _row_count(self, name: str) -> int:
-        """Count the rows of a table without making its frame."""
+    def row_count(self, name: str) -> int:
+        """Count the rows of a table without making its frame; 0 if it was not recorded."""
         assert isinstance(self.tables, Frames), "a trace holds its tables so"
-        return len(self.tables.as_given()[name])
+        return len(self.tables.as_given().get(name, ()))
 
     def has(self, *names: str) -> bool:
         """Whether the source recorded all of these tables."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tracekit.job.frames import summarize_job_steps, to_text_or_none
+from tracekit.job.frames import summarize_step_walls
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.model import failed_questions
 from tracekit.model.report import SEVERITIES, Finding, Section, Verdict
@@ -102,8 +102,8 @@ def _measure_after_start_up(measured: Measurements) -> dict[str | None, float]:
     of_runs = [prefix for prefix in find_run_start_ups(measured) if prefix.ratio >= START_UP_DOMINATES_RATIO]
     if not of_runs:
         return {}
-    scales = dict.fromkeys(map(to_text_or_none, summarize_job_steps(measured).walls["run"].unique()), 1.0)
-    return scales | {to_text_or_none(prefix.run): 1 - prefix.ratio for prefix in of_runs}
+    scales = dict.fromkeys(summarize_step_walls(measured).walls.values("run"), 1.0)
+    return scales | {prefix.run: 1 - prefix.ratio for prefix in of_runs}
 
 
 def _rescale_section(section: Section, scales: Mapping[str | None, float], thresholds: Thresholds) -> Section:

@@ -135,7 +135,7 @@ def _has_program_rows(trace: Trace) -> bool:
     """Check whether anything of the program was recorded; rows of the system or the profiler do not count."""
     if mark_rows_of_kind(trace, "host_ops", "op", "range", "runtime", "python").any():
         return True
-    if any(len(trace.get(name)) for name in ("open_ranges", "memory_ops", "counters")):
+    if any(trace.row_count(name) for name in ("open_ranges", "memory_ops", "counters")):
         return True
     if trace.source.tool == "nsys":
         return bool(len(trace.numbers("device_ops", "ts_ns")))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import get_scope_stage, is_possible_stage, parse_numbered_step, parse_profiler_step
-from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns, Frames, Nullable, select_all_rows
 from tracekit.model.trace import Note, Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.device.placement import Placement, place_device_ops
@@ -58,29 +58,28 @@ def slice_trace(trace: Trace, steps: frozenset[int] | None, stage: StageFilter |
         return trace
     if not len(chosen.start):
         return None
-    host = trace.get("host_ops")
-    whole_step = mark_wanted_names(host["name"], _is_step_range_name)
-    start = host["ts_ns"].to_numpy()
-    end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
+    whole_step = mark_wanted_names(trace.texts("host_ops", "name"), _is_step_range_name)
+    start = trace.numbers("host_ops", "ts_ns")
+    end = start + np.maximum(trace.numbers("host_ops", "dur_ns"), 1)
     inside = measure_coverage(chosen, start, start + 1) > 0
     inside |= whole_step & (measure_coverage(chosen, start, end) > 0)
-    tables = dict(trace.tables)
+    kept_rows = {}
     notes = trace.notes
     if trace.has("host_ops"):
-        tables["host_ops"] = host[inside].reset_index(drop=True)
+        kept_rows["host_ops"] = inside
         first_calls = renumber_start_up_calls(trace.derived(find_start_up_calls), inside)
     if trace.has("device_ops"):
         place: Placement = trace.derived(place_device_ops)
         keep = place.is_placed & (measure_coverage(chosen, place.ts_ns, place.ts_ns + 1) > 0)
-        tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
+        kept_rows["device_ops"] = keep
         if lost := int((~place.is_placed).sum()):
             message = "device ops launched before the recording began belong to no step: left out"
             notes = (*notes, Note("info", "unlinked-left-out", message, trace.source.name, lost))
     for name in ("memory_ops", "counters", "syncs", "device_ranges"):
         if trace.has(name):
-            ts = trace[name]["ts_ns"].to_numpy()
-            tables[name] = trace[name][measure_coverage(chosen, ts, ts + 1) > 0].reset_index(drop=True)
-    part = replace(trace, tables=tables, notes=notes)
+            ts = trace.numbers(name, "ts_ns")
+            kept_rows[name] = measure_coverage(chosen, ts, ts + 1) > 0
+    part = replace(trace, tables=_select_table_rows(trace, kept_rows), notes=notes)
     part.keep(find_steps_and_stages, _slice_windows(steps_and_stages, chosen, steps))
     if trace.has("host_ops"):
         # Only the whole trace shows which calls come first.
@@ -109,27 +108,38 @@ def drop_start_up(trace: Trace) -> Trace:
     keep = np.ones(len(start), np.bool_) if begin is None else start + dur >= begin
     if waited is not None:
         keep[waited.row] = False
-    tables = {**trace.tables, "device_ops": trace["device_ops"][keep].reset_index(drop=True)}
-    part = replace(trace, tables=tables) if begin is None else _slice_from(trace, tables, keep, begin)
+    if begin is None:
+        part = replace(trace, tables=_select_table_rows(trace, {"device_ops": keep}))
+    else:
+        part = _slice_from(trace, keep, begin)
     part.keep(find_steps_and_stages, recorded)
     return part
 
 
-def _slice_from(trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int) -> Trace:
+def _select_table_rows(trace: Trace, kept_rows: Mapping[str, npt.NDArray[np.bool_]]) -> Frames:
+    """List the tables of a trace, with only the rows to keep of these."""
+    assert isinstance(trace.tables, Frames), "a trace holds its tables so"
+    tables = dict(trace.tables.as_given())
+    for name, is_kept in kept_rows.items():
+        columns = {column: trace.array(name, column) for column in TABLES[name].columns}
+        tables[name] = Columns(int(np.count_nonzero(is_kept)), select_all_rows(columns, is_kept))
+    return Frames(tables)
+
+
+def _slice_from(trace: Trace, keep: npt.NDArray[np.bool_], begin: int) -> Trace:
     """Keep these device ops (the rows to `keep`), and the other rows from `begin` on."""
-    first_calls = None
+    first_calls, kept_rows = None, {"device_ops": keep}
     if trace.has("host_ops"):
         links: Launches = trace.derived(find_launches)
         host_start, host_dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
         is_left = host_start + host_dur > begin
         is_left[links.call[keep & (links.call >= 0)]] = True
-        tables["host_ops"] = trace["host_ops"][is_left].reset_index(drop=True)
+        kept_rows["host_ops"] = is_left
         first_calls = renumber_start_up_calls(trace.derived(find_start_up_calls), is_left)
     for name in ("syncs", "device_ranges"):
         if trace.has(name):
-            end = trace[name]["ts_ns"].to_numpy() + trace[name]["dur_ns"].to_numpy()
-            tables[name] = trace[name][end > begin].reset_index(drop=True)
-    part = replace(trace, tables=tables)
+            kept_rows[name] = trace.numbers(name, "ts_ns") + trace.numbers(name, "dur_ns") > begin
+    part = replace(trace, tables=_select_table_rows(trace, kept_rows))
     if first_calls is not None:
         part.keep(find_start_up_calls, first_calls)
     return part
@@ -142,16 +152,13 @@ def _is_step_range_name(name: str) -> bool:
 
 def _slice_log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
     """Slice the lines of a driver's log to the chosen steps; stages are filtered at display time."""
-    logged = [name for name in ("log_values", "memory_log") if len(trace.get(name))]
+    logged = [name for name in ("log_values", "memory_log") if trace.row_count(name)]
     if steps is None or not logged:
         return trace
-    tables = dict(trace.tables)
-    for name in logged:
-        rows = trace[name][_mark_log_rows_of_steps(trace[name]["step"], steps)]
-        tables[name] = rows.reset_index(drop=True)
-    if not any(len(tables[name]) for name in logged):
+    kept_rows = {name: _mark_rows_of_steps(trace.nullable(name, "step"), steps) for name in logged}
+    if not any(is_kept.any() for is_kept in kept_rows.values()):
         return None
-    return replace(trace, tables=tables)
+    return replace(trace, tables=_select_table_rows(trace, kept_rows))
 
 
 def _slice_snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
@@ -165,14 +172,13 @@ def list_step_numbers(trace: Trace) -> frozenset[int]:
     step = trace.source.step
     named = frozenset() if step is None else frozenset({step})
     if trace.source.tool == "log":
-        columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
+        columns = [trace.nullable(name, "step") for name in ("log_values", "memory_log")]
     elif trace.source.tool == "torch_memory":
-        replays_of = trace.derived(replay_all_devices)
-        columns = [snapshot_windows.list_snapshot_steps(trace, replay)["step"] for replay in replays_of]
+        steps_of = (snapshot_windows.list_snapshot_steps(trace, each) for each in trace.derived(replay_all_devices))
+        return named.union(*(map(int, steps["step"].dropna().unique()) for steps in steps_of))
     else:
-        recorded = trace.derived(find_steps_and_stages).step_rows.step
-        return named.union(recorded.values[~recorded.missing].tolist())
-    return named.union(*(map(int, column.dropna().unique()) for column in columns))
+        columns = [trace.derived(find_steps_and_stages).step_rows.step]
+    return named.union(*(column.values[~column.missing].tolist() for column in columns))
 
 
 def list_stage_names(trace: Trace) -> frozenset[str]:
@@ -216,8 +222,3 @@ def _find_chosen_time(
 def _mark_rows_of_steps(numbers: Nullable, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
     """Mark rows of these steps, or of a step without a number."""
     return np.isin(numbers.values, list(steps)) | numbers.missing
-
-
-def _mark_log_rows_of_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
-    """Mark values of a pandas column that are these steps or missing."""
-    return (column.isin(list(steps)) | column.isna()).to_numpy(np.bool_)

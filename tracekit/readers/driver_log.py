@@ -19,7 +19,7 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import Coded, Columns, choose_narrowest
+from tracekit.model.tables.arrays import Coded, Columns, Frames, choose_narrowest
 from tracekit.model.tables.frame import Frame, last_of
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
@@ -150,7 +150,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Raises only `TraceFormatError`.
     """
     log, losses = read_log(Path(source.path), _DriverLog, _add_driver_lines, on_bytes)
-    tables = {"log_values": _make_log_values(log)} if want.table("log_values") else {}
+    tables = Frames({"log_values": _make_log_values(log)} if want.table("log_values") else {})
     meta = {"element_count": len(log.value), "absolute_time": False}
     return [Trace(source, tables, tuple(_note_skipped_driver_lines(log, losses, source.name)), meta)]
 

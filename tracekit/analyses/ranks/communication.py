@@ -235,7 +235,7 @@ def _find_most_exposed_op(exposure: Exposure) -> tuple[str | None, tuple[Place, 
     by_op = rows.group_by("op").agg(exposed_ns=sum_of("exposed_ns")).sort("exposed_ns", "op", descending=["exposed_ns"])
     op = by_op.values("op")[0]
     of_op = rows.filter(rows.equals("op", op))
-    longest = of_op.take(of_op.integers("exposed_ns").argmax(keepdims=True))
+    longest = of_op.take(np.array([of_op.integers("exposed_ns").argmax()]))
     (place,) = longest.rows("run", "source", "role", "rank", "device", "step")
     (start,), (end,) = longest["ts_ns"].tolist(), (longest["ts_ns"] + longest["dur_ns"]).tolist()
     return op, (

@@ -8,22 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    UNIT,
-    aggregate_by_keys,
-    divide_or_none,
-    find_equal_rows,
-    phrase_run,
-    select_distinct_rows,
-    sort_by_columns,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_int_or_none,
-    to_text_or_none,
-)
+from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
@@ -36,14 +23,27 @@ from tracekit.job.rank_groups import (
     make_member_headings,
     make_rank_group_headings,
     phrase_rank_group,
-    sort_frame_by_keys,
 )
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings, sum_waits_for_missing_rank
 from tracekit.model.report import Chart, Finding, Heading, Place, Ranked, Section, Sheet, Verdict
-from tracekit.model.tables.keys import find_matching_rows, group_rows_by, iterate_records, number_frames_alike
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.frame import (
+    Frame,
+    Ints,
+    concat,
+    count_rows,
+    divide,
+    from_rows,
+    max_of,
+    mean_of,
+    median_of,
+    sum_of,
+    texts,
+    where,
+)
 from tracekit.model.text.labels import choose_plural, format_numbered_word, join_phrase, make_natural_key
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -71,23 +71,25 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _compute_rank_imbalance(
-    rows: pd.DataFrame, keys: list[str], held_up_rows: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def _compute_rank_imbalance(rows: Frame, keys: Sequence[str], held_up_rows: Frame | None = None) -> Frame:
     """Compute the imbalance L = 1 − mean / max of own work (Q7), one row per `keys`, with members, mean_ns and max_ns.
 
-    L is <NA> without anything to compare: one member, or no own work. A missing rank that all others wait for (`held_up_rows`)
-    counts as the longest.
+    L is missing without anything to compare: one member, or no own work. A missing rank that all others wait for
+    (`held_up_rows`) counts as the longest.
     """
-    parts = {"members": "size", "mean_ns": "mean", "max_ns": "max"}
-    out = aggregate_by_keys(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
-    if held_up_rows is not None and len(held_up_rows):
-        place = find_matching_rows(out, held_up_rows, UNIT, optional=UNIT)
-        out["max_ns"] += np.append(held_up_rows["held_ns"].to_numpy(np.int64), 0)[place]
-    is_comparable = (out["members"] > 1) & (out["max_ns"] > 0)
-    longest = out["max_ns"].astype("Float64")
-    ratio = (longest - out["mean_ns"].astype("Float64")) / longest.clip(lower=1)
-    return out.assign(imbalance_ratio=ratio.where(is_comparable, pd.NA))
+    groups = rows.group_by(*keys)
+    out = groups.agg(members=count_rows(), mean_ns=mean_of("own_ns"), max_ns=max_of("own_ns"))
+    if held_up_rows is not None:
+        out = out.with_columns(max_ns=out["max_ns"] + _look_up_held_time(out, held_up_rows))
+    longest = out["max_ns"]
+    ratio = divide(longest - out["mean_ns"], longest)
+    return out.with_columns(imbalance_ratio=where(out["members"] > 1, ratio))
+
+
+def _look_up_held_time(rows: Frame, held_up_rows: Frame) -> Ints:
+    """Look up how long all ranks wait for a missing one in the step of each row."""
+    held = held_up_rows.select(*UNIT, "held_ns")
+    return rows.select(*UNIT).join(held, UNIT, "left", optional=UNIT).integers("held_ns")
 
 
 def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
@@ -96,29 +98,19 @@ def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
     for rank_group in list_rank_groups(measured):
         by_step = _compute_rank_imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
         slowest = _find_slowest_members(rank_group.work, (*UNIT, "canonical"))
-        for name in (to_text_or_none(value) for value in rank_group.work["canonical"].unique()):
-            stage_steps = by_step[find_equal_rows(by_step["canonical"], name)]
-            if stage_steps["members"].max() < 2:
+        for stage_steps in by_step.group_by("canonical").frames():
+            members = int(stage_steps["members"].max())
+            if members < 2:
                 continue
-            rank, ratio = _find_most_frequent_rank(slowest[find_equal_rows(slowest["canonical"], name)])
-            parts.append(
-                (
-                    rank_group.run,
-                    rank_group.role,
-                    rank_group.replica,
-                    name or "the step",
-                    stage_steps["mean_ns"].mean(),
-                    stage_steps["max_ns"].mean(),
-                    stage_steps["imbalance_ratio"].mean(),
-                    rank,
-                    ratio,
-                    stage_steps["members"].max(),
-                )
-            )
-    names = ["stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members"]
-    frame = pd.DataFrame(parts, columns=[*RANK_GROUP, *names])
-    frame["over_ns"] = frame["max_ns"] - frame["mean_ns"]
-    frame = sort_by_columns(frame, over_ns=False, stage=True)
+            name = stage_steps.values("canonical")[0]
+            rank, ratio = _find_most_frequent_rank(slowest.filter(slowest.equals("canonical", name)))
+            means = (float(stage_steps[column].mean()) for column in ("mean_ns", "max_ns"))
+            imbalance = _average_known(stage_steps["imbalance_ratio"])
+            parts.append((*rank_group.labels, name or "the step", *means, imbalance, rank, ratio, members))
+    names = ("stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members")
+    frame = from_rows((*RANK_GROUP, *names), parts)
+    frame = frame.with_columns(over_ns=frame.number("max_ns") - frame.number("mean_ns"))
+    frame = frame.sort("over_ns", "stage", descending=["over_ns"])
     headings = (
         *make_rank_group_headings(measured),
         *parse_headings("""
@@ -134,31 +126,32 @@ def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
     return make_sheet("imbalance", "Own work by stage", headings, frame)
 
 
-def _find_slowest_members(rows: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
+def _average_known(ratios: Nullable) -> float | None:
+    """Average the known values; None without any."""
+    known = ratios.values[~ratios.missing]
+    return float(known.mean()) if len(known) else None
+
+
+def _find_slowest_members(rows: Frame, keys: tuple[str, ...]) -> Frame:
     """Find the member with most own work for each `keys`; the first of equals."""
-    ranked = sort_frame_by_keys(rows, (*keys, *MEMBER))
-    ranked = ranked.sort_values("own_ns", ascending=False, kind="stable")
-    return ranked.iloc[group_rows_by(ranked, keys)[1]]
+    return rows.sort("own_ns", *keys, *MEMBER, descending=["own_ns"]).distinct(*keys)
 
 
-def _find_most_frequent_rank(slowest: pd.DataFrame) -> tuple[Any, float]:
+def _find_most_frequent_rank(slowest: Frame) -> tuple[int | None, float]:
     """Find the most frequent rank: (rank, share of the rows)."""
-    (member,) = number_frames_alike(MEMBER, slowest, in_order=True)
-    counts = np.bincount(member)
-    place = int(counts.argmax())
-    return slowest["rank"].iloc[int((member == place).argmax())], float(counts[place]) / len(slowest)
+    counts = slowest.group_by(*MEMBER).agg(count=count_rows()).sort("count", *MEMBER, descending=["count"])
+    return counts.values("rank")[0], counts.values("count")[0] / len(slowest)
 
 
 def _make_rank_own_work_table(measured: Measurements) -> Sheet:
     """Make the table of own and blocked time of each rank in each stage, per step."""
     parts = []
     for rank_group in list_rank_groups(measured):
-        keys = [*RANK_GROUP, *MEMBER, "canonical"]
-        sums = sum_columns_by_keys(rank_group.work, keys, ["own_ns", "blocked_ns"])
-        for name in ("own_ns", "blocked_ns"):
-            sums[name] = sums[name] / rank_group.steps
-        parts.append(sums.assign(stage=sums["canonical"].fillna("the step")))
-    frame = sort_frame_by_keys(pd.concat(parts, ignore_index=True), (*RANK_GROUP, "stage", *MEMBER))
+        by_stage = rank_group.work.group_by(*RANK_GROUP, *MEMBER, "canonical")
+        sums = by_stage.agg(own_ns=sum_of("own_ns"), blocked_ns=sum_of("blocked_ns"))
+        sums = sums.with_columns(**{name: sums[name] / rank_group.steps for name in ("own_ns", "blocked_ns")})
+        parts.append(sums.with_columns(stage=texts([stage or "the step" for stage in sums.values("canonical")])))
+    frame = concat(parts).sort(*RANK_GROUP, "stage", *MEMBER)
     headings = (
         *make_rank_group_headings(measured),
         Heading("stage", "stage"),
@@ -178,14 +171,13 @@ def _make_what_if_table(measured: Measurements) -> Sheet:
     saved, rows = estimate_wait_savings(measured), []
     for rank_group in list_rank_groups(measured):
         of_group = rank_group.select_rows(saved)
-        step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
+        step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
         if not len(of_group) or not step_ns:
             continue
         gain = min(float(of_group["saved_ns"].sum()) / rank_group.steps, step_ns)
         ideal = step_ns - gain
-        number = of_group["collectives"].sum() / rank_group.steps
-        slowdown = divide_or_none(step_ns, ideal)
-        rows.append((rank_group.run, rank_group.role, rank_group.replica, step_ns, ideal, gain, slowdown, number))
+        number = float(of_group["collectives"].sum() / rank_group.steps)
+        rows.append((*rank_group.labels, step_ns, ideal, gain, divide_or_none(step_ns, ideal), number))
     names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
     headings = (
         *make_rank_group_headings(measured),
@@ -197,7 +189,7 @@ def _make_what_if_table(measured: Measurements) -> Sheet:
             collectives | collectives | number | Matched collectives per step that it is worked out from.
         """),
     )
-    frame = pd.DataFrame(rows, columns=[*RANK_GROUP, *names])
+    frame = from_rows([*RANK_GROUP, *names], rows)
     return make_sheet("what_if", "The step if no rank came late", headings, frame)
 
 
@@ -225,7 +217,7 @@ def _price_unproven_imbalance(
 ) -> EvidenceLack:
     """Estimate the cost of an imbalance seen in too few steps."""
     judged = _summarize_rank_imbalance(measured, rank_group, limit)
-    ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if len(judged["by_step"]) else 0.0
+    ratio = _average_known(judged["by_step"]["imbalance_ratio"]) or 0.0
     if ratio < limit["imbalance_ratio"]:
         return EvidenceLack(few)
     gain = _compute_balance_gain(measured, rank_group, judged["rows"])
@@ -252,20 +244,19 @@ def _summarize_rank_imbalance(
 
 def _compare_ranks_by_step(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+) -> tuple[Frame, Frame, Frame]:
     """Compare the ranks in the steps with enough ranks: (own work, L by step, longest rank by step).
 
-    A missing rank that all others wait for worked longest; its rank is then NA.
+    A missing rank that all others wait for worked longest; its rank is then missing.
     """
-    rows = rank_group.by_step[(rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)]
+    rows = rank_group.by_step.filter(rank_group.by_step["others"] + 1 >= limit["min_ranks"])
     held = rank_group.select_rows(sum_waits_for_missing_rank(measured))
-    by_step = _compute_rank_imbalance(rows, [*RANK_GROUP_STEP], held)
+    by_step = _compute_rank_imbalance(rows, RANK_GROUP_STEP, held)
     longest = _find_slowest_members(rows, UNIT)
-    place = find_matching_rows(longest, held, UNIT, optional=UNIT)
-    held_ns = np.append(held["held_ns"].to_numpy(np.int64), 0)[place]
-    is_missing = held_ns >= limit["imbalance_ratio"] * longest["own_ns"].to_numpy(np.int64)
-    longest = longest.assign(rank=longest["rank"].mask((held_ns > 0) & is_missing))
-    return rows, by_step[by_step["imbalance_ratio"].notna()], longest
+    held_ns = _look_up_held_time(longest, held)
+    is_missing_rank = (held_ns > 0) & (held_ns >= limit["imbalance_ratio"] * longest["own_ns"])
+    longest = longest.with_columns(rank=where(~is_missing_rank, longest["rank"]))
+    return rows, by_step.filter(~by_step.is_missing("imbalance_ratio")), longest
 
 
 def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
@@ -275,10 +266,10 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
         judged = _summarize_rank_imbalance(measured, rank_group, limit)
         if judged["step_count"] < limit["min_steps"] or not len(judged["by_step"]):
             continue
-        ratio = float(judged["by_step"]["imbalance_ratio"].mean())
+        ratio = _average_known(judged["by_step"]["imbalance_ratio"]) or 0.0
         constant = judged["constant"]
         gain = _compute_balance_gain(measured, rank_group, judged["rows"])
-        step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
+        step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
         share = divide_or_none(gain, step_ns)
         if (
             ratio < limit["imbalance_ratio"]
@@ -289,13 +280,13 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
         yield _report_rank_imbalance(measured, rank_group, judged, (ratio, constant, gain, share), thresholds)
 
 
-def _compute_balance_gain(measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame) -> float:
+def _compute_balance_gain(measured: Measurements, rank_group: RankGroup, rows: Frame) -> float:
     """Compute the time a balanced step would save, in ns: from its collectives (Q19), or from own work if none matched."""
     saved = rank_group.select_rows(estimate_wait_savings(measured))
     if len(saved):
         return float(saved["saved_ns"].sum()) / rank_group.steps
-    grouped = rows.groupby([*UNIT], dropna=False, sort=False)["own_ns"]
-    return float((grouped.max() - grouped.median()).mean())
+    steps = rows.group_by(*UNIT).agg(longest=max_of("own_ns"), median=median_of(rows.number("own_ns")))
+    return float((steps["longest"] - steps["median"]).mean())
 
 
 def _report_rank_imbalance(
@@ -308,16 +299,16 @@ def _report_rank_imbalance(
     """Report R10 for one rank group, with the stage in which the ranks differ most."""
     ratio, constant, gain, share = numbers
     by_stage = _compute_rank_imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
-    by_stage["over_ns"] = by_stage["max_ns"] - by_stage["mean_ns"]
-    worst = by_stage.groupby("canonical", dropna=False)["over_ns"].sum().idxmax()
-    stage = to_text_or_none(worst)
-    step = judged["by_step"].sort_values("imbalance_ratio", ascending=False, kind="stable")["step"].iloc[0]
-    where = f", most of all in {stage}" if stage else ""
+    over_ns = by_stage.group_by("canonical").agg(over_ns=sum_of(by_stage["max_ns"] - by_stage["mean_ns"]))
+    stage = over_ns.sort("over_ns", "canonical", descending=["over_ns"]).values("canonical")[0]
+    by_step = judged["by_step"]
+    step = by_step.sort("imbalance_ratio", descending=["imbalance_ratio"]).values("step")[0]
+    mostly = f", most of all in {stage}" if stage else ""
     return Finding(
         "rank-imbalance",
         thresholds.severity(share),
         f"ranks{phrase_rank_group(measured, rank_group)} work unequally long, now one and now another: "
-        f"{format_quantity(ratio, 'ratio')} less than the longest on average{where}{phrase_run(measured, rank_group.run)}",
+        f"{format_quantity(ratio, 'ratio')} less than the longest on average{mostly}{phrase_run(measured, rank_group.run)}",
         "balance the tokens of a step over ranks (dynamic batch sizes, balanced sequence lengths)",
         (
             make_evidence_metric("imbalance_ratio", ratio, "mean imbalance of own work"),
@@ -325,7 +316,7 @@ def _report_rank_imbalance(
                 "constant_ratio", constant, "steps in which the same rank works longest", better="neither"
             ),
         ),
-        (Place(role=rank_group.role, step=to_int_or_none(step), stage=stage),),
+        (Place(role=rank_group.role, step=step, stage=stage),),
         round(gain),
         share,
         (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),
@@ -351,7 +342,6 @@ MOST_ROWS, MOST_STAGES, MOST_CHARTS = 128, 12, 4
 MOST_RANKS = 64
 """Most ranks with a row each; with more, a row is a host or several neighbouring ranks."""
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -368,12 +358,11 @@ def draw_rank_stage_matrices(measured: Measurements) -> tuple[Chart, ...]:
 
 def map_ranks_to_hosts(measured: Measurements) -> Mapping[tuple[str | None, str | None, int | None], Mapping[int, str]]:
     """Map each rank to its host, as far as it is known, by rank group."""
-    captures = measured["captures"]
-    captures = captures[captures["rank"].notna() & captures["host"].notna()]
-    columns = ("run", "role", "replica", "rank", "host")
+    captures = measured.frame("captures")
+    captures = captures.filter(~captures.is_missing("rank") & ~captures.is_missing("host"))
     hosts: dict[tuple[str | None, str | None, int | None], dict[int, str]] = {}
-    for run, role, replica, rank, host in iterate_records(select_distinct_rows(captures, columns), columns):
-        hosts.setdefault((run, role, replica), {})[rank] = host
+    for row in captures.distinct(*RANK_GROUP, "rank", "host").rows(*RANK_GROUP, "rank", "host"):
+        hosts.setdefault((row["run"], row["role"], row["replica"]), {})[row["rank"]] = row["host"]
     return hosts
 
 
@@ -402,7 +391,7 @@ def _draw_rank_stage_matrix(
         tuple(rows),
         caption=_describe_rank_stage_cells(measured, rank_group, most_ns, None if is_single else len(rows)),
         omitted=len(rows) * (len(stages) - len(columns)),
-        run=to_text_or_none(rank_group.run),
+        run=rank_group.run,
         roles=(rank_group.role,) * len(ranks) if is_single else (),
         ranks=tuple(int(ranks[places[0]]) for places in rows.values()) if is_single else (),
     )
@@ -410,12 +399,12 @@ def _draw_rank_stage_matrix(
 
 def _sum_own_work_by_rank_and_stage(rank_group: RankGroup) -> tuple[Ints, list[str], Floats]:
     """Sum own work per step: (ranks, stages, work of each rank in each stage, NaN where none); the busiest device."""
-    sums = sum_columns_by_keys(rank_group.work, [*MEMBER, "canonical"], ["own_ns"])
-    ranks, row = np.unique(sums["rank"].to_numpy(np.int64), return_inverse=True)
-    column, first = group_rows_by(sums, ["canonical"])
-    stages = [to_text_or_none(name) or "the step" for name in sums["canonical"].iloc[first]]
+    sums = rank_group.work.group_by(*MEMBER, "canonical").agg(own_ns=sum_of("own_ns"))
+    ranks, row = np.unique(sums.integers("rank"), return_inverse=True)
+    by_stage = sums.group_by("canonical")
+    column, stages = by_stage.number, [name or "the step" for name in by_stage.agg().values("canonical")]
     own_ns = np.full((len(ranks), len(stages)), np.nan)
-    values = sums["own_ns"].to_numpy(np.int64) / rank_group.steps
+    values = sums["own_ns"] / rank_group.steps
     np.fmax.at(own_ns, (row, column), values)
     return ranks, stages, own_ns
 
@@ -454,7 +443,7 @@ def _join_neighbouring_rows(names: Sequence[str], places: Sequence[list[int]], m
 
 def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, most_ns: float, rows: int | None) -> str:
     """Describe what a cell shows, and the longest one as a share of a step."""
-    step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
+    step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
     share = divide_or_none(most_ns, step_ns)
     of_step = f" ({format_quantity(share, 'ratio')} of it)" if share is not None else ""
     parts = [

@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.matching import REASONS, list_matched_collectives, measure_clock_offsets
-from tracekit.job.frames import UNIT, make_run_heading, sum_columns_by_keys, summarize_job_steps
+from tracekit.job.frames import UNIT, make_run_heading, summarize_step_walls
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
-    count_rank_group_steps,
+    divide_by_rank_group_steps,
     list_rank_groups,
     make_member_headings,
     make_rank_group_headings,
-    sort_frame_by_keys,
 )
 from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
@@ -31,9 +29,9 @@ from tracekit.job.stragglers.detection import (
 )
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import repeat_number
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
-from tracekit.model.tables.frame import count_rows
-from tracekit.model.tables.keys import find_matching_rows, iterate_records, number_frames_alike
+from tracekit.model.tables.frame import concat, count_distinct_of, count_rows, divide, min_of, sum_of
 from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -131,15 +129,11 @@ def _explain_missing_waits(measured: Measurements) -> str:
     return "no collective could be matched between ranks"
 
 
-def _add_lost_time_per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.DataFrame:
-    """Add the column `per_step`: `value` over the steps of its rank group."""
-    return frame.assign(per_step=frame[value].astype("Float64") / count_rank_group_steps(measured, frame))
-
-
 def _list_rank_wait_metrics(measured: Measurements, waited: CollectiveWaits) -> tuple[Metric, ...]:
     """List the wait of a rank for others per step: mean, min and max over ranks."""
-    lost = sum_columns_by_keys(waited.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
-    wait = _add_lost_time_per_step(lost, measured, "lost_ns")["per_step"].dropna()
+    lost = waited.collectives.group_by(*RANK_GROUP, *MEMBER).agg(lost_ns=sum_of("lost_ns"))
+    per_step = divide_by_rank_group_steps(measured, lost, "lost_ns")
+    wait = per_step.values[~per_step.missing]
     if not len(wait):
         return ()
     return (
@@ -157,13 +151,11 @@ def _list_rank_wait_metrics(measured: Measurements, waited: CollectiveWaits) -> 
 
 def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of late ranks and the stage that made them late, most lost time first."""
-    keys = [*RANK_GROUP, "late_rank", "cause", "stage"]
-    rows = sum_columns_by_keys(waited.booked, keys, ["lost_ns"])
-    waiting = waited.booked[[*keys, "rank"]].drop_duplicates()
-    cause, cause_of_rank = number_frames_alike(keys, rows, waiting)
-    rows["ranks"] = np.bincount(cause_of_rank, minlength=1)[cause]
-    rows["each_ns"] = _add_lost_time_per_step(rows, measured, "lost_ns")["per_step"] / rows["ranks"]
-    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
+    keys = (*RANK_GROUP, "late_rank", "cause", "stage")
+    by_cause = waited.booked.group_by(*keys)
+    rows = by_cause.agg(lost_ns=sum_of("lost_ns"), ranks=count_distinct_of("rank"))
+    rows = rows.with_columns(each_ns=divide(divide_by_rank_group_steps(measured, rows, "lost_ns"), rows["ranks"]))
+    rows = rows.sort("lost_ns", *keys, descending=["lost_ns"])
     headings = (
         *make_rank_group_headings(measured),
         *parse_headings("""
@@ -185,9 +177,10 @@ def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> S
 
 def _make_wait_matrix_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of waits by waiting rank and late rank."""
-    keys = [*RANK_GROUP, "rank", "stage", "late_rank", "cause"]
-    rows = _add_lost_time_per_step(sum_columns_by_keys(waited.booked, keys, ["lost_ns"]), measured, "lost_ns")
-    rows = sort_frame_by_keys(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
+    keys = (*RANK_GROUP, "rank", "stage", "late_rank", "cause")
+    rows = waited.booked.group_by(*keys).agg(lost_ns=sum_of("lost_ns"))
+    rows = rows.with_columns(per_step=divide_by_rank_group_steps(measured, rows, "lost_ns"))
+    rows = rows.sort("lost_ns", *keys, descending=["lost_ns"])
     headings = (
         *make_rank_group_headings(measured),
         *parse_headings("""
@@ -209,15 +202,14 @@ def _make_wait_matrix_table(measured: Measurements, waited: CollectiveWaits) -> 
 
 def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sheet:
     """Make the table of ranks: own work, wait, and how often each is last."""
-    names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
-    parts = [pd.DataFrame(columns=[*RANK_GROUP, *MEMBER, *names], dtype=object)]
+    parts = []
     for rank_group in list_rank_groups(measured):
-        group_members = summarize_rank_group_members(rank_group, waited)
-        group_members["lost_ns"] = group_members["lost_ns"] / rank_group.steps
-        group_members["last_ratio"] = group_members["last"] / group_members["taken"].where(group_members["taken"] > 0)
-        labels = {name: getattr(rank_group, name) for name in RANK_GROUP}
-        parts.append(group_members.astype(object).assign(**labels)[[*RANK_GROUP, *MEMBER, *names]])
-    frame = pd.concat(parts, ignore_index=True)
+        members = summarize_rank_group_members(rank_group, waited)
+        run, role, replica = rank_group.labels
+        members = members.with_columns(run=run, role=role, replica=repeat_number(replica, len(members)))
+        per_step = divide(members["lost_ns"], np.full(len(members), rank_group.steps))
+        parts.append(members.with_columns(lost_ns=per_step, last_ratio=divide(members["last"], members["taken"])))
+    frame = concat(parts)
     headings = (
         *make_rank_group_headings(measured),
         *make_member_headings(measured),
@@ -277,21 +269,18 @@ def _caveat_partly_recorded_groups(measured: Measurements) -> Iterator[str]:
 
 def _draw_wait_heatmap(measured: Measurements, waited_for: CollectiveWaits) -> Chart:
     """Draw the wait of each rank in each step as a heatmap."""
-    walls = summarize_job_steps(measured).walls
+    walls = summarize_step_walls(measured).walls
     several = len(make_run_heading(measured)) > 0
     cells: dict[str, list[tuple[int, int, int | None]]] = {}
-    lost = sum_columns_by_keys(waited_for.collectives, [*UNIT, "role", "replica", *MEMBER], ["lost_ns"])
-    place = find_matching_rows(lost, walls, UNIT, optional=UNIT)
-    zero = walls.groupby("run", dropna=False)["ts_ns"].transform("min")
-    start = (walls["ts_ns"] - zero).to_numpy(np.int64)
-    end = start + walls["wall_ns"].to_numpy(np.int64)
-    lost = lost.assign(place=place)
-    placed_rows = sort_frame_by_keys(lost[place >= 0], (*RANK_GROUP, *MEMBER, "step"))
-    names = ("run", "role", "replica", "rank", "place", "lost_ns")
-    for run, role, replica, rank, place, lost_ns in iterate_records(placed_rows, names):
-        run_text = f"{run}:" if several else ""
-        name = join_phrase(run_text, role, format_numbered_word("replica", replica), f"rank {rank}")
-        cell = (int(start[int(place)]), int(end[int(place)]), lost_ns)
+    start = walls["ts_ns"] - walls.group_by("run").each(min_of("ts_ns"))
+    times = walls.select(*UNIT).with_columns(start_ns=start, end_ns=start + walls["wall_ns"])
+    lost = waited_for.collectives.group_by(*UNIT, "role", "replica", *MEMBER).agg(lost_ns=sum_of("lost_ns"))
+    lost = lost.join(times, UNIT, optional=UNIT).sort(*RANK_GROUP, *MEMBER, "step")
+    for row in lost.rows():
+        run_text = f"{row['run']}:" if several else ""
+        replica, rank = format_numbered_word("replica", row["replica"]), f"rank {row['rank']}"
+        name = join_phrase(run_text, row["role"], replica, rank)
+        cell = row["start_ns"], row["end_ns"], row["lost_ns"]
         cells.setdefault(name, []).append(cell)
     waited = {name: float(sum(c[2] or 0 for c in row_cells)) for name, row_cells in cells.items()}
     row_limit = max(min(MAX_ROWS, MAX_MARKS // max((len(row_cells) for row_cells in cells.values()), default=1)), 1)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.frames import UNIT, divide_or_none, make_label_headings, name_stages, phrase_run
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
@@ -157,19 +157,19 @@ def _compute_median(values: Sequence[int] | Ints) -> float | None:
 
 def _find_shortest_sync_wall(measured: Measurements, owner: Owner) -> float | None:
     """Find the shortest weight sync of any rank without its waits for others, in ns: median over steps; None for one rank."""
-    rows = to_frame(measure_own_work_of_ranks(measured))
+    rows = measure_own_work_of_ranks(measured)
     rows = rows.filter(find_rows_of_owners(rows, [owner]) & rows.equals("canonical", WEIGHT_SYNC_STAGE))
     if len(rows.group_by("rank")) < 2:
         return None
     keys = (*RANK_GROUP_STEP, *MEMBER)
-    waits = to_frame(attribute_collective_waits(measured).collectives)
+    waits = attribute_collective_waits(measured).collectives
     waits = waits.filter(waits.equals("stage", WEIGHT_SYNC_STAGE)).group_by(*keys).agg(lost_ns=sum_of("lost_ns"))
     rows = rows.join(waits, keys, "left", optional=keys)
     wall_ns = np.maximum(rows["own_ns"] + rows["blocked_ns"] - rows.integers("lost_ns"), 0)
     return float(np.median(rows.group_by(*UNIT).agg(shortest=min_of(wall_ns))["shortest"]))
 
 
-def _measure_sync_traffic(measured: Measurements, owner: Owner, wall: float) -> dict[str, float | None]:
+def _measure_sync_traffic(measured: Measurements, owner: Owner, wall: float) -> dict[str, Any]:
     """Measure the traffic of one process in one sync: bytes, transfers, rate, and the best rate of such transfers."""
     collectives = measured.frame("collectives")
     comm, copies = (_select_sync_rows(rows, owner) for rows in (collectives, measured.frame("transfers")))
@@ -235,7 +235,7 @@ def _make_weight_sync_table(measured: Measurements, syncs: list[WeightSync]) -> 
     return make_sheet("weight_sync", "Weight sync", headings, rows)
 
 
-def _round_to_tenths(array: Array) -> Array:
+def _round_to_tenths(array: npt.NDArray[Any] | Nullable) -> Array:
     """Round numbers to one decimal; to integers if all are whole."""
     values = array.values if isinstance(array, Nullable) else array
     return narrow_whole_numbers(Nullable(np.round(values, 1), is_missing(array)))

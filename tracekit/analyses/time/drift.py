@@ -12,7 +12,6 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls, to_text_or_none
 from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.stages.periodic import sum_planned_stage_time
@@ -51,7 +50,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     measured = drop_left_out_steps(measured, list_incomplete_steps(measured))
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
-    for units_of_run in to_frame(measure_device_walls(measured, ())).group_by("run").frames():
+    for units_of_run in measure_device_walls(measured, ()).group_by("run").frames():
         run, walls = units_of_run.values("run")[0], units_of_run.filter(~units_of_run.is_missing("step"))
         places = _list_rise_candidates(len(walls), limit["false_ratio"])
         if not places:
@@ -70,7 +69,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _compute_walls_without_waits(measured: Measurements, walls: Frame) -> Floats:
     """Compute the walls of steps without waits for late ranks and without scheduled stages, in ns."""
-    savings = to_frame(estimate_wait_savings(measured)).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))
+    savings = estimate_wait_savings(measured).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))
     lost_ns = walls.join(savings, UNIT, how="left", optional=UNIT).integers("saved_ns")
     return walls.number("wall_ns") - lost_ns - sum_planned_stage_time(measured, walls)
 
@@ -127,11 +126,11 @@ def _find_drift(
 ) -> Iterator[Finding]:
     """Report R36 for one run: the step where the rise begins, and its cause if known."""
     step, count = walls.values("step")[rise.place], len(walls)
-    late_steps = to_pandas(walls.take(slice(rise.place, None)))
+    late_steps = walls.take(slice(rise.place, None))
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
     share = divide_or_none(gain, summarize_step_walls(measured).select_run(run).step_ns)
     more = rise.after_ns / rise.before_ns
-    pause = find_longer_pause(measured, to_pandas(walls), late_steps)
+    pause = find_longer_pause(measured, walls, late_steps)
     if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (rise.after_ns - rise.before_ns):
         pause = None
     if pause is not None:

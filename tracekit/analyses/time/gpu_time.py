@@ -7,7 +7,7 @@ Definitions M2 to M5: compute = kernels; communication = collectives; exposed = 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tracekit.job.stages.windows import (
     list_undamaged_rows,
     sum_gpu_time_by_stage,
 )
+from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -58,9 +59,6 @@ from tracekit.process.device.busy import (
 from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
 from tracekit.process.name_filters import make_narrow_coded, mark_wanted_names
 from tracekit.process.steps.windows import StageWindows, StepWindows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 GPU_TIME = Table(
     "gpu_time",
@@ -104,8 +102,6 @@ def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
     Columns: device, ts_ns, window_ns, compute_ns, exposed_comm_ns, exposed_memcpy_ns, exposed_memset_ns,
     idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
     """
-    import pandas as pd
-
     rows = []
     for device, ops in _split_ops_by_device(device_ops):
         state = compute_busy_intervals(ops)

@@ -21,7 +21,6 @@ from tracekit.job.frames import (
     summarize_step_walls,
 )
 from tracekit.job.longer_steps import LongerPause, find_longer_pause, list_time_counted_elsewhere, measure_device_walls
-from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages, sum_planned_stage_time
@@ -31,7 +30,7 @@ from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.failed_questions import has_faults, judge_if_sound
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import get_frame_arrays, repeat_text
+from tracekit.model.tables.arrays import repeat_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.tables.frame import (
     Frame,
@@ -140,7 +139,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
     recurring = list_recurrences(trace)
     if recurring is not None:
-        tables["recurrences"] = get_frame_arrays(recurring)
+        tables["recurrences"] = recurring
     return tables
 
 
@@ -160,7 +159,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         Metric("step_wall", steps.step_ns, "ns", "lower", *_find_wall_range(steps.walls), "step", STEP_BOUNDS),
         Metric("steps", steps.count, "count"),
     )
-    timed = to_frame(measure_device_walls(of_all, left_out))
+    timed = measure_device_walls(of_all, left_out)
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: select_filled_sheets(
@@ -328,7 +327,7 @@ def _find_step_variance(measured: Measurements, walls: Frame, thresholds: Thresh
         excess = float(np.maximum(wall - median, 0).sum() / len(wall))
         run, longest = of_run.values("run")[0], of_run.values("step")[int(wall.argmax())]
         long_steps = of_run.filter(wall > (float(wall.min()) + float(wall.max())) / 2)
-        pause = find_longer_pause(measured, to_pandas(of_run), to_pandas(long_steps))
+        pause = find_longer_pause(measured, of_run, long_steps)
         if pause is not None and pause.more_ns < MIN_EXPLAINED_VARIANCE_RATIO * (float(wall.max()) - median):
             pause = None
         findings.append(
@@ -340,7 +339,7 @@ def _find_step_variance(measured: Measurements, walls: Frame, thresholds: Thresh
                 (
                     Metric("max_over_median", float(wall.max()) / median, "", "lower", label="longest over median"),
                     Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
-                    *list_time_counted_elsewhere(measured, to_pandas(long_steps), pause, len(wall)),
+                    *list_time_counted_elsewhere(measured, long_steps, pause, len(wall)),
                 ),
                 (Place(source=None, step=longest),),
                 round(excess),

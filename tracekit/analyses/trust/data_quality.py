@@ -158,7 +158,7 @@ def count_nsys_recorded_rows(trace: Trace) -> dict[str, int]:
     """
     if trace.source.tool != "nsys":
         return {}
-    other_count = sum(len(trace.get(name)) for name in _COUNTED_TABLES)
+    other_count = sum(trace.row_count(name) for name in _COUNTED_TABLES)
     return {
         "recorded": int(mark_rows_of_kind(trace, "host_ops", *_OF_PROGRAM).sum()) + other_count,
         "cuda_calls": int(mark_rows_of_kind(trace, "host_ops", "runtime").sum()),

@@ -8,23 +8,19 @@ unmatched. Clock offsets come from the ends of collectives that no rank leaves b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.job.frames import UNIT, clear_redundant_parts
 from tracekit.job.groups import find_group_maxima, find_group_minima, find_mixed_groups, number_rows_within_groups
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Coded, Nullable
 from tracekit.model.tables.frame import Bools, Frame, Ints, count_distinct_of, max_of, min_of, where
 from tracekit.model.tables.keys import find_distinct, group_arrays, number_keys
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import ROOTED
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CLOCK = ("run", "role", "replica", "rank")
 """Owner of one clock. A rank of another role or replica is another process."""
@@ -389,9 +385,3 @@ def _compute_collective_waits(
         is_single = np.bincount(of_match[at_end], minlength=matches)[of_match] == 1
         last[rows] = at_end & is_single & trusted[rows]
     return Nullable(wait, ~timed), Nullable(skew, ~timed), trusted, last
-
-
-def match_collectives(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of what `list_matched_collectives` adds, for callers that still judge with pandas."""
-    added = ("match", "members", "reason", "transfer_ns", "wait_ns", "skew_ns", "trusted", "is_last")
-    return to_pandas(list_matched_collectives(measured).select(*added))

@@ -153,7 +153,16 @@ def _make_slow_link(rows: Frame, slow: Bools, usual: float, peers: int, since: i
     """Make a slow link, without its rows."""
     labels, none = next(rows.rows("run", "role", "op", "group")), np.empty(0, np.int64)
     rate = float(np.median(rows["rate"][slow]))
-    return SlowLink(*labels.values(), _list_group_members(rows), rate, usual, peers, since, none, none)
+    return SlowLink(
+        **labels,
+        ranks=_list_group_members(rows),
+        rate=rate,
+        usual_rate=usual,
+        peers=peers,
+        since=since,
+        slow=none,
+        excess_ns=none,
+    )
 
 
 def _attach_slow_link_rows(measured: Measurements, link: SlowLink) -> SlowLink:

@@ -77,8 +77,9 @@ def _list_rated_collectives(measured: Measurements) -> Frame:
     kinds = rows.group_by("op", "group_size")
     factors = np.array([compute_wire_factor(*kind.values()) for kind in kinds.agg().rows()], np.float64)
     wire_bytes = rows.number("size_bytes") * factors[kinds.number]
-    names, edges = zip(*SIZES, strict=True)
-    size = Coded(np.searchsorted(edges[:-1], rows.integers("size_bytes"), side="right"), names)
+    bounds = [bound for _, bound in SIZES[:-1]]
+    places = np.searchsorted(bounds, rows.integers("size_bytes"), side="right")
+    size = Coded(places, tuple(name for name, _ in SIZES))
     rows = rows.with_columns(
         canonical=name_stages(rows),
         wire_bytes=where(~np.isnan(wire_bytes), wire_bytes),

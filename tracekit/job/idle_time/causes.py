@@ -10,7 +10,6 @@ import numpy as np
 from tracekit.job.frames import UNIT, name_stages
 from tracekit.job.idle_time.host_syncs import find_sync_bound_stages
 from tracekit.job.idle_time.launching import list_launch_bound_keys
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (
     NO_STEPS,
@@ -203,7 +202,7 @@ def sum_waits_for_paused_ranks(
     if not len(paused) or not measured.has("segments"):
         return 0
     idle = _select_rows_of_run_and_role(list_rows_of_windows(measured, "idle"), run, role)
-    booked = _select_rows_of_run_and_role(to_frame(attribute_collective_waits(measured).booked), run, role)
+    booked = _select_rows_of_run_and_role(attribute_collective_waits(measured).booked, run, role)
     # Ranks of damaged files wait too, but their steps are not among those that the sum is divided by.
     booked = booked.filter(booked.is_among(idle, ["rank"], optional=["rank"]))
     unit = _choose_unit_columns_of_ranks(idle)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracekit.job.frames import select_distinct_rows
 from tracekit.model.report import Cell, Heading, Section, Sheet
-from tracekit.model.tables.keys import iterate_records
 from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 
@@ -42,10 +40,9 @@ def add_host_columns(measured: Measurements, section: Section) -> Section:
 
 def _list_host_owners(measured: Measurements) -> list[Row]:
     """List the labels and the host of every process with a known rank and host."""
-    captures = measured["captures"]
-    captures = captures[captures["rank"].notna() & captures["host"].notna()]
-    columns = (*LABELS, "host")
-    return list(iterate_records(select_distinct_rows(captures, columns), columns))
+    captures = measured.frame("captures").distinct(*LABELS, "host")
+    captures = captures.filter(~captures.is_missing("rank") & ~captures.is_missing("host"))
+    return [tuple(row.values()) for row in captures.rows(*LABELS, "host")]
 
 
 def _has_rank_column(sheet: Sheet) -> bool:

@@ -10,22 +10,20 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import clear_parts_of_numbered_steps, find_canonical_stages, find_equal_rows, to_text_or_none
+from tracekit.job.frames import clear_redundant_parts, name_stages
 from tracekit.job.rank_groups import RankGroup
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
-from tracekit.model.tables.arrays import Columns, Nullable
-from tracekit.model.tables.keys import CAPTURE, group_rows_by, left_join, mask_equal, number_frames_alike, sum_by_group
+from tracekit.model.tables.arrays import Columns, Nullable, mask_value
+from tracekit.model.tables.frame import Bools, Frame, choose, sum_of
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.tables.slots import CAUSE_TITLES
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_COMPARED = 16
 """Most ranks that are not late whose steps are compared with those of the late ones."""
@@ -51,7 +49,7 @@ PAUSE_NS = 1_000_000
 LEAST_EXPLAINED_SHARE = 0.5
 """Smallest share of a pause that a place in the program must explain to be named."""
 
-SLOT_ROW_KEYS = ["stage", "class", "cause", "name"]
+SLOT_ROW_KEYS = ("stage", "class", "cause", "name")
 """Keys of the compared rows."""
 
 PAUSES = {"host_loader": "waits for its data loader", "host_gc": "collects garbage"}
@@ -89,7 +87,7 @@ UNKNOWN = LatenessCause(
 class RankComparison:
     """Work of late ranks (`late_ns`, `late_count`, by row of `keys`) and of the others (`usual_…`): means over steps."""
 
-    keys: pd.DataFrame
+    keys: Frame
     late_ns: Floats
     late_count: Floats
     usual_ns: Floats
@@ -102,11 +100,11 @@ class RankComparison:
 
     def of_class(self, *names: str) -> Bools:
         """Find the rows of these classes."""
-        return self.keys["class"].isin(names).to_numpy(np.bool_)
+        return self.keys.is_in("class", names)
 
 
 def find_lateness_cause(
-    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: Frame
 ) -> LatenessCause:
     """Find why these ranks are late in these steps, compared with the first few of the others."""
     if not measured.has("slots"):
@@ -131,60 +129,52 @@ def find_lateness_cause(
 
 
 def _compare_rank_steps(
-    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: Frame
 ) -> RankComparison | None:
     """Compare the steps of the late ranks with those of the others; None where one side was not recorded."""
     rows = _select_rank_slots(measured.columns("slots"), rank_group, [*late, *usual_ranks])
-    rows = clear_parts_of_numbered_steps(rows)
-    of_step, wanted = number_frames_alike(["step", "part"], rows, steps)
-    rows = rows[np.isin(of_step, wanted)].reset_index(drop=True)
-    return _compare_slot_rows(rows, rows["rank"].isin(late).to_numpy(np.bool_))
+    rows = rows.filter(rows.is_among(steps, ("step", "part"), optional=("step", "part")))
+    return _compare_slot_rows(rows, np.isin(rows.integers("rank"), late))
 
 
 def find_slowdown_since(measured: Measurements, rank_group: RankGroup, since: int) -> tuple[float | None, str | None]:
     """Find (common factor by which kernels slow down from a step on, stage that gains most time); None if unknown."""
-    ranks = np.unique(rank_group.by_step["rank"].to_numpy(np.int64))[:MOST_COMPARED]
+    ranks = np.unique(rank_group.by_step.integers("rank"))[:MOST_COMPARED]
     rows = _select_rank_slots(measured.columns("slots"), rank_group, ranks.tolist())
-    rows = rows[rows["step"].notna()].reset_index(drop=True)
-    both = _compare_slot_rows(
-        clear_parts_of_numbered_steps(rows), (rows["step"] >= since).to_numpy(np.bool_, na_value=False)
-    )
+    rows = rows.filter(~rows.is_missing("step"))
+    both = _compare_slot_rows(rows, rows.integers("step") >= since)
     if both is None:
         return None, None
-    number, first = group_rows_by(both.keys, ["stage"])
-    more = np.bincount(number, both.more_ns, len(first))
-    stage = to_text_or_none(both.keys["stage"].iloc[first[int(more.argmax())]])
+    by_stage = both.keys.group_by("stage").agg(more_ns=sum_of(both.more_ns))
+    stage = by_stage.values("stage")[int(by_stage["more_ns"].argmax())]
     factor, names = _find_common_factor(both, both.of_class("compute") & (both.usual_ns > 0))
     return (factor if len(names) >= LEAST_NAMES else None), stage
 
 
-def _compare_slot_rows(rows: pd.DataFrame, is_late: Bools) -> RankComparison | None:
+def _compare_slot_rows(rows: Frame, is_late: Bools) -> RankComparison | None:
     """Compare the late rows with the others, by stage, class, cause and name; None where one side was not recorded."""
     if is_late.all() or not is_late.any():
         return None
-    rows["stage"] = find_canonical_stages(rows, in_file=True)
-    rows["name"] = rows["kernel"].where(rows["kernel"].notna(), rows["op"])
-    key, first = group_rows_by(rows, SLOT_ROW_KEYS)
-    side_ns, side_count = np.zeros((2, 2, len(first)))
-    for place, mask in enumerate((is_late, ~is_late)):
+    rows = rows.with_columns(
+        stage=name_stages(rows, in_file=True), name=choose(~rows.is_missing("kernel"), rows["kernel"], rows["op"])
+    )
+    groups, sides = rows.group_by(*SLOT_ROW_KEYS), []
+    for mask in (is_late, ~is_late):
         # Average over ranks and steps: work differs between steps, but hardly between ranks.
-        ranks = len(group_rows_by(rows[mask], ["rank", "step", "part", "occurrence"])[1])
-        for side, column in ((side_ns, "exclusive_ns"), (side_count, "count")):
-            values = rows[column].to_numpy(np.int64)[mask]
-            side[place] = sum_by_group(key[mask], values, len(first)) / ranks
-    keys = rows[SLOT_ROW_KEYS].iloc[first].reset_index(drop=True)
-    return RankComparison(keys, side_ns[0], side_count[0], side_ns[1], side_count[1])
+        count = len(rows.filter(mask).group_by("rank", "step", "part", "occurrence"))
+        sums = groups.agg(
+            time_ns=sum_of(np.where(mask, rows["exclusive_ns"], 0)), count=sum_of(np.where(mask, rows["count"], 0))
+        )
+        sides += [sums["time_ns"] / count, sums["count"] / count]
+    return RankComparison(groups.agg(), *sides)
 
 
-def _select_rank_slots(slots: Columns, rank_group: RankGroup, ranks: list[int]) -> pd.DataFrame:
+def _select_rank_slots(slots: Columns, rank_group: RankGroup, ranks: list[int]) -> Frame:
     """Select the slots of these ranks of a rank group, without making a frame of the other rows."""
     rank = slots["rank"]
     assert isinstance(rank, Nullable), "a rank may be unknown"
     is_chosen = np.isin(rank.values, ranks) & ~rank.missing
-    rows = slots.where(is_chosen).judged()
-    for name in ("run", "role", "replica"):
-        rows = rows[mask_equal(rows[name], getattr(rank_group, name))]
-    return rows.reset_index(drop=True)
+    return clear_redundant_parts(rank_group.select_rows(Frame.from_columns(slots.where(is_chosen))))
 
 
 def _explain_longer_work(
@@ -212,7 +202,7 @@ def _find_common_factor(both: RankComparison, chosen: Bools) -> tuple[float | No
     near = (np.abs(late_ns / usual - factor) <= NEAR_SHARE * (factor - 1)) & same
     if factor < SLOWER_RATIO or usual[near].sum() < AGREEING_SHARE * usual.sum():
         return None, []
-    return factor, both.keys["name"][chosen][near].unique().tolist()
+    return factor, list(dict.fromkeys(both.keys.filter(chosen).filter(near).values("name")))
 
 
 def _describe_common_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> LatenessCause:
@@ -248,8 +238,7 @@ def _describe_more_work(
     working = both.of_class("compute", "memcpy", "memset", "host")
     more = np.where(working, both.more_ns, -np.inf)
     place = int(more.argmax())
-    stage = to_text_or_none(both.keys["stage"].iloc[place])
-    name = str(both.keys["name"].iloc[place])
+    stage, name = (both.keys.values(column)[place] for column in ("stage", "name"))
     count, usual = float(both.late_count[place]), float(both.usual_count[place])
     of_work = [Metric("work_ns", round(float(more[place])), "ns", "lower", label=f"more in {name}")]
     in_stage = f" in {stage}" if stage else ""
@@ -285,10 +274,9 @@ def _describe_longer_calls(both: RankComparison, chosen: Bools, more: LatenessCa
 def _describe_longer_idle_time(both: RankComparison, more: Floats, holder: tuple[str, float] | None) -> LatenessCause:
     """Describe longer idle time by its largest part (stage and cause), or by the place in the program."""
     place = int(more.argmax())
-    kind = to_text_or_none(both.keys["cause"].iloc[place]) or ""
-    stage = to_text_or_none(both.keys["stage"].iloc[place])
+    kind, stage = both.keys.values("cause")[place] or "", both.keys.values("stage")[place]
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
-    has_stages = bool(both.keys["stage"].notna().any())
+    has_stages = not both.keys.is_missing("stage").all()
     where = f" in {stage}" if stage else " outside its stages" if has_stages else ""
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
     longer_ns = float(more[place])
@@ -322,28 +310,24 @@ def _estimate_pause_length(both: RankComparison, place: int) -> float:
 
 
 def _find_program_place_of_pause(
-    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: Frame
 ) -> tuple[str, float] | None:
     """Find (the place in the program where late ranks idle longest beyond the others, by how much per step), or None."""
-    rows = clear_parts_of_numbered_steps(
-        _select_rank_slots(measured.columns("idle_blame"), rank_group, [*late, *usual_ranks])
+    rows = _select_rank_slots(measured.columns("idle_blame"), rank_group, [*late, *usual_ranks])
+    rows = rows.filter(
+        rows.equals("window", "step") & rows.is_among(steps, ("step", "part"), optional=("step", "part"))
     )
-    frames = measured["idle_frames"]
-    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)].drop(columns="holder")
-    if not len(rows) or not len(frames):
+    frames = measured.frame("idle_frames").select(*NODE, "frame", "holder")
+    frames = frames.filter(~frames.is_missing("frame") & frames.is_in("holder", TELLING_HOLDERS))
+    places = rows.drop("holder").join(frames, NODE)
+    if not len(places):
         return None
-    of_step, wanted = number_frames_alike(["step", "part"], rows, steps)
-    places = left_join(rows[np.isin(of_step, wanted)], frames[[*NODE, "frame", "holder"]], NODE)
-    places = places[places["frame"].notna() & places["holder"].isin(TELLING_HOLDERS).to_numpy(np.bool_)]
-    is_late = places["rank"].isin(late).to_numpy(np.bool_)
-    number, first = group_rows_by(places, ["frame"])
-    idle = places["idle_ns"].to_numpy(np.int64)
-    more = sum_by_group(number[is_late], idle[is_late], len(first)) / (len(late) * len(steps))
-    usual = sum_by_group(number[~is_late], idle[~is_late], len(first)) / (len(usual_ranks) * len(steps))
-    if not len(first):
-        return None
-    place = int((more - usual).argmax())
-    return str(places["frame"].iloc[first[place]]), float((more - usual)[place])
+    is_late = np.isin(places.integers("rank"), late)
+    idle, by_place = places["idle_ns"], places.group_by("frame")
+    sums = by_place.agg(late=sum_of(np.where(is_late, idle, 0)), usual=sum_of(np.where(is_late, 0, idle)))
+    more = sums["late"] / (len(late) * len(steps)) - sums["usual"] / (len(usual_ranks) * len(steps))
+    place = int(more.argmax())
+    return sums.values("frame")[place], float(more[place])
 
 
 TELLING_HOLDERS = ("python", "gc", "system", "first_call", "call", "sync", "op")
@@ -357,8 +341,8 @@ def _compare_host_call_times(
     measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int]
 ) -> float | None:
     """Compare the median time of host calls: late ranks over the others."""
-    rows = rank_group.select_rows(measured["host_counts"])
-    rows = rows[(rows["window"] == "step") & rows["call_p50_ns"].notna()]
+    rows = rank_group.select_rows(measured.frame("host_counts"))
+    rows = rows.filter(rows.equals("window", "step") & ~rows.is_missing("call_p50_ns"))
     return _divide_medians_of_ranks(rows, "call_p50_ns", late, usual_ranks)
 
 
@@ -366,17 +350,16 @@ def _compare_forward_row_counts(
     measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], stage: str | None
 ) -> float | None:
     """Compare the rows of forward matrix products in a stage: late ranks over the others."""
-    rows = rank_group.select_rows(measured["forward_batches"])
-    rows = rows[rows["row_count"].notna()]
-    rows = rows[find_equal_rows(pd.Series(find_canonical_stages(rows), rows.index), stage).to_numpy(np.bool_)]
+    rows = rank_group.select_rows(measured.frame("forward_batches"))
+    rows = rows.filter(~rows.is_missing("row_count") & mask_value(name_stages(rows), stage))
     return _divide_medians_of_ranks(rows, "row_count", late, usual_ranks)
 
 
-def _divide_medians_of_ranks(rows: pd.DataFrame, column: str, late: list[int], usual_ranks: list[int]) -> float | None:
+def _divide_medians_of_ranks(rows: Frame, column: str, late: list[int], usual_ranks: list[int]) -> float | None:
     """Divide the median of a column over the late ranks by that over the others; None where either is unknown."""
     sides = []
     for ranks in (late, usual_ranks):
-        values = rows[column][rows["rank"].isin(ranks).to_numpy(np.bool_)].to_numpy(float)
+        values = rows.number(column)[np.isin(rows.integers("rank", -1), ranks)]
         if not len(values):
             return None
         sides.append(float(np.median(values)))

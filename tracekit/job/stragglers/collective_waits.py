@@ -7,19 +7,13 @@ the same group, as far as the waiting rank did not spend as long on it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.collectives.matching import compute_group_medians, match_collectives
-from tracekit.job.frames import (
-    clear_parts_of_numbered_steps,
-    find_canonical_stages,
-    sum_columns_by_keys,
-    to_text_or_none,
-)
+from tracekit.job.collectives.matching import list_matched_collectives
+from tracekit.job.frames import clear_redundant_parts, name_stages
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -27,18 +21,21 @@ from tracekit.job.rank_groups import (
     find_rows_in_steps,
     select_work_segments,
 )
-from tracekit.model.tables.arrays import make_frame
-from tracekit.model.tables.keys import (
-    find_matching_rows,
-    group_arrays,
-    group_column,
-    group_rows_by,
-    number_frames_alike,
+from tracekit.model.tables.arrays import select_rows
+from tracekit.model.tables.frame import (
+    Bools,
+    Frame,
+    Ints,
+    count_rows,
+    first_of,
+    median_of,
+    min_of,
+    number_alike,
+    sum_of,
+    texts,
 )
 from tracekit.model.trace import Measurements
 from tracekit.process.collectives.names import SYNCHRONISING
-
-Ints = npt.NDArray[np.int64]
 
 MAX_STAGES = 15
 """Most stages that waits are attributed to by name; the rest are one."""
@@ -60,12 +57,12 @@ class CollectiveWaits(NamedTuple):
     `collectives` has RANK_GROUP_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
     work_ns (own work since the last collective of the group) and excess_ns (the part beyond the median of the others).
     `by_stage` divides the excess of each of its rows, by position, among `stages`. `booked` has RANK_GROUP_STEP, rank,
-    stage, late_rank, cause (canonical stage of the late rank; <NA> where its work in stages does not explain the wait)
+    stage, late_rank, cause (canonical stage of the late rank; missing where its work in stages does not explain the wait)
     and lost_ns.
     """
 
-    collectives: pd.DataFrame
-    booked: pd.DataFrame
+    collectives: Frame
+    booked: Frame
     stages: tuple[str, ...]
     by_stage: npt.NDArray[np.int64]
 
@@ -80,56 +77,28 @@ def attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
 
 def _attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     measured.has("arrivals", "segments")
-    if not measured.row_count("collectives"):
-        return _make_empty_collective_waits()
-    rows, matches = (clear_parts_of_numbered_steps(measured["collectives"]), match_collectives(measured))
-    rows = pd.concat([rows, matches], axis=1)
-    chosen = rows["wait_ns"].notna().to_numpy(np.bool_) & find_rows_in_steps(measured, rows)
-    rows = rows[chosen].reset_index(drop=True)
-    if not len(rows):
-        return _make_empty_collective_waits()
+    rows = clear_redundant_parts(list_matched_collectives(measured))
+    rows = rows.filter(~rows.is_missing("wait_ns") & find_rows_in_steps(measured, rows))
     work, names, blocked = _measure_work_before_arrivals(measured, rows)
-    rows["stage"] = find_canonical_stages(rows)
-    wait = rows["wait_ns"].to_numpy(np.int64)
-    free = rows["dur_ns"].to_numpy(np.int64) - wait
-    lost = np.maximum(blocked - free, 0)
-    rows["lost_ns"] = np.where(rows["trusted"], lost, 0)
-    match = rows["match"].to_numpy(np.int64)
-    total = work.sum(axis=1)
-    rows["work_ns"] = total
-    rows["excess_ns"] = np.maximum(total - compute_medians_of_others(total, match), 0)
-    beyond = np.maximum(
-        work - np.column_stack([compute_medians_of_others(work[:, k], match) for k in range(len(names))])
-        if len(names)
-        else work,
-        0,
+    lost = np.maximum(blocked - (rows["dur_ns"] - rows.integers("wait_ns")), 0)
+    match, total = rows.integers("match"), work.sum(axis=1)
+    excess = np.maximum(total - compute_medians_of_others(total, match), 0)
+    rows = rows.with_columns(
+        stage=name_stages(rows), lost_ns=np.where(rows["trusted"], lost, 0), work_ns=total, excess_ns=excess
     )
-    parts = _scale_rows_to_totals(beyond, rows["excess_ns"].to_numpy(np.int64))
-    return CollectiveWaits(rows[[*_WAITING]], _attribute_lost_time(rows, work, names), tuple(names), parts)
+    beyond = np.zeros_like(work)
+    for stage in range(len(names)):
+        beyond[:, stage] = np.maximum(work[:, stage] - compute_medians_of_others(work[:, stage], match), 0)
+    parts = _scale_rows_to_totals(beyond, excess)
+    return CollectiveWaits(rows.select(*_WAITING), _attribute_lost_time(rows, work, names), tuple(names), parts)
 
 
-def _make_empty_collective_waits() -> CollectiveWaits:
-    """Make the empty result for measurements in which no rank can have waited."""
-    texts, flags, times = np.empty(0, object), np.empty(0, np.bool_), np.empty(0, np.int64)
-    kinds: dict[str, Any] = {
-        **dict.fromkeys((*_WAITING, *_BOOKED), pd.arrays.IntegerArray(times, flags)),
-        **dict.fromkeys(("run", "part", "role", "group", "stage", "cause"), texts),
-        **dict.fromkeys(("trusted", "is_last"), flags),
-        **dict.fromkeys(("lost_ns", "work_ns", "excess_ns"), times),
-    }
-    waiting, booked = (
-        make_frame({name: kinds[name] for name in names}, 0) for names in (_WAITING, (*_BOOKED, "lost_ns"))
-    )
-    return CollectiveWaits(waiting, booked, (), times.reshape(0, 0))
-
-
-def _attribute_lost_time(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
+def _attribute_lost_time(rows: Frame, work: npt.NDArray[np.int64], names: list[str]) -> Frame:
     """Attribute lost time by (unit, waiting rank and stage, late rank, its stage)."""
-    last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
-    match = rows["match"].to_numpy(np.int64)
+    last = np.flatnonzero(rows["is_last"])
+    match, lost = rows.integers("match"), rows["lost_ns"]
     late_row = np.full(int(match.max(initial=-1)) + 1, -1, np.int64)
     late_row[match[last]] = last
-    lost = rows["lost_ns"].to_numpy(np.int64)
     waiting = np.flatnonzero((lost > 0) & (late_row[match] >= 0))
     late = late_row[match[waiting]]
     more = np.maximum(work[late] - work[waiting], 0)
@@ -138,12 +107,13 @@ def _attribute_lost_time(rows: pd.DataFrame, work: npt.NDArray[np.int64], names:
     assert (unexplained >= 0).all(), "no more than the wait may be booked"
     table = np.column_stack([parts, unexplained])
     entry, cause = np.nonzero(table)
-    out = rows[[*RANK_GROUP_STEP, "rank", "stage"]].iloc[waiting[entry]].reset_index(drop=True)
-    out["late_rank"] = rows["rank"].array[late[entry]]
-    out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
-    out["lost_ns"] = table[entry, cause]
-    assert int(out["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
-    return sum_columns_by_keys(out, _BOOKED, ["lost_ns"])
+    booked = rows.take(waiting[entry]).with_columns(
+        late_rank=select_rows(rows["rank"], late[entry]),
+        cause=select_rows(texts([*(name or None for name in names), None]), cause),
+        lost_ns=table[entry, cause],
+    )
+    assert int(booked["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
+    return booked.group_by(*_BOOKED).agg(lost_ns=sum_of("lost_ns"))
 
 
 def _scale_rows_to_totals(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
@@ -158,22 +128,20 @@ def _scale_rows_to_totals(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDAr
     return shares
 
 
-def _measure_work_before_arrivals(
-    measured: Measurements, rows: pd.DataFrame
-) -> tuple[npt.NDArray[np.int64], list[str], Ints]:
+def _measure_work_before_arrivals(measured: Measurements, rows: Frame) -> tuple[npt.NDArray[np.int64], list[str], Ints]:
     """Measure work before each row: (own work by stage since the group's last collective, the stages, blocked time)."""
     worked = select_work_segments(measured)
     names = _list_wait_stages(worked)
-    arrivals = measured["arrivals"]
-    first = group_rows_by(arrivals, _ARRIVAL)[1]
-    place = find_matching_rows(rows, arrivals.iloc[first], _ARRIVAL, optional=_ARRIVAL)
-    arrived = place >= 0
-    arrival = first[place[arrived]]
-    met = np.array(arrivals["op"].isin(SYNCHRONISING), np.bool_)
+    arrivals = measured.frame("arrivals")
+    places = arrivals.select(*_ARRIVAL).with_columns(arrival=np.arange(len(arrivals))).distinct(*_ARRIVAL)
+    joined = rows.select(*_ARRIVAL).join(places, _ARRIVAL, "left", optional=_ARRIVAL)
+    arrived, arrival = ~joined.is_missing("arrival"), joined.integers("arrival")
+    arrival = arrival[arrived]
+    met = arrivals.is_in("op", SYNCHRONISING)
     met[arrival] = True
     before = _sum_work_since_last_meeting(arrivals, met, worked, names)
     blocked = np.zeros(len(rows), np.int64)
-    blocked[arrived] = arrivals["blocked_ns"].to_numpy(np.int64)[arrival]
+    blocked[arrived] = arrivals["blocked_ns"][arrival]
     work = np.zeros((len(rows), len(names)), np.int64)
     work[arrived] = before[arrival]
     return work, names, blocked
@@ -186,13 +154,10 @@ _ARRIVAL = (*_STRIP, "group", "op", "ordinal")
 """Key of an arrival at a collective."""
 
 
-def _sum_work_since_last_meeting(
-    arrivals: pd.DataFrame, met: npt.NDArray[np.bool_], worked: pd.DataFrame, names: list[str]
-) -> npt.NDArray[np.int64]:
+def _sum_work_since_last_meeting(arrivals: Frame, met: Bools, worked: Frame, names: list[str]) -> npt.NDArray[np.int64]:
     """Sum own work by stage since the group last met, for each arrival; `met` marks the arrivals that meet."""
-    strips = number_frames_alike(_STRIP, arrivals, worked)
-    strip = np.concatenate(strips)
-    segment = np.concatenate([frame["segment"].to_numpy(np.int64) for frame in (arrivals, worked)])
+    strip = np.concatenate(number_alike(_STRIP, arrivals, worked))
+    segment = np.concatenate([arrivals["segment"], worked["segment"]])
     size = np.zeros(int(strip.max(initial=-1)) + 1, np.int64)
     np.maximum.at(size, strip, segment + 1)
     first = np.cumsum(size) - size
@@ -201,13 +166,13 @@ def _sum_work_since_last_meeting(
     table = np.zeros((int(size.sum()) + 1, len(names)), np.int64)
     number = {name: place for place, name in enumerate(names)}
     other = number.get(OTHER_STAGES, -1)
-    stage, names_of = pd.factorize(worked["canonical"].to_numpy(object))
-    places = [number.get(_name_stage_column(c), other) for c in (*names_of, None)]
-    column = np.array(places, np.int64)[stage]
-    np.add.at(table, (done + 1, column), worked["own_ns"].to_numpy(np.int64))
+    stages = worked.group_by("canonical")
+    places = [number.get(stage or "", other) for stage in stages.agg().values("canonical")]
+    column = np.array(places, np.int64)[stages.number]
+    np.add.at(table, (done + 1, column), worked["own_ns"])
     table = table.cumsum(axis=0)
     of_strip = strip[: len(arrivals)]
-    group, _ = group_arrays([of_strip, group_column(arrivals["group"])[0]])
+    group = arrivals.with_columns(strip=of_strip).group_by("strip", "group").number
     in_order = np.lexsort((came, group))
     in_order = in_order[met[in_order]]
     is_next = np.flatnonzero(np.diff(group[in_order]) == 0)
@@ -217,73 +182,41 @@ def _sum_work_since_last_meeting(
     return work
 
 
-def _name_stage_column(canonical: object) -> str:
-    """Name the column of a stage; the step, where there are no stages, has the empty name."""
-    return to_text_or_none(canonical) or ""
+def _list_wait_stages(worked: Frame) -> list[str]:
+    """List the stages with most own work, in order of names, and one for all others.
+
+    The step, where there are no stages, has the empty name.
+    """
+    sums = worked.group_by("canonical").agg(own_ns=sum_of("own_ns"))
+    sums = sums.with_columns(name=texts([stage or "" for stage in sums.values("canonical")]))
+    names = sums.sort("own_ns", "name", descending=["own_ns"]).values("name")
+    return [*sorted(names[:MAX_STAGES]), *([OTHER_STAGES] if len(names) > MAX_STAGES else [])]
 
 
-def _list_wait_stages(worked: pd.DataFrame) -> list[str]:
-    """List the stages with most own work, in order of names, and one for all others."""
-    sums = sum_columns_by_keys(worked, ["canonical"], ["own_ns"])
-    sums["name"] = list(map(_name_stage_column, sums["canonical"]))
-    sums = sums.sort_values(["own_ns", "name"], ascending=[False, True])
-    names = sorted(sums["name"].iloc[:MAX_STAGES])
-    if len(sums) > MAX_STAGES:
-        names.append(OTHER_STAGES)
-    return names
-
-
-def estimate_wait_savings(measured: Measurements) -> pd.DataFrame:
+def estimate_wait_savings(measured: Measurements) -> Frame:
     """Estimate how much shorter each step would be if the last rank always came with the median (Q19).
 
     One row per (unit, rank group): saved_ns and collectives (their number). Of several process groups the one that saves
     most counts, as time lost in one is often lost again in the next.
     """
-    return measured.derived(_estimate_wait_savings).copy()
+    return measured.derived(_estimate_wait_savings)
 
 
-def sum_waits_for_missing_rank(measured: Measurements) -> pd.DataFrame:
+def sum_waits_for_missing_rank(measured: Measurements) -> Frame:
     """Sum the waits of all recorded ranks for one that was not recorded: held_ns per (unit, rank group)."""
     return measured.derived(_sum_waits_for_missing_rank)
 
 
-def _sum_waits_for_missing_rank(measured: Measurements) -> pd.DataFrame:
-    rows = attribute_collective_waits(measured).collectives
-    number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
-    out = rows.iloc[first][[*RANK_GROUP_STEP]].reset_index(drop=True)
-    least_ns = np.full(len(number), np.iinfo(np.int64).max)
-    place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
-    np.minimum.at(least_ns, place, rows["lost_ns"].to_numpy(np.int64))
-    out["held_ns"] = least_ns
-    return sum_columns_by_keys(out[least_ns > 0], [*RANK_GROUP_STEP], ["held_ns"])
+def _sum_waits_for_missing_rank(measured: Measurements) -> Frame:
+    by_match = attribute_collective_waits(measured).collectives.sort("match").group_by("match")
+    least = by_match.agg(**{name: first_of(name) for name in RANK_GROUP_STEP}, held_ns=min_of("lost_ns"))
+    least = least.filter(least["held_ns"] > 0)
+    return least.group_by(*RANK_GROUP_STEP).agg(held_ns=sum_of("held_ns"))
 
 
-def estimate_savings_by_match(measured: Measurements) -> pd.DataFrame:
-    """Estimate the time saved per matched collective.
-
-    Columns: RANK_GROUP_STEP, group, match, late_rank (<NA> where none is trusted), late_device, saved_ns.
-    """
-    return measured.derived(_estimate_savings_by_match)
-
-
-def _estimate_savings_by_match(measured: Measurements) -> pd.DataFrame:
-    rows = attribute_collective_waits(measured).collectives
-    number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
-    out = rows.iloc[first][[*RANK_GROUP_STEP, "group", "match"]].reset_index(drop=True)
-    place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
-    last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
-    late = np.full(len(number), -1, np.int64)
-    late[place[last]] = last
-    for name in ("rank", "device"):
-        out[f"late_{name}"] = rows[name].array[late]
-        out[f"late_{name}"] = out[f"late_{name}"].where(late >= 0)
-    lost = rows["lost_ns"].to_numpy(np.int64)
-    out["saved_ns"] = compute_group_medians(lost, place, len(number)) if len(rows) else lost
-    return out
-
-
-def _estimate_wait_savings(measured: Measurements) -> pd.DataFrame:
-    rows = estimate_savings_by_match(measured).assign(collectives=1)
-    by_group = sum_columns_by_keys(rows, [*RANK_GROUP_STEP, "group"], ["saved_ns", "collectives"])
-    by_group = by_group.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
-    return by_group.drop_duplicates([*RANK_GROUP_STEP]).drop(columns="group").reset_index(drop=True)
+def _estimate_wait_savings(measured: Measurements) -> Frame:
+    by_match = attribute_collective_waits(measured).collectives.sort("match").group_by("match")
+    keys = (*RANK_GROUP_STEP, "group")
+    saved = by_match.agg(**{name: first_of(name) for name in keys}, saved_ns=median_of("lost_ns"))
+    by_group = saved.group_by(*keys).agg(saved_ns=sum_of("saved_ns"), collectives=count_rows())
+    return by_group.sort("saved_ns", "group", descending=["saved_ns"]).distinct(*RANK_GROUP_STEP).drop("group")

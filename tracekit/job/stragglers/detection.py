@@ -7,21 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import (
-    divide_or_none,
-    find_equal_rows,
-    phrase_run,
-    sum_columns_by_keys,
-    summarize_job_steps,
-    to_int_or_none,
-    to_text_or_none,
-)
+from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run, summarize_step_walls
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -53,7 +42,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Verdict
 from tracekit.model.stats.lasting import count_rounds_needed
 from tracekit.model.stats.many import adjust_benjamini_hochberg
-from tracekit.model.tables.keys import mask_matching_rows, number_frames_alike
+from tracekit.model.tables.frame import Bools, Frame, max_of, mean_of, sum_of, where
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -74,46 +63,42 @@ class LateRanks:
     rank_group: RankGroup
     lateness: RankLateness
     late_set: LateSet
-    group: Any
+    group: str | None
     cost_ns: float
     cause: LatenessCause | None
     is_named: bool
     pause_ns: float = 0.0
 
     @property
-    def members(self) -> pd.DataFrame:
+    def members(self) -> Frame:
         """Rank and device of each late member."""
-        return self.lateness.members[self.late_set.is_late]
+        return self.lateness.members.filter(self.late_set.is_late)
 
     @property
     def ranks(self) -> set[int]:
         """Ranks of the late members."""
-        return set(self.members["rank"].astype(int).tolist())
+        return set(self.members.values("rank"))
 
     @property
-    def late_steps(self) -> pd.DataFrame:
+    def late_steps(self) -> Frame:
         """Steps in which the members are late."""
-        return self.lateness.steps[self.late_set.late_steps]
+        return self.lateness.steps.filter(self.late_set.late_steps)
 
 
-def summarize_rank_group_members(rank_group: RankGroup, waited: CollectiveWaits) -> pd.DataFrame:
+def summarize_rank_group_members(rank_group: RankGroup, waited: CollectiveWaits) -> Frame:
     """Summarize each member of a rank group: own work, waits, and how often it came last.
 
     One row per member: own_ns and beyond_ns (means over its steps), lost_ns (sum), taken (collectives with a clear last
-    rank) and last (those in which it was the last). <NA> where there is nobody, or nothing, to compare.
+    rank) and last (those in which it was the last). Missing where there is nobody, or nothing, to compare.
     """
-    steps, arrivals = rank_group.by_step, rank_group.select_rows(waited.collectives)
-    of_step, of_arrival = number_frames_alike(MEMBER, steps, arrivals, in_order=True)
-    grouped = steps.groupby(of_step)
-    out = grouped[[*MEMBER]].first()
-    out["own_ns"] = grouped["own_ns"].mean()
-    several = grouped["others"].max() > 0
-    out["beyond_ns"] = grouped["beyond_ns"].mean().where(several)
-    waiting = arrivals.groupby(of_arrival)
-    out["lost_ns"] = waiting["lost_ns"].sum()
-    for name, column in (("taken", "trusted"), ("last", "is_last")):
-        out[name] = waiting[column].sum().astype("Int64").reindex(out.index, fill_value=0)
-    return out
+    steps = rank_group.by_step.group_by(*MEMBER)
+    means = steps.agg(own_ns=mean_of("own_ns"), beyond_ns=mean_of("beyond_ns"), others=max_of("others"))
+    means = means.with_columns(beyond_ns=where(means["others"] > 0, means["beyond_ns"])).sort(*MEMBER)
+    waits = rank_group.select_rows(waited.collectives)
+    taken, last = (waits[name].astype(np.int64) for name in ("trusted", "is_last"))
+    sums = waits.group_by(*MEMBER).agg(lost_ns=sum_of("lost_ns"), taken=sum_of(taken), last=sum_of(last))
+    members = means.join(sums, MEMBER, "left", optional=MEMBER)
+    return members.with_columns(taken=members.integers("taken"), last=members.integers("last"))
 
 
 def find_late_ranks(measured: Measurements, waited: CollectiveWaits, thresholds: Thresholds) -> list[LateRanks]:
@@ -167,9 +152,9 @@ def _split_late_ranks_by_cause(
         yield late
         return
     arrivals = late.rank_group.select_rows(waited.collectives)
-    arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
-    cost_ns = _bound_late_rank_costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
-    step_ns = summarize_job_steps(measured).select_run(late.rank_group.run).step_ns
+    arrivals = arrivals.filter(arrivals.equals("group", late.group))
+    cost_ns = _bound_late_rank_costs(measured, late.rank_group, arrivals, late.lateness.members.filter(all_late))
+    step_ns = summarize_step_walls(measured).select_run(late.rank_group.run).step_ns
     for members in parts.values():
         part = replace(late, late_set=_select_late_subset(late, members))
         of_part = sum(cost_ns.get(rank, 0) for rank in part.ranks) / late.rank_group.steps
@@ -205,7 +190,7 @@ def _decide_late_rank_naming(
     if not has_no_other_late_member(late.lateness, late.late_set):
         return late
     pause_ns = _estimate_pause_cost(late, late.cause)
-    step_ns = summarize_job_steps(measured).select_run(late.rank_group.run).step_ns
+    step_ns = summarize_step_walls(measured).select_run(late.rank_group.run).step_ns
     is_costly = (divide_or_none(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
     return replace(late, is_named=is_costly, pause_ns=pause_ns)
 
@@ -216,12 +201,13 @@ def _list_late_rank_candidates(
     """List the sets of late members of a rank group, with the cause of those that cost enough to report."""
     late = measure_lateness(rank_group, waited)
     arrivals = rank_group.select_rows(waited.collectives)
-    step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
+    step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
     for late_set in find_late_sets(late, count_missing_ranks(measured, rank_group)):
-        is_late = mask_matching_rows(arrivals, late.members[late_set.is_late], MEMBER)
-        costs = sum_wait_cost_by_group(arrivals, is_late)
-        longest = find_equal_rows(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
-        bounded = _bound_late_rank_costs(measured, rank_group, arrivals[longest], late.members[late_set.is_late])
+        members = late.members.filter(late_set.is_late)
+        costs = sum_wait_cost_by_group(arrivals, arrivals.is_among(members, MEMBER, optional=MEMBER))
+        group = costs.values("group")[0]
+        longest = arrivals.filter(arrivals.equals("group", group))
+        bounded = _bound_late_rank_costs(measured, rank_group, longest, members)
         cost_ns = sum(bounded.values()) / rank_group.steps
         # Where steps differ, the sum over collectives counts whoever is last in each: bound it by the mean lateness.
         lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
@@ -231,15 +217,15 @@ def _list_late_rank_candidates(
         tested = late_set
         if cause is not None and late_set.apart == len(late.members):
             tested = _recount_late_votes(measured, rank_group, late, late_set, limit)
-        yield LateRanks(rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False)
+        yield LateRanks(rank_group, late, tested, group, cost_ns, cause, is_named=False)
 
 
 def _bound_late_rank_costs(
-    measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
+    measured: Measurements, rank_group: RankGroup, arrivals: Frame, late: Frame
 ) -> dict[int, int]:
     """Sum how long the others wait for each late rank in one process group, bounded by its excess of own work."""
     whole = rank_group.select_rows(measured.derived(sum_all_work))
-    is_late = mask_matching_rows(arrivals, late, MEMBER)
+    is_late = arrivals.is_among(late, MEMBER, optional=MEMBER)
     return sum_wait_cost_by_rank(arrivals, is_late, measure_excess_work(rank_group.by_step, whole, arrivals, late))
 
 
@@ -253,7 +239,7 @@ def _recount_late_votes(
     recorded = measured.recorded
     if recorded is None or late_set.chance <= limit["false_ratio"]:
         return late_set
-    chosen = late.members[late_set.is_late]
+    chosen = late.members.filter(late_set.is_late)
     for whole_group in list_rank_groups(recorded):
         if whole_group.labels == rank_group.labels:
             return recount_votes_of_all_steps(
@@ -267,20 +253,20 @@ def _find_cause_of_late_set(
     rank_group: RankGroup,
     late: RankLateness,
     late_set: LateSet,
-    all_late: npt.NDArray[np.bool_] | None = None,
+    all_late: Bools | None = None,
 ) -> LatenessCause:
     """Find why a set of members is late, by comparing it with the members nearest to the median.
 
     `all_late` also marks members that are late with them for other causes; these are not compared with.
     """
-    ranks = late.members["rank"].to_numpy(np.int64)
+    ranks = late.members.integers("rank")
     distance = np.abs(late.late_ns.mean(axis=1) - np.median(late.late_ns.mean(axis=1)))
     is_late = late_set.is_late if all_late is None else all_late
     distance[is_late] = np.inf
     usual = np.argsort(distance, kind="stable")[: int((~is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
     usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
-    return find_lateness_cause(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])
+    return find_lateness_cause(measured, rank_group, chosen, usual_ranks, late.steps.filter(late_set.late_steps))
 
 
 def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
@@ -289,27 +275,24 @@ def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
     is_late = late.late_set.is_late
     rows = late.rank_group.select_rows(measured.derived(sum_all_work))
     if 2 * late.late_set.size > len(is_late):
-        none = attribute_collective_waits(measured).collectives[:0]
+        none = attribute_collective_waits(measured).collectives.head(0)
         excess = measure_excess_work(late.rank_group.by_step, rows, none, late.members)
         return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(late.lateness.steps)
     if float(late.lateness.worked_ns[is_late].mean()) >= needed:
         return True
-    return float(rows["beyond_ns"][mask_matching_rows(rows, late.members, MEMBER)].mean()) >= needed
+    return float(rows["beyond_ns"][rows.is_among(late.members, MEMBER, optional=MEMBER)].mean()) >= needed
 
 
-def sum_all_work(measured: Measurements) -> pd.DataFrame:
+def sum_all_work(measured: Measurements) -> Frame:
     """Sum own work in and outside of stages: one row per (step, rank group, member).
 
     Columns: own_ns, and beyond_ns (less the median of the other members).
     """
-    segments = measured["segments"]
-    is_known = segments["rank"].notna().to_numpy(np.bool_)
-    segments = segments[is_known & find_rows_in_steps(measured, segments)]
-    segments = segments.assign(part=segments["part"].where(segments["step"].isna(), None))
-    rows = sum_columns_by_keys(segments, [*RANK_GROUP_STEP, *MEMBER], ["own_ns"])
-    (step,) = number_frames_alike(RANK_GROUP_STEP, rows, in_order=True)
-    own_ns = rows["own_ns"].to_numpy(np.int64)
-    return rows.assign(beyond_ns=own_ns - compute_medians_of_others(own_ns, step))
+    segments = clear_redundant_parts(measured.frame("segments"))
+    segments = segments.filter(~segments.is_missing("rank") & find_rows_in_steps(measured, segments))
+    rows = segments.group_by(*RANK_GROUP_STEP, *MEMBER).agg(own_ns=sum_of("own_ns"))
+    step, own_ns = rows.group_by(*RANK_GROUP_STEP).number, rows["own_ns"]
+    return rows.with_columns(beyond_ns=own_ns - compute_medians_of_others(own_ns, step))
 
 
 def _has_slow_clock(late: LateRanks, cause: LatenessCause, limit: Mapping[str, float]) -> bool:
@@ -354,7 +337,7 @@ def _find_straggler_lack(
         return EvidenceLack("no collective could be compared between ranks")
     what_if_ns = float(rank_group.select_rows(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
     lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
-    share = divide_or_none(lost_ns, summarize_job_steps(measured).select_run(rank_group.run).step_ns)
+    share = divide_or_none(lost_ns, summarize_step_walls(measured).select_run(rank_group.run).step_ns)
     claim, needs = _describe_probable_straggler(of_group, limit)
     if (share or 0.0) >= limit["what_if_ratio"]:
         lost = f"{format_quantity(lost_ns, 'ns')} of a step are waits for late ranks"
@@ -377,7 +360,7 @@ def _describe_probable_straggler(of_group: list[LateRanks], limit: Mapping[str, 
     rounds = late_set.rounds
     steps = f"in {rounds} of {rounds} {choose_plural(rounds, 'step')}"
     work = late.rank_group.by_step
-    work = work[mask_matching_rows(work, late.members, MEMBER)]
+    work = work.filter(work.is_among(late.members, MEMBER, optional=MEMBER))
     beyond, own = (float(work[name].sum()) for name in ("beyond_ns", "own_ns"))
     needs = f"{_count_steps_needed(late, limit)} steps would prove it"
     if late_set.chance <= limit["false_ratio"]:
@@ -427,7 +410,7 @@ def _make_straggler_finding(
     """Make the finding on a late set, with its cost in the process group that waits longest for it."""
     rank_group = late.rank_group
     stage = _find_stage_of_lateness(waited, late)
-    step_ns = summarize_job_steps(measured).select_run(rank_group.run).step_ns
+    step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
     cost_ns = late.pause_ns or late.cost_ns
     share = divide_or_none(cost_ns, step_ns)
     mostly = f", most of it in {stage}" if stage else ""
@@ -485,9 +468,9 @@ def _estimate_step_without_late_ranks(late: LateRanks, cost_ns: float, step_ns: 
 def _phrase_late_steps(late: LateRanks) -> str:
     """Phrase the steps in which the set is late; empty where it is late in all of them."""
     is_late = late.late_set.late_steps
-    numbers_of_steps = [to_int_or_none(step) for step in late.late_steps["step"]]
-    named_steps = [step for step in numbers_of_steps if step is not None]
-    if is_late.all() or not named_steps or len(named_steps) < len(numbers_of_steps):
+    steps = late.late_steps
+    named_steps = [step for step in steps.values("step") if step is not None]
+    if is_late.all() or not named_steps or len(named_steps) < len(steps):
         return ""
     if len(named_steps) > 1 and late.late_set.since:
         return f" from step {named_steps[0]} on"
@@ -496,10 +479,10 @@ def _phrase_late_steps(late: LateRanks) -> str:
 
 def _find_stage_of_lateness(waited: CollectiveWaits, late: LateRanks) -> str:
     """Find the stage that makes the set late; empty where most of its lateness is outside of stages."""
-    arrivals = late.rank_group.select_rows(waited.collectives)
-    arrivals = arrivals[mask_matching_rows(arrivals, late.members, MEMBER)]
-    arrivals = arrivals[find_equal_rows(arrivals["group"], late.group).to_numpy(np.bool_)]
-    parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0) / late.late_set.size
+    arrivals = waited.collectives
+    chosen = late.rank_group.has_rows(arrivals) & arrivals.equals("group", late.group)
+    chosen &= arrivals.is_among(late.members, MEMBER, optional=MEMBER)
+    parts = waited.by_stage[chosen].sum(axis=0) / late.late_set.size
     if not len(parts) or parts.sum() < 0.5 * late.late_set.late_ns.sum():
         return ""
     return waited.stages[int(parts.argmax())]
@@ -507,13 +490,13 @@ def _find_stage_of_lateness(waited: CollectiveWaits, late: LateRanks) -> str:
 
 def _locate_late_member(late: LateRanks, row: int, stage: str) -> Place:
     """Locate one member in the step in which it is latest."""
-    member = late.lateness.members.iloc[row]
-    step = late.lateness.steps["step"].iloc[int(late.lateness.late_ns[row].argmax())]
+    rank, device = (late.lateness.members.values(name)[row] for name in MEMBER)
+    step = late.lateness.steps.values("step")[int(late.lateness.late_ns[row].argmax())]
     return Place(
-        run=to_text_or_none(late.rank_group.run),
+        run=late.rank_group.run,
         role=late.rank_group.role,
-        rank=int(member["rank"]),
-        device=to_int_or_none(member["device"]),
-        step=to_int_or_none(step),
+        rank=rank,
+        device=device,
+        step=step,
         stage=stage or None,
     )

@@ -12,19 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.collectives.matching import compute_group_medians
-from tracekit.job.frames import UNIT, select_distinct_rows
-from tracekit.job.rank_groups import MEMBER, RankGroup, compute_medians_of_others, sort_frame_by_keys
+from tracekit.job.frames import UNIT
+from tracekit.job.rank_groups import MEMBER, RankGroup, compute_medians_of_others
 from tracekit.job.stragglers.collective_waits import CollectiveWaits
 from tracekit.model.records import dataclass
 from tracekit.model.stats.lasting import compute_lasting_chance, count_votes
-from tracekit.model.tables.keys import find_matching_rows, group_rows_by, mask_matching_rows, sum_by_group
+from tracekit.model.tables.frame import Bools, Frame, Ints, number_alike
+from tracekit.model.tables.keys import sum_by_group
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_SETS = 3
 """Most sets of late ranks per rank group: the latest, and those that are late among the remaining ranks."""
@@ -40,8 +38,8 @@ class RankLateness:
     `worked_ns` is its extra work in stages, `lost_ns` its wait. Members and steps with a missing pair are left out.
     """
 
-    members: pd.DataFrame
-    steps: pd.DataFrame
+    members: Frame
+    steps: Frame
     late_ns: Floats
     worked_ns: Floats
     lost_ns: Ints
@@ -89,31 +87,32 @@ def measure_lateness(rank_group: RankGroup, waited: CollectiveWaits) -> RankLate
     """Measure how late the members of a rank group are in the steps that all of them show."""
     by_step = rank_group.by_step
     arrivals = rank_group.select_rows(waited.collectives)
-    members = sort_frame_by_keys(select_distinct_rows(by_step, MEMBER), MEMBER)
-    steps = sort_frame_by_keys(select_distinct_rows(by_step, UNIT), UNIT)
+    members = by_step.select(*MEMBER).sort(*MEMBER).distinct(*MEMBER)
+    steps = by_step.select(*UNIT).sort(*UNIT).distinct(*UNIT)
     shape = len(members), len(steps)
     cell, cell_came = (_find_lateness_cells(rows, members, steps) for rows in (by_step, arrivals))
-    lost = _sum_lateness_cells(cell_came, arrivals["lost_ns"].to_numpy(np.int64), shape)
-    worked = _sum_lateness_cells(cell, by_step["beyond_ns"].to_numpy(np.int64), shape)
+    lost = _sum_lateness_cells(cell_came, arrivals["lost_ns"], shape)
+    worked = _sum_lateness_cells(cell, by_step["beyond_ns"], shape)
     ones = np.ones(len(by_step), np.int64), np.ones(len(arrivals), np.int64)
     is_there = (_sum_lateness_cells(cell, ones[0], shape) > 0) & (_sum_lateness_cells(cell_came, ones[1], shape) > 0)
     is_member = 2 * is_there.sum(axis=1) >= max(shape[1], 1)
     is_step = is_there[is_member].all(axis=0) & bool(is_member.any())
     chosen = np.ix_(is_member, is_step)
     return RankLateness(
-        members[is_member].reset_index(drop=True),
-        steps[is_step].reset_index(drop=True),
+        members.filter(is_member),
+        steps.filter(is_step),
         subtract_median_of_others(-lost[chosen]),
         worked[chosen].astype(float),
         lost[chosen],
     )
 
 
-def _find_lateness_cells(rows: pd.DataFrame, members: pd.DataFrame, steps: pd.DataFrame) -> Ints:
+def _find_lateness_cells(rows: Frame, members: Frame, steps: Frame) -> Ints:
     """Find the cell of each row in a table of members by steps; -1 for rows of neither."""
-    member = find_matching_rows(rows, members, MEMBER, optional=MEMBER)
-    step = find_matching_rows(rows, steps, UNIT, optional=UNIT)
-    return np.where((member >= 0) & (step >= 0), member * len(steps) + step, -1)
+    # The members and steps are distinct: they are numbered from 0 in their order.
+    member = number_alike(MEMBER, members, rows)[1]
+    step = number_alike(UNIT, steps, rows)[1]
+    return np.where((member < len(members)) & (step < len(steps)), member * len(steps) + step, -1)
 
 
 def _sum_lateness_cells(cell: Ints, values: Ints, shape: tuple[int, int]) -> Ints:
@@ -176,9 +175,9 @@ def has_no_other_late_member(late: RankLateness, late_set: LateSet) -> bool:
     return bool((of_set[:, late_set.late_steps] >= least).all() and (left_out < least).all())
 
 
-def recount_votes_of_all_steps(late_set: LateSet, chosen: pd.DataFrame, late: RankLateness) -> LateSet:
+def recount_votes_of_all_steps(late_set: LateSet, chosen: Frame, late: RankLateness) -> LateSet:
     """Recount the votes of a set over all recorded steps, also those whose time does not count."""
-    is_late = mask_matching_rows(late.members, chosen, MEMBER)
+    is_late = late.members.is_among(chosen, MEMBER, optional=MEMBER)
     if int(is_late.sum()) != late_set.size or late.late_ns.shape[1] <= late_set.rounds:
         return late_set
     return replace(
@@ -189,26 +188,25 @@ def recount_votes_of_all_steps(late_set: LateSet, chosen: pd.DataFrame, late: Ra
     )
 
 
-def sum_wait_cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
+def sum_wait_cost_by_group(arrivals: Frame, is_late: Bools) -> Frame:
     """Sum the waits for late ranks by process group, the largest first: group, saved_ns.
 
     `arrivals` are rows of `CollectiveWaits.collectives`, and `is_late` marks those of late members. A collective counts where a
     late member comes last, with the median wait of the others.
     """
     last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
-    number, first_of_group = group_rows_by(arrivals, ["group"])
-    sums = sum_by_group(number[last], saved, len(first_of_group))
-    table = pd.DataFrame({"group": arrivals["group"].array[first_of_group], "saved_ns": sums})
-    return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
+    groups = arrivals.group_by("group")
+    sums = groups.agg().with_columns(saved_ns=sum_by_group(groups.number[last], saved, len(groups)))
+    return sums.sort("saved_ns", "group", descending=["saved_ns"])
 
 
-def sum_wait_cost_by_rank(arrivals: pd.DataFrame, is_late: Bools, excess: ExcessWork | None = None) -> dict[int, int]:
+def sum_wait_cost_by_rank(arrivals: Frame, is_late: Bools, excess: ExcessWork | None = None) -> dict[int, int]:
     """Sum the waits for each late rank; a collective counts for the late rank that comes last to it.
 
     `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `sum_wait_cost_by_group`. `excess` bounds the time.
     """
     last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
-    ranks = arrivals["rank"].to_numpy(np.int64)[last]
+    ranks = arrivals.integers("rank")[last]
     costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
     if excess is None:
         return costs
@@ -224,19 +222,18 @@ class ExcessWork(NamedTuple):
     together: int
 
 
-def measure_excess_work(
-    staged: pd.DataFrame, all_work: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
-) -> ExcessWork:
+def measure_excess_work(staged: Frame, all_work: Frame, arrivals: Frame, late: Frame) -> ExcessWork:
     """Sum the excess own work of the `late` members, an upper bound of the possible gain.
 
     In a pipeline the others also wait while work passes from stage to stage, and would do so without a late rank. Own
     work is counted in three ways, and the largest excess is used: in stages by step (`staged`), in and outside of stages
     (`all_work`), and in stages between collectives (`arrivals`) plus the work outside by step.
     """
-    place = find_matching_rows(all_work, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
-    in_stages = np.append(staged["own_ns"].to_numpy(np.int64), 0)[place]
-    outside = all_work.assign(own_ns=all_work["own_ns"].to_numpy(np.int64) - in_stages)
-    between = arrivals.assign(own_ns=arrivals["work_ns"])
+    keys = (*UNIT, *MEMBER)
+    in_stages = staged.select(*keys).with_columns(staged_ns=staged["own_ns"])
+    in_stages = all_work.select(*keys).join(in_stages, keys, "left", optional=keys)
+    outside = all_work.with_columns(own_ns=all_work["own_ns"] - in_stages.integers("staged_ns"))
+    between = arrivals.with_columns(own_ns=arrivals["work_ns"])
     ways = (
         [_sum_excess_over_median(staged, UNIT, late)],
         [_sum_excess_over_median(all_work, UNIT, late)],
@@ -247,13 +244,13 @@ def measure_excess_work(
     return ExcessWork(by_rank, max(sum(part.together for part in way) for way in ways))
 
 
-def _sum_excess_over_median(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> ExcessWork:
+def _sum_excess_over_median(rows: Frame, by: Sequence[str], late: Frame) -> ExcessWork:
     """Sum the excess of `own_ns` of late members over the median of the others, in each unit of `by`."""
-    unit, is_late = group_rows_by(rows, by)[0], mask_matching_rows(rows, late, MEMBER)
+    unit, is_late = rows.group_by(*by).number, rows.is_among(late, MEMBER, optional=MEMBER)
     usual, place = np.unique(unit[~is_late], return_inverse=True)
     if not len(usual):
         return ExcessWork({}, 0)
-    own_ns, ranks = rows["own_ns"].to_numpy(np.int64), rows["rank"].to_numpy(np.int64)
+    own_ns, ranks = rows["own_ns"], rows.integers("rank")
     of_usual = np.full(int(unit.max()) + 1, np.iinfo(np.int64).max)
     of_usual[usual] = compute_group_medians(own_ns[~is_late], place, len(usual))
     beyond = np.maximum(own_ns - of_usual[unit], 0)
@@ -264,11 +261,11 @@ def _sum_excess_over_median(rows: pd.DataFrame, by: Sequence[str], late: pd.Data
     return ExcessWork(by_rank, int(latest.sum()))
 
 
-def _measure_waits_for_late_ranks(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
+def _measure_waits_for_late_ranks(arrivals: Frame, is_late: Bools) -> tuple[Ints, Ints]:
     """Find collectives that wait for a late rank: (row of the late rank that came last, median wait of the others)."""
-    match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
+    match = np.unique(arrivals.integers("match"), return_inverse=True)[1]
     count = int(match.max(initial=-1)) + 1
-    lost = arrivals["lost_ns"].to_numpy(np.int64)
+    lost = arrivals["lost_ns"]
     lowest = np.full((2, count), np.iinfo(np.int64).max)
     np.minimum.at(lowest, (is_late.astype(np.int64), match), lost)
     waits_for_late = lowest[1] < lowest[0]

@@ -238,14 +238,6 @@ def left_join(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], option
     return _append_columns(rows, table, by, find_matching_rows(rows, table, by, optional))
 
 
-def inner_join(
-    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Inner-join `table` by unique keys: only the rows with a match."""
-    places = find_matching_rows(rows, table, by, optional)
-    return _append_columns(rows[places >= 0], table, by, places[places >= 0])
-
-
 def _append_columns(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], places: Ints) -> pd.DataFrame:
     """Append the non-key columns of these table rows; missing at -1."""
     out = rows.reset_index(drop=True)
@@ -400,25 +392,6 @@ def _list_nullable_numbers(array: Nullable) -> list[Any]:
 def iterate_records(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Iterate over these columns row by row, as Python values."""
     return zip(*(list_python_values(frame[name].array) for name in names), strict=True)
-
-
-def list_row_dicts(frame: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Convert the rows of a frame to dicts: like `to_dict("records")`, in a tenth of the time.
-
-    >>> list_row_dicts(pd.DataFrame({"rank": [0, 1], "role": ["actor", "critic"]}))
-    [{'rank': 0, 'role': 'actor'}, {'rank': 1, 'role': 'critic'}]
-    """
-    columns = {name: _list_plain_values(column) for name, column in frame.items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _list_plain_values(column: pd.Series[Any]) -> list[Any]:
-    """Convert a column to Python values; None for missing nullable numbers."""
-    values: list[Any] = column.tolist()
-    if isinstance(column.dtype, np.dtype) and column.dtype != object:
-        return values
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-    return [None if value is pd.NA else value for value in plain]
 
 
 def mask_equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:

@@ -24,7 +24,6 @@ from tracekit.job.frames import (
     summarize_step_walls,
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
 from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
@@ -118,10 +117,10 @@ def _list_run_roles(measured: Measurements) -> str:
 def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> str:
     """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
     walls = summarize_step_walls(measured).walls
-    steps = [(run or "", step) for run, step in zip(walls.values("run"), walls.values("step"), strict=True)]
-    step_numbers = sorted({step for _, step in steps if step is not None})
-    gone = {(step.run, step.step) for step in left_out}
-    counting = {step for run, step in steps if step is not None and (run, step) not in gone}
+    numbered = walls.filter(~walls.is_missing("step"))
+    steps = {(run or "", step) for run, step in zip(numbered.values("run"), numbered.values("step"), strict=True)}
+    step_numbers = sorted({step for _, step in steps})
+    counting = {step for _, step in steps - {(step.run, step.step) for step in left_out}}
     repeats = len(walls) and walls.is_in("origin", REPEATING).all()
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:
@@ -457,7 +456,7 @@ def _name_slowest_ranks(measured: Measurements) -> dict[tuple[str | None, str | 
 
 def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> Frame:
     """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
-    work = to_frame(rank_group.work).group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
+    work = rank_group.work.group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
     work = work.filter(~work.is_missing("canonical")).sort("canonical", *MEMBER)
     work = work.sort("canonical", "own_ns", descending=["own_ns"])
     is_longest = work.group_by("canonical").position() == 0

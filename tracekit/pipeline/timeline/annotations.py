@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import list_stage_rows
+from tracekit.job.frames import list_stage_ranges
 from tracekit.model.intervals import merge_intervals
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Place, Report
-from tracekit.model.tables.keys import iterate_records
+from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.pipeline.timeline.arguments import quote_json
@@ -47,8 +46,8 @@ class Annotations:
 class _DrawnWindows:
     """Steps and stages on the timeline: process (number), source, step, name, begin, end."""
 
-    steps: pd.DataFrame
-    stages: pd.DataFrame
+    steps: Frame
+    stages: Frame
     end_ns: int
 
 
@@ -66,10 +65,10 @@ def annotate_timeline(measured: Measurements, report: Report, plan: TimelinePlan
         pieces.append(name_track(pid, f"{lane.name} · steps, stages, findings", pid))
         tracks = (drawn.steps, _STEPS, "steps"), (drawn.stages, _STAGES, "stages")
         for frame, first, what in tracks:
-            rows = frame[frame["process"] == lane.number]
+            rows = frame.filter(frame["process"] == lane.number)
             tally["omitted"] += max(len(rows) - MAX_LANE_RANGES, 0)
-            rows = rows.nlargest(MAX_LANE_RANGES, "length", keep="first")
-            pieces += _draw_ranges(rows.sort_values("begin", kind="stable"), pid, first, what, tally)
+            rows = rows.sort("length", descending=["length"]).head(MAX_LANE_RANGES)
+            pieces += _draw_ranges(rows.sort("begin"), pid, first, what, tally)
     pieces += _draw_findings(report.findings, plan, drawn, tally)
     return Annotations("".join(pieces), tally["rows"], tally["omitted"])
 
@@ -77,47 +76,36 @@ def annotate_timeline(measured: Measurements, report: Report, plan: TimelinePlan
 def _list_drawn_windows(measured: Measurements, plan: TimelinePlan) -> _DrawnWindows:
     """List the steps and stages with timeline times, and the end of the timeline."""
     lanes = plan.of_source()
-    steps = measured["steps"]
-    steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
-    stages = list_stage_rows(measured)
-    stages = stages.assign(named=stages["canonical"].astype(str))
-    steps, stages = _shift_windows(steps, lanes), _shift_windows(stages, lanes)
-    captures = _shift_windows(measured["captures"].assign(named="", step=None), lanes)
+    steps, stages = measured.frame("steps"), list_stage_ranges(measured)
+    names = ["step" if number is None else f"step {number}" for number in steps.values("step")]
+    steps = _shift_windows(steps.with_columns(name=texts(names)), lanes)
+    stages = _shift_windows(stages.with_columns(name=stages["canonical"]), lanes)
+    captures = _shift_windows(measured.frame("captures"), lanes)
     ends = np.concatenate([steps["end"], stages["end"], captures["end"]])
     return _DrawnWindows(steps, stages, int(ends.max()) if len(ends) else 1)
 
 
-def _shift_windows(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
-    """Shift the windows of drawn processes to timeline time: process, source, step, name, begin, length, end."""
+def _shift_windows(rows: Frame, lanes: Mapping[str, tuple[Lane, ...]]) -> Frame:
+    """Select the windows of drawn processes, and add the process, and begin, length and end in timeline time."""
     numbers: list[int] = []
     shifts_ns: list[int] = []
     places: list[int] = []
-    for place, (name, pid) in enumerate(iterate_records(frame, ["source", "pid"])):
-        lane = find_lane(lanes.get(str(name), ()), pid)
+    for place, row in enumerate(rows.rows("source", "pid")):
+        lane = find_lane(lanes.get(row["source"], ()), row["pid"])
         if lane is not None:
             places.append(place)
             numbers.append(lane.number)
             shifts_ns.append(lane.shift_ns)
-    frame = frame.iloc[places]
-    begin = frame["ts_ns"].to_numpy(np.int64) - np.array(shifts_ns, np.int64)
-    length = np.maximum(frame["dur_ns"].to_numpy(np.int64), 0)
-    return pd.DataFrame(
-        {
-            "process": np.array(numbers, np.int64),
-            "source": frame["source"].astype(str).to_numpy(object),
-            "step": frame["step"].to_numpy(),
-            "name": frame["named"].to_numpy(object),
-            "begin": begin,
-            "length": length,
-            "end": begin + length,
-        }
-    )
+    rows = rows.take(np.array(places, np.int64))
+    begin = rows["ts_ns"] - np.array(shifts_ns, np.int64)
+    length = np.maximum(rows["dur_ns"], 0)
+    return rows.with_columns(process=np.array(numbers, np.int64), begin=begin, length=length, end=begin + length)
 
 
 # Tracks
 
 
-def _draw_ranges(rows: pd.DataFrame, pid: int, first: int, what: str, tally: Counter[str]) -> Iterator[str]:
+def _draw_ranges(rows: Frame, pid: int, first: int, what: str, tally: Counter[str]) -> Iterator[str]:
     """Draw the steps or stages of a process; overlapping ones go on several tracks."""
     if not len(rows):
         return
@@ -130,10 +118,8 @@ def _draw_ranges(rows: pd.DataFrame, pid: int, first: int, what: str, tally: Cou
         cells.append(first + track)
     for tid in sorted(set(cells)):
         yield name_track(pid, what, tid, what="thread", tid=tid)
-    steps = rows["step"].astype(object)
-    args = ["{}" if pd.isna(step) else f'{{"step":{int(step)}}}' for step in steps]
-    begin, length = rows["begin"].to_numpy(np.int64), rows["length"].to_numpy(np.int64)
-    yield _draw_slices(pid, cells, rows["name"].tolist(), begin, length, args, tally)
+    args = ["{}" if step is None else f'{{"step":{step}}}' for step in rows.values("step")]
+    yield _draw_slices(pid, cells, rows.values("name"), rows["begin"], rows["length"], args, tally)
 
 
 def _draw_slices(
@@ -147,8 +133,8 @@ def _draw_slices(
 ) -> str:
     """Format intervals as trace events."""
     tally["rows"] += len(names)
-    texts = [quote_json(name) for name in names]
-    cells = zip(texts, tids, format_micros(begin), format_micros(length), args, strict=True)
+    quoted = [quote_json(name) for name in names]
+    cells = zip(quoted, tids, format_micros(begin), format_micros(length), args, strict=True)
     head = f',\n{{"ph":"X","cat":"{ANNOTATION_CATEGORY}","pid":{pid},'
     return "".join(map((head + '"name":%s,"tid":%d,"ts":%s,"dur":%s,"args":%s}').__mod__, cells))
 
@@ -202,26 +188,26 @@ def _find_place_intervals(place: Place, plan: TimelinePlan, drawn: _DrawnWindows
     processes = [lane.number for lane in lanes]
     if place.stage is not None:
         stages = _select_place_windows(place, drawn.stages, processes)
-        stages = stages[stages["name"] == place.stage]
+        stages = stages.filter(stages.equals("name", place.stage))
         if len(stages):
             yield from _iterate_bounds(stages)
             return
     yield from _iterate_bounds(_select_place_windows(place, drawn.steps, processes))
 
 
-def _select_place_windows(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.DataFrame:
+def _select_place_windows(place: Place, rows: Frame, processes: Sequence[int]) -> Frame:
     """Select the steps or stages that a place names, in these processes."""
-    rows = frame[frame["process"].isin(processes)]
+    rows = rows.filter(np.isin(rows["process"], processes))
     if place.source is not None:
-        rows = rows[rows["source"] == place.source]
+        rows = rows.filter(rows.equals("source", place.source))
     if place.step is not None:
-        rows = rows[(rows["step"] == place.step).fillna(value=False).to_numpy(np.bool_)]
+        rows = rows.filter(rows.equals("step", place.step))
     return rows
 
 
-def _iterate_bounds(rows: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
+def _iterate_bounds(rows: Frame) -> Iterator[tuple[int, int, int]]:
     """Iterate over (process, begin, end) of the rows."""
-    return rows[["process", "begin", "end"]].itertuples(index=False, name=None)
+    return zip(*(rows.values(name) for name in ("process", "begin", "end")), strict=True)
 
 
 def _is_place_in_lane(place: Place, lane: Lane) -> bool:

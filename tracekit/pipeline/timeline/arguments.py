@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import QUEUE
 from tracekit.model.trace import SparseColumn
 from tracekit.readers.chrome.scan import Json
@@ -41,7 +41,7 @@ class RecordedArguments:
                 if column.categories is not None:
                     self._texts[key] = _format_categories(key, column.categories)
 
-    def format_rows(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
+    def format_rows(self, ids: Ints, queued: Frame | None) -> list[str]:
         """Format `,"args":{…}` for each of these ascending element ids; `queued` supplies device and stream."""
         parts = np.full(len(ids), "", object)
         for key, column in self._columns.items():
@@ -54,9 +54,9 @@ class RecordedArguments:
                 parts[places[is_same]] += self._format_values(key, column.values[low:high][is_same])
         if queued is not None:
             for key in QUEUE:
-                is_known = queued[key].notna().to_numpy()
-                values = queued[key].to_numpy(np.int64, na_value=0)[is_known]
-                parts[is_known] += _fill_argument_template(f',"{key}":%d', values.tolist())
+                is_known = ~queued.is_missing(key)
+                values = queued.integers(key)[is_known].tolist()
+                parts[is_known] += _fill_argument_template(f',"{key}":%d', values)
         return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
 
     def _format_values(self, key: str, values: Any) -> npt.NDArray[np.object_]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import pandas as pd
-
 from tracekit.job.collectives.clock_offsets import Owner, compute_clock_corrections
 from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Frame, concat, min_of
 from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements, Source
 
@@ -171,8 +170,8 @@ def _get_clock_owner(source: Source) -> Owner:
 
 def _align_lanes(measured: Measurements, lanes: Sequence[Lane]) -> TimelinePlan:
     """Shift the lanes such that the first ops on every clock begin together."""
-    captures = measured["captures"]
-    absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
+    captures = measured.frame("captures")
+    absolute = dict(zip(captures.values("source"), captures["absolute_time"].tolist(), strict=True))
     first = _find_source_starts(measured, captures)
     clocks = compute_clock_corrections(measured)
     domains: list[tuple[object, ...]] = []
@@ -199,14 +198,14 @@ def _align_lanes(measured: Measurements, lanes: Sequence[Lane]) -> TimelinePlan:
     return TimelinePlan(tuple(moved), next(iter(epochs), None), tuple(_describe_separate_clocks(lanes, domains)))
 
 
-def _find_source_starts(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
+def _find_source_starts(measured: Measurements, captures: Frame) -> dict[str, int]:
     """Find the start of each source; on an epoch clock, times before `_MIN_EPOCH_NS` are ignored."""
-    tables = (captures, measured["steps"], measured["stages"])
-    starts = pd.concat([table[["source", "ts_ns"]] for table in tables], ignore_index=True)
-    from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
-    sound = starts[~from_epoch | (starts["ts_ns"] > _MIN_EPOCH_NS)]
-    earliest = sound.groupby("source")["ts_ns"].min()
-    return {str(source): ts_ns for source, ts_ns in earliest.items()}
+    tables = (captures, measured.frame("steps"), measured.frame("stages"))
+    starts = concat([table.select("source", "ts_ns") for table in tables])
+    from_epoch = starts.is_among(captures.filter(captures["absolute_time"]), ["source"])
+    sound = starts.filter(~from_epoch | (starts["ts_ns"] > _MIN_EPOCH_NS))
+    earliest = sound.group_by("source").agg(ts_ns=min_of("ts_ns"))
+    return dict(zip(earliest.values("source"), earliest.values("ts_ns"), strict=True))
 
 
 def _describe_separate_clocks(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.records import dataclass
+from tracekit.model.tables import TABLES
+from tracekit.model.tables.frame import Frame, concat, count_rows
 from tracekit.model.tables.keys import QUEUE, look_up_keys
 from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import SparseColumn, Trace
@@ -61,19 +62,24 @@ def format_trace(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[s
     numbers = RecordedArguments({**_list_table_arguments(trace), **trace.sparse}, lane.trace_number * TRACE_ID_RANGE)
     for name in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
         if trace.has(name):
-            yield from _format_interval_rows(name, trace[name], places, numbers)
+            yield from _format_interval_rows(name, _wrap_raw_table(trace, name), places, numbers)
     if trace.has("memory_ops"):
-        yield from _format_allocated(trace["memory_ops"], places)
+        yield from _format_allocated(_wrap_raw_table(trace, "memory_ops"), places)
     if trace.has("counters"):
-        yield from _format_counters(trace["counters"], places)
+        yield from _format_counters(_wrap_raw_table(trace, "counters"), places)
     if trace.has("windows") and not is_part:
-        yield from _format_windows(trace["windows"], places)
+        yield from _format_windows(_wrap_raw_table(trace, "windows"), places)
     if trace.has("flows"):
-        flows = trace["flows"]
+        flows = _wrap_raw_table(trace, "flows")
         if is_part:
             flows = _keep_linked_flows(flows, trace)
         yield from _format_flows(flows, _find_flow_tracks(flows, trace, places), lane)
-    yield "names", 0, places.names(trace.get("threads"))
+    yield "names", 0, places.names(_wrap_raw_table(trace, "threads"))
+
+
+def _wrap_raw_table(trace: Trace, name: str) -> Frame:
+    """Wrap a table of a trace; it has no rows if it was not recorded."""
+    return Frame.from_columns({column: trace.array(name, column) for column in TABLES[name].columns})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +97,14 @@ def _list_table_arguments(trace: Trace) -> Mapping[str, SparseColumn]:
     for key, column in (("correlation", "correlation"), ("External id", "external_id"), ("bytes", "size_bytes")):
         id_parts, value_parts = [], []
         for name in ("host_ops", "device_ops", "syncs"):
-            frame = trace.get(name)
-            if column in frame and frame[column].notna().any():
-                recorded = frame[frame[column].notna().to_numpy()]
-                id_parts.append(recorded["id"].to_numpy())
-                value_parts.append(recorded[column].to_numpy(np.int64))
-        if id_parts:
-            ids, values = np.concatenate(id_parts), np.concatenate(value_parts)
+            if column in TABLES[name].columns:
+                values = trace.nullable(name, column)
+                id_parts.append(trace.numbers(name, "id")[~values.missing])
+                value_parts.append(values.values[~values.missing])
+        ids, recorded = np.concatenate(id_parts), np.concatenate(value_parts)
+        if len(ids):
             order = np.argsort(ids, kind="stable")
-            columns[key] = _NumberColumn(ids[order], values[order])
+            columns[key] = _NumberColumn(ids[order], recorded[order])
     return columns
 
 
@@ -129,20 +134,17 @@ class _TrackPlaces:
             tid = _make_tid(stream, len(queues))
             drawn[pid, tid] = (f"GPU {_format_unknown(device)}", f"stream {_format_unknown(stream)}")
             queues[device, stream] = _format_track(pid, tid)
-        threads = trace.get("threads")
-        used = pd.concat([trace.get("host_ops")["thread"], trace.get("memory_ops")["thread"]])
-        own_pids = set(used.unique().tolist())
+        own_pids = {*np.unique(np.concatenate([trace.numbers(name, "thread") for name in ("host_ops", "memory_ops")]))}
         other_pids: dict[object, int] = {lane.source.pid: HOST}
         texts = []
-        columns = threads[["thread", "pid", "tid"]].astype(object)
-        for number, *recorded in columns.itertuples(index=False, name=None):
-            pid_of, tid_of = (_parse_optional_int(value) for value in recorded)
+        for row in _wrap_raw_table(trace, "threads").rows("thread", "pid", "tid"):
+            number, pid_of, tid_of = row.values()
             # Flow ends on a device name only the device and stream, as pid and tid.
             if number not in own_pids and (pid_of, tid_of) in queues:
                 texts.append(queues[pid_of, tid_of])
                 continue
             process_number = other_pids.setdefault(pid_of, FIRST_OTHER + len(other_pids))
-            pid, tid = lane.pid(process_number), _make_tid(tid_of, int(number))
+            pid, tid = lane.pid(process_number), _make_tid(tid_of, number)
             texts.append(_format_track(pid, tid))
             if number in own_pids:
                 process = "CPU" if pid_of is None else f"CPU (pid {pid_of})"
@@ -150,11 +152,10 @@ class _TrackPlaces:
         is_own = np.isin(np.arange(len(texts)), list(own_pids))
         return cls(lane, np.array([*texts, ""], object)[:-1], is_own, drawn, queues)
 
-    def names(self, threads: pd.DataFrame) -> str:
+    def names(self, threads: Frame) -> str:
         """Format the rows that name the tracks; recorded thread names take precedence."""
-        is_named = threads["name"].notna().to_numpy(np.bool_)
-        names = threads["name"][is_named].astype(object).map(str)
-        recorded = dict(zip(self.thread[is_named], names, strict=True))
+        named = zip(self.thread.tolist(), threads.values("name"), strict=True)
+        recorded = {track: name for track, name in named if name is not None}
         lines: list[str] = []
         named_pids: set[int] = set()
         for (pid, tid), (process, thread) in self.drawn.items():
@@ -168,10 +169,8 @@ class _TrackPlaces:
 
 def _list_queues(trace: Trace) -> list[tuple[int | None, int | None]]:
     """List every (device, stream) with events."""
-    tables = (trace.get(name)[[*QUEUE]] for name in ("device_ops", "device_ranges", "syncs"))
-    pairs = pd.concat(tables).drop_duplicates().astype(object)
-    rows = pairs.itertuples(index=False, name=None)
-    lines = [(_parse_optional_int(device), _parse_optional_int(stream)) for device, stream in rows]
+    tables = [_wrap_raw_table(trace, name).select(*QUEUE) for name in ("device_ops", "device_ranges", "syncs")]
+    lines = [(row["device"], row["stream"]) for row in concat(tables).distinct(*QUEUE).rows()]
     return sorted(lines, key=lambda pair: [(v is None, v or 0) for v in pair])
 
 
@@ -190,24 +189,23 @@ def _make_tid(recorded: int | None, number: int) -> int:
 
 
 def _format_interval_rows(
-    name: str, frame: pd.DataFrame, places: _TrackPlaces, arguments: RecordedArguments
+    name: str, rows: Frame, places: _TrackPlaces, arguments: RecordedArguments
 ) -> Iterator[tuple[str, int, str]]:
     """Format intervals and allocator events, with all recorded arguments."""
-    heads_of = None if name == "memory_ops" else _make_head_formatter(name, frame)
-    for low in range(0, len(frame), ROWS_PER_CHUNK):
-        part = frame.iloc[low : low + ROWS_PER_CHUNK]
-        if "stream" in frame:
+    heads_of = None if name == "memory_ops" else _make_head_formatter(name, rows)
+    for part in _split_into_chunks(rows):
+        if "stream" in rows.columns:
             queued, where = part, _format_queue_tracks(part, places)
         else:
             queued, where = None, places.thread[part["thread"]].tolist()
-        begin = format_micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
-        args = arguments.format_rows(part["id"].to_numpy(np.int64), queued)
+        begin = format_micros(part["ts_ns"] - places.lane.shift_ns)
+        args = arguments.format_rows(part.integers("id"), queued)
         if heads_of is None:
             instants = zip(where, begin, args, strict=True)
             texts = map((_INSTANT + '%s,"ts":%s%s}').__mod__, instants)
         else:
-            length = format_micros(part["dur_ns"].to_numpy(np.int64))
-            timed = zip(heads_of(low, low + ROWS_PER_CHUNK), where, begin, length, args, strict=True)
+            length = format_micros(part["dur_ns"])
+            timed = zip(heads_of(part), where, begin, length, args, strict=True)
             texts = map('%s%s,"ts":%s,"dur":%s%s}'.__mod__, timed)
         yield name, len(part), "".join(texts)
 
@@ -215,22 +213,25 @@ def _format_interval_rows(
 _INSTANT = ',\n{"ph":"i","s":"t","name":"[memory]","cat":"cpu_instant_event",'
 
 
-def _make_head_formatter(name: str, frame: pd.DataFrame) -> Callable[[int, int], list[str]]:
-    """Make a function that formats the start of rows low … high: phase, category and name."""
-    names = _format_fragments("name", frame["name"].cat.categories)
-    name_code = frame["name"].cat.codes.to_numpy()
-    if name == "host_ops":
-        categories = _format_fragments("cat", frame["cat"].cat.categories)
-        code = frame["cat"].cat.codes.to_numpy()
-    elif name == "device_ops":
-        categories = _format_fragments("cat", [_DEVICE_CATEGORY.get(kind) for kind in frame["kind"].cat.categories])
-        code = frame["kind"].cat.codes.to_numpy()
-    else:
-        fixed = {"device_ranges": "gpu_user_annotation", "syncs": "cuda_sync"}[name]
-        categories, code = _format_fragments("cat", [fixed]), np.zeros(len(frame), np.int8)
+def _split_into_chunks(rows: Frame) -> Iterator[Frame]:
+    """Split rows into the chunks that are formatted at a time."""
+    for low in range(0, len(rows), ROWS_PER_CHUNK):
+        yield rows.take(slice(low, low + ROWS_PER_CHUNK))
 
-    def heads(low: int, high: int) -> list[str]:
-        cells = zip(categories[code[low:high]].tolist(), names[name_code[low:high]].tolist(), strict=True)
+
+def _make_head_formatter(name: str, rows: Frame) -> Callable[[Frame], list[str]]:
+    """Make a function that formats the start of some of the rows: phase, category and name."""
+    names = _format_fragments("name", rows["name"].texts)
+    column = {"host_ops": "cat", "device_ops": "kind"}.get(name)
+    if column is None:
+        categories = _format_fragments("cat", ["cuda_sync" if name == "syncs" else "gpu_user_annotation"])
+    else:
+        kinds = rows[column].texts
+        categories = _format_fragments("cat", [_DEVICE_CATEGORY[kind] for kind in kinds] if column == "kind" else kinds)
+
+    def heads(part: Frame) -> list[str]:
+        code = np.zeros(len(part), np.int8) if column is None else part[column].codes
+        cells = zip(categories[code].tolist(), names[part["name"].codes].tolist(), strict=True)
         return list(map(',\n{"ph":"X",%s%s'.__mod__, cells))
 
     return heads
@@ -241,127 +242,114 @@ def _format_fragments(key: str, values: Any) -> npt.NDArray[np.object_]:
     return np.array([*(f'"{key}":{quote_json(value)},' for value in values), ""], object)
 
 
-def _format_queue_tracks(part: pd.DataFrame, places: _TrackPlaces) -> list[str]:
+def _format_queue_tracks(part: Frame, places: _TrackPlaces) -> list[str]:
     """Format the track of each row by its device and stream."""
-    pairs = part[[*QUEUE]]
-    number = np.asarray(pairs.groupby([*QUEUE], dropna=False, sort=False).ngroup(), np.int64)
-    first = pairs[~pd.Series(number).duplicated().to_numpy()].astype(object)
-    texts: list[str] = []
-    for device, stream in first.itertuples(index=False, name=None):
-        texts.append(places.queues[_parse_optional_int(device), _parse_optional_int(stream)])
-    names: list[str] = np.array(texts, object)[number].tolist()
+    queues = part.group_by(*QUEUE)
+    tracks = [places.queues[row["device"], row["stream"]] for row in queues.agg().rows(*QUEUE)]
+    names: list[str] = np.array(tracks, object)[queues.number].tolist()
     return names
 
 
-def _format_allocated(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
+def _format_allocated(rows: Frame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
     """Format the allocated bytes of each device as a counter, after every allocation and free."""
-    measured = frame[frame["allocated_bytes"].notna()]
-    for key, of_device in measured.groupby(["device_type", "device"], dropna=False, sort=True):
-        kind, device = (_parse_optional_int(value) for value in key)
+    by = ("device_type", "device")
+    for of_device in rows.filter(~rows.is_missing("allocated_bytes")).sort(*by).group_by(*by).frames():
+        kind, device = (of_device.head(1).values(name)[0] for name in by)
         where = "CPU" if kind == 0 else f"device {_format_unknown(device)}"
         if kind == DRIVER:
             where += " (from the driver)"
         head = f',\n{{"ph":"C","name":{quote_json(f"allocated memory, {where}")},'
         head += f'"pid":{places.lane.pid(HOST)},"tid":0,"ts":'
-        for low in range(0, len(of_device), ROWS_PER_CHUNK):
-            part = of_device.iloc[low : low + ROWS_PER_CHUNK]
-            begin = format_micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
-            cells = zip(begin, part["allocated_bytes"].tolist(), strict=True)
+        for part in _split_into_chunks(of_device):
+            begin = format_micros(part["ts_ns"] - places.lane.shift_ns)
+            cells = zip(begin, part.values("allocated_bytes"), strict=True)
             text = head + '%s,"args":{"bytes":%d}}'
             yield "allocated memory", len(part), "".join(map(text.__mod__, cells))
-
-
-def _parse_optional_int(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
 
 
 def _format_unknown(number: int | None) -> str:
     return "?" if number is None else str(number)
 
 
-def _format_counters(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
+def _format_counters(rows: Frame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
     """Format counter samples; the last part of a counter's name is the argument of its value."""
     heads = []
-    for name in frame["name"].cat.categories:
-        counter, dot, key = str(name).rpartition(".")
+    for name in rows["name"].texts:
+        counter, dot, key = name.rpartition(".")
         counter = counter if dot else key
         head = f',\n{{"ph":"C","name":{quote_json(counter)},"pid":{places.lane.pid(HOST)},"tid":0'
         heads.append(f'{head},"args":{{{quote_json(key)}:')
     texts = np.array([*heads, ""], object)
-    for low in range(0, len(frame), ROWS_PER_CHUNK):
-        part = frame.iloc[low : low + ROWS_PER_CHUNK]
-        value = part["value"].to_numpy(np.float64, na_value=np.nan)
-        part, value = part[np.isfinite(value)], value[np.isfinite(value)]
-        begin = format_micros(part["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
-        head = texts[part["name"].cat.codes.to_numpy()].tolist()
+    for chunk in _split_into_chunks(rows):
+        value = chunk.number("value")
+        part, value = chunk.filter(np.isfinite(value)), value[np.isfinite(value)]
+        begin = format_micros(part["ts_ns"] - places.lane.shift_ns)
+        head = texts[part["name"].codes].tolist()
         cells = zip(head, map(repr, value.tolist()), begin, strict=True)
         yield "counters", len(part), "".join(map('%s%s},"ts":%s}'.__mod__, cells))
 
 
-def _format_windows(frame: pd.DataFrame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
+def _format_windows(rows: Frame, places: _TrackPlaces) -> Iterator[tuple[str, int, str]]:
     """Format the spans that the profiler reports as recorded, as tracks among the annotations."""
     pid = places.lane.pid(NOTES)
-    names = _format_fragments("name", frame["name"].cat.categories)[frame["name"].cat.codes.to_numpy()]
-    begin = format_micros(frame["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
-    length = format_micros(frame["dur_ns"].to_numpy(np.int64))
+    names = _format_fragments("name", rows["name"].texts)[rows["name"].codes]
+    begin = format_micros(rows["ts_ns"] - places.lane.shift_ns)
+    length = format_micros(rows["dur_ns"])
     # One track each, because they may overlap partially.
-    tids = range(_LARGEST_TID, _LARGEST_TID + len(frame))
+    tids = range(_LARGEST_TID, _LARGEST_TID + len(rows))
     text = f',\n{{"ph":"X","cat":"Trace",%s"pid":{pid},"tid":%d,"ts":%s,"dur":%s}}'
     cells = zip(names.tolist(), tids, begin, length, strict=True)
-    yield "windows", len(frame), "".join(map(text.__mod__, cells))
+    yield "windows", len(rows), "".join(map(text.__mod__, cells))
 
 
-def _format_flows(frame: pd.DataFrame, ends: npt.NDArray[np.object_], lane: Lane) -> Iterator[tuple[str, int, str]]:
+def _format_flows(flows: Frame, ends: npt.NDArray[np.object_], lane: Lane) -> Iterator[tuple[str, int, str]]:
     """Format flow arrows between these tracks, with a new unique id per arrow."""
-    is_known = frame["flow"].notna().to_numpy(np.bool_)
-    closed, ends = frame[is_known], ends[is_known]
-    texts = closed["cat"].cat.categories
+    is_known = ~flows.is_missing("flow")
+    closed, ends = flows.filter(is_known), ends[is_known]
+    texts = closed["cat"].texts
     # Viewers match arrows by category, name and id; the recorded name was the category.
     cats = _format_fragments("cat", texts) + _format_fragments("name", texts)
     cats[-1] = '"name":"flow",'
-    number = np.asarray(closed.groupby(["cat", "flow"], observed=True, dropna=False, sort=False).ngroup(), np.int64)
-    ids = number + 1 + lane.trace_number * TRACE_ID_RANGE
+    ids = closed.group_by("cat", "flow").number + 1 + lane.trace_number * TRACE_ID_RANGE
     phases = {"start": '"s"', "step": '"t","bp":"e"', "end": '"f","bp":"e"'}
-    phase_texts = np.array([phases[phase] for phase in closed["phase"].cat.categories], object)
+    phase_texts = np.array([phases[phase] for phase in closed["phase"].texts], object)
     for low in range(0, len(closed), ROWS_PER_CHUNK):
-        part = closed.iloc[low : low + ROWS_PER_CHUNK]
+        part = closed.take(slice(low, low + ROWS_PER_CHUNK))
         cells = zip(
-            phase_texts[part["phase"].cat.codes.to_numpy()].tolist(),
-            cats[part["cat"].cat.codes.to_numpy()].tolist(),
+            phase_texts[part["phase"].codes].tolist(),
+            cats[part["cat"].codes].tolist(),
             ids[low : low + ROWS_PER_CHUNK].tolist(),
             ends[low : low + ROWS_PER_CHUNK].tolist(),
-            format_micros(part["ts_ns"].to_numpy(np.int64) - lane.shift_ns),
+            format_micros(part["ts_ns"] - lane.shift_ns),
             strict=True,
         )
         text = ',\n{"ph":%s,%s"id":%d,%s,"ts":%s}'
         yield "flows", len(part), "".join(map(text.__mod__, cells))
 
 
-def _find_flow_tracks(flows: pd.DataFrame, trace: Trace, places: _TrackPlaces) -> npt.NDArray[np.object_]:
+def _find_flow_tracks(flows: Frame, trace: Trace, places: _TrackPlaces) -> npt.NDArray[np.object_]:
     """Find the track of each flow end.
 
     A flow names its device only by the recorded thread, which is useless if that is a text (`stream 7`). The op on the
     device has the flow id as its correlation id.
     """
-    thread = flows["thread"].to_numpy()
+    thread = flows["thread"]
     names: npt.NDArray[np.object_] = places.thread[thread]
-    columns = [*QUEUE, "correlation"]
-    ops = pd.concat([trace.get(name)[columns] for name in ("device_ops", "syncs")])
-    ops = ops[ops["correlation"].notna().to_numpy(np.bool_)].drop_duplicates("correlation")
-    away = ~places.own[thread] & flows["flow"].notna().to_numpy(np.bool_)
+    columns = (*QUEUE, "correlation")
+    ops = concat([_wrap_raw_table(trace, name).select(*columns) for name in ("device_ops", "syncs")])
+    ops = ops.filter(~ops.is_missing("correlation")).distinct("correlation")
+    away = ~places.own[thread] & ~flows.is_missing("flow")
     if not len(ops) or not away.any():
         return names
-    ops = ops.sort_values("correlation", kind="stable")
-    wanted = flows["flow"].to_numpy(np.int64, na_value=0)
-    linked = ops["correlation"].to_numpy(np.int64)
-    place, is_linked = look_up_keys(linked, wanted)
+    ops = ops.sort("correlation")
+    place, is_linked = look_up_keys(ops.integers("correlation"), flows.integers("flow"))
     hit = np.flatnonzero(away & is_linked)
     names[hit] = np.array([*_format_queue_tracks(ops, places), ""], object)[place[hit]]
     return names
 
 
-def _keep_linked_flows(flows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+def _keep_linked_flows(flows: Frame, trace: Trace) -> Frame:
     """Keep the arrows whose ends both start at an event that remains after the cut."""
-    starts = pd.concat([trace.get("host_ops")["ts_ns"], trace.get("device_ops")["ts_ns"]])
-    ends = flows[flows["ts_ns"].isin(starts)]
-    return ends[ends.groupby(["cat", "flow"], observed=True)["flow"].transform("size") > 1]
+    starts = np.concatenate([trace.numbers(name, "ts_ns") for name in ("host_ops", "device_ops")])
+    ends = flows.filter(np.isin(flows["ts_ns"], starts) & ~flows.is_missing("cat") & ~flows.is_missing("flow"))
+    return ends.filter(ends.group_by("cat", "flow").each(count_rows()) > 1)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import is_collective_range
+from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number, repeat_text
 from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind
@@ -38,7 +38,7 @@ def is_unmarked_recording(steps: StepWindows, part: str | None) -> bool:
     return bool(len(steps)) and unnumbered and not numbered_capture
 
 
-def list_recurrences(trace: Trace) -> pd.DataFrame | None:
+def list_recurrences(trace: Trace) -> dict[str, Array] | None:
     """List the recurrences of a source without step marks, in order; None for other sources, or if nothing recurs.
 
     kind: launch (a kernel on one device) or range (of one thread, numbers in its name as `#`). dur_ns: from
@@ -49,10 +49,10 @@ def list_recurrences(trace: Trace) -> pd.DataFrame | None:
         return None
     least_span = LEAST_SPAN * float(steps.end_ns.max() - steps.ts_ns.min())
     parts = [*_list_recurring_kernels(trace, least_span), *_list_recurring_ranges(trace, least_span)]
-    return pd.concat(parts, ignore_index=True) if parts else None
+    return concatenate_parts(parts) if parts else None
 
 
-def _list_recurring_kernels(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
+def _list_recurring_kernels(trace: Trace, least_span: float) -> Iterator[dict[str, Array]]:
     """Yield the recurring kernels of every device."""
     device, names = trace.nullable("device_ops", "device"), trace.texts("device_ops", "name")
     rows = mark_rows_of_kind(trace, "device_ops", "kernel").nonzero()[0]
@@ -62,7 +62,7 @@ def _list_recurring_kernels(trace: Trace, least_span: float) -> Iterator[pd.Data
         yield _make_recurrence_rows("launch", names.texts[of_name], None if number_of < 0 else number_of, starts)
 
 
-def _list_recurring_ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
+def _list_recurring_ranges(trace: Trace, least_span: float) -> Iterator[dict[str, Array]]:
     """Yield the recurring annotated ranges of every thread, without ranges of single collectives."""
     names = trace.texts("host_ops", "name")
     patterns = [None if is_collective_range(name) else mask_numbers(name) for name in names.texts]
@@ -99,18 +99,17 @@ def _select_recurring_names(
             yield (int(places[of_place]), of_name - 1), start[pair == number]
 
 
-def _make_recurrence_rows(kind: str, name: str, device: int | None, starts: Ints) -> pd.DataFrame:
+def _make_recurrence_rows(kind: str, name: str, device: int | None, starts: Ints) -> dict[str, Array]:
     """Make the rows of one recurrence; a last partial row is left out."""
     count = -(-(len(starts) - 1) // MOST_ROWS)
     edges = starts[::count]
-    return pd.DataFrame(
-        {
-            "kind": kind,
-            "name": name,
-            "device": pd.array([device] * (len(edges) - 1), dtype="Int64"),
-            "position": np.arange(len(edges) - 1),
-            "ts_ns": edges[:-1],
-            "dur_ns": np.diff(edges),
-            "count": count,
-        }
-    )
+    length = len(edges) - 1
+    return {
+        "kind": repeat_text(kind, length),
+        "name": repeat_text(name, length),
+        "device": repeat_number(device, length),
+        "position": np.arange(length),
+        "ts_ns": edges[:-1],
+        "dur_ns": np.diff(edges),
+        "count": np.full(length, count),
+    }
