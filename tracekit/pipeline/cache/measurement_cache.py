@@ -23,10 +23,10 @@ import numpy as np
 
 from tracekit.discover.contents import digest_content
 from tracekit.engine import Advance, Outcome, Work
-from tracekit.model.installed import find_distribution
 from tracekit.model.records import dataclass
 from tracekit.model.system import cache
 from tracekit.model.system.files import Sign, is_sign_settled, make_file_sign
+from tracekit.model.system.installed import find_distribution
 from tracekit.model.trace import Source
 from tracekit.pipeline.measure_source import add_content_digest, copy_content_digest, digest_content_meanwhile
 from tracekit.pipeline.wire_format.packed_tables import pack_source_tables, unpack_source_tables
