@@ -15,13 +15,10 @@ from tracekit.model.tables.keys import (
     find_largest,
     find_matching_rows,
     group_rows_by,
-    iterate_records,
     left_join,
     list_python_values,
     look_up_keys,
     mask_equal,
-    mask_matching_rows,
-    number_frames_alike,
     order_with_ties,
     sum_by_group,
 )
@@ -181,10 +178,6 @@ def test_values_are_plain_and_missing_ones_none(column):
     assert {type(value) for value in found} <= {int, float, str, bool, type(None)}
 
 
-def test_rows_come_as_python_has_them():
-    assert list(iterate_records(KEYED, ("role", "rank", "share")))[:2] == [("actor", 0, 0.5), (None, None, None)]
-
-
 def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones():
     assert mask_equal(KEYED["rank"], 0).tolist() == [True, False, True, False, True]
     assert mask_equal(KEYED["rank"], None).tolist() == [False, True, False, True, False]
@@ -239,18 +232,6 @@ def test_what_is_looked_up_is_missing_where_nothing_matches_and_stays_whole_wher
     every = left_join(rows_of(("a", 1), ("a", 0)), RANKS, ["host", "rank"])
     assert every["wall_ns"].dtype == np.int64
     assert every["wall_ns"].tolist() == [7, 5]
-
-
-def test_among_the_rows_of_a_table_missing_is_a_key_like_any_other():
-    rows = rows_of(("a", 0), (None, 1), (None, 0))
-    assert mask_matching_rows(rows, RANKS, ["host", "rank"]).tolist() == [True, True, False]
-
-
-def test_numbers_in_order_do_not_depend_on_the_order_of_rows():
-    rows = rows_of(("b", 10), ("a", 9), ("b", 9), ("a", None))
-    forth, back = (number_frames_alike(["host", "rank"], f, in_order=True)[0] for f in (rows, rows[::-1]))
-    assert forth.tolist() == [3, 0, 2, 1]
-    assert back.tolist() == forth.tolist()[::-1]
 
 
 @given(st.lists(st.integers(-4, 4), max_size=60), st.integers(0, 70))

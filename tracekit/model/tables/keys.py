@@ -6,7 +6,7 @@ Fast for dense integer keys, such as generated ids, and for few rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,19 +156,14 @@ def _number_by_appearance(keys: Ints) -> tuple[Ints, Ints]:
     return np.argsort(order)[place], first[order]
 
 
-def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool = False) -> list[Ints]:
+def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame) -> list[Ints]:
     """Group the rows of all frames by their keys with shared group numbers; a missing key is a key like any other.
 
-    Groups are numbered in order of appearance, or by the text of the keys if `in_order`, independent of the row order.
+    Groups are numbered in order of appearance.
     """
     lengths = [len(frame) for frame in frames]
     columns = [_stack_columns([frame[name] for frame in frames]) for name in by]
-    number, first = _combine_codes(sum(lengths), [_encode_array(column) for column in columns])
-    if in_order:
-        order = np.lexsort([_rank_keys_by_text(column[first]) for column in reversed(columns)])
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        number = place[number]
+    number, _ = _combine_codes(sum(lengths), [_encode_array(column) for column in columns])
     return np.split(number, np.cumsum(lengths)[:-1])
 
 
@@ -192,23 +187,6 @@ def _stack_columns(columns: Sequence[pd.Series[Any]]) -> Any:
 def _get_column_array(column: pd.Series[Any]) -> Any:
     """Get the numpy array of a column, or its extension array."""
     return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
-
-
-def _rank_keys_by_text(values: Any) -> Ints:
-    """Rank each key among the distinct ones by its text."""
-    number, first = _combine_codes(len(values), [_encode_array(values)])
-    texts = [_make_text_sort_key(value) for value in values[first]]
-    place = {text: rank for rank, text in enumerate(sorted(set(texts)))}
-    return np.array([place[text] for text in texts], np.int64)[number]
-
-
-def _make_text_sort_key(value: object) -> tuple[bool, int, str]:
-    """Make a sort key: missing last, numbers by size, texts alphabetically."""
-    if pd.isna(value):  # type: ignore[call-overload]
-        return True, 0, ""
-    if isinstance(value, int | np.integer):
-        return False, int(value), ""
-    return False, 0, str(value)
 
 
 def find_matching_rows(
@@ -248,14 +226,6 @@ def _append_columns(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], 
         else:  # pandas' own function fails on Arrow-backed texts
             out[name] = column.take(places, allow_fill=fill)
     return out
-
-
-def mask_matching_rows(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Mask the rows whose keys occur in `table`; a missing key is a key like any other."""
-    if not len(table):
-        return np.zeros(len(rows), np.bool_)
-    of_table, wanted = number_frames_alike(by, table, rows)
-    return np.isin(wanted, of_table)
 
 
 def find_first_rows(number: Ints, count: int) -> Ints:
@@ -387,11 +357,6 @@ def _list_nullable_numbers(array: Nullable) -> list[Any]:
     for row in missing.nonzero()[0].tolist():
         numbers[row] = None
     return numbers
-
-
-def iterate_records(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over these columns row by row, as Python values."""
-    return zip(*(list_python_values(frame[name].array) for name in names), strict=True)
 
 
 def mask_equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
