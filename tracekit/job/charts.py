@@ -17,7 +17,6 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.pandas_bridge import to_frame
 from tracekit.job.rank_groups import measure_own_work_of_ranks
 from tracekit.job.report.ranks_to_plot import MAX_ROWS, choose_rows_to_plot, list_bar_marks
 from tracekit.model.report import Chart
