@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.job import frames as pooling
 from tracekit.model.tables.arrays import Coded, Nullable, make_frame, mask_value
 from tracekit.model.tables.keys import (
     MIN_TABLE_ROOM,
@@ -80,31 +79,6 @@ def test_more_combinations_than_a_number_can_hold_stay_apart():
     # 4,096 of each of 7 keys are 2⁸⁴; the last row differs from the first in the first key alone.
     wide = pd.DataFrame({f"key{at}": [*range(4_096), int(at == 0)] for at in range(7)})
     assert group_rows_by(wide, list(wide))[0].tolist() == list(range(4_097))
-
-
-def test_sums_of_few_rows_are_exact_and_unknown_where_nothing_is_known():
-    found = pooling.sum_columns_by_keys(KEYED, ["role", "rank"], ["dur_ns", "size_bytes", "share"])
-    assert found["dur_ns"].tolist() == [2**53 + 1, 3, 4]
-    assert found["size_bytes"].tolist() == [pd.NA, 3, 2**60]
-    assert found["share"].tolist() == [0.75, pd.NA, 1.0]
-    assert found["rank"].tolist() == [0, pd.NA, 0]
-    assert found["role"].dtype == object
-    assert found["role"].fillna("?").tolist() == ["actor", "?", "ref"]
-
-
-def test_parts_of_groups_are_what_pandas_makes_of_them():
-    found = pooling.aggregate_by_keys(
-        KEYED, ["role", "rank"],
-        total=("dur_ns", "sum"), longest=("dur_ns", "max"), mean=("share", "mean"),
-        size=("size_bytes", "first"), leading=("size_bytes", "leading"), rows=("share", "size"),
-    )  # fmt: skip
-    groups = KEYED.groupby(["role", "rank"], dropna=False, sort=False)
-    assert found["total"].tolist() == groups["dur_ns"].sum().tolist()
-    assert found["longest"].tolist() == groups["dur_ns"].max().tolist()
-    assert found["mean"].tolist() == groups["share"].mean().tolist()
-    assert found["size"].tolist() == groups["size_bytes"].first().tolist() == [pd.NA, 1, 2**60]
-    assert found["leading"].tolist() == [pd.NA, 1, 2**60]
-    assert found["rows"].tolist() == [2, 2, 1]
 
 
 PYTHON_TEXT = pd.StringDtype(storage="python")

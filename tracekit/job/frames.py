@@ -6,22 +6,16 @@ number, it is one of several captures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.job.groups import find_group_maxima, find_group_minima
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.inputs.note_codes import OF_TIMES
 from tracekit.model.intervals import measure_group_unions
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import get_canonical_stage, get_scope_stage, get_stage_name
-from tracekit.model.tables import keys as grouping
-from tracekit.model.tables.arrays import OBJECT, Coded, Nullable, convert_for_pandas, make_bare, make_frame, select_rows
+from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import (
     Bools,
     Frame,
@@ -33,7 +27,7 @@ from tracekit.model.tables.frame import (
     texts,
     where,
 )
-from tracekit.model.tables.keys import CAPTURE, Ints, group_rows_by, list_python_values, mask_equal
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -246,227 +240,11 @@ def phrase_run(measured: Measurements, run: object) -> str:
     return f" (run {run})" if make_run_heading(measured) else ""
 
 
-def to_text_or_none(value: object) -> str | None:
-    """Convert a value to text, None if missing."""
-    return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
-
-
-def to_int_or_none(value: Any) -> int | None:
-    """Convert a number to int, None if missing."""
-    return None if pd.isna(value) else int(value)
-
-
 def to_float_or_none(value: Any) -> float | None:
     """Convert a number to float, None if missing."""
-    return None if pd.isna(value) else float(value)
+    return None if value is None or np.isnan(value) else float(value)
 
 
 def divide_or_none(part: float | None, total: float | None) -> float | None:
     """Divide a part by its total; None if either is unknown or the total is 0."""
     return part / total if part is not None and total else None
-
-
-# The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def clear_parts_of_numbered_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Set `part` to None in rows whose step number already identifies the step."""
-    out = frame.copy(deep=False)
-    part = out["part"]
-    parts = part.to_numpy(object, copy=True)
-    parts[out["step"].notna().to_numpy()] = None
-    out["part"] = pd.Series(parts, part.index, OBJECT, copy=False)
-    return out
-
-
-def list_stage_rows(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_stage_ranges`."""
-    return measured.derived(_list_stage_rows).copy(deep=False)
-
-
-def _list_stage_rows(measured: Measurements) -> pd.DataFrame:
-    return to_pandas(list_stage_ranges(measured))
-
-
-@dataclass(frozen=True, slots=True)
-class JobSteps:
-    """`StepWalls` with a pandas frame."""
-
-    walls: pd.DataFrame
-    step_ns: float | None
-    count: int
-
-    def select_run(self, run: object) -> JobSteps:
-        """Select the steps of one run."""
-        walls = self.walls[find_equal_rows(self.walls["run"], run)]
-        return JobSteps(walls, to_float_or_none(walls["wall_ns"].mean()), len(walls))
-
-
-def summarize_job_steps(measured: Measurements) -> JobSteps:
-    """Make a pandas frame of the walls of `summarize_step_walls`."""
-    return measured.derived(_summarize_job_steps)
-
-
-def _summarize_job_steps(measured: Measurements) -> JobSteps:
-    steps = summarize_step_walls(measured)
-    return JobSteps(to_pandas(steps.walls), steps.step_ns, steps.count)
-
-
-def find_canonical_stages(
-    rows: pd.DataFrame, column: str = "stage", *, in_file: bool = False, any_range: bool = False
-) -> npt.NDArray[np.object_]:
-    """Find the canonical stage of every row as `name_stages` does; None outside all stages."""
-    by = [column, "role", "scope"]
-    number, first = group_rows_by(rows, by)
-    firsts = zip(*(list_python_values(rows[name].array[first]) for name in by), strict=True)
-    names = [_canonical_stage(*each, in_file=in_file, any_range=any_range) for each in firsts]
-    return np.array([*names, None], object)[number]
-
-
-def sum_columns_by_keys(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """Sum `columns` by the distinct keys in `by`, in order of keys. A missing key is a key."""
-    number, first = group_rows_by(frame, by)
-    out = take_key_columns(frame, by, first)
-    for name in columns:
-        out[name] = _sum_known_values(frame[name], number, len(first))
-    return make_frame(out, len(first))
-
-
-def _sum_known_values(column: pd.Series[Any], number: Ints, count: int) -> Any:
-    """Sum each group; missing where no value of it is known. Floats go to pandas, at ten times the cost."""
-    sums = _sum_whole_numbers(column, number, count)
-    return column.groupby(number, sort=False).sum(min_count=1).array if sums is None else sums
-
-
-def aggregate_by_keys(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) -> pd.DataFrame:
-    """Aggregate rows by the distinct keys in `by`, in order of appearance.
-
-    Each of `parts` is an output column: (input column, reduction). Equals
-    `groupby(by, dropna=False, sort=False).agg(…).reset_index()`, in a fifth of its time for small frames. More
-    reductions: `leading` takes the value of the first row of a group, known or not; `known_sum` is missing where no
-    value is known.
-    """
-    number, first = group_rows_by(frame, by)
-    out = take_key_columns(frame, by, first)
-    for name, (column, how) in parts.items():
-        if how == "size":
-            out[name] = np.bincount(number, minlength=len(first))
-        elif how == "leading":
-            out[name] = frame[column].array[first]
-        elif how == "known_sum":
-            out[name] = _sum_known_values(frame[column], number, len(first))
-        else:
-            out[name] = _reduce_column_by_group(frame[column], number, len(first), how)
-    return make_frame(out, len(first))
-
-
-def _reduce_column_by_group(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
-    """Reduce a column by group like pandas, in a tenth of its time for integers."""
-    array = make_bare(column.array)
-    numbers = array.values if isinstance(array, Nullable) else array
-    if isinstance(numbers, np.ndarray) and _is_reducible_by_numpy(numbers, how):
-        is_known = ~array.missing if isinstance(array, Nullable) else np.ones(len(array), np.bool_)
-        numbers, number = numbers[is_known], number[is_known]
-        if how != "mean" or grouping.is_exact_sum(numbers):
-            values = _REDUCTIONS[how](number, numbers, count)
-            if not isinstance(array, Nullable):
-                return values
-            is_missing = np.bincount(number, minlength=count) == 0
-            return convert_for_pandas(Nullable(values, is_missing & (how != "sum")))
-    return getattr(column.groupby(number, sort=False), how)().array
-
-
-def _is_reducible_by_numpy(numbers: npt.NDArray[Any], how: str) -> bool:
-    """Check whether numpy gives the same result as pandas for these numbers."""
-    if numbers.dtype == np.float64:
-        return how in ("max", "min") and not np.isnan(numbers).any()
-    return numbers.dtype == np.int64 and how in _REDUCTIONS
-
-
-def _average_groups(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
-    """Average each group."""
-    sizes = np.bincount(number, minlength=count)
-    means: npt.NDArray[np.float64] = grouping.sum_by_group(number, values, count) / np.maximum(sizes, 1)
-    return means
-
-
-_REDUCTIONS: Mapping[str, Callable[[Ints, Ints, int], npt.NDArray[Any]]] = {
-    "sum": grouping.sum_by_group,
-    "mean": _average_groups,
-    "max": find_group_maxima,
-    "min": find_group_minima,
-}
-"""Reductions of integers: functions of (group of each value, values, number of groups)."""
-
-
-def sort_by_columns(frame: pd.DataFrame, **ascending: bool) -> pd.DataFrame:
-    """Sort rows by these columns (True: ascending), missing values last; stable.
-
-    Equals `sort_values`, in a fifth of its time.
-    """
-    ranks = [_rank_sort_values(frame[name], is_up) for name, is_up in ascending.items()]
-    return frame.iloc[np.lexsort(ranks[::-1])]
-
-
-def _rank_sort_values(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
-    """Map each value to a number that sorts like it, missing values last."""
-    array = make_bare(column.array)
-    if isinstance(array, Nullable):
-        numbers, is_missing = array.values, array.missing
-    elif isinstance(array, np.ndarray) and array.dtype.kind in "ifb":
-        numbers, is_missing = array + 0, np.isnan(array)
-    else:
-        number, first = grouping.group_column(column)
-        values = list_python_values(column.array[first])
-        names = sorted(text for text in values if text is not None)
-        place = {text: rank for rank, text in enumerate(names)}
-        numbers = np.array([place.get(text, 0) for text in values], np.int64)[number]
-        is_missing = np.array([text is None for text in values], np.bool_)[number]
-    numbers = numbers if is_ascending else -numbers
-    return np.where(is_missing, numbers.max(initial=0) + 1, numbers)
-
-
-def take_key_columns(frame: pd.DataFrame, by: Sequence[str], first: Ints) -> dict[str, Any]:
-    """Take the columns `by` of these rows, the first row of each key."""
-    return {name: take_keys(frame[name], first) for name in by}
-
-
-def select_distinct_rows(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
-    """Select the first row of each distinct combination of `by`, with the columns `more`."""
-    return frame[[*by, *more]].iloc[group_rows_by(frame, by)[1]]
-
-
-def count_distinct_keys(frame: pd.DataFrame, by: Sequence[str]) -> int:
-    """Count the distinct combinations of these columns. A missing value counts as a value."""
-    return len(group_rows_by(frame, by)[1])
-
-
-def _sum_whole_numbers(column: pd.Series[Any], number: Ints, count: int) -> Any:
-    """Sum integers by group, NA where a group has no known value. None if the numbers are not integers."""
-    array = make_bare(column.array)
-    if isinstance(array, np.ndarray) and array.dtype == np.int64:
-        return grouping.sum_by_group(number, array, count)
-    if not isinstance(array, Nullable) or np.isnan(array.values).any():
-        return None
-    is_present = ~array.missing
-    values, group = array.values[is_present], number[is_present]
-    is_missing = np.bincount(group, minlength=count) == 0
-    whole = values.astype(np.int64)
-    if not ((values == whole).all() and (values.dtype == np.int64 or grouping.is_exact_sum(whole))):
-        return None
-    sums = grouping.sum_by_group(group, whole, count).astype(values.dtype)
-    return convert_for_pandas(Nullable(sums, is_missing))
-
-
-def take_keys(column: pd.Series[Any], rows: Ints) -> Any:
-    """Take the keys of these rows; missing text is NaN, whether it was None or NaN."""
-    if column.dtype != object:
-        return column.array[rows]
-    keys = column.to_numpy()[rows]
-    keys[pd.isna(keys)] = np.nan
-    return keys
-
-
-def find_equal_rows(column: pd.Series[Any], value: object) -> pd.Series[Any]:
-    """Find the rows that equal `value`; a missing value equals a missing one."""
-    return pd.Series(mask_equal(column, value), column.index)

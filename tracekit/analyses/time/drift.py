@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls, to_text_or_none
+from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
 from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
@@ -174,7 +174,7 @@ def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tup
     factors: list[float] = []
     stages: list[str] = []
     for rank_group in list_rank_groups(measured):
-        if to_text_or_none(rank_group.run) == run:
+        if rank_group.run == run:
             factor, stage = find_slowdown_since(measured, rank_group, step)
             factors += [factor] if factor else []
             stages += [stage] if stage else []

@@ -42,10 +42,10 @@ def compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrec
 
 def _compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrection]:
     clocks = measure_clock_offsets(measured).rows(*CLOCK, "offset_ns", "uncertainty_ns", "set")
-    rows = {_get_clock_owner(clock): (clock["offset_ns"], clock["uncertainty_ns"], clock["set"]) for clock in clocks}
+    rows = {_make_clock_key(clock): (clock["offset_ns"], clock["uncertainty_ns"], clock["set"]) for clock in clocks}
     hosts: dict[int, set[str | None]] = {}
     for capture in measured.frame("captures").rows(*CLOCK, "host", "absolute_time"):
-        if (row := rows.get(_get_clock_owner(capture))) is not None:
+        if (row := rows.get(_make_clock_key(capture))) is not None:
             hosts.setdefault(row[2], set()).add(capture["host"] if capture["absolute_time"] else None)
     by_owner = {}
     for key, (offset, spread, number) in rows.items():
@@ -57,7 +57,7 @@ def _compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorre
     return by_owner
 
 
-def _get_clock_owner(row: Mapping[str, Any]) -> Owner:
+def _make_clock_key(row: Mapping[str, Any]) -> Owner:
     """Get the owner of the clock of a row with the columns of `CLOCK`."""
     return row["run"], row["role"], row["replica"], row["rank"]
 
@@ -90,7 +90,7 @@ def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
     for capture in captures:
         source, pid, host = capture["source"], capture["pid"], capture["host"]
         is_on_host = capture["absolute_time"] and host is not None
-        if (correction := known.get(_get_clock_owner(capture))) is not None:
+        if (correction := known.get(_make_clock_key(capture))) is not None:
             clock = CaptureClock(correction.offset_ns, ("collectives", correction.set))
         elif is_on_host and host in aligned:
             clock = aligned[host]
@@ -108,7 +108,7 @@ def _map_host_clocks(
     """Map each host to the median clock of its compared processes, if all of them are in one set."""
     by_host: dict[str, list[ClockCorrection]] = {}
     for capture in captures:
-        host, owner = capture["host"], _get_clock_owner(capture)
+        host, owner = capture["host"], _make_clock_key(capture)
         if host is not None and capture["absolute_time"] and owner in by_owner:
             by_host.setdefault(host, []).append(by_owner[owner])
     return {

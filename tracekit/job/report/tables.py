@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Heading, Ranked, Sheet, Unit
 from tracekit.model.tables.frame import Frame
-from tracekit.model.tables.keys import list_python_values
 
 MAX_ROWS = 1_000
 """Most rows of one table in a report; the measurements (`--save`) have all of them."""
@@ -22,7 +20,7 @@ def make_sheet(
     name: str,
     title: str,
     headings: Sequence[Heading],
-    frame: Frame | pd.DataFrame,
+    frame: Frame,
     *,
     caption: str = "",
     max_rows: int = MAX_ROWS,
@@ -37,15 +35,10 @@ def make_sheet(
     columns = {
         heading: values[:max_rows]
         for heading in headings
-        if not (values := _list_column_values(frame, heading.name)) or any(v is not None for v in values)
+        if not (values := frame.values(heading.name)) or any(v is not None for v in values)
     }
     rows = tuple(zip(*columns.values(), strict=True))
     return Sheet(name, title, tuple(columns), rows, max(len(frame) - max_rows, 0), caption, ranked)
-
-
-def _list_column_values(frame: Frame | pd.DataFrame, name: str) -> list[Any]:
-    """List a column as Python values, None where missing."""
-    return frame.values(name) if isinstance(frame, Frame) else list_python_values(frame[name].array)
 
 
 @lru_cache(1024)

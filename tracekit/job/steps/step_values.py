@@ -9,10 +9,8 @@ import numpy as np
 
 from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import COUNTED_ANEW, UNIT, list_recorded_stage_ranges, summarize_step_walls
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.steps.step_kinds import mark_step_units, measure_device_work_of_steps
 from tracekit.model import failed_questions
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -274,18 +272,3 @@ def _count_failed_memory_requests(measured: Measurements) -> Frame:
     runs = levels.filter(levels.integers("entry_count") > 0).distinct("run").select("run")
     runs = runs.join(counts, ["run"], "left", optional=["run"])
     return runs.with_columns(name=OUT_OF_MEMORY, value=runs.integers("value"))
-
-
-# The facts above for callers that still judge with pandas; each goes with its last caller.
-
-
-def list_marked_step_values(measured: Measurements) -> pd.DataFrame:
-    """Make a pandas frame of `list_values_and_marks`."""
-    return _make_object_columns(list_values_and_marks(measured))
-
-
-def _make_object_columns(values: Frame) -> pd.DataFrame:
-    """Make a pandas frame of Python values: floats of `FRACTIONAL_VALUES`, of the others whole numbers."""
-    pairs = zip(values.values("name"), values.values("value"), strict=True)
-    value = pd.Series([float(v) if name in FRACTIONAL_VALUES else int(v) for name, v in pairs], dtype=object)
-    return to_pandas(values).astype(object).assign(value=value)
