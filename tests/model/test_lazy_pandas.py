@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as real_pandas  # noqa: ICN001
 import pytest
 
-from tracekit.model.lazy_pandas import pd, use_python_strings
+from tracekit.model.system.lazy_pandas import pd, use_python_strings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OPTION = "mode.string_storage"
@@ -44,7 +44,7 @@ def test_texts_are_python_strings_within_and_as_before_after():
 
 def test_texts_are_python_strings_where_pandas_is_imported_within():
     code = f"""
-from tracekit.model.lazy_pandas import pd, use_python_strings
+from tracekit.model.system.lazy_pandas import pd, use_python_strings
 with use_python_strings():
     with use_python_strings():
         print(pd.get_option("{OPTION}"))

@@ -326,8 +326,8 @@ def _describe_exit(exitcode: int | None) -> str:
 
 
 def _list_preload_modules(function: Callable[..., Any]) -> list[str]:
-    """List modules to import once for all workers: pandas, the function's own, and those of functions it wraps."""
-    modules = ["pandas"]
+    """List modules to import once for all workers: the function's own, and those of functions it wraps."""
+    modules: list[str] = []
     functions = [function]
     while functions:
         function = functions.pop()

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any, Literal, TypeVar
 
 from tracekit.model.display import Displayed, import_display
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 
 SCHEMA = "tracekit.report/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""

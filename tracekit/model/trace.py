@@ -26,10 +26,10 @@ from tracekit.model.inputs.sources import (
     Tool,
     Want,
 )
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.metrics import fill_metric_units
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, Nullable, make_bare
 from tracekit.model.tables.frame import Frame

@@ -19,9 +19,9 @@ from tracekit.discover.contents import digest_content
 from tracekit.discover.selection import SelectableParts
 from tracekit.engine import Advance
 from tracekit.job.driver_log import parse_timed_stage
-from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.stages import get_canonical_stage, make_stage_filter
 from tracekit.model.system.capacity import count_own_cores
+from tracekit.model.system.lazy_pandas import use_python_strings
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.trace import Fault, KeyLabels, Source, Trace, Want

@@ -29,9 +29,9 @@ from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.facts import Facts
 from tracekit.model.inputs.sources import Read
-from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
+from tracekit.model.system.lazy_pandas import use_python_strings
 from tracekit.model.tables import ASKED_COLUMNS, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.text.labels import choose_plural

@@ -19,8 +19,8 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.sources import ON_REQUEST, Failure, Fault, Source
-from tracekit.model.lazy_pandas import use_python_strings
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import use_python_strings
 from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concatenate_table_parts
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, repeat_number, repeat_text
 from tracekit.model.tables.columns import STEP

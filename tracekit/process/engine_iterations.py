@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree
 from tracekit.process.device.placement import Placement, place_device_ops

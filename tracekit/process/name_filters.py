@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, make_bare
 from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from tracekit.discover.names import read_name
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, parse_memory_quantity

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.text.labels import did_you_mean
 from tracekit.render import phrases
 

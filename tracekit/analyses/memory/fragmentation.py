@@ -12,8 +12,8 @@ from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.columns import STREAM

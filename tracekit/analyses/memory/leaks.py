@@ -12,8 +12,8 @@ from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.survivors import KeptStack, find_kept_stacks, fold_snapshots
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Metric, Section, Sheet
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.tables.keys import left_join
 from tracekit.model.text.labels import format_numbered_word, join_phrase, truncate_with_hash

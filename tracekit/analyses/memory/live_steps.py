@@ -11,8 +11,8 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.memory.snapshots import UNTOLD, name_site, snapshot_levels
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Heading, Metric, Section, Sheet
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import STEP
 from tracekit.model.tables.frame import Bools, Frame, Ints, sum_of, texts, where

@@ -13,8 +13,8 @@ from tracekit.job.memory.trend import Allocator
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, make_nullable_numbers
 from tracekit.model.tables.columns import TS

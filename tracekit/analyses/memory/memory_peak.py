@@ -16,8 +16,8 @@ from tracekit.job.memory.snapshots import UNTOLD, find_reason, name_ranges, name
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Metric, Ranked, Section, Sheet
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Nullable, repeat_text
 from tracekit.model.tables.frame import Frame, choose, concat, divide, sum_of, texts, where

@@ -12,8 +12,8 @@ from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
 from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.columns import STAGE, STEP

@@ -23,8 +23,8 @@ from tracekit.job.rollout_generations import (
     measure_end_times,
     measure_rollout_bubble,
 )
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS

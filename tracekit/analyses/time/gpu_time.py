@@ -28,8 +28,8 @@ from tracekit.job.stages.windows import (
     list_undamaged_rows,
     sum_gpu_time_by_stage,
 )
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.frames import has_epoch_times, make_run_heading, name_stages, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.report import Chart, Heading, Metric, Section
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import get_frame_arrays
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS

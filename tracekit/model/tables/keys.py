@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Array, Coded, Nullable, make_bare, select_all_rows
 
 Ints = npt.NDArray[np.int64]

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import (
     Array,
     Coded,

@@ -19,7 +19,7 @@ from tracekit.model.intervals import (
     merge_interval_sets,
     merge_intervals,
 )
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.keys import find_distinct
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.keys import group_rows_by
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.model.trace import Trace

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.snapshots import ACTIONS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.keys import look_up_keys
 from tracekit.model.tables.snapshots import BASES, ORIGINS, SITE_KINDS
 from tracekit.model.trace import Trace

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import MAX_BYTES, Replay, read_ints, select_replay_rows
 from tracekit.process.memory.space import DEFAULT_POOL

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.keys import compute_stable_order, mask_equal, number_keys
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES
 from tracekit.model.trace import Trace

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.text.patterns import compile_lazily
 
 Ints = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import (
     CODE,

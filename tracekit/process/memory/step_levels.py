@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Array, Columns, repeat_number, select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.keys import mask_equal
 from tracekit.model.trace import Trace

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import parse_numbered_step, parse_profiler_step
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.keys import compute_stable_order, find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import MAX_BYTES

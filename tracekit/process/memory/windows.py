@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import is_collective_range, parse_numbered_step, parse_profiler_step
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.keys import mask_equal
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import Replay

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.stages import is_possible_stage
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import find_window_at, merge_intervals
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
 from tracekit.model.stages import (
     get_scope_stage,
@@ -22,6 +21,7 @@ from tracekit.model.stages import (
     parse_numbered_step,
     parse_profiler_step,
 )
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, broadcast_value, repeat_text, select_rows
 from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace

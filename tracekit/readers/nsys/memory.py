@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
 from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.values import join_surrogates
 from tracekit.readers.nsys.content import MAX_NS, ExportClock

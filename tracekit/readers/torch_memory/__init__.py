@@ -17,7 +17,7 @@ import numpy as np
 
 from tracekit.model.errors import make_format_error
 from tracekit.model.inputs.note_codes import TOO_LARGE
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.process.memory.replay import is_synthetic_segments
 from tracekit.readers.chrome.values import join_surrogates

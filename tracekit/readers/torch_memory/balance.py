@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.note_codes import Data
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.keys import compute_stable_order, find_distinct
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints

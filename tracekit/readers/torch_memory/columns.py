@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.errors import TraceFormatError
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.readers.chrome.values import join_surrogates
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES
 from tracekit.readers.torch_memory.columns import (
     SnapshotIntegers,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES, STATES

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from tracekit.model.errors import TraceFormatError, make_format_error, make_os_read_error
 from tracekit.model.inputs.note_codes import TOO_LARGE, Data, Reason
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Note, Source, Trace, Want

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.readers.chrome.scan import Json, Sparse
 from tracekit.readers.chrome.values import format_compact_json, is_too_deep
 from tracekit.readers.nsys.gather import ABSENT, is_wanted_argument, write_column_sql

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.readers.nsys.content import drop_unknown_facts
 from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.numbering import assign_limited_code

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.nvtx import payload_texts as nsys_payload_texts

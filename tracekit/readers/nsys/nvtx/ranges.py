@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.lazy_pandas import pd
 from tracekit.model.records import dataclass
+from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.chrome.scan import Sparse, choose_code_type

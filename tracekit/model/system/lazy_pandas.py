@@ -1,6 +1,6 @@
 """pandas, imported when it is first used: the import takes longer than a short run, and most runs need no frame.
 
-`from tracekit.model.lazy_pandas import pd` reads like `import pandas as pd`.
+`from tracekit.model.system.lazy_pandas import pd` reads like `import pandas as pd`.
 """
 
 from __future__ import annotations
