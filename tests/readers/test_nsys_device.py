@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracekit
+from tracekit.model.inputs.note_codes import OVERLONG
 from tracekit.model.tables import ASKED_COLUMNS
 from tracekit.model.trace import Source, Want
 from tracekit.process.calls.launches import find_launches
@@ -134,6 +135,36 @@ def test_arguments_are_written_as_kineto_writes_them_and_only_those_wanted_are_r
     assert trace.arg("src", "device_ops").tolist() == [None, "Pageable"]
     (few,) = traces(tmp_path / "few", rows, args=("block",))
     assert set(few.sparse) == {"block"}
+
+
+def test_kernels_copies_fills_and_graphs_are_one_table_in_order_of_time(tmp_path):
+    rows = [nsys.memset(6, 7, 70), nsys.graph(4, 5, 3), nsys.memcpy(2, 3, 30), nsys.kernel("k", 0, 1)]
+    ops = only(tmp_path, rows)["device_ops"]
+    assert ops["kind"].tolist() == ["kernel", "memcpy", "kernel", "memset"]
+    assert ops["size_bytes"].astype(object).where(ops["size_bytes"].notna(), None).tolist() == [None, 30, None, 70]
+
+
+def test_correlations_are_read_where_calls_are_not_and_sizes_only_where_they_are_asked_for(tmp_path):
+    path = nsys.write(tmp_path / "x.sqlite", [*nsys.launched("k", 0, 1, 2, 11), nsys.memcpy(2, 3, 30, 12)])
+    source = Source(path, "x", "nsys", "nsys")
+    (alone,) = read(source, Want(frozenset({"device_ops"})))
+    assert alone["device_ops"]["correlation"].tolist() == [11, 12]
+    (few,) = read(source, Want(columns=frozenset()))
+    assert few["device_ops"]["size_bytes"].isna().all()
+    assert few["device_ops"]["device"].isna().all()
+    assert few["device_ops"]["stream"].isna().all()
+
+
+def test_an_op_as_long_as_the_capture_is_kept_and_a_longer_one_is_left_out(tmp_path):
+    rows = [
+        nsys.kernel("whole", 0, 1_000),
+        nsys.kernel("more", 1, 1_002, stream=8),
+        nsys.kernel("less", 2, 900, stream=9),
+    ]
+    trace = only(tmp_path, rows, tables=("device_ops",), duration_ns=1_000)
+    assert trace["device_ops"]["name"].tolist() == ["whole", "less"]
+    assert notes(trace)[OVERLONG] == 1
+    assert len(only(tmp_path / "unknown", rows, tables=("device_ops",))["device_ops"]) == 3
 
 
 def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
@@ -280,6 +311,16 @@ def test_memory_and_metrics_go_to_the_process_that_uses_the_gpu(tmp_path):
     assert memory["allocated_bytes"].isna().all()
     assert two["threads"].set_index("thread")["tid"].loc[memory["thread"]].isna().all()
     assert two["counters"][["name", "value"]].to_numpy().tolist() == [["GPU 1 SM Active", 42.0]]
+
+
+def test_metrics_of_the_first_gpu_go_to_the_process_that_uses_it(tmp_path):
+    rows = [
+        nsys.kernel("a", 0, 1, pid=100, device=1), nsys.kernel("b", 0, 1, pid=200, device=0),
+        nsys.metric_name("SM Active", 3, gpu=0), nsys.metric(9, 3, 42, gpu=0),
+    ]  # fmt: skip
+    one, two = traces(tmp_path, rows)
+    assert not one.has("counters")
+    assert two["counters"]["value"].tolist() == [42.0]
 
 
 def test_progress_is_told_up_to_the_size_of_the_file(tmp_path):

@@ -3,10 +3,19 @@
 from dataclasses import replace
 from math import exp, expm1, log, log1p
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.model.stats.certainty import (
+    ErrorSpread,
+    choose_words,
+    compute_certain_change,
+    compute_certain_quantile,
+    compute_half_width,
+    is_certain_change,
+)
 from tracekit.model.stats.needed import compute_needed_runs
 from tracekit.model.stats.noise import Noise
 from tracekit.model.stats.speedup import compute_speedup
@@ -46,6 +55,33 @@ def between(low, high, **kept):
 )
 def test_the_whole_interval_has_to_lie_beyond_or_inside(low, high, word):
     assert choose_verdict(between(low, high), min_effect=expm1(0.03)).word == word
+
+
+def test_an_interval_that_touches_the_threshold_is_inconclusive():
+    low, high = np.array([0.03, -0.2, -0.03, -0.01]), np.array([0.2, -0.03, 0.01, 0.03])
+    assert choose_words(low, high, 0.03).tolist() == ["inconclusive"] * 4
+    words = choose_words(np.array([0.031, -0.2, -0.029]), np.array([0.2, -0.031, 0.029]), 0.03)
+    assert words.tolist() == ["regression", "improvement", "no change"]
+
+
+def test_the_interval_reaches_as_far_as_its_widest_spread():
+    # Student's t at .975 is 2.776445 on 4 and 4.302653 on 2 degrees; at .95 it is 2.131847 on 4.
+    wide, narrow = ErrorSpread(0.02, 4.0), ErrorSpread(0.01, 2.0)
+    beside = ErrorSpread(0.5, 4.0, widens=False)
+    assert compute_half_width([narrow, wide, beside], 0.95) == pytest.approx(0.0555289, abs=1e-7)
+    assert compute_half_width([wide], 0.9) == pytest.approx(0.0426369, abs=1e-7)
+
+
+def test_a_change_has_to_exceed_every_spread_and_more_so_on_two_degrees_of_freedom():
+    # 99.6 % on 4 degrees: 4.907636; on 3: 6.322101; on 2 it is 99.7 %: 12.851777.
+    assert compute_certain_quantile(4.0) == pytest.approx(4.907636, abs=1e-5)
+    assert compute_certain_quantile(2.0) == pytest.approx(12.851777, abs=1e-5)
+    assert compute_certain_quantile(3.0) == pytest.approx(6.322101, abs=1e-5)
+    spreads = [ErrorSpread(0.01, 4.0), ErrorSpread(0.1, 4.0, widens=False)]
+    assert compute_certain_change(spreads) == pytest.approx(0.4907636, abs=1e-6)
+    exact = float(compute_certain_change(spreads))
+    assert not is_certain_change(exact, spreads)
+    assert is_certain_change(-exact * 1.0001, spreads)
 
 
 def test_the_default_threshold_is_three_percent():

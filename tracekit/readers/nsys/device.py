@@ -359,7 +359,7 @@ def _make_axes_argument(letter: str) -> _DeviceArgument:
     names = tuple(f"{letter}{axis}" for axis in "XYZ")
 
     def sql(db: ExportDatabase, table: str) -> str | None:
-        if table != KERNEL or not has_table_columns(db, table, *names):
+        if not has_table_columns(db, table, *names):
             return None
         x, y, z = (write_column_sql(db, table, name) for name in names)
         return f"(({x} & {_MOST_X}) << 32) | (({y} & {_MOST_YZ}) << 16) | ({z} & {_MOST_YZ})"
@@ -374,7 +374,7 @@ _MOST_X, _MOST_YZ = 2**31 - 1, 2**16 - 1
 def _write_shared_memory_sql(db: ExportDatabase, table: str) -> str | None:
     """Build SQL for the total shared memory of a kernel; None if the table lacks it."""
     names = ("staticSharedMemory", "dynamicSharedMemory")
-    if table != KERNEL or not has_table_columns(db, table, *names):
+    if not has_table_columns(db, table, *names):
         return None
     return " + ".join(write_column_sql(db, table, name) for name in names)
 
