@@ -225,6 +225,16 @@ def test_what_both_sides_have_replaces_nothing(numbers):
     assert attributed(slots).replaced == ()
 
 
+def test_what_both_sides_have_in_some_of_their_steps_replaces_nothing():
+    """Two steps a side; `a` is in the first before and in the second after."""
+    keys = from_rows(SLOT_KEYS, [compute("aten::mm", "a"), compute("aten::mm", "b")])
+    before, after = np.array([[20.0, 0], [0, 0]]), np.array([[0, 10.0], [10, 10]])
+    halves = [SlotHalf(ns, np.sign(ns), np.array([0, 0]), ns.sum(axis=0)) for ns in (before, after)]
+    found = attribute_slot_table(SlotTable(keys, *halves), 0.95)
+    assert found.replaced == ()
+    assert shown(found.leaves) == {("", "aten::mm · a"): (10, 5), ("", "aten::mm · b"): (0, 10)}
+
+
 @pytest.mark.parametrize("kind", ["compute", "collective", "host"])
 def test_ops_without_kernels_and_kernels_without_ops_may_replace_one_another(kind):
     for gone, new in ((("aten::a", ""), ("aten::b", "")), (("", "a"), ("", "b"))):
