@@ -163,6 +163,12 @@ def test_rows_that_do_not_add_up_to_the_step_are_an_error(wall, most, side):
             attributed(slots, walls)
 
 
+def test_the_rounding_of_the_longer_side_is_allowed_on_both():
+    for walls in ((10**13 + 9_000, 10**6), (10**6, 10**13 + 9_000)):
+        sizes = [wall - 9_000 * (wall > 10**6) for wall in walls]
+        assert attributed({compute("aten::mm"): (*sizes, 1, 1)}, walls).leaves
+
+
 # Replaced names
 
 
