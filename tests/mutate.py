@@ -119,7 +119,11 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "tracekit/job/stages/periodic.py": ("tests/job/test_periodic_stages.py",),
     "tracekit/job/stages/windows.py": ("tests/job/test_stage_windows.py", "tests/analyses/test_stage_names.py"),
-    "tracekit/process/idle_time/attribution.py": ("tests/process/test_blame.py", "tests/process/test_idle.py"),
+    "tracekit/process/idle_time/attribution.py": (
+        "tests/process/test_blamed_paths.py",
+        "tests/process/test_blame.py",
+        "tests/process/test_idle.py",
+    ),
     "tracekit/compare/gates/outcomes.py": ("tests/compare/test_gates.py",),
     "tracekit/compare/wall_time/attribution.py": (
         "tests/compare/test_attributed_slots.py",

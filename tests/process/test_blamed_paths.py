@@ -80,6 +80,24 @@ def test_a_launch_that_returns_late_is_blamed_until_the_device_begins(tmp_path):
         assert held(traced(tmp_path, rows, f"{at}.json")) == {"aten::x": 10, **expected}
 
 
+def test_a_launch_that_only_its_op_tells_of_has_returned_when_the_op_begins(tmp_path):
+    rows = [
+        *launched("a", 0, 0, 100, 1), op("aten::x", 90, 30), op("aten::y", 120, 20, **{"External id": 5}),
+        kernel("b", 150, 50, **{"External id": 5}),
+    ]  # fmt: skip
+    assert held(traced(tmp_path, rows)) == {"aten::x": 20, "(not begun, unknown why)": 30}
+
+
+def test_where_all_other_threads_wait_the_first_of_them_is_blamed(tmp_path):
+    """Nothing is recorded of the thread that launches."""
+    rows = [
+        *launched("a", 0, 0, 100, 1, tid=999), *launched("b", 150, 150, 50, 2, tid=999),
+        python(LOCK, 90, 60, tid=70), op("aten::x", 160, 5, tid=70),
+        python("queue.py(154): get", 90, 60, tid=71), op("aten::y", 160, 5, tid=71),
+    ]  # fmt: skip
+    assert held(traced(tmp_path, rows)) == {"<built-in method acquire of _thread.lock object>": 50}
+
+
 def waiting(*workers):
     """Main waits from 100 to 150; each worker is (thread, its rows from 100 to 150, whether it launches work)."""
     rows = [python(LOCK, 100, 50), *between(**WAIT)]
@@ -99,6 +117,15 @@ def test_a_waiting_thread_is_followed_to_the_one_that_launches_work_then_to_the_
     assert found == {"aten::b": 25, "aten::c": 25}
     found = held(traced(tmp_path, waiting((77, fewer, False), (78, ["aten::d"], False)), "first.json"))
     assert found == {"aten::a": 50}
+
+
+def test_a_thread_whose_only_launch_is_the_first_recorded_row_launches_work_too(tmp_path):
+    rows = [
+        launch(0, 78, tid=78), kernel("c", 20, 10, 78, stream=9), *launched("a", 5, 8, 92, 1), python(LOCK, 100, 50),
+        op("aten::a", 100, 50, tid=78), op("aten::b", 100, 25, tid=77), op("aten::c", 125, 25, tid=77),
+        *launched("b", 150, 150, 50, 2),
+    ]  # fmt: skip
+    assert held(traced(tmp_path, rows)) == {"aten::a": 50}
 
 
 def test_only_some_other_threads_are_examined(tmp_path, monkeypatch):
@@ -204,6 +231,13 @@ def test_a_node_counts_with_what_is_within_it(tmp_path):
     rows = in_main(("outer", 0, 1.1), ("inner", 0.2, 0.6))
     found = held(traced(tmp_path, rows))
     assert found == pytest.approx({"main": 498.9, "main > outer": 0.5, "main > outer > (other)": 0.6})
+
+
+def test_a_node_counts_with_all_that_is_within_it_however_deep(tmp_path):
+    """`a` has 0.3 of its own, `b` in it 0.3, and `c` in that 0.6: `a` alone has enough in it."""
+    rows = in_main(("a", 0, 1.2), ("b", 0.1, 0.9), ("c", 0.2, 0.6))
+    found = held(traced(tmp_path, rows))
+    assert found == pytest.approx({"main": 498.8, "main > a": 0.3, "main > a > (other)": 0.9})
 
 
 def test_small_nodes_in_small_nodes_fold_into_the_nearest_that_is_kept(tmp_path):
