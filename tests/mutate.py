@@ -121,14 +121,24 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/model/stats/verdict.py": ("tests/model/stats/test_verdict.py",),
     "tracekit/model/tables/frame.py": ("tests/model/test_frame.py", "tracekit/model/tables/frame.py"),
     "tracekit/model/units.py": ("tests/render/test_units.py", "tracekit/model/units.py"),
-    "tracekit/job/memory/trend.py": ("tests/analyses/test_memory_growth.py", "tests/job/test_projections.py"),
+    "tracekit/job/memory/trend.py": (
+        "tests/job/test_memory_series.py",
+        "tests/analyses/test_memory_growth.py",
+        "tests/job/test_projections.py",
+    ),
     "tracekit/job/stages/periodic.py": ("tests/job/test_periodic_stages.py",),
     "tracekit/job/stages/windows.py": ("tests/job/test_stage_windows.py", "tests/analyses/test_stage_names.py"),
-    "tracekit/process/idle_time/attribution.py": ("tests/process/test_blame.py", "tests/process/test_idle.py"),
+    "tracekit/process/idle_time/attribution.py": (
+        "tests/process/test_blamed_paths.py",
+        "tests/process/test_blame.py",
+        "tests/process/test_idle.py",
+    ),
     "tracekit/compare/gates/outcomes.py": ("tests/compare/test_gates.py",),
     "tracekit/compare/wall_time/attribution.py": (
+        "tests/compare/test_attributed_slots.py",
         "tests/compare/test_attribution.py",
         "tests/compare/test_residuals.py",
+        "tests/compare/test_within_stages.py",
     ),
     "tracekit/readers/nsys/device.py": (
         "tests/readers/test_nsys_device.py",
@@ -210,12 +220,13 @@ def _statements(tree: ast.Module) -> list[tuple[str, int, ast.stmt]]:
 
 
 def _own(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The expressions of a statement itself, not those of statements within it."""
+    """The expressions of a statement itself, not those of statements within it, nor `strict=`: it only asserts."""
     queue: list[ast.AST] = [statement]
     while queue:
         node = queue.pop(0)
         yield node
         queue += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+        queue = [child for child in queue if not (isinstance(child, ast.keyword) and child.arg == "strict")]
 
 
 def _changes(statement: ast.stmt) -> Iterator[ast.stmt]:

@@ -219,8 +219,7 @@ def _title_op(kind: str, cause: str, path: str, kernel: str) -> str:
         name = path or OTHER
     if kind in ("compute", "host"):
         return name
-    title = _title_slot_class(kind, "")
-    return f"{title}: {name}" if title else name
+    return f"{_title_slot_class(kind, '')}: {name}"
 
 
 def _title_leaf(kind: str, cause: str, path: str, kernel: str) -> str:
