@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_seed_draws_the_same_mutants_again_and_another_draws_others():
-    modules = ["tracekit/model/stats/noise.py", "tracekit/job/gpu_shares.py"]
+    modules = ["tracekit/model/stats/noise.py", "tracekit/model/stats/estimate.py"]
     first, again, other = (mutate.chosen(modules, 10, seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
@@ -27,7 +27,7 @@ def test_every_mutant_is_another_program_of_one_changed_statement():
 
 
 def test_no_mutant_takes_the_place_of_another_where_one_is_declared(monkeypatch):
-    module = "tracekit/job/gpu_shares.py"
+    module = "tracekit/model/stats/estimate.py"
     every = mutate.chosen([module], 1000, 0)
     monkeypatch.setattr(mutate, "declared", lambda: {every[2].key: "for the test"})
     assert mutate.chosen([module], 1000, 0) == [m for m in every if m.key != every[2].key]
@@ -42,7 +42,7 @@ def test_a_long_statement_is_shown_around_what_is_changed():
 def test_what_is_declared_to_make_no_difference_exists_and_is_not_drawn(monkeypatch):
     for module, *rest in mutate.declared():
         assert (module, *rest) in {mutant.key for mutant in mutate.mutants(module)}
-    module = "tracekit/job/gpu_shares.py"
+    module = "tracekit/model/stats/estimate.py"
     some = next(mutate.mutants(module))
     monkeypatch.setattr(mutate, "declared", lambda: {some.key: "for the test"})
     assert some.key not in {mutant.key for mutant in mutate.chosen([module], 1000, 0)}
