@@ -1,10 +1,10 @@
 """Measures what a judge pays for its data frame: pandas, polars and our own, per operation and at start-up.
 
-    python tests/benchmarks/frame_run.py [--rows 60] [--rounds 7]
+    python tests/benchmarks/frame_run.py [--rows 60] [--rounds 7] [PROFILE…]
 
 CPU time of this process per call, and CPU time of whole processes that only import; candidates take turns within each
 round, and each figure is the median of all rounds. The table has 20 columns, as the measured ones have: text, numbers
-that may be missing, and whole numbers. Only ratios from one call of this script mean anything.
+that may be missing, and whole numbers. Of each PROFILE it prints what judging all questions takes. Only ratios from one call of this script mean anything.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
+from tracekit import Options
 from tracekit.model.tables.arrays import Array, Columns, Nullable
 from tracekit.model.tables.frame import Frame, concat, max_of, sum_of, texts
+from tracekit.pipeline import run
 
 Calls = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
 SUMS = ["x0_ns", "x1_ns", "x2_ns", "x3_ns"]
@@ -95,11 +97,20 @@ def import_ms(modules: str) -> float:
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
 
 
+def judge_ms(profile: str) -> float:
+    """Judge all questions of a profile, in milliseconds of CPU time."""
+    measured = run.measure_all(profile, Options(jobs=1))
+    before = time.process_time()
+    run.judge(measured)
+    return (time.process_time() - before) * 1e3
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables, and what judging takes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rows", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("profiles", nargs="*", metavar="PROFILE")
     asked = parser.parse_args()
     print(f"{'µs of CPU, ' + str(asked.rows) + ' rows':28} {'pandas':>9} {'polars':>9} {'own':>9}")
     for name, calls in operations(asked.rows).items():
@@ -109,6 +120,8 @@ def main() -> None:
     starts = [[import_ms(modules) for modules in IMPORTS] for _ in range(asked.rounds)]
     for modules, of_rounds in zip(IMPORTS, zip(*starts, strict=True), strict=True):
         print(f"import {modules:35} {statistics.median(of_rounds):6.0f} ms of CPU", flush=True)
+    for profile in asked.profiles:
+        print(f"judge {profile}: {statistics.median(judge_ms(profile) for _ in range(asked.rounds)):.0f} ms of CPU")
 
 
 if __name__ == "__main__":
