@@ -12,9 +12,7 @@ from tracekit.model.tables.keys import (
     count_by_group,
     find_first_rows,
     find_largest,
-    find_matching_rows,
     group_rows_by,
-    left_join,
     list_python_values,
     look_up_keys,
     mask_equal,
@@ -165,47 +163,6 @@ def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones()
 def test_sums_are_exact_however_large(amount):
     values = np.array([amount, 1, -amount, 3, amount], np.int64)
     assert sum_by_group(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [amount + 1, 3 - amount, 0]
-
-
-RANKS = pd.DataFrame(
-    {"host": ["a", "a", None], "rank": pd.array([0, 1, 1], dtype="Int64"), "wall_ns": np.array([5, 7, 9], np.int64)}
-)
-
-
-def rows_of(*keys):
-    hosts, ranks = zip(*keys, strict=True)
-    return pd.DataFrame({"host": list(hosts), "rank": pd.array(ranks, dtype="Int64")})
-
-
-def test_rows_that_lack_a_key_match_nothing():
-    rows = rows_of(("a", 1), (None, 1), ("a", None), ("b", 0))
-    assert find_matching_rows(rows, RANKS, ["host", "rank"]).tolist() == [1, -1, -1, -1]
-
-
-def test_a_missing_optional_key_equals_a_missing_one():
-    rows = rows_of(("a", 1), (None, 1), (None, 0), ("a", None))
-    assert find_matching_rows(rows, RANKS, ["host", "rank"], optional=["host"]).tolist() == [1, 2, -1, -1]
-
-
-def test_a_key_that_stands_in_several_rows_of_the_table_is_refused():
-    with pytest.raises(AssertionError, match="several rows"):
-        find_matching_rows(rows_of(("a", 0)), RANKS, ["rank"])
-
-
-def test_keys_match_whatever_the_types_of_their_columns():
-    rows = rows_of(("a", 1), ("a", 0))
-    as_objects = RANKS.iloc[:2].astype({"rank": object})
-    as_categories = rows.astype({"host": "category"})
-    assert find_matching_rows(as_categories, as_objects, ["host", "rank"]).tolist() == [1, 0]
-
-
-def test_what_is_looked_up_is_missing_where_nothing_matches_and_stays_whole_where_all_do():
-    some = left_join(rows_of(("a", 1), ("b", 0)), RANKS, ["host", "rank"])
-    assert some["wall_ns"].isna().tolist() == [False, True]
-    assert some["wall_ns"].iloc[0] == 7
-    every = left_join(rows_of(("a", 1), ("a", 0)), RANKS, ["host", "rank"])
-    assert every["wall_ns"].dtype == np.int64
-    assert every["wall_ns"].tolist() == [7, 5]
 
 
 @given(st.lists(st.integers(-4, 4), max_size=60), st.integers(0, 70))

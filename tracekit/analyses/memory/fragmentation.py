@@ -18,7 +18,7 @@ from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, make_bare
 from tracekit.model.tables.columns import STREAM
 from tracekit.model.tables.frame import Frame, divide, max_of, sum_of, texts
-from tracekit.model.tables.keys import group_arrays, left_join
+from tracekit.model.tables.keys import group_arrays
 from tracekit.model.tables.snapshots import DEVICE_KEYS, MOMENT, POOL
 from tracekit.model.text.labels import join_phrase
 from tracekit.model.thresholds import Thresholds
@@ -192,7 +192,7 @@ def _list_largest_requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> p
     requests = requests.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
     types: Any = {"pool": object, "stream": "Int64", "kind": object}
     free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
-    requests = left_join(requests.astype(types), free, by[:3], optional=by[:3])
+    requests = requests.astype(types).merge(free, on=by[:3], how="left", validate="many_to_one")
     need = round_up_requests(requests["size_bytes"].to_numpy(np.int64))
     return pd.DataFrame(
         {

@@ -15,7 +15,6 @@ from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.frame import Frame, from_rows
-from tracekit.model.tables.keys import left_join
 from tracekit.model.text.labels import format_numbered_word, join_phrase, truncate_with_hash
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -43,7 +42,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     )
     all_sites = pd.concat([at_end, grown.assign(basis="step")]) if len(grown) else at_end
     names = trace.derived(build_site_table)[["stack", "site"]].astype({"stack": "Int64"})
-    all_sites = left_join(all_sites, names, ["stack"])
+    all_sites = all_sites.merge(names, on="stack", how="left", validate="many_to_one")
     # A stack without frames has no row of its own.
     unnamed = np.where(all_sites["stack"].isna(), NO_STACK, NO_FRAMES)
     all_sites["site"] = all_sites["site"].astype(object).where(all_sites["site"].notna(), unnamed)

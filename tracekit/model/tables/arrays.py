@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from importlib import import_module
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -23,11 +22,8 @@ Ints = npt.NDArray[np.int64]
 OBJECT = np.dtype(object)
 """dtype of texts in frames for rules; pandas is slow to resolve `object`."""
 
-UNCONVERTED_KINDS = "biufO"
-"""Kinds of numpy arrays that a frame stores without conversion."""
-
 MAX_COPIED_ROWS = 2000
-"""Row count up to which the columns of a frame are copied into one block per dtype."""
+"""Row count up to which the columns of a frame are copied: a change of it then changes nothing else."""
 
 MAX_CACHED_TEXTS = 64
 """Cache the CategoricalDtype of columns with at most this many texts."""
@@ -262,58 +258,13 @@ def _expand_texts(array: Coded) -> npt.NDArray[np.object_]:
 
 def make_frame(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     """Make a frame of numpy or pandas arrays without conversion; data is shared, or copied if there are few rows."""
-    blocks = [_make_block(array, length) for array in arrays.values()]
-    of_blocks = _import_block_frames()
-    if of_blocks is not None and blocks and not any(block is None for block in blocks):
-        names, places = _make_column_index(tuple(arrays))
-        placed = list(zip(blocks, places, strict=True))
-        if length <= MAX_COPIED_ROWS:
-            placed = _merge_blocks(placed)
-        frame: pd.DataFrame = of_blocks(placed, pd.RangeIndex(length), names)
-        return frame
+    assert all(len(array) == length for array in arrays.values()), "columns differ in length"
     # Explicit for texts, whose dtype pandas would guess.
     typed = {
         name: pd.Index(array, dtype=OBJECT, copy=False) if array.dtype == OBJECT else array
         for name, array in arrays.items()
     }
-    return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
-
-
-@cache
-def _import_block_frames() -> Any:
-    """Import the pandas function that makes a frame from arrays in a third of the time; None before pandas 3."""
-    try:
-        return import_module("pandas.api.internals").create_dataframe_from_blocks
-    except ImportError:
-        return None
-
-
-def _make_block(array: Any, length: int) -> Any:
-    """Convert an array to a block of one column; None if pandas would convert it."""
-    plain = np.asarray(array) if isinstance(array, np.ndarray | pd.arrays.NumpyExtensionArray) else None
-    if plain is not None and plain.dtype.kind in UNCONVERTED_KINDS:
-        return plain.reshape(1, length)
-    assert len(array) == length, f"{len(array)} values in {length} rows"
-    return array if isinstance(array, pd.api.extensions.ExtensionArray) else None
-
-
-def _merge_blocks(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
-    """Merge blocks of the same numpy dtype, because pandas selects rows block by block."""
-    of_pandas: list[tuple[Any, Ints]] = []
-    by_type: dict[np.dtype[Any], list[tuple[Any, Ints]]] = {}
-    for block, place in placed:
-        alike = by_type.setdefault(block.dtype, []) if isinstance(block, np.ndarray) else of_pandas
-        alike.append((block, place))
-    for alike in by_type.values():
-        blocks, places = zip(*alike, strict=True)
-        of_pandas.append((np.concatenate(blocks), np.concatenate(places)))
-    return of_pandas
-
-
-@lru_cache(1024)
-def _make_column_index(names: tuple[Any, ...]) -> tuple[pd.Index[Any], list[Ints]]:
-    """Make the column index of a frame, and the position of each column."""
-    return pd.Index(list(names)), list(np.arange(len(names)).reshape(-1, 1))
+    return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=length <= MAX_COPIED_ROWS)
 
 
 def get_frame_arrays(frame: pd.DataFrame) -> dict[str, Any]:

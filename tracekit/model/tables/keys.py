@@ -108,11 +108,6 @@ def group_rows_by(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     return _combine_codes(len(frame), [_encode_column(frame[name]) for name in by])
 
 
-def group_column(column: pd.Series[Any]) -> tuple[Ints, Ints]:
-    """Group rows by one column, like grouping by several."""
-    return _combine_codes(len(column), [_encode_column(column)])
-
-
 def group_arrays(arrays: Sequence[Array]) -> tuple[Ints, Ints]:
     """Group rows by keys in bare arrays: (group of each row in order of appearance, first row of each group).
 
@@ -156,76 +151,9 @@ def _number_by_appearance(keys: Ints) -> tuple[Ints, Ints]:
     return np.argsort(order)[place], first[order]
 
 
-def number_frames_alike(by: Sequence[str], *frames: pd.DataFrame) -> list[Ints]:
-    """Group the rows of all frames by their keys with shared group numbers; a missing key is a key like any other.
-
-    Groups are numbered in order of appearance.
-    """
-    lengths = [len(frame) for frame in frames]
-    columns = [_stack_columns([frame[name] for frame in frames]) for name in by]
-    number, _ = _combine_codes(sum(lengths), [_encode_array(column) for column in columns])
-    return np.split(number, np.cumsum(lengths)[:-1])
-
-
-def _stack_columns(columns: Sequence[pd.Series[Any]]) -> Any:
-    """Concatenate columns of any types into one numpy or pandas array."""
-    arrays = [_get_column_array(column) for column in columns]
-    if len(arrays) == 1:
-        return arrays[0]
-    kind = arrays[0].dtype
-    if any(array.dtype != kind for array in arrays[1:]):
-        return np.concatenate([np.asarray(array, object) for array in arrays])
-    if isinstance(kind, np.dtype):
-        return np.concatenate(arrays)
-    if isinstance(kind, pd.Int64Dtype):
-        values = [array.to_numpy(np.int64, na_value=0) for array in arrays]
-        missing = [np.asarray(array.isna()) for array in arrays]
-        return pd.arrays.IntegerArray(np.concatenate(values), np.concatenate(missing))
-    return pd.concat(columns, ignore_index=True).array
-
-
 def _get_column_array(column: pd.Series[Any]) -> Any:
     """Get the numpy array of a column, or its extension array."""
     return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
-
-
-def find_matching_rows(
-    rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()
-) -> Ints:
-    """Find, for each row, the row of `table` with the same keys; -1 if there is none.
-
-    Each combination of keys must be unique in the table. A row with a missing key matches nothing, except for `optional` keys
-    (such as a pid that was not recorded), where missing equals missing.
-
-    >>> table = pd.DataFrame({"rank": [0, 1], "wall": [5, 7]})
-    >>> find_matching_rows(pd.DataFrame({"rank": [1, 2, 1]}), table, ["rank"])
-    array([ 1, -1,  1])
-    """
-    of_table, wanted = number_frames_alike(by, table, rows)
-    place = np.full(int(max(of_table.max(initial=-1), wanted.max(initial=-1))) + 1, -1, np.int64)
-    place[of_table] = np.arange(len(table))
-    assert (place[of_table] == np.arange(len(table))).all(), f"a key of {by} stands in several rows"
-    places = place[wanted]
-    for name in set(by) - set(optional):
-        places[rows[name].isna().to_numpy(np.bool_)] = -1
-    return places
-
-
-def left_join(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], optional: Sequence[str] = ()) -> pd.DataFrame:
-    """Left-join `table` by unique keys: all rows, with missing values where there is no match."""
-    return _append_columns(rows, table, by, find_matching_rows(rows, table, by, optional))
-
-
-def _append_columns(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str], places: Ints) -> pd.DataFrame:
-    """Append the non-key columns of these table rows; missing at -1."""
-    out = rows.reset_index(drop=True)
-    for name in table.columns.drop([*by]):
-        column, fill = table[name].array, bool((places < 0).any())
-        if isinstance(column.dtype, np.dtype):
-            out[name] = pd.api.extensions.take(column.to_numpy(), places, allow_fill=fill)
-        else:  # pandas' own function fails on Arrow-backed texts
-            out[name] = column.take(places, allow_fill=fill)
-    return out
 
 
 def find_first_rows(number: Ints, count: int) -> Ints:
