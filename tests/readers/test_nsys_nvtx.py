@@ -149,6 +149,34 @@ def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
     assert listed(nsys_nvtx.select_complete_ranges(read(rows), PID))[0][2:5] == ("aten::mm", "mine", "range")
 
 
+def test_a_domain_may_be_named_like_a_range_or_like_the_category_of_operators(read):
+    alike = read([domain("a", 1), nvtx("a", 1, 2, domain=1)])
+    assert listed(nsys_nvtx.select_complete_ranges(alike, PID)) == [(1, 1, "a", "a", "range", TID)]
+    rows = [domain("cpu_op", 3), nvtx("mine", 1, 2, domain=3), nvtx("aten::mm, seq = 7", 3, 4)]
+    found = nsys_nvtx.select_complete_ranges(read(rows), PID)
+    assert [row[2:5] for row in listed(found)] == [("mine", "cpu_op", "range"), ("aten::mm", "cpu_op", "op")]
+
+
+def test_of_ranges_that_begin_together_the_longest_is_first_then_thread_name_and_domain(read, path):
+    rows = [nvtx("b", 10, 30), nvtx("a", 10, 30), nvtx("gone", 10, 30, registered=True), nvtx("z", 10, 30, tid=7),
+            nvtx("long", 10, 40), nvtx("before", 5, 90)]  # fmt: skip
+    file = write(path(), rows)
+    execute(file, "DELETE FROM StringIds WHERE value = 'gone'")
+    mine = nsys_nvtx.select_complete_ranges(of_file(file), PID)
+    names = [None if isinstance(name, float) else name for name in mine.name.tolist()]
+    assert names == ["before", "long", "z", None, "a", "b"]
+
+
+def test_ranges_of_one_process_can_be_dropped(read):
+    rows = [nvtx("aten::mm, seq = 7", 1, 2), nvtx("aten::mm, seq = 8", 3, 4, pid=7), nvtx("c", 5, 9, pid=7)]
+    rest = nsys_nvtx.drop_process_ranges(read(rows), PID)
+    assert nsys_nvtx.count_process_ranges(rest) == {7: 2}
+    other = nsys_nvtx.select_complete_ranges(rest, 7)
+    assert [row[:3] for row in listed(other)] == [(3, 1, "aten::mm"), (5, 4, "c")]
+    assert argument(other, "Sequence number") == {"aten::mm": 8}
+    assert nsys_nvtx.count_process_ranges(nsys_nvtx.drop_process_ranges(rest, None)) == {}
+
+
 def test_payloads_of_every_kind_and_categories_are_arguments(read):
     kinds = {"uint64Value": 2**40, "int64Value": -2, "uint32Value": 4, "int32Value": -5, "doubleValue": 1.5,
              "floatValue": 0.25}  # fmt: skip
