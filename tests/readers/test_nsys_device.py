@@ -347,6 +347,13 @@ def test_memory_and_metrics_go_to_the_process_that_uses_the_gpu(tmp_path):
     assert two["counters"][["name", "value"]].to_numpy().tolist() == [["GPU 1 SM Active", 42.0]]
 
 
+def test_memory_is_of_a_thread_without_a_number_beside_those_with_one(tmp_path):
+    rows = [*nsys.launched("a", 0, 10, 20, 1, tid=5), nsys.api("b", 3, 4, tid=6), nsys.memory(5, 100, 1)]
+    threads = only(tmp_path, rows)["threads"]
+    assert threads["tid"].isna().tolist() == [True, False, False]
+    assert threads["tid"].tolist()[1:] == [5, 6]
+
+
 def test_metrics_of_the_first_gpu_go_to_the_process_that_uses_it(tmp_path):
     rows = [
         nsys.kernel("a", 0, 1, pid=100, device=1), nsys.kernel("b", 0, 1, pid=200, device=0),

@@ -113,7 +113,9 @@ def test_a_stream_has_one_number_on_each_device():
 
 def alike(device, stream, shared=()):
     """Which rows have the number of an earlier one: the place of the first such row, -1 if unknown."""
-    numbers = number_streams(np.array(device), np.array(stream), shared).tolist()
+    found = number_streams(np.array(device, np.int64), np.array(stream, np.int64), shared)
+    assert found.dtype == np.int64
+    numbers = found.tolist()
     return [-1 if number == -1 else numbers.index(number) for number in numbers]
 
 
