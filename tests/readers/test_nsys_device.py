@@ -304,7 +304,7 @@ def test_names_of_threads_are_the_programs_own_then_the_systems(tmp_path):
 def test_of_several_names_the_first_by_the_alphabet_that_is_not_the_processes_is_taken(tmp_path):
     rows = [
         nsys.api("a", 0, 1, tid=1), nsys.thread("b", tid=1), nsys.thread("c", tid=1), nsys.thread("a", tid=1),
-        nsys.process("zsh"), nsys.process("a"), nsys.nvtx("other", 0, None, kind=39, pid=9, tid=1),
+        nsys.process("zsh"), nsys.process("a"), nsys.process(""), nsys.nvtx("other", 0, None, kind=39, pid=9, tid=1),
     ]  # fmt: skip
     threads = traces(tmp_path, rows)[0]["threads"]
     assert threads["name"].tolist() == ["b"]

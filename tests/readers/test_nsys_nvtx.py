@@ -152,6 +152,8 @@ def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
 def test_a_domain_may_be_named_like_a_range_or_like_the_category_of_operators(read):
     alike = read([domain("a", 1), nvtx("a", 1, 2, domain=1)])
     assert listed(nsys_nvtx.select_complete_ranges(alike, PID)) == [(1, 1, "a", "a", "range", TID)]
+    inline = read([nvtx("trainer", 0, None, kind=75, domain=1), nvtx("b", 1, 2, domain=1)])
+    assert nsys_nvtx.select_complete_ranges(inline, PID).cat.tolist() == ["trainer"]
     rows = [domain("cpu_op", 3), nvtx("mine", 1, 2, domain=3), nvtx("aten::mm, seq = 7", 3, 4)]
     found = nsys_nvtx.select_complete_ranges(read(rows), PID)
     assert [row[2:5] for row in listed(found)] == [("mine", "cpu_op", "range"), ("aten::mm", "cpu_op", "op")]
@@ -207,6 +209,8 @@ def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(
 def test_names_that_threads_were_given_are_found(read):
     rows = [nvtx("old", 1, None, kind=39, tid=5), nvtx("loader", 9, None, kind=39, tid=5), nvtx("a", 1, 2)]
     assert read(rows).thread_names == {global_tid(tid=5): "loader"}
+    assert read(rows[1:2]).thread_names == {global_tid(tid=5): "loader"}
+    assert read([nvtx("", 9, None, kind=39, tid=5), nvtx("lost", 9, None, kind=39, globalTid=None)]).thread_names == {}
 
 
 def test_rows_without_a_thread_belong_to_no_process(read):
