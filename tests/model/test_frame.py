@@ -342,6 +342,18 @@ def test_nothing_changes_the_frame_it_is_asked_of():
     assert list(table.columns) == ["run", "rank", "dur_ns", "share", "is_last"]
 
 
+def test_columns_are_not_copied():
+    whole, share = np.arange(3), np.array([0.5, 1.5, 2.5])
+    gaps = Nullable(np.arange(3), np.array([False, True, False]))
+    table = Frame.from_columns({"whole": whole, "share": share, "gaps": gaps})
+    assert np.shares_memory(table.integers("whole"), whole)
+    assert np.shares_memory(table.number("share"), share)
+    assert np.shares_memory(table.head(2)["whole"], whole)
+    assert table.integers("gaps").tolist() == [0, 0, 2]
+    assert table.number("gaps", missing=-1.5).tolist() == [0.0, -1.5, 2.0]
+    assert table.number("whole").dtype == np.float64
+
+
 def test_a_single_value_is_repeated_as_a_column_of_its_kind():
     table = frame([("b", 1, 5, None, True), ("a", 0, 7, 0.5, False)]).with_columns(tool="nsys", gap=None, count=3)
     assert isinstance(table["tool"], Coded)

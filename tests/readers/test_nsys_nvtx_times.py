@@ -74,8 +74,8 @@ def test_times_at_the_bound_of_what_can_be_are_not_used(read):
     }
 
 
-def test_a_range_may_begin_with_the_recording(read):
-    assert nsys_nvtx.note_nvtx_ranges(read([nvtx("first", 0, 5)]), PID) == []
+def test_a_range_may_begin_with_the_recording_and_end_as_it_begins(read):
+    assert nsys_nvtx.note_nvtx_ranges(read([nvtx("first", 0, 5), nvtx("instant", 2, 2)]), PID) == []
     (note,) = nsys_nvtx.note_nvtx_ranges(read([nvtx("before", -1, 5)]), PID)
     assert (note.code, note.count) == ("negative-time", 1)
 

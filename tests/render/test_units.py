@@ -127,6 +127,7 @@ def test_a_column_has_one_unit_chosen_by_its_largest_value():
 
 def test_a_column_without_any_number_still_has_a_unit():
     assert choose_scale([None, "x"], "bytes").label == "B"
+    assert choose_scale([None], "ratio").digits == 0
 
 
 def test_an_unknown_unit_is_said_with_those_there_are():
