@@ -62,6 +62,8 @@ def test_the_order_does_not_depend_on_that_of_the_rows(read):
     told = listed(nsys_nvtx.select_complete_ranges(read(rows), PID))
     assert told == listed(nsys_nvtx.select_complete_ranges(read(rows[::-1]), PID))
     assert [row[2] for row in told[:2]] == ["b", "long"]
+    few = read([nvtx("first", 5, 6), nvtx("last", 20, 21), nvtx("middle", 10, 11)])
+    assert nsys_nvtx.select_complete_ranges(few, PID).name.tolist() == ["first", "middle", "last"]
 
 
 def test_every_way_of_naming_is_read(read):
@@ -90,7 +92,9 @@ def test_text_that_is_no_utf8_is_replaced(read, path):
     assert nsys_nvtx.select_complete_ranges(of_file(file), PID).name.tolist() == ["a\ufffd\x1fb"]
 
 
-def test_a_domain_is_that_of_the_same_process(read):
+@pytest.mark.parametrize("few_pairs", [nsys_nvtx.FEW_PAIRS, 0])
+def test_a_domain_is_that_of_the_same_process(read, monkeypatch, few_pairs):
+    monkeypatch.setattr(nsys_nvtx, "FEW_PAIRS", few_pairs)
     rows = [domain("trainer", 1), domain("rollout", 1, pid=7), nvtx("a", 1, 2, domain=1),
             nvtx("a", 1, 2, domain=1, pid=7), nvtx("b", 3, 4), nvtx("c", 5, 6, domain=9),
             nvtx("a", 1, 2, domain=1, pid=8)]  # fmt: skip
