@@ -78,6 +78,8 @@ def test_kernels_of_collectives_are_told_by_name(tmp_path):
     names = ["ncclDevKernel_AllReduce_Sum(x)", "gemm(x)", "void nvshmem_put()", "cross_device_reduce_1stage"]
     trace = only(tmp_path, [nsys.kernel(name, i, i + 1) for i, name in enumerate(names)])
     assert trace["device_ops"]["kind"].tolist() == ["collective", "kernel", "collective", "collective"]
+    lost = nsys.kernel("x", 0, 1, demangledName=10**6, shortName=10**6)
+    assert only(tmp_path / "lost", [lost])["device_ops"]["kind"].tolist() == ["kernel"]
 
 
 def test_a_kernel_without_its_long_name_has_its_short_one(tmp_path):

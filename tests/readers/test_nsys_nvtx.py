@@ -171,6 +171,7 @@ def test_of_ranges_that_begin_together_the_longest_is_first_then_thread_name_and
     mine = nsys_nvtx.select_complete_ranges(of_file(file), PID)
     names = [None if isinstance(name, float) else name for name in mine.name.tolist()]
     assert names == ["before", "long", "z", None, "a", "b"]
+    assert {HOST_OP_KINDS[code] for code in mine.kind.tolist()} == {"range"}
 
 
 def test_ranges_of_one_process_can_be_dropped(read):

@@ -63,6 +63,12 @@ def test_what_equal_sides_exceed_by_chance_bounds_the_chances():
     assert found == pytest.approx(exp(0.106569) - 1, rel=2e-4)
 
 
+def test_the_largest_error_of_several_counts():
+    # t(7, .975) · .02 = .047292: z = (.095310 − .029559 − .047292) / .02 = .92293 → .82198.
+    spreads = [ErrorSpread(0.01, 7.0, drawn=False), ErrorSpread(0.02, 7.0, drawn=False)]
+    assert compute_chances(log(1.1), spreads, DELTA, 0.95).regression == pytest.approx(0.82198, abs=2e-5)
+
+
 def test_no_change_is_detected_that_is_beyond_the_search():
     assert find_detectable_change([ErrorSpread(10.0, 4.0)], DELTA, 0.95) is None
 
