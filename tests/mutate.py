@@ -144,7 +144,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/readers/test_nsys_device.py",
         "tests/readers/test_nsys_times.py",
     ),
-    "tracekit/readers/nsys/host.py": ("tests/readers/test_nsys_database.py", "tests/readers/test_nsys_cpu.py"),
+    "tracekit/readers/nsys/host.py": ("tests/readers/test_nsys_device.py", "tests/readers/test_nsys_cpu.py"),
     "tracekit/readers/nsys/nvtx/ranges.py": (
         "tests/readers/test_nsys_nvtx.py",
         "tests/readers/test_nsys_nvtx_times.py",

@@ -162,6 +162,20 @@ def test_each_row_gets_the_aggregate_of_its_group(rows):
     assert [len(part) for part in groups.frames()] == groups.agg(n=count_rows()).values("n")
 
 
+@pytest.mark.parametrize("is_nullable", [False, True])
+def test_floats_are_told_apart_by_their_fractions(is_nullable):
+    values = np.array([0.25, 0.75, 0.25, np.nan])
+    column = Nullable(values, np.zeros(4, np.bool_)) if is_nullable else values
+    table = Frame.from_columns({"x": column, "row": np.arange(4)})
+    assert table.distinct("x").values("row") == [0, 1, 3]
+    assert table.group_by().agg(n=count_distinct_of("x")).values("n") == [3]
+
+
+def test_the_median_of_floats_is_halfway_between_the_middle_two():
+    table = Frame.from_columns({"run": texts(["a", "b", "a", "b", "b"]), "x": np.array([1.0, 4.0, 2.5, 0.5, 1.0])})
+    assert table.group_by("run").agg(x=median_of("x")).values("x") == [1.75, 1.0]
+
+
 def test_an_aggregate_takes_an_array_as_long_as_the_frame():
     table = frame([("a", 0, 5, None, True), ("a", 1, 7, None, True)])
     assert table.group_by("run").agg(x=sum_of(table["dur_ns"] * 2)).values("x") == [24]
@@ -229,6 +243,12 @@ def test_a_missing_key_matches_only_where_it_is_optional():
     assert not left.is_among(right, ["run", "rank"]).any()
     assert left.join(right, on=["run", "rank"], optional=["rank"]).values("wall") == [9]
     assert left.is_among(right, ["run", "rank"], optional=["rank"]).all()
+
+
+def test_a_row_is_among_others_by_its_keys_and_not_by_its_place():
+    left = Frame.from_columns({"rank": np.array([5, 6, 7, 5])})
+    right = Frame.from_columns({"rank": np.array([7, 5])})
+    assert left.is_among(right, ["rank"]).tolist() == [True, False, True, True]
 
 
 def test_a_left_join_keeps_types_where_every_row_matches():
@@ -320,6 +340,26 @@ def test_nothing_changes_the_frame_it_is_asked_of():
     table.group_by("run").agg(x=min_of("dur_ns"))
     assert listed(table) == before
     assert list(table.columns) == ["run", "rank", "dur_ns", "share", "is_last"]
+
+
+def test_columns_are_not_copied():
+    whole, share = np.arange(3), np.array([0.5, 1.5, 2.5])
+    gaps = Nullable(np.arange(3), np.array([False, True, False]))
+    table = Frame.from_columns({"whole": whole, "share": share, "gaps": gaps})
+    assert np.shares_memory(table.integers("whole"), whole)
+    assert np.shares_memory(table.number("share"), share)
+    assert np.shares_memory(table.head(2)["whole"], whole)
+    assert table.integers("gaps").tolist() == [0, 0, 2]
+    assert table.number("gaps", missing=-1.5).tolist() == [0.0, -1.5, 2.0]
+    assert table.number("whole").dtype == np.float64
+
+
+def test_a_single_value_is_repeated_as_a_column_of_its_kind():
+    table = frame([("b", 1, 5, None, True), ("a", 0, 7, 0.5, False)]).with_columns(tool="nsys", gap=None, count=3)
+    assert isinstance(table["tool"], Coded)
+    assert listed(table, "tool", "gap", "count") == [("nsys", None, 3)] * 2
+    assert table.is_missing("gap").all()
+    assert len(table.filter(table.equals("tool", "nsys"))) == 2
 
 
 def test_a_column_of_another_length_is_refused():

@@ -78,6 +78,8 @@ def test_kernels_of_collectives_are_told_by_name(tmp_path):
     names = ["ncclDevKernel_AllReduce_Sum(x)", "gemm(x)", "void nvshmem_put()", "cross_device_reduce_1stage"]
     trace = only(tmp_path, [nsys.kernel(name, i, i + 1) for i, name in enumerate(names)])
     assert trace["device_ops"]["kind"].tolist() == ["collective", "kernel", "collective", "collective"]
+    lost = nsys.kernel("x", 0, 1, demangledName=10**6, shortName=10**6)
+    assert only(tmp_path / "lost", [lost])["device_ops"]["kind"].tolist() == ["kernel"]
 
 
 def test_a_kernel_without_its_long_name_has_its_short_one(tmp_path):
@@ -253,6 +255,30 @@ def test_calls_of_the_system_and_the_profilers_own_work_lie_beside_the_calls_of_
     assert host["thread"].tolist() == [1, 0, 1]
 
 
+def test_calls_that_begin_together_are_in_order_of_length_thread_and_name(tmp_path):
+    rows = [
+        nsys.api("b", 0, 5), nsys.api("a", 0, 5), nsys.api("x", 0, 5, nameId=10**6), nsys.api("long", 0, 9),
+        nsys.api("first", 0, 5, tid=7),
+    ]  # fmt: skip
+    host = only(tmp_path, rows)["host_ops"]
+    names = host["name"].astype(object).where(host["name"].notna(), None)
+    assert names.tolist() == ["long", "first", None, "a", "b"]
+    assert host["correlation"].isna().all()
+
+
+def test_ranges_lie_between_calls_and_keep_their_arguments(tmp_path):
+    rows = [
+        nsys.api("call", 10, 15, 4), nsys.nvtx("late", 20, 30, int64Value=7), nsys.nvtx("early", 0, 40, int64Value=5),
+        nsys.os_call("poll", 12, 13),
+    ]  # fmt: skip
+    trace = only(tmp_path, rows)
+    host = trace["host_ops"]
+    assert host["name"].tolist() == ["early", "call", "poll", "late"]
+    assert host["correlation"].isna().tolist() == [True, False, True, True]
+    payload = trace.arg("payload", "host_ops")
+    assert payload.dropna().to_dict() == {0: 5, 3: 7}
+
+
 def test_a_process_with_calls_of_the_system_alone_is_counted_and_left_out(tmp_path):
     rows = [*nsys.launched("a", 0, 10, 20, 1), nsys.os_call("poll", 2, 8, pid=300), nsys.os_call("poll", 2, 8, pid=301)]
     trace = only(tmp_path, rows)
@@ -275,6 +301,16 @@ def test_names_of_threads_are_the_programs_own_then_the_systems(tmp_path):
     threads = only(tmp_path, rows)["threads"]
     assert threads["name"].tolist() == ["pt_autograd_0", "python", "loader"]
     assert set(threads["process_name"]) == {"python"}
+
+
+def test_of_several_names_the_first_by_the_alphabet_that_is_not_the_processes_is_taken(tmp_path):
+    rows = [
+        nsys.api("a", 0, 1, tid=1), nsys.thread("b", tid=1), nsys.thread("c", tid=1), nsys.thread("a", tid=1),
+        nsys.process("zsh"), nsys.process("a"), nsys.process(""), nsys.nvtx("other", 0, None, kind=39, pid=9, tid=1),
+    ]  # fmt: skip
+    threads = traces(tmp_path, rows)[0]["threads"]
+    assert threads["name"].tolist() == ["b"]
+    assert threads["process_name"].tolist() == ["a"]
 
 
 def test_rows_of_an_unknown_process_are_those_of_the_only_one(tmp_path):
@@ -311,6 +347,13 @@ def test_memory_and_metrics_go_to_the_process_that_uses_the_gpu(tmp_path):
     assert memory["allocated_bytes"].isna().all()
     assert two["threads"].set_index("thread")["tid"].loc[memory["thread"]].isna().all()
     assert two["counters"][["name", "value"]].to_numpy().tolist() == [["GPU 1 SM Active", 42.0]]
+
+
+def test_memory_is_of_a_thread_without_a_number_beside_those_with_one(tmp_path):
+    rows = [*nsys.launched("a", 0, 10, 20, 1, tid=5), nsys.api("b", 3, 4, tid=6), nsys.memory(5, 100, 1)]
+    threads = only(tmp_path, rows)["threads"]
+    assert threads["tid"].isna().tolist() == [True, False, False]
+    assert threads["tid"].tolist()[1:] == [5, 6]
 
 
 def test_metrics_of_the_first_gpu_go_to_the_process_that_uses_it(tmp_path):

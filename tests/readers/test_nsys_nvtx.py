@@ -62,6 +62,8 @@ def test_the_order_does_not_depend_on_that_of_the_rows(read):
     told = listed(nsys_nvtx.select_complete_ranges(read(rows), PID))
     assert told == listed(nsys_nvtx.select_complete_ranges(read(rows[::-1]), PID))
     assert [row[2] for row in told[:2]] == ["b", "long"]
+    few = read([nvtx("first", 5, 6), nvtx("last", 20, 21), nvtx("middle", 10, 11)])
+    assert nsys_nvtx.select_complete_ranges(few, PID).name.tolist() == ["first", "middle", "last"]
 
 
 def test_every_way_of_naming_is_read(read):
@@ -90,7 +92,9 @@ def test_text_that_is_no_utf8_is_replaced(read, path):
     assert nsys_nvtx.select_complete_ranges(of_file(file), PID).name.tolist() == ["a\ufffd\x1fb"]
 
 
-def test_a_domain_is_that_of_the_same_process(read):
+@pytest.mark.parametrize("few_pairs", [nsys_nvtx.FEW_PAIRS, 0])
+def test_a_domain_is_that_of_the_same_process(read, monkeypatch, few_pairs):
+    monkeypatch.setattr(nsys_nvtx, "FEW_PAIRS", few_pairs)
     rows = [domain("trainer", 1), domain("rollout", 1, pid=7), nvtx("a", 1, 2, domain=1),
             nvtx("a", 1, 2, domain=1, pid=7), nvtx("b", 3, 4), nvtx("c", 5, 6, domain=9),
             nvtx("a", 1, 2, domain=1, pid=8)]  # fmt: skip
@@ -149,6 +153,37 @@ def test_a_name_with_a_tail_in_a_domain_is_no_operator(read):
     assert listed(nsys_nvtx.select_complete_ranges(read(rows), PID))[0][2:5] == ("aten::mm", "mine", "range")
 
 
+def test_a_domain_may_be_named_like_a_range_or_like_the_category_of_operators(read):
+    alike = read([domain("a", 1), nvtx("a", 1, 2, domain=1)])
+    assert listed(nsys_nvtx.select_complete_ranges(alike, PID)) == [(1, 1, "a", "a", "range", TID)]
+    inline = read([nvtx("trainer", 0, None, kind=75, domain=1), nvtx("b", 1, 2, domain=1)])
+    assert nsys_nvtx.select_complete_ranges(inline, PID).cat.tolist() == ["trainer"]
+    rows = [domain("cpu_op", 3), nvtx("mine", 1, 2, domain=3), nvtx("aten::mm, seq = 7", 3, 4)]
+    found = nsys_nvtx.select_complete_ranges(read(rows), PID)
+    assert [row[2:5] for row in listed(found)] == [("mine", "cpu_op", "range"), ("aten::mm", "cpu_op", "op")]
+
+
+def test_of_ranges_that_begin_together_the_longest_is_first_then_thread_name_and_domain(read, path):
+    rows = [nvtx("b", 10, 30), nvtx("a", 10, 30), nvtx("gone", 10, 30, registered=True), nvtx("z", 10, 30, tid=7),
+            nvtx("long", 10, 40), nvtx("before", 5, 90)]  # fmt: skip
+    file = write(path(), rows)
+    execute(file, "DELETE FROM StringIds WHERE value = 'gone'")
+    mine = nsys_nvtx.select_complete_ranges(of_file(file), PID)
+    names = [None if isinstance(name, float) else name for name in mine.name.tolist()]
+    assert names == ["before", "long", "z", None, "a", "b"]
+    assert {HOST_OP_KINDS[code] for code in mine.kind.tolist()} == {"range"}
+
+
+def test_ranges_of_one_process_can_be_dropped(read):
+    rows = [nvtx("aten::mm, seq = 7", 1, 2), nvtx("aten::mm, seq = 8", 3, 4, pid=7), nvtx("c", 5, 9, pid=7)]
+    rest = nsys_nvtx.drop_process_ranges(read(rows), PID)
+    assert nsys_nvtx.count_process_ranges(rest) == {7: 2}
+    other = nsys_nvtx.select_complete_ranges(rest, 7)
+    assert [row[:3] for row in listed(other)] == [(3, 1, "aten::mm"), (5, 4, "c")]
+    assert argument(other, "Sequence number") == {"aten::mm": 8}
+    assert nsys_nvtx.count_process_ranges(nsys_nvtx.drop_process_ranges(rest, None)) == {}
+
+
 def test_payloads_of_every_kind_and_categories_are_arguments(read):
     kinds = {"uint64Value": 2**40, "int64Value": -2, "uint32Value": 4, "int32Value": -5, "doubleValue": 1.5,
              "floatValue": 0.25}  # fmt: skip
@@ -179,6 +214,8 @@ def test_a_range_that_ends_on_another_thread_is_one_of_the_thread_that_began_it(
 def test_names_that_threads_were_given_are_found(read):
     rows = [nvtx("old", 1, None, kind=39, tid=5), nvtx("loader", 9, None, kind=39, tid=5), nvtx("a", 1, 2)]
     assert read(rows).thread_names == {global_tid(tid=5): "loader"}
+    assert read(rows[1:2]).thread_names == {global_tid(tid=5): "loader"}
+    assert read([nvtx("", 9, None, kind=39, tid=5), nvtx("lost", 9, None, kind=39, globalTid=None)]).thread_names == {}
 
 
 def test_rows_without_a_thread_belong_to_no_process(read):

@@ -51,6 +51,35 @@ def test_without_a_recorded_end_only_a_range_without_one_is_open(read):
     assert listed(nsys_nvtx.select_open_ranges(found, PID))[0][:2] == (40, 4960)
 
 
+def test_what_ends_close_to_the_end_is_open_even_if_it_only_began_but_not_if_it_ends_before_it_began(read):
+    found = read([nvtx("instant", 4500, 4500), nvtx("backwards", 4600, 4500)], duration_ns=5000)
+    assert [row[:3] for row in listed(nsys_nvtx.select_open_ranges(found, PID))] == [(4500, 500, "instant")]
+    assert [row[:3] for row in listed(nsys_nvtx.select_complete_ranges(found, PID))] == [(4600, 0, "backwards")]
+
+
+def test_times_at_the_bound_of_what_can_be_are_not_used(read):
+    """2**61 ns is no time: a range that begins there is left out, and one that ends there has no length."""
+    rows = [nvtx("done", 10, 50), nvtx("null", 40, None), nvtx("endless", 20, 2**61), nvtx("late", 2**61, 2**61),
+            nvtx("early", -(2**61), 5)]  # fmt: skip
+    found = read(rows)
+    assert [row[:3] for row in listed(nsys_nvtx.select_open_ranges(found, PID))] == [(40, 10, "null")]
+    assert [row[:3] for row in listed(nsys_nvtx.select_complete_ranges(found, PID))] == [
+        (10, 40, "done"),
+        (20, 0, "endless"),
+    ]
+    assert {n.code: n.count for n in nsys_nvtx.note_nvtx_ranges(found, PID)} == {
+        "open-ranges": 1,
+        "no-time": 2,
+        "bad-duration": 1,
+    }
+
+
+def test_a_range_may_begin_with_the_recording_and_end_as_it_begins(read):
+    assert nsys_nvtx.note_nvtx_ranges(read([nvtx("first", 0, 5), nvtx("instant", 2, 2)]), PID) == []
+    (note,) = nsys_nvtx.note_nvtx_ranges(read([nvtx("before", -1, 5)]), PID)
+    assert (note.code, note.count) == ("negative-time", 1)
+
+
 LATE, END = 56_000_000, 60_000_000
 """A program takes so long to its first range; a capture that a range sets off begins with it."""
 
@@ -85,6 +114,18 @@ def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_comple
 def test_any_other_range_that_ends_with_the_recording_is_open(read, rows, schema, installed):
     found = read([*rows, system("TargetInstallDir", installed)], schema, duration_ns=END)
     assert "a" in nsys_nvtx.select_open_ranges(found, PID).name.tolist()
+
+
+@pytest.mark.parametrize(("begin", "is_open"), [(5_000_000, False), (5_000_001, True)])
+def test_a_captured_range_begins_within_5_ms_of_the_recording(read, begin, is_open):
+    found = read([nvtx("a", begin, END), nvtx("b", begin + 20, begin + 30)], "3.0", duration_ns=END)
+    assert (nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["a"]) == is_open
+
+
+def test_a_domain_without_a_usable_time_does_not_show_that_a_process_ran_before(read):
+    for at, is_open in ((-9, False), (0, True), (-(2**61), True)):
+        found = read([domain("d", 1, at=at), nvtx("a", LATE, END)], "3.0", duration_ns=END)
+        assert (nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["a"]) == is_open, at
 
 
 def test_times_that_cannot_be_are_counted(read):

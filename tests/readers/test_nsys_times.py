@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from tracekit.model.inputs.note_codes import LATE_ENDS, UNUSABLE_KERNELS
+from tracekit.model.tables import TABLES
 from tracekit.model.trace import Source, Want
 from tracekit.readers.nsys import read
-from tracekit.readers.nsys.times import number_streams
+from tracekit.readers.nsys.sqlite.expressions import MISSING
+from tracekit.readers.nsys.times import extract_launch_calls, number_streams
 
 US, MS = 1_000, 1_000_000
 
@@ -107,3 +109,66 @@ def test_a_stream_has_one_number_on_each_device():
     assert number_streams(device, stream, [1]).tolist()[2:4] == [-1, -1]
     large = number_streams(np.array([2**40, 2**40]), np.array([2**40, 5]), [])
     assert len(set(large.tolist())) == 2
+
+
+def alike(device, stream, shared=()):
+    """Which rows have the number of an earlier one: the place of the first such row, -1 if unknown."""
+    found = number_streams(np.array(device, np.int64), np.array(stream, np.int64), shared)
+    assert found.dtype == np.int64
+    numbers = found.tolist()
+    return [-1 if number == -1 else numbers.index(number) for number in numbers]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_equal_streams_of_one_device_and_only_they_have_one_number(devices):
+    pairs = [(device, stream) for device in range(devices) for stream in range(4)]
+    device, stream = zip(*pairs, *pairs, strict=True)
+    places = list(range(len(pairs)))
+    assert alike(device, stream) == places + places
+    # A device that two contexts share has no number, the others do.
+    known = [place if pairs[place][0] != devices - 1 else -1 for place in places]
+    assert alike(device, stream, [devices - 1]) == known + known
+
+
+def test_numbers_of_devices_and_streams_do_not_run_into_one_another_however_large():
+    # 2**32 devices of 2**32 streams are more than a number can count.
+    assert alike([0, 2**32, 0, 0], [0, 0, 2**32 - 1, 0]) == [0, 1, 2, 0]
+
+
+def test_a_missing_device_or_stream_is_unknown_beside_known_ones():
+    assert alike([0, 1, 1], [3, MISSING, 3]) == [0, -1, 2]
+    assert alike([0, MISSING, 1], [3, 3, 3]) == [0, -1, 2]
+    assert alike([MISSING, MISSING], [3, 3]) == [-1, -1]
+    assert alike([], []) == []
+
+
+def host_ops(rows):
+    """`host_ops` of (name, kind, start, correlation)."""
+    names, kinds, starts, correlations = zip(*rows, strict=True)
+    empty = [None] * len(rows)
+    columns = {
+        "id": list(range(len(rows))), "ts_ns": list(starts), "dur_ns": [1] * len(rows), "name": list(names),
+        "kind": list(kinds), "cat": empty, "pid": empty, "tid": empty, "thread": [0] * len(rows),
+        "correlation": list(correlations), "external_id": empty,
+    }  # fmt: skip
+    return TABLES["host_ops"].cast(columns)
+
+
+def test_calls_that_launch_and_captures_of_streams_are_found():
+    rows = [
+        ("cudaStreamBeginCapture", "runtime", 10, 1), ("cudaStreamBeginCapture", "range", 11, None),
+        ("cudaLaunchKernel", "runtime", 20, 7), ("poll", "other", 25, 8), ("cudaMalloc", "runtime", 27, None),
+        ("cudaStreamEndCapture", "runtime", 30, 9), ("cudaStreamEndCapture", "other", 31, None),
+    ]  # fmt: skip
+    calls = extract_launch_calls(host_ops(rows))
+    assert calls.ts_ns.tolist() == [10, 20, 30]
+    assert calls.correlation.tolist() == [1, 7, 9]
+    assert [calls.names[code] for code in calls.name] == [
+        "cudaStreamBeginCapture", "cudaLaunchKernel", "cudaStreamEndCapture",
+    ]  # fmt: skip
+    assert [times.tolist() for times in calls.captures] == [[10], [30]]
+    assert len(set(calls.pid().tolist())) == 1
+    without = extract_launch_calls(host_ops(rows[2:5]))
+    assert [times.tolist() for times in without.captures] == [[], []]
+    none = extract_launch_calls(None)
+    assert (len(none.ts_ns), len(none.pid()), len(none.captures[0])) == (0, 0, 0)

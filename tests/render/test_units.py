@@ -14,6 +14,8 @@ from tracekit.model.units import (
     format_cell,
     format_moment,
     format_quantity,
+    format_ranges,
+    format_signed,
     parse_size,
     parse_time,
 )
@@ -70,6 +72,52 @@ def test_what_is_not_known_is_a_dash_and_has_no_unit(value, unit):
     assert format_quantity(value, unit) == UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "figures", "text"),
+    [
+        # At least three fewer decimals than figures, and fewer the larger the number.
+        (1.25, "ratio", 6, "125.000 %"),
+        (0.0334, "ratio", 6, "3.3400 %"),
+        (1_842_123_456, "ns", 6, "1,842.123 ms"),
+        (12_345_678, "ns", 6, "12.3457 ms"),
+        # As many as figures but one, and eight more than figures where there is no smaller unit.
+        (0.001, "count", 3, "<0.01"),
+        (0.004, "factor", 3, "<0.01×"),
+        (1e-11, "", 3, "0.00000000001"),
+        (1e-12, "", 3, "<0.00000000001"),
+        (1e-12, "gb_per_s", 3, "<0.00000000001 GB/s"),
+        (0.00001, "ratio", 3, "<0.01 %"),
+    ],
+)
+def test_figures_decide_on_decimals(value, unit, figures, text):
+    assert format_quantity(value, unit, figures) == text
+
+
+def test_a_change_has_a_sign_unless_it_is_0():
+    assert [format_signed(change, "ratio") for change in (0.5, -0.5, 0.0)] == ["+50 %", "−50 %", "0 %"]
+    assert format_signed(1, "count") == "+1"
+
+
+def test_the_units_of_times_and_sizes_change_at_their_limits():
+    times = {999: "999 ns", 1_000: "1.00 µs", 1_000_000: "1.00 ms", 9_999_000_000: "9,999 ms", 10_000_000_000: "10.0 s"}
+    assert {time: format_quantity(time, "ns") for time in times} == times
+    sizes = {1023: "1,023 B", 1024: "1.00 KiB", 1 << 20: "1.00 MiB", 1 << 30: "1.00 GiB", 1 << 40: "1.00 TiB"}
+    assert {size: format_quantity(size, "bytes") for size in sizes} == sizes
+
+
+def test_three_numbers_in_a_row_are_a_range_and_two_are_not():
+    assert format_ranges([7, 1, 2, 4, 5, 6]) == "1, 2, 4–7"
+    assert format_ranges([1, 3, 5, 7, 9, 11]) == "1, 3, 5, 7, 9, 11"
+    assert format_ranges([1, 3, 5, 7, 9, 11, 13]) == "1, 3, 5, 7, 9, 11 …"
+
+
+def test_a_long_text_that_is_no_time_is_cut_after_40_letters():
+    with pytest.raises(TracekitError, match=f"'{'x' * 40}'"):
+        parse_time("x" * 40)
+    with pytest.raises(TracekitError, match=f"'{'x' * 40}…'"):
+        parse_time("x" * 41)
+
+
 def test_a_column_has_one_unit_chosen_by_its_largest_value():
     times = [1_021_400_000, 498_700_000, 30_000, 0, None]
     scale = choose_scale(times, "ns")
@@ -79,6 +127,7 @@ def test_a_column_has_one_unit_chosen_by_its_largest_value():
 
 def test_a_column_without_any_number_still_has_a_unit():
     assert choose_scale([None, "x"], "bytes").label == "B"
+    assert choose_scale([None], "ratio").digits == 0
 
 
 def test_an_unknown_unit_is_said_with_those_there_are():

@@ -49,6 +49,30 @@ def test_calibrated_noise_is_not_drawn_again():
     assert compute_chances(log(1.1), [one], DELTA, 0.95).regression == pytest.approx(0.98884, abs=2e-4)
 
 
+def test_what_equal_sides_exceed_by_chance_bounds_the_chances():
+    # 4.907636 · .01 = .049076 is more than δ = .001 and the interval's 2.776445 · .01: at .06 z = 1.0924 → .86267.
+    one = ErrorSpread(0.01, 4.0, drawn=False)
+    assert compute_chances(0.06, [one], 0.001, 0.95).regression == pytest.approx(0.86267, abs=2e-5)
+    assert compute_chances(-0.06, [one], 0.001, 0.95).improvement == pytest.approx(0.86267, abs=2e-5)
+    # Steps that scatter by .02 raise it to .098153, and do not widen the interval: at .1 z = .18473 → .57328.
+    scatter = ErrorSpread(0.02, 4.0, widens=False, drawn=False)
+    for spreads in ([one, scatter], [scatter, one]):
+        assert compute_chances(0.1, spreads, 0.001, 0.95).regression == pytest.approx(0.57328, abs=2e-5)
+    # 4 of 5 are at .098153 + .841621 · .01 = .106569 of the logarithm.
+    found = find_detectable_change([one, scatter], 0.001, 0.95, bound=False)
+    assert found == pytest.approx(exp(0.106569) - 1, rel=2e-4)
+
+
+def test_the_largest_error_of_several_counts():
+    # t(7, .975) · .02 = .047292: z = (.095310 − .029559 − .047292) / .02 = .92293 → .82198.
+    spreads = [ErrorSpread(0.01, 7.0, drawn=False), ErrorSpread(0.02, 7.0, drawn=False)]
+    assert compute_chances(log(1.1), spreads, DELTA, 0.95).regression == pytest.approx(0.82198, abs=2e-5)
+
+
+def test_no_change_is_detected_that_is_beyond_the_search():
+    assert find_detectable_change([ErrorSpread(10.0, 4.0)], DELTA, 0.95) is None
+
+
 @pytest.mark.parametrize(("se", "df"), [(0.005, 8.0), (0.02, 18.0)])
 def test_the_detectable_change_includes_what_has_to_be_exceeded(se, df):
     """Where the interval decides: (1 + δ) · exp((t(.975) + t(.8)) · SE⁺) − 1; t(8): 2.306004, .888890; t(18): 2.100922, .862049."""

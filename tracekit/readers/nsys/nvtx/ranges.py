@@ -344,7 +344,8 @@ def _find_range_categories(rows: NvtxRows, positions: Codes) -> tuple[Codes, lis
     pairs = sorted(zip(names, named_keys.tolist(), strict=True))
     texts = {key: name for name, key in pairs if name}
     cats = [DEFAULT_CATEGORY, OP_CATEGORY, *sorted({*texts.values()} - {DEFAULT_CATEGORY})]
-    number = {name: code for code, name in enumerate(cats) if name != OP_CATEGORY or code > 1}
+    # A domain may be named like the category of operators: its own code comes later and counts.
+    number = {name: code for code, name in enumerate(cats)}
     sorted_keys = sorted(texts)
     code = np.array([*(number.get(texts[key], 0) for key in sorted_keys), 0], np.int32)
 
