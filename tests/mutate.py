@@ -44,7 +44,7 @@ TIMEOUT_S = 600
 _ANALYSES: Mapping[str, tuple[str, ...]] = {
     f"tracekit/analyses/{module}.py": tuple(f"tests/analyses/{name}.py" for name in names)
     for module, names in {
-        "memory/allocator": ("test_allocator",),
+        "memory/allocator": ("test_allocator_tables", "test_allocator"),
         "memory/fragmentation": ("test_fragmentation",),
         "memory/leaks": ("test_leaks",),
         "memory/live_steps": ("test_live_steps",),
