@@ -50,7 +50,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "memory/live_steps": ("test_live_steps",),
         "memory/memory": ("test_memory",),
         "memory/memory_categories": ("test_memory_categories",),
-        "memory/memory_growth": ("test_memory_growth",),
+        "memory/memory_growth": ("test_growth_judged", "test_memory_growth", "test_leaks"),
         "memory/memory_peak": ("test_memory_peak",),
         "memory/out_of_memory": ("test_out_of_memory",),
         "ops/copies": ("test_copies",),
