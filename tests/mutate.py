@@ -46,7 +46,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
     for module, names in {
         "memory/allocator": ("test_allocator_tables", "test_allocator"),
         "memory/fragmentation": ("test_fragmentation",),
-        "memory/leaks": ("test_leaks",),
+        "memory/leaks": ("test_leaks_judged", "test_leaks"),
         "memory/live_steps": ("test_live_steps",),
         "memory/memory": ("test_memory",),
         "memory/memory_categories": ("test_memory_categories",),

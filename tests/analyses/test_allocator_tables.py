@@ -149,6 +149,7 @@ def test_a_picture_of_lifetimes_takes_two_of_them():
     assert len(judged([calls(1)], lifetimes=[{}, {"low_ns": 5}]).charts) == 1
 
 
-def test_lifetimes_of_blocks_of_no_bytes_have_no_share():
-    (row,) = sheet(judged([calls(1)], lifetimes=[{"size_bytes": 0}]), "lifetimes")
-    assert row["share_ratio"] == 0
+@pytest.mark.parametrize(("size", "share"), [(0, 0), (1, 1), (2, 1)])
+def test_the_only_lifetime_has_all_that_was_requested(size, share):
+    (row,) = sheet(judged([calls(1)], lifetimes=[{"size_bytes": size}]), "lifetimes")
+    assert row["share_ratio"] == share
