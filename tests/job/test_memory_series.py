@@ -403,6 +403,7 @@ def test_series_that_are_too_short_or_not_judged_have_no_p():
         ({}, True),
         ({"level": np.array([0.0, 0, 0, 64 * MIB])}, True),
         ({"level": np.array([0.0, 0, 0, 64 * MIB - 1])}, False),
+        ({"level": np.array([0.0, MIB, 2 * MIB, 64 * MIB])}, True),
         ({"level": np.array([-GIB, 0.0, 0, 64 * MIB - 1]), "found": Growth(None, 1)}, False),
         ({"level": np.array([GIB, 0.0, 0, 64 * MIB]), "found": Growth(None, 1)}, True),
         ({"floor": None}, False),

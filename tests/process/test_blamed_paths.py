@@ -292,6 +292,7 @@ def test_the_largest_rows_stay_and_the_others_are_summed_by_kind(tmp_path, monke
     trace = traced(tmp_path, between(*rows, **WAIT))
     assert held(trace) == {"f": 20, "aten::a": 15, "(other)": 15}
     assert kinds(trace) == {"python": 24, "op": 26}
+    assert set(tables(trace)[1]["parent"]) == {-1}
     monkeypatch.setattr(attribution, "MAX_ROWS", 10)
     assert held(trace) == {"f": 20, "aten::a": 15, "aten::b": 8, "g": 4, "aten::c": 3}
 
