@@ -11,7 +11,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
 from tracekit.model.tables.frame import Frame, count_rows, max_of, texts
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
 """Prefixes of the names under which drivers log seconds."""
@@ -66,12 +66,9 @@ class RunDriverLog:
         return dict(zip(of_stage.values("step"), of_stage.values("dur_ns"), strict=True))
 
 
+@derive_once
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     """Map every run to its log (None: the run without a name); of several logs, the one with most numbers."""
-    return measured.derived(_map_run_driver_logs)
-
-
-def _map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     logged = measured.frame("logged")
     by_run: dict[Any, RunDriverLog] = {}
     for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():

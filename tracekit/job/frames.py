@@ -28,7 +28,7 @@ from tracekit.model.tables.frame import (
     where,
 )
 from tracekit.model.tables.keys import CAPTURE
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 UNIT = ("run", "step", "part")
 
@@ -74,15 +74,12 @@ def clear_redundant_parts(rows: Frame) -> Frame:
     return rows.with_columns(part=where(rows.is_missing("step"), rows["part"]))
 
 
+@derive_once
 def list_stage_ranges(measured: Measurements) -> Frame:
     """List the outermost stage ranges: the columns of `stages` plus `canonical`, the canonical stage name.
 
     A source of one stage that has only numbered pieces (mini-batches) is that stage.
     """
-    return measured.derived(_list_stage_ranges)
-
-
-def _list_stage_ranges(measured: Measurements) -> Frame:
     return clear_redundant_parts(list_recorded_stage_ranges(measured))
 
 
@@ -188,12 +185,9 @@ class StepWalls:
         return _summarize_walls(self.walls.filter(self.walls.equals("run", run)))
 
 
+@derive_once
 def summarize_step_walls(measured: Measurements) -> StepWalls:
     """Summarize the steps of all runs."""
-    return measured.derived(_summarize_walls_of_all_runs)
-
-
-def _summarize_walls_of_all_runs(measured: Measurements) -> StepWalls:
     return _summarize_walls(measure_step_walls(measured))
 
 
@@ -216,21 +210,15 @@ def find_damaged_sources(measured: Measurements) -> set[str]:
     return {note.source for note in losses if note.code not in OF_TIMES}
 
 
+@derive_once
 def make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
     """Make the heading of the run; none for a single run."""
-    return measured.derived(_make_run_heading)
-
-
-def _make_run_heading(measured: Measurements) -> tuple[Heading, ...]:
     return (Heading("run", "run"),) if len(measured.frame("captures").group_by("run")) > 1 else ()
 
 
+@derive_once
 def make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Make the headings of run and role, as far as they are known and distinguish rows."""
-    return measured.derived(_make_label_headings)
-
-
-def _make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
     has_role = not measured.frame("captures").is_missing("role").all()
     return (*make_run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
 

@@ -24,7 +24,7 @@ from tracekit.model.report import Heading, Verdict
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.frame import Bools, Frame, Ints, count_rows, divide, max_of, sum_of
 from tracekit.model.text.labels import format_numbered_word
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 RANK_GROUP = ("run", "role", "replica")
 RANK_GROUP_STEP = (*UNIT, "role", "replica")
@@ -67,9 +67,18 @@ class RankGroup:
         return frame.equals("run", run) & frame.equals("role", role) & frame.equals("replica", replica)
 
 
+@derive_once
 def list_rank_groups(measured: Measurements) -> list[RankGroup]:
     """List every rank group, in a fixed order."""
-    return measured.derived(_list_rank_groups)
+    # Both have the same rank groups.
+    work, by_step = (
+        rows.sort(*RANK_GROUP).group_by(*RANK_GROUP).frames()
+        for rows in (measure_own_work_of_ranks(measured), sum_own_work_by_step(measured))
+    )
+    return [
+        RankGroup(**next(rows.rows(*RANK_GROUP)), work=rows, by_step=of_step)
+        for rows, of_step in zip(work, by_step, strict=True)
+    ]
 
 
 MOST_MISSING = 0.25
@@ -123,39 +132,21 @@ def list_rank_group_abstentions(
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 
 
-def _list_rank_groups(measured: Measurements) -> list[RankGroup]:
-    # Both have the same rank groups.
-    work, by_step = (
-        rows.sort(*RANK_GROUP).group_by(*RANK_GROUP).frames()
-        for rows in (measure_own_work_of_ranks(measured), sum_own_work_by_step(measured))
-    )
-    return [
-        RankGroup(**next(rows.rows(*RANK_GROUP)), work=rows, by_step=of_step)
-        for rows, of_step in zip(work, by_step, strict=True)
-    ]
-
-
+@derive_once
 def measure_own_work_of_ranks(measured: Measurements) -> Frame:
     """Measure own work: one row per (step, rank group, member, canonical stage) with own_ns and blocked_ns.
 
     The two add up to the wall. Where a rank group has no stages, canonical is missing and the row is the step. Otherwise
     time outside stages is left out, as waits there are not recorded. Rows of unknown rank are left out.
     """
-    return measured.derived(_measure_own_work_of_ranks)
-
-
-def _measure_own_work_of_ranks(measured: Measurements) -> Frame:
     keys = (*RANK_GROUP_STEP, *MEMBER, "canonical")
     work = select_work_segments(measured).group_by(*keys)
     return work.agg(own_ns=sum_of("own_ns"), blocked_ns=sum_of("blocked_ns")).sort(*keys)
 
 
+@derive_once
 def select_work_segments(measured: Measurements) -> Frame:
     """Select the rows of `segments` that count as work, with `canonical`; see `measure_own_work_of_ranks`."""
-    return measured.derived(_select_work_segments)
-
-
-def _select_work_segments(measured: Measurements) -> Frame:
     rows = clear_redundant_parts(measured.frame("segments"))
     rows = rows.with_columns(canonical=name_stages(rows))
     rows = rows.filter(~rows.is_missing("rank") & find_rows_in_steps(measured, rows))
@@ -175,16 +166,13 @@ def find_rows_in_steps(measured: Measurements, rows: Frame) -> Bools:
     return is_known | ~rows.is_among(known, RANK_GROUP, optional=RANK_GROUP)
 
 
+@derive_once
 def sum_own_work_by_step(measured: Measurements) -> Frame:
     """Sum own work by step: one row per (step, rank group, member).
 
     Columns: own_ns of all stages, beyond_ns (less the median of the other members, negative below it), others (their
     number) and wall_ns of the step (missing if unknown).
     """
-    return measured.derived(_sum_own_work_by_step)
-
-
-def _sum_own_work_by_step(measured: Measurements) -> Frame:
     members = measure_own_work_of_ranks(measured).group_by(*RANK_GROUP_STEP, *MEMBER)
     rows = members.agg(own_ns=sum_of("own_ns"), blocked_ns=sum_of("blocked_ns"))
     step = rows.group_by(*RANK_GROUP_STEP)

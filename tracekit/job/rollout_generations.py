@@ -17,7 +17,7 @@ from tracekit.model.report import Chart
 from tracekit.model.tables.frame import Frame, count_rows, median_of
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.text.labels import format_numbered_word
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 TOKENS_DONE = 0.9
 """The tail of a generation begins when this share of its tokens is generated (Q9)."""
@@ -108,15 +108,12 @@ class EngineGeneration:
         return divide_or_none(self.low_ns, self.dur_ns)
 
 
+@derive_once
 def list_generations(measured: Measurements) -> list[EngineGeneration]:
     """List the work of every engine in every generation, in order of units and engines.
 
     Ranks of one replica that ran exactly the same batches (tensor parallel) are one engine.
     """
-    return measured.derived(_list_generations)
-
-
-def _list_generations(measured: Measurements) -> list[EngineGeneration]:
     generations = clear_redundant_parts(measured.frame("generations"))
     iterations_by_key, clocks = measured.derived(_split_iterations_by_generation), map_capture_clocks(measured)
     engines: list[EngineGeneration] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
+from functools import wraps
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -388,3 +389,13 @@ class _DocumentedFrames(Frames):
             "docs": {column: described.doc for column, described in table.columns.items()},
         }
         return frame
+
+
+def derive_once(function: Callable[[Measurements], T]) -> Callable[[Measurements], T]:
+    """Decorate a function of the measurements: `Measurements.derived` computes its value once for all rules."""
+
+    @wraps(function)
+    def derive(measured: Measurements) -> T:
+        return measured.derived(function)
+
+    return derive

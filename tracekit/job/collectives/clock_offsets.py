@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tracekit.job.collectives.matching import CLOCK, measure_clock_offsets
 from tracekit.model.records import dataclass
 from tracekit.model.tables.keys import CAPTURE
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 Owner = tuple[str | None, str | None, int | None, int | None]
 """Owner of one clock: run, role, replica and rank (`matching.CLOCK`), None where unknown."""
@@ -32,15 +32,12 @@ class ClockCorrection:
     set: int
 
 
+@derive_once
 def compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrection]:
     """Compute the clock correction of every process that could be compared with another (M13).
 
     Processes of one host share its clock: their apparent offset is the difference in leaving a collective.
     """
-    return measured.derived(_compute_clock_corrections)
-
-
-def _compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrection]:
     clocks = measure_clock_offsets(measured).rows(*CLOCK, "offset_ns", "uncertainty_ns", "set")
     rows = {_make_clock_key(clock): (clock["offset_ns"], clock["uncertainty_ns"], clock["set"]) for clock in clocks}
     hosts: dict[int, set[str | None]] = {}
@@ -73,16 +70,13 @@ Capture = tuple[str | None, int | None]
 """Source and pid."""
 
 
+@derive_once
 def map_capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]:
     """Map every capture to its clock, the only valid way to compare times of different processes.
 
     Captures of one group can be compared: their processes share collectives, or run on one known host whose clock counts
     from the epoch. A process without collectives is corrected like the others of its host.
     """
-    return measured.derived(_map_capture_clocks)
-
-
-def _map_capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
     known = compute_clock_corrections(measured)
     captures = list(measured.frame("captures").rows(*CLOCK, *CAPTURE, "host", "absolute_time"))
     aligned = _map_host_clocks(known, captures)

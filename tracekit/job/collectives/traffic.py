@@ -31,7 +31,7 @@ from tracekit.model.tables.frame import (
 )
 from tracekit.model.tables.keys import CAPTURE, PROCESS
 from tracekit.model.text.labels import format_numbered_word, join_phrase
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 WHO = (*PROCESS, "device")
 """Owner of a number of one rank: a device of a process, or the process itself on the host."""
@@ -63,16 +63,13 @@ def compute_wire_factor(op: str, ranks: float | None) -> float | None:
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
+@derive_once
 def list_rated_collectives(measured: Measurements) -> Frame:
     """List the rows of `list_matched_collectives` with values that depend on stages and other ranks.
 
     Adds canonical (stage; missing outside), wire_bytes (bytes times `compute_wire_factor`), size (class of `SIZES`,
     missing if unknown), and the inputs of `compute_collective_rates`.
     """
-    return measured.derived(_list_rated_collectives)
-
-
-def _list_rated_collectives(measured: Measurements) -> Frame:
     rows = list_matched_collectives(measured)
     kinds = rows.group_by("op", "group_size")
     factors = np.array([compute_wire_factor(*kind.values()) for kind in kinds.agg().rows()], np.float64)
@@ -131,6 +128,7 @@ def compute_collective_rates(rows: Frame, by: Sequence[str]) -> Frame:
     ).sort("dur_ns", *by, descending=["dur_ns"])
 
 
+@derive_once
 def sum_traffic_by_rank(measured: Measurements) -> Frame:
     """Sum traffic by device of a process, or by process where its host runs the collectives (M14).
 
@@ -138,10 +136,6 @@ def sum_traffic_by_rank(measured: Measurements) -> Frame:
     wait_ns (the part of it that waits for other ranks; missing if unknown), count, size_bytes, wire_bytes, wired_ns (time of
     the collectives with known bytes), comm_ratio, exposed_ratio and wire_gb_per_s.
     """
-    return measured.derived(_sum_traffic_by_rank)
-
-
-def _sum_traffic_by_rank(measured: Measurements) -> Frame:
     rows = list_rated_collectives(measured)
     on_host = rows.is_missing("device") & rows.is_missing("exposed_ns")
     sources = set(rows.filter(~on_host).values("source"))

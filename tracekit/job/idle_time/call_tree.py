@@ -27,7 +27,7 @@ from tracekit.model.stages import parse_numbered_step, parse_profiler_step
 from tracekit.model.tables.frame import Bools, Frame, Ints, Value, concat, from_rows
 from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.tables.slots import HOLDER_TITLES, HOLDERS
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 from tracekit.process.calls.activity import is_data_loader_name
 from tracekit.process.host.cpu_samples import OFF_CPU
 from tracekit.process.host.user_code_frames import is_user_code_frame
@@ -75,12 +75,9 @@ class IdleCulprit:
         return self.idle_ns / max(self.total_ns, 1)
 
 
+@derive_once
 def blame_idle_time(measured: Measurements) -> IdleBlame:
     """Attribute the idle time of the judged windows to places in the call tree."""
-    return measured.derived(_blame_idle_time)
-
-
-def _blame_idle_time(measured: Measurements) -> IdleBlame:
     return _blame_rows(measured, list_rows_of_windows(measured, "idle_blame"))
 
 

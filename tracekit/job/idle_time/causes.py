@@ -30,7 +30,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Bools, Frame, from_rows, sum_of
 from tracekit.model.tables.keys import CAPTURE, Ints
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 from tracekit.process.idle_time.causes import IdleTime
 
 DAMAGED_REASON = "every source with GPU activity is damaged: what is missing would look idle"
@@ -76,12 +76,9 @@ def sum_idle_rows_by_cause(rows: Frame) -> dict[tuple[object, ...], int]:
     return dict(zip(keys, sums.values("idle_ns"), strict=True))
 
 
+@derive_once
 def sum_judged_idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
     """Sum the idle time of the judged windows by run, role, stage and cause."""
-    return measured.derived(_sum_judged_idle_by_cause)
-
-
-def _sum_judged_idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
     return sum_idle_rows_by_cause(list_rows_of_windows(measured, "idle"))
 
 

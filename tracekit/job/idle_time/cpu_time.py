@@ -10,21 +10,18 @@ import numpy as np
 from tracekit.job.frames import name_stages
 from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.model.tables.frame import Frame, concat, sum_of
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 CPU_TIME_OWNER = ("run", "role", "rank")
 """Owner of the time."""
 
 
+@derive_once
 def sum_cpu_time_by_stage(measured: Measurements) -> Frame:
     """Sum `time_ns` per (run, role, rank, stage, activity) over the steps; without steps, over the capture.
 
     `canonical` is missing for time outside any stage.
     """
-    return measured.derived(_sum_cpu_time_by_stage)
-
-
-def _sum_cpu_time_by_stage(measured: Measurements) -> Frame:
     rows = list_undamaged_rows(measured, "cpu_time")
     rows = rows.with_columns(canonical=name_stages(rows))
     staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
@@ -52,12 +49,9 @@ def add_time_outside_stages(totals: Frame, inside: Frame, keys: Sequence[str]) -
     return both.filter(both["time_ns"] > 0)
 
 
+@derive_once
 def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     """Count the steps of single processes in which the time of each run and role was measured; else the captures."""
-    return measured.derived(_count_cpu_time_steps)
-
-
-def _count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
     steps = _select_whole_windows(list_undamaged_rows(measured, "cpu_time"))
     processes = steps.distinct("run", "role", "source", "pid", "step")
     return dict(Counter(zip(processes.values("run"), processes.values("role"), strict=True)))

@@ -11,7 +11,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Bools, Frame
 from tracekit.model.tables.keys import PROCESS
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 KIND_OF_RULE = {"allocator-calls": "allocator", "recompilation": "compilation", "graph-capture": "graph"}
 """Kind of interruption of each rule."""
@@ -42,12 +42,9 @@ class StepInterruptions:
         return divide_or_none(self.lost_ns, self.steady.step_ns)
 
 
+@derive_once
 def list_interruptions_by_stage(measured: Measurements) -> Frame:
     """List the interruptions by unit, with `canonical` and `lost_ns`: their idle time, else their time."""
-    return measured.derived(_list_interruptions_by_stage)
-
-
-def _list_interruptions_by_stage(measured: Measurements) -> Frame:
     rows = clear_redundant_parts(measured.frame("interruptions"))
     lost_ns = np.where(rows.is_missing("idle_ns"), rows["dur_ns"], rows.integers("idle_ns"))
     return rows.with_columns(canonical=name_stages(rows), lost_ns=lost_ns)

@@ -14,22 +14,19 @@ from tracekit.job.stages.windows import STAGE_KEY, list_stage_keys
 from tracekit.model.tables.frame import Frame, concat, count_distinct_of, median_of, sum_of, where
 from tracekit.model.tables.keys import PROCESS
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
 ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns", "synced_gap_ns")
 
 
+@derive_once
 def pool_launch_counts(measured: Measurements) -> Frame:
     """Pool host counts: one row per (run, role, canonical stage), whole steps first (`canonical` missing).
 
     Columns: the keys, Σ over ranks and steps of `COUNTED` and `ON_DEVICE`, device_wall_ns (wall times devices),
     process_steps, call_p50_ns and kernel_p50_ns (medians of the medians of steps).
     """
-    return measured.derived(_pool_launch_counts)
-
-
-def _pool_launch_counts(measured: Measurements) -> Frame:
     rows = clear_redundant_parts(measured.frame("host_counts"))
     steps = rows.filter(rows.equals("window", "step")).with_columns(canonical=None)
     stages = rows.filter(rows.equals("window", "stage"))

@@ -10,11 +10,12 @@ from tracekit.job.frames import clear_redundant_parts, divide_or_none, summarize
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.frame import Frame, count_rows, max_of, numbers, sum_of, where
 from tracekit.model.tables.keys import PROCESS
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 _STEP_OF_PROCESS = (*PROCESS, "step", "part", "occurrence")
 
 
+@derive_once
 def sum_loader_waits(measured: Measurements) -> Frame:
     """Sum the waits for each (process, loader) over its steps, without the first one recorded.
 
@@ -22,10 +23,6 @@ def sum_loader_waits(measured: Measurements) -> Frame:
     keeps it. Columns: the keys, count, wait_ns, max_ns, idle_ns, steps and share_ratio (of the mean step of the run); the
     longest wait first.
     """
-    return measured.derived(_sum_loader_waits)
-
-
-def _sum_loader_waits(measured: Measurements) -> Frame:
     waits, steps = clear_redundant_parts(measured.frame("loader_waits")), _select_steps_after_first(measured)
     counts = steps.group_by(*PROCESS).agg(steps=count_rows())
     is_later = waits.is_among(steps, _STEP_OF_PROCESS, optional=_STEP_OF_PROCESS)

@@ -9,7 +9,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.text.labels import format_numbered_word
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 from tracekit.model.units import format_quantity, parse_size
 from tracekit.process.memory.pools import PAUSABLE
 
@@ -75,12 +75,9 @@ class DeviceSizes:
         return self.agreed.get(run)
 
 
+@derive_once
 def device_sizes(measured: Measurements) -> DeviceSizes:
     """Collect the sizes that the user gave and that profiles recorded."""
-    return measured.derived(_collect_device_sizes)
-
-
-def _collect_device_sizes(measured: Measurements) -> DeviceSizes:
     recorded: dict[Memory, DeviceSize | None] = {}
     for row in measured.frame("device_sizes").rows("run", "rank", "device", "size_bytes", "source"):
         recorder = format_numbered_word("rank", row["rank"]) or row["source"]

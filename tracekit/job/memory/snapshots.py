@@ -11,7 +11,7 @@ from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.text.labels import format_numbered_word, join_phrase
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
 """Identify the memories of all snapshots; tables about other things than memories of snapshots lack `memory`."""
@@ -29,12 +29,9 @@ NATIVE = " (no Python frame)"
 """Follows the name of a place outside Python."""
 
 
+@derive_once
 def snapshot_levels(measured: Measurements) -> Frame:
     """Return `snapshot_levels` with the owner `who` (`rank 3 actor, GPU 0`): GPUs first, the highest peak first."""
-    return measured.derived(_sort_snapshot_levels)
-
-
-def _sort_snapshot_levels(measured: Measurements) -> Frame:
     levels = measured.frame("snapshot_levels")
     owners = [_name_owner(row) for row in levels.rows("rank", "pid", "role", "memory", "device")]
     levels = levels.with_columns(who=texts(owners), on_host=levels.equals("memory", "host"))

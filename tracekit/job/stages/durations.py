@@ -19,9 +19,10 @@ from tracekit.model.tables.frame import (
     where,
 )
 from tracekit.model.tables.keys import CAPTURE, IN_RUN
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 
+@derive_once
 def measure_stage_durations(measured: Measurements) -> Frame:
     """Measure the wall per step of each (run, role, canonical stage).
 
@@ -31,10 +32,6 @@ def measure_stage_durations(measured: Measurements) -> Frame:
     that has it, in steps); recorded_steps and recorded_ns (number and Σ wall of all steps of the role); share_ratio
     (`_divide_stage_times`) and spread_ns (the wall spread over all recorded steps of the role, also those without it).
     """
-    return measured.derived(_measure_stage_durations)
-
-
-def _measure_stage_durations(measured: Measurements) -> Frame:
     per_step = list_stage_steps(measured)
     is_inside = per_step["is_inside"]
     walls = per_step.group_by("run", "role", "canonical").agg(
@@ -76,16 +73,13 @@ def list_recorded_steps(measured: Measurements) -> Frame:
     return rows.join(walls, UNIT, optional=UNIT)
 
 
+@derive_once
 def list_stage_steps(measured: Measurements) -> Frame:
     """List each step that has a stage of a role, the input of `measure_stage_durations`.
 
     Columns: run, step, part, role, canonical, is_inside, wall_ns (longest rank), mean_ns (mean rank that has it),
     instances, ranks. A stage between two steps (validation, a checkpoint) counts with the step before it.
     """
-    return measured.derived(_list_stage_steps)
-
-
-def _list_stage_steps(measured: Measurements) -> Frame:
     rows, steps = list_stage_ranges(measured), clear_redundant_parts(measured.frame("steps"))
     is_inside = rows.is_among(steps, (*CAPTURE, *UNIT), optional=(*CAPTURE, *UNIT))
     step = choose(is_inside, rows["step"], _find_steps_before(rows, steps))

@@ -25,19 +25,26 @@ from tracekit.model.tables.frame import (
     texts,
 )
 from tracekit.model.tables.keys import CAPTURE, IN_RUN
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 MAX_STAGES = 100
 """Most stages of one run that get cells, the longest first."""
 
 
+@derive_once
 def list_stage_cells(measured: Measurements) -> Frame:
     """List the cells: one row per (run, step, part, role, canonical stage), with its wall and how it is known (Q1).
 
     Columns: the unit, role, canonical, wall_ns (longest rank; missing unless measured), rank (the longest one), ranks,
     instances (most ranges on one rank), logged_ns, state: measured | log | not applicable | missing.
     """
-    return measured.derived(_list_stage_cells)
+    walls, seen = list_units_with_cells(measured), _sum_traced_stages(measured)
+    logs = map_run_driver_logs(measured)
+    cells = []
+    for run in dict.fromkeys([*summarize_step_walls(measured).walls.values("run"), *logs]) or [None]:
+        of_run = walls.filter(walls.equals("run", run)), seen.filter(seen.equals("run", run))
+        cells.append(_list_stage_cells_of_run(*of_run, logs.get(run), run))
+    return concat(cells)
 
 
 def list_units_with_cells(measured: Measurements) -> Frame:
@@ -49,16 +56,6 @@ def list_units_with_cells(measured: Measurements) -> Frame:
     has_stage = walls.is_among(staged, UNIT, optional=UNIT)
     is_of_staged_run = walls.is_among(staged, ["run"], optional=["run"])
     return walls.filter(~walls.is_missing("step") | has_stage | ~is_of_staged_run)
-
-
-def _list_stage_cells(measured: Measurements) -> Frame:
-    walls, seen = list_units_with_cells(measured), _sum_traced_stages(measured)
-    logs = map_run_driver_logs(measured)
-    cells = []
-    for run in dict.fromkeys([*summarize_step_walls(measured).walls.values("run"), *logs]) or [None]:
-        of_run = walls.filter(walls.equals("run", run)), seen.filter(seen.equals("run", run))
-        cells.append(_list_stage_cells_of_run(*of_run, logs.get(run), run))
-    return concat(cells)
 
 
 def _sum_traced_stages(measured: Measurements) -> Frame:

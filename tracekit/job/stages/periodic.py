@@ -15,7 +15,7 @@ from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
 from tracekit.model.tables.frame import Frame, from_rows, max_of, sum_of
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 from tracekit.model.units import format_quantity
 
 LEAST_TIMES = 2
@@ -101,16 +101,12 @@ def find_stage_period(present: Sequence[int], recorded: Sequence[int]) -> int | 
     return distance if every.issuperset(range(have[0], have[-1] + 1)) else None
 
 
+@derive_once
 def list_periodic_stages(measured: Measurements) -> list[PeriodicStage]:
     """List the stages that some recorded steps of their role lack, or that run between steps; the costliest first.
 
     Steps captured stage by stage are excluded: the missing stages may have run too.
     """
-    return measured.derived(_list_periodic_stages)
-
-
-def _list_periodic_stages(measured: Measurements) -> list[PeriodicStage]:
-    """Select the stages with step numbers that are missing in some steps, or that run between them."""
     walls = measure_stage_durations(measured)
     walls = walls.filter(~walls.is_missing("recorded_steps"))
     is_partial = (walls["steps"] < walls.integers("recorded_steps")) | (walls["outside_ns"] > 0)

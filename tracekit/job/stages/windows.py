@@ -35,7 +35,7 @@ from tracekit.model.tables.frame import (
     sum_of,
 )
 from tracekit.model.tables.keys import CAPTURE, IN_RUN, PROCESS
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 STAGE_KEY = ("run", "role", "canonical")
 """Keys of a stage window: run, role and canonical stage (missing: the step)."""
@@ -224,12 +224,9 @@ def _find_staged_owners(measured: Measurements) -> frozenset[Owner]:
 # Recorded steps
 
 
+@derive_once
 def count_gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
     """Count the steps of every (run, role) in undamaged sources, once per GPU."""
-    return measured.derived(_count_gpu_steps)
-
-
-def _count_gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
     lanes = keep_undamaged_rows(measured, measured.derived(_list_gpu_steps_by_source))
     lanes = lanes.filter(_has_surest_origin(measured, lanes)).distinct(*_PROCESS_STEP, "device")
     existing = lanes.group_by("run", "role").agg(count=count_rows(), step_ns=mean_of("wall_ns"))
@@ -308,28 +305,9 @@ def divide_by_gpu_steps(measured: Measurements, table: Frame, names: Sequence[st
     return table.with_columns(**{name: divide(table[name], counts) for name in names})
 
 
+@derive_once
 def list_stage_windows(measured: Measurements) -> list[StageWindow]:
     """List every stage with a recorded device, longest first, and the step of roles without stages."""
-    return measured.derived(_list_stage_windows)
-
-
-def list_judged_windows(measured: Measurements) -> list[StageWindow]:
-    """List every stage, longest first, then the steps of runs and roles without stages."""
-    return sorted(list_stage_windows(measured), key=lambda window: window.canonical is None)
-
-
-def sum_gpu_time_by_stage(measured: Measurements) -> Frame:
-    """Sum the GPU time per (run, role, canonical stage), with its shares, longest first."""
-    rows = list_rows_of_windows(measured, "gpu_time")
-    return _sum_gpu_time_of_windows(rows.filter(rows.equals("window", "stage"))).drop("origin")
-
-
-def _sum_gpu_time_of_windows(rows: Frame) -> Frame:
-    sums = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in GPU_TIME_SUMS}, origin=first_of("origin"))
-    return append_gpu_time_shares(sums).sort("window_ns", descending=["window_ns"])
-
-
-def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
     rows = list_rows_of_windows(measured, "gpu_time")
     if not len(rows):
         return []
@@ -355,6 +333,22 @@ def _list_stage_windows(measured: Measurements) -> list[StageWindow]:
             )
         )
     return windows
+
+
+def list_judged_windows(measured: Measurements) -> list[StageWindow]:
+    """List every stage, longest first, then the steps of runs and roles without stages."""
+    return sorted(list_stage_windows(measured), key=lambda window: window.canonical is None)
+
+
+def sum_gpu_time_by_stage(measured: Measurements) -> Frame:
+    """Sum the GPU time per (run, role, canonical stage), with its shares, longest first."""
+    rows = list_rows_of_windows(measured, "gpu_time")
+    return _sum_gpu_time_of_windows(rows.filter(rows.equals("window", "stage"))).drop("origin")
+
+
+def _sum_gpu_time_of_windows(rows: Frame) -> Frame:
+    sums = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in GPU_TIME_SUMS}, origin=first_of("origin"))
+    return append_gpu_time_shares(sums).sort("window_ns", descending=["window_ns"])
 
 
 def _name_unstaged_window(row: Mapping[Any, Any], started: Collection[str | None]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracekit.job.frames import UNIT, clear_redundant_parts, summarize_step_walls
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import max_of
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,9 @@ class RunStartUp:
         return self.start_up_ns / max(self.whole_ns, 1)
 
 
+@derive_once
 def find_run_start_ups(measured: Measurements) -> list[RunStartUp]:
     """Find the start-up of every run that begins with one; over several captures, the mean of the longest of each."""
-    return measured.derived(_find_run_start_ups)
-
-
-def _find_run_start_ups(measured: Measurements) -> list[RunStartUp]:
     if not measured.row_count("steps"):
         return []
     rows = clear_redundant_parts(measured.frame("steps"))

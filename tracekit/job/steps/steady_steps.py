@@ -22,7 +22,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Columns, mask_value
 from tracekit.model.tables.frame import Bools, Frame, median_of, texts, where
 from tracekit.model.tables.keys import CAPTURE
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 OF_EVERY_STEP = frozenset(
     [
@@ -46,16 +46,13 @@ LEAST_COUNTED = 2
 Steps = tuple[DroppedStep, ...]
 
 
+@derive_once
 def list_left_out_steps(measured: Measurements) -> Steps:
     """List the steps that do not count, with reasons, in order.
 
     None in runs without device work, or where that is unknown. Steps that a person chose all count, as the measurements
     lack the work of other steps that ran in them.
     """
-    return measured.derived(_list_known_left_out_steps)
-
-
-def _list_known_left_out_steps(measured: Measurements) -> Steps:
     return failed_questions.judge_if_sound(
         measured, lambda whom: failed_questions.judge_if_asked(whom, _find_left_out_steps, ()), ()
     )

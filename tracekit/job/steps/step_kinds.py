@@ -8,7 +8,7 @@ from tracekit.job.frames import REPEATING, UNIT
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
 from tracekit.model.tables.frame import Bools, Frame, Ints, concat, count_rows, sum_of
 from tracekit.model.tables.keys import CAPTURE
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 MAX_WORK_DIFFERENCE = 0.10
 """Largest difference between the work launched in a window and the work that runs in it, as a share of the window.
@@ -25,16 +25,13 @@ LEAST_REPEATS = 3
 _STEP = (*CAPTURE, "step", "occurrence")
 
 
+@derive_once
 def measure_device_work_of_steps(measured: Measurements) -> Frame:
     """Measure the device work of the steps of processes with recorded devices: their rows, with sums over devices in ns.
 
     Adds `window_ns`, `inside_ns` (busy in the window), `launched_ns` (busy with work launched in it) and `differ_ns`, the
     difference of the two.
     """
-    return measured.derived(_measure_device_work_of_steps)
-
-
-def _measure_device_work_of_steps(measured: Measurements) -> Frame:
     steps, rows = measured.frame("steps"), measured.frame("gpu_time")
     by_step = rows.filter(rows.equals("window", "step")).group_by(*_STEP)
     busy = by_step.agg(window_ns=sum_of("window_ns"), idle_ns=sum_of("idle_ns"))

@@ -34,7 +34,7 @@ from tracekit.model.tables.frame import (
     sum_of,
     texts,
 )
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 from tracekit.process.collectives.names import SYNCHRONISING
 
 MAX_STAGES = 15
@@ -67,15 +67,12 @@ class CollectiveWaits(NamedTuple):
     by_stage: npt.NDArray[np.int64]
 
 
+@derive_once
 def attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     """Attribute the waits in collectives to late ranks and their stages; see `CollectiveWaits`.
 
     The lost time of one process never counts an instant twice.
     """
-    return measured.derived(_attribute_collective_waits)
-
-
-def _attribute_collective_waits(measured: Measurements) -> CollectiveWaits:
     measured.has("arrivals", "segments")
     rows = clear_redundant_parts(list_matched_collectives(measured))
     rows = rows.filter(~rows.is_missing("wait_ns") & find_rows_in_steps(measured, rows))
@@ -193,30 +190,24 @@ def _list_wait_stages(worked: Frame) -> list[str]:
     return [*sorted(names[:MAX_STAGES]), *([OTHER_STAGES] if len(names) > MAX_STAGES else [])]
 
 
+@derive_once
 def estimate_wait_savings(measured: Measurements) -> Frame:
     """Estimate how much shorter each step would be if the last rank always came with the median (Q19).
 
     One row per (unit, rank group): saved_ns and collectives (their number). Of several process groups the one that saves
     most counts, as time lost in one is often lost again in the next.
     """
-    return measured.derived(_estimate_wait_savings)
-
-
-def sum_waits_for_missing_rank(measured: Measurements) -> Frame:
-    """Sum the waits of all recorded ranks for one that was not recorded: held_ns per (unit, rank group)."""
-    return measured.derived(_sum_waits_for_missing_rank)
-
-
-def _sum_waits_for_missing_rank(measured: Measurements) -> Frame:
-    by_match = attribute_collective_waits(measured).collectives.sort("match").group_by("match")
-    least = by_match.agg(**{name: first_of(name) for name in RANK_GROUP_STEP}, held_ns=min_of("lost_ns"))
-    least = least.filter(least["held_ns"] > 0)
-    return least.group_by(*RANK_GROUP_STEP).agg(held_ns=sum_of("held_ns"))
-
-
-def _estimate_wait_savings(measured: Measurements) -> Frame:
     by_match = attribute_collective_waits(measured).collectives.sort("match").group_by("match")
     keys = (*RANK_GROUP_STEP, "group")
     saved = by_match.agg(**{name: first_of(name) for name in keys}, saved_ns=median_of("lost_ns"))
     by_group = saved.group_by(*keys).agg(saved_ns=sum_of("saved_ns"), collectives=count_rows())
     return by_group.sort("saved_ns", "group", descending=["saved_ns"]).distinct(*RANK_GROUP_STEP).drop("group")
+
+
+@derive_once
+def sum_waits_for_missing_rank(measured: Measurements) -> Frame:
+    """Sum the waits of all recorded ranks for one that was not recorded: held_ns per (unit, rank group)."""
+    by_match = attribute_collective_waits(measured).collectives.sort("match").group_by("match")
+    least = by_match.agg(**{name: first_of(name) for name in RANK_GROUP_STEP}, held_ns=min_of("lost_ns"))
+    least = least.filter(least["held_ns"] > 0)
+    return least.group_by(*RANK_GROUP_STEP).agg(held_ns=sum_of("held_ns"))
