@@ -383,3 +383,22 @@ def test_a_column_of_missing_values_alone_joins_numbers():
     table = from_rows(["pid", "x"], [(7, 1), (None, 2)])
     assert listed(unknown.join(table, ["pid"], optional=["pid"])) == [(None, 2)]
     assert concat([unknown, table]).values("pid") == [None, 7, None]
+
+
+def test_a_column_without_a_known_value_is_one_of_numbers_too():
+    rows = from_rows(["stage", "own_ns"], [("ref", None), ("gen", None), ("ref", None)])
+    assert np.isnan(rows.number("own_ns")).all()
+    assert rows.integers("own_ns", missing=-1).tolist() == [-1, -1, -1]
+    by_stage = rows.group_by("stage").agg(own_ns=sum_of("own_ns"), most_ns=max_of("own_ns"))
+    assert list(by_stage.rows()) == [
+        {"stage": "ref", "own_ns": None, "most_ns": None},
+        {"stage": "gen", "own_ns": None, "most_ns": None},
+    ]
+
+
+def test_texts_are_no_numbers():
+    rows = from_rows(["stage"], [("ref",), (None,)])
+    with pytest.raises(AssertionError, match="text"):
+        rows.number("stage")
+    with pytest.raises(AssertionError, match="text"):
+        rows.group_by("stage").agg(stage_ns=sum_of("stage"))

@@ -67,18 +67,16 @@ class Frame:
 
     def integers(self, name: str, missing: int = 0) -> Ints:
         """Return a column of whole numbers, `missing` where one is missing."""
-        array = self.columns[name]
+        array = _as_numbers(self.columns[name])
         if isinstance(array, Nullable):
             return np.where(array.missing, missing, array.values).astype(np.int64, copy=False)
-        assert isinstance(array, np.ndarray), f"{name} is text"
         return array.astype(np.int64, copy=False)
 
     def number(self, name: str, missing: float = np.nan) -> npt.NDArray[np.float64]:
         """Return a column of numbers as floats, `missing` where one is missing."""
-        array = self.columns[name]
+        array = _as_numbers(self.columns[name])
         if isinstance(array, Nullable):
             return np.where(array.missing, missing, array.values)
-        assert isinstance(array, np.ndarray), f"{name} is text"
         return array.astype(np.float64, copy=False)
 
     def values(self, name: str) -> list[Any]:
@@ -304,6 +302,14 @@ def last_of(column: str | Array) -> Aggregate:
     return last
 
 
+def _as_numbers(array: Array) -> Nullable | npt.NDArray[Any]:
+    """Return a column of numbers; one without a known value is one too, whatever it was made of."""
+    if not isinstance(array, Coded):
+        return array
+    assert (array.codes < 0).all(), "a column of numbers is text"
+    return Nullable(np.zeros(len(array), np.float64), np.ones(len(array), np.bool_))
+
+
 def _column(groups: Groups, column: str | Array) -> Array:
     return groups.frame.columns[column] if isinstance(column, str) else column
 
@@ -324,8 +330,7 @@ Reduction = Callable[[Ints, npt.NDArray[Any], int], npt.NDArray[Any]]
 
 def _reduced(groups: Groups, column: str | Array, reduce: Reduction) -> Array:
     """Reduce numbers by group; missing where nothing is known of a group."""
-    number, values = _select_known(groups, column)
-    assert isinstance(values, np.ndarray), f"{column} is text"
+    number, values = _select_known(groups, _as_numbers(_column(groups, column)))
     reduced = reduce(number, values, len(groups))
     if number is groups.number:
         return reduced
@@ -515,7 +520,8 @@ def _sortable(array: Array) -> tuple[Any, npt.NDArray[np.int8]]:
     last = is_missing(array).astype(np.int8) * 2
     if isinstance(array, Coded):
         place = {text: rank for rank, text in enumerate(sorted(set(array.texts)))}
-        return np.array([*(place[text] for text in array.texts), 0], np.int64)[array.codes], last
+        of_text = [place[text] for text in array.texts]
+        return np.array([*of_text, 0], np.int64)[array.codes], last
     values = array.values if isinstance(array, Nullable) else array
     if values.dtype.kind == "f":
         last = np.maximum(last, np.isnan(values))

@@ -457,8 +457,8 @@ def _name_slowest_ranks(measured: Measurements) -> dict[tuple[str | None, str | 
 def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> Frame:
     """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
     work = rank_group.work.group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
-    work = work.filter(~work.is_missing("canonical")).sort("canonical", *MEMBER)
-    work = work.sort("canonical", "own_ns", descending=["own_ns"])
+    work = work.filter(~work.is_missing("canonical"))
+    work = work.sort("canonical", "own_ns", *MEMBER, descending=["own_ns"])
     is_longest = work.group_by("canonical").position() == 0
     usual = work.filter(~is_longest).group_by("canonical").agg(usual_ns=median_of("own_ns"))
     longest = work.filter(is_longest).join(usual, ["canonical"], "left")
