@@ -19,6 +19,7 @@ from tracekit.model.tables.frame import (
     divide,
     first_of,
     from_rows,
+    is_missing,
     last_of,
     max_of,
     mean_of,
@@ -394,6 +395,7 @@ def test_a_column_without_a_known_value_is_one_of_numbers_too():
         {"stage": "ref", "own_ns": None, "most_ns": None},
         {"stage": "gen", "own_ns": None, "most_ns": None},
     ]
+    assert is_missing(divide(rows["own_ns"], np.ones(3))).all()
 
 
 def test_texts_are_no_numbers():

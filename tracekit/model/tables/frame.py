@@ -447,9 +447,8 @@ def is_missing(array: Array) -> Bools:
 
 def divide(above: Array, below: Array) -> Nullable:
     """Divide two columns of numbers; missing where one of them is missing or the divisor is 0."""
-    top, bottom = (part.values if isinstance(part, Nullable) else part for part in (above, below))
-    assert isinstance(top, np.ndarray), "text"
-    assert isinstance(bottom, np.ndarray), "text"
+    numbers_of = [_as_numbers(part) for part in (above, below)]
+    top, bottom = (part.values if isinstance(part, Nullable) else part for part in numbers_of)
     is_undefined = is_missing(above) | is_missing(below) | (bottom == 0)
     return Nullable(np.where(is_undefined, 0, top) / np.where(is_undefined, 1, bottom), is_undefined)
 
@@ -460,8 +459,8 @@ def narrow_whole_numbers(array: Array) -> Array:
     >>> narrow_whole_numbers(np.array([192.0, 3.0])), narrow_whole_numbers(np.array([192.0, 2.5]))
     (array([192,   3]), array([192. ,   2.5]))
     """
+    array = _as_numbers(array)
     values, is_gap = array.values if isinstance(array, Nullable) else array, is_missing(array)
-    assert isinstance(values, np.ndarray), "text"
     if not (values == np.round(values))[~is_gap].all():
         return array
     whole = np.where(is_gap, 0, values).astype(np.int64)
