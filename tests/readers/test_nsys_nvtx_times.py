@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from nsys_builder import PID, TID, domain, nvtx, system, write
-from nsys_nvtx_reading import listed, of_file
+from nsys_nvtx_reading import list_texts, listed, of_file
 
 from tracekit.model.trace import Source, Want
 from tracekit.process.calls.nesting import build_call_tree, measure_exclusive_host_times
@@ -35,7 +35,7 @@ def test_ranges_that_were_open_at_the_end_are_kept_apart(read):
     rows = [nvtx("done", 10, 99), nvtx("open", 20, 5000), nvtx("nearly", 30, 4000), nvtx("null", 40, None),
             nvtx("almost", 50, 3999)]  # fmt: skip
     found = read(rows, duration_ns=5000)
-    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["done", "almost"]
+    assert list_texts(nsys_nvtx.select_complete_ranges(found, PID).name) == ["done", "almost"]
     assert listed(nsys_nvtx.select_open_ranges(found, PID)) == [
         (20, 4980, "open", "nvtx", "range", TID),
         (30, 4970, "nearly", "nvtx", "range", TID),
@@ -47,7 +47,7 @@ def test_ranges_that_were_open_at_the_end_are_kept_apart(read):
 
 def test_without_a_recorded_end_only_a_range_without_one_is_open(read):
     found = read([nvtx("done", 10, 5000), nvtx("null", 40, None)])
-    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["done"]
+    assert list_texts(nsys_nvtx.select_complete_ranges(found, PID).name) == ["done"]
     assert listed(nsys_nvtx.select_open_ranges(found, PID))[0][:2] == (40, 4960)
 
 
@@ -86,7 +86,7 @@ LATE, END = 56_000_000, 60_000_000
 
 def test_a_captured_range_needs_no_earlier_rows_if_it_began_with_the_recording(read):
     found = read([nvtx("training_step", 900_000, END), nvtx("fwd", 1_000_000, 2_000_000)], "3.0", duration_ns=END)  # fmt: skip
-    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["training_step", "fwd"]
+    assert list_texts(nsys_nvtx.select_complete_ranges(found, PID).name) == ["training_step", "fwd"]
     assert not len(nsys_nvtx.select_open_ranges(found, PID).name)
 
 
@@ -94,8 +94,8 @@ def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_comple
     rows = [domain("trainer", 1, at=-900), nvtx("update_actor", 10, 5000), nvtx("fwd", 20, 30),
             nvtx("loader", 40, 5000, tid=8)]  # fmt: skip
     found = read(rows, "3.0", duration_ns=5000)
-    assert nsys_nvtx.select_complete_ranges(found, PID).name.tolist() == ["update_actor", "fwd"]
-    assert nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["loader"]
+    assert list_texts(nsys_nvtx.select_complete_ranges(found, PID).name) == ["update_actor", "fwd"]
+    assert list_texts(nsys_nvtx.select_open_ranges(found, PID).name) == ["loader"]
     assert [n.code for n in nsys_nvtx.note_nvtx_ranges(found, PID)] == ["open-ranges", "capture-range"]
 
 
@@ -113,19 +113,19 @@ def test_the_captured_range_of_an_old_nsys_ends_with_the_recording_and_is_comple
 )  # fmt: skip
 def test_any_other_range_that_ends_with_the_recording_is_open(read, rows, schema, installed):
     found = read([*rows, system("TargetInstallDir", installed)], schema, duration_ns=END)
-    assert "a" in nsys_nvtx.select_open_ranges(found, PID).name.tolist()
+    assert "a" in list_texts(nsys_nvtx.select_open_ranges(found, PID).name)
 
 
 @pytest.mark.parametrize(("begin", "is_open"), [(5_000_000, False), (5_000_001, True)])
 def test_a_captured_range_begins_within_5_ms_of_the_recording(read, begin, is_open):
     found = read([nvtx("a", begin, END), nvtx("b", begin + 20, begin + 30)], "3.0", duration_ns=END)
-    assert (nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["a"]) == is_open
+    assert (list_texts(nsys_nvtx.select_open_ranges(found, PID).name) == ["a"]) == is_open
 
 
 def test_a_domain_without_a_usable_time_does_not_show_that_a_process_ran_before(read):
     for at, is_open in ((-9, False), (0, True), (-(2**61), True)):
         found = read([domain("d", 1, at=at), nvtx("a", LATE, END)], "3.0", duration_ns=END)
-        assert (nsys_nvtx.select_open_ranges(found, PID).name.tolist() == ["a"]) == is_open, at
+        assert (list_texts(nsys_nvtx.select_open_ranges(found, PID).name) == ["a"]) == is_open, at
 
 
 def test_times_that_cannot_be_are_counted(read):
@@ -169,5 +169,5 @@ def test_ranges_that_overlap_without_nesting_stay_as_recorded_and_share_the_time
 def test_the_captured_range_of_real_repeated_captures_is_complete(year, part):
     found = of_file(Path(REAL) / f"nsys/real_cpu/rep_nsys{year}.{part}.sqlite")
     (pid,) = nsys_nvtx.count_process_ranges(found)
-    assert nsys_nvtx.select_complete_ranges(found, pid).name.tolist().count("update_actor") == 1
-    assert nsys_nvtx.select_open_ranges(found, pid).name.tolist() == ["dataloader"] * (part == 1)
+    assert list_texts(nsys_nvtx.select_complete_ranges(found, pid).name).count("update_actor") == 1
+    assert list_texts(nsys_nvtx.select_open_ranges(found, pid).name) == ["dataloader"] * (part == 1)

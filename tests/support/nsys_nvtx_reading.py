@@ -3,9 +3,15 @@
 from nsys_builder import BASE_NS
 
 from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.tables.arrays import select_rows
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
 from tracekit.readers.nsys.sqlite.connection import open_export
+
+
+def list_texts(coded):
+    """The texts of a column, None where one is missing."""
+    return [(*coded.texts, None)[code] for code in coded.codes.tolist()]
 
 
 def of_file(file, args=None):
@@ -21,8 +27,8 @@ def listed(rows):
         zip(
             (rows.ts_ns - BASE_NS).tolist(),
             rows.dur_ns.tolist(),
-            rows.name.tolist(),
-            rows.cat.tolist(),
+            list_texts(rows.name),
+            list_texts(rows.cat),
             kinds,
             rows.tid.tolist(),
             strict=True,
@@ -36,4 +42,4 @@ def argument(rows, key):
     values = column.values.tolist()
     if column.categories is not None:
         values = [column.categories[code] for code in values]
-    return dict(zip(rows.name[column.rows].tolist(), values, strict=True))
+    return dict(zip(list_texts(select_rows(rows.name, column.rows)), values, strict=True))

@@ -60,6 +60,6 @@ def told(path, pid=PID, args=None):
         if column.categories is not None:
             values = [column.categories[code] for code in values]
         for row, value in zip(column.rows.tolist(), values, strict=True):
-            place = (rows.name[row], int(rows.ts_ns[row] - clock.base_ns))
+            place = (rows.name.texts[rows.name.codes[row]], int(rows.ts_ns[row] - clock.base_ns))
             found.setdefault(place, {})[key] = value
     return found

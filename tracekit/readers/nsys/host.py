@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables import HOST_OP_KINDS, TABLES
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, concatenate_like_arrays, make_bare, select_rows
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, concatenate_like_arrays, select_rows
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.content import ExportClock
@@ -267,8 +267,8 @@ def _make_range_columns(ranges: NvtxHostRows) -> _Part:
         "dur_ns": ranges.dur_ns,
         "tid": ranges.tid,
         "kind": ranges.kind,
-        "cat": make_bare(ranges.cat),
-        "name": make_bare(ranges.name),
+        "cat": ranges.cat,
+        "name": ranges.name,
         "correlation": repeat_value(MISSING, len(ranges.ts_ns)),
     }
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.chrome.scan import Sparse, choose_code_type
 from tracekit.readers.nsys.content import MAX_NS, ExportClock, find_capture_year
@@ -102,9 +102,9 @@ class NvtxHostRows:
 
     ts_ns: Ints
     dur_ns: Ints
-    name: pd.Categorical
+    name: Coded
     kind: npt.NDArray[np.int8]
-    cat: pd.Categorical
+    cat: Coded
     tid: Codes
     args: Mapping[str, Sparse] = field(default_factory=dict[str, Sparse])
 
@@ -260,9 +260,9 @@ def _make_range_rows(all_ranges: NvtxRanges, positions: Ints) -> NvtxHostRows:
     return NvtxHostRows(
         all_ranges.ts_ns[positions],
         all_ranges.dur_ns[positions],
-        _make_used_categorical(all_ranges.name[positions], all_ranges.names),
+        _code_used_names(all_ranges.name[positions], all_ranges.names),
         all_ranges.kind[positions],
-        _make_used_categorical(all_ranges.cat[positions], all_ranges.cats),
+        _code_used_names(all_ranges.cat[positions], all_ranges.cats),
         tids[all_ranges.thread[positions]],
         _renumber_range_args(all_ranges, positions),
     )
@@ -284,8 +284,8 @@ def _renumber_range_args(all_ranges: NvtxRanges, positions: Ints) -> dict[str, S
     return args
 
 
-def _make_used_categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
-    """Build a categorical with only the categories in use, in the order of `names`."""
+def _code_used_names(codes: npt.NDArray[Any], names: list[str]) -> Coded:
+    """Code names with only the texts in use, in the order of `names`."""
     used = np.zeros(len(names) + 1, np.bool_)
     used[codes] = True  # -1, no name, marks the last entry
     used_codes = np.flatnonzero(used[:-1])
@@ -294,9 +294,7 @@ def _make_used_categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Cate
     places = [place.setdefault(names[code], len(place)) for code in used_codes.tolist()]
     renumber = np.full(len(names) + 1, -1, choose_code_type(len(place)))
     renumber[used_codes] = places
-    texts = pd.Index(list(place), dtype="str")
-    numbered: npt.NDArray[Any] = renumber[codes]
-    return pd.Categorical.from_codes(numbered, categories=texts)
+    return Coded(renumber[codes], tuple(place))
 
 
 def _find_latest_time(times: Ints) -> int:
