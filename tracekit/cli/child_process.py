@@ -26,7 +26,7 @@ _GRACE_S = 1.0
 """Time for the child to remove its temporary files before it is killed."""
 
 _LATE_NS = 100_000_000
-"""How late the parent may see a signal."""
+"""How late the parent may see a signal, on a busy machine."""
 
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _DONE = 0
@@ -40,7 +40,10 @@ class Statements:
         self._shared = mmap.mmap(-1, 8)
 
     def get_running(self) -> int:
-        """Get when the running statement began, or 0: a Ctrl-C this soon after that was for the prompt before it."""
+        """Get when the running statement began; 0 if none runs, or if it has just begun.
+
+        A Ctrl-C that the parent sees so early was meant for the prompt.
+        """
         start_ns = int.from_bytes(self._shared[:8], "little")
         return start_ns if time.monotonic_ns() - start_ns >= _LATE_NS else 0
 

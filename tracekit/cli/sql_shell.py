@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PROMPT, _MORE = "sql> ", "...> "
 _REPEAT_S = 0.05
-"""Time that Python has to handle Ctrl-C before the thread passes it on, and between two attempts."""
+"""Time for Python to handle Ctrl-C before the thread passes it on, and between its attempts."""
 
 _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
 .recipes   what there is by name      .recipe NAME   run one
@@ -71,7 +71,8 @@ def _read_statements(
 class _Prompt:
     """The prompt, and what Ctrl-C does: it raises once while the shell waits for a line or runs a statement.
 
-    Until that has left, and elsewhere, it would end the shell: there it is ignored, and here it waits.
+    A second Ctrl-C before that exception is caught is ignored. Elsewhere Ctrl-C waits until the shell is at one of the two:
+    an exception there would end it.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class _Prompt:
     def read(self, text: str) -> str:
         """Ask for a line."""
         self.is_interrupted = False
-        with self._interruptible():
+        with self.interruptible():
             self.is_open = True
             try:
                 return input(text)
@@ -90,13 +91,7 @@ class _Prompt:
                 self.is_open = False
 
     @contextmanager
-    def run_statement(self) -> Iterator[None]:
-        """Run a statement within the context."""
-        with self._interruptible():
-            yield
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Let Ctrl-C raise `KeyboardInterrupt` within the context."""
         self._is_interruptible = True
         try:
@@ -176,12 +171,12 @@ def _run_guarded(
 ) -> None:
     """Call a function within `running`, and print its errors: the shell continues."""
     try:
-        with running, prompt.run_statement():
+        with running, prompt.interruptible():
             function(*arguments)
     except KeyboardInterrupt:
         terminal.print_message("interrupted")
     except TracekitError as error:
-        if prompt.is_interrupted:  # DuckDB made an error of its own of it
+        if prompt.is_interrupted:  # DuckDB reported it as its own error
             terminal.print_message("interrupted")
         else:
             terminal.print_error(error)

@@ -1,4 +1,4 @@
-"""What is the purpose of the tensors that fill memory at its peak? (memory timelines of torch.profiler)."""
+"""Memory timelines of torch.profiler: the purpose of the tensors that fill memory at its peak."""
 
 from __future__ import annotations
 

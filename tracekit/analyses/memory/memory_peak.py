@@ -1,4 +1,4 @@
-"""What fills GPU memory at its peak, and which code allocated it? (memory snapshots)."""
+"""Memory snapshots: what fills GPU memory at its peak, and which code allocated it."""
 
 from __future__ import annotations
 

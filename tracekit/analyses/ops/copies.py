@@ -1,4 +1,4 @@
-"""What was copied, which way, from what memory and how fast? (definition M10)."""
+"""Copies: direction, kinds of memory, size and bandwidth (definition M10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the optimizer cost? Optimizer.step by its calls, ops and kernels."""
+"""Cost of the optimizer: `Optimizer.step` by its calls, ops and kernels."""
 
 from __future__ import annotations
 
