@@ -32,7 +32,7 @@ def run(number):
 
 
 def test_sigterm_within_ray_is_no_failed_task():
-    with exit_status.terminable():
+    with exit_status.raise_on_signals():
         handler = signal.getsignal(signal.SIGTERM)
         with pytest.raises(exit_status.Terminated), ray_cluster._sigterm_as_interrupt():
             run(signal.SIGTERM)

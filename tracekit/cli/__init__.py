@@ -110,7 +110,7 @@ class CommandGroup(click.Group):
         def work() -> object:
             nonlocal context
             require_alone()
-            with exit_status.terminable(), self.make_context(PROGRAM, args) as context:
+            with exit_status.raise_on_signals(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
             terminal.write_output("")  # flush here, where an error can still be reported
             return status

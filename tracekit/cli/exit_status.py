@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,9 @@ import click
 from tracekit.cli import terminal
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
+
+_AGAIN_S = 0.01
+"""Time for a callback that ignored a signal to return."""
 
 
 class Terminated(SystemExit):
@@ -45,17 +49,43 @@ def tell_end(*, is_interrupt: bool) -> None:
 
 
 @contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM within the context, unless the calling program handles that signal."""
+def raise_on_signals() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM within the context, unless the calling program handles that signal.
+
+    Also deliver SIGINT and SIGTERM again that Python ignored: it does so in callbacks of weak references, which
+    each import runs, and in `__del__`.
+    """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
+    hook, pending = sys.unraisablehook, list[threading.Timer]()
+
+    def send_again(ignored: sys.UnraisableHookArgs) -> None:
+        number = _get_signal(ignored.exc_type)
+        if number is None:
+            hook(ignored)
+        else:
+            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            pending.append(again)
+
+    sys.unraisablehook = send_again
     signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.unraisablehook = hook
+        for again in pending:
+            again.cancel()
+
+
+def _get_signal(raised: type[BaseException]) -> signal.Signals | None:
+    if issubclass(raised, Terminated):
+        return signal.SIGTERM
+    return signal.SIGINT if issubclass(raised, KeyboardInterrupt) else None
 
 
 def terminate(*_: object) -> NoReturn:
