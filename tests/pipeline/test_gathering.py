@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from tracekit.analyses import ANALYSES
-from tracekit.model.tables import TABLES, Column, Table, concatenate_table_parts
-from tracekit.model.tables.arrays import Columns, Nullable
-from tracekit.model.trace import Source
+from tracekit.model import tables
+from tracekit.model.tables import KEYS, TABLES, Column, Table, concatenate_table_parts
+from tracekit.model.tables.arrays import Columns, Keyed
+from tracekit.model.trace import KEY_KINDS, KeyLabels, Source
 from tracekit.pipeline.measure_source import measure_trace
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 from tracekit.readers.loading import load
@@ -95,17 +96,37 @@ def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request)
             pd.testing.assert_frame_equal(came.frame(), apart.frame())
 
 
-def test_what_travelled_can_be_written_to_and_what_is_not_of_numbers_travels_as_well():
-    rows = Columns(2, {"rank": np.array([1, 2]), "text": np.array(["a", None], object)})
-    plain = Columns(2, {"rank": np.array([1, 2]), "wait": Nullable(np.zeros(2), np.ones(2, np.bool_))})
-    for tables in ({"own": {"mine": rows}}, {"own": {"mine": plain}}, {}):
-        part = MeasuredSource(SOURCE, tables, (), {"CUDA": "13"}, simulated=True)
-        after = pickle.loads(pickle.dumps(part))
-        assert after.tables.keys() == tables.keys()
-        assert dataclasses.replace(after, tables={}) == dataclasses.replace(part, tables={})
-        for name, columns in tables.get("own", {}).items():
-            arrays = after.tables["own"][name].arrays
-            assert [*arrays] == [*columns.arrays]
-            assert arrays["rank"].tolist() == [1, 2]
-            arrays["rank"][0] = 9
-            assert columns.frame().drop(columns="rank").equals(after.tables["own"][name].frame().drop(columns="rank"))
+@pytest.fixture
+def registered(monkeypatch):
+    """A registered table with key columns."""
+    table = Table("mine", "a row of a test", {**KEYS, **OPS.columns})
+    monkeypatch.setitem(tables._BY_NAME, table.name, table)
+    return table
+
+
+def ranked(rank):
+    return KeyLabels(dataclasses.replace(SOURCE, rank=rank)).values
+
+
+@pytest.mark.parametrize(
+    ("sources", "is_made", "ranks"),
+    [
+        pytest.param(((ranked(3), 3),), False, [3, 3, 3], id="of the source itself"),
+        pytest.param(((ranked(3), 1), (ranked(4), 2)), False, [3, 4, 4], id="of two sources"),
+        pytest.param(((ranked(5), 3),), True, [5, 5, 5], id="as columns"),
+    ],
+)
+def test_key_columns_travel_and_what_travelled_can_be_written_to(parts, registered, sources, is_made, ranks):
+    keyed = Keyed(KEY_KINDS, sources, dict(parts[2].arrays))
+    given = Columns(3, {**keyed} if is_made else keyed)
+    source = dataclasses.replace(SOURCE, rank=3)
+    part = MeasuredSource(source, {"own": {"mine": given}}, (), {"CUDA": "13"}, simulated=True)
+    after = pickle.loads(pickle.dumps(part))
+    assert dataclasses.replace(after, tables={}) == dataclasses.replace(part, tables={})
+    came = after.tables["own"]["mine"]
+    registered.fits(came)
+    pd.testing.assert_frame_equal(came.frame(), given.frame())
+    assert came.frame()["rank"].tolist() == ranks
+    came.arrays["ts_ns"][0] = 9
+    assert came.arrays["ts_ns"].tolist() == [9, 4, 5]
+    assert given.arrays["ts_ns"].tolist() == [3, 4, 5]

@@ -2,15 +2,14 @@
 
     magic, then compressed:  length of the header (8 bytes), header, the arrays of all tables
 
-Arrays of one dtype are contiguous; each dtype starts at a multiple of 8 bytes. Key columns equal to those of the source
-are left out and restored from it. Although only tracekit writes these files, reading checks that they are complete and
+Arrays of one dtype are contiguous; each dtype starts at a multiple of 8 bytes. Although only tracekit writes these files, reading checks that they are complete and
 well formed, and raises `ValueError` if not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -18,10 +17,14 @@ import numpy as np
 
 from tracekit.discover.selection import SelectableParts
 from tracekit.model.inputs.note_codes import Data
-from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Array, Columns, Keyed
 from tracekit.model.trace import KeyLabels, Note, Source
-from tracekit.pipeline.wire_format.array_blocks import ArrayCollector, BlockReader, collect_column, concatenate_arrays
+from tracekit.pipeline.wire_format.table_blocks import (
+    ArrayCollector,
+    BlockReader,
+    concatenate_arrays,
+    pack_tables,
+    unpack_tables,
+)
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 
 deflate: Any
@@ -30,7 +33,7 @@ try:
 except ImportError:
     import zlib as deflate
 
-_MAGIC = b"tracekit measured 5\n"
+_MAGIC = b"tracekit measured 6\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
@@ -72,10 +75,9 @@ def unpack_source_tables(data: bytes, source: Source) -> tuple[MeasuredSource, .
 
 def _encode_part(part: MeasuredSource, source: Source, arrays: ArrayCollector) -> dict[str, Any]:
     """Encode one process for the header, and collect its arrays."""
-    labels = KeyLabels(part.source)
     return {
         "source": _encode_source_changes(part.source, source),
-        "tables": _map_tables(part.tables, lambda _, columns: _encode_columns(columns, arrays, labels)),
+        "tables": pack_tables(part.tables, arrays, KeyLabels(part.source)),
         "notes": _encode_notes(part.notes),
         "versions": dict(part.versions),
         "simulated": part.simulated,
@@ -87,26 +89,15 @@ def _encode_part(part: MeasuredSource, source: Source, arrays: ArrayCollector) -
 def _decode_part(record: Mapping[str, Any], source: Source, blocks: BlockReader) -> MeasuredSource:
     """Decode one process from the header."""
     completed = _apply_source_changes(source, record["source"])
-    labels = KeyLabels(completed)
     return MeasuredSource(
         completed,
-        _map_tables(record["tables"], lambda name, columns: _unpack_columns(name, columns, blocks, labels)),
+        unpack_tables(record["tables"], blocks, KeyLabels(completed)),
         _decode_notes(record["notes"]),
         record["versions"],
         record["simulated"],
         record["options"],
         _decode_holding(record["holding"]),
     )
-
-
-def _map_tables(
-    tables_by_question: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
-) -> dict[str, dict[str, Any]]:
-    """Apply `change` to (name, table) of every table of every question."""
-    changed: dict[str, dict[str, Any]] = {}
-    for question, tables in tables_by_question.items():
-        changed[question] = {name: change(name, table) for name, table in tables.items()}
-    return changed
 
 
 def _encode_source_changes(now: Source, before: Source) -> dict[str, Any]:
@@ -163,26 +154,6 @@ def _decode_holding(record: Mapping[str, Any] | None) -> SelectableParts | None:
         return None
     steps, stages = frozenset(record["steps"]), frozenset(record["stages"])
     return SelectableParts(**{**record, "steps": steps, "stages": stages})
-
-
-def _encode_columns(columns: Columns, arrays: ArrayCollector, labels: KeyLabels) -> list[Any]:
-    """Encode a table as [rows, form of each column], without key columns that are equal to those of the source."""
-    all_arrays: Mapping[str, Array] = columns.arrays
-    if isinstance(all_arrays, Keyed) and all_arrays.sources == ((labels.values, columns.length),):
-        all_arrays = all_arrays.measured
-    return [columns.length, [collect_column(array, arrays) for array in all_arrays.values()]]
-
-
-def _unpack_columns(name: str, record: Sequence[Any], blocks: BlockReader, labels: KeyLabels) -> Columns:
-    """Decode one table. Raises `ValueError` if its keys are left out and it has no rows."""
-    length, forms = record
-    arrays = blocks.columns(forms, length)
-    names = list(TABLES[name].columns)
-    if len(forms) == len(names):
-        return Columns(length, dict(zip(names, arrays, strict=True)))
-    if not length:
-        raise ValueError("no rows without keys")
-    return labels.keyed(length, dict(zip(names[len(KEYS) :], arrays, strict=True)))
 
 
 def _read_long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:

@@ -1,16 +1,20 @@
-"""Columns of many tables concatenated into one long array per dtype.
+"""Measured tables as plain records, and their columns concatenated into one long array per dtype.
 
-Hundreds of tables have few rows; serializing each array separately costs more than its data.
+Hundreds of tables have few rows; serializing each array separately costs more than its data. Key columns that are not
+made yet are stored as their sources, or left out if they are those of the labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracekit.model.tables.arrays import Array, Coded, Nullable
+from tracekit.analyses import Tables
+from tracekit.model.tables import KEYS, TABLES
+from tracekit.model.tables.arrays import Array, Coded, Columns, Keyed, Nullable
+from tracekit.model.trace import KEY_KINDS, KeyLabels
 
 ColumnForm = str | list[str]
 """The layout of a column: dtype name, with a leading `?` if nullable; for texts [dtype of the codes, *texts]."""
@@ -38,7 +42,49 @@ class ArrayCollector(dict["np.dtype[Any]", _TypedArrays]):
         return none
 
 
-def collect_column(array: Array, arrays: ArrayCollector) -> ColumnForm:
+def pack_tables(tables: Mapping[str, Tables], arrays: ArrayCollector, labels: KeyLabels) -> dict[str, Any]:
+    """Pack tables as records, which JSON can represent, and collect their arrays.
+
+    Raises `TypeError` for a non-numeric column.
+    """
+    records: dict[str, dict[str, Any]] = {}
+    for question, of_question in tables.items():
+        records[question] = {name: _pack_columns(columns, arrays, labels) for name, columns in of_question.items()}
+    return records
+
+
+def unpack_tables(records: Mapping[str, Any], blocks: BlockReader, labels: KeyLabels) -> dict[str, Tables]:
+    """Unpack the tables of these records. Raises `ValueError` or `LookupError` for malformed ones."""
+    tables: dict[str, Tables] = {}
+    for question, of_question in records.items():
+        tables[question] = {name: _unpack_columns(name, record, blocks, labels) for name, record in of_question.items()}
+    return tables
+
+
+def _pack_columns(columns: Columns, arrays: ArrayCollector, labels: KeyLabels) -> list[Any]:
+    """Pack a table as [rows, sources of its key columns, form of each column]; without sources the keys are columns."""
+    given, sources = columns.arrays, None
+    if isinstance(given, Keyed):
+        sources = [] if given.sources == ((labels.values, columns.length),) else given.sources
+        given = given.measured
+    return [columns.length, sources, [_collect_column(array, arrays) for array in given.values()]]
+
+
+def _unpack_columns(name: str, record: Sequence[Any], blocks: BlockReader, labels: KeyLabels) -> Columns:
+    """Unpack one table."""
+    length, sources, forms = record
+    names = list(TABLES[name].columns)[0 if sources is None else len(KEYS) :]
+    arrays = dict(zip(names, blocks.columns(forms, length), strict=True))
+    if sources is None:
+        return Columns(length, arrays)
+    if not length:
+        raise ValueError("no rows without keys")
+    if not sources:
+        return labels.keyed(length, arrays)
+    return Columns(length, Keyed(KEY_KINDS, tuple((tuple(values), rows) for values, rows in sources), arrays))
+
+
+def _collect_column(array: Array, arrays: ArrayCollector) -> ColumnForm:
     """Add a column's arrays to the collector, and return its form. Raises `TypeError` for a non-numeric column."""
     if isinstance(array, Nullable):
         of_type = arrays[array.values.dtype]
