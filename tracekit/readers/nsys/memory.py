@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.intervals import compute_running_sums
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import select_all_rows
 from tracekit.model.tables.keys import find_distinct, group_arrays
@@ -111,11 +112,8 @@ def _sum_held_bytes(events: Mapping[str, Ints]) -> Ints:
     """Sum the changes up to each event on its device."""
     device, _ = group_arrays([events[name] for name in ("pid", "deviceId")])
     order = np.argsort(device, kind="stable")
-    change = events["change"][order]
-    total, count = np.cumsum(change), np.bincount(device)
-    first = np.cumsum(count) - count
     held = np.empty(len(order), np.int64)
-    held[order] = total - np.repeat(total[first] - change[first], count)
+    held[order] = compute_running_sums(events["change"][order], device[order])
     return held
 
 
