@@ -217,7 +217,7 @@ def compute_running_max(values: Ints, group: Ints) -> Ints:
     return ascending[np.maximum.accumulate(np.searchsorted(ascending, values) + lift) - lift]
 
 
-def compute_running_sums(values: Ints, group: Ints) -> Ints:
+def compute_running_sums(values: Ints, group: npt.NDArray[np.integer[Any]]) -> Ints:
     """Compute the running sum of `values`, restarting at each new value of the sorted `group`.
 
     >>> compute_running_sums(np.array([5, 2, 4]), np.array([0, 0, 1]))

@@ -22,7 +22,7 @@ import numpy as np
 from tracekit.discover.names import read_name
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import Array, Nullable, make_nullable_numbers, mask_value, select_all_rows
+from tracekit.model.tables.arrays import Array, Frames, Nullable, make_nullable_numbers, mask_value, select_all_rows
 from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, parse_memory_quantity
@@ -165,7 +165,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         number = facts.rank if rank is None else rank
         who = replace(source, rank=number, role=facts.role, pid=facts.pid, host=facts.host)
         of_rank = select_all_rows(columns, rows) if len(rows) else {}
-        tables = {"memory_log": TABLES["memory_log"].cast(of_rank)} if want.table("memory_log") else {}
+        tables = Frames({"memory_log": TABLES["memory_log"].cast(of_rank)} if want.table("memory_log") else {})
         meta = {"element_count": len(rows), "absolute_time": False}
         traces.append(Trace(who, tables, notes, meta))
         notes = ()  # attach the log's notes to the first Trace only
