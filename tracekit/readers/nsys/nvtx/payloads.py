@@ -110,9 +110,8 @@ def read_collective_args(
     calls = _classify_nccl_calls(range_rows, positions)
     rows_of = np.flatnonzero(calls != _NO_CALL)
     position, which = find_row_positions(where, described.row)
-    slot = np.full(len(calls), -1, np.int64)
-    slot[position] = which
-    slot = slot[rows_of]
+    place, is_described = look_up_keys(position, rows_of)
+    slot = np.append(which, [-1])[np.where(is_described, place, -1)]
     size = np.append(described.size_bytes, [-1])[slot]
     communicator = np.append(described.communicator, [0])[slot]
     count = _look_up_rank_counts(described, communicator)
