@@ -26,22 +26,17 @@ def test_its_names_are_those_of_pandas():
     assert pd.DataFrame is real_pandas.DataFrame
 
 
-def assert_no_pandas(path):
-    """Analyze in this process alone; it ends well and has not imported pandas."""
+@pytest.mark.parametrize("example", ["simulated_gpu", "verl_cpu"])
+def test_an_answer_in_text_needs_no_pandas(example):
     code = f"""
 import sys
 from tracekit.cli import main
 try:
-    main(["analyze", {str(path)!r}, "-q", "--no-cache", "--jobs", "1"])
+    main(["analyze", {str(EXAMPLES / example)!r}, "-q", "--no-cache", "--jobs", "1"])
 except SystemExit as end:
     print(end.code, "pandas" in sys.modules)
 """
     assert printed(code)[-2:] == ["0", "False"]
-
-
-@pytest.mark.parametrize("example", ["simulated_gpu", "verl_cpu"])
-def test_an_answer_in_text_needs_no_pandas(example):
-    assert_no_pandas(EXAMPLES / example)
 
 
 def write_nsys_export(folder):
@@ -99,7 +94,7 @@ WRITERS = (write_nsys_export, write_old_nsys_export, write_engine_trace, write_m
 @pytest.mark.parametrize("write", WRITERS)
 def test_an_answer_in_text_needs_no_pandas_for(write, tmp_path):
     write(tmp_path)
-    assert_no_pandas(tmp_path)
+    test_an_answer_in_text_needs_no_pandas(tmp_path)
 
 
 def test_texts_are_python_strings_within_and_as_before_after():
