@@ -12,7 +12,7 @@ NAMES = (SM, TENSOR, PCIE)
 SAMPLES = {SM: [(5, 20), (25, 20), (45, 80), (65, 100), (90, 0)], TENSOR: [(45, 30), (65, 50)], PCIE: [(45, 12345)]}
 
 
-def recording(path, *, top=100, gpu=0, annotated=True):
+def recording(path, *, top=100, gpu=0, annotated=True, names=NAMES):
     """gen at 20 % twice, update_actor at 80 % and `top` %, nothing at all after it; times in µs."""
     stages = [
         nsys.nvtx("step 1", 0, 100_000), nsys.nvtx("generate_sequences", 0, 40_000),
@@ -22,8 +22,8 @@ def recording(path, *, top=100, gpu=0, annotated=True):
         *(stages if annotated else ()), *nsys.launched("gemm", 41_000, 44_000, 60_000, 1, device=gpu),
         *(nsys.metric_name(name, number, gpu=gpu) for number, name in enumerate(NAMES)),
     ]  # fmt: skip
-    for name, samples in SAMPLES.items():
-        for at, value in samples:
+    for name in names:
+        for at, value in SAMPLES[name]:
             seen = top if (name, at) == (SM, 65) else value
             rows.append(nsys.metric(at * 1000, NAMES.index(name), seen, gpu=gpu))
     return nsys.write(path, rows, schema="3.11", duration_ns=200_000)
@@ -63,6 +63,13 @@ def test_stages_have_their_own_levels_under_their_known_names(report):
 def test_the_activity_of_sms_and_tensor_cores_is_told_as_a_share(report):
     found = {metric.name: metric.value for metric in section(report).metrics}
     assert found == {"sm_active": pytest.approx(0.44), "tensor_active": pytest.approx(0.40)}
+
+
+def test_counters_are_shown_where_none_of_them_is_activity_of_the_gpu(tmp_path):
+    path = recording(tmp_path / "worker_process_100.sqlite", names=(PCIE,))
+    report = tracekit.analyze(path, questions=QUESTIONS)
+    assert [row["mean"] for row in rows(report, "counters")] == [12345]
+    assert (section(report).metrics, section(report).charts) == ((), ())
 
 
 def test_the_curve_of_a_short_recording_is_its_samples(report):

@@ -27,6 +27,11 @@ def load(tmp_path, rows, name="rank0.json"):
     return tracekit.load(write(tmp_path / name, rows))
 
 
+def by_device(device_ops):
+    """The breakdown of a frame of device ops, as a frame."""
+    return breakdown(Columns.from_frame(device_ops)).frame()
+
+
 def test_parts_by_priority_worked_by_hand(tmp_path):
     """compute 0-10 and 40-50; nccl 5-25; copy 20-45; fill 44-60; nothing 60-70; compute 70-80 (all in µs)."""
     rows = [
@@ -34,7 +39,7 @@ def test_parts_by_priority_worked_by_hand(tmp_path):
         memcpy("Memcpy HtoD (Pinned -> Device)", 20, 25, 1000), kernel("gemm", 40, 10),
         memset(44, 16, 64), kernel("gemm", 70, 10),
     ]  # fmt: skip
-    found = breakdown(load(tmp_path, rows)["device_ops"]).iloc[0]
+    found = by_device(load(tmp_path, rows)["device_ops"]).iloc[0]
     assert found["window_ns"] == 80_000
     assert found["compute_ns"] == 30_000
     assert found["exposed_comm_ns"] == 15_000
@@ -48,13 +53,13 @@ def test_parts_by_priority_worked_by_hand(tmp_path):
 
 def test_each_gpu_of_a_file_has_a_breakdown_of_its_own(tmp_path):
     rows = [kernel("a", 0, 10, device=0), kernel("b", 0, 30, device=1), kernel("c", 20, 10, device=0)]
-    found = breakdown(load(tmp_path, rows)["device_ops"])
+    found = by_device(load(tmp_path, rows)["device_ops"])
     assert found["device"].tolist() == [0, 1]
     assert found["idle_ns"].tolist() == [10_000, 0]
 
 
 def test_no_device_ops_give_an_empty_breakdown():
-    assert len(breakdown(TABLES["device_ops"].frame())) == 0
+    assert len(breakdown(TABLES["device_ops"].no_rows())) == 0
 
 
 def test_steps_and_stages_are_windows_by_time(tmp_path):
@@ -92,9 +97,9 @@ def test_the_parts_and_idle_add_up_to_any_window(tmp_path_factory, drawn, start,
     }
     rows = [make[kind](t, d, g) for kind, t, d, g in drawn]
     trace = load(tmp_path_factory.mktemp("t"), rows)
-    whole = breakdown(trace["device_ops"])
+    whole = by_device(trace["device_ops"])
     assert (whole[[*PARTS, "idle_ns"]].sum(axis=1) == whole["window_ns"]).all()
-    state = compute_busy_intervals(trace["device_ops"])
+    state = compute_busy_intervals(*(trace.array("device_ops", name) for name in ("ts_ns", "dur_ns", "kind")))
     base = int(trace["device_ops"]["ts_ns"].min())
     part = break_down_device_windows(state, np.array([base + start * 1000]), np.array([base + (start + length) * 1000]))
     assert sum(int(part[name][0]) for name in (*PARTS, "idle_ns")) == length * 1000
@@ -107,7 +112,7 @@ def test_real_files_match_the_brute_force_to_the_nanosecond(name):
     expected = GOLDEN[name]
     trace = tracekit.load(Path(REAL) / "chrome" / name)
     device_ops = trace["device_ops"]
-    found = breakdown(device_ops)
+    found = by_device(device_ops)
     assert len(found) == 1
     row = found.iloc[0]
     figures = {

@@ -182,11 +182,11 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
         ]
         return tracekit.load(write(folder / "rank0.json", rows))["device_ops"]
 
-    both = gpu_time.breakdown(ops(drawn)).set_index("device")
-    one = gpu_time.breakdown(ops(drawn, device=0)).iloc[0]
+    both = gpu_time.breakdown(Columns.from_frame(ops(drawn))).frame().set_index("device")
+    one = gpu_time.breakdown(Columns.from_frame(ops(drawn, device=0))).frame().iloc[0]
     assert sorted(both.index) == sorted({g for *_, g in drawn})
     for device, row in both.iterrows():
-        alone = gpu_time.breakdown(ops([d for d in drawn if d[3] == device])).iloc[0]
+        alone = gpu_time.breakdown(Columns.from_frame(ops([d for d in drawn if d[3] == device]))).frame().iloc[0]
         assert row.to_dict() == alone.drop("device").to_dict()
     assert both["busy_ns"].sum() >= one["busy_ns"]
     assert both["op_count"].sum() == one["op_count"] == len(drawn)

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from chrome_builder import annotation, kernel, launched, op, step, text, write
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from rules.traces_rollout import FIRES, NEAR_MISSES, engine, falling, replicas, 
 import tracekit
 from tracekit.analyses.rl import rollout
 from tracekit.job.rollout_generations import list_generations
+from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline import run as pipeline
 from tracekit.process import engine_iterations as derived
 
@@ -24,6 +24,12 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 def analyze(path, questions=QUESTIONS):
     return pipeline.analyze_uncached(path, pipeline.Options(jobs=1, questions=questions))
+
+
+def frame_of(trace, table):
+    """A measured table of one process as a frame."""
+    arrays = rollout.measure(trace)[table]
+    return Columns(len(arrays["ts_ns"]), arrays).frame()
 
 
 def section(tmp_path, files):
@@ -61,10 +67,10 @@ def test_an_iteration_lasts_until_the_next_and_the_last_until_its_work_ends(tmp_
         *launched("late", 140, 180, 90, 2),  # launched after it: no work of an iteration
     ]
     trace = tracekit.load(write(tmp_path / "rank0.json", rows))
-    table = rollout.measure(trace)["iterations"]
+    table = frame_of(trace, "iterations")
     assert table["pace_ns"].tolist() == [40_000, 60_000, 75_000]
     assert table["busy_ns"].tolist() == [0, 0, 25_000]
-    spans = rollout.measure(trace)["generations"]
+    spans = frame_of(trace, "generations")
     assert spans["dur_ns"].tolist() == [175_000]
     assert spans["longest_pause_ns"].tolist() == [30_000]
 
@@ -105,9 +111,9 @@ def test_a_profiler_that_counts_iterations_does_not_divide_a_generation(tmp_path
 def test_very_many_iterations_are_joined_and_nothing_is_lost(tmp_path, monkeypatch):
     shape = [(1, 0, 9), *[(0, 8, 10)] * 40, *[(1, 8, 12), (0, 4, 10)] * 20]
     trace = tracekit.load(write(tmp_path / "rank0.json", engine(shape)))
-    whole = pd.DataFrame(rollout.measure(trace)["iterations"])
+    whole = frame_of(trace, "iterations")
     monkeypatch.setattr(derived, "MAX_ITERATIONS", 10)
-    fewer = pd.DataFrame(rollout.measure(trace)["iterations"])
+    fewer = frame_of(trace, "iterations")
     assert len(whole) == len(shape)
     assert len(fewer) <= 2 * 10 + 2
     for prefill in (True, False):
@@ -361,6 +367,6 @@ def test_real_engines_are_read(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
     trace = tracekit.load(Path(REAL) / "chrome/tracelens" / name)
-    table = pd.DataFrame(rollout.measure(trace)["iterations"])
+    table = frame_of(trace, "iterations")
     names = ["prefill_requests", "prefill_tokens", "decode_requests", "pace_ns"]
     assert [tuple(row) for row in table[names].to_numpy()] == [REAL_ENGINES[name]]

@@ -12,6 +12,7 @@ from rules.traces_communication import nccl
 import tracekit
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.model.tables import KEYS, TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.process.collectives import table as module
 from tracekit.process.collectives.names import make_group_key
 from tracekit.process.collectives.table import COLUMNS, list_collectives
@@ -224,7 +225,9 @@ def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
     frame = list_collectives(trace).rows.frame()
     assert (frame["exposed_ns"] <= frame["dur_ns"]).all()
     assert (frame["exposed_ns"] >= 0).all()
-    assert int(frame["exposed_ns"].sum()) == int(breakdown(trace["device_ops"])["exposed_comm_ns"].sum())
+    assert int(frame["exposed_ns"].sum()) == int(
+        breakdown(Columns.from_frame(trace["device_ops"]))["exposed_comm_ns"].sum()
+    )
 
 
 HOSTILE = st.one_of(

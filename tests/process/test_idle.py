@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from process.idle_traces import LIMITS, between, causes, frame_of, load, only, stream_wait, sync
 
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals
@@ -314,7 +315,8 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
         _shares_are_parts_of_their_gaps(idle)
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device
-        state = compute_busy_intervals(ops[chosen.fillna(value=False)])
+        mine = ops[chosen.fillna(value=False)]
+        state = compute_busy_intervals(*Columns.from_frame(mine[["ts_ns", "dur_ns", "kind"]]).arrays.values())
         told = frame_of(sum_idle_time_by_window(trace, idle))
         for window, spans in windows_of.items():
             parts = break_down_device_windows(state, spans.ts_ns, spans.end_ns)

@@ -91,7 +91,8 @@ def check_sums(trace):
             if not devices:
                 continue
             its = ops[(ops["device"].isna() if device is None else ops["device"] == device).to_numpy(bool)]
-            parts = break_down_device_windows(compute_busy_intervals(its), np.array([ts]), np.array([ts + dur]))
+            state = compute_busy_intervals(*Columns.from_frame(its[["ts_ns", "dur_ns", "kind"]]).arrays.values())
+            parts = break_down_device_windows(state, np.array([ts]), np.array([ts + dur]))
             got = rows.groupby("class", observed=False)["exclusive_ns"].sum()
             for name, part in zip(("compute", "collective", "memcpy", "memset"), PARTS, strict=True):
                 assert got[name] == parts[part][0]

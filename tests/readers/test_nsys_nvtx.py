@@ -14,8 +14,9 @@ from nsys_nvtx_reading import argument, list_texts, listed, of_file
 
 from tracekit.model.stages import is_collective_range
 from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.trace import Source, Want
-from tracekit.process.steps.stage_lookup import make_outer_stage_frame
+from tracekit.process.steps.stage_lookup import select_outer_stages
 from tracekit.readers import nsys
 from tracekit.readers.nsys.nvtx import ranges as nsys_nvtx
 
@@ -259,7 +260,7 @@ def test_calls_of_nccl_are_no_stages_and_ranges_around_them_are(path):
     (trace,) = nsys.read(Source(write(path(), rows), "x", "nsys", "nsys"), Want())
     names = trace["host_ops"]["name"].tolist()
     assert [is_collective_range(name) for name in names] == [False, True, True, True]
-    assert set(make_outer_stage_frame(trace)["stage"]) == {"update_actor"}
+    assert trim_texts(select_outer_stages(trace).stage).texts == ("update_actor",)
 
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)

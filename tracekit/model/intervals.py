@@ -217,6 +217,19 @@ def compute_running_max(values: Ints, group: Ints) -> Ints:
     return ascending[np.maximum.accumulate(np.searchsorted(ascending, values) + lift) - lift]
 
 
+def compute_running_sums(values: Ints, group: npt.NDArray[np.integer[Any]]) -> Ints:
+    """Compute the running sum of `values`, restarting at each new value of the sorted `group`.
+
+    >>> compute_running_sums(np.array([5, 2, 4]), np.array([0, 0, 1]))
+    array([5, 7, 4])
+    """
+    is_first = np.ones(len(group), np.bool_)
+    np.not_equal(group[1:], group[:-1], out=is_first[1:])
+    first = is_first.nonzero()[0]
+    total = np.cumsum(values)
+    return total - np.repeat(total[first] - values[first], np.diff(first, append=len(group)))
+
+
 class OpShares(NamedTuple):
     """The time of ops in windows, as (op, window) pairs that may repeat.
 

@@ -21,10 +21,12 @@ import numpy as np
 
 from tracekit.discover.names import read_name
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Array, Frames, Nullable, make_nullable_numbers, mask_value, select_all_rows
+from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, parse_memory_quantity
+from tracekit.process.name_filters import make_narrow_coded
 from tracekit.readers import driver_log
 from tracekit.readers.lines import MAX_LINE_BYTES, note_log_losses, read_log
 from tracekit.readers.loss import DataLoss
@@ -153,30 +155,27 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Raises only `TraceFormatError`.
     """
     log, losses = read_log(Path(source.path), _MemoryLog, _add_memory_lines, on_bytes)
-    frame, unknown = _convert_memory_log(log)
-    notes = tuple(_note_skipped_memory_lines(log, losses, unknown, source.name, empty=not len(frame)))
+    columns, unknown = _convert_memory_log(log)
+    ranks = columns.pop("rank")
+    notes = tuple(_note_skipped_memory_lines(log, losses, unknown, source.name, empty=not len(ranks)))
     facts = read_name(tuple(source.name.split("/")))
     traces: list[Trace] = []
-    for rank in frame["rank"].sort_values().unique().tolist() or [None]:
-        if rank is None or rank is pd.NA:
-            number, of_rank = facts.rank, frame["rank"].isna()
-        else:
-            number, of_rank = int(rank), frame["rank"].eq(rank).fillna(value=False)
+    for rank in _list_logged_ranks(ranks):
+        rows = mask_value(ranks, rank).nonzero()[0]
+        number = facts.rank if rank is None else rank
         who = replace(source, rank=number, role=facts.role, pid=facts.pid, host=facts.host)
-        rows = frame[of_rank]
-        tables = {"memory_log": _make_memory_log(rows)} if want.table("memory_log") else {}
+        of_rank = select_all_rows(columns, rows) if len(rows) else {}
+        tables = Frames({"memory_log": TABLES["memory_log"].cast(of_rank)} if want.table("memory_log") else {})
         meta = {"element_count": len(rows), "absolute_time": False}
         traces.append(Trace(who, tables, notes, meta))
         notes = ()  # attach the log's notes to the first Trace only
     return traces
 
 
-def _make_memory_log(rows: pd.DataFrame) -> pd.DataFrame:
-    """Build the table `memory_log` from rows of the log."""
-    table = TABLES["memory_log"]
-    if rows.empty:
-        return table.frame()
-    return table.frame({name: rows[name].array for name in table.columns}, len(rows))
+def _list_logged_ranks(ranks: Nullable) -> list[int | None]:
+    """List the ranks in ascending order, then None if rows lack one or there are none."""
+    known = find_distinct(ranks.values[~ranks.missing]).tolist()
+    return [*known, None] if ranks.missing.any() or not known else known
 
 
 def _add_memory_lines(rows: Iterator[tuple[int, str | None]], log: _MemoryLog) -> None:
@@ -281,7 +280,7 @@ def _find_whole_number(row: Row, keys: Sequence[str]) -> int | None:
     return None
 
 
-def _convert_memory_log(log: _MemoryLog) -> tuple[pd.DataFrame, list[str]]:
+def _convert_memory_log(log: _MemoryLog) -> tuple[dict[str, Any], list[str]]:
     """Convert the log to (the columns of the table and `rank`, names of sizes in an unknown unit)."""
     name, value = np.array(log.name, np.int64), np.array(log.value, np.float64)
     guide = {name.lower() for name in log.names} >= _GUIDE
@@ -300,21 +299,17 @@ def _convert_memory_log(log: _MemoryLog) -> tuple[pd.DataFrame, list[str]]:
         size = value * factor
     sound = (factor > 0) & (size < MAX_BYTES)
     log.unsound += int(((factor > 0) & ~sound).sum())
-    frame = pd.DataFrame(
-        {
-            "line": np.array(log.line, np.int64),
-            "logged_ns": pd.array(log.logged_ns, dtype="Int64"),
-            "step": pd.array(log.step, dtype="Int64"),
-            "device": pd.array(log.device, dtype="Int64"),
-            "point": pd.Categorical.from_codes(
-                np.array(log.point, np.int64), categories=pd.Index(list(log.points), dtype="str")
-            ),
-            "quantity": np.array(quantities, object)[name],
-            "size_bytes": np.where(sound, np.rint(size), 0).astype(np.int64),
-            "rank": pd.array(log.rank, dtype="Int64"),
-        }
-    )
-    return frame[sound].reset_index(drop=True), unknown
+    columns: dict[str, Array] = {
+        "line": np.array(log.line, np.int64),
+        "logged_ns": make_nullable_numbers(log.logged_ns),
+        "step": make_nullable_numbers(log.step),
+        "device": make_nullable_numbers(log.device),
+        "point": make_narrow_coded(np.array(log.point, np.int64), list(log.points)),
+        "quantity": make_narrow_coded(name, quantities),
+        "size_bytes": np.where(sound, np.rint(size), 0).astype(np.int64),
+        "rank": make_nullable_numbers(log.rank),
+    }
+    return select_all_rows(columns, sound), unknown
 
 
 def _infer_memory_unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:

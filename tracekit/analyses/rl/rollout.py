@@ -24,11 +24,10 @@ from tracekit.job.rollout_generations import (
     measure_rollout_bubble,
 )
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import get_frame_arrays
+from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
-from tracekit.model.tables.frame import Value, from_rows
+from tracekit.model.tables.frame import Frame, Value, concat, from_rows, median_of, sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -91,26 +90,24 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     spans = measure_generations(trace)
     if spans is None:
         return {}
-    tables: dict[str, Mapping[str, Any]] = {"generations": get_frame_arrays(spans)}
     recorded: EngineIterations | None = trace.derived(list_engine_iterations)
-    if recorded is not None:
-        iteration_rows = merge_engine_iterations(recorded.frame)
-        tables["iterations"] = get_frame_arrays(iteration_rows)
-        tables["metrics"] = _measure_rollout_metrics(recorded.frame, spans)
-    return tables
-
-
-def _measure_rollout_metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
-    """Measure the median pace of decode-only iterations and the wall of generations, for compare."""
-    decode = frame[~frame["prefill"] & (frame["decode_requests"] > 0)]
-    pace = decode.groupby("step", dropna=False)["pace_ns"].median().rename("value").reset_index()
-    wall = rows.groupby("step", dropna=False)["dur_ns"].sum().rename("value").reset_index()
-    long = pd.concat([pace.assign(name="decode_pace"), wall.assign(name="generation_wall")])
+    if recorded is None:
+        return {"generations": spans}
     return {
-        "step": long["step"].astype("Int64").array,
-        "name": long["name"].to_numpy(object),
-        "value": long["value"].astype("Float64").array,
+        "generations": spans,
+        "iterations": merge_engine_iterations(recorded),
+        "metrics": _measure_rollout_metrics(recorded, spans),
     }
+
+
+def _measure_rollout_metrics(recorded: EngineIterations, spans: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Measure the median pace of decode-only iterations and the wall of generations, for compare."""
+    iterations, generations = Frame.from_columns(recorded.columns), Frame.from_columns(spans)
+    decode = iterations.filter(~iterations["prefill"] & (iterations["decode_requests"] > 0))
+    pace = decode.group_by("step").agg(value=median_of(decode.number("pace_ns"))).sort("step")
+    wall = generations.group_by("step").agg(value=sum_of("dur_ns")).sort("step")
+    metrics = concat([pace.with_columns(name="decode_pace"), wall.with_columns(name="generation_wall")])
+    return {**metrics.columns, "name": trim_texts(metrics["name"])}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

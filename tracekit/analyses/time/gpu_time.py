@@ -29,11 +29,11 @@ from tracekit.job.stages.windows import (
     sum_gpu_time_by_stage,
 )
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
+    Columns,
     concatenate_like_arrays,
     concatenate_parts,
     repeat_number,
@@ -53,7 +53,6 @@ from tracekit.process.device.busy import (
     bin_device_busy_time,
     break_down_device_windows,
     compute_busy_intervals,
-    compute_busy_intervals_of_ops,
     group_rows_by_device,
 )
 from tracekit.process.device.windows import DeviceWindows, align_windows_to_device
@@ -96,43 +95,22 @@ BUSY_BINS = Table(
 )
 
 
-def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
+def breakdown(device_ops: Columns) -> Columns:
     """Break down the time of each device from its first start to its last end; one row per device, times in ns.
 
     Columns: device, ts_ns, window_ns, compute_ns, exposed_comm_ns, exposed_memcpy_ns, exposed_memset_ns,
     idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
     """
-    rows = []
-    for device, ops in _split_ops_by_device(device_ops):
-        state = compute_busy_intervals(ops)
-        whole_window = break_down_device_windows(state, state.start[:1], state.end[-1:])
-        whole_window["op_count"] = np.array([len(ops)])
-        rows.append(pd.DataFrame({"device": pd.array([device], dtype="Int64"), **whole_window}))
-    if not rows:
-        rows = [
-            pd.DataFrame(
-                {
-                    "device": pd.array([], dtype="Int64"),
-                    **break_down_device_windows(compute_busy_intervals(device_ops), *_NO_WINDOWS),
-                }
-            )
-        ]
-    result = pd.concat(rows, ignore_index=True)
-    result["busy_ns"] = result["window_ns"] - result["idle_ns"]
-    return result
-
-
-_NO_WINDOWS = (np.empty(0, np.int64), np.empty(0, np.int64))
-
-
-def _split_ops_by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
-    """Split the ops by device, in the order of device numbers; ops without a device come last."""
-    devices = device_ops["device"]
-    for device in sorted(devices.dropna().unique().tolist()):
-        chosen = devices == device
-        yield (int(device), device_ops if bool(chosen.all()) else device_ops[chosen.fillna(value=False)])
-    if devices.isna().any():
-        yield None, device_ops[devices.isna()]
+    read: Mapping[str, Any] = device_ops.arrays
+    parts: list[dict[str, Array]] = []
+    for number, rows in group_rows_by_device(read["device"]) or [(None, np.empty(0, np.int64))]:
+        state = compute_busy_intervals(*(select_rows(read[name], rows) for name in ("ts_ns", "dur_ns", "kind")))
+        whole = break_down_device_windows(state, state.start[:1], state.end[-1:])
+        whole["op_count"][:] = len(rows)
+        busy = whole["window_ns"] - whole["idle_ns"]
+        parts.append({"device": repeat_number(number, len(busy)), **whole, "busy_ns": busy})
+    result = concatenate_parts(parts)
+    return Columns(len(result["device"]), result)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -144,7 +122,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     for number, rows in group_rows_by_device(device):
         start = trace.numbers("device_ops", "ts_ns")[rows]
         length = trace.numbers("device_ops", "dur_ns")[rows]
-        state = compute_busy_intervals_of_ops(start, length, select_rows(trace.texts("device_ops", "kind"), rows))
+        state = compute_busy_intervals(start, length, select_rows(trace.texts("device_ops", "kind"), rows))
         pieces = bin_device_busy_time(state)
         bins.append({"device": repeat_number(number, len(pieces["ts_ns"])), **pieces})
         of_device = break_down_device_windows(

@@ -45,7 +45,7 @@ from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges
-from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals_of_ops, group_rows_by_device
+from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals, group_rows_by_device
 from tracekit.process.host.phases import (
     HostPhases,
     HostWindows,
@@ -212,7 +212,7 @@ def _measure_start_up_gpu_time(trace: Trace, steps: StepWindows) -> Mapping[str,
     for number, rows in group_rows_by_device(trace.nullable("device_ops", "device")):
         start, length = (trace.numbers("device_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
         kind = select_rows(trace.texts("device_ops", "kind"), rows)
-        state = compute_busy_intervals_of_ops(start, length, kind)
+        state = compute_busy_intervals(start, length, kind)
         times = break_down_device_windows(state, begin, steps.ts_ns)
         parts.append({"device": repeat_number(number, len(begin)), **times})
     return concatenate_parts(parts) if parts else {}

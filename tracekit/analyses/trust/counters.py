@@ -7,22 +7,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import has_epoch_times, make_run_heading, name_stages, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Chart, Heading, Metric, Section
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import get_frame_arrays
+from tracekit.model.tables.arrays import Coded, Nullable, select_rows, trim_texts
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
-from tracekit.model.tables.frame import Frame, divide, max_of, sum_of, texts
+from tracekit.model.tables.frame import Frame, concat, count_rows, divide, max_of, mean_of, sum_of, texts
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.steps.stage_lookup import find_window_row_at, make_outer_stage_frame
-from tracekit.process.steps.windows import find_step_row_at, find_steps_and_stages
+from tracekit.process.name_filters import look_up_name_codes, mark_wanted_names
+from tracekit.process.steps.stage_lookup import select_outer_stages
+from tracekit.process.steps.windows import find_steps_and_stages
 
 COUNTER_LEVELS = Table(
     "counter_levels",
@@ -82,107 +81,94 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the count, sum, maximum and zeros of every counter's samples by window, and its curve."""
     if not trace.has("counters"):
         return {}
-    rows = trace["counters"]
-    rows = rows[rows["value"].notna().to_numpy()]
-    codes = rows["name"].cat.codes.to_numpy()
-    often = np.argsort(-np.bincount(codes[codes >= 0], minlength=1), kind="stable")[:MAX_COUNTERS]
-    rows = rows[np.isin(codes, often)]
-    frame = pd.DataFrame(
-        {
-            "name": rows["name"].to_numpy(),
-            "ts_ns": rows["ts_ns"].to_numpy(),
-            "value": rows["value"].to_numpy(np.float64),
-        }
-    )
-    frame["name"] = pd.Categorical(frame["name"]).remove_unused_categories()
-    levels = _measure_counter_levels(trace, frame)
+    samples = _select_frequent_counters(trace)
+    levels = _measure_counter_levels(trace, samples)
     return {
-        "counter_levels": get_frame_arrays(levels),
-        "counter_curve": _measure_counter_curve(frame),
+        "counter_levels": levels.columns,
+        "counter_curve": _measure_counter_curve(samples),
         **_average_counter_metrics(levels),
     }
 
 
-def _measure_counter_levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
-    """Measure the levels in the recording, in every step, and in the outermost stages of every step."""
-    ts = rows["ts_ns"].to_numpy()
-    steps, stages = (trace.derived(find_steps_and_stages).steps, trace.derived(make_outer_stage_frame))
-    in_step, in_stage = (find_step_row_at(steps, ts) if len(steps) else ts * 0 - 1, find_window_row_at(stages, ts))
-    number = np.append(steps["step"].to_numpy(np.int64, na_value=-1), -1)[in_step]
-    name = np.append(stages["stage"].cat.codes.to_numpy().astype(np.int64), -1)[in_stage]
-    name[name >= MAX_STAGES] = -1
-    parts = [
-        ("capture", np.ones(len(ts), np.bool_), number * 0 - 1, name * 0 - 1),
-        ("step", in_step >= 0, number, name * 0 - 1),
-        ("stage", name >= 0, number, name),
-    ]
-    names = stages["stage"].cat.categories
-    levels = [
-        _sum_counter_samples(rows[inside], step[inside], stage[inside], names, what)
-        for what, inside, step, stage in parts
-    ]
-    return pd.concat(levels, ignore_index=True)
-
-
-def _sum_counter_samples(
-    rows: pd.DataFrame, step: npt.NDArray[np.int64], stage: npt.NDArray[np.int64], names: Any, window: str
-) -> pd.DataFrame:
-    """Sum these samples by step, stage and counter."""
-    keyed = rows.assign(step=step, stage=stage, zero=rows["value"].eq(0))
-    grouped = keyed.groupby(["step", "stage", "name"], observed=True, sort=True)
-    sums = grouped.agg(
-        sample_count=("value", "size"), sum=("value", "sum"), max=("value", "max"), zero_count=("zero", "sum")
-    ).reset_index()
-    step_numbers = sums["step"].to_numpy(np.int64)
-    return pd.DataFrame(
+def _select_frequent_counters(trace: Trace) -> Frame:
+    """Select the known samples of the counters with most of them: name, ts_ns and value."""
+    names, value = trace.texts("counters", "name"), trace.nullable("counters", "value")
+    is_known = ~value.missing & (names.codes >= 0)
+    count = np.bincount(names.codes[is_known], minlength=len(names.texts))
+    often = np.argsort(-count, kind="stable")[:MAX_COUNTERS]
+    rows = (is_known & np.isin(names.codes, often)).nonzero()[0]
+    return Frame(
         {
-            "window": np.full(len(sums), window, object),
-            "step": pd.arrays.IntegerArray(step_numbers, step_numbers < 0),
-            "stage": np.array([*names, None], object)[sums["stage"].to_numpy()],
-            "name": sums["name"].astype(object),
-            "sample_count": sums["sample_count"].astype(np.int64),
-            "sum": sums["sum"].astype("Float64"),
-            "max": sums["max"].astype("Float64"),
-            "zero_count": sums["zero_count"].astype(np.int64),
-        }
+            "name": trim_texts(select_rows(names, rows)),
+            "ts_ns": trace.numbers("counters", "ts_ns")[rows],
+            "value": value.values[rows],
+        },
+        len(rows),
     )
 
 
-def _measure_counter_curve(rows: pd.DataFrame) -> Mapping[str, Any]:
+def _measure_counter_levels(trace: Trace, samples: Frame) -> Frame:
+    """Measure the levels in the recording, in every step, and in the outermost stages of every step."""
+    steps, stages = trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_stages)
+    in_step = steps.or_start_at(samples["ts_ns"])
+    step = steps.numbers(in_step)
+    stage = look_up_name_codes(stages.stage, stages.row_at(samples["ts_ns"]))
+    stage[stage >= MAX_STAGES] = -1
+    placed = samples.with_columns(step=np.where(step.missing, -1, step.values), stage=stage)
+    levels = concat(
+        [
+            _sum_counter_samples(samples.with_columns(step=-1, stage=-1), "capture"),
+            _sum_counter_samples(placed.with_columns(stage=-1).filter(in_step >= 0), "step"),
+            _sum_counter_samples(placed.filter(stage >= 0), "stage"),
+        ]
+    )
+    return levels.with_columns(
+        step=Nullable(levels["step"], levels["step"] < 0),
+        stage=trim_texts(Coded(levels["stage"], stages.stage.texts)),
+    )
+
+
+def _sum_counter_samples(samples: Frame, window: str) -> Frame:
+    """Sum these samples by step, stage and counter."""
+    sums = samples.group_by("step", "stage", "name").agg(
+        sample_count=count_rows(),
+        sum=sum_of("value"),
+        max=max_of("value"),
+        zero_count=sum_of(samples["value"] == 0),
+    )
+    return sums.sort("step", "stage", "name").with_columns(window=window)
+
+
+def _measure_counter_curve(samples: Frame) -> Mapping[str, Any]:
     """Average the counters to draw over at most `CURVE_POINTS` intervals of equal length."""
-    drawn = [str(n) for n in rows["name"].cat.categories if classify_counter(str(n))]
-    drawn_rows = rows[rows["name"].isin(drawn)]
-    if not len(drawn_rows):
+    drawn = samples.filter(mark_wanted_names(samples["name"], classify_counter))
+    if not len(drawn):
         return {}
-    ts = drawn_rows["ts_ns"].to_numpy()
+    ts = drawn["ts_ns"]
     first = int(ts.min())
     width = max(-(-(int(ts.max()) - first + 1) // CURVE_POINTS), 1)
-    means = (
-        drawn_rows.assign(stretch=(ts - first) // width, name=drawn_rows["name"].astype(object))
-        .groupby(["name", "stretch"], sort=True)["value"]
-        .mean()
-        .reset_index()
-    )
+    stretches = drawn.with_columns(stretch=(ts - first) // width).group_by("name", "stretch")
+    means = stretches.agg(mean=mean_of("value")).sort("name", "stretch")
     return {
-        "name": means["name"].to_numpy(object),
-        "ts_ns": first + means["stretch"].to_numpy(np.int64) * width,
-        "mean": means["value"].astype("Float64").array,
+        "name": trim_texts(means["name"]),
+        "ts_ns": first + means["stretch"] * width,
+        "mean": means["mean"],
     }
 
 
-def _average_counter_metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
+def _average_counter_metrics(levels: Frame) -> Mapping[str, Mapping[str, Any]]:
     """Average SM and tensor activity by step as `metrics` rows, as a ratio, for compare and gates."""
-    steps = levels[levels["window"].eq("step")]
-    metric_names = pd.Series([classify_counter(name) for name in steps["name"]], index=steps.index, dtype=object)
-    counted_steps = steps[metric_names.isin(ANALYSIS.metrics)].assign(metric=metric_names)
-    if not len(counted_steps):
+    known = _select_known_counters(levels.filter(levels.equals("window", "step")))
+    counted = known.filter(known.is_in("known", ANALYSIS.metrics))
+    if not len(counted):
         return {}
-    sums = counted_steps.groupby(["step", "metric"], dropna=False)[["sum", "sample_count"]].sum().reset_index()
+    by_step = counted.group_by("step", "known").agg(sum=sum_of("sum"), sample_count=sum_of("sample_count"))
+    sums = by_step.sort("step", "known")
     return {
         "metrics": {
-            "step": sums["step"].astype("Int64").array,
-            "name": sums["metric"].to_numpy(object),
-            "value": (sums["sum"] / sums["sample_count"] / 100).astype("Float64").array,
+            "step": sums["step"],
+            "name": trim_texts(sums["known"]),
+            "value": sums["sum"] / sums["sample_count"] / 100,
         }
     }
 

@@ -267,11 +267,6 @@ def make_frame(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=length <= MAX_COPIED_ROWS)
 
 
-def get_frame_arrays(frame: pd.DataFrame) -> dict[str, Any]:
-    """Get the pandas arrays of a frame by column name."""
-    return {str(name): column.array for name, column in frame.items()}
-
-
 def make_bare(array: Any) -> Array:
     """Convert a pandas array to the form of these columns; other arrays stay as they are."""
     if isinstance(array, np.ndarray | Coded | Nullable):

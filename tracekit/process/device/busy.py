@@ -19,8 +19,7 @@ from tracekit.model.intervals import (
     merge_interval_sets,
     merge_intervals,
 )
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.arrays import Coded, Nullable, make_bare
+from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.tables.keys import find_distinct
 
 Ints = npt.NDArray[np.int64]
@@ -50,14 +49,7 @@ def group_rows_by_device(device: Nullable) -> list[tuple[int | None, Ints]]:
     return [*rows, (None, unknown)] if len(unknown) else rows
 
 
-def compute_busy_intervals(ops: pd.DataFrame) -> DeviceBusyIntervals:
-    """Compute the busy intervals of one device from its ops."""
-    kind = make_bare(ops["kind"].array)
-    assert isinstance(kind, Coded), "kinds are coded"
-    return compute_busy_intervals_of_ops(ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy(), kind)
-
-
-def compute_busy_intervals_of_ops(start: Ints, length: Ints, kind: Coded) -> DeviceBusyIntervals:
+def compute_busy_intervals(start: Ints, length: Ints, kind: Coded) -> DeviceBusyIntervals:
     """Compute the busy intervals of one device from the starts, lengths and kinds of its ops."""
     end = start + length
     codes = [kind.texts.index(name) for name in _CLASS_OF_PART]

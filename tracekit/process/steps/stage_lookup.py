@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import find_window_at
 from tracekit.model.stages import is_possible_stage
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.arrays import Coded, Columns
+from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import look_up_name_codes, look_up_names, mark_wanted_names
@@ -39,29 +37,11 @@ def select_outer_stages(trace: Trace) -> StageWindows:
     return ranges.take(may_be.nonzero()[0])
 
 
-def make_outer_range_frame(trace: Trace) -> pd.DataFrame:
-    """Convert `select_outer_ranges` to a frame."""
-    ranges = trace.derived(select_outer_ranges)
-    return Columns(len(ranges), ranges.arrays).frame()
-
-
-def make_outer_stage_frame(trace: Trace) -> pd.DataFrame:
-    """Convert `select_outer_stages` to a frame."""
-    stages = trace.derived(select_outer_stages)
-    return Columns(len(stages), stages.arrays).frame()
-
-
 def find_stage_codes_at(trace: Trace, ts_ns: Ints) -> Ints:
     """Find the code of the outermost stage at each instant, an index of `list_outer_stage_names`; -1 outside."""
     stages = trace.derived(select_outer_stages)
     codes = np.append(stages.stage.codes.astype(np.int64), -1)
     return codes[stages.row_at(ts_ns)]
-
-
-def find_window_row_at(windows_: pd.DataFrame, ts_ns: Ints) -> Ints:
-    """Find the window (of those in order of start) that contains each instant; -1 outside."""
-    start = windows_["ts_ns"].to_numpy()
-    return find_window_at(start, start + windows_["dur_ns"].to_numpy(), ts_ns)
 
 
 def find_range_names_at(trace: Trace, ts_ns: Ints) -> npt.NDArray[np.object_]:

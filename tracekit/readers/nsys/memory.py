@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.intervals import compute_running_sums
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import select_all_rows
+from tracekit.model.tables.keys import find_distinct, group_arrays
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
 from tracekit.readers.nsys.sqlite.connection import ExportDatabase, has_table_columns
@@ -60,60 +62,75 @@ def read(db: ExportDatabase, clock: ExportClock) -> dict[int, MemoryOps] | None:
     if not has_table_columns(db, TABLE, "start", "bytes", "memoryOperationType"):
         return None
     recorded = read_integer_columns(db, TABLE, _COLUMNS)
-    columns = {}
+    events: dict[str, Ints] = {}
     for name, values in recorded.values.items():
         missing = recorded.missing[name]
-        columns[name] = values if missing is None else np.where(missing, MISSING, values)
-    frame = pd.DataFrame(columns, copy=False).rename(columns={"memoryOperationType": "what"})
-    pid = frame.pop("globalPid").to_numpy()
-    frame["pid"] = np.where(pid >= 0, (pid >> 24) & 0xFFFFFF, -1)
-    frame["deviceId"] = frame["deviceId"].clip(lower=-1)
-    odd: dict[str, pd.Series[int]] = {}
-    timed = frame["start"].between(-MAX_NS, MAX_NS, inclusive="neither")
-    on_host = frame["memKind"].isin(_HOST_KINDS)
-    sound = frame["what"].isin((ALLOCATED, FREED))
-    sound &= (frame["what"] == FREED) | frame["bytes"].between(0, _MAX_BYTES)
-    for code, which in (("no-time", ~timed), ("host-memory", timed & on_host), ("bad-size", timed & ~on_host & ~sound)):
-        odd[code] = frame.loc[which, "pid"].value_counts()
-    frame = _add_held_sizes(frame[timed & ~on_host & sound])
-    orphan = frame["size"] == MISSING
-    odd["memory-relative"] = frame.loc[orphan, "pid"].value_counts()
-    frame = frame[~orphan]
-    frame["held"] = frame.groupby(["pid", "deviceId"], sort=False)["size"].cumsum()
-    return _split_memory_by_process(frame, odd, clock)
+        events[name] = values if missing is None else np.where(missing, MISSING, values)
+    owner = events.pop("globalPid")
+    events["pid"] = np.where(owner >= 0, (owner >> 24) & 0xFFFFFF, -1)
+    events["deviceId"] = np.maximum(events["deviceId"], -1)
+    start, size, action = (events[name] for name in ("start", "bytes", "memoryOperationType"))
+    timed = (start > -MAX_NS) & (start < MAX_NS)
+    on_host = np.isin(events["memKind"], _HOST_KINDS)
+    sound = (action == FREED) | ((action == ALLOCATED) & (size >= 0) & (size <= _MAX_BYTES))
+    odd = {"no-time": ~timed, "host-memory": timed & on_host, "bad-size": timed & ~on_host & ~sound}
+    counts = {code: _count_events_by_pid(events["pid"][rows]) for code, rows in odd.items()}
+    events = _sort_memory_events(select_all_rows(events, timed & ~on_host & sound))
+    change = _find_held_changes(events)
+    is_orphan = change == MISSING
+    counts["memory-relative"] = _count_events_by_pid(events["pid"][is_orphan])
+    events = select_all_rows({**events, "change": change}, ~is_orphan)
+    return _split_memory_by_process(events, counts, clock)
 
 
-def _add_held_sizes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Sort by time and add `size`, the change in held bytes; `MISSING` if unknown."""
-    # At equal times frees sort first: an address is reused only after its free.
-    by = ["pid", "start", "what", "deviceId", "address", "bytes"]
-    frame = frame.sort_values(by, ascending=[True, True, False, True, True, True], kind="stable")
-    before = frame.groupby(["pid", "deviceId", "address"], sort=False)
-    earlier_bytes = before["bytes"].shift(1, fill_value=MISSING).to_numpy()
-    was = before["what"].shift(1, fill_value=FREED).to_numpy()
-    freed = (frame["what"] == FREED).to_numpy()
-    is_known = (was == ALLOCATED) & (frame["address"] != MISSING).to_numpy()
-    size = np.where(freed, np.where(is_known, -earlier_bytes, MISSING), frame["bytes"])
-    return frame.assign(size=size)
+def _count_events_by_pid(pids: Ints) -> dict[int, int]:
+    """Count the events of each process."""
+    distinct, counts = np.unique(pids, return_counts=True)
+    return dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+
+
+def _sort_memory_events(events: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Sort by process and time. At equal times frees come first: an address is reused only after its free."""
+    ties = [events[name] for name in ("bytes", "address", "deviceId")]
+    return select_all_rows(events, np.lexsort((*ties, -events["memoryOperationType"], events["start"], events["pid"])))
+
+
+def _find_held_changes(events: Mapping[str, Ints]) -> Ints:
+    """Find the change in held bytes of each event; `MISSING` if unknown."""
+    block, _ = group_arrays([events[name] for name in ("pid", "deviceId", "address")])
+    order = np.argsort(block, kind="stable")
+    is_pair = block[order[1:]] == block[order[:-1]]
+    before, after = order[:-1][is_pair], order[1:][is_pair]
+    action, size = events["memoryOperationType"], events["bytes"]
+    change = np.where(action == FREED, MISSING, size)
+    is_known = (action[after] == FREED) & (action[before] == ALLOCATED) & (events["address"][after] != MISSING)
+    change[after[is_known]] = -size[before[is_known]]
+    return change
+
+
+def _sum_held_bytes(events: Mapping[str, Ints]) -> Ints:
+    """Sum the changes up to each event on its device."""
+    device, _ = group_arrays([events[name] for name in ("pid", "deviceId")])
+    order = np.argsort(device, kind="stable")
+    held = np.empty(len(order), np.int64)
+    held[order] = compute_running_sums(events["change"][order], device[order])
+    return held
 
 
 def _split_memory_by_process(
-    frame: pd.DataFrame, odd: Mapping[str, pd.Series[int]], clock: ExportClock
+    events: Mapping[str, Ints], odd: Mapping[str, Mapping[int, int]], clock: ExportClock
 ) -> dict[int, MemoryOps]:
     """Split the rows by process, with notes on each."""
-    pid = frame["pid"].to_numpy()
-    counted = {code: counts.to_dict() for code, counts in odd.items()}
-    of_odd = (counts.index.to_numpy(np.int64) for counts in odd.values())
-    pids = np.unique(np.concatenate([pid, *of_odd])).tolist()
-    columns = [frame[name].to_numpy() for name in ("start", "deviceId", "size", "held")]
-    columns[0] = columns[0] + clock.base_ns
+    pid = events["pid"]
+    pids = sorted({*find_distinct(pid).tolist()}.union(*odd.values()))
+    columns = [events["start"] + clock.base_ns, events["deviceId"], events["change"], _sum_held_bytes(events)]
     low, high = np.searchsorted(pid, pids, "left"), np.searchsorted(pid, pids, "right")
     by_pid = {}
     for number, first, last in zip(pids, low.tolist(), high.tolist(), strict=True):
         notes = []
         for code, (severity, text) in _ODD.items():
-            if number in counted[code]:
-                notes.append(Note(severity, code, text, count=counted[code][number]))
+            if number in odd[code]:
+                notes.append(Note(severity, code, text, count=odd[code][number]))
         ts, device, size, levels = (column[first:last] for column in columns)
         by_pid[number] = MemoryOps(ts, device, size, levels, tuple(notes))
     return by_pid

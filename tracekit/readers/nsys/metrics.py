@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.keys import group_arrays
 from tracekit.readers.nsys import metrics_json as nsys_metrics_json
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
 from tracekit.readers.nsys.samples import GPU_MASK, GpuSamples, Part, join_sample_parts, name_metric_series
@@ -45,13 +45,13 @@ def _read_metric_table(db: ExportDatabase, clock: ExportClock) -> GpuSamples | N
     # Values are integers, except in hand-made files.
     thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
     for block in read_column_blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
-        pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
-        codes, distinct = pd.factorize(pair)
+        pair = [block["typeId"], block["metricId"]]
+        number, first = group_arrays(pair)
         table = []
-        for key in distinct.tolist():
+        for key in zip(*(column[first].tolist() for column in pair), strict=True):
             text = names.get(key)
             table.append(code_of.setdefault(text, len(code_of)) if text else -1)
-        name = np.array(table, np.int32)[codes]
+        name = np.array(table, np.int32)[number]
         ts = block["timestamp"]
         timed = (ts > -MAX_NS) & (ts < MAX_NS)
         is_sample = (name >= 0) & (block["value"] != MISSING)

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.values import join_surrogates
 from tracekit.readers.nsys.content import MAX_NS, ExportClock
@@ -213,22 +212,22 @@ def _add_json_samples(samples: _JsonSamples, ts: Ints, type_: Ints, objects: lis
     """Add the samples of one block. Samples with the same keys are parsed together."""
     if not objects:
         return
-    keys = [f"{len(sample)}\x1f" + "\x1f".join(sample) for sample in objects]
-    codes, distinct = pd.factorize(np.array(keys, object))
-    for code, text in enumerate(distinct.tolist()):
-        positions = np.flatnonzero(codes == code)
+    rows_of_set: dict[str, list[int]] = {}
+    for row, sample in enumerate(objects):
+        rows_of_set.setdefault(f"{len(sample)}\x1f" + "\x1f".join(sample), []).append(row)
+    for text, rows in rows_of_set.items():
         if text not in samples.sets and len(samples.sets) >= MAX_SETS:
-            samples.over += len(positions)
+            samples.over += len(rows)
             continue
         samples.sets.add(text)
-        names = [join_surrogates(key) for key in objects[positions[0]]]
-        values = _parse_sample_values([objects[i] for i in positions.tolist()], len(names))
+        names = [join_surrogates(key) for key in objects[rows[0]]]
+        values = _parse_sample_values([objects[row] for row in rows], len(names))
         metric = np.array([name.lower() not in _NO_METRICS for name in names], np.bool_)
-        for type_number in np.unique(type_[positions]).tolist():
-            of_series = type_[positions] == type_number
+        for type_number in np.unique(type_[rows]).tolist():
+            of_series = type_[rows] == type_number
             series = [name_metric_series(type_number, name) for name in names]
             coded = np.array([assign_limited_code(samples.code_of, name, MAX_NAMES) for name in series], np.int32)
-            times, numbers = ts[positions][of_series], values[of_series][:, metric]
+            times, numbers = ts[rows][of_series], values[of_series][:, metric]
             _add_gpu_samples(samples, times, type_number, coded[metric], numbers)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.keys import group_arrays
 from tracekit.readers.chrome.scan import Json, Sparse
 from tracekit.readers.chrome.values import format_compact_json, is_too_deep
 from tracekit.readers.nsys.gather import ABSENT, is_wanted_argument, write_column_sql
@@ -82,8 +82,8 @@ def compact_sparse_column(
     """Build a sparse column with only the categories in use."""
     if categories is None:
         return Sparse(row, values)
-    codes, used = pd.factorize(values)
-    return Sparse(row, codes.astype(np.int32), [categories[code] for code in used.tolist()])
+    number, first = group_arrays([values])
+    return Sparse(row, number.astype(np.int32), [categories[code] for code in values[first].tolist()])
 
 
 def _read_range_argument(
@@ -161,11 +161,9 @@ def _read_input_dims(db: ExportDatabase, where: RowPositions) -> Sparse | None:
     try:
         cursor = db.connection.execute(sql)
         while part := cursor.fetchmany(16_384):
-            frame = pd.DataFrame(part, columns=["row", "text"])
-            code, distinct = pd.factorize(frame["text"].to_numpy(object))
-            numbers = [code_of.setdefault(text, len(code_of)) for text in distinct]
-            codes.append(np.array(numbers, np.int64)[code])
-            ids.append(frame["row"].to_numpy(np.int64))
+            row_part, texts = zip(*part, strict=True)
+            codes.append(np.array([code_of.setdefault(text, len(code_of)) for text in texts], np.int64))
+            ids.append(np.array(row_part, np.int64))
     except sqlite3.DatabaseError:  # reading the names reports the damage
         pass
     if not ids:
@@ -261,9 +259,9 @@ def _read_category_argument(
         return None
     gtid = range_rows.gtids[range_rows.thread[positions[position]]]
     domain = range_rows.domains[range_rows.domain[positions[position]]]
-    keys = pd.MultiIndex.from_arrays([gtid >> 24, domain, category[which]])
-    codes, distinct = pd.factorize(keys)
-    labels = [names.get(key, "") for key in distinct.tolist()]
+    keys = [gtid >> 24, domain, category[which]]
+    codes, first = group_arrays(keys)
+    labels = [names.get(key, "") for key in zip(*(column[first].tolist() for column in keys), strict=True)]
     unique = sorted(set(labels) - {""})
     number = {name: code for code, name in enumerate(unique)}
     new_codes = np.array([number.get(name, -1) for name in labels], np.int32)[codes]

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.readers.nsys.content import drop_unknown_facts
 from tracekit.readers.nsys.gather import write_column_sql
 from tracekit.readers.nsys.numbering import assign_limited_code
@@ -99,12 +98,11 @@ def read(db: ExportDatabase) -> PayloadTexts:
     try:
         cursor = db.connection.execute(sql)
         while part := cursor.fetchmany(_BLOCK):
-            frame = pd.DataFrame(part, columns=["row", "thread", "text", "id"], dtype=object)
-            text_or_id = frame["text"].where(frame["text"].notna(), frame["id"])
-            code, distinct = pd.factorize(text_or_id.to_numpy(object))
-            numbers = [assign_limited_code(code_of, entry, MAX_TEXTS) for entry in distinct]
-            codes.append(np.array([*numbers, -1], np.int64)[code])
-            rows.append(frame[["row", "thread"]].to_numpy(np.int64).T)
+            row_part, thread_part, texts, ids = zip(*part, strict=True)
+            keys = [text_id if text is None else text for text, text_id in zip(texts, ids, strict=True)]
+            numbers = [-1 if key is None else assign_limited_code(code_of, key, MAX_TEXTS) for key in keys]
+            codes.append(np.array(numbers, np.int64))
+            rows.append(np.array((row_part, thread_part), np.int64))
     except sqlite3.DatabaseError as error:
         record_table_damage(db, TABLE, error, sum(part.shape[1] for part in rows))
     code, distinct_texts = _resolve_text_ids(db, codes, list(code_of))

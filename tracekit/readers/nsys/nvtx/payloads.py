@@ -13,10 +13,13 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.intervals import compute_running_sums
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import select_all_rows
+from tracekit.model.tables.keys import group_arrays, look_up_keys
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.gather import write_column_sql
+from tracekit.readers.nsys.numbering import list_distinct_rows
 from tracekit.readers.nsys.nvtx import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys.nvtx.rows import TABLE, NvtxRows, RowPositions, find_row_positions
 from tracekit.readers.nsys.sqlite.connection import ExportDatabase, get_row_id_alias, has_table_columns
@@ -107,7 +110,8 @@ def read_collective_args(
     calls = _classify_nccl_calls(range_rows, positions)
     rows_of = np.flatnonzero(calls != _NO_CALL)
     position, which = find_row_positions(where, described.row)
-    slot = pd.Series(which, index=position).reindex(rows_of, fill_value=-1).to_numpy()
+    place, is_described = look_up_keys(position, rows_of)
+    slot = np.append(which, [-1])[np.where(is_described, place, -1)]
     size = np.append(described.size_bytes, [-1])[slot]
     communicator = np.append(described.communicator, [0])[slot]
     count = _look_up_rank_counts(described, communicator)
@@ -115,33 +119,37 @@ def read_collective_args(
     fits = (size >= 0) & (count > 0) & (size <= _MAX_BYTES // np.maximum(count, 1))
     total_bytes = np.where(fits, size * count, -1)
     call = calls[rows_of]
-    frame = pd.DataFrame(
-        {
-            "call": call,
-            "given": np.where(call == _SCATTERS, total_bytes, size),
-            "taken": np.where(call == _GATHERS, total_bytes, size),
-            "count": count,
-            "communicator": communicator,
-        },
-        index=rows_of,
-    )
-    own_rows = frame[(call >= 0) & (size >= 0)]
-    if not len(own_rows):
+    columns = {
+        "position": rows_of,
+        "call": call,
+        "size": size,
+        "given": np.where(call == _SCATTERS, total_bytes, size),
+        "taken": np.where(call == _GATHERS, total_bytes, size),
+        "count": count,
+        "communicator": communicator,
+    }
+    is_own = (call >= 0) & (size >= 0)
+    if not is_own.any():
         return {}
-    combined = pd.concat(
-        [own_rows, _merge_nccl_groups(frame, range_rows.thread[positions[rows_of]], size)]
-    ).sort_index()
-    row = combined.index.to_numpy(np.int32)
-    name, names = pd.factorize(combined["call"].to_numpy())
-    is_known = combined["communicator"].to_numpy() != _UNTOLD
-    group, groups = pd.factorize(combined["communicator"].to_numpy()[is_known])
-    labels = [f"{number & (2**64 - 1):#x}" for number in groups.tolist()]
-    texts = [CALLS[code] for code in names.tolist()]
+    merged = _merge_nccl_groups(_list_group_members(columns, range_rows.thread[positions[rows_of]]))
+    combined = {name: np.append(columns[name][is_own], array) for name, array in merged.items()}
+    return _make_collective_args(select_all_rows(combined, np.argsort(combined["position"])))
+
+
+def _make_collective_args(calls: Mapping[str, Ints]) -> dict[str, Sparse]:
+    """Make the arguments of these calls, in order of position; without those that no call has."""
+    row = calls["position"].astype(np.int32)
+    name, first_of_name = group_arrays([calls["call"]])
+    is_known = calls["communicator"] != _UNTOLD
+    communicator = calls["communicator"][is_known]
+    group, first_of_group = group_arrays([communicator])
+    labels = [f"{number & (2**64 - 1):#x}" for number in communicator[first_of_group].tolist()]
+    texts = [CALLS[code] for code in calls["call"][first_of_name].tolist()]
     columns = {
         "Collective name": Sparse(row, name.astype(np.int32), texts),
-        "In msg nelems": _keep_known_values(row, combined["given"]),
-        "Out msg nelems": _keep_known_values(row, combined["taken"]),
-        "Group size": _keep_known_values(row, combined["count"]),
+        "In msg nelems": _keep_known_values(row, calls["given"]),
+        "Out msg nelems": _keep_known_values(row, calls["taken"]),
+        "Group size": _keep_known_values(row, calls["count"]),
         "dtype": Sparse(row, np.zeros(len(row), np.int32), ["Byte"]),
         "Process Group Name": Sparse(row[is_known], group.astype(np.int32), labels),
     }
@@ -160,43 +168,48 @@ def _classify_nccl_calls(range_rows: NvtxRows, positions: npt.NDArray[np.int32])
     return calls
 
 
-def _merge_nccl_groups(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> pd.DataFrame:
-    """Merge the calls of each NCCL group into the launch at its end, by position.
+def _list_group_members(calls: Mapping[str, Ints], thread: npt.NDArray[np.int32]) -> dict[str, Ints]:
+    """List the calls inside NCCL groups, in order of groups; `position` becomes that of the group's end."""
+    order = np.argsort(thread, kind="stable")
+    part, thread = select_all_rows(calls, order), thread[order]
+    begins, ends = part["call"] == _BEGINS, part["call"] == _ENDS
+    depth = compute_running_sums(begins.astype(np.int64) - ends, thread)
+    group = np.cumsum(begins & (depth == 1))
+    # Once a thread ends more groups than it began, its remaining ranges are ambiguous.
+    sound = compute_running_sums((depth < 0).astype(np.int64), thread) == 0
+    closing = (sound & (depth == 0) & ends).nonzero()[0]
+    place, is_closed = look_up_keys(group[closing], group)
+    inside = (is_closed & sound & (depth >= 1) & (part["call"] >= 0)).nonzero()[0]
+    return {**select_all_rows(part, inside), "position": part["position"][closing[place[inside]]]}
+
+
+def _merge_nccl_groups(members: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Merge the calls of each NCCL group into the launch at its end.
 
     A group of one call is that call. A group that sends to and receives from every rank is an all-to-all. Several calls of
     one kind on one communicator become one launch ("Aggregated Operations" in NCCL's User Guide) with the sum of their
     sizes. Other groups are dropped, because the kernel of each call is unknown.
     """
-    part = frame.assign(position=frame.index, thread=thread, size=size)
-    part = part.sort_values(["thread", "position"], kind="stable")
-    step = (part["call"] == _BEGINS).astype(int) - (part["call"] == _ENDS).astype(int)
-    depth = step.groupby(part["thread"]).cumsum()
-    part["group"] = ((part["call"] == _BEGINS) & (depth == 1)).cumsum()
-    # Once a thread ends more groups than it began, its remaining ranges are ambiguous.
-    sound = depth.groupby(part["thread"]).cummin() >= 0
-    inside = part[sound & (depth >= 1) & (part["call"] >= 0)]
-    last = part[sound & (depth == 0) & (part["call"] == _ENDS)].set_index("group")["position"]
-    sends, receives = inside["call"] == _SEND, inside["call"] == _RECV
-    members = inside.assign(
-        sends=sends, receives=receives, sent=inside["size"].where(sends, 0), received=inside["size"].where(receives, 0)
-    ).groupby("group")
-    out = members[["call", "given", "taken", "count", "communicator"]].first()
-    sums = members[["sends", "receives", "sent", "received", "given", "taken"]].sum()
-    number, lowest, highest = members.size(), members.min(), members.max()
-    largest = highest[["size", "given", "taken"]].max(axis=1)
-    is_known = (lowest["size"] >= 0) & (largest.astype(float) * number <= _MAX_BYTES)
-    is_same = (lowest["communicator"] == highest["communicator"]) & (out["communicator"] != _UNTOLD)
-    fused = is_same & (lowest["call"] == highest["call"]) & (number > 1)
-    for side in ("given", "taken"):
-        summed = sums[side].where(lowest[side] >= 0, -1)
-        out[side] = out[side].where(~fused, summed)
-    exchange = is_same & (out["count"] > 1) & (number == 2 * out["count"])
-    exchange &= (sums["sends"] == out["count"]) & (sums["receives"] == out["count"])
-    out["call"] = out["call"].where(~exchange, _ALL_TO_ALL)
-    out["given"] = out["given"].where(~exchange, sums["sent"])
-    out["taken"] = out["taken"].where(~exchange, sums["received"])
-    out = out[is_known & (exchange | fused | (number == 1)) & out.index.isin(last.index)]
-    return out.set_index(last.reindex(out.index).to_numpy(np.int64))
+    end = members["position"]
+    first = np.flatnonzero(np.diff(end, prepend=-1))
+    number = np.diff(first, append=len(end))
+    merged = select_all_rows(members, first)
+    lowest = {name: np.minimum.reduceat(array, first) for name, array in members.items()}
+    highest = {name: np.maximum.reduceat(array, first) for name, array in members.items()}
+    sends, receives = members["call"] == _SEND, members["call"] == _RECV
+    largest = np.maximum(np.maximum(highest["size"], highest["given"]), highest["taken"])
+    is_known = (lowest["size"] >= 0) & (largest.astype(np.float64) * number <= _MAX_BYTES)
+    is_same = (lowest["communicator"] == highest["communicator"]) & (merged["communicator"] != _UNTOLD)
+    is_fused = is_same & (lowest["call"] == highest["call"]) & (number > 1)
+    is_exchange = is_same & (merged["count"] > 1) & (number == 2 * merged["count"])
+    for is_part in (sends, receives):
+        is_exchange &= np.add.reduceat(is_part.astype(np.int64), first) == merged["count"]
+    for side, is_part in (("given", sends), ("taken", receives)):
+        exchanged = np.add.reduceat(np.where(is_part, members["size"], 0), first)
+        fused = np.where(lowest[side] >= 0, np.add.reduceat(members[side], first), -1)
+        merged[side] = np.select([is_exchange, is_fused], [exchanged, fused], merged[side])
+    merged["call"] = np.where(is_exchange, _ALL_TO_ALL, merged["call"])
+    return select_all_rows(merged, is_known & (is_exchange | is_fused | (number == 1)))
 
 
 def find_nccl_ranks(db: ExportDatabase) -> dict[int, tuple[int, int]]:
@@ -209,28 +222,31 @@ def find_nccl_ranks(db: ExportDatabase) -> dict[int, tuple[int, int]]:
     described = _read_all_payloads(db)
     sound = (described.rank >= 0) & (described.rank_count > described.rank) & (described.thread != MISSING)
     pid = (described.thread[sound] >> 24) & 0xFFFFFF
-    frame = pd.DataFrame({"pid": pid, "rank": described.rank[sound], "count": described.rank_count[sound]})
-    largest = frame[frame["count"] == frame.groupby("pid")["count"].transform("max")].drop_duplicates()
-    single = largest[~largest["pid"].duplicated(keep=False)].sort_values("pid")
-    pairs = zip(single["rank"].tolist(), single["count"].tolist(), strict=True)
-    return dict(zip(single["pid"].tolist(), pairs, strict=True))
+    of_pid: dict[int, set[tuple[int, int]]] = {}
+    for process, count, rank in list_distinct_rows([pid, described.rank_count[sound], described.rank[sound]]):
+        of_pid.setdefault(process, set()).add((count, rank))
+    ranks: dict[int, tuple[int, int]] = {}
+    for process, created in sorted(of_pid.items()):
+        count, rank = max(created)
+        if sum(size == count for size, _ in created) == 1:
+            ranks[process] = rank, count
+    return ranks
 
 
-def _keep_known_values(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
+def _keep_known_values(row: npt.NDArray[np.int32], values: Ints) -> Sparse:
     """Keep the values that are not negative."""
-    number = values.to_numpy(np.int64)
-    is_known = number >= 0
-    return Sparse(row[is_known], number[is_known])
+    is_known = values >= 0
+    return Sparse(row[is_known], values[is_known])
 
 
 def _look_up_rank_counts(payloads: Payloads, communicator: Ints) -> Ints:
     """Look up the number of ranks of each communicator from its creation in this file; -1 if unknown."""
     is_usable = (payloads.rank_count > 0) & (payloads.communicator != _UNTOLD)
-    frame = pd.DataFrame({"id": payloads.communicator[is_usable], "count": payloads.rank_count[is_usable]})
-    frame = frame.drop_duplicates()
-    frame = frame[~frame["id"].duplicated(keep=False)]
-    counts = frame.set_index("id")["count"].reindex(communicator)
-    return counts.fillna(-1).to_numpy(np.int64)
+    count_of: dict[int, int] = {}
+    for created, count in list_distinct_rows([payloads.communicator[is_usable], payloads.rank_count[is_usable]]):
+        count_of[created] = -1 if created in count_of else count
+    distinct, place = np.unique(communicator, return_inverse=True)
+    return np.array([count_of.get(number, -1) for number in distinct.tolist()], np.int64)[place]
 
 
 def _read_all_payloads(db: ExportDatabase) -> Payloads:
@@ -304,13 +320,13 @@ def _read_blobs(db: ExportDatabase) -> Iterator[tuple[Ints, Ints, npt.NDArray[np
     try:
         cursor = db.connection.execute(sql)
         while part := cursor.fetchmany(_BLOCK):
-            frame = pd.DataFrame(part, columns=["row", "thread", "blob"])
-            length = frame["blob"].str.len().to_numpy(np.int64)
-            for blob_bytes in np.unique(length).tolist():
-                same_length = frame[length == blob_bytes]
-                raw = np.frombuffer(b"".join(same_length["blob"]), np.uint8)
-                keys, threads = same_length[["row", "thread"]].to_numpy(np.int64).T
-                yield keys, threads, raw.reshape(-1, blob_bytes)
+            rows_of_length: dict[int, list[tuple[int, int, bytes]]] = {}
+            for blob_row in part:
+                rows_of_length.setdefault(len(blob_row[2]), []).append(blob_row)
+            for blob_bytes, same_length in sorted(rows_of_length.items()):
+                keys, threads, blobs = zip(*same_length, strict=True)
+                raw = np.frombuffer(b"".join(blobs), np.uint8)
+                yield np.array(keys, np.int64), np.array(threads, np.int64), raw.reshape(-1, blob_bytes)
     except sqlite3.DatabaseError:
         return  # rows before the damage count; reading the ranges reports it
 
