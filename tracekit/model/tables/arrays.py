@@ -368,6 +368,16 @@ def make_nullable_numbers(values: Sequence[int | None]) -> Nullable:
     return Nullable(np.array([value or 0 for value in values], np.int64), missing)
 
 
+def fill_missing(array: Nullable, value: int = 0) -> Ints:
+    """Replace missing numbers by a value."""
+    return np.where(array.missing, value, array.values)
+
+
+def get_number_or_none(numbers: Nullable, row: int) -> int | None:
+    """Get the number in this row; None if missing."""
+    return None if numbers.missing[row] else int(numbers.values[row])
+
+
 def repeat_number(value: int | None, length: int) -> Nullable:
     """Repeat a number, or a missing value for None."""
     return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))

@@ -300,6 +300,19 @@ def mask_equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
     return np.asarray(pd.array(array == value, dtype="boolean").fillna(value=False), np.bool_)
 
 
+def count_earlier_members(group: Ints) -> npt.NDArray[np.int32]:
+    """Count the rows of the same group before each row.
+
+    >>> count_earlier_members(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = compute_stable_order(group)
+    ordered = group[order]
+    counts = np.empty(len(group), np.int32)
+    counts[order] = np.arange(len(group)) - np.searchsorted(ordered, ordered)
+    return counts
+
+
 def order_by_group(group: Ints, start: Ints) -> Ints:
     """Order rows by group, then by start; stable.
 
