@@ -239,7 +239,7 @@ def _build_stack_tree(trace: Trace, live_memory: LiveMemory) -> dict[str, Array]
     smallest = live_memory.total // SMALLEST_SHARE
     stack_tree, _ = build_allocation_tree(trace, stack, size, MAX_FRAMES, smallest)
     begin = int(size.sum())
-    outside = {
+    outside: dict[str, Array] = {
         "depth": np.zeros(1, np.int32),
         "start_bytes": np.array([begin]),
         "size_bytes": np.array([live_memory.total - begin]),

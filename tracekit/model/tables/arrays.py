@@ -300,15 +300,18 @@ def _get_dtype_name(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-def concatenate_like_arrays(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
+def concatenate_like_arrays(parts: Sequence[AnyArray], first_texts: Sequence[str] = ()) -> AnyArray:
     """Concatenate arrays of one kind; texts are merged, with `first_texts` before the others."""
-    same: Sequence[Any] = parts
+    same: Any = parts
+    joined: Any
     if isinstance(parts[0], Coded):
-        return _merge_coded(same, first_texts)
-    if isinstance(parts[0], Nullable):
+        joined = _merge_coded(same, first_texts)
+    elif isinstance(parts[0], Nullable):
         missing = np.concatenate([part.missing for part in same])
-        return Nullable(np.concatenate([part.values for part in same]), missing)
-    return np.concatenate(same)
+        joined = Nullable(np.concatenate([part.values for part in same]), missing)
+    else:
+        joined = np.concatenate(same)
+    return joined  # type: ignore[no-any-return]
 
 
 def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

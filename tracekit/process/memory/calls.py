@@ -77,7 +77,8 @@ def find_allocation_retries(trace: Trace, replay: Replay) -> Ints:
     is_same = ~before.missing & ~after.missing & (before.values == after.values)
     # A stack without frames does not identify the caller.
     is_same &= np.isin(before.values, trace.numbers("stacks", "stack"))
-    return first_of_retry[is_same] + 1
+    retried: Ints = first_of_retry[is_same] + 1
+    return retried
 
 
 def find_needless_segments(trace: Trace, replay: Replay, segments: MemorySegments) -> Ints:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import (
-    Array,
     Coded,
     Nullable,
     concatenate_parts,
@@ -41,7 +40,7 @@ _LOWEST = np.iinfo(np.int64).min
 class LiveMemory:
     """Pieces in use at one time: `columns` have a row for each with its origin, site, category and age."""
 
-    columns: dict[str, Array]
+    columns: dict[str, Any]
     total: int
 
 
@@ -59,7 +58,7 @@ def list_live_memory(trace: Trace, replay: Replay, entry: int) -> LiveMemory:
     now = replay.ts_ns[max(entry, 0)] if len(replay.ts_ns) else 0
     since = replay.ts_ns[born] if len(replay.ts_ns) else np.zeros(len(born), np.int64)
     size = pieces.size[chosen]
-    columns: dict[str, Array] = {
+    columns = {
         "origin": Coded(origin, ORIGINS),
         "kind": Coded(np.where(nobody, SITE_KINDS.index("unknown"), kind), SITE_KINDS),
         "site": site,
@@ -78,7 +77,7 @@ def list_live_memory(trace: Trace, replay: Replay, entry: int) -> LiveMemory:
 _SUMS = ("size_bytes", "block_count", "stack_count")
 
 
-def sum_live_memory_by_site(live_memory: LiveMemory) -> dict[str, Array]:
+def sum_live_memory_by_site(live_memory: LiveMemory) -> dict[str, Any]:
     """Sum live memory by site, largest first; the smallest share one row `rest`.
 
     Rows of `live_sites` without key columns. Stack and place are those with most bytes.
@@ -88,7 +87,7 @@ def sum_live_memory_by_site(live_memory: LiveMemory) -> dict[str, Array]:
     per_stack = _sum_live_memory(pieces, (*_BY, "stack"))
     per_stack["stack_count"] = np.ones(len(per_stack["size_bytes"]), np.int64)
     per_stack = select_all_rows(per_stack, np.argsort(-per_stack["size_bytes"], kind="stable"))
-    table = _sum_live_memory(per_stack, _BY)
+    table: dict[str, Any] = _sum_live_memory(per_stack, _BY)
     _, rank = np.unique([*table["site"].texts, ""], return_inverse=True)
     table = select_all_rows(table, np.lexsort((rank[table["site"].codes], -table["size_bytes"])))
     count = len(table["size_bytes"])

@@ -89,7 +89,8 @@ def grade_frames(trace: Trace) -> Ints:
     file, name = trace.texts("stacks", "file"), trace.texts("stacks", "name")
     by_file = np.array([*map(grade_frame_file, file.texts), ANYTHING], np.int64)[file.codes]
     by_name = np.array([*map(grade_frame_name, name.texts), ANYTHING], np.int64)[name.codes]
-    return np.where(by_file < OPERATOR, by_file, by_name)
+    best: Ints = np.where(by_file < OPERATOR, by_file, by_name)
+    return best
 
 
 def grade_frame_file(file: str) -> int:

@@ -6,6 +6,8 @@ remainders of up to 1 MiB of large blocks that were freed later count as free, s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -125,7 +127,7 @@ def list_memory_segments(trace: Trace, replay: Replay) -> MemorySegments | None:
     )
 
 
-def measure_free_space_at(trace: Trace, replay: Replay, segments: MemorySegments, entry: int) -> dict[str, Array]:
+def measure_free_space_at(trace: Trace, replay: Replay, segments: MemorySegments, entry: int) -> dict[str, Any]:
     """Measure the free space after an entry, by addresses: rows of `free_space` per pool, stream and kind."""
     alive = ((segments.born <= entry) & (segments.died > entry)).nonzero()[0]
     alive = alive[np.argsort(segments.address[alive], kind="stable")]
@@ -186,7 +188,7 @@ def find_block_owners(trace: Trace, segments: Ints) -> tuple[Ints, Ints]:
     return rows, owner[rows]
 
 
-def measure_free_space_at_end(trace: Trace, replay: Replay) -> dict[str, Array]:
+def measure_free_space_at_end(trace: Trace, replay: Replay) -> dict[str, Any]:
     """Measure the free space at the end, by blocks: rows of `free_space` per pool, stream and kind."""
     rows = replay.segments
     blocks, owner = find_block_owners(trace, rows)
@@ -218,7 +220,7 @@ def measure_free_space_at_end(trace: Trace, replay: Replay) -> dict[str, Array]:
     )
 
 
-def _sum_segments_by_pool(keys: dict[str, Array], parts: dict[str, Ints], largest_free: Ints) -> dict[str, Array]:
+def _sum_segments_by_pool(keys: dict[str, Array], parts: dict[str, Ints], largest_free: Ints) -> dict[str, Any]:
     """Sum the segments of each pool, stream and kind, the largest first; asserts that the sums agree."""
     group, first = group_arrays(list(keys.values()))
     sums = {name: sum_by_group(group, values, len(first)) for name, values in parts.items()}

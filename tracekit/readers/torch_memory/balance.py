@@ -82,8 +82,7 @@ def _list_row_devices(table: Columns) -> tuple[Ints, list[int]]:
 
 def _read_ints(table: Columns, column: str, missing: int = 0) -> Ints:
     """Read numbers, `missing` where unknown."""
-    array = table[column]
-    assert isinstance(array, Nullable), f"{column}: rows may lack it"
+    array: Any = table[column]
     return fill_missing(array, missing)
 
 
@@ -143,7 +142,7 @@ def note_inconsistencies(
         return [*device_notes, Note("info", "no-history", message, name)]
     of_rows, numbers = _list_row_devices(history)
     for number in numbers:
-        times = select_rows(history["ts_ns"], of_rows == number)
+        times: Any = select_rows(history["ts_ns"], of_rows == number)
         device_notes += _note_cut_history(number, times, settings, name)
     return device_notes
 
@@ -175,7 +174,8 @@ def _note_odd_segments(tables: Mapping[str, Columns], name: str) -> list[Note]:
         return []
     segments, blocks = tables["memory_segments"], tables["blocks"]
     count = len(segments)
-    segment, size = blocks["segment"], _read_ints(blocks, "size_bytes")
+    segment: Any = blocks["segment"]
+    size = _read_ints(blocks, "size_bytes")
     wrong = np.zeros(count, np.bool_)
     for column, counted in (
         ("size_bytes", size),
