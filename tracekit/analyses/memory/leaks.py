@@ -63,9 +63,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _name_survivors(trace: Trace, parts: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
     """Join parts of the table `survivors`, with the site and the frames of each stack."""
     table = TABLES["survivors"]
-    rows: dict[str, Any] = concatenate_parts(
-        [table.cast_arrays(part, len(part["stack"]), tuple(KEYS)) for part in parts]
-    )
+    rows = concatenate_parts([table.cast_arrays(part, len(part["stack"]), tuple(KEYS)) for part in parts])
     # The stacks that grow within the snapshot come first.
     stack = concatenate_like_arrays([part["stack"] for part in reversed(parts)])
     recorded = stack.values[~stack.missing]

@@ -314,7 +314,7 @@ def concatenate_like_arrays(parts: Sequence[AnyArray], first_texts: Sequence[str
     return joined  # type: ignore[no-any-return]
 
 
-def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
     """Concatenate the rows of several parts with the same columns."""
     if len(parts) < 2:
         return dict(*parts)

@@ -87,7 +87,7 @@ def sum_live_memory_by_site(live_memory: LiveMemory) -> dict[str, Any]:
     per_stack = _sum_live_memory(pieces, (*_BY, "stack"))
     per_stack["stack_count"] = np.ones(len(per_stack["size_bytes"]), np.int64)
     per_stack = select_all_rows(per_stack, np.argsort(-per_stack["size_bytes"], kind="stable"))
-    table: dict[str, Any] = _sum_live_memory(per_stack, _BY)
+    table = _sum_live_memory(per_stack, _BY)
     _, rank = np.unique([*table["site"].texts, ""], return_inverse=True)
     table = select_all_rows(table, np.lexsort((rank[table["site"].codes], -table["size_bytes"])))
     count = len(table["size_bytes"])

@@ -288,9 +288,9 @@ def _read_history_times(times: Nullable) -> tuple[Ints, bool]:
 
 def _read_plausible_sizes(trace: Trace, table: str, column: str, rows: Ints) -> tuple[Ints, Mask]:
     """Read sizes of these rows: (bytes, 0 where unknown or impossible; mask of known sizes)."""
-    size = fill_missing(select_rows(trace.nullable(table, column), rows), -1)
-    is_plausible = (size >= 0) & (size < MAX_BYTES)
-    return np.where(is_plausible, size, 0), is_plausible
+    size = select_rows(trace.nullable(table, column), rows)
+    is_plausible = ~size.missing & (size.values >= 0) & (size.values < MAX_BYTES)
+    return np.where(is_plausible, size.values, 0), is_plausible
 
 
 def read_ints(trace: Trace, table: str, column: str, rows: Ints) -> Ints:

@@ -208,7 +208,7 @@ def find_growing_stacks(trace: Trace) -> dict[str, Any]:
     ]
     if not parts:
         return {}
-    table: dict[str, Any] = concatenate_parts(parts)
+    table = concatenate_parts(parts)
     return {**table, "step": select_rows(make_nullable_numbers(numbers), table["window"])}
 
 
