@@ -160,14 +160,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _make_space_rows(moment: str, sums: Mapping[str, Any], largest_request: int | None) -> dict[str, Array]:
     """Make the rows of `free_space` at one moment; bytes lost to rounding are known at the end only."""
     count = len(sums["free_bytes"])
-    internal = sums.get("internal_bytes")
+    internal = sums.get("internal_bytes", np.zeros(count, np.int64))
     return {
         **sums,
         "moment": repeat_text(moment, count),
         "largest_request_bytes": repeat_number(largest_request, count),
-        "internal_bytes": repeat_number(None, count)
-        if internal is None
-        else Nullable(internal, np.zeros(count, np.bool_)),
+        "internal_bytes": Nullable(internal, np.full(count, moment != "end")),
     }
 
 
