@@ -135,14 +135,13 @@ def look_up_sites(trace: Trace, stack: Nullable) -> tuple[Coded, Coded, Ints]:
 
 def find_allocation_stacks(trace: Trace, row: Ints, block: Ints) -> Nullable:
     """Find the stacks that allocated pieces; missing for pieces without a recorded stack."""
-    stack = Nullable(np.zeros(len(row), np.int64), np.ones(len(row), np.bool_))
+    stack, missing = np.zeros(len(row), np.int64), np.ones(len(row), np.bool_)
     for name, rows_there in (("blocks", block), ("allocations", row)):
         recorded = trace.nullable(name, "stack")
         rows = (rows_there >= 0).nonzero()[0]
         rows = rows[~recorded.missing[rows_there[rows]]]
-        stack.values[rows] = recorded.values[rows_there[rows]]
-        stack.missing[rows] = False
-    return stack
+        stack[rows], missing[rows] = recorded.values[rows_there[rows]], False
+    return Nullable(stack, missing)
 
 
 def _find_memory_purpose(trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints) -> tuple[Coded, Coded]:

@@ -17,7 +17,6 @@ from tracekit.model.tables.arrays import (
     fill_missing,
     make_nullable_numbers,
     mask_value,
-    repeat_number,
     select_all_rows,
     select_rows,
 )
@@ -151,10 +150,10 @@ def list_blocks_in_use(trace: Trace) -> dict[str, Any]:
     entries = allocation[known]
     is_same = past["is_alloc"][entries] & (past["size_bytes"].values[entries] == size[known])
     known, entries = known[is_same], entries[is_same]
-    born, born_ns = np.zeros(len(size), np.bool_), repeat_number(None, len(size))
-    born[known] = True
-    born_ns.values[known], born_ns.missing[known] = past["ts_ns"].values[entries], past["ts_ns"].missing[entries]
-    return {**live, "size_bytes": size, "born": born, "born_ns": born_ns}
+    born, untimed, ts_ns = np.zeros(len(size), np.bool_), np.ones(len(size), np.bool_), np.zeros(len(size), np.int64)
+    born[known], untimed[known] = True, past["ts_ns"].missing[entries]
+    ts_ns[known] = past["ts_ns"].values[entries]
+    return {**live, "size_bytes": size, "born": born, "born_ns": Nullable(ts_ns, untimed)}
 
 
 def list_allocation_history(trace: Trace) -> dict[str, Any]:
